@@ -6,6 +6,8 @@ import threading
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
+from glassfs import work
+
 
 class KeyedLock:
     """Locks by key. A lock exists only while a thread holds it or waits for it. Any thread.
@@ -22,12 +24,12 @@ class KeyedLock:
 
     @contextmanager
     def hold(self, key: Hashable) -> Iterator[None]:
-        """Hold the lock of ``key``, waiting while another thread holds it. Not reentrant."""
+        """Hold the lock of ``key``, waiting while another thread holds it. Not reentrant. Raises Canceled."""
         with self._lock:
             users = self._users.setdefault(key, _Users())
             users.count += 1
         try:
-            with users.lock:
+            with work.holding(users.lock):
                 yield
         finally:
             with self._lock:

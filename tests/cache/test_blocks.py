@@ -366,7 +366,7 @@ def test_interrupted_reader_does_not_pin_the_block(monkeypatch: pytest.MonkeyPat
         maker: Future[bytes] = threads.submit(read, cache, block, 0, 1)
         wait_for(block.entered)
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(blocks, "wait", interrupted)
+            patch.setattr(blocks.work, "is_done", interrupted)
             read(cache, block, 0, 1)
         block.gate.set()
         assert maker.result(60) == b"\1"

@@ -16,7 +16,15 @@ import pytest
 from glassfs.errors import Unavailable
 from glassfs.mount.engines import crew as crew_module
 from glassfs.mount.engines import libfuse3
-from glassfs.mount.engines.crew import IDLE_THREADS, MAX_OF_VOLUME, MAX_READERS, Crew, Task, Worker
+from glassfs.mount.engines.crew import (
+    IDLE_THREADS,
+    MAX_COMPUTING,
+    MAX_OF_VOLUME,
+    MAX_READERS,
+    Crew,
+    Task,
+    Worker,
+)
 from glassfs.mount.engines.libfuse3 import Libfuse3
 from glassfs.mount.engines.wire import Opcode
 from glassfs.mount.errors import Failures
@@ -37,6 +45,8 @@ class Bench:
         self.busy: Counter[tuple[str, bool]] = Counter()
         self.most: Counter[tuple[str, bool]] = Counter()
         self.gates: dict[str, threading.Event] = {}
+        self.are_computing = False
+        """Whether requests that hang use the processor meanwhile."""
         self.begun: list[int] = []
         self.asked = 0
         self.ended = threading.Event()
@@ -64,6 +74,7 @@ class Bench:
             self.changed.notify_all()
         gate = self.gates.get(kind[0])
         if gate is not None:
+            task.is_waiting = not self.are_computing
             gate.wait()
         with self.changed:
             self.busy[kind] -= 1
@@ -76,13 +87,13 @@ class Bench:
     def release(self, volume: int) -> None:
         self.gates.pop(str(volume)).set()
 
-    def ask(self, opcode: Opcode, volume: int, times: int = 1, size: int = 0) -> list[int]:
-        """Send requests about nodes of a volume; return their numbers."""
+    def ask(self, opcode: Opcode, volume: int, times: int = 1, size: int = 0, owner: int = 1000) -> list[int]:
+        """Send requests of a user about nodes of a volume; return their numbers."""
         numbers = []
         for _ in range(times):
             self.unique += 1
             numbers.append(self.unique)
-            self.coming.put(Task(opcode, self.unique, volume * VOLUME + self.unique, b"", size))
+            self.coming.put(Task(opcode, self.unique, volume * VOLUME + self.unique, b"", size, owner=owner))
         return numbers
 
     def wait(self, condition: Callable[[], bool]) -> None:
@@ -303,25 +314,73 @@ def test_starting_without_threads_raises(shortage: Shortage) -> None:
         Bench().crew.start()
 
 
-def test_withdrawn_requests_are_not_begun(bench: Bench) -> None:
+def progress(crew: Crew[None]) -> dict[int, Task]:
+    """The requests that are not answered yet."""
+    return {task.unique: task for task in crew.tasks()}
+
+
+def test_canceled_requests_are_not_begun(bench: Bench) -> None:
     bench.hang(1)
     hanging = bench.ask(Opcode.READ, 1, 100)
     bench.wait_for_deferral(hanging)
     begun = set(bench.begun)
-    withdrawn = [number for number in hanging if number not in begun][::2]
-    assert withdrawn
-    assert all(bench.crew.has(number) for number in hanging)
-    for number in withdrawn:
-        bench.crew.withdraw(number)
-    assert not any(bench.crew.has(number) for number in withdrawn)
-    bench.crew.withdraw(next(iter(begun)))
-    bench.crew.withdraw(12345)
-    assert all(bench.crew.has(number) for number in begun)
+    canceled = [number for number in hanging if number not in begun][::2]
+    tasks = progress(bench.crew)
+    assert canceled
+    assert set(tasks) == set(hanging)
+    bench.crew.cancel([tasks[number] for number in [*canceled, *begun]])
+    assert set(progress(bench.crew)) == set(hanging) - set(canceled)
+    assert {number for number in hanging if tasks[number].is_canceled} == {*canceled, *begun}
     bench.release(1)
-    bench.wait_for_answers([number for number in hanging if number not in withdrawn])
-    wait_until(lambda: sum(bench.busy.values()) == 0)
-    assert not set(withdrawn) & set(bench.begun)
-    wait_until(lambda: not any(bench.crew.has(number) for number in hanging))
+    bench.wait_for_answers([number for number in hanging if number not in canceled])
+    wait_until(lambda: not bench.crew.tasks())
+    assert not set(canceled) & set(bench.begun)
+
+
+def test_requests_of_a_user_that_compute_leave_others_answered(bench: Bench) -> None:
+    bench.are_computing = True
+    bench.hang(1)
+    computing = bench.ask(Opcode.LOOKUP, 1, 300)
+    bench.wait_for_deferral(computing)
+    assert MAX_COMPUTING <= sum(bench.busy.values()) <= IDLE_THREADS
+    bench.wait_for_answers(bench.ask(Opcode.LOOKUP, 2, 20, owner=2000) + bench.ask(Opcode.FORGET, 3, 20))
+    waiting = bench.ask(Opcode.LOOKUP, 2, 20)
+    bench.wait_for_deferral(computing + waiting)
+    assert not set(waiting) & set(bench.answered)
+    bench.release(1)
+    bench.wait_for_answers(computing + waiting)
+
+
+def test_users_share_the_threads_of_a_volume(bench: Bench) -> None:
+    """What one user's requests that hang have taken does not count against another user."""
+    bench.hang(1)
+    first = bench.ask(Opcode.READ, 1, 200)
+    bench.wait_for_deferral(first)
+    wait_until(lambda: bench.busy["1", True] == MAX_READERS)
+    bench.wait_for_answers(bench.ask(Opcode.LOOKUP, 2, owner=2000))
+    bench.crew.tick()
+    assert bench.crew.is_shared
+    second = bench.ask(Opcode.READ, 1, 200, owner=2000)
+    bench.wait_for_deferral(first + second)
+    wait_until(lambda: bench.busy["1", True] == MAX_READERS + MAX_READERS // 2)
+    bench.release(1)
+    bench.wait_for_answers(first + second)
+    bench.crew.tick()
+    bench.crew.tick()
+    assert not bench.crew.is_shared
+
+
+def test_deferred_requests_begin_once_others_wait(bench: Bench) -> None:
+    bench.are_computing = True
+    bench.hang(1)
+    bench.wait_for_deferral(bench.ask(Opcode.LOOKUP, 1, 100))
+    bench.hang(2)
+    waiting = bench.ask(Opcode.LOOKUP, 2, 3)
+    wait_until(lambda: set(waiting) <= set(progress(bench.crew)))
+    assert not set(waiting) & set(bench.begun)
+    for task in bench.crew.tasks():
+        task.is_waiting = task.unique in bench.begun
+    bench.wait(lambda: len(bench.begun) > IDLE_THREADS)
 
 
 def test_interrupted_requests_that_hang_are_answered(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,8 +395,9 @@ def test_interrupted_requests_that_hang_are_answered(bench: Bench, monkeypatch: 
     bench.wait_for_deferral(hanging)
     done = bench.ask(Opcode.LOOKUP, 2)
     bench.wait_for_answers(done)
-    wait_until(lambda: not bench.crew.has(done[0]))
+    wait_until(lambda: done[0] not in progress(bench.crew))
     begun = bench.begun[0]
+    task = progress(bench.crew)[begun]
     waiting = next(number for number in hanging if number not in bench.begun)
     for number in (begun, done[0], waiting):
         engine._interrupted.append((now + libfuse3.INTERRUPT_SECONDS, number))
@@ -346,8 +406,9 @@ def test_interrupted_requests_that_hang_are_answered(bench: Bench, monkeypatch: 
     now += libfuse3.INTERRUPT_SECONDS
     engine.tick()
     engine.tick()
-    assert answered == [(begun, errno.EINTR), (waiting, errno.EINTR)]
-    assert not bench.crew.has(waiting)
+    assert sorted(answered) == sorted([(begun, errno.EINTR), (waiting, errno.EINTR)])
+    assert task.is_canceled
+    assert waiting not in progress(bench.crew)
     bench.release(1)
     bench.wait_for_answers([number for number in hanging if number != waiting])
     assert waiting not in bench.begun

@@ -34,7 +34,7 @@ class Kernel:
         sources = sources_of(store)
         self.operations = operations_of(sources)
         self.started = 0
-        self.callbacks = Callbacks(binding, self.operations, Failures(), self._begin)
+        self.callbacks = Callbacks(binding, self.operations, Failures(), self._begin, lambda: (0, 0, 0))
         self.table = self.callbacks.table()
         self._binding = binding
         self._refresh = sources.refresh

@@ -2,7 +2,8 @@
 
 A block too large to cache goes through a spool file (``glassfs.cache.spool``). Memory is reserved before a block is
 made, and a block is not evicted while it is read: so the budget holds however many readers there are. Every function
-may be called from any thread. What a recipe raises reaches every reader of that block, and no other reader.
+may be called from any thread. What a recipe raises reaches every reader of that block, and no other reader; only when
+the reader that makes it is stopped, another one makes it again.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeAlias
 
+from glassfs import work
 from glassfs.cache.budget import DEFAULT_BUDGET, MemoryBudget, Ticket
 from glassfs.cache.cores import CORES, cores, run_ahead
 from glassfs.cache.recipe import Recipe, fresh, stored_error
@@ -144,6 +146,13 @@ class BlockCache:
 
     def _pinned(self, recipe: Recipe) -> _Block:
         """Return the block, made if necessary. It is not evicted before ``_unpin``."""
+        while True:
+            block = self._try(recipe)
+            if block is not None:
+                return block
+
+    def _try(self, recipe: Recipe) -> _Block | None:
+        """Return the block, pinned; None if the reader that made it was stopped."""
         key = recipe.key
         is_tiny = recipe.cost <= self._tiny
         with self._lock:
@@ -168,11 +177,14 @@ class BlockCache:
         elif not pending.future.done():
             self._wait_for(pending)
         error = pending.future.exception()
-        if error is not None:
-            raise fresh(error)
-        return pending.future.result()
+        if error is None:
+            return pending.future.result()
+        if not is_mine and not isinstance(error, Exception):
+            return None
+        raise fresh(error)
 
     def _made_tiny(self, recipe: Recipe) -> _Block:
+        work.check(recipe.cost)
         try:
             raw = recipe.whole()
         except MemoryError as error:
@@ -193,7 +205,7 @@ class BlockCache:
             self.memory.hurry(pending.ticket)
         try:
             with cores().released(), self.memory.waiting():
-                wait((pending.future,))
+                work.is_done(pending.future)
         except BaseException:  # an interrupted reader never reads the block
             pending.future.add_done_callback(self._unpin_made)
             raise
@@ -224,6 +236,7 @@ class BlockCache:
         reserved = cached = 0
         try:
             cost = recipe.cost
+            work.check(cost)
             if cost > self._unreserved:
                 if not self.memory.reserve_now(cost):
                     if is_ahead and self._is_unwanted(pending):

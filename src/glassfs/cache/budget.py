@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from glassfs import work
+
 DEFAULT_BUDGET = 256 << 20
 TIMEOUT_SECONDS = 10.0
 """Time without any release after which the first waiting request is granted: a holder may be waiting for it."""
@@ -104,7 +106,7 @@ class MemoryBudget:
             return True
 
     def reserve(self, size: int, ticket: Ticket | None = None) -> None:
-        """Reserve so many bytes, waiting in FIFO order until they are free."""
+        """Reserve so many bytes, waiting in FIFO order until they are free. Raises Canceled."""
         ticket = ticket or Ticket()
         with self._condition:
             ticket.is_hurried = ticket.is_hurried or self.is_nested
@@ -113,13 +115,22 @@ class MemoryBudget:
             self._idle += held
             self._notify()
             try:
-                while (left := self._seconds_left(ticket, size, began)) > 0:
-                    self._condition.wait(left)
+                work.patiently(lambda seconds: self._is_granted(ticket, size, began, seconds))
             finally:
                 self._idle -= held
                 self._queue.remove(ticket)
                 self._notify()
             self._reserve(size)
+
+    def _is_granted(self, ticket: Ticket, size: int, began: float, seconds: float) -> bool:
+        """Wait up to ``seconds``; return whether the request is to be granted. The caller holds the lock."""
+        until = time.monotonic() + seconds
+        while (left := self._seconds_left(ticket, size, began)) > 0:
+            longest = until - time.monotonic()
+            if longest <= 0:
+                return False
+            self._condition.wait(min(left, longest))
+        return True
 
     def hurry(self, ticket: Ticket) -> None:
         """Grant the request of this ticket, also a later one, first: this thread holds memory and waits for it."""

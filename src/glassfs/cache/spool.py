@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator
 from typing import IO
 
+from glassfs import work
 from glassfs.cache.budget import MemoryBudget, Ticket
 from glassfs.cache.cores import cores, run_ahead
 from glassfs.cache.recipe import Recipe, fresh, stored_error
@@ -131,7 +132,7 @@ class Spool:
         if self._memory.is_nested:
             self._memory.hurry(self._ticket)
         with cores().released(), self._memory.waiting(), self._progress:
-            self._progress.wait_for(lambda: self._is_settled(end))
+            work.patiently(lambda seconds: self._progress.wait_for(lambda: self._is_settled(end), seconds))
 
     def _reserve(self, has_decoder: bool) -> None:
         """Reserve memory for the decoder. That of an existing one is already counted, as cached."""
@@ -166,7 +167,11 @@ class Spool:
                     goal = min(2 * self._written, self._size - 1)
                     self._pieces, self._position = self._recipe.pieces(), 0
                 while self._pieces is not None and self._position <= goal:
-                    self._write_next_piece(self._pieces)
+                    work.check()
+                    with work.shielded():  # others continue where this reader is stopped, with the same decoder
+                        self._write_next_piece(self._pieces)
+        except work.Canceled:
+            raise
         except BaseException as caught:
             error = stored_error(caught).with_traceback(None)  # tracebacks would keep this spool and its file alive
             error.__cause__ = error.__context__ = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
+from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.codec import checksum, compression
 from glassfs.codec.checksum import Crc32c
@@ -205,7 +206,7 @@ class _Stored:
 class _Check:
     """A check that runs once, when first needed, on one thread. ``found`` is its result, None until it is known.
 
-    A read that raises leaves the result unknown.
+    A read that raises, or that is stopped, leaves the result unknown.
     """
 
     def __init__(self, check: Callable[[], bool]) -> None:
@@ -221,7 +222,7 @@ class _Check:
             cache.run(self.result)
 
     def result(self) -> bool:
-        with self._lock:
+        with work.holding(self._lock):
             if self.found is None:
                 self.found = self._run()
             return self.found

@@ -14,6 +14,7 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
+from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.content.data import Data
 from glassfs.content.model import Records
@@ -89,6 +90,7 @@ def pieces_of(table: Table, cache: BlockCache, first: int = 0) -> Iterator[Piece
     columns: list[list[Any]] = [[] for _ in RECORD_COLUMNS]
     begin, size, total = first, 0, 0
     for block in range(first, blocks):
+        work.check()
         cost = records.cost(block) if records else 0
         with cache.measuring(cost):
             for record in records.block(block) if records else ():

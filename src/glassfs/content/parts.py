@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from glassfs import work
 from glassfs.cache import BlockCache, Recipe
 from glassfs.content.data import PIECE, Data, Location, SizedData
 from glassfs.errors import Damaged
@@ -76,6 +77,7 @@ class Made(Data):
         unit, at_once = self.unit, self.at_once
         first, inside = divmod(offset, unit)
         while buffer:
+            work.check()
             count = min(at_once, -(-(inside + len(buffer)) // unit))
             made = self.make(first, count)
             taken = min(len(buffer), len(made) - inside)
@@ -258,7 +260,7 @@ class Blocked(Parted):
     @property
     def bounds(self) -> Sequence[int]:
         if self._bounds is None:
-            with self._lock:
+            with work.holding(self._lock):
                 if self._bounds is None:
                     self._bounds = self._find_bounds()
         return self._bounds

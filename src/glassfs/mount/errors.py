@@ -20,6 +20,7 @@ from glassfs.errors import (
     TooLarge,
     Unavailable,
 )
+from glassfs.work import Canceled
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,8 @@ class Failures:
     def errno_of(self, error: BaseException) -> int:
         if isinstance(error, Answer):
             return error.errno
+        if isinstance(error, Canceled):
+            return errno.EINTR
         number = next((number for kind, number in _ERRNO if isinstance(error, kind)), None)
         if number in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR):
             return number

@@ -221,7 +221,7 @@ class Operations:
         """Return all attributes. May read all data of a file whose size needs that."""
         size = 0
         if isinstance(node, File):
-            size = node.data.size
+            size = node.size
         elif isinstance(node, Symlink):
             size = len(os.fsencode(node.target))
         if node.is_of_mount:

@@ -29,7 +29,7 @@ class OwnDirectory(Directory):
         root = sources.tree.root
         outer = root.origin
         # Its own identity and lease: it stays when the container whose root it is shown in is replaced.
-        own = replace(outer, identity=RESERVED, access=Access(0o444, *owner), lease=Lease(()))
+        own = replace(outer, identity=RESERVED, volume=RESERVED, access=Access(0o444, *owner), lease=Lease(()))
         super().__init__(RESERVED, inode(RESERVED, root.ino), own)
         self._outer = outer
         self._sources = sources

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import count, repeat
 
+from glassfs import work
 from glassfs.content import (
     Beside,
     Collection,
@@ -48,6 +49,8 @@ from glassfs.view import Key, data_of, file_of, folder_of, has_file
 DEEPEST = 256
 """The most directories that a name is split into; the rest of the name becomes one component."""
 
+CHECKED_AT_ONCE = 256
+"""Members after which a listing is made on only if somebody still waits for it."""
 LISTING_COST, NODE_COST = 512, 640
 """Approximate bytes of a cached directory, and of each child with its content."""
 MEMBER_COST, REFERENCE_COST = 400, 8
@@ -122,7 +125,9 @@ class Draft:
         for depth, members in runs:
             onward: list[Member] = []
             last = None
-            for member in members:
+            for number, member in enumerate(members):
+                if not number % CHECKED_AT_ONCE:
+                    work.check()
                 name, content = member
                 if len(name) != depth + 1:
                     if depth < DEEPEST:
@@ -226,6 +231,8 @@ class ContentDirectory(Settled):
         derived: list[_Waiting] = []
         errors = [self._draft.error] if self._draft.error else []
         for number, (components, content) in enumerate(files):
+            if not number % CHECKED_AT_ONCE:
+                work.check()
             original = components[-1]
             key = (self.origin.identity, self.ino, number)
             if isinstance(content, Link):

@@ -26,6 +26,11 @@ class Lease:
         self._users = self._keepers = 0
         self._lock = threading.Lock()
 
+    @property
+    def size(self) -> int:
+        """The bytes of all sources."""
+        return sum(source.size for source in self.sources)
+
     def __enter__(self) -> Lease:
         self.acquire()
         return self

@@ -14,9 +14,10 @@ from typing import NamedTuple, overload
 
 import xxhash
 
+from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.content import Content, Data
-from glassfs.errors import GlassfsError, NotFound
+from glassfs.errors import GlassfsError, NotFound, TooLarge
 from glassfs.names import raw, text
 from glassfs.source import Entry
 from glassfs.tree.lease import Lease
@@ -27,6 +28,10 @@ XATTR_PREFIX = "user.glassfs."
 NO_VIEWS = ViewSet()
 FIRST_EXTENSION = ".npy"
 """The extension preferred when a name without one matches several files."""
+LEAST_BYTES, MOST_TIMES = 1 << 30, 64
+"""Bytes that finding the size of a file may read and decode: so many, and so many times those of the container."""
+LEAST_SECONDS, SECONDS_A_GIB, LONGEST_SECONDS = 10.0, 600.0, 600.0
+"""Processor time that it may take: so much, more for each GiB of the container, and the most."""
 _INODE = (1 << 63) - 1  # some programs treat the number as signed
 
 
@@ -167,7 +172,24 @@ class File(Node):
 
     @property
     def size(self) -> int:
-        return self.data.size
+        """The size in bytes. Raises TooLarge if finding it takes too much work for a container of this size."""
+        data = self.data
+        return data.size if data.is_sized else self._measured()
+
+    def _measured(self) -> int:
+        lease = self.origin.lease
+        stored = lease.size
+        if not stored:  # of no container: joined tables have limits of their own
+            return self.data.size
+        notes, note = self.origin.services.cache.notes, (self.origin.identity, self.ino, "too large")
+        if notes.get(note) is None:
+            try:
+                seconds = min(LONGEST_SECONDS, LEAST_SECONDS + SECONDS_A_GIB * (stored >> 20) / 1024)
+                with work.limited(LEAST_BYTES + MOST_TIMES * stored, seconds):
+                    return self.data.size
+            except work.OverBudget:
+                notes.put(note, ())
+        raise TooLarge("its size takes too long to find for so small a container", lease.sources[0].name, self.name)
 
     def prepare(self) -> None:
         """Open the source now, as it may be deleted before the first read. The caller must hold the lease."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar, cast
 
+from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.codec import compression
 from glassfs.content import Data, Decoded, Extent, Location
@@ -103,12 +104,13 @@ class Blocks:
 
     def totals(self, is_stored: bool) -> Sequence[int]:
         """Return running totals of vector elements, or of stored ones. The first call reads all block headers."""
-        with self._lock:
+        with work.holding(self._lock):
             if self._totals is None:
                 if self.count > MOST_MEASURED:
                     raise TooLarge(f"has {self.count} blocks, too many to measure", self.file.source.name, self.part)
                 elements, stored = array("q", [0]), array("q", [0])
                 for number in range(self.count):
+                    work.check()
                     header = self.block(number, 12 + 8 * self.rows_in(number))  # up to the end of its counts
                     vectors = Vectors(header, self.codec, is_header=True)
                     if max(elements[-1] + vectors.elements, stored[-1] + vectors.stored) > MOST_ELEMENTS:

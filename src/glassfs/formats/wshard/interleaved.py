@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.codec import compression
 from glassfs.codec.checksum import Crc32c
@@ -146,7 +147,7 @@ class Interleaved(Parted):
         return self._bounds
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        with self._lock:
+        with work.holding(self._lock):
             for witness in () if self._is_verified else self._witnesses:
                 witness.read(witness.size - 1, 1)  # reading the end of a block checks the whole
             self._is_verified = True

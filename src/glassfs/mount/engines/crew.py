@@ -7,6 +7,10 @@ none competes for the interpreter.
 
 Requests about one file system hang together. Reads of it use a bounded number of threads; further reads wait in a queue
 without a thread. Other requests may use some more, so that ``stat`` is answered while reads hang.
+
+Users share the threads. Only a few requests of one user compute at a time, however many processes ask; while several
+users ask, each gets at most half of what there is, and what one has taken before does not count against another.
+Requests that nobody in particular makes, and those about the mount itself, never wait.
 """
 
 from __future__ import annotations
@@ -14,14 +18,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from glassfs import threads
+from glassfs import threads, work
 from glassfs.errors import Unavailable
 from glassfs.mount.engines.wire import Opcode
+from glassfs.mount.requesters import Asked
+from glassfs.names import RESERVED
 
 log = logging.getLogger(__name__)
 
@@ -32,20 +38,32 @@ MAX_BUSY = 400
 MAX_READERS = 48
 """Threads that may read from one volume at a time, once IDLE_THREADS are busy."""
 MAX_OF_VOLUME = 128
+MOST_THREADS = 2 * MAX_BUSY
+"""Threads in all, however many users ask."""
+MAX_COMPUTING = 8
+"""Requests of one user that may use the processor at a time, once IDLE_THREADS are busy."""
+UNOWNED = (
+    Opcode.FORGET, Opcode.BATCH_FORGET, Opcode.INIT, Opcode.DESTROY, Opcode.RELEASE, Opcode.RELEASEDIR, Opcode.STATFS,
+)
+"""Requests that the kernel makes itself, or that wait for nothing."""
 LONG_READ_BYTES = 128 << 10
 """A read of this size wakes a second thread at once."""
 SLOW_READ_SECONDS = 0.001
 """After a read that took longer, the next one is expected to be slow as well."""
 CHECK_SECONDS = 0.001
+RESUME_SECONDS = 0.02
 IDLE_CHECKS = 50
 """Checks that find nothing to do, after which the supervisor sleeps until it is woken."""
 
 State = TypeVar("State")
 
 
-@dataclass(slots=True)
-class Task:
-    """A request: opcode, number, the node id it is about, its bytes, and how many bytes it reads."""
+@dataclass(slots=True, eq=False)
+class Task(Asked):
+    """A request: opcode, number, the node id it is about, its bytes, and how many bytes it reads.
+
+    It is the work of the user ``owner``.
+    """
 
     opcode: int
     unique: int
@@ -54,6 +72,8 @@ class Task:
     size: int = 0
     within: int = 0
     """The node whose volume counts, if not ``ident``: for look-ups in the root, the node that is looked up."""
+    is_own: bool = False
+    """Whether it looks up the mount's own directory."""
 
     @property
     def volume_ident(self) -> int:
@@ -96,13 +116,19 @@ class Crew(Generic[State]):
         """Requests taken so far."""
         self._parked: list[threading.Lock] = []
         """Locks of parked threads, most recently used last."""
-        self._queues: dict[tuple[str, bool], deque[Task]] = {}
-        """Deferred requests by volume and whether they read: of one queue either all may begin or none."""
+        self._queues: dict[tuple[str, bool, int], deque[Task]] = {}
+        """Deferred requests by volume, whether they read, and user: of one queue either all may begin or none."""
+        self._handed: deque[Task] = deque()
+        """Deferred requests that the next thread begins."""
         self._started = 0
         """How often a thread was started, successfully or not."""
         self._short_since: int | None = None
         """During a shortage of threads, the value of ``_started`` at the last failure."""
         self._is_slow = False
+        self._owners: set[int] = set()
+        """Users that asked since the previous tick."""
+        self.is_shared = False
+        """Whether several users ask."""
         self._is_checking = True
         self._check = threading.Event()
 
@@ -115,20 +141,35 @@ class Crew(Generic[State]):
     def size(self) -> int:
         return len(self._workers)
 
-    def has(self, unique: int) -> bool:
-        """Return whether a request was taken and is not answered yet."""
+    def tasks(self) -> list[Task]:
+        """Return the requests that were taken and are not answered yet."""
         with self._lock:
-            if any(task.unique == unique for queue in self._queues.values() for task in queue):
-                return True
-            return any(worker.task is not None and worker.task.unique == unique for worker in self._workers)
+            return [*self._begun(), *(task for queue in self._queues.values() for task in queue)]
 
-    def withdraw(self, unique: int) -> None:
-        """Drop a deferred request whose caller no longer waits."""
+    def cancel(self, tasks: Collection[Task]) -> None:
+        """Stop requests whose callers no longer wait; deferred ones are never begun."""
+        for task in tasks:
+            task.cancel()
         with self._lock:
             for kind, queue in list(self._queues.items()):
-                self._queues[kind] = deque(task for task in queue if task.unique != unique)
+                self._queues[kind] = deque(task for task in queue if not task.is_canceled)
                 if not self._queues[kind]:
                     del self._queues[kind]
+
+    def tick(self) -> None:
+        """Note whether several users ask. Call this a few times a second."""
+        self.is_shared = len(self._owners) > 1
+        self._owners = set()
+
+    def _resume(self) -> None:
+        """Begin deferred requests that fit now, as others began to wait."""
+        with self._lock:
+            before = len(self._handed)
+            while (task := self._resumable()) is not None:
+                self._handed.append(task)
+            added = len(self._handed) - before
+        for _ in range(added):
+            self._relieve()
 
     def _add(self) -> None:
         """Have one more thread wait for requests. Raises Unavailable if the system has none left."""
@@ -159,25 +200,31 @@ class Crew(Generic[State]):
             if self._short_since is not None and number > self._short_since:
                 self._short_since = None
             self._workers.append(worker)
-        while (task := self._take(worker)) is not None:
+        while (task := (self._handed and self._handed_over()) or self._take(worker)) is not None:
             with self._lock:
                 self._waiting -= 1
                 self._taken += 1
                 worker.task = task
+                if task.owner not in self._owners and task.opcode not in UNOWNED:
+                    self._owners.add(task.owner)
                 if len(self._workers) > IDLE_THREADS and not self._fits(task):
-                    kind = self._volume_of(task.volume_ident), task.opcode == Opcode.READ
+                    kind = self._volume_of(task.volume_ident), task.opcode == Opcode.READ, task.owner
                     self._queues.setdefault(kind, deque()).append(task)
                     worker.task = None
                     self._waiting += 1
+                    if not self._is_checking:
+                        self._check.set()
                     continue
                 is_alone = not self._waiting
             if is_alone:
                 self._leave(task)
             begun = time.perf_counter()
+            work.begin(task)
             self._answer(worker, task)
             if task.opcode == Opcode.READ:
                 self._is_slow = time.perf_counter() - begun > SLOW_READ_SECONDS
             while (task := self._next(worker)) is not None:
+                work.begin(task)
                 self._answer(worker, task)
             with self._lock:
                 is_needed = not self._waiting
@@ -214,7 +261,10 @@ class Crew(Generic[State]):
         self._check.set()
 
     def _supervise(self) -> None:
-        """Add a thread whenever none waits for requests and none was taken since the previous check."""
+        """Add a thread whenever none waits for requests and none was taken since the previous check.
+
+        Deferred requests are looked at as well: what they wait for may have begun to wait itself.
+        """
         idle_checks = 0
         while True:
             taken = self._taken
@@ -225,9 +275,12 @@ class Crew(Generic[State]):
                     self._relieve()
             elif idle_checks < IDLE_CHECKS:
                 idle_checks += 1
+            elif self._queues:
+                time.sleep(RESUME_SECONDS)
+                self._resume()
             else:
                 self._is_checking = False
-                if self._waiting:  # else a thread became busy just now, and did not see the flag
+                if self._waiting and not self._queues:  # else a thread did not see the flag just now
                     self._check.wait()
                 self._check.clear()
                 self._is_checking = True
@@ -244,14 +297,45 @@ class Crew(Generic[State]):
         needed.acquire()
         return True
 
+    def _begun(self) -> Iterator[Task]:
+        """Yield the requests that threads answer, or are about to. The caller holds the lock."""
+        for worker in self._workers:
+            if worker.task is not None:
+                yield worker.task
+        yield from self._handed
+
     def _fits(self, task: Task) -> bool:
-        """Return whether ``task``, which is already counted, is within the limits. The caller holds the lock."""
-        volume = self._volume_of(task.volume_ident)
-        busy = [other.task for other in self._workers if other.task is not None]
-        beside = Counter(other.opcode == Opcode.READ for other in busy if self._volume_of(other.volume_ident) == volume)
-        if task.opcode == Opcode.READ and beside[True] > MAX_READERS:
+        """Return whether ``task`` is within the limits beside all others. The caller holds the lock."""
+        volume, is_read = self._volume_of(task.volume_ident), task.opcode == Opcode.READ
+        if task.is_own or task.opcode in UNOWNED or volume == RESERVED:
+            return True
+        busy = beside = reading = computing = 0
+        for other in self._begun():
+            is_his = other.owner == task.owner
+            computing += is_his and not other.is_waiting and other is not task
+            if other is task or (self.is_shared and not is_his):
+                continue
+            busy += 1
+            if self._volume_of(other.volume_ident) == volume:
+                beside += 1
+                reading += other.opcode == Opcode.READ
+        part = 2 if self.is_shared else 1
+        if computing >= MAX_COMPUTING or (is_read and reading >= MAX_READERS // part):
             return False
-        return len(busy) <= MAX_BUSY and beside.total() <= MAX_OF_VOLUME
+        return busy < MAX_BUSY // part and beside < MAX_OF_VOLUME // part and len(self._workers) < MOST_THREADS
+
+    def _resumable(self) -> Task | None:
+        """Take a deferred request that may begin now. The caller holds the lock."""
+        for kind, queue in self._queues.items():
+            if self._fits(queue[0]):
+                if len(queue) == 1:
+                    del self._queues[kind]
+                return queue.popleft()
+        return None
+
+    def _handed_over(self) -> Task | None:
+        with self._lock:
+            return self._handed.popleft() if self._handed else None
 
     def _next(self, worker: Worker[State]) -> Task | None:
         """Return a deferred request that may begin now; without one the worker is no longer busy.
@@ -259,11 +343,6 @@ class Crew(Generic[State]):
         Deferring takes the same lock, so the requests for which another one was deferred come by here after that.
         """
         with self._lock:
-            for kind, queue in self._queues.items():
-                worker.task = queue[0]
-                if self._fits(queue[0]):
-                    if len(queue) == 1:
-                        del self._queues[kind]
-                    return queue.popleft()
             worker.task = None
-        return None
+            worker.task = self._resumable()
+            return worker.task

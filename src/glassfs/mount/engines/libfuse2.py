@@ -17,11 +17,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from glassfs import threads
+from glassfs import threads, work
 from glassfs.mount.engines.contract import SIGNALS, Engine, MountPoint
 from glassfs.mount.engines.paths import Handles, Paths
 from glassfs.mount.errors import Answer, Failures, MountError
 from glassfs.mount.operations import SHORT_SECONDS, Attributes, Operations, Stale
+from glassfs.mount.requesters import Asked, Requesters
 from glassfs.names import raw, text
 
 log = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class Libfuse2(Engine):
             device = mountpoint.device()
             threads.start("ready", _start_when_answering, mountpoint.path, started)
 
-        self._callbacks = Callbacks(self._binding, operations, self._failures, begin)
+        self._callbacks = Callbacks(self._binding, operations, self._failures, begin, self._binding.fuse_get_context)
         table = self._callbacks.table()
         words = self._words(mountpoint)
         arguments = (ctypes.c_char_p * (len(words) + 1))(*words)
@@ -94,6 +95,7 @@ class Libfuse2(Engine):
     def tick(self) -> None:
         if self._callbacks is not None:
             self._callbacks.paths.expire()
+            self._callbacks.stop_gone()
 
     def requests(self) -> dict[str, int]:
         """Return counts by name of the callback; ``getattr`` is both LOOKUP and GETATTR."""
@@ -110,10 +112,14 @@ class Libfuse2(Engine):
 
 
 class Callbacks:
-    """The callbacks of libfuse. They read and fill C structs; ``_answer`` maps their exceptions to errno values."""
+    """The callbacks of libfuse. They read and fill C structs; ``_answer`` maps their exceptions to errno values.
+
+    ``asked_by`` returns the ids of user, group and thread that made the request of the calling thread.
+    """
 
     def __init__(
         self, binding: Any, operations: Operations, failures: Failures, started: Callable[[], None],
+        asked_by: Callable[[], tuple[int, int, int]],
     ) -> None:
         self.paths = Paths(operations)
         self.handles = Handles(operations, self.paths)
@@ -121,6 +127,11 @@ class Callbacks:
         self._operations = operations
         self._failures = failures
         self._started = started
+        self._asked_by = asked_by
+        self._requesters = Requesters()
+        self._in_progress: set[Asked] = set()
+        self._seen: set[Asked] = set()
+        """The requests in progress at the previous look."""
         self._counts = dict.fromkeys(REGISTERED, 0)
         self._lock = threading.Lock()
 
@@ -136,6 +147,14 @@ class Callbacks:
 
     def counts(self) -> dict[str, int]:
         return {name: count for name, count in self._counts.items() if count}
+
+    def stop_gone(self) -> None:
+        """Stop requests whose callers have ended. Call this a few times a second."""
+        with self._lock:
+            in_progress = set(self._in_progress)
+        for asked in self._requesters.gone(in_progress & self._seen):
+            asked.cancel()
+        self._seen = in_progress
 
     def getattr(self, path: bytes, status: Any) -> None:
         _fill(status.contents, self.handles.show(text(path)))
@@ -197,9 +216,16 @@ class Callbacks:
 
     def _answer(self, name: str, callback: Callable[..., int | None], *arguments: Any) -> int:
         try:
+            owner, _, thread = self._asked_by()
+            asked = Asked(owner=owner, thread=thread)
             with self._lock:
                 self._counts[name] += 1
-            return callback(*arguments) or 0
+                self._in_progress.add(asked)
+            try:
+                return work.done_for(asked, partial(callback, *arguments)) or 0
+            finally:
+                with self._lock:
+                    self._in_progress.discard(asked)
         except BaseException as error:
             return -self._failures.errno_of(error)
 

@@ -33,7 +33,8 @@ from glassfs.mount.engines.wire import Opcode
 from glassfs.mount.errors import Failures, MountError
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import Operations, Stale
-from glassfs.names import raw
+from glassfs.mount.requesters import Requesters
+from glassfs.names import RESERVED, raw
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,8 @@ OPERATIONS = 42
 """Pointers in the oldest ``struct fuse_lowlevel_ops``; the first one is ``init``."""
 INTERRUPT_SECONDS = 2.0
 """Time after which an interrupted request is answered if it hangs. Less would break requests that are only slow."""
+SHARED_SWITCH_SECONDS = 0.0005
+"""How long a thread may compute while others of several users wait for the interpreter."""
 ENDS = (errno.ENODEV, errno.ECONNABORTED, errno.EBADF, errno.EPERM)
 AGAIN = (errno.EINTR, errno.EAGAIN, errno.ENOENT)
 CANCELED = (errno.ENOENT, *ENDS)
@@ -111,6 +114,10 @@ class Libfuse3(Engine):
         self._counting = threading.RLock()  # reentrant: a thread state may be finalized at any moment
         self._interrupted: deque[tuple[float, int]] = deque()
         """Deadlines and numbers of requests that were interrupted, in the order of deadlines."""
+        self._requesters = Requesters()
+        self._seen: set[int] = set()
+        """Numbers of the requests that were not answered at the previous tick."""
+        self._switch_seconds = sys.getswitchinterval()
 
     def serve(self, operations: Operations, mountpoint: MountPoint, started: Callable[[], None]) -> None:
         self._started = started
@@ -145,11 +152,22 @@ class Libfuse3(Engine):
             self._send((wire.inval_inode(ident),))
 
     def tick(self) -> None:
+        tasks = {task.unique: task for task in self._crew.tasks()}
+        waiting = [task for unique, task in tasks.items() if unique in self._seen and not task.is_canceled]
+        self._seen = set(tasks)
+        ended = {task.unique for task in self._requesters.gone(waiting)}
         while self._interrupted and self._interrupted[0][0] <= time.monotonic():
             _, unique = self._interrupted.popleft()
-            if self._crew.has(unique):
-                self._crew.withdraw(unique)
+            if unique in tasks and not tasks[unique].is_canceled:
+                ended.add(unique)
+        if ended:
+            self._crew.cancel([tasks[unique] for unique in ended])
+            for unique in ended:
                 self._answers.fail(unique, errno.EINTR)
+        self._crew.tick()
+        seconds = SHARED_SWITCH_SECONDS if self._crew.is_shared else self._switch_seconds
+        if sys.getswitchinterval() != seconds:
+            sys.setswitchinterval(seconds)
 
     def requests(self) -> dict[str, int]:
         with self._counting:
@@ -245,7 +263,7 @@ class Libfuse3(Engine):
             except MemoryError:
                 self._answers.fail(wire.IN_HEADER.unpack_from(request)[2], errno.ENOMEM)
                 continue
-            _, opcode, unique, ident, _, _, _, _ = wire.IN_HEADER.unpack_from(message)
+            _, opcode, unique, ident, uid, _, thread, _ = wire.IN_HEADER.unpack_from(message)
             if opcode == Opcode.INTERRUPT:
                 (interrupted,) = wire.INTERRUPT_IN.unpack_from(message, _REQUEST)
                 self._interrupted.append((time.monotonic() + INTERRUPT_SECONDS, interrupted))
@@ -254,12 +272,14 @@ class Libfuse3(Engine):
                 worker.state.payload.counts[opcode] += 1
                 self._answers.fail(unique, errno.ENOSYS)
                 continue
-            task = Task(opcode, unique, ident, message)
+            task = Task(opcode, unique, ident, message, thread=thread, owner=uid)
             if opcode == Opcode.READ:
                 task.size = wire.READ_IN.unpack_from(message, _REQUEST)[2]
             elif opcode == Opcode.LOOKUP and ident == ROOT:
                 # Several sources side by side: look-ups of one that hangs must not delay the others.
-                task.within = self._named_in_root(wire.name_at(message)) or 0
+                name = wire.name_at(message)
+                task.within = self._named_in_root(name) or 0
+                task.is_own = name == RESERVED
             return task
 
     def _answer(self, worker: Worker[_ThreadState], task: Task) -> None:

@@ -10,6 +10,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from typing import Generic, TypeVar
 
+from glassfs import work
 from glassfs.errors import GlassfsError, NotFound, Unavailable
 from glassfs.threads import DaemonPool
 
@@ -81,6 +82,7 @@ class CachedValue(Generic[Value]):
                     break
                 loading, asked_at = self._start()
             try:
+                work.is_done(loading)
                 loading.result()
             except GlassfsError as error:
                 if asked_at >= since:

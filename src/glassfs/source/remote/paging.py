@@ -21,6 +21,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from functools import partial
 
+from glassfs import work
 from glassfs.errors import Changed, Damaged, DeviceFailed, GlassfsError, NotFound, Unavailable
 from glassfs.source.contract import Path
 from glassfs.source.remote.disk import DiskCache
@@ -284,7 +285,7 @@ class PageCache:
                     self._pool.drop(page.object)
 
     def _wait(self, page: Page, deadline: float) -> bytes:
-        if page.data is None and not page.settled.wait(max(0.0, deadline - time.monotonic())):
+        if page.data is None and not work.patiently(page.settled.wait, max(0.0, deadline - time.monotonic())):
             request = page.request
             timed_out = DeviceFailed(f"no answer within {page.object.server.timeout:g} seconds")
             self._fail(request.pages if request is not None else [page], timed_out)

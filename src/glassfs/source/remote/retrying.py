@@ -15,11 +15,10 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from functools import partial
 from typing import Any, TypeVar
 
-from glassfs import threads
+from glassfs import threads, work
 from glassfs.errors import DeviceFailed, GlassfsError
 from glassfs.forks import PerProcess, generation
 from glassfs.source.contract import Path
@@ -81,10 +80,13 @@ def result_of(attempt: Attempt[Result], timeout: float, shown: str) -> Result:
     """Return the result of ``retried``, for a thread that waits."""
     future = _start(retried(attempt, timeout, shown))
     try:
-        return future.result(timeout + GRACE_SECONDS)
-    except (FutureTimeout, CancelledError):
-        future.cancel()
+        if work.is_done(future, timeout + GRACE_SECONDS):
+            return future.result()
+        raise _timed_out(timeout, shown)
+    except CancelledError:
         raise _timed_out(timeout, shown) from None
+    finally:
+        future.cancel()
 
 
 async def retried(attempt: Attempt[Result], timeout: float, shown: str) -> Result:
@@ -108,9 +110,9 @@ def _timed_out(timeout: float, shown: str) -> DeviceFailed:
     return DeviceFailed(f"no answer within {timeout:g} seconds", shown)
 
 
-def _start(work: Coroutine[Any, Any, Result]) -> Future[Result]:
+def _start(coroutine: Coroutine[Any, Any, Result]) -> Future[Result]:
     """Run a coroutine on the loop. Cancelling the future cancels the coroutine."""
-    return asyncio.run_coroutine_threadsafe(work, _loop.get())
+    return asyncio.run_coroutine_threadsafe(coroutine, _loop.get())
 
 
 def _make_loop() -> asyncio.AbstractEventLoop:

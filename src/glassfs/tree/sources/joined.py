@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import xxhash
 
+from glassfs import work
 from glassfs.content import Group, Member, Rendered, Table
 from glassfs.content.data import Data
 from glassfs.content.join import (
@@ -107,7 +108,7 @@ class Snapshot:
     def found(self) -> JoinedRows:
         """Return its rows. The first caller reads the containers."""
         if self._found is None:
-            with self._lock:
+            with work.holding(self._lock):
                 if self._found is None:
                     begun, self.until = self._clock(), float("inf")
                     try:
@@ -258,7 +259,7 @@ class Joins:
         """Return the last snapshot if it is still valid, or a new one."""
         found = self._recent()
         if found is None:
-            with self._walking:
+            with work.holding(self._walking):
                 found = self._recent()
                 if found is None:
                     found = self._taken()

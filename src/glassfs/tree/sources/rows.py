@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import xxhash
 
+from glassfs import work
 from glassfs.cache.catalogue import Part, searched
 from glassfs.content.join import LAYOUT, Piece, pieces_of
 from glassfs.errors import Unrecognised
@@ -142,6 +143,7 @@ class Rows:
         first = self._prefetches.submit(partial(self._next, pieces))
 
         def begun() -> Iterator[Episodes]:
+            work.is_done(first)
             episodes = first.result()
             if episodes is not None:
                 yield episodes

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
-from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
+from glassfs import work
 from glassfs.errors import DeviceFailed, GlassfsError
 from glassfs.threads import DaemonPool
+from glassfs.work import Work
 
 TIMEOUT_SECONDS = 10.0
 """For one folder, or some hundred rows of one container."""
@@ -41,6 +43,7 @@ class TimedCalls:
         self, key: Hashable, volume: str, do: Callable[[], Result], probe: Callable[[], object] | None = None,
     ) -> Result:
         """Return or raise what ``do`` does. Raises DeviceFailed if it times out, or if a call with this key hangs.
+        A call that times out, or whose caller is stopped, is itself stopped where it checks for that.
 
         Calls that may take long for reasons other than their volume pass a ``probe`` that should return at once. It
         shows whether the volume is to blame.
@@ -51,22 +54,24 @@ class TimedCalls:
             if key in hanging or is_too_much:
                 raise DeviceFailed("does not answer")
             timeout_seconds = self.timeout_seconds / (1 + len(hanging))
-        future = self._pool.submit(do)
+        caller = work.current()
+        called = Work(owner=-1 if caller is None else caller.owner)
+        future = self._pool.submit(partial(work.done_for, called, do))
         try:
-            return future.result(timeout_seconds)
-        except FutureTimeout:
-            if future.done():  # the call itself raised it, or ended just now
+            if work.is_done(future, timeout_seconds):
                 return future.result()
-            with self._lock:
-                self._hanging[key] = None if probe else volume
-            future.add_done_callback(lambda _: self._hanging.pop(key, None))
-            self._pool.abandon(future)
-            if probe is not None:
-                with suppress(GlassfsError):
-                    self.call((key, "probe"), volume, probe)
-            raise DeviceFailed("does not answer") from None
         finally:
+            if not future.done():
+                called.cancel()
+                with self._lock:
+                    self._hanging[key] = None if probe else volume
+                future.add_done_callback(lambda _: self._hanging.pop(key, None))
+                self._pool.abandon(future)
             del future  # its exception refers to this frame
+        if probe is not None:
+            with suppress(GlassfsError):
+                self.call((key, "probe"), volume, probe)
+        raise DeviceFailed("does not answer")
 
     def close(self) -> None:
         """End the idle threads. Later calls start new ones."""

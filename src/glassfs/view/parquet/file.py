@@ -15,6 +15,7 @@ from functools import cached_property
 from itertools import pairwise
 from weakref import WeakKeyDictionary, finalize
 
+from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.content import Parted, Table
 from glassfs.content.table import is_sized
@@ -59,7 +60,7 @@ class Parquet(Parted):
     @property
     def size(self) -> int:
         if self._size is None:
-            with self._lock:
+            with work.holding(self._lock):
                 self._size = self._columns.size
         return self._size
 
@@ -75,7 +76,7 @@ class Parquet(Parted):
         known = known_columns(self._cache)
         columns = known.get(id(self))
         if columns is None:
-            with self._lock:
+            with work.holding(self._lock):
                 columns = known.get(id(self))
                 if columns is None:
                     columns = _Columns(self._table, self._cache, self._key)
@@ -119,14 +120,14 @@ class _Columns:
 
     @property
     def bounds(self) -> Sequence[int]:
-        with self._lock:
+        with work.holding(self._lock):
             return self._bounds
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
         if number == 0:
             buffer[:] = MAGIC[offset : offset + len(buffer)]
         elif number == len(self._bounds) - 2:
-            with self._lock:
+            with work.holding(self._lock):
                 tail = self._tail
             buffer[:] = tail[offset : offset + len(buffer)]
         else:

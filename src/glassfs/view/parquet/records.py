@@ -13,6 +13,7 @@ from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.content import Records, Rendered
 from glassfs.errors import Damaged
@@ -152,7 +153,7 @@ class RecordPages(Pages):
     @property
     def _pages(self) -> _Measured:
         if self._measured is None:
-            with self._lock:
+            with work.holding(self._lock):
                 if self._measured is None:
                     self._measured = self._measure()
         return self._measured
@@ -160,6 +161,7 @@ class RecordPages(Pages):
     def _measure(self) -> _Measured:
         found = _Measured(self._shape)
         for block in range(self._records.blocks):
+            work.check()
             cost = self._records.cost(block)
             with self._cache.measuring(cost):
                 rows = self._records.block(block)

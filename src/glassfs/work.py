@@ -1,0 +1,175 @@
+"""Work has an owner, a budget and an end.
+
+Whoever takes a request begins a ``Work`` on its own thread: an engine for a request of the kernel, ``TimedCalls`` for a
+call with a timeout. What may take long calls ``check`` again and again, at each read of a source, each block that is
+made and each batch of rows; what waits for another thread or a server waits ``patiently``. Both raise ``Canceled`` soon
+after the work was canceled. Formats and views need not know: they read through sources and caches that check.
+
+A thread without a work is never stopped here: Python raises KeyboardInterrupt where the library is used. Every function
+may be called from any thread; all but ``Work.cancel`` concern the calling one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+CHECK_SECONDS = 0.2
+"""A thread that waits looks so often whether its work was canceled."""
+
+Result = TypeVar("Result")
+
+
+class Canceled(BaseException):
+    """Nobody waits for the result any more. Not an Exception, so that nothing takes it for damage of a file."""
+
+
+class OverBudget(Canceled):
+    """The work took more than its budget."""
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """What a thread does for ``owner``, a user id or -1 for nobody in particular."""
+
+    owner: int = field(default=-1, kw_only=True)
+    is_canceled: bool = field(default=False, init=False)
+    is_waiting: bool = field(default=False, init=False)
+    """Whether its thread waits for something, and so takes no processor time."""
+    is_shielded: bool = field(default=False, init=False)
+    budget: _Budget | None = field(default=None, init=False)
+
+    def cancel(self) -> None:
+        """Have the thread that does the work stop soon."""
+        self.is_canceled = True
+
+
+class _Budget:
+    """What is left of some bytes, and until when the thread may use the processor, in ``time.thread_time``."""
+
+    __slots__ = ("size", "until")
+
+    def __init__(self, size: int, seconds: float) -> None:
+        self.size = size
+        self.until = time.thread_time() + seconds
+
+    def spend(self, size: int) -> None:
+        self.size -= size
+        if self.size < 0 or time.thread_time() > self.until:
+            raise OverBudget
+
+
+class _Thread(threading.local):
+    work: Work | None = None
+
+
+class Lock(Protocol):
+    """A lock of ``threading``."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+
+    def release(self) -> None: ...
+
+
+_thread = _Thread()
+
+
+def current() -> Work | None:
+    """Return the work of this thread."""
+    return _thread.work
+
+
+def begin(work: Work | None) -> None:
+    """Have this thread do that work from now on."""
+    _thread.work = work
+
+
+def done_for(work: Work, do: Callable[[], Result]) -> Result:
+    """Return what ``do`` returns, called as part of that work."""
+    before, _thread.work = _thread.work, work
+    try:
+        return do()
+    finally:
+        _thread.work = before
+
+
+def check(size: int = 0) -> None:
+    """Raise Canceled if the work was canceled; OverBudget, too, after counting ``size`` bytes read or decoded."""
+    work = _thread.work
+    if work is not None:
+        if work.is_canceled and not work.is_shielded:
+            raise Canceled
+        if work.budget is not None:
+            work.budget.spend(size)
+
+
+@contextmanager
+def limited(size: int, seconds: float) -> Iterator[None]:
+    """Raise OverBudget inside after so many bytes or seconds of processor time. Inside of another budget, that holds.
+    """
+    before = _thread.work
+    work = _thread.work = before or Work()
+    outer = work.budget
+    work.budget = outer or _Budget(size, seconds)
+    try:
+        yield
+    finally:
+        work.budget = outer
+        _thread.work = before
+
+
+@contextmanager
+def shielded() -> Iterator[None]:
+    """Let what others wait for as well go on to a point where they can continue it. Keep it short."""
+    work = _thread.work
+    if work is None or work.is_shielded:
+        yield
+        return
+    work.is_shielded = True
+    try:
+        yield
+    finally:
+        work.is_shielded = False
+
+
+def patiently(wait_for: Callable[[float], bool], seconds: float = threading.TIMEOUT_MAX) -> bool:
+    """Wait up to ``seconds`` until ``wait_for``, which waits for so many, returns True; return whether it did.
+
+    Raises Canceled.
+    """
+    work = _thread.work
+    if work is None:
+        return wait_for(seconds)
+    until = time.monotonic() + seconds
+    was_waiting, work.is_waiting = work.is_waiting, True
+    try:
+        while True:
+            check()
+            left = until - time.monotonic()
+            if wait_for(max(0.0, min(CHECK_SECONDS, left))):
+                return True
+            if left <= CHECK_SECONDS:
+                return False
+    finally:
+        work.is_waiting = was_waiting
+
+
+def is_done(future: Future[Any], seconds: float = threading.TIMEOUT_MAX) -> bool:
+    """Wait up to ``seconds`` for a future; return whether it is done. Raises Canceled."""
+    return future.done() or patiently(lambda left: bool(wait((future,), left).done), seconds)
+
+
+@contextmanager
+def holding(lock: Lock) -> Iterator[None]:
+    """Hold a lock that others may hold for long. Raises Canceled."""
+    if not lock.acquire(blocking=False):
+        patiently(lambda seconds: lock.acquire(timeout=seconds))
+    try:
+        yield
+    finally:
+        lock.release()

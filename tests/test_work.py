@@ -1,0 +1,266 @@
+"""Work that is stopped: where it is checked, what waits, and what others get of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glassfs import work
+from glassfs.cache import BlockCache
+from glassfs.content import Rendered
+from glassfs.keyed_lock import KeyedLock
+from glassfs.source.local import LocalStore
+from glassfs.tree.sources.timed_calls import TimedCalls
+from glassfs.work import Canceled, OverBudget, Work
+from tests.waiting import SECONDS, wait_for, wait_until
+
+
+class Doing:
+    """A thread that does something as a work of its own."""
+
+    def __init__(self, do: Callable[[], Any]) -> None:
+        self.work = Work(owner=1000)
+        self.result: Future[Any] = Future()
+        self._do = do
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.result.set_result(work.done_for(self.work, self._do))
+        except BaseException as error:
+            self.result.set_exception(error)
+
+    def is_stopped(self) -> bool:
+        """Cancel it and return whether it ended by that."""
+        self.work.cancel()
+        return isinstance(self.result.exception(SECONDS), Canceled)
+
+
+def test_work_is_of_the_thread_that_does_it() -> None:
+    mine = Work(owner=7)
+    assert work.done_for(mine, work.current) is mine
+    assert work.current() is None
+    mine.cancel()
+    work.check()
+    with pytest.raises(Canceled):
+        work.done_for(mine, work.check)
+
+
+def test_shielded_work_goes_on() -> None:
+    mine = Work()
+    mine.cancel()
+
+    def do() -> None:
+        with work.shielded(), work.shielded():
+            work.check()
+        work.check()
+
+    with pytest.raises(Canceled):
+        work.done_for(mine, do)
+    with work.shielded():  # without work
+        work.check()
+
+
+def test_budget_of_bytes() -> None:
+    with work.limited(10, 60):
+        work.check(10)
+        with work.limited(1 << 30, 60), pytest.raises(OverBudget):  # the outer one holds
+            work.check(1)
+    work.check(1 << 40)
+
+
+def test_budget_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(work.time, "thread_time", lambda: now)
+    with work.limited(10, 2.0):
+        now = 102.0
+        work.check()
+        now = 102.1
+        with pytest.raises(OverBudget):
+            work.check()
+
+
+def _take(lock: threading.Lock) -> None:
+    with work.holding(lock), work.holding(lock):
+        pass
+
+
+def _take_key(locks: KeyedLock) -> None:
+    with locks.hold("key"), locks.hold("key"):
+        pass
+
+
+@pytest.mark.parametrize("wait", [
+    pytest.param(lambda: _take(threading.Lock()), id="lock"),
+    pytest.param(lambda: _take_key(KeyedLock()), id="key"),
+    pytest.param(lambda: work.patiently(threading.Event().wait), id="event"),
+    pytest.param(lambda: work.is_done(Future()), id="future"),
+    pytest.param(lambda: TimedCalls(SECONDS).call("key", "volume", threading.Event().wait), id="call"),
+])
+def test_waits_end_with_the_work(wait: Callable[[], object]) -> None:
+    doing = Doing(wait)
+    wait_until(lambda: doing.work.is_waiting)
+    assert doing.is_stopped()
+    assert not doing.work.is_waiting
+
+
+def test_waits_of_limited_time() -> None:
+    for mine in (None, Work()):
+        asked: list[float] = []
+
+        def never(seconds: float) -> bool:
+            asked.append(seconds)
+            return False
+
+        do = lambda: work.patiently(never, 0.1)  # noqa: B023, E731
+        assert not (do() if mine is None else work.done_for(mine, do))
+        assert max(asked) <= 0.1
+
+
+def test_reads_check(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"0123456789")
+    source = LocalStore(tmp_path).open(("file",))
+    mine = Work()
+    assert work.done_for(mine, lambda: source.read(0, 4)) == b"0123"
+    assert not mine.is_waiting
+    mine.cancel()
+    with pytest.raises(Canceled):
+        work.done_for(mine, lambda: source.read(0, 4))
+    with work.limited(4, 60), pytest.raises(OverBudget):
+        source.read(0, 5)
+    source.close()
+
+
+def test_another_reader_makes_the_block_of_a_stopped_one() -> None:
+    cache = BlockCache(1 << 20)
+    begun, gate = threading.Event(), threading.Event()
+    makers: list[Work | None] = []
+
+    def make() -> bytes:
+        makers.append(work.current())
+        if len(makers) == 1:
+            begun.set()
+            wait_for(gate)
+            work.check()
+        return b"made"
+
+    def read() -> bytes:
+        return Rendered(cache, "block", make, 4, cost=1 << 20).read(0, 4)
+
+    first = Doing(read)
+    wait_for(begun)
+    second = Doing(read)
+    wait_until(lambda: second.work.is_waiting)
+    first.work.cancel()
+    gate.set()
+    assert isinstance(first.result.exception(SECONDS), Canceled)
+    assert second.result.result(SECONDS) == b"made"
+    assert makers == [first.work, second.work]
+    assert cache.memory.queued == 0
+    cache.clear()
+    assert cache.used == 0
+
+
+def test_waiting_readers_leave_the_maker_alone() -> None:
+    cache = BlockCache(1 << 20)
+    begun, gate = threading.Event(), threading.Event()
+
+    def make() -> bytes:
+        begun.set()
+        wait_for(gate)
+        return b"made"
+
+    def read() -> bytes:
+        return Rendered(cache, "block", make, 4, cost=1 << 20).read(0, 4)
+
+    first = Doing(read)
+    wait_for(begun)
+    second = Doing(read)
+    wait_until(lambda: second.work.is_waiting)
+    assert second.is_stopped()
+    gate.set()
+    assert first.result.result(SECONDS) == b"made"
+    wait_until(lambda: cache.used == 4)
+    cache.clear()
+    assert cache.used == 0
+
+
+def test_readers_in_the_queue_for_memory_are_stopped() -> None:
+    cache = BlockCache(1 << 20)
+    with cache.reserved(1 << 20):
+        doing = Doing(lambda: cache.reserved(1 << 19).__enter__())
+        wait_until(lambda: cache.memory.queued == 1 and doing.work.is_waiting)
+        assert doing.is_stopped()
+        assert cache.memory.queued == 0
+    assert cache.used == 0
+
+
+class Pieces:
+    """A block of pieces that each wait for their turn; ``restarts`` counts the decoders."""
+
+    key = "large"
+    size = 1 << 20
+    cost = stream_cost = 1 << 10
+
+    def __init__(self) -> None:
+        self.restarts = 0
+        self.begun = threading.Event()
+        self.gate = threading.Semaphore(0)
+
+    def whole(self) -> bytes:
+        return b"".join(self.pieces())
+
+    def pieces(self) -> Iterator[bytes]:
+        self.restarts += 1
+        for number in range(16):
+            self.begun.set()
+            assert self.gate.acquire(timeout=SECONDS)
+            yield bytes([number]) * (self.size // 16)
+
+
+def test_another_reader_continues_where_a_stopped_one_was() -> None:
+    cache = BlockCache(1 << 20)
+    pieces = Pieces()
+
+    def read() -> bytes:
+        buffer = bytearray(1)
+        cache.read_into(pieces, memoryview(buffer), pieces.size - 1)
+        return bytes(buffer)
+
+    first = Doing(read)
+    wait_for(pieces.begun)
+    second = Doing(read)
+    wait_until(lambda: second.work.is_waiting)
+    first.work.cancel()
+    for _ in range(16):
+        pieces.gate.release()
+    assert isinstance(first.result.exception(SECONDS), Canceled)
+    assert second.result.result(SECONDS) == b"\x0f"
+    assert pieces.restarts == 1
+
+
+def test_calls_of_a_stopped_caller_are_stopped() -> None:
+    calls = TimedCalls(SECONDS)
+    called: list[Work | None] = []
+    ended = threading.Event()
+
+    def call() -> None:
+        called.append(work.current())
+        try:
+            work.patiently(threading.Event().wait)
+        finally:
+            ended.set()
+
+    doing = Doing(lambda: calls.call("key", "volume", call))
+    wait_until(lambda: bool(called))
+    assert doing.is_stopped()
+    wait_for(ended)
+    wait_until(lambda: not len(calls))
+    assert called[0] is not None
+    assert called[0].owner == 1000
