@@ -3,7 +3,7 @@
 Whoever takes a request begins a ``Work`` on its own thread: an engine for a request of the kernel, ``TimedCalls`` for a
 call with a timeout. What may take long calls ``check`` again and again, at each read of a source, each block that is
 made and each batch of rows; what waits for another thread or a server waits ``patiently``. Both raise ``Canceled`` soon
-after the work was canceled. Formats and views need not know: they read through sources and caches that check.
+after the work was canceled. Work that takes too much of what others need pauses at its checks. Formats and views need not know: they read through sources and caches that check.
 
 A thread without a work is never stopped here: Python raises KeyboardInterrupt where the library is used. Every function
 may be called from any thread; all but ``Work.cancel`` concern the calling one.
@@ -40,7 +40,13 @@ class Work:
     owner: int = field(default=-1, kw_only=True)
     is_canceled: bool = field(default=False, init=False)
     is_waiting: bool = field(default=False, init=False)
-    """Whether its thread waits for something, and so takes no processor time."""
+    """Whether its thread waits for another one, and so takes no processor time."""
+    steps: int = field(default=0, init=False)
+    """How often it was checked."""
+    slowdown: float = field(default=0.0, init=False)
+    """For how long it pauses at each check, for the sake of others, as a multiple of the time that it computed."""
+    computed: float | None = field(default=None, init=False)
+    """The processor time of its thread at the last such check, in seconds."""
     is_shielded: bool = field(default=False, init=False)
     budget: _Budget | None = field(default=None, init=False)
 
@@ -102,10 +108,19 @@ def check(size: int = 0) -> None:
     """Raise Canceled if the work was canceled; OverBudget, too, after counting ``size`` bytes read or decoded."""
     work = _thread.work
     if work is not None:
+        work.steps += 1
         if work.is_canceled and not work.is_shielded:
             raise Canceled
         if work.budget is not None:
             work.budget.spend(size)
+        if work.slowdown and not work.is_shielded:
+            _pause(work)
+
+
+def _pause(work: Work) -> None:
+    before, work.computed = work.computed, time.thread_time()
+    if before is not None:
+        time.sleep(min(CHECK_SECONDS, work.slowdown * (work.computed - before)))
 
 
 @contextmanager

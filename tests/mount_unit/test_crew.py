@@ -21,6 +21,7 @@ from glassfs.mount.engines.crew import (
     MAX_COMPUTING,
     MAX_OF_VOLUME,
     MAX_READERS,
+    SHARED_TICKS,
     Crew,
     Task,
     Worker,
@@ -365,8 +366,8 @@ def test_users_share_the_threads_of_a_volume(bench: Bench) -> None:
     wait_until(lambda: bench.busy["1", True] == MAX_READERS + MAX_READERS // 2)
     bench.release(1)
     bench.wait_for_answers(first + second)
-    bench.crew.tick()
-    bench.crew.tick()
+    for _ in range(SHARED_TICKS + 1):
+        bench.crew.tick()
     assert not bench.crew.is_shared
 
 

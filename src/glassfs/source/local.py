@@ -320,11 +320,8 @@ class LocalSource(Source):
     def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
         wanted = total(buffers)
         work.check(wanted)
-        task = work.current()
         fd = self._begin()
         try:
-            if task is not None:
-                task.is_waiting = True
             got = fill(fd, buffers, offset, wanted)
             status = os.fstat(fd)
         except OverflowError:  # beyond any file
@@ -332,8 +329,6 @@ class LocalSource(Source):
         except OSError as error:
             raise DeviceFailed(f"cannot be read at {offset}: {error.strerror or error}", self.name) from error
         finally:
-            if task is not None:
-                task.is_waiting = False
             self._end()
         self._demand_unchanged(status)
         if got != wanted:

@@ -8,8 +8,9 @@ none competes for the interpreter.
 Requests about one file system hang together. Reads of it use a bounded number of threads; further reads wait in a queue
 without a thread. Other requests may use some more, so that ``stat`` is answered while reads hang.
 
-Users share the threads. Only a few requests of one user compute at a time, however many processes ask; while several
-users ask, each gets at most half of what there is, and what one has taken before does not count against another.
+Users share threads and processors. Only a few requests of one user compute at a time, however many processes ask. While
+several users ask, each gets at most half of the threads, and what one has taken before does not count against another;
+and all that one user computes together takes no more of the processors than a single request.
 Requests that nobody in particular makes, and those about the mount itself, never wait.
 """
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -52,6 +53,8 @@ SLOW_READ_SECONDS = 0.001
 """After a read that took longer, the next one is expected to be slow as well."""
 CHECK_SECONDS = 0.001
 RESUME_SECONDS = 0.02
+SHARED_TICKS = 10
+"""After requests of several users the threads stay shared for so many ticks."""
 IDLE_CHECKS = 50
 """Checks that find nothing to do, after which the supervisor sleeps until it is woken."""
 
@@ -74,6 +77,14 @@ class Task(Asked):
     """The node whose volume counts, if not ``ident``: for look-ups in the root, the node that is looked up."""
     is_own: bool = False
     """Whether it looks up the mount's own directory."""
+    known_steps: int = -1
+    is_idle: bool = False
+    """Whether it made no step between the last two ticks, and so seems to hang in a read."""
+
+    @property
+    def is_computing(self) -> bool:
+        """Whether it seems to use the processor."""
+        return not (self.is_waiting or self.is_idle)
 
     @property
     def volume_ident(self) -> int:
@@ -127,8 +138,12 @@ class Crew(Generic[State]):
         self._is_slow = False
         self._owners: set[int] = set()
         """Users that asked since the previous tick."""
-        self.is_shared = False
-        """Whether several users ask."""
+        self._shared_ticks = 0
+        """For how many ticks several users will be taken to ask."""
+        self._slowdowns: dict[int, float] = {}
+        """How much requests of a user pause for others (``Work.slowdown``)."""
+        self.computing = 0
+        """Requests that computed at the last tick."""
         self._is_checking = True
         self._check = threading.Event()
 
@@ -140,6 +155,11 @@ class Crew(Generic[State]):
     @property
     def size(self) -> int:
         return len(self._workers)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several users ask."""
+        return self._shared_ticks > 0
 
     def tasks(self) -> list[Task]:
         """Return the requests that were taken and are not answered yet."""
@@ -157,9 +177,19 @@ class Crew(Generic[State]):
                     del self._queues[kind]
 
     def tick(self) -> None:
-        """Note whether several users ask. Call this a few times a second."""
-        self.is_shared = len(self._owners) > 1
+        """Note whether several users ask, and which requests compute. Call this a few times a second."""
+        with self._lock:
+            begun = [task for task in self._begun() if not self._is_free(task)]
+        for task in begun:
+            task.is_idle = task.steps == task.known_steps
+            task.known_steps = task.steps
+        computing = Counter(task.owner for task in begun if task.is_computing)
+        self.computing = computing.total()
+        self._shared_ticks = SHARED_TICKS if len(self._owners | set(computing)) > 1 else max(0, self._shared_ticks - 1)
         self._owners = set()
+        self._slowdowns = {owner: count - 1.0 for owner, count in computing.items()} if self.is_shared else {}
+        for task in begun:
+            task.slowdown = self._slowdowns.get(task.owner, 0.0)
 
     def _resume(self) -> None:
         """Begin deferred requests that fit now, as others began to wait."""
@@ -207,6 +237,8 @@ class Crew(Generic[State]):
                 worker.task = task
                 if task.owner not in self._owners and task.opcode not in UNOWNED:
                     self._owners.add(task.owner)
+                if self._slowdowns:
+                    task.slowdown = self._slowdowns.get(task.owner, 0.0)
                 if len(self._workers) > IDLE_THREADS and not self._fits(task):
                     kind = self._volume_of(task.volume_ident), task.opcode == Opcode.READ, task.owner
                     self._queues.setdefault(kind, deque()).append(task)
@@ -304,15 +336,19 @@ class Crew(Generic[State]):
                 yield worker.task
         yield from self._handed
 
+    def _is_free(self, task: Task) -> bool:
+        """Return whether nobody needs to wait for ``task``, nor it for others."""
+        return task.is_own or task.opcode in UNOWNED or self._volume_of(task.volume_ident) == RESERVED
+
     def _fits(self, task: Task) -> bool:
         """Return whether ``task`` is within the limits beside all others. The caller holds the lock."""
-        volume, is_read = self._volume_of(task.volume_ident), task.opcode == Opcode.READ
-        if task.is_own or task.opcode in UNOWNED or volume == RESERVED:
+        if self._is_free(task):
             return True
+        volume, is_read = self._volume_of(task.volume_ident), task.opcode == Opcode.READ
         busy = beside = reading = computing = 0
         for other in self._begun():
             is_his = other.owner == task.owner
-            computing += is_his and not other.is_waiting and other is not task
+            computing += is_his and other is not task and other.is_computing
             if other is task or (self.is_shared and not is_his):
                 continue
             busy += 1

@@ -46,8 +46,9 @@ OPERATIONS = 42
 """Pointers in the oldest ``struct fuse_lowlevel_ops``; the first one is ``init``."""
 INTERRUPT_SECONDS = 2.0
 """Time after which an interrupted request is answered if it hangs. Less would break requests that are only slow."""
-SHARED_SWITCH_SECONDS = 0.0005
-"""How long a thread may compute while others of several users wait for the interpreter."""
+CROWD = 4
+"""When more requests compute than these, threads take turns at the interpreter quickly, as each waits for all others."""
+CROWDED_SWITCH_SECONDS = 0.0002
 ENDS = (errno.ENODEV, errno.ECONNABORTED, errno.EBADF, errno.EPERM)
 AGAIN = (errno.EINTR, errno.EAGAIN, errno.ENOENT)
 CANCELED = (errno.ENOENT, *ENDS)
@@ -165,7 +166,7 @@ class Libfuse3(Engine):
             for unique in ended:
                 self._answers.fail(unique, errno.EINTR)
         self._crew.tick()
-        seconds = SHARED_SWITCH_SECONDS if self._crew.is_shared else self._switch_seconds
+        seconds = CROWDED_SWITCH_SECONDS if self._crew.computing > CROWD else self._switch_seconds
         if sys.getswitchinterval() != seconds:
             sys.setswitchinterval(seconds)
 

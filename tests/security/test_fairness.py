@@ -1,0 +1,106 @@
+"""B2: one user's requests do not stop those of another, and end soon after whoever asked has been killed.
+
+The attacker's container is nearly all holes. Each list of its images goes through billions of frames of which only the
+first has a picture, and would take minutes.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Scale
+from tests.security.conftest import Shared
+from tests.security.daemons import Daemon
+from tests.security.users import STRANGER, Child, User
+from tests.waiting import wait_until
+
+VICTIM = User(54322, 54322)
+EPISODES = 200
+FRAMES = 4_000_000_000
+HEADER = struct.Struct("<4sHHQQQQQ16s")
+ENTRY = struct.Struct("<QIHHQQQQQQ")
+AT_MOST_SECONDS = 0.5
+"""How long the 99th percentile of another user's requests may take."""
+ATTEMPTS = 100
+
+
+def write_holes(path: Path) -> None:
+    """Write episodes that share one image section (docs/formats/kinodb.md §6): a picture, then a hole."""
+    index = ENTRY.size * EPISODES
+    metadata, pictures = HEADER.size + index, HEADER.size + index + 16
+    picture = struct.pack("<HH3sIIBBI", 1, 3, b"cam", 1, 1, 3, 0, 3) + bytes(3)
+    section = len(picture) + 2 * (FRAMES - 1)
+    with path.open("wb") as file:
+        file.write(HEADER.pack(b"KINO", 0, 1, EPISODES, 0, HEADER.size, index, 0, b""))
+        for number in range(EPISODES):
+            file.write(ENTRY.pack(number, FRAMES, 0, 0, pictures, 0, pictures, section, metadata, 16))
+        file.write(struct.pack("<HHfBB", 0, 0, 1.0, 2, 0))
+        file.seek(pictures)
+        file.write(picture)
+        file.truncate(pictures + section)
+
+
+def list_images(at: Path, number: int) -> None:
+    os.listdir(at / "holes.kdb/episodes" / str(number % EPISODES) / "images")
+
+
+def look_around(at: Path) -> list[float]:
+    """Return how long each request of another user took, in seconds."""
+    took = []
+    for number in range(ATTEMPTS):
+        begun = time.monotonic()
+        if number % 3 == 0:
+            os.stat(at / "plain" / f"{number}.txt")
+        elif number % 3 == 1:
+            assert len(os.listdir(at / "plain")) == ATTEMPTS
+        else:
+            descriptor = os.open(at / "plain" / f"{number}.txt", os.O_RDONLY)
+            assert os.read(descriptor, 100) == b"%d" % number
+            os.close(descriptor)
+        took.append(time.monotonic() - begun)
+    return sorted(took)
+
+
+def processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.fixture
+def mounted(shared: Shared, place: Path) -> Daemon:
+    folder = place / "shown"
+    (folder / "plain").mkdir(parents=True)
+    write_holes(folder / "holes.kdb")
+    for number in range(ATTEMPTS):
+        (folder / "plain" / f"{number}.txt").write_bytes(b"%d" % number)
+    return shared(folder)
+
+
+def idles(daemon: Daemon) -> bool:
+    """Whether the daemon takes hardly any processor time."""
+    before = processor_seconds(daemon.pid)
+    time.sleep(0.5)
+    return processor_seconds(daemon.pid) - before < 0.1
+
+
+def test_users_are_answered_beside_an_attack(mounted: Daemon, scale: Scale) -> None:
+    attackers = [Child(list_images, mounted.path, number, user=STRANGER) for number in range(scale(20, 150))]
+    try:
+        wait_until(lambda: processor_seconds(mounted.pid) > 3)
+        took = Child(look_around, mounted.path, user=VICTIM).result()
+        begun = time.monotonic()
+        assert mounted.status()["pid"] == mounted.pid
+        status_took = time.monotonic() - begun
+    finally:
+        for attacker in attackers:
+            attacker.kill()
+    assert took[int(0.99 * ATTEMPTS) - 1] < AT_MOST_SECONDS
+    assert status_took < AT_MOST_SECONDS
+    begun = time.monotonic()
+    wait_until(lambda: idles(mounted))
+    assert time.monotonic() - begun < 3  # two, and the half second that finding out takes
