@@ -93,7 +93,7 @@ class Containers:
             return None
         from glassfs.cache.catalogue import Catalogue, user_folder  # rarely needed, and imports SQLite
 
-        return Catalogue(user_folder())
+        return Catalogue(user_folder)
 
     def all_open(self) -> list[OpenContainer]:
         return self._parsed.all()
