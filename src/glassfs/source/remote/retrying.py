@@ -65,9 +65,8 @@ class RetryingServer(Server):
         return result_of(lambda: self._without_secrets(self._list(path)), self.timeout, self.shown(path))
 
     def begin(self, path: Path, size: int, known: Facts | None = None) -> tuple[Facts, bytes] | None:
-        attempt = self._begin
         return result_of(
-            lambda: self._without_secrets(attempt(path, size, known)), self.timeout, self.shown(path),
+            lambda: self._without_secrets(self._begin(path, size, known)), self.timeout, self.shown(path),
         )
 
     def fetch(self, path: Path, offset: int, size: int, facts: Facts) -> Future[bytes]:
