@@ -31,6 +31,7 @@ from glassfs.content.join import (
     Joined,
     JoinedRows,
     Piece,
+    block_without,
     joined_block,
     sizes_of,
 )
@@ -205,7 +206,7 @@ class Snapshot:
         return self._rights.lost() & self._files.keys() if self._rights is not None else set()
 
     def _without(self, lost: set[int], found: JoinedRows) -> JoinedRows:
-        """Return the rows of all other containers. Only blocks that have rows of these are made again."""
+        """Return the rows of all other containers. Only blocks that have rows of these change."""
         names = {self._files[number].path for number in lost}
         faults = [(path, error) for path, error in self._faults if path not in names]
         shown = {part.file for _, parts in self._blocks for part in parts}
@@ -216,9 +217,10 @@ class Snapshot:
             if left == parts:
                 sizes.extend(found.sizes[number * len(COLUMNS) : (number + 1) * len(COLUMNS)])
             elif left:
+                whole = self._block(number)
                 key = _key([self._files[part.file] for part in left], left)
                 try:
-                    sizes.extend(sizes_of(self._kept(key, partial(self._made_again, left))))
+                    sizes.extend(sizes_of(self._kept(key, partial(block_without, whole, names))))
                 except GlassfsError as error:  # changed since: the next snapshot has these rows
                     faults.append((self._files[left[0].file].path, error))
                     continue
