@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -110,17 +111,35 @@ def test_waits_end_with_the_work(wait: Callable[[], object]) -> None:
     assert not doing.work.is_waiting
 
 
-def test_waits_of_limited_time() -> None:
-    for mine in (None, Work()):
-        asked: list[float] = []
+@pytest.mark.parametrize("mine", [None, Work()])
+def test_waits_of_limited_time(mine: Work | None) -> None:
+    asked: list[float] = []
 
-        def never(seconds: float) -> bool:
-            asked.append(seconds)
-            return False
+    def never(seconds: float) -> bool:
+        asked.append(seconds)
+        return False
 
-        do = lambda: work.patiently(never, 0.1)  # noqa: B023, E731
-        assert not (do() if mine is None else work.done_for(mine, do))
-        assert max(asked) <= 0.1
+    work.begin(mine)
+    try:
+        assert not work.patiently(never, 0.1)
+    finally:
+        work.begin(None)
+    assert max(asked) <= 0.1
+
+
+def test_slow_work_pauses_as_a_multiple_of_what_it_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, paused = 5.0, list[float]()
+    monkeypatch.setattr(work, "time", SimpleNamespace(thread_time=lambda: now, sleep=paused.append))
+    mine = Work()
+    work.begin(mine)
+    try:
+        work.check()
+        mine.slowdown = 3.0
+        for now in (10.0, 10.01, 99.0):
+            work.check()
+    finally:
+        work.begin(None)
+    assert paused == [pytest.approx(0.03), work.CHECK_SECONDS]
 
 
 def test_reads_check(tmp_path: Path) -> None:

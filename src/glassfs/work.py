@@ -3,7 +3,8 @@
 Whoever takes a request begins a ``Work`` on its own thread: an engine for a request of the kernel, ``TimedCalls`` for a
 call with a timeout. What may take long calls ``check`` again and again, at each read of a source, each block that is
 made and each batch of rows; what waits for another thread or a server waits ``patiently``. Both raise ``Canceled`` soon
-after the work was canceled. Work that takes too much of what others need pauses at its checks. Formats and views need not know: they read through sources and caches that check.
+after the work was canceled. Work that takes too much of what others need pauses at its checks. Formats and views need
+not know of this: they read through sources and caches that check.
 
 A thread without a work is never stopped here: Python raises KeyboardInterrupt where the library is used. Every function
 may be called from any thread; all but ``Work.cancel`` concern the calling one.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import sqlite3
 import stat
 import subprocess
@@ -37,13 +38,13 @@ def parts(data: bytes, count: int = 1) -> list[Part]:
 
 
 def put(folder: Path, **found: bytes) -> None:
-    catalogue = Catalogue(str(folder))
+    catalogue = Catalogue(lambda: str(folder))
     catalogue.put({key.encode(): parts(data) for key, data in found.items()})
     catalogue.close()
 
 
 def find(folder: Path, *keys: str, number: int = 0) -> dict[str, bytes]:
-    catalogue = Catalogue(str(folder))
+    catalogue = Catalogue(lambda: str(folder))
     found = catalogue.find([key.encode() for key in keys], number)
     catalogue.close()
     return {key.decode(): part.data for key, part in found.items()}
@@ -57,7 +58,7 @@ def is_usable(folder: Path) -> bool:
 def test_stored_parts_are_found(folder: Path) -> None:
     large = bytes(range(256)) * 1000
     empty = Part(0, 0, 0, 0, b"", b"")
-    catalogue = Catalogue(str(folder))
+    catalogue = Catalogue(lambda: str(folder))
     catalogue.put({b"one": parts(b"1"), b"two": parts(large, 3), b"none": [empty]})
     assert catalogue.find([b"one", b"two", b"three", b"none"]) == {
         b"one": parts(b"1")[0], b"two": parts(large, 3)[0], b"none": empty,
@@ -72,7 +73,7 @@ def test_stored_parts_are_found(folder: Path) -> None:
 
 def test_large_parts_are_returned_a_few_at_a_time(folder: Path) -> None:
     keys = [b"%d" % number for number in range(6)]
-    catalogue = Catalogue(str(folder))
+    catalogue = Catalogue(lambda: str(folder))
     catalogue.put({key: parts(bytes(3 << 20)) for key in keys[1:]})
     found = catalogue.find(keys)
     assert list(found) == keys[1:4] and searched(keys, found) == 4
@@ -91,7 +92,7 @@ def test_puts_are_dropped_while_the_disk_hangs(folder: Path, monkeypatch: pytest
 
     monkeypatch.setattr(catalogue_module, "MOST_BYTES", 10_000)
     monkeypatch.setattr(PersistentCache, "store", store)
-    catalogue = Catalogue(str(folder))
+    catalogue = Catalogue(lambda: str(folder))
     for number in range(20):
         catalogue.put({b"%d" % number: parts(bytes(4000))})
     answers.set()
@@ -114,7 +115,7 @@ def test_readers_do_not_wait_twice_for_a_disk_that_hangs(folder: Path, monkeypat
         return find_on_disk(*arguments)
 
     monkeypatch.setattr(PersistentCache, "find", find_late)
-    catalogue = Catalogue(str(folder))
+    catalogue = Catalogue(lambda: str(folder))
     with monkeypatch.context() as patch:
         patch.setattr(catalogue_module, "TIMEOUT_SECONDS", 0.0)
         assert catalogue.find([b"key"]) == {}
@@ -129,11 +130,11 @@ def test_readers_do_not_wait_twice_for_a_disk_that_hangs(folder: Path, monkeypat
     catalogue.close()
 
 
-def test_readable_folder_becomes_private(folder: Path) -> None:
+def test_folder_open_to_readers_is_not_used_and_keeps_its_mode(folder: Path) -> None:
     folder.mkdir()
     folder.chmod(0o755)
-    assert is_usable(folder)
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert not is_usable(folder)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755 and not list(folder.iterdir())
 
 
 def other_schema(path: Path) -> None:
@@ -157,7 +158,7 @@ def foreign(path: Path) -> None:
 def test_damaged_file_is_thrown_away(folder: Path, harm: Callable[[Path], None]) -> None:
     put(folder, **{f"key{number}": os.urandom(3000) for number in range(20)})
     harm(folder / FILE)
-    catalogue = Catalogue(str(folder))
+    catalogue = Catalogue(lambda: str(folder))
     catalogue.find([b"key%d" % number for number in range(20)])
     catalogue.put({b"new": parts(b"new")})
     catalogue.put({b"new": parts(b"new")})
@@ -193,7 +194,7 @@ def test_untrusted_folder_is_not_used(folder: Path, kind: str) -> None:
 def test_folder_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
     assert not is_usable(tmp_path / "not/there/glassfs")
     assert not is_usable(Path("/proc/glassfs/glassfs"))
-    none = Catalogue(None)
+    none = Catalogue(lambda: None)
     none.put({b"key": parts(b"data")})
     assert none.find([b"key"]) == {}
     none.close()
@@ -212,7 +213,7 @@ def test_file_read_by_another_process_can_be_read(folder: Path, monkeypatch: pyt
 def test_least_recently_used_values_are_evicted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     day = [1000]
     monkeypatch.setattr(index, "_today", lambda: day[0])
-    catalogue = Catalogue(str(folder), 1 << 20)
+    catalogue = Catalogue(lambda: str(folder), 1 << 20)
     for number in range(100):
         catalogue.put({b"%d" % number: parts(os.urandom(20_000))})
         day[0] += 1
@@ -223,15 +224,43 @@ def test_least_recently_used_values_are_evicted(folder: Path, monkeypatch: pytes
     catalogue.close()
 
 
-def test_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert user_folder() == "/somewhere/glassfs"
+    monkeypatch.setenv("HOME", str(tmp_path))
     for value in ("", "not/absolute"):
         monkeypatch.setenv("XDG_CACHE_HOME", value)
-        monkeypatch.setenv("HOME", "/home/user")
-        assert user_folder() == "/home/user/.cache/glassfs"
+        assert user_folder() == f"{tmp_path}/.cache/glassfs"
     monkeypatch.setenv("GLASSFS_CATALOGUE", "no")
     assert user_folder() is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's home takes root")
+@pytest.mark.parametrize("variable", ["HOME", "XDG_CACHE_HOME"])
+def test_home_of_another_user_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    """As with su and sudo that keep HOME: there, a link could lead anywhere."""
+    own, other, target = tmp_path / "own", tmp_path / "other", tmp_path / "target"
+    for path in (own, other, target):
+        path.mkdir(0o755)
+    os.chown(other, 1234, 1234)
+    os.symlink(target, other / ".cache")
+    target.chmod(0o755)
+    account = pwd.struct_passwd(("root", "x", 0, 0, "", str(own), "/bin/sh"))
+    monkeypatch.setattr(pwd, "getpwuid", lambda number: account)
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv(variable, str(other if variable == "HOME" else other / ".cache"))
+
+    catalogue = Catalogue(user_folder)
+    catalogue.put({b"key": parts(b"data")})
+    has_one = bool(catalogue.find([b"key"]))
+    catalogue.close()
+
+    assert has_one == (variable == "HOME"), "the home of the account is used instead of another's"
+    assert (own / ".cache/glassfs" / FILE).exists() == has_one
+    assert not list(target.iterdir()) and stat.S_IMODE(target.stat().st_mode) == 0o755
+    os.unlink(other / ".cache")
+    assert not list(other.iterdir())
+
 
 
 def test_sqlite_is_loaded_only_when_needed() -> None:

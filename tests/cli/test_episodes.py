@@ -17,8 +17,9 @@ from unittest import mock
 
 import pytest
 
+from glassfs.cli.rows import CSV_SAFE, encoded, head, read_back
 from glassfs.cli.stopping import Stopped
-from glassfs.content.join import COLUMNS
+from glassfs.content.join import COLUMNS, RECORD_COLUMNS, ContainerPiece, Piece
 from glassfs.library import open_tree
 from tests.batch.many import command, robot, sound
 from tests.cli.glassfs_command import fails, glassfs
@@ -90,6 +91,39 @@ def test_csv_follows_rfc_4180(folder: Path, tmp_path: Path) -> None:
     (line,), done = glassfs("episodes", lists).lines, glassfs("episodes", "--format", "csv", lists)
     (cells,) = csv.DictReader(io.StringIO(done.output.decode(), newline=""))
     assert json.loads(cells["channels"]) == json.loads(line)["channels"] != []
+
+
+def test_safe_csv_has_no_formulas_in_texts(folder: Path, tmp_path: Path) -> None:
+    """Only texts that begin as one change, and can be restored; numbers below zero are no formulas."""
+    texts = ["=HYPERLINK(A1)", "+1", "-1", "@SUM(1)", "\tx", "\rx", "\nx", "\uff1dx", "'=x", "'x", "x=1", " =1", ""]
+    columns: list[list[object]] = [[None] * len(texts) for _ in RECORD_COLUMNS]
+    columns[RECORD_COLUMNS.index("language_instruction")] = texts
+    columns[RECORD_COLUMNS.index("total_reward")] = [-0.5] * len(texts)
+    columns[RECORD_COLUMNS.index("channels")] = [["=1"]] * len(texts)
+    rows = ContainerPiece("-a.kdb", 0, Piece(len(texts), json.dumps(columns).encode()))
+    raw = head(CSV_SAFE) + encoded(CSV_SAFE, [rows])
+    found = list(csv.DictReader(io.StringIO(raw.decode(), newline="")))
+    assert [cells["language_instruction"] for cells in found] == [f"'{text}" for text in texts[:9]] + texts[9:]
+    assert {(cells["container"], cells["total_reward"], cells["channels"]) for cells in found} == {
+        ("'-a.kdb", "-0.5", '["=1"]'),
+    }
+    assert {container for container, _ in read_back(CSV_SAFE, io.BytesIO(raw))} == {"-a.kdb"}
+    done = glassfs("episodes", folder, "--csv-safe", "--format", "csv")
+    plain = glassfs("episodes", folder, "--format", "csv")
+    assert done.output.count(b",'=1+1 ") == plain.output.count(b",=1+1 ") > 0 == done.output.count(b",=1+1")
+    fails(glassfs("episodes", folder, "--csv-safe"), "--csv-safe needs --format csv (see 'glassfs episodes --help')", 2)
+
+
+def test_safe_csv_is_continued_and_no_other(folder: Path, tmp_path: Path) -> None:
+    robot(folder / "=b.kdb", 2)
+    words = ("episodes", folder, "--output", tmp_path / "all.csv", "--report", tmp_path / "report.jsonl", "--csv-safe")
+    assert glassfs(*words).status == 0
+    whole = (tmp_path / "all.csv").read_bytes()
+    assert glassfs(*words, "--resume").status == 0
+    assert (tmp_path / "all.csv").read_bytes() == whole and b"\n'=b.kdb,1," in whole
+    (tmp_path / "all.csv").write_bytes(whole.replace(b"'=", b"="))
+    done = glassfs(*words, "--resume")
+    assert done.status == 1 and done.errors[0].endswith(" was written without --csv-safe")
 
 
 def test_containers_are_named_as_in_a_mount(folder: Path) -> None:

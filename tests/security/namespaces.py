@@ -9,7 +9,8 @@ from typing import Any
 
 from tests.security.users import Child
 
-CLONE_NEWNS = 0x20000
+CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
+PR_SET_DUMPABLE = 4
 MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -23,6 +24,14 @@ def in_own_namespace(function: Callable[..., Any], *arguments: Any, patience: fl
         return function(*arguments)
 
     return Child(inside).result(patience)
+
+
+def enter_user_namespace(uid: int) -> None:
+    """Become root in a new user namespace that has only the user ``uid``, who calls this. Raises OSError."""
+    _checked(_LIBC.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0))  # else root owns /proc/self once the uid was changed
+    _checked(_LIBC.unshare(CLONE_NEWUSER))
+    with open("/proc/self/uid_map", "w", encoding="ascii") as file:
+        file.write(f"0 {uid} 1")
 
 
 def bind(source: str | os.PathLike[str], target: str | os.PathLike[str], is_read_only: bool = False) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 from writers.kinodb import KinoWriter
 
+from glassfs.tree.sources.walk import DEEPEST
 from tests.security.conftest import Shared
 from tests.security.places import give, make_folder, read_or_refusal, set_access
 from tests.security.users import STRANGER, User, as_user
@@ -66,3 +69,40 @@ def test_joined_tables_of_a_closed_root_are_empty(shared: Shared, place: Path) -
     assert as_user(read_or_refusal, f"{daemon.path}/episodes.jsonl") != b""
     names, omitted, text = shown(str(daemon.path))
     assert (names, omitted) == ([], b"6") and SECRET not in text
+
+
+def write_deep(source: Path) -> None:
+    """Add folders whose way is long: the walk takes about a second, and snapshots are valid for ten."""
+    deep = source
+    for _ in range(DEEPEST - 5):
+        deep = make_folder(deep / "d")
+    for number in range(250):
+        make_folder(deep / f"{number}")
+
+
+@pytest.mark.parametrize("closed", ["run.kdb", pytest.param("folder", marks=pytest.mark.slow)])
+def test_closed_containers_leave_joined_tables_within_a_second(
+    shared: Shared, place: Path, closed: str,
+) -> None:
+    """The kernel caches the look-up for half a second; the table is checked every 0.4 seconds. The snapshot is valid
+    for much longer.
+    """
+    source = make_folder(place / "source")
+    write_take(source / "open.kdb", "open")
+    write_take(make_folder(source / "folder") / "run.kdb", SECRET)
+    write_deep(source)
+    daemon = shared(source, options=["views=all"])
+    tables = [daemon.path / "episodes.jsonl", daemon.path / ".glassfs/views/episodes.jsonl"]
+
+    def readable(seconds: float) -> bool:
+        """Read as long as the rows are there, up to a time, and return whether they still are."""
+        until = time.monotonic() + seconds
+        while (found := any(SECRET in table.read_text() for table in tables)) and time.monotonic() < until:
+            time.sleep(0.02)
+        return found
+
+    assert as_user(readable, 0.0)
+    (source / "folder" / closed if closed == "run.kdb" else source / closed).chmod(0o600)
+    assert not as_user(readable, 1.5)
+    assert [json.loads(line)["container"] for line in as_user(tables[0].read_text).splitlines()] == ["open.kdb"]
+    assert as_user(os.listdir, f"{daemon.path}/by-task") == ["open"]

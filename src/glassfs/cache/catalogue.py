@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import stat
 import struct
 import threading
 import time
@@ -23,6 +22,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from glassfs.errors import Refused, Unavailable
 from glassfs.forks import PerProcess
 from glassfs.persistent import PersistentCache
+from glassfs.persistent.private import own_home
 from glassfs.threads import DaemonPool
 
 SWITCH = "GLASSFS_CATALOGUE"
@@ -65,10 +65,13 @@ def searched(keys: Sequence[Key], found: Mapping[Key, Part]) -> int:
 
 
 class Catalogue:
-    """The catalogue in ``folder``, which is made if missing, of up to ``budget`` bytes. Without one it is empty."""
+    """The catalogue of up to ``budget`` bytes in the folder that ``find_folder`` returns, on a thread of its own.
 
-    def __init__(self, folder: str | None, budget: int = BUDGET) -> None:
-        self._folder = folder
+    The folder and its parent are made if missing. Without a folder the catalogue is empty.
+    """
+
+    def __init__(self, find_folder: Callable[[], str | None], budget: int = BUDGET) -> None:
+        self._find_folder = find_folder
         self._budget = budget
         self._pool = DaemonPool("catalogue", most=1)
         self._cache: PersistentCache | None = None
@@ -112,16 +115,15 @@ class Catalogue:
     def _submit(self, do: Callable[[PersistentCache], Result]) -> Future[Result | None] | None:
         """Have the thread do this; None if the disk or the system does not let it."""
         late = self._state.get().late
-        if self._folder is None or (late is not None and not late.done()):
+        if late is not None and not late.done():
             return None
-        folder = self._folder
 
         def task() -> Result | None:
             try:
-                cache = self._opened(folder)
+                cache = self._opened()
                 return None if cache is None else do(cache)
             except Exception as error:
-                log.warning("%s: the catalogue failed: %s: %s", folder, type(error).__name__, error)
+                log.warning("the catalogue failed: %s: %s", type(error).__name__, error)
                 return None
 
         try:
@@ -129,14 +131,16 @@ class Catalogue:
         except Unavailable:
             return None
 
-    def _opened(self, folder: str) -> PersistentCache | None:
+    def _opened(self) -> PersistentCache | None:
         """Return the cache; None if its folder cannot be trusted or made. Called by the thread."""
         if self._cache is None and time.monotonic() >= self._pause_until:
             try:
-                _make_own_folder(folder)
-                self._cache = PersistentCache(folder, self._budget, self._budget, FILE, logging.DEBUG)
-            except (OSError, Refused) as error:
-                log.debug("no catalogue in %s: %s", folder, error)
+                folder = self._find_folder()
+                if folder is not None:
+                    self._cache = PersistentCache(folder, self._budget, self._budget, FILE, logging.DEBUG, made=2)
+            except Refused as error:
+                log.debug("no catalogue: %s", error)
+            if self._cache is None:
                 self._pause_until = time.monotonic() + TIMEOUT_SECONDS
         return self._cache
 
@@ -175,21 +179,8 @@ def user_folder() -> str | None:
         return None
     base = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(base):
-        base = os.path.join(os.path.expanduser("~"), ".cache")
+        base = os.path.join(own_home(), ".cache")
     return os.path.join(base, FOLDER) if os.path.isabs(base) else None
-
-
-def _make_own_folder(folder: str) -> None:
-    """Make the folder and its parent if missing. Raises OSError if another user could put files into it."""
-    parent = os.path.dirname(folder)
-    for path, status_of in ((parent, os.stat), (folder, os.lstat)):
-        with suppress(FileExistsError):
-            os.mkdir(path, 0o700)
-        status = status_of(path)
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            raise PermissionError(f"{path}: other users may write to it")
-    if status.st_mode & 0o077:
-        os.chmod(folder, 0o700)
 
 
 def _packed(part: Part) -> bytes:

@@ -25,7 +25,7 @@ from glassfs.cli.common import complain, connection_option, reason_of
 from glassfs.cli.many import counted, fault_of, found_under, many_options
 from glassfs.cli.many import progress as progress_over
 from glassfs.cli.progress import Progress
-from glassfs.cli.rows import FORMS, JSONL, PARQUET, Lines, Table, encoded, head, read_back
+from glassfs.cli.rows import CSV, CSV_SAFE, FORMS, JSONL, PARQUET, Lines, Table, encoded, head, read_back
 from glassfs.cli.stopping import stoppable
 from glassfs.content.join import ContainerPiece, pieces_of
 from glassfs.errors import Changed, Damaged, GlassfsError, Refused, Unrecognised
@@ -43,6 +43,10 @@ AT_ONCE = 1 << 20
     "--format", "form", type=click.Choice(FORMS), help="Format; default: the suffix of FILE, or jsonl.",
 )
 @click.option(
+    "--csv-safe", "is_csv_safe", is_flag=True,
+    help="For spreadsheets: put ' before texts in CSV that begin like a formula (with = + - @, a tab or a line break).",
+)
+@click.option(
     "--output", metavar="FILE", default="", type=click.Path(readable=False),
     help="Write the table to FILE instead of standard output. FILE appears when it is complete.",
 )
@@ -52,7 +56,8 @@ AT_ONCE = 1 << 20
 @many_options("Continue report and FILE: containers with a line in the report are not read again. Not for parquet.")
 @connection_option
 def command(
-    sources: tuple[str, ...], form: str | None, output: str, progress: bool | None, plan: Plan, connection: Connection,
+    sources: tuple[str, ...], form: str | None, is_csv_safe: bool, output: str, progress: bool | None, plan: Plan,
+    connection: Connection,
 ) -> int:
     """The episodes in each SOURCE, a container or a folder of containers: one row each, sorted by the containers'
     paths.
@@ -60,6 +65,10 @@ def command(
     A container that cannot be read is reported on standard error; exit status 1 if there is any.
     """
     form = form or next((known for known in FORMS if output.endswith(f".{known}")), JSONL)
+    if is_csv_safe:
+        if form != CSV:
+            raise click.UsageError("--csv-safe needs --format csv", click.get_current_context())
+        form = CSV_SAFE
     if plan.is_resumed and not output:
         raise click.UsageError("--resume needs --output FILE", click.get_current_context())
     if plan.is_resumed and form == PARQUET:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import csv
 import io
 import json as standard_json
+import re
 import tempfile
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO
 
@@ -22,6 +23,7 @@ from glassfs.content.join import (
     COLUMNS,
     CONTAINER,
     PIECE_ROWS,
+    TEXT,
     ContainerPiece,
     Joined,
     JoinedRows,
@@ -36,6 +38,11 @@ JSONL, CSV, PARQUET = "jsonl", "csv", "parquet"
 LARGEST_CELL = 8 << 20
 """Bytes; a list of texts as JSON is smaller."""
 FORMS = (JSONL, PARQUET, CSV)
+CSV_SAFE = "csv for spreadsheets"
+"""CSV whose texts no spreadsheet takes for formulas: an apostrophe precedes those that begin as one."""
+_ALL_CSV = (CSV, CSV_SAFE)
+# What owasp.org/www-community/attacks/CSV_Injection names. With the apostrophes, so that the rule can be undone.
+_FORMULA = re.compile("'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 
 
 def encoded(form: str, placed: Sequence[ContainerPiece]) -> Any:
@@ -43,8 +50,8 @@ def encoded(form: str, placed: Sequence[ContainerPiece]) -> Any:
     if form == PARQUET:
         return tuple(placed)
     rows = (row for one in placed for row in _rows(one))
-    if form == CSV:
-        return _as_csv(rows)
+    if form in _ALL_CSV:
+        return _as_csv(rows, _safe_cell if form == CSV_SAFE else _cell)
     return b"".join([json.line(dict(zip(COLUMNS, row, strict=True))) + b"\n" for row in rows])
 
 
@@ -54,9 +61,9 @@ def _rows(placed: ContainerPiece) -> Iterator[tuple[Any, ...]]:
         yield (placed.path, number, *values)
 
 
-def _as_csv(rows: Iterable[Iterable[Any]]) -> bytes:
+def _as_csv(rows: Iterable[Iterable[Any]], cell: Callable[[Any], str]) -> bytes:
     text = io.StringIO(newline="")
-    csv.writer(text).writerows(map(_cell, row) for row in rows)
+    csv.writer(text).writerows(map(cell, row) for row in rows)
     return text.getvalue().encode()
 
 
@@ -69,9 +76,14 @@ def _cell(value: Any) -> str:
     return json.line(value).decode().strip('"')
 
 
+def _safe_cell(value: Any) -> str:
+    cell = _cell(value)
+    return f"'{cell}" if isinstance(value, str) and _FORMULA.match(cell) else cell
+
+
 def head(form: str) -> bytes:
     """Return what precedes all rows."""
-    return _as_csv([COLUMNS]) if form == CSV else b""
+    return _as_csv([COLUMNS], _cell) if form in _ALL_CSV else b""
 
 
 class Lines:
@@ -135,7 +147,7 @@ def read_back(form: str, file: BinaryIO) -> Iterator[tuple[str, bytes]]:
 
     Raises GlassfsError if the file has other contents.
     """
-    return _csv_back(file) if form == CSV else _jsonl_back(file)
+    return _csv_back(file, form == CSV_SAFE) if form in _ALL_CSV else _jsonl_back(file)
 
 
 def _jsonl_back(file: BinaryIO) -> Iterator[tuple[str, bytes]]:
@@ -150,7 +162,7 @@ def _jsonl_back(file: BinaryIO) -> Iterator[tuple[str, bytes]]:
         yield row[CONTAINER], line
 
 
-def _csv_back(file: BinaryIO) -> Iterator[tuple[str, bytes]]:
+def _csv_back(file: BinaryIO, is_safe: bool) -> Iterator[tuple[str, bytes]]:
     first = file.readline()
     if first != head(CSV):
         if head(CSV).startswith(first):
@@ -175,7 +187,12 @@ def _csv_back(file: BinaryIO) -> Iterator[tuple[str, bytes]]:
                 return
             if len(row) != len(COLUMNS):
                 raise _no_row(number, CSV)
-            yield row[0], line
+            if is_safe and any(
+                dtype == TEXT and _FORMULA.match(cell) and not cell.startswith("'")
+                for dtype, cell in zip(COLUMNS.values(), row, strict=True)
+            ):
+                raise GlassfsError(f"cannot resume: line {number} was written without --csv-safe")
+            yield row[0][1:] if is_safe and _FORMULA.match(row[0]) else row[0], line
     except (csv.Error, UnicodeDecodeError):
         if file.read(1):
             raise _no_row(number, CSV) from None

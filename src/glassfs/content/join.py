@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -162,11 +163,27 @@ def joined_block(parts: Iterable[ContainerPiece]) -> bytes:
         columns[1] += range(first, first + rows)
         for column, values in zip(columns[2:], values_by_column, strict=True):
             column += values
+    return _packed(columns)
+
+
+def block_without(block: Data, containers: AbstractSet[str]) -> bytes:
+    """Return a block without the rows of some containers, which are given by their paths."""
+    columns = _unpacked(block)
+    kept = [number for number, path in enumerate(columns[0]) if path not in containers]
+    return _packed([[column[number] for number in kept] for column in columns])
+
+
+def _packed(columns: Sequence[Sequence[Any]]) -> bytes:
     texts = [json.dumps(column, separators=(",", ":")).encode() for column in columns]
     bounds = [_BOUNDS.size]
     for text in texts:
         bounds.append(bounds[-1] + len(text))
     return _BOUNDS.pack(*bounds) + b"".join(texts)
+
+
+def _unpacked(block: Data) -> list[list[Any]]:
+    whole = block.read(0, block.size)
+    return [json.loads(whole[start:end]) for start, end in pairwise(_BOUNDS.unpack_from(whole))]
 
 
 def sizes_of(block: Data) -> list[int]:
@@ -272,7 +289,4 @@ def _column(find: Callable[[], JoinedRows], name: str, block: int) -> list[Any]:
 
 
 def _rows(find: Callable[[], JoinedRows], block: int) -> list[dict[str, Any]]:
-    data = find().block(block)
-    whole = data.read(0, data.size)
-    columns = [json.loads(whole[start:end]) for start, end in pairwise(_BOUNDS.unpack_from(whole))]
-    return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True)]
+    return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*_unpacked(find().block(block)), strict=True)]

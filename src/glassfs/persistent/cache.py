@@ -21,7 +21,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakSet
 
@@ -47,15 +47,16 @@ Result = TypeVar("Result")
 
 
 class PersistentCache:
-    """The cache in ``folder`` (made with mode 0700 if missing), of up to ``budget`` bytes, values ``values_budget``.
+    """The cache in ``folder``, of up to ``budget`` bytes, values ``values_budget``.
 
+    The folder is made with mode 0700 if missing, as are the ones on its way among the last ``made`` components.
     ``index_name`` is the file name of the index. Errors are logged once, at ``level``. Raises Refused if the folder is
-    a link, belongs to another user, is open to others or cannot be made.
+    a link, belongs to another user, is open to others or cannot be made, or if another user could replace it.
     """
 
     def __init__(
         self, folder: str, budget: int, values_budget: int, index_name: str = "index.sqlite",
-        level: int = logging.WARNING,
+        level: int = logging.WARNING, made: int = 1,
     ) -> None:
         self._folder = os.path.abspath(folder)
         self._index_path = os.path.join(self._folder, index_name)
@@ -68,14 +69,14 @@ class PersistentCache:
         self._own = _Own()
         self._files: Files | None = None
         try:
-            with suppress(FileExistsError):
-                os.mkdir(self._folder, 0o700)
-            self._files = Files(self._folder)
+            self._files = Files(self._folder, made)
             self._files.tag()
+        except Refused as error:
+            raise Refused(f"cannot be the folder of a disk cache: {error.reason}", self._folder) from error
         except OSError as error:
             if error.errno in _UNSUITABLE:
                 reason = error.strerror or str(error)
-                raise Refused(f"cannot be a folder for a disk cache: {reason}", self._folder) from error
+                raise Refused(f"cannot be the folder of a disk cache: {reason}", self._folder) from error
             self._fail(error)
 
     def read_block(self, owner: bytes, number: int, size: int) -> bytes | None:

@@ -19,7 +19,7 @@ from typing import BinaryIO, TypeAlias
 
 import xxhash
 
-from glassfs.errors import Refused
+from glassfs.persistent import private
 
 TOUCH_NS = 60 * 10**9
 """Nanoseconds after which another use of a block updates its mtime."""
@@ -74,19 +74,12 @@ def is_own_file(status: os.stat_result) -> bool:
 class Files:
     """The folder, opened once, and its files.
 
-    Raises Refused if another user owns the folder or can use it, and OSError.
+    Of the last ``made`` components of its path, the missing ones are made. Raises as ``private.opened`` does.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, made: int = 0) -> None:
         self._descriptor = -1
-        if stat.S_ISLNK(os.lstat(folder).st_mode):
-            raise Refused("is a link, and cannot be the folder of a disk cache", folder)
-        self._descriptor = os.open(folder, _ROOT)
-        status = os.fstat(self._descriptor)
-        if status.st_uid != os.geteuid():
-            raise Refused("belongs to another user, and cannot be the folder of a disk cache", folder)
-        if status.st_mode & 0o077:
-            raise Refused("is open to others (chmod 700), and cannot be the folder of a disk cache", folder)
+        self._descriptor = private.opened(folder, made)
 
     def __del__(self) -> None:
         if self._descriptor >= 0:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import NamedTuple, NewType
 
-from glassfs.errors import Damaged
+from glassfs.errors import Damaged, NotADirectory, NotFound
 
 Version = NewType("Version", str)
 """Opaque: equal for the same bytes of the same file, different after any change that can be detected."""
@@ -156,6 +156,22 @@ class Store(ABC):
     @abstractmethod
     def entry(self, path: Path) -> Entry:
         """Return what is at ``path`` now."""
+
+    def glances(self, folder: Path, names: Sequence[str]) -> list[tuple[str, int] | None]:
+        """Return stamp and mode bits of what has these names in a folder, None for names that are not there.
+
+        It costs less than ``entry``. An access list shows in the stamp, and not in the bits. Raises what prevents
+        access to the folder.
+        """
+        found: list[tuple[str, int] | None] = []
+        for name in names:
+            try:
+                entry = self.entry((*folder, name))
+            except (NotFound, NotADirectory):
+                found.append(None)
+            else:
+                found.append((entry.stamp, entry.permissions))
+        return found
 
     @abstractmethod
     def list(self, path: Path) -> Iterator[tuple[str, Entry]]:

@@ -12,6 +12,7 @@ process: such an entry is shown as an empty folder.
 
 from __future__ import annotations
 
+import builtins
 import errno
 import mmap
 import os
@@ -111,6 +112,12 @@ class LocalStore(Store):
                     continue
         return iter(found)
 
+    def glances(self, path: Path, names: Sequence[str]) -> builtins.list[tuple[str, int] | None]:
+        self._renew_root(is_due=not path)
+        with self._errors(path), self._folder(path) as folder:
+            device = foreign.device_of(folder)
+            return [_glance(folder, name, device) for name in names]
+
     def open(self, path: Path) -> Source:
         self._renew_root(is_due=False)
         with self._errors(path):
@@ -165,7 +172,7 @@ class LocalStore(Store):
         if permissions & 0o077 and kind is not Kind.LINK and self._has_acl(status, acl):
             permissions &= 0o700
         file_id = f"{status.st_dev}:{status.st_ino}"
-        version = Version(f"{file_id}:{status.st_size}:{status.st_mtime_ns}")
+        version = _version(status)
         return Entry(
             kind, version, file_id, f"{version}:{status.st_ctime_ns}", status.st_size, permissions, status.st_uid,
             status.st_gid, status.st_mtime_ns, volume=_volume(status.st_dev),
@@ -448,6 +455,21 @@ def _acl_of(folder: int, name: str, status: os.stat_result) -> bytes:
         return os.getxattr(f"/proc/self/fd/{fd}", ACL)
     finally:
         os.close(fd)
+
+
+def _glance(folder: int, name: str, device: int | None) -> tuple[str, int] | None:
+    """Return the stamp and the mode bits of ``name`` in an open folder on ``device``; None if it is not there."""
+    try:
+        if foreign.is_glassfs(folder, name, device):
+            return None
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except (OSError, ValueError):
+        return None
+    return f"{_version(status)}:{status.st_ctime_ns}", status.st_mode & 0o777
+
+
+def _version(status: os.stat_result) -> Version:
+    return Version(f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}")
 
 
 def _hidden(parent: os.stat_result) -> Entry:

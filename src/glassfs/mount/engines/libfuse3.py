@@ -47,7 +47,7 @@ OPERATIONS = 42
 INTERRUPT_SECONDS = 2.0
 """Time after which an interrupted request is answered if it hangs. Less would break requests that are only slow."""
 CROWD = 4
-"""When more requests compute than these, threads take turns at the interpreter quickly, as each waits for all others."""
+"""When more requests compute than these, threads take short turns at the interpreter: each waits for all others."""
 CROWDED_SWITCH_SECONDS = 0.0002
 ENDS = (errno.ENODEV, errno.ECONNABORTED, errno.EBADF, errno.EPERM)
 AGAIN = (errno.EINTR, errno.EAGAIN, errno.ENOENT)

@@ -17,8 +17,9 @@ from urllib.parse import urlsplit
 from glassfs.errors import NotFound, Refused
 from glassfs.names import raw
 from glassfs.source.contract import Path
-from glassfs.source.remote.answers import Secrets, Unbelievable, facts, reason
+from glassfs.source.remote.answers import NO_SECRETS, Unbelievable, facts, reason
 from glassfs.source.remote.connection import Connection
+from glassfs.source.remote.secrets import Secrets
 from glassfs.source.remote.server import Listed
 from glassfs.source.remote.url import ALIASES, KNOWN, Url
 
@@ -54,9 +55,8 @@ class Adapter:
         self.connections = FEW_CONNECTIONS if url.scheme in LOGINS else MANY_CONNECTIONS
         user, _, password = url.userinfo.partition(":")
         self.secrets = Secrets((
-            url.userinfo, user, password, url.query, connection.key, connection.secret, connection.token,
-            connection.extra,
-        ))
+            url.userinfo, user, password, connection.key, connection.secret, connection.token, connection.extra,
+        ), url.query)
         if url.scheme == "github":  # owner and repository, not user and password; versions are hashes of the bytes
             self.name = f"{url.scheme}://{url.userinfo}@{url.host}"
             self.secrets = Secrets((connection.token, connection.extra))
@@ -257,7 +257,7 @@ def _class_of(url: Url) -> Any:
         return fsspec.get_filesystem_class(url.scheme)
     except ImportError as error:
         package = PACKAGES.get(url.scheme)
-        what = f"the package {package}" if package else f"another package: {reason(error, Secrets(()))}"
+        what = f"the package {package}" if package else f"another package: {reason(error, NO_SECRETS)}"
         raise Refused(f"{url.scheme}:// needs {what}", url.shown) from None
     except ValueError:
         raise Refused(f"unknown protocol {url.scheme}://; supported are {_supported()}", url.shown) from None

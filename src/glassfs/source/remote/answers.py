@@ -5,19 +5,21 @@ from __future__ import annotations
 import errno
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from hashlib import sha256
 from typing import Any
-from urllib.parse import quote
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Unavailable
+from glassfs.source.remote.secrets import Secrets
 from glassfs.source.remote.server import LARGEST_SIZE, LONGEST_REASON, Facts
-from glassfs.source.remote.url import shown as shown_url
 from glassfs.terminal import printable
 
 _LONGEST_ETAG = 256
+_LONGEST_TEXT = 1 << 14
+"""Characters of an exception that are looked at; it may quote a whole page."""
+NO_SECRETS = Secrets(())
 
 # Keys of ``info`` that tell versions apart, best first.
 _VERSIONS = (
@@ -32,7 +34,6 @@ _TIMES = (
 _LEAST_MILLISECONDS = 1e11
 """Numbers from here on are milliseconds since 1970, smaller ones seconds."""
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
 _MISSING = (404, 410)
 _DENIED = (401, 403, 407)
 _FTP_CODE = re.compile(r"(\d{3})[ -]")
@@ -109,35 +110,10 @@ def _parsed_time(text: str) -> datetime | None:
     return None
 
 
-class Secrets:
-    """Texts that no message may contain."""
-
-    def __init__(self, values: Iterable[Any]) -> None:
-        texts = {text for value in values for text in _texts(value) if text}
-        found = sorted(texts | {quote(text, safe="") for text in texts}, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, found))) if found else None
-
-    def cut(self, text: str) -> str:
-        """Return the text without secrets, and with URLs that have neither userinfo nor query."""
-        text = _URL.sub(lambda found: shown_url(found[0]), text)
-        return text if self._pattern is None else self._pattern.sub("…", text)
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Yield the texts in an option, at any depth."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, bytes):
-        yield value.decode("utf-8", "replace")
-    elif isinstance(value, (Mapping, list, tuple)):
-        for inner in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts(inner)
-
-
 def reason(error: BaseException, secrets: Secrets) -> str:
     """Return one short line about any exception, without secrets."""
     try:
-        text = " ".join(secrets.cut(str(error)).split())
+        text = " ".join(secrets.cut(str(error)[:_LONGEST_TEXT]).split())
     except Exception:  # even ``str`` of it may fail
         text = ""
     text = printable(f"{type(error).__name__}: {text}" if text else type(error).__name__)
@@ -170,7 +146,7 @@ def is_retryable(error: BaseException) -> bool:
         return isinstance(error, DeviceFailed) and not isinstance(error, Unbelievable)
     if isinstance(error, (TypeError, ValueError, LookupError, AttributeError, NotImplementedError, MemoryError)):
         return False
-    return isinstance(error, Exception) and isinstance(translated(error, "", Secrets(())), DeviceFailed)
+    return isinstance(error, Exception) and isinstance(translated(error, "", NO_SECRETS), DeviceFailed)
 
 
 def _http_status(error: BaseException) -> int | None:

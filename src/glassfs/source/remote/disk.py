@@ -28,8 +28,8 @@ _NUMBERS = struct.Struct("<qq")
 class DiskCache:
     """The cache in ``folder`` (made with mode 0700 if missing), of up to ``budget`` bytes.
 
-    Raises Refused if the folder belongs to another user, is open to others, a link or cannot be made, and if the budget
-    is smaller than one block.
+    Raises Refused if the folder cannot be made or trusted (see ``glassfs.persistent.private``), and if the budget is
+    smaller than one block.
     """
 
     def __init__(self, folder: str, budget: int) -> None:

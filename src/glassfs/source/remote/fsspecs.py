@@ -85,6 +85,7 @@ class FsspecServer(RetryingServer):
         self.name = self._adapter.name
         self.identity = self._adapter.identity
         self.has_lasting_versions = self._adapter.has_lasting_versions
+        self.secrets = self._adapter.secrets
         self.timeout = connection.timeout
         self._calls = BlockingCalls("fsspec", self._adapter.connections)
         self._lock = threading.Lock()
@@ -144,7 +145,7 @@ class FsspecServer(RetryingServer):
             try:
                 return work(connected, call)
             except BaseException as error:
-                found = translated(error, shown, self._adapter.secrets)
+                found = translated(error, shown, self.secrets)
                 if not isinstance(found, (NotFound, Changed)):
                     connected.close()
                 if is_retryable(error):

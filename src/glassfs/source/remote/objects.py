@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused
 from glassfs.source.contract import Path
 from glassfs.source.remote.retrying import SILENCE_PARTS, Retryable, RetryingServer
+from glassfs.source.remote.secrets import Secrets
 from glassfs.source.remote.server import LARGEST_SIZE, LONGEST_REASON, SECOND, Facts, Listed
 from glassfs.terminal import printable
 
@@ -67,17 +68,19 @@ class _Unlistable(Exception):
 class ObjectServer(RetryingServer):
     """``make`` makes an obstore store on first use; ``library`` is the obstore package that it is of.
 
-    ``list_pages`` is another way to list folders, if there is one.
+    ``secrets`` are cut from messages. ``list_pages`` is another way to list folders, if there is one.
     """
 
     def __init__(
         self, name: str, identity: str, make: Callable[[], Any], library: ModuleType, timeout: float,
-        has_lasting_versions: bool, list_pages: Callable[[Path, str], Coroutine[Any, Any, list[Listed]]] | None = None,
+        has_lasting_versions: bool, secrets: Secrets,
+        list_pages: Callable[[Path, str], Coroutine[Any, Any, list[Listed]]] | None = None,
     ) -> None:
         self.name = name
         self.identity = identity
         self.timeout = timeout
         self.has_lasting_versions = has_lasting_versions
+        self.secrets = secrets
         self._make = make
         self._library = library
         self._store: Any = None

@@ -18,6 +18,7 @@ from glassfs.source.remote.obstore_module import NOT_INSTALLED, obstore
 from glassfs.source.remote.redirects import demand_no_redirect
 from glassfs.source.remote.retrying import SILENCE_PARTS
 from glassfs.source.remote.s3_listing import S3Lister
+from glassfs.source.remote.secrets import Secrets
 from glassfs.source.remote.server import Server
 from glassfs.source.remote.url import WEB, Url
 
@@ -25,6 +26,7 @@ DEFAULT_REGION = "us-east-1"
 CREDENTIALS_VALID = timedelta(minutes=10)
 """How long credentials of a provider are used before it is asked again."""
 ACCOUNT = "AZURE_STORAGE_ACCOUNT_NAME"
+SESSION_TOKEN = "X-Amz-Security-Token"
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _FILES = (("AWS_CONFIG_FILE", "~/.aws/config"), ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"))
 
@@ -50,19 +52,21 @@ def server_of(url: Url, connection: Connection) -> Server:
     if not url.host:
         raise Refused("names no bucket", url.shown)
     library = obstore(url.shown)
-    make, endpoint, lister = makers[url.scheme](url, connection, ObjectServer.options(connection.timeout))
+    secrets = Secrets((connection.secret, connection.token))
+    make, endpoint, lister = makers[url.scheme](url, connection, ObjectServer.options(connection.timeout), secrets)
     try:
         make()
     except Exception as error:
-        raise Refused(f"cannot be opened: {str(error).partition(chr(10))[0]}", url.shown) from None
+        reason = secrets.cut(str(error).partition("\n")[0])
+        raise Refused(f"cannot be opened: {reason}", url.shown) from None
     name = f"{url.scheme}://{url.userinfo or url.host}"
     return ObjectServer(
-        name, f"{name} {endpoint}", make, library, connection.timeout, True,
+        name, f"{name} {endpoint}", make, library, connection.timeout, True, secrets,
         lister.entries if lister is not None else None,
     )
 
 
-def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
+def _s3(url: Url, connection: Connection, options: dict[str, Any], secrets: Secrets) -> _Bucket:
     from obstore.store import S3Store
 
     region = connection.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION", "")
@@ -83,7 +87,7 @@ def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
                 "there are no credentials, neither in the environment nor in the usual files; "
                 "for a public bucket pass the option anonymous", url.shown,
             )
-        credentials["credential_provider"] = partial(_provide, found)
+        credentials["credential_provider"] = partial(_provide, found, secrets)
     has_files = any(os.path.exists(os.path.expanduser(os.environ.get(name) or usual)) for name, usual in _FILES)
     if not (region and endpoint) and (session is not None or has_files):
         session = session or _session(url, connection.profile)
@@ -93,11 +97,11 @@ def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
         credentials["endpoint"] = endpoint
         _allow_http(endpoint, options)
     region = region or DEFAULT_REGION
-    lister = S3Lister(url.host, partial(_botocore_client, connection, region, endpoint))
+    lister = S3Lister(url.host, partial(_botocore_client, connection, region, endpoint, secrets))
     return lambda: S3Store(url.host, region=region, **credentials, **options), endpoint, lister
 
 
-def _botocore_client(connection: Connection, region: str, endpoint: str) -> Any:
+def _botocore_client(connection: Connection, region: str, endpoint: str, secrets: Secrets) -> Any:
     """Return a botocore client with the same credentials and endpoint. Raises ImportError without botocore."""
     import botocore.session
     from botocore import UNSIGNED
@@ -109,11 +113,17 @@ def _botocore_client(connection: Connection, region: str, endpoint: str) -> Any:
         retries={"total_max_attempts": 3, "mode": "standard"}, s3={"addressing_style": "path"},
         parameter_validation=False,
     )
-    return botocore.session.Session(profile=connection.profile or None).create_client(
+    client = botocore.session.Session(profile=connection.profile or None).create_client(
         "s3", region_name=region, endpoint_url=endpoint or None, config=config,
         aws_access_key_id=connection.key or None, aws_secret_access_key=connection.secret or None,
         aws_session_token=connection.token or None,
     )
+
+    def note(request: Any, **_: Any) -> None:
+        secrets.note(request.headers.get(SESSION_TOKEN))
+
+    client.meta.events.register("before-send.s3", note)
+    return client
 
 
 def _session(url: Url, profile: str) -> Any:
@@ -130,9 +140,10 @@ def _session(url: Url, profile: str) -> Any:
     return session
 
 
-def _provide(credentials: Any) -> dict[str, Any]:
-    """Return botocore's credentials as obstore takes them."""
+def _provide(credentials: Any, secrets: Secrets) -> dict[str, Any]:
+    """Return botocore's credentials as obstore takes them, and note their secrets."""
     found = credentials.get_frozen_credentials()
+    secrets.note(found.secret_key, found.token)
     return {
         "access_key_id": found.access_key, "secret_access_key": found.secret_key, "token": found.token,
         "expires_at": datetime.now(timezone.utc) + CREDENTIALS_VALID,
@@ -165,14 +176,14 @@ def _credentials(connection: Connection, options: dict[str, Any], endpoint: str,
     return credentials
 
 
-def _gs(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
+def _gs(url: Url, connection: Connection, options: dict[str, Any], secrets: Secrets) -> _Bucket:
     from obstore.store import GCSStore
 
     credentials = _credentials(connection, options, "base_url")
     return lambda: GCSStore(url.host, **credentials, **options), connection.endpoint, None
 
 
-def _az(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
+def _az(url: Url, connection: Connection, options: dict[str, Any], secrets: Secrets) -> _Bucket:
     from obstore.store import AzureStore
 
     # abfss://container@account.dfs.core.windows.net/path has both in its host.
@@ -193,7 +204,8 @@ def _web(url: Url, connection: Connection) -> ObjectServer:
 
     options = ObjectServer.options(connection.timeout)
     options["client_options"]["allow_http"] = url.scheme == "http"
-    authorization = _authorization(url, connection)
+    secrets = Secrets((connection.secret, connection.token), url.query)
+    authorization = _authorization(url, connection, secrets)
     if authorization:
         options["client_options"]["default_headers"] = {"Authorization": authorization}
     base = f"{url.scheme}://{url.host}"
@@ -206,11 +218,14 @@ def _web(url: Url, connection: Connection) -> ObjectServer:
     if url.query:
         demand_no_redirect(url, authorization, connection.timeout)
         identity += f"?{blake2b(raw(url.query), digest_size=16).hexdigest()}"
-    return WebServer(base, identity, make, library, connection.timeout, False)
+    return WebServer(base, identity, make, library, connection.timeout, False, secrets)
 
 
-def _authorization(url: Url, connection: Connection) -> str:
-    """Return the Authorization header: of the connection's credentials, or of those in ~/.netrc, or ""."""
+def _authorization(url: Url, connection: Connection, secrets: Secrets) -> str:
+    """Return the Authorization header: of the connection's credentials, or of those in ~/.netrc, or "".
+
+    Notes the password.
+    """
     from netrc import NetrcParseError, netrc
 
     if connection.token:
@@ -223,4 +238,8 @@ def _authorization(url: Url, connection: Connection) -> str:
             found = None
         if found is not None:
             user, password = found[0], found[2] or ""
-    return f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}" if user else ""
+    if not user:
+        return ""
+    encoded = b64encode(f"{user}:{password}".encode()).decode()
+    secrets.note(password, encoded)
+    return f"Basic {encoded}"

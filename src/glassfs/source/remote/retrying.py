@@ -22,6 +22,7 @@ from glassfs import threads, work
 from glassfs.errors import DeviceFailed, GlassfsError
 from glassfs.forks import PerProcess, generation
 from glassfs.source.contract import Path
+from glassfs.source.remote.secrets import Secrets
 from glassfs.source.remote.server import Facts, Listed, Server
 from glassfs.threads import DaemonPool
 
@@ -52,16 +53,33 @@ class Retryable(Exception):
 
 
 class RetryingServer(Server):
-    """Subclasses make single attempts, which raise GlassfsError or Retryable."""
+    """Subclasses make single attempts, which raise GlassfsError or Retryable.
+
+    All errors pass through here, and lose the ``secrets`` that the server may have repeated.
+    """
+
+    secrets: Secrets
 
     def list(self, path: Path) -> Sequence[Listed]:
-        return result_of(partial(self._list, path), self.timeout, self.shown(path))
+        return result_of(lambda: self._without_secrets(self._list(path)), self.timeout, self.shown(path))
 
     def begin(self, path: Path, size: int, known: Facts | None = None) -> tuple[Facts, bytes] | None:
-        return result_of(partial(self._begin, path, size, known), self.timeout, self.shown(path))
+        return result_of(
+            lambda: self._without_secrets(self._begin(path, size, known)), self.timeout, self.shown(path),
+        )
 
     def fetch(self, path: Path, offset: int, size: int, facts: Facts) -> Future[bytes]:
-        return _start(retried(partial(self._read, path, offset, size, facts), self.timeout, self.shown(path)))
+        return _start(retried(
+            lambda: self._without_secrets(self._read(path, offset, size, facts)), self.timeout, self.shown(path),
+        ))
+
+    async def _without_secrets(self, attempt: Coroutine[Any, Any, Result]) -> Result:
+        try:
+            return await attempt
+        except Retryable as failed:
+            raise Retryable(self.secrets.cut_from(failed.error)) from None
+        except GlassfsError as error:
+            raise self.secrets.cut_from(error) from None
 
     @abstractmethod
     async def _list(self, path: Path) -> Sequence[Listed]:

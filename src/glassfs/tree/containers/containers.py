@@ -23,7 +23,7 @@ from glassfs.errors import Changed, Refused, Unrecognised
 from glassfs.formats.registry import Opening
 from glassfs.keyed_lock import KeyedLock
 from glassfs.lru import LRU
-from glassfs.source import Entry, Source, Version
+from glassfs.source import Entry, Path, Source, Version
 from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer
 from glassfs.tree.containers.leases import Leases
 from glassfs.tree.containers.opener import Parts, format_errors, open_version, parse, parse_or_close, used_parts
@@ -93,7 +93,7 @@ class Containers:
             return None
         from glassfs.cache.catalogue import Catalogue, user_folder  # rarely needed, and imports SQLite
 
-        return Catalogue(user_folder())
+        return Catalogue(user_folder)
 
     def all_open(self) -> list[OpenContainer]:
         return self._parsed.all()
@@ -119,8 +119,10 @@ class Containers:
         return self.opened(lease)
 
     @contextmanager
-    def glimpsed(self, location: Location, version: Version) -> Iterator[tuple[Container, Sequence[Entry]]]:
-        """Give the container of that version and the entries of its files, for the duration of the ``with``.
+    def glimpsed(
+        self, location: Location, version: Version,
+    ) -> Iterator[tuple[Container, Sequence[tuple[Path, Entry]]]]:
+        """Give the container of that version and the paths and entries of its files, for the duration of the ``with``.
 
         For passes over many containers: nothing is cached for them, and nothing is evicted. Raises Changed, or why it
         is not a container.
@@ -129,7 +131,7 @@ class Containers:
         if lease is not None and lease.version == version:
             opened = self._parsed.find(lease)
             if opened is not None:
-                yield opened.container, lease.entries
+                yield opened.container, lease.files
                 return
         known = self._findings.get(location)
         if known is not None and known.version == version and known.refusal == "":
@@ -144,7 +146,8 @@ class Containers:
             if lease is None or not lease.is_presumed:
                 self._remember(location, _finding(opening.source, container.format, parts))
             with format_errors(opening.source.name):
-                yield container, [source.entry for source in container.sources]
+                files = [(location.path, opening.source), *parts]
+                yield container, [(path, source.entry) for path, source in files]
         finally:
             container.close()
 

@@ -61,6 +61,11 @@ class ContainerLease(Lease):
         self._paths = tuple(path for path, _ in files)
 
     @property
+    def files(self) -> Sequence[tuple[Path, Entry]]:
+        """The paths and entries of its files, its own first."""
+        return tuple(zip(self._paths, self.entries, strict=True))
+
+    @property
     def version(self) -> Version:
         """The version of its own file."""
         return self.entries[0].version

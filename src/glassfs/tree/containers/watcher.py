@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -17,6 +18,8 @@ log = logging.getLogger(__name__)
 
 COMPARED_PARTS = 512
 """Further files compared in one round, over all containers."""
+MOST_REMEMBERED = 10_000
+"""Folders whose last changes are remembered."""
 LEAST_PARTS = 8
 """Further files compared in one round of each container, however many containers there are."""
 
@@ -41,6 +44,9 @@ class Watcher:
         self._changed: set[str] = set()
         self._notified: set[tuple[Location, str, str]] = set()
         """Notifications by stores: the folder, its path in the tree, and a name, or "" for everything in it."""
+        self._numbers = itertools.count(1)
+        self._last_changes: dict[Location, int] = {}
+        self._forgotten = 0
 
     def check(self, location: Location, entry: Entry | None) -> bool:
         """Compare a leased container with what is at its location now; return whether anything changed."""
@@ -63,10 +69,19 @@ class Watcher:
             with self._lock:
                 is_first = not self._notified
                 self._notified.add((folder, at, name))
+                if len(self._last_changes) >= MOST_REMEMBERED:
+                    self._last_changes.clear()
+                    self._forgotten = next(self._numbers)
+                self._last_changes[folder] = next(self._numbers)
             if is_first:
                 self._on_change()
 
         return folder.store.watch(folder.path, notify)
+
+    def last_change(self, folder: Location) -> int:
+        """Return a number that is another one after each notification about a folder."""
+        with self._lock:
+            return self._last_changes.get(folder, self._forgotten)
 
     def refresh(self) -> None:
         """Compare the leased containers with their stores, or the next round of them. Waits for each store."""

@@ -25,28 +25,34 @@ from glassfs.content import Group, Member, Rendered, Table
 from glassfs.content.data import Data
 from glassfs.content.join import (
     BLOCK_BYTES,
+    COLUMNS,
     NAME,
     PIECE_ROWS,
     ContainerPiece,
     Joined,
     JoinedRows,
     Piece,
+    block_without,
     joined_block,
     sizes_of,
 )
 from glassfs.errors import Damaged, GlassfsError, NotFound, Passing, Unavailable
 from glassfs.names import free_name, raw
+from glassfs.source import Path
 from glassfs.tree.build import ContentDirectory, Draft
 from glassfs.tree.containers.containers import Containers
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Access, Directory, Node, Origin, inode
 from glassfs.tree.sources.folder import ContainerDirectory, Folder
+from glassfs.tree.sources.rights import Rights
 from glassfs.tree.sources.rows import Rows
 from glassfs.tree.sources.timed_calls import TIMEOUT_SECONDS, TimedCalls
-from glassfs.tree.sources.walk import FileSnapshot, Start
+from glassfs.tree.sources.walk import File, FileSnapshot, Start
 from glassfs.view import ViewSet
 
 LEAST_AGE_SECONDS = 1.0
+CHECK_SECONDS, CHECK_SHARE = 0.4, 4
+"""Rights are checked again after this time, or that many times as long as a check takes if that is more."""
 AGE = 10
 """A snapshot is valid for this many times as long as it took."""
 LONGEST_AGE_SECONDS = 3600.0
@@ -87,6 +93,8 @@ class Snapshot:
         self._clock = clock
         self.until = 0.0
         """Valid until then, whatever its age."""
+        self.as_of = 0.0
+        """Before this time, no rights were looked at."""
         self._is_shared = is_shared
         self._lock = threading.Lock()
         self._found: JoinedRows | None = None
@@ -95,6 +103,9 @@ class Snapshot:
         self._directories: dict[str, str] = {}
         self._shown: dict[int, ContentDirectory] = {}
         self._lease = Lease(())
+        self._faults: list[tuple[str, GlassfsError]] = []
+        self._rights: Rights | None = None
+        """The rights to what a shared table shows."""
         self.is_whole = not any(isinstance(fault.error, Passing) for fault in walked.faults)
         """Whether nothing is left out for a passing reason."""
         self.mtime_ns = walked.mtime_ns
@@ -112,7 +123,10 @@ class Snapshot:
                 if self._found is None:
                     begun, self.until = self._clock(), float("inf")
                     try:
-                        self._found = self._find(begun + PASS_SECONDS)
+                        found = self._find(begun + PASS_SECONDS)
+                        # The walk may be long ago, and reading takes time.
+                        lost = self._lost() if self._clock() > self.as_of + CHECK_SECONDS else set()
+                        self._found = self._without(lost, found) if lost else found
                     finally:
                         self._calls.close()
                         took = self._clock() - begun
@@ -124,11 +138,12 @@ class Snapshot:
         omitted = len(self._folders) - len(faults)
         block = _Block()
         sizes = array("Q")
+        faulted: set[int] = set()
+        further: dict[int, Sequence[tuple[Path, str]]] = {}
 
         def close() -> None:
             files = [self._files[part.file] for part in block.parts]
-            words = (f"{file.path}\0{file.stamp}\0{part[1:]}" for file, part in zip(files, block.parts, strict=True))
-            key = _hashed(words)
+            key = _key(files, block.parts)
             data = self._kept(key, partial(joined_block, block.placed))
             sizes.extend(sizes_of(data))
             self._blocks.append((key, tuple(block.parts)))
@@ -154,6 +169,7 @@ class Snapshot:
                             close()
                         part = _Part(number, episodes.number, first, count, piece.block)
                         block.add(part, ContainerPiece(file.path, first, piece))
+                        further[number] = episodes.parts
                         if episodes.directory:
                             self._directories[file.path] = episodes.directory
                     first += count
@@ -162,13 +178,60 @@ class Snapshot:
             except GlassfsError as error:
                 if is_shown:
                     faults.append((file.path, error))
+                    faulted.add(number)
                 self.is_whole = self.is_whole and not isinstance(error, Passing)
             rows += first if is_shown else 0
         if block.parts:
             close()
-        used = {part.file for _, parts in self._blocks for part in parts}
+        used = {part.file for _, parts in self._blocks for part in parts} | faulted
         self._files = {number: self._files[number] for number in used}
+        self._faults = faults
+        if self._is_shared:
+            self._rights = Rights(self._containers.watcher, self._calls, self._files, further)
         return JoinedRows(rows, len(self._blocks), self._block, sizes, omitted, _sentence(faults))
+
+    def current(self) -> Snapshot:
+        """Return a snapshot without the containers that not every user may read any more; itself if there is none."""
+        found, lost = self._found, self._lost() if self._found is not None else set()
+        if found is None or not lost:
+            return self
+        left = copy(self)
+        left._lock, left._shown, left._lease = threading.Lock(), {}, Lease(())
+        left.identity = f"joined:{next(_numbers)}"
+        left.state = _hashed([self.state, *map(str, sorted(lost))])
+        left.table = Joined(left.found, left._directories.get)
+        left._found = left._without(lost, found)
+        return left
+
+    def _lost(self) -> set[int]:
+        return self._rights.lost() & self._files.keys() if self._rights is not None else set()
+
+    def _without(self, lost: set[int], found: JoinedRows) -> JoinedRows:
+        """Return the rows of all other containers. Only blocks that have rows of these change."""
+        names = {self._files[number].path for number in lost}
+        faults = [(path, error) for path, error in self._faults if path not in names]
+        shown = {part.file for _, parts in self._blocks for part in parts}
+        blocks: list[tuple[str, tuple[_Part, ...]]] = []
+        sizes = array("Q")
+        for number, (key, parts) in enumerate(self._blocks):
+            left = tuple(part for part in parts if part.file not in lost)
+            if left == parts:
+                sizes.extend(found.sizes[number * len(COLUMNS) : (number + 1) * len(COLUMNS)])
+            elif left:
+                whole = self._block(number)
+                key = _key([self._files[part.file] for part in left], left)
+                try:
+                    sizes.extend(sizes_of(self._kept(key, partial(block_without, whole, names))))
+                except GlassfsError as error:  # changed since: the next snapshot has these rows
+                    faults.append((self._files[left[0].file].path, error))
+                    continue
+            if left:
+                blocks.append((key, left))
+        self._blocks, self._faults = blocks, faults
+        self._files = {number: file for number, file in self._files.items() if number not in lost}
+        rows = sum(part.rows for _, parts in blocks for part in parts)
+        omitted = found.omitted + len(lost & shown)
+        return JoinedRows(rows, len(blocks), self._block, sizes, omitted, _sentence(faults))
 
     def directory(self, views: ViewSet, access: Access, ino: int, volume: str) -> ContentDirectory:
         """Return the directory of what these views make of the table."""
@@ -254,15 +317,18 @@ class Joins:
         self._until = 0.0
         self._names: set[str] = set()
         self._walking = threading.Lock()
+        self._check_at = 0.0
 
     def snapshot(self) -> Snapshot:
-        """Return the last snapshot if it is still valid, or a new one."""
+        """Return the last snapshot if it is still valid, or a new one. What it shows is public as of a moment ago."""
         found = self._recent()
-        if found is None:
+        if found is None or (self.is_shared and self._clock() >= self._check_at):
             with work.holding(self._walking):
                 found = self._recent()
                 if found is None:
                     found = self._taken()
+                elif self.is_shared and self._clock() >= self._check_at:
+                    found = self._checked(found)
         return found
 
     def close(self) -> None:
@@ -284,6 +350,20 @@ class Joins:
             last = self._last
             return last if last is not None and self._clock() < max(self._until, last.until) else None
 
+    def _checked(self, last: Snapshot) -> Snapshot:
+        """Return the last snapshot without what is no longer public."""
+        begun = last.as_of = self._clock()
+        found = last.current()
+        self.calls.close()
+        ended = self._clock()
+        self._check_at = max(begun + CHECK_SECONDS, ended + CHECK_SHARE * (ended - begun))
+        if found is not last:
+            with self._lock:
+                retired, self._before, self._last = self._before, last, found
+            if retired is not None:
+                retired.retire()
+        return found
+
     def _taken(self) -> Snapshot:
         begun = self._clock()
         walked = FileSnapshot(self._starts, self.calls, self.is_shared, clock=self._clock)
@@ -295,6 +375,8 @@ class Joins:
             if self._last is not None and self._last.state == found.state and self._last.is_whole:
                 found, retired, self._before = self._last, None, retired
             self._last = found
+            found.as_of = begun
+            self._check_at = begun + CHECK_SECONDS
             self._until = ended + max(LEAST_AGE_SECONDS, AGE * (ended - begun))
         if retired is not None:
             retired.retire()
@@ -383,6 +465,11 @@ def episodes_of(node: Directory) -> Table | None:
     if isinstance(node, Folder):
         return Joins(node.containers, [Start("", node.location, node.is_mount_root)]).snapshot().table
     return None
+
+
+def _key(files: Sequence[File], parts: Sequence[_Part]) -> str:
+    """Return the key of a block of these parts, each of which is of the file with the same index."""
+    return _hashed(f"{file.path}\0{file.stamp}\0{part[1:]}" for file, part in zip(files, parts, strict=True))
 
 
 def _hashed(words: Iterable[str]) -> str:

@@ -20,11 +20,11 @@ from glassfs.content.join import LAYOUT, Piece, pieces_of
 from glassfs.errors import Unrecognised
 from glassfs.formats.registry import GROUP
 from glassfs.names import component
-from glassfs.source import Entry
+from glassfs.source import Entry, Path
 from glassfs.threads import DaemonPool
 from glassfs.tree.containers.containers import Containers
 from glassfs.tree.sources.timed_calls import TimedCalls
-from glassfs.tree.sources.walk import File
+from glassfs.tree.sources.walk import PUBLIC_FILE, File
 
 AT_ONCE = 500
 """Files looked up in the catalogue together."""
@@ -33,16 +33,19 @@ MOST_KEPT, MOST_NOTED = 16 << 20, 4 << 20
 ALONGSIDE = 16
 """Remote files read at a time."""
 SETTLED_NANOSECONDS = 2 * 10**9
-_READABLE = 0o444
 
 
 class Episodes(NamedTuple):
-    """Piece ``number`` of a container's table, the directory of its episodes, and whether every user may read it."""
+    """Piece ``number`` of a container's table, the directory of its episodes, and whether every user may read it.
+
+    ``parts`` are the paths and stamps of its further files.
+    """
 
     number: int
     piece: Piece
     directory: str
     is_public: bool
+    parts: Sequence[tuple[Path, str]] = ()
 
 
 class Rows:
@@ -167,9 +170,10 @@ class Rows:
         noted: list[Part] = []
         size = 0
         try:
-            with self._containers.glimpsed(file.location, file.version) as (container, entries):
-                is_kept = is_kept and len(entries) == 1 and container.sources[0].entry.stamp == file.stamp
-                is_public = file.is_public and all(_is_readable(entry) for entry in entries)
+            with self._containers.glimpsed(file.location, file.version) as (container, files):
+                is_kept = is_kept and len(container.sources) == len(files) == 1 and files[0][1].stamp == file.stamp
+                is_public = file.is_public and all(_is_readable(entry) for _, entry in files)
+                parts = [(path, entry.stamp) for path, entry in files[1:]]
                 table = container.episodes()
                 directory = table.directory if table is not None else b""
                 shown = component(directory) if directory else ""
@@ -177,7 +181,7 @@ class Rows:
                     size += len(piece.data)
                     if is_kept and size <= MOST_KEPT:
                         noted.append(Part(number, 0, piece.rows, piece.block, shown.encode(), piece.data))
-                    yield Episodes(number, piece, shown, is_public)
+                    yield Episodes(number, piece, shown, is_public, parts)
         except Unrecognised:
             if not is_kept:
                 return
@@ -192,7 +196,7 @@ class Rows:
 
 
 def _is_readable(entry: Entry) -> bool:
-    return entry.permissions & _READABLE == _READABLE
+    return entry.permissions & PUBLIC_FILE == PUBLIC_FILE
 
 
 def _is_lasting(file: File) -> bool:

@@ -24,8 +24,8 @@ ATTEMPTS = 4
 """Attempts to list a folder that changes meanwhile."""
 WALK_SECONDS = 60.0
 """Time after which the remaining folders are left out."""
-_SEARCH, _READ = 0o555, 0o444
-"""Permissions for owner and group too: what only others may read is denied to those."""
+PUBLIC_FOLDER, PUBLIC_FILE = 0o555, 0o444
+"""Permissions of what every user can reach: for owner and group too: what only others may read is denied to those."""
 
 Listed = Iterable[tuple[str, str, Entry]]
 """The name to show, the name in the store, and the entry of each file in a folder."""
@@ -103,7 +103,10 @@ class Start(NamedTuple):
 
 
 class File(NamedTuple):
-    """A file of a snapshot. ``is_public`` tells whether every user can reach and read it."""
+    """A file of a snapshot, with ``above`` folders on the way to it, from the one where the snapshot begins.
+
+    ``is_public`` tells whether every user can reach and read it.
+    """
 
     path: str
     location: Location
@@ -111,6 +114,9 @@ class File(NamedTuple):
     stamp: str
     volume: str
     mtime_ns: int
+    uid: int
+    has_other_names: bool
+    above: int
     is_public: bool
 
 
@@ -186,14 +192,14 @@ class FileSnapshot:
             return False
         self._count += 1
         self.mtime_ns = max(self.mtime_ns, entry.mtime_ns)
-        needed = _SEARCH if entry.kind is Kind.FOLDER else _READ
+        needed = PUBLIC_FOLDER if entry.kind is Kind.FOLDER else PUBLIC_FILE
         is_public = is_public and entry.permissions & needed == needed
         self.is_public = self.is_public and is_public
         if entry.kind is Kind.FOLDER:
             self._public[path] = is_public
         elif folder is None or location.may_be_container:
-            facts = entry.version, entry.stamp, entry.volume, entry.mtime_ns
-            self.files.append(File(path, location, *facts, is_public))
+            facts = entry.version, entry.stamp, entry.volume, entry.mtime_ns, entry.uid, entry.has_other_names
+            self.files.append(File(path, location, *facts, 0 if folder is None else len(folder.way), is_public))
         return True
 
     def _is_shallow(self, folder: Folder) -> bool:
