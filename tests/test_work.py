@@ -128,14 +128,14 @@ def test_waits_of_limited_time(mine: Work | None) -> None:
 
 
 def test_slow_work_pauses_as_a_multiple_of_what_it_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, paused = 5.0, list[float]()
-    monkeypatch.setattr(work, "time", SimpleNamespace(thread_time=lambda: now, sleep=paused.append))
+    times, paused = iter((10.0, 10.01, 99.0)), list[float]()
+    monkeypatch.setattr(work, "time", SimpleNamespace(thread_time=lambda: next(times), sleep=paused.append))
     mine = Work()
     work.begin(mine)
     try:
         work.check()
         mine.slowdown = 3.0
-        for now in (10.0, 10.01, 99.0):
+        for _ in range(3):
             work.check()
     finally:
         work.begin(None)

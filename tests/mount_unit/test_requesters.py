@@ -1,0 +1,90 @@
+"""Who still waits for an answer, as the system sees it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from glassfs.mount import requesters
+from glassfs.mount.requesters import Asked, Requesters
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) as process:
+        yield process
+        process.kill()
+
+
+def gone(looking: Requesters, *threads: int) -> list[int]:
+    return [asked.thread for asked in looking.gone([Asked(thread=thread) for thread in threads])]
+
+
+def test_living_threads_wait(sleeper: subprocess.Popen[bytes]) -> None:
+    assert gone(Requesters(), threading.get_native_id(), sleeper.pid, 0) == []
+
+
+def test_zombies_and_ended_processes_are_gone(sleeper: subprocess.Popen[bytes]) -> None:
+    looking = Requesters()
+    assert gone(looking, sleeper.pid) == []
+    sleeper.kill()
+    wait_until(lambda: gone(looking, sleeper.pid) == [sleeper.pid])
+    assert Path(f"/proc/{sleeper.pid}").exists()
+    sleeper.wait()
+    assert gone(looking, sleeper.pid, os.getpid()) == [sleeper.pid]
+
+
+def test_killed_processes_that_have_not_ended_are_gone(sleeper: subprocess.Popen[bytes]) -> None:
+    """A signal stays pending in a process that waits uninterruptibly; here the thread blocks it."""
+    blocked = threading.Event()
+    done = threading.Event()
+    found: list[int] = []
+
+    def wait() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+        found.append(threading.get_native_id())
+        blocked.set()
+        done.wait()
+        signal.sigwait([signal.SIGUSR1])
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    blocked.wait()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            assert gone(Requesters(), *found) == []
+            patch.setattr(requesters, "_KILLED", 1 << signal.SIGUSR1 - 1)
+            assert gone(Requesters(), *found, os.getpid()) == found
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_numbers_of_another_namespace_are_not_judged(
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sleeper.kill()
+    sleeper.wait()
+    assert gone(Requesters(), sleeper.pid) == []  # no requester was ever found
+    monkeypatch.setattr(requesters.os, "readlink", lambda path: "1")
+    assert gone(Requesters(), sleeper.pid, os.getpid()) == []
+
+
+def test_processes_that_proc_hides_wait(sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    looking = Requesters()
+    assert gone(looking, sleeper.pid) == []
+
+    def hidden(*_: object) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(requesters, "open", hidden, raising=False)
+    assert gone(looking, sleeper.pid) == []
