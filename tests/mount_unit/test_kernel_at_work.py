@@ -162,7 +162,7 @@ class KernelAtWork(RuleBasedStateMachine):
     def settle(self) -> None:
         """The watch comes round."""
         for place in self.sources.refresh():
-            self.operations.stale(place)
+            self.operations.stale([place])
 
     @rule(path=st.sampled_from(CONTAINERS), data=st.data())
     def put_a_container(self, path: str, data: st.DataObject) -> None:

@@ -115,6 +115,12 @@ class Crew(Generic[State]):
     def size(self) -> int:
         return len(self._workers)
 
+    def tasks(self) -> list[Task]:
+        """Return the requests that were taken and are not answered yet."""
+        with self._lock:
+            deferred = [task for queue in self._queues.values() for task in queue]
+            return deferred + [worker.task for worker in self._workers if worker.task is not None]
+
     def has(self, unique: int) -> bool:
         """Return whether a request was taken and is not answered yet."""
         with self._lock:
