@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import suppress
 
 from glassfs.errors import Changed, GlassfsError, NotADirectory
@@ -130,8 +130,8 @@ class Inodes:
         self._holdings: dict[Lease, _HeldLease] = {}
         self._retired: set[_HeldLease] = set()
         """Leases of versions that were replaced."""
-        self._detached: set[int] = set()
-        """First ids of runs whose name has another run."""
+        self._detached: dict[int, _Run] = {}
+        """Runs whose name has another run, or will have, by their first ids."""
         self._directories = _NodeCache(MAX_DIRECTORIES)
         self._files = _NodeCache(MAX_FILES)
 
@@ -220,7 +220,7 @@ class Inodes:
             run = self._named.get(key)
             if run is None or not _is_same(run.node, node):
                 if run is not None:
-                    self._detached.add(run.first)
+                    self._detached[run.first] = run
                 run = self._added(parent, node.origin, 1)
                 run.name, run.node = node.name, node
                 self._named[key] = run
@@ -252,7 +252,7 @@ class Inodes:
             firsts, runs = self._table
             runs[bisect_left(firsts, run.first)] = None
             self._gone += 1
-            self._detached.discard(run.first)
+            self._detached.pop(run.first, None)
             if self._settled.get(run.parent) is run:
                 del self._settled[run.parent]
             key = run.parent, run.name
@@ -301,16 +301,21 @@ class Inodes:
             elif not name:
                 run = self._settled.pop(parent, None)
             if run is not None:
-                self._detached.add(run.first)
+                self._detached[run.first] = run
 
-    def same_version(self, idents: Collection[int]) -> list[int]:
-        """Return the ids of all nodes in the containers whose directories have these ids, known to the kernel or not.
+    def same_version(self, names: Set[tuple[int, str]]) -> list[int]:
+        """Return the ids of all nodes of files and containers with these names, known to the kernel or not.
 
-        Takes one pass over the table.
+        A name is the id of a folder and what is in it; with an empty name, the container that is the root. Takes one
+        pass over the table.
         """
+        root = self._root() if (ROOT, "") in names else None
         with self._lock:
-            tops = [self._settled.get(ROOT) if ident == ROOT else self._known(ident) for ident in idents]
-            wanted = {top.holding for top in tops if top is not None and not _is_folder(top.node)}
+            tops = [run for name in names if (run := self._named.get(name)) is not None]
+            tops += [run for run in self._detached.values() if (run.parent, run.name) in names]
+            wanted = {top.holding for top in tops if not _is_folder(top.node)}
+            if root is not None and not _is_folder(root):
+                wanted |= {self._holdings[lease] for lease in (root.origin.lease,) if lease in self._holdings}
         return [ident for run in self._runs() if run.holding in wanted for ident in run.ids] if wanted else []
 
     def abandoned(self) -> list[int]:

@@ -368,8 +368,7 @@ class Operations:
         """
         entries: list[tuple[int, str]] = []
         nodes: list[int] = []
-        changed: list[int] = []
-        names: list[tuple[int, str]] = []
+        names: set[tuple[int, str]] = set()
         for at in paths:
             parent, ident, name = ROOT, ROOT, ""
             for name in at.split("/")[1:]:
@@ -389,9 +388,8 @@ class Operations:
                     self.inodes.renew(one)
                 self._relist(one)
                 nodes.append(one)
-            changed.append(ident)
-            names.append((parent, name))
-        nodes += self.inodes.same_version(changed)
+            names.add((parent, name))
+        nodes += self.inodes.same_version(names)
         if is_first:
             for parent, name in names:
                 self.inodes.detach(parent, name)
