@@ -33,6 +33,7 @@ from glassfs.mount.engines.crew import Crew, Task, Worker
 from glassfs.mount.engines.notices import Notices
 from glassfs.mount.engines.wire import Feature, Offer, Opcode
 from glassfs.mount.errors import Failures, MountError
+from glassfs.mount.guard import guarded
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import Operations, Stale
 
@@ -118,10 +119,11 @@ class Libfuse3(Engine):
         try:
             self._mount(mountpoint)
             is_negotiated = self._is_negotiated  # newer libraries negotiate while they mount
-            self._crew.start()
-            if is_negotiated:
-                started()
-            os.read(over, 1)
+            with guarded(self._device):
+                self._crew.start()
+                if is_negotiated:
+                    started()
+                os.read(over, 1)
         finally:
             try:
                 self._unmount(mountpoint)
