@@ -1,0 +1,159 @@
+"""While a request is pending, others are answered, changes show, and every process can be killed."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Scale
+from tests.mount.changing import REFUSALS
+from tests.mount.conftest import Mounted
+from tests.mount.connections import Connection
+from tests.mount.gated import Gates, install
+from tests.mount.mounts import Mount, is_mounted, opened
+from tests.waiting import wait_until
+
+SECONDS = 20.0
+"""Limit for what takes milliseconds, while a gate is closed that nothing else opens."""
+HAS_EPOCH = tuple(map(int, platform.release().split(".")[:2])) >= (6, 16)
+
+
+@pytest.fixture
+def gates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gates:
+    install(tmp_path / "site")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"), prepend=os.pathsep)
+    return Gates(tmp_path / "gates")
+
+
+@pytest.fixture
+def folder(gates: Gates, tmp_path: Path) -> Path:
+    """A folder with ``gated`` and plain files."""
+    path = tmp_path / "folder"
+    path.mkdir()
+    gates.write(path / "gated")
+    for name in ("known", "other", "third"):
+        (path / name).write_text("before")
+    return path
+
+
+@contextmanager
+def running(*command: str | Path) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(SECONDS)
+
+
+def answers(*command: str | Path) -> bytes:
+    """Return what a command writes. Raises TimeoutExpired; the command must be able to be killed."""
+    return subprocess.check_output(command, stderr=subprocess.DEVNULL, timeout=SECONDS)
+
+
+@contextmanager
+def pending(gates: Gates, gate: str, *command: str | Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command whose request waits at a gate until the end of the block."""
+    with gates.closed(gate), running(*command) as process:
+        gates.wait(gate)
+        yield process
+        # Open it before the command is killed: without parallel look-ups others wait behind it.
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether no thread of a process is left, also none that waits in the kernel."""
+    states = []
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            states.append((thread / "stat").read_text().rpartition(")")[2].split()[0])
+    return set(states) <= {"Z", "X"}
+
+
+def begins_with(path: Path, expected: bytes) -> bool:
+    """Return whether a file begins so. While its version changes, reading may be refused."""
+    try:
+        with opened(path) as file:
+            return os.pread(file, 1, 0) == expected
+    except OSError as error:
+        assert error.errno in REFUSALS
+        return False
+
+
+@pytest.fixture
+def mount(mounted: Mounted, folder: Path) -> Iterator[Mount]:
+    with mounted(folder) as found:
+        yield found
+
+
+@pytest.mark.usefixtures("libfuse3")
+def test_slow_look_up_delays_no_other_in_its_folder(mount: Mount, gates: Gates) -> None:
+    with pending(gates, "open", "stat", mount.path / "gated") as slow:
+        assert answers("cat", mount.path / "other") == b"before"
+        assert slow.poll() is None
+    assert (mount.path / "gated/data.bin").stat().st_size == 8 << 20
+
+
+@pytest.mark.usefixtures("libfuse3")
+@pytest.mark.skipif(not HAS_EPOCH, reason="this kernel cannot make names stale without the lock of their folder")
+def test_changes_show_while_a_look_up_is_pending(mount: Mount, folder: Path, gates: Gates) -> None:
+    """Neither the notifications nor the look-ups after them wait for it."""
+    known = mount.path / "known"
+    assert answers("cat", known) == b"before"
+    assert not (mount.path / "new").exists()
+    with pending(gates, "open", "stat", mount.path / "gated") as slow:
+        (folder / "known-2").write_text("after")
+        (folder / "known-2").rename(folder / "known")
+        (folder / "new").write_text("new")
+        wait_until(lambda: answers("cat", known) == b"after", SECONDS)
+        wait_until(lambda: (mount.path / "new").exists(), SECONDS)
+        assert answers("cat", mount.path / "other") == b"before"
+        assert slow.poll() is None
+
+
+@pytest.mark.usefixtures("libfuse3")
+def test_look_up_is_noticed_to_be_pending_by_kill(mount: Mount, folder: Path, gates: Gates) -> None:
+    """The daemon dies at once, though a name of the folder has changed, and so do its callers."""
+    with pending(gates, "open", "stat", mount.path / "gated") as slow:
+        (folder / "other").chmod(0o600)
+        wait_until(lambda: (mount.path / "third").stat().st_size, SECONDS)
+        os.kill(mount.pid, signal.SIGKILL)
+        wait_until(lambda: has_ended(mount.pid), SECONDS, "the end of the daemon")
+        assert slow.wait(SECONDS) != 0
+
+
+@pytest.mark.parametrize("change", ["chmod", "rename"])
+def test_daemon_and_readers_can_be_killed_while_a_version_changes(
+    mounted: Mounted, folder: Path, gates: Gates, change: str, scale: Scale, as_root: None,
+) -> None:
+    """Also readers that were killed themselves while the kernel reads ahead for them."""
+    for number in range(scale(2, 25, 50)):
+        with mounted(folder) as mount:
+            path = mount.path / "gated/data.bin"
+            modes = {path.stat().st_mode}
+            connection = Connection(mount.path)
+            with pending(gates, "read", "cat", path) as reader, running("cat", path) as second:
+                if number % 2:
+                    second.kill()
+                if change == "chmod":
+                    (folder / "gated").chmod(0o600 if number % 2 else 0o640)
+                    wait_until(lambda: path.stat().st_mode not in modes, SECONDS)  # noqa: B023
+                else:
+                    gates.write(folder / "gated-2", "b")
+                    (folder / "gated-2").rename(folder / "gated")
+                    wait_until(lambda: begins_with(path, b"b"), SECONDS)  # noqa: B023
+                os.kill(mount.pid, signal.SIGKILL)
+                try:
+                    wait_until(lambda: has_ended(mount.pid), SECONDS, "the end of the daemon")
+                    assert reader.wait(SECONDS) != 0
+                    assert second.wait(SECONDS) != 0
+                finally:
+                    connection.abort()
+        assert not is_mounted(mount.path)
+        (folder / "gated").chmod(0o644)
