@@ -73,13 +73,18 @@ def pending(gates: Gates, gate: str, *command: str | Path) -> Iterator[subproces
         # Open it before the command is killed: without parallel look-ups others wait behind it.
 
 
-def has_ended(pid: int) -> bool:
-    """Return whether no thread of a process is left, also none that waits in the kernel."""
-    states = []
+def states(pid: int) -> set[str]:
+    """Return the states of a process's threads, as in proc(5)."""
+    found = set()
     with suppress(FileNotFoundError, ProcessLookupError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
-            states.append((thread / "stat").read_text().rpartition(")")[2].split()[0])
-    return set(states) <= {"Z", "X"}
+            found.add((thread / "stat").read_text().rpartition(")")[2].split()[0])
+    return found
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether no thread of a process is left, also none that waits in the kernel."""
+    return states(pid) <= {"Z", "X"}
 
 
 @pytest.fixture
@@ -152,3 +157,57 @@ def test_daemon_and_readers_can_be_killed_while_a_version_changes(
                         connection.abort()
         assert not is_mounted(mount.path)
         (folder / "gated").chmod(0o644)
+
+
+def guards_of(mount: Mount) -> list[int]:
+    """Return the ids of the child processes of the daemon."""
+    tasks = Path(f"/proc/{mount.pid}/task").iterdir()
+    return [int(word) for task in tasks for word in (task / "children").read_text().split()]
+
+
+@pytest.mark.parametrize("end", ["umount", signal.SIGTERM, signal.SIGKILL])
+def test_guard_ends_with_its_mount(mounted: Mounted, folder: Path, end: signal.Signals | str, as_root: None) -> None:
+    """It is small, has a session of its own, and holds neither the mount nor a terminal or pipe of the caller."""
+    with mounted(folder) as mount:
+        (guard,) = guards_of(mount)
+        wait_until(lambda: b"glassfs-guard" in Path(f"/proc/{guard}/cmdline").read_bytes())
+        status = Path(f"/proc/{guard}/status").read_text().splitlines()
+        assert next(int(line.split()[1]) for line in status if line.startswith("VmRSS:")) < 10 << 10
+        held = {number: os.readlink(f"/proc/{guard}/fd/{number}") for number in ("0", "1", "2")}
+        assert held["0"].startswith("pipe:")
+        assert held["1"].endswith("/abort")
+        assert held["2"] == os.devnull
+        assert os.getsid(guard) == guard
+        if isinstance(end, signal.Signals):
+            os.killpg(os.getpgid(mount.pid), end)
+        else:
+            mount.unmount()
+        wait_until(lambda: has_ended(guard), SECONDS, "the end of the guard")
+
+
+IMPATIENT = """
+from glassfs.mount.engines import wire
+from glassfs.mount.engines.notices import Notices
+
+wire.ATTRIBUTES_ONLY = 0
+Notices._reading = lambda self: set()
+"""
+"""Has a daemon wait for pages in the kernel, as no daemon must."""
+
+
+@pytest.mark.usefixtures("libfuse3")
+def test_guard_frees_readers_of_a_daemon_that_cannot_end(
+    mounted: Mounted, folder: Path, gates: Gates, tmp_path: Path, as_root: None,
+) -> None:
+    (tmp_path / "site/sitecustomize.py").write_text(IMPATIENT)
+    with mounted(folder) as mount:
+        connection = Connection(mount.path)
+        with pending(gates, "read", "cat", mount.path / "gated/data.bin") as reader:
+            (folder / "gated").chmod(0o600)
+            wait_until(lambda: "D" in states(mount.pid), SECONDS, "waiting in the kernel")
+            try:
+                os.kill(mount.pid, signal.SIGKILL)
+                wait_until(lambda: has_ended(mount.pid), SECONDS, "the end of the daemon")
+                assert reader.wait(SECONDS) != 0
+            finally:
+                connection.abort()
