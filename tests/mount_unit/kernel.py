@@ -100,4 +100,4 @@ def served(
 def notify_kernel(sources: Sources, kernel: Kernel) -> None:
     """Check the sources, and have the kernel forget what changed, as the watch does."""
     for place in sources.refresh():
-        kernel.operations.stale(place)
+        kernel.operations.stale([place])

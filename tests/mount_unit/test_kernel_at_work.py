@@ -50,6 +50,8 @@ class Version:
     files: dict[str, bytes]
     permissions: int = 0o644
     fate: str = "shown"
+    changes: int = 0
+    """How often attributes of its files changed, after which it gets other ids."""
 
     def names_below(self, inner: str) -> set[str]:
         """The names in a directory, which is "" or ends with a slash."""
@@ -66,6 +68,7 @@ class Known:
     version: Version | None
     inner: str | None = None
     was_looked_up: bool = False
+    changes: int = 0
 
     @property
     def is_directory(self) -> bool:
@@ -162,7 +165,7 @@ class KernelAtWork(RuleBasedStateMachine):
     def settle(self) -> None:
         """The watch comes round."""
         for place in self.sources.refresh():
-            self.operations.stale(place)
+            self.operations.stale([place])
 
     @rule(path=st.sampled_from(CONTAINERS), data=st.data())
     def put_a_container(self, path: str, data: st.DataObject) -> None:
@@ -195,6 +198,8 @@ class KernelAtWork(RuleBasedStateMachine):
     def chmod(self, path: str, permissions: int) -> None:
         if path in self.model.shown:
             self.model.shown[path].permissions = permissions
+            for other, version in self.model.shown.items():
+                version.changes += other == path or (path == PART and "parts/part.bin" in version.files)
             self.store.set_permissions(path, permissions)
             self.settle()
 
@@ -219,7 +224,8 @@ class KernelAtWork(RuleBasedStateMachine):
         path = f"{place.path}/{name}".lstrip("/")
         version = self.model.shown.get(path)
         is_plain = version is not None and "" in version.files
-        return Known(ident, name, path, version, None if version is None or is_plain else "")
+        inner = None if version is None or is_plain else ""
+        return Known(ident, name, path, version, inner, changes=0 if version is None else version.changes)
 
     def take(self, ident: int, child: Known) -> None:
         """An id that was given: it stands for this and nothing else, and keeps doing so as long as it is held."""
@@ -229,7 +235,8 @@ class KernelAtWork(RuleBasedStateMachine):
         for other, references in self.held.items():
             before = self.known[other]
             if references and other != ident and (before.parent, before.name) == (child.parent, child.name):
-                assert before.version is not child.version, "the same name of the same version got another id"
+                is_newer = before.version is not child.version or before.changes < child.changes
+                assert is_newer, "the same name of the same version got another id"
         self.held[ident] += 1
 
     @rule(data=st.data(), name=st.sampled_from(NAMES))

@@ -154,5 +154,5 @@ def test_names_at_the_root_are_noted_once(monkeypatch: pytest.MonkeyPatch) -> No
     listed = kernel.list_all(ROOT, 8192)
     assert len(listed) == 3003
     assert counted["all"] == 1
-    stale = kernel.operations.stale("")
+    stale = kernel.operations.stale([""])
     assert {(ROOT, node.name) for node in kernel.operations.inodes.directory(ROOT).listing()} <= set(stale.entries)

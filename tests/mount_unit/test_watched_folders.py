@@ -27,12 +27,12 @@ def test_changes_reported_by_a_store_reach_the_kernel() -> None:
     store.put("c", made(a=b"new"))
     assert woken
     assert sources.refresh() == ["/c"]
-    stale = kernel.operations.stale("/c")
+    stale = kernel.operations.stale(["/c"])
     assert (ROOT, "c") in stale.entries
     assert {ROOT, container, inside} <= set(stale.nodes)
     store.put("sub/new", b"made")
     assert sources.refresh() == ["/sub/new"]
-    stale = kernel.operations.stale("/sub/new")
+    stale = kernel.operations.stale(["/sub/new"])
     assert list(stale.entries) == [(kernel.find("/sub"), "new")]
     assert deep not in stale.nodes
     store.remove("p")

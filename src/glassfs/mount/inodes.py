@@ -6,16 +6,20 @@ directory in which the kernel knows a node. A mirrored folder changes, so there 
 
 A run counts the references that the kernel holds to its ids and releases by FORGET. Until then it holds the lease on
 the container. Nodes are made from their number when they are needed, and some are cached. Any thread.
+
+Ids are *abandoned* when no name leads to them any more: those of a version that was replaced, and those of a name that
+has new ids. The kernel may keep them all the same, until it is asked to forget them.
 """
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
+from contextlib import suppress
 
-from glassfs.errors import Changed, NotADirectory
-from glassfs.names import RESERVED
+from glassfs.errors import Changed, GlassfsError, NotADirectory
+from glassfs.names import RESERVED, text
 from glassfs.tree import Directory, File, Node, Origin, Settled
 from glassfs.tree.lease import Lease
 
@@ -104,6 +108,10 @@ class _Run:
         self.node: Node | None = None
         self.name = ""
 
+    @property
+    def ids(self) -> range:
+        return range(self.first, self.first + self.count)
+
 
 class Inodes:
     """The ids below ``root``, which has the id 1 and is called anew each time. ``own`` is one more child of it."""
@@ -120,6 +128,10 @@ class Inodes:
         """The run of the children of a directory in a container, by the directory's id."""
         self._named: dict[tuple[int, str], _Run] = {}
         self._holdings: dict[Lease, _HeldLease] = {}
+        self._retired: set[_HeldLease] = set()
+        """Leases of versions that were replaced."""
+        self._detached: dict[int, _Run] = {}
+        """Runs whose name has another run, or will have, by their first ids."""
         self._directories = _NodeCache(MAX_DIRECTORIES)
         self._files = _NodeCache(MAX_FILES)
 
@@ -147,10 +159,19 @@ class Inodes:
         return found
 
     def directory(self, ident: int) -> Directory:
-        node = self.node(ident)
-        if not isinstance(node, Directory):
-            raise NotADirectory("is not a directory", part=node.name)
-        return node
+        return _as_directory(self.node(ident))
+
+    def present(self, ident: int) -> Directory:
+        """Return the directory that is now where one in a folder, or a container, was when the kernel looked it up.
+
+        Raises Changed for one in a container, whose name is not known, and what the folder's ``child`` raises.
+        """
+        run = None if ident == ROOT else self._run(ident)
+        if run is None:
+            return self._root()
+        if run.node is None:
+            raise Changed("was replaced while it was open")
+        return _as_directory(self.directory(run.parent).child(run.name))
 
     def is_in_container(self, ident: int) -> bool:
         """Return whether that id is of a node in a container, not in a folder. Does no I/O."""
@@ -158,10 +179,8 @@ class Inodes:
 
     def volume(self, ident: int) -> str:
         """Return the volume that a node is on. Does no I/O."""
-        try:
-            return "" if ident == ROOT else self._run(ident).volume
-        except Changed:
-            return ""
+        run = None if ident == ROOT else self._known(ident)
+        return "" if run is None else run.volume
 
     def look_up(self, parent: int, directory: Directory, name: str) -> tuple[int, Node]:
         """Look up a name in the directory with the id ``parent``; return its id, newly referenced, and its node."""
@@ -200,6 +219,8 @@ class Inodes:
         with self._lock:
             run = self._named.get(key)
             if run is None or not _is_same(run.node, node):
+                if run is not None:
+                    self._detached[run.first] = run
                 run = self._added(parent, node.origin, 1)
                 run.name, run.node = node.name, node
                 self._named[key] = run
@@ -222,9 +243,8 @@ class Inodes:
     def _given_back(self, ident: int, references: int) -> Lease | None:
         """Take references from a run; return the lease if the caller must release it."""
         with self._lock:
-            try:
-                run = self._run(ident)
-            except Changed:
+            run = self._known(ident)
+            if run is None:
                 return None
             run.held -= references
             if run.held > 0:
@@ -232,6 +252,7 @@ class Inodes:
             firsts, runs = self._table
             runs[bisect_left(firsts, run.first)] = None
             self._gone += 1
+            self._detached.pop(run.first, None)
             if self._settled.get(run.parent) is run:
                 del self._settled[run.parent]
             key = run.parent, run.name
@@ -261,14 +282,74 @@ class Inodes:
         if left is not None:
             left.release()
 
-    def below(self, ident: int) -> Iterator[int]:
-        """Yield the ids of all nodes in the container that a directory shows now, known to the kernel or not."""
-        top = self._settled.get(ident)
-        if top is None:
-            return
-        for run in list(self._table[1]):
-            if run is not None and run.identity == top.identity:
-                yield from range(run.first, run.first + run.count)
+    def parent(self, ident: int) -> int:
+        """Return the id of the directory of a node. Raises Changed if the kernel does not know it any more."""
+        return self._run(ident).parent
+
+    def detach(self, parent: int, name: str) -> None:
+        """Have the next look-up of a name give new ids, as the kernel may have pages of other bytes under these.
+
+        Only for a file or container in a folder; a container that is the root gives its children new ids. Processes
+        that use the present ids go on.
+        """
+        with self._lock:
+            run = self._named.get((parent, name))
+            if run is not None and _is_folder(run.node):
+                return
+            if run is not None:
+                del self._named[parent, name]
+            elif not name:
+                run = self._settled.pop(parent, None)
+            if run is not None:
+                self._detached[run.first] = run
+
+    def same_version(self, names: Set[tuple[int, str]]) -> list[int]:
+        """Return the ids of all nodes of files and containers with these names, known to the kernel or not.
+
+        A name is the id of a folder and what is in it; with an empty name, the container that is the root. Takes one
+        pass over the table.
+        """
+        root = self._root() if (ROOT, "") in names else None
+        with self._lock:
+            tops = [run for name in names if (run := self._named.get(name)) is not None]
+            tops += [run for run in self._detached.values() if (run.parent, run.name) in names]
+            wanted = {top.holding for top in tops if not _is_folder(top.node)}
+            if root is not None and not _is_folder(root):
+                wanted |= {self._holdings[lease] for lease in (root.origin.lease,) if lease in self._holdings}
+        return [ident for run in self._runs() if run.holding in wanted for ident in run.ids] if wanted else []
+
+    def abandoned(self) -> list[int]:
+        """Return the abandoned ids, those in a directory before its own."""
+        return [ident for run in self._abandoned_runs() for ident in reversed(run.ids)]
+
+    def abandoned_entries(self) -> Iterator[tuple[int, str]]:
+        """Yield abandoned names: the id of the directory, and the name."""
+        for run in self._abandoned_runs():
+            if run.node is not None:
+                if self._named.get((run.parent, run.name)) in (None, run):
+                    yield run.parent, run.name
+            elif run.parent != ROOT:  # in the root the same names belong to the new version
+                with suppress(GlassfsError):
+                    for name, *_ in self._directory_of(run).facts(0, run.count):
+                        yield run.parent, text(name)
+
+    def _abandoned_runs(self) -> list[_Run]:
+        """Return the runs of abandoned ids, the newest first: a directory is older than what is in it."""
+        with self._lock:
+            retired, detached = set(self._retired), set(self._detached)
+        if not (retired or detached):
+            return []
+        found = [run for run in self._runs() if run.holding in retired or run.first in detached]
+        return found[::-1]
+
+    def _runs(self) -> list[_Run]:
+        return [run for run in list(self._table[1]) if run is not None]
+
+    def _known(self, ident: int) -> _Run | None:
+        try:
+            return self._run(ident)
+        except Changed:
+            return None
 
     def drop_nodes(self, lease: Lease | None = None) -> None:
         """Drop cached nodes: those of one container, or all."""
@@ -278,6 +359,8 @@ class Inodes:
                 self._files.clear()
             elif lease in self._holdings:
                 self._drop(self._holdings[lease])
+                if lease.is_retired:
+                    self._retired.add(self._holdings[lease])
 
     def _run(self, ident: int) -> _Run:
         firsts, runs = self._table
@@ -338,6 +421,8 @@ class Inodes:
         if holding is None:
             lease.acquire()
             holding = self._holdings[lease] = _HeldLease(lease)
+            if lease.is_retired:
+                self._retired.add(holding)
         holding.runs += 1
         return holding
 
@@ -347,6 +432,7 @@ class Inodes:
         if holding.runs:
             return None
         del self._holdings[holding.lease]
+        self._retired.discard(holding)
         self._drop(holding)
         return holding.lease
 
@@ -374,6 +460,16 @@ def _verified(run: _Run, node: Node) -> Node:
     if node.origin.identity != run.identity:
         raise Changed("was replaced while it was open", part=node.name)
     return node
+
+
+def _as_directory(node: Node) -> Directory:
+    if not isinstance(node, Directory):
+        raise NotADirectory("is not a directory", part=node.name)
+    return node
+
+
+def _is_folder(node: Node | None) -> bool:
+    return isinstance(node, Directory) and not isinstance(node, Settled)
 
 
 def _is_same(known: Node | None, node: Node) -> bool:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from glassfs.errors import Changed, GlassfsError, IsADirectory, NotFound
@@ -31,6 +32,9 @@ LONG_SECONDS = 86_400.0
 SHORT_SECONDS = 0.5
 MAX_NAMES = 20_000
 MAX_SNAPSHOTS = 64
+MAX_LISTED = 4096
+ATTEMPTS = 4
+"""Attempts to look up a name in a container that is replaced meanwhile."""
 SETTLED_NANOSECONDS = 2 * 10**9
 """Age of an mtime after which the next change of the folder is sure to change it."""
 POSITION_BITS = 32
@@ -70,6 +74,18 @@ class Stale(NamedTuple):
 
     entries: Sequence[tuple[int, str]] = ()
     nodes: Sequence[int] = ()
+
+
+@dataclass(slots=True)
+class _Listed:
+    """The mtime of a folder that the kernel has listed, in nanoseconds, and what is added to it for the kernel.
+
+    ``cached`` is what was added when the kernel listed the folder last.
+    """
+
+    mtime_ns: int
+    shift: int = 0
+    cached: int = 0
 
 
 class Missing(NotFound):
@@ -172,14 +188,36 @@ class Operations:
         self._names_at_root: set[str] = set()
         self._noted = ""
         """The version whose names at the root are all in ``_names_at_root``."""
+        self._listed: LRU[int, _Listed] = LRU(MAX_LISTED)
+        """Listed folders, and the root, by node id."""
         self._unsettled: dict[int, float] = {}
         """When to check folders again that were listed just after a change, by node id."""
 
     def look_up(self, parent: int, name: str) -> Lookup:
-        """Look up a name in a directory. Raises Missing if it does not exist."""
+        """Look up a name in a directory. Raises Missing if it does not exist.
+
+        In a version that has just been replaced the name is looked up in the present one. The kernel itself would try
+        again only once, and that version, too, may be replaced by then. Raises Changed if that goes on.
+        """
         if parent == ROOT:
             self._note_at_root(name)
-        directory = self.inodes.directory(parent)
+        try:
+            return self._looked_up(parent, self.inodes.directory(parent), name)
+        except Changed:
+            attempts = ATTEMPTS - 1
+        while True:
+            attempts -= 1
+            directory = self.inodes.present(parent)
+            try:
+                found = self._looked_up(parent, directory, name)
+            except Changed:
+                if not attempts:
+                    raise
+            else:
+                # The next process that has the old directory open must look the name up again.
+                return found._replace(entry_timeout=0.0) if isinstance(directory, Settled) else found
+
+    def _looked_up(self, parent: int, directory: Directory, name: str) -> Lookup:
         timeout = self._timeout_in(parent, directory)
         try:
             ident, node = self.inodes.look_up(parent, directory, name)
@@ -187,7 +225,7 @@ class Operations:
             # No variable holds the exception: that would be a reference cycle with its frames.
             raise Missing(error.reason, error.source, error.part, timeout) from None
         try:
-            attributes = self.attributes_of(node)
+            attributes = self._shown(ident, node) if isinstance(node, Directory) else self.attributes_of(node)
             # Last, as the above may take long: the kernel is notified once and must not get a stale name afterwards.
             _checked(node)
         except BaseException:
@@ -215,7 +253,15 @@ class Operations:
             return self.attributes_of(self.node(ident)), self.longest
         with suppress(NotFound, Changed):  # deleted while open: the last known attributes
             self.inodes.renew(ident)
-        return self.attributes_of(self.node(ident)), min(SHORT_SECONDS, self.longest)
+        return self._shown(ident, self.node(ident)), min(SHORT_SECONDS, self.longest)
+
+    def _shown(self, ident: int, node: Node) -> Attributes:
+        """Return all attributes, with an mtime by which the kernel sees whether its listing is out of date."""
+        attributes = self.attributes_of(node)
+        listed = self._listed.peek(ident)
+        if listed is None or not listed.shift or listed.mtime_ns != attributes.mtime_ns:
+            return attributes
+        return attributes._replace(mtime_ns=attributes.mtime_ns + listed.shift)
 
     def attributes_of(self, node: Node) -> Attributes:
         """Return all attributes. May read all data of a file whose size needs that."""
@@ -274,9 +320,15 @@ class Operations:
         listing = Listing(self.inodes, ident, directory, own, number << POSITION_BITS, timeout)
         if ident == ROOT and listing.is_settled:
             self._note_all_at_root(listing.nodes)
-        if not listing.is_settled:
-            if time.time_ns() - directory.origin.mtime_ns < SETTLED_NANOSECONDS:
+        if ident == ROOT or not listing.is_settled:
+            listed = self._listed.get(ident)
+            if listed is None or listed.mtime_ns != directory.origin.mtime_ns:
+                listed = _Listed(directory.origin.mtime_ns)
+                self._listed.put(ident, listed)
+            listed.cached = listed.shift
+            if listed.shift or time.time_ns() - directory.origin.mtime_ns < SETTLED_NANOSECONDS:
                 self._unsettled[ident] = time.monotonic() + SHORT_SECONDS
+        if not listing.is_settled:
             self._snapshots.put((ident, number), listing)
         return listing, position
 
@@ -308,22 +360,40 @@ class Operations:
             "f_namemax": LONGEST_NAME,
         }
 
-    def stale(self, at: str) -> Stale:
-        """Return what the kernel may know of a path of the tree."""
-        ident, above, entries = ROOT, [], []
-        for name in at.split("/")[1:]:
-            entries, above = [(ident, name)], [ident]
-            below = self.inodes.named(ident, name)
-            if below is None:
-                return Stale(entries, above)
-            ident = below
-        for one in (*above, ident):
-            with suppress(GlassfsError):  # deleted or replaced: the next request shows that
-                self.inodes.renew(one)
-        if ident == ROOT:
-            with self._lock:
-                entries = [(ROOT, name) for name in self._names_at_root]
-        return Stale(entries, [*above, ident, *self.inodes.below(ident)])
+    def stale(self, paths: Iterable[str], is_first: bool = True) -> Stale:
+        """Return what the kernel may know of paths of the tree that have changed.
+
+        If this ``is_first`` notification of a change, files and containers also get new ids: the kernel must not show
+        pages of other bytes, and cannot be asked to drop them without waiting for readers.
+        """
+        entries: list[tuple[int, str]] = []
+        nodes: list[int] = []
+        names: set[tuple[int, str]] = set()
+        for at in paths:
+            parent, ident, name = ROOT, ROOT, ""
+            for name in at.split("/")[1:]:
+                parent = ident
+                below = self.inodes.named(parent, name)
+                if below is None:
+                    ident = parent
+                    break
+                ident = below
+            if name:
+                entries.append((parent, name))
+            else:
+                with self._lock:
+                    entries += [(ROOT, known) for known in self._names_at_root]
+            for one in dict.fromkeys((parent, ident)):
+                with suppress(GlassfsError):  # deleted or replaced: the next request shows that
+                    self.inodes.renew(one)
+                self._relist(one)
+                nodes.append(one)
+            names.add((parent, name))
+        nodes += self.inodes.same_version(names)
+        if is_first:
+            for parent, name in names:
+                self.inodes.detach(parent, name)
+        return Stale(entries, nodes)
 
     def unsettled(self) -> list[int]:
         """Return folders that may have changed under the same mtime after the kernel cached their listing."""
@@ -331,7 +401,24 @@ class Operations:
         due = [ident for ident, when in list(self._unsettled.items()) if when <= now]
         for ident in due:
             self._unsettled.pop(ident, None)
+            listed = self._listed.get(ident)
+            if listed is not None and time.time_ns() - listed.mtime_ns < SETTLED_NANOSECONDS:
+                self._unsettled[ident] = now + SHORT_SECONDS
+                listed.shift += 1
+            elif listed is not None and listed.cached == listed.shift:
+                listed.shift = 0  # also differs from what it was when the kernel listed the folder
         return due
+
+    def _relist(self, ident: int) -> None:
+        """Have the kernel list a directory anew, also if its mtime is the same as before.
+
+        It compares mtimes. Asked to drop the cached listing, it would wait for the process that reads it.
+        """
+        listed = self._listed.get(ident)
+        if listed is not None:
+            with suppress(GlassfsError):
+                if self.inodes.node(ident).origin.mtime_ns == listed.mtime_ns:
+                    listed.shift += 1
 
     def _timeout_in(self, ident: int, directory: Directory) -> float:
         """Return the timeout of a directory's entries. Call it before reading them, as it begins to watch."""

@@ -1,8 +1,8 @@
 """Serve one mount: open its sources, answer requests, watch the sources and notify the kernel of changes.
 
 ``MountSession`` belongs to the thread that makes it and calls ``run``. Three more threads run beside the engine's:
-``glassfs-watch`` notifies the kernel and is the only one that does, never under a lock or while a request is answered,
-as a notification may wait for the kernel; ``glassfs-poll`` compares what is shown with the stores, which may hang;
+``glassfs-watch`` notifies the kernel and is the only one that does, never under a lock or while a request is answered;
+``glassfs-poll`` compares what is shown with the stores, which may hang;
 ``glassfs-clock`` ends requests that were interrupted.
 """
 
@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -126,7 +127,7 @@ class MountSession:
 
     def _watch(self) -> None:
         """Notify the kernel of changes until the end. Errors are logged: without this loop changes would not show."""
-        again: dict[str, float] = {}
+        again: deque[tuple[float, set[str], Stale]] = deque()
         while not self._is_ending.is_set():
             self._wake.wait(WATCH_SECONDS)
             self._wake.clear()
@@ -135,21 +136,24 @@ class MountSession:
             except Exception as error:
                 self.failures.errno_of(error)
 
-    def _notify(self, again: dict[str, float]) -> None:
+    def _notify(self, again: deque[tuple[float, set[str], Stale]]) -> None:
         """Have the kernel forget what has changed: now, and once more at the time in ``again``."""
         now = time.monotonic()
-        due = {path for path, when in again.items() if when <= now}
-        for path in due:
-            del again[path]
+        stale = [Stale(nodes=self.operations.unsettled())]
+        while again and again[0][0] <= now:
+            _, paths, before = again.popleft()
+            stale += before, self.operations.stale(paths, is_first=False)
         changed, self._changed = self._changed, set()
-        for path in changed.union(self.sources.heard()):
-            log.info("%s has changed", path or self.shown_sources[0])
+        changed = changed.union(self.sources.heard())
+        if changed:
+            for path in changed:
+                log.info("%s has changed", path or self.shown_sources[0])
+            stale.append(self.operations.stale(changed))
             # Once more later: a request in progress may bring the old attributes back.
-            again[path] = now + WATCH_SECONDS
-            due.add(path)
-        for path in due:
-            self.engine.invalidate(self.operations.stale(path))
-        self.engine.invalidate(Stale(nodes=self.operations.unsettled()))
+            again.append((now + WATCH_SECONDS, changed, stale[-1]))
+        self.engine.invalidate(Stale(
+            [entry for one in stale for entry in one.entries], [node for one in stale for node in one.nodes],
+        ))
         self._memory.tick(self.cache.misses + len(self.operations.inodes))
 
     def _tick(self) -> None:

@@ -70,7 +70,10 @@ class Engine(ABC):
 
     @abstractmethod
     def invalidate(self, stale: Stale) -> None:
-        """Have the kernel forget ``stale``. Never call this under a lock or while answering a request."""
+        """Have the kernel forget ``stale``, now or with one of the next calls, and what replaced versions left behind.
+
+        Call this a few times a second, also with nothing. Never call it under a lock or while answering a request.
+        """
 
     @abstractmethod
     def tick(self) -> None:

@@ -21,6 +21,7 @@ from glassfs import threads, work
 from glassfs.mount.engines.contract import SIGNALS, Engine, MountPoint
 from glassfs.mount.engines.paths import Handles, Paths
 from glassfs.mount.errors import Answer, Failures, MountError
+from glassfs.mount.guard import guarded
 from glassfs.mount.operations import SHORT_SECONDS, Attributes, Operations, Stale
 from glassfs.mount.requesters import Asked, Requesters
 from glassfs.names import raw, text
@@ -80,7 +81,8 @@ class Libfuse2(Engine):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             if not session:
                 raise MountError("libfuse cannot mount")
-            ended = library.fuse_loop_mt(session)
+            with guarded(mountpoint.device()):
+                ended = library.fuse_loop_mt(session)
             library.fuse_teardown(session, target)
         finally:
             for number, handler in before.items():

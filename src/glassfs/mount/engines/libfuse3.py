@@ -1,10 +1,11 @@
-"""The engine for libfuse 3's low-level API, which mounts, negotiates the protocol with the kernel, and unmounts. Linux.
+"""The engine for libfuse 3's low-level API, which mounts and unmounts. Linux.
 
 Threads of our own read requests from the session's descriptor and answer them in the kernel's messages (``answers``),
+INIT included, so that what is agreed with the kernel does not depend on the library's version,
 without ``fuse_session_process_buf`` and its callbacks. Both take as long, but the callbacks need structs that differ
 between libraries and architectures (stat, fuse_file_info, fuse_entry_param); messages are the same everywhere and can
-be tested without a kernel. Of libfuse's structs only ``fuse_args``, ``fuse_buf`` and the first fields of
-``fuse_conn_info`` are used, which are the same in 3.0 to 3.18.
+be tested without a kernel. Of libfuse's structs only ``fuse_args`` and the first fields of ``fuse_conn_info`` are used,
+which are the same in 3.0 to 3.18. The latter are for libraries that negotiate while they mount.
 """
 
 from __future__ import annotations
@@ -29,17 +30,19 @@ from glassfs.mount.engines import wire
 from glassfs.mount.engines.answers import OPCODES, Answers, Payload
 from glassfs.mount.engines.contract import LONGEST_READ, SIGNALS, Engine, MountPoint
 from glassfs.mount.engines.crew import Crew, Task, Worker
-from glassfs.mount.engines.wire import Opcode
+from glassfs.mount.engines.notices import Notices
+from glassfs.mount.engines.wire import Feature, Offer, Opcode
 from glassfs.mount.errors import Failures, MountError
+from glassfs.mount.guard import guarded
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import Operations, Stale
 from glassfs.mount.requesters import Requesters
-from glassfs.names import RESERVED, raw
+from glassfs.names import RESERVED
 
 log = logging.getLogger(__name__)
 
-CAP_READDIRPLUS, CAP_READDIRPLUS_AUTO = 1 << 13, 1 << 14
-CAP_NO_OPEN, CAP_NO_OPENDIR = 1 << 17, 1 << 24
+CAP_READDIRPLUS_AUTO, CAP_EXPIRE_ONLY = 1 << 14, 1 << 30
+"""Capabilities of libfuse that have other numbers than the kernel's, or are never accepted."""
 MAX_BACKGROUND = 4096
 """Background requests, such as read-ahead: more than can hang, as the kernel delays those above."""
 OPERATIONS = 42
@@ -68,15 +71,6 @@ class _Arguments(ctypes.Structure):
     """``struct fuse_args``"""
 
     _fields_ = (("argc", ctypes.c_int), ("argv", ctypes.POINTER(ctypes.c_char_p)), ("allocated", ctypes.c_int))
-
-
-class _Buffer(ctypes.Structure):
-    """``struct fuse_buf``, with space for fields that newer libraries have added."""
-
-    _fields_ = (
-        ("size", ctypes.c_size_t), ("flags", ctypes.c_int), ("mem", ctypes.c_void_p), ("fd", ctypes.c_int),
-        ("pos", ctypes.c_int64), ("rest", ctypes.c_uint64 * 4),
-    )
 
 
 class _Version(ctypes.Structure):
@@ -108,7 +102,6 @@ class Libfuse3(Engine):
         self._init = _Init(self._negotiate)
         self._is_negotiated = False
         self._session: int | None = None
-        self._using_session = threading.Lock()
         self._descriptor = -1
         self._counts: list[list[int]] = [[0] * OPCODES]
         """Number of requests by opcode, for each thread; the first is the sum of ended threads."""
@@ -125,6 +118,7 @@ class Libfuse3(Engine):
         self._answers = Answers(operations, self._failures, self._send)
         self._named_in_root = partial(operations.inodes.named, ROOT)
         self._crew = Crew(self._take, self._answer, self._thread_state, operations.inodes.volume, self._end)
+        self._notices = Notices(self._notify, operations.inodes, self._crew.tasks)
         over, self._over = os.pipe()
         os.set_blocking(self._over, False)
         self._null = os.open(os.devnull, os.O_RDWR)  # at the end no descriptor may be free
@@ -134,10 +128,14 @@ class Libfuse3(Engine):
         try:
             self._mount(mountpoint)
             is_negotiated = self._is_negotiated  # newer libraries negotiate while they mount
-            self._crew.start()
-            if is_negotiated:
-                started()
-            os.read(over, 1)
+            with guarded(self._device):
+                try:
+                    self._crew.start()
+                    if is_negotiated:
+                        started()
+                    os.read(over, 1)
+                finally:
+                    self._unmount(mountpoint)
         finally:
             try:
                 self._unmount(mountpoint)
@@ -147,10 +145,7 @@ class Libfuse3(Engine):
                     signal.signal(number, handler)
 
     def invalidate(self, stale: Stale) -> None:
-        for parent, name in stale.entries:
-            self._send((wire.inval_entry(parent, raw(name)),))
-        for ident in stale.nodes:
-            self._send((wire.inval_inode(ident),))
+        self._notices.send(stale)
 
     def tick(self) -> None:
         tasks = {task.unique: task for task in self._crew.tasks()}
@@ -199,16 +194,21 @@ class Libfuse3(Engine):
         self._device = mountpoint.device()
 
     def _negotiate(self, _user: int, connection: Any) -> None:
-        """Choose among the capabilities of the kernel."""
+        """Choose among the capabilities of the kernel, in a library that negotiates while it mounts."""
         self._is_negotiated = True
         info = connection.contents
         info.max_write = LONGEST_READ
         info.max_background = MAX_BACKGROUND
         info.congestion_threshold = MAX_BACKGROUND * 3 // 4
-        # Attributes with every listing: by default the kernel stops asking for them midway.
-        info.want = (info.want | info.capable & CAP_READDIRPLUS) & ~CAP_READDIRPLUS_AUTO
-        self._answers.opens = not info.capable & CAP_NO_OPEN
-        self._answers.opens_directories = not info.capable & CAP_NO_OPENDIR
+        info.want = (info.want | info.capable & wire.ACCEPTED & ~Feature.INIT_EXT) & ~CAP_READDIRPLUS_AUTO
+        expires = Feature.EXPIRE_ONLY if info.capable & CAP_EXPIRE_ONLY else 0
+        self._agree(Offer(info.proto_minor, info.max_readahead, info.capable & ~Feature.INIT_EXT | expires))
+
+    def _agree(self, offer: Offer) -> None:
+        """Prepare for what the kernel offers."""
+        self._answers.opens = not offer.features & Feature.NO_OPEN
+        self._answers.opens_directories = not offer.features & Feature.NO_OPENDIR
+        self._notices.agree(offer)
 
     def _on_signal(self, _number: int, _frame: object) -> None:
         self._end()
@@ -219,8 +219,7 @@ class Libfuse3(Engine):
 
     def _unmount(self, mountpoint: MountPoint) -> None:
         """Unmount if still mounted, and close the connection to the kernel."""
-        with self._using_session:
-            session, self._session = self._session, None
+        session, self._session = self._session, None
         if session is None:
             return
         if self._descriptor >= 0:
@@ -287,18 +286,15 @@ class Libfuse3(Engine):
         if self._is_debugging:
             self._show(task)
         if task.opcode == Opcode.INIT:
-            self._process(task.message)
+            self._initialize(task)
         else:
             self._answers.answer(task.opcode, task.unique, task.ident, task.message, worker.state.payload)
 
-    def _process(self, message: bytes) -> None:
-        """Have libfuse negotiate with the kernel, which sends no other request before."""
-        held = ctypes.create_string_buffer(message, len(message))
-        buffer = _Buffer(size=len(message), mem=ctypes.addressof(held), fd=-1)
-        with self._using_session:
-            if self._session is None:  # already unmounted
-                return
-            self._library.fuse_session_process_buf(self._session, ctypes.byref(buffer))
+    def _initialize(self, task: Task) -> None:
+        """Agree with the kernel, which sends no other request before."""
+        offer = wire.offer_of(task.message)
+        self._agree(offer)
+        self._send((wire.packed(0, task.unique, wire.init_out(offer, LONGEST_READ, MAX_BACKGROUND)),))
         self._started()
 
     def _send(self, parts: Sequence[bytes | bytearray | memoryview]) -> bool:
@@ -309,6 +305,14 @@ class Libfuse3(Engine):
                 log.error("the kernel refused an answer: %s", error.strerror)
             return False
         return True
+
+    def _notify(self, message: bytes) -> int:
+        """Send a notification; return the errno with which the kernel refuses it, or 0."""
+        try:
+            os.write(self._descriptor, message)
+        except OSError as error:
+            return error.errno or errno.EIO
+        return 0
 
     def _show(self, task: Task) -> None:
         name = Opcode(task.opcode).name if task.opcode in set(Opcode) else str(task.opcode)
@@ -324,7 +328,6 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
         "fuse_session_new_versioned": (pointer, (pointer, pointer, size, pointer, pointer)),
         "fuse_session_mount": (ctypes.c_int, (pointer, text)),
         "fuse_session_fd": (ctypes.c_int, (pointer,)),
-        "fuse_session_process_buf": (None, (pointer, pointer)),
         "fuse_session_unmount": (None, (pointer,)),
         "fuse_session_destroy": (None, (pointer,)),
     }

@@ -22,7 +22,7 @@ from glassfs.errors import Changed, IsADirectory, NotADirectory, NotFound
 from glassfs.lru import LRU
 from glassfs.mount.errors import Answer
 from glassfs.mount.inodes import ROOT
-from glassfs.mount.operations import Attributes, Listing, Lookup, Operations
+from glassfs.mount.operations import ATTEMPTS, Attributes, Listing, Lookup, Operations
 from glassfs.tree import Directory, File, Settled
 from glassfs.tree.lease import Lease
 
@@ -94,11 +94,12 @@ class Paths:
 
     def _found(self, path: str) -> tuple[Lookup, _CachedDirectory | None]:
         """Return the node at a path with a reference, and its directory with one more user."""
-        try:
-            return self._looked_up(path)
-        except (Changed, NotADirectory, NotFound) as error:
-            if not self._dropped_stale(path, isinstance(error, Changed)):
-                raise
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return self._looked_up(path)
+            except (Changed, NotADirectory, NotFound) as error:
+                if not self._dropped_stale(path, isinstance(error, Changed)):
+                    raise
         return self._looked_up(path)
 
     def _looked_up(self, path: str) -> tuple[Lookup, _CachedDirectory | None]:

@@ -7,8 +7,11 @@ architectures and for all versions of libfuse.
 from __future__ import annotations
 
 import struct
-from enum import IntEnum
+from collections.abc import Sequence
+from enum import IntEnum, IntFlag
 from functools import lru_cache
+from mmap import PAGESIZE
+from typing import NamedTuple
 
 from glassfs.mount.operations import LONGEST_NAME, Attributes
 from glassfs.names import text
@@ -43,6 +46,40 @@ class Opcode(IntEnum):
     STATX = 52
 
 
+class Feature(IntFlag):
+    """What the kernel offers in INIT, and the daemon accepts in its reply. Bits from 32 on are in ``flags2``."""
+
+    ASYNC_READ = 1 << 0
+    AUTO_INVAL_DATA = 1 << 12
+    DO_READDIRPLUS = 1 << 13
+    ASYNC_DIO = 1 << 15
+    NO_OPEN = 1 << 17
+    PARALLEL_DIROPS = 1 << 18
+    MAX_PAGES = 1 << 22
+    NO_OPENDIR = 1 << 24
+    INIT_EXT = 1 << 30
+    EXPIRE_ONLY = 1 << 35
+
+
+ACCEPTED = (
+    Feature.ASYNC_READ | Feature.AUTO_INVAL_DATA | Feature.DO_READDIRPLUS | Feature.ASYNC_DIO | Feature.PARALLEL_DIROPS
+    | Feature.MAX_PAGES | Feature.INIT_EXT
+)
+"""AUTO_INVAL_DATA: cached listings are compared by mtime. READDIRPLUS_AUTO is left out: with it the kernel stops asking
+for attributes midway. PARALLEL_DIROPS: a slow look-up does not delay others in its directory."""
+PROTOCOL = 7, 45
+EPOCH_MINOR, PRUNE_MINOR = 44, 45
+"""The first protocols with NOTIFY_INC_EPOCH and NOTIFY_PRUNE."""
+
+
+class Offer(NamedTuple):
+    """What the kernel offers in INIT."""
+
+    minor: int
+    readahead: int
+    features: int
+
+
 # Requests
 IN_HEADER = struct.Struct("=IIQQIIII")  # length, opcode, unique, node id, uid, gid, pid, padding
 READ_IN = struct.Struct("=QQI")  # handle, offset, size; of both READ and READDIR
@@ -51,6 +88,8 @@ BATCH_FORGET_IN = struct.Struct("=II")
 FORGET_ONE = struct.Struct("=QQ")
 XATTR_IN = struct.Struct("=II")
 INTERRUPT_IN = struct.Struct("=Q")
+INIT_IN = struct.Struct("=4I")  # major, minor, read-ahead, flags; since 7.36 more follows
+INIT_FLAGS2 = struct.Struct("=I")
 
 # Replies
 OUT_HEADER = struct.Struct("=IiQ")  # length, negative errno, unique
@@ -62,15 +101,21 @@ ENTRY_TAIL = ENTRY_OUT.size - struct.calcsize(f"={ENTRY_HEAD}")
 STATFS_OUT = struct.Struct("=5Q4I24x")
 XATTR_OUT = struct.Struct("=II")
 OPEN_OUT = struct.Struct("=QII")
+INIT_OUT = struct.Struct("=4I2H2I2HI28x")
 DIRENT = struct.Struct("=QQII")  # inode number, offset of the next, length of the name, type; the name follows
 NO_ENTRY = bytes(ENTRY_OUT.size)
 
 FOPEN_KEEP_CACHE, FOPEN_CACHE_DIR = 1 << 1, 1 << 3
 
 # Notifications: replies to no request
-NOTIFY_INVAL_INODE, NOTIFY_INVAL_ENTRY = 2, 3
+NOTIFY_INVAL_INODE, NOTIFY_INVAL_ENTRY, NOTIFY_INC_EPOCH, NOTIFY_PRUNE = 2, 3, 8, 9
 INVAL_INODE = struct.Struct("=Qqq")
 INVAL_ENTRY = struct.Struct("=QII")
+PRUNE = struct.Struct("=I12x")
+EXPIRE_ONLY = 1
+ATTRIBUTES_ONLY = -1
+"""An offset that leaves pages alone. With any other the kernel waits for pages that a pending READ has locked,
+uninterruptibly; and for those of a listing that a process reads into memory that hangs."""
 
 BLOCK_SIZE = 4096
 U64 = (1 << 64) - 1
@@ -139,11 +184,43 @@ def tail_of(attributes: Attributes) -> bytes:
     return entry_out(0, 0, 0, attributes)[-ENTRY_TAIL:]
 
 
+def offer_of(message: bytes) -> Offer:
+    """Return what an INIT request offers."""
+    _, minor, readahead, flags = INIT_IN.unpack_from(message, IN_HEADER.size)
+    second = IN_HEADER.size + INIT_IN.size
+    if len(message) >= second + INIT_FLAGS2.size:
+        flags |= INIT_FLAGS2.unpack_from(message, second)[0] << 32
+    return Offer(minor, readahead, flags)
+
+
+def init_out(offer: Offer, longest: int, background: int) -> bytes:
+    """Return the reply to INIT: requests of up to ``longest`` bytes, and ``background`` of them without a caller."""
+    features = offer.features & ACCEPTED
+    return INIT_OUT.pack(
+        PROTOCOL[0], min(offer.minor, PROTOCOL[1]), offer.readahead, features & 0xFFFFFFFF, background,
+        background * 3 // 4, longest, 1, max(1, longest // PAGESIZE), 0, features >> 32,
+    )
+
+
 def inval_inode(ident: int) -> bytes:
-    """Return a notification that attributes and pages of a node are stale."""
-    return packed(-NOTIFY_INVAL_INODE, 0, INVAL_INODE.pack(ident, 0, 0))
+    """Return a notification that the attributes of a node are stale."""
+    return packed(-NOTIFY_INVAL_INODE, 0, INVAL_INODE.pack(ident, ATTRIBUTES_ONLY, 0))
 
 
-def inval_entry(parent: int, name: bytes) -> bytes:
-    """Return a notification that a name in a directory, and all below it, is stale."""
-    return packed(-NOTIFY_INVAL_ENTRY, 0, INVAL_ENTRY.pack(parent, len(name), 0) + name + b"\0")
+def inval_entry(parent: int, name: bytes, is_expired: bool) -> bytes:
+    """Return a notification that a name in a directory is stale.
+
+    If ``is_expired``, the next process that uses the name looks it up. Otherwise the kernel drops all below it now, and
+    waits for pages that no process uses any more but that a pending READ has locked.
+    """
+    return packed(-NOTIFY_INVAL_ENTRY, 0, INVAL_ENTRY.pack(parent, len(name), EXPIRE_ONLY * is_expired) + name + b"\0")
+
+
+def inc_epoch() -> bytes:
+    """Return a notification that all names are stale. The kernel takes no lock for it."""
+    return packed(-NOTIFY_INC_EPOCH, 0)
+
+
+def prune(idents: Sequence[int]) -> bytes:
+    """Return a notification to drop these nodes if no process uses them. Children must come before their directory."""
+    return packed(-NOTIFY_PRUNE, 0, PRUNE.pack(len(idents)) + struct.pack(f"={len(idents)}Q", *idents))

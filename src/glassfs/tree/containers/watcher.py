@@ -6,6 +6,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from glassfs.errors import DeviceFailed, GlassfsError, NotADirectory, NotFound, Unavailable
 from glassfs.names import component, raw
@@ -54,6 +55,10 @@ class Watcher:
         if lease is None:
             return False
         before = lease.entries
+        if entry is None or entry.version != before[0].version:
+            # Another thread may have leased the new version after the caller asked for the entry.
+            with suppress(GlassfsError):
+                entry = _entry_now(location)
         return self._compare(lease, before, None if entry is None else (entry, *before[1:]))
 
     def is_current(self, lease: Lease) -> bool:
@@ -129,9 +134,7 @@ class Watcher:
 
     def _poll(self, location: Location) -> None:
         try:
-            self.check(location, location.store.entry(location.path))
-        except (NotFound, NotADirectory):
-            self.check(location, None)
+            self.check(location, _entry_now(location))
         except GlassfsError as error:
             log.debug("not compared: %s", error)
 
@@ -146,6 +149,13 @@ class Watcher:
         self._on_update(lease)
         self._on_change()
         return True
+
+
+def _entry_now(location: Location) -> Entry | None:
+    try:
+        return location.store.entry(location.path)
+    except (NotFound, NotADirectory):
+        return None
 
 
 def _unchanged_name(name: str) -> str:

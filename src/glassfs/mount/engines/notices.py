@@ -1,0 +1,172 @@
+"""Which notifications the kernel gets, and when. None may wait for a request: the kernel waits uninterruptibly, so that
+a daemon that is killed then would leave processes that cannot be killed.
+
+- **Attributes** of a node (offset -1) wait for no page. Pages are never dropped: nodes whose bytes may have changed get
+  new ids instead (``Inodes.detach``).
+- **A name** needs the lock of its directory. While a look-up or a listing there is pending, the notification would
+  wait for it, and all later look-ups for the notification. So it is sent once none has been pending for more than a
+  few milliseconds, and after ``PATIENCE_SECONDS`` all names are made stale instead, if the kernel can do that.
+  Names expire, if the kernel can do that. Otherwise it drops all below them, which may wait for pages, so no READ of a
+  node there may be pending.
+- **Versions that were replaced** are pruned again and again until the kernel has forgotten their nodes: it may have
+  looked some up meanwhile, and keeps those whose directory was in use.
+- A node with a pending READ is neither pruned nor mentioned: if its readers were killed, the kernel may wait for its
+  pages whenever it is asked for the node.
+
+A request that no thread has taken yet is not known here. That is a matter of microseconds, and ``guard`` is for that.
+One thread at a time may call ``send``.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable, Iterable, Sequence, Set
+from itertools import islice
+
+from glassfs.errors import Changed
+from glassfs.mount.engines import wire
+from glassfs.mount.engines.crew import Task
+from glassfs.mount.engines.wire import Feature, Offer, Opcode
+from glassfs.mount.inodes import ROOT, Inodes
+from glassfs.mount.operations import Stale
+from glassfs.names import raw
+
+PATIENCE_SECONDS = 0.4
+"""How long names may wait for their directory before all names are made stale."""
+CHECK_SECONDS = 0.002
+CHECKS = 5
+"""Checks after which requests that were pending at the first one count as slow."""
+LEAST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 2.0
+"""Time between attempts to have replaced versions forgotten; it doubles while they have no effect."""
+PRUNED_AT_ONCE = 4096
+IN_DIRECTORY = (Opcode.LOOKUP, Opcode.READDIR, Opcode.READDIRPLUS)
+"""Requests during which the kernel holds the lock of a directory, the node that they are about."""
+
+Entry = tuple[int, str]
+Notify = Callable[[bytes], int]
+"""Sends a notification and returns the kernel's errno, 0 for success."""
+
+
+class Notices:
+    """The notifications of one mount. ``pending`` returns the requests that were taken and not answered yet."""
+
+    def __init__(
+        self, notify: Notify, inodes: Inodes, pending: Callable[[], Sequence[Task]],
+        clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._notify = notify
+        self._inodes = inodes
+        self._pending = pending
+        self._clock = clock
+        self._sleep = sleep
+        self._expires = self._has_epoch = self._prunes = False
+        self._entries: dict[Entry, float] = {}
+        """Names to be sent, and since when."""
+        self._nodes: list[int] = []
+        """Nodes to be sent again, as they were being read."""
+        self._pause = LEAST_PAUSE_SECONDS
+        self._next_attempt = 0.0
+        self._left: Sequence[int] = ()
+        """Nodes of replaced versions after the last attempt to have them forgotten."""
+
+    def agree(self, offer: Offer) -> None:
+        """Use what the kernel offers."""
+        self._expires = bool(offer.features & Feature.EXPIRE_ONLY)
+        self._has_epoch = offer.minor >= wire.EPOCH_MINOR
+        self._prunes = offer.minor >= wire.PRUNE_MINOR
+
+    def send(self, stale: Stale) -> None:
+        """Have the kernel forget ``stale`` and all that could not be sent before. Call this a few times a second."""
+        now = self._clock()
+        for entry in stale.entries:
+            self._entries.setdefault(entry, now)
+        if stale.nodes or self._nodes:
+            self._send_nodes([*self._nodes, *stale.nodes])
+        if self._entries:
+            self._send_entries(now)
+        if now >= self._next_attempt:
+            self._give_up(now)
+
+    def _send_nodes(self, idents: Iterable[int]) -> None:
+        reading = self._reading()
+        self._nodes = []
+        for ident in dict.fromkeys(idents):
+            if ident in reading:
+                self._nodes.append(ident)
+            else:
+                self._notify(wire.inval_inode(ident))
+
+    def _send_entries(self, now: float) -> None:
+        slow = self._slow({parent for parent, _ in self._entries})
+        above_reads = set() if self._expires else self._above(self._reading())
+        for parent, name in list(self._entries):
+            below = self._inodes.named(parent, name)
+            if parent not in slow and (parent if below is None else below) not in above_reads:
+                del self._entries[parent, name]
+                self._notify(wire.inval_entry(parent, raw(name), self._expires))
+        late = [entry for entry, since in self._entries.items() if entry[0] in slow and now - since >= PATIENCE_SECONDS]
+        if late and self._has_epoch:
+            self._has_epoch = self._notify(wire.inc_epoch()) != errno.EINVAL
+            if self._has_epoch:
+                self._entries = {entry: since for entry, since in self._entries.items() if entry[0] not in slow}
+
+    def _give_up(self, now: float) -> None:
+        """Have the kernel forget versions that were replaced, unless a process still uses them."""
+        left = self._inodes.abandoned()
+        is_unchanged = left == self._left
+        self._left = left
+        self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS) if left and is_unchanged else LEAST_PAUSE_SECONDS
+        self._next_attempt = now + self._pause
+        if not left:
+            return
+        reading = self._reading()
+        if not self._prunes or not self._prune(ident for ident in left if ident not in reading):
+            self._drop(reading.isdisjoint(left))
+
+    def _prune(self, idents: Iterable[int]) -> bool:
+        """Prune nodes; return whether the kernel can do that."""
+        rest = iter(idents)
+        while self._prunes and (some := list(islice(rest, PRUNED_AT_ONCE))):
+            self._prunes = self._notify(wire.prune(some)) != errno.EINVAL
+        return self._prunes
+
+    def _drop(self, is_quiet: bool) -> None:
+        """Drop all names in replaced versions, for kernels that cannot prune. They keep those that are in use."""
+        if is_quiet:
+            entries = list(self._inodes.abandoned_entries())
+            slow = self._slow({parent for parent, _ in entries})
+            for parent, name in entries:
+                if parent not in slow:
+                    self._notify(wire.inval_entry(parent, raw(name), is_expired=False))
+
+    def _reading(self) -> Set[int]:
+        """Return the nodes that a pending READ is about."""
+        return {task.ident for task in self._pending() if task.opcode == Opcode.READ}
+
+    def _above(self, idents: Iterable[int]) -> set[int]:
+        """Return these nodes and all directories above them."""
+        found: set[int] = set()
+        for ident in idents:
+            while ident not in found:
+                found.add(ident)
+                if ident != ROOT:
+                    try:
+                        ident = self._inodes.parent(ident)
+                    except Changed:
+                        break
+        return found
+
+    def _slow(self, directories: Set[int]) -> Set[int]:
+        """Return those directories in which a request is pending for more than a few milliseconds."""
+        waiting = {
+            task.unique: task.ident for task in self._pending()
+            if task.opcode in IN_DIRECTORY and task.ident in directories
+        }
+        for _ in range(CHECKS):
+            if not waiting:
+                break
+            self._sleep(CHECK_SECONDS)
+            still = {task.unique for task in self._pending()}
+            waiting = {unique: ident for unique, ident in waiting.items() if unique in still}
+        return set(waiting.values())

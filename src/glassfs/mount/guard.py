@@ -1,0 +1,98 @@
+"""A small process that ends the kernel's connection if the daemon dies, so that no reader waits for ever.
+
+A daemon that is killed while one of its threads waits in the kernel keeps its descriptors until that thread returns,
+and so the connection; if the thread waits for a reader, and the reader for the daemon, neither ever ends. The guard
+then writes to the connection's file ``abort`` in fusectl, which its owner may do and which frees all of them.
+
+The guard cannot wait for the end of a pipe, which that thread would keep open as well, nor for the end of the process.
+It asks for a signal at the death of the thread that started it, which is the main thread, and becomes a shell, which
+takes less than 1 MiB. It keeps the file ``abort`` open from the beginning: the number of a connection may be given to
+another one later, an open file not. It has a session of its own, and ignores the signals that end a mount.
+
+Only on Linux, and where fusectl can be opened. Without it the mount works all the same.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS = "/sys/fs/fuse/connections"
+END_SECONDS = 10.0
+_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
+"""System calls since Linux 5.2, with these numbers on all architectures."""
+_FSCONFIG_CMD_CREATE, _CLOEXEC = 6, 1
+
+_START = """
+import ctypes, os, signal, sys
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+    signal.signal(number, signal.SIG_IGN)
+ctypes.CDLL(None).prctl(1, signal.SIGUSR1)
+if os.getppid() != int(sys.argv[1]):
+    os.write(1, b"1")
+else:
+    os.execv("/bin/sh", ["glassfs-guard", "-c", sys.argv[2]])
+"""
+"""1 is PR_SET_PDEATHSIG. Descriptor 1 is the file ``abort``."""
+_WAIT = """trap 'echo 1; exit' USR1; read -r word; [ "$word" = over ] || echo 1"""
+
+
+@contextmanager
+def guarded(device: str) -> Iterator[None]:
+    """Have a guard for the connection of the mount with this device number while the block lasts.
+
+    The main thread must call this.
+    """
+    with ExitStack() as stack:
+        try:
+            abort = _opened(device)
+        except OSError as error:
+            log.debug("there is no guard: %s", error.strerror)
+        else:
+            with open(abort, "wb", buffering=0) as file, suppress(OSError):
+                process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-c", _START, str(os.getpid()), _WAIT], stdin=subprocess.PIPE,
+                    stdout=file, stderr=subprocess.DEVNULL, cwd="/", start_new_session=True,
+                )
+                stack.callback(_end, process)
+        yield
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with suppress(OSError, subprocess.TimeoutExpired):
+        process.communicate(b"over\n", END_SECONDS)
+
+
+def _opened(device: str) -> int:
+    """Open the file ``abort`` of the connection with a device number. Raises OSError.
+
+    Where fusectl is not mounted, as in many containers, root opens it without mounting it anywhere.
+    """
+    path = f"{device.rpartition(':')[2]}/abort"
+    try:
+        return os.open(f"{CONNECTIONS}/{path}", os.O_WRONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        if os.geteuid() != 0 or sys.platform != "linux":
+            raise
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def call(*arguments: object) -> int:
+        result = libc.syscall(*arguments)
+        if result < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return int(result)
+
+    with ExitStack() as stack:
+        context = call(_FSOPEN, b"fusectl", _CLOEXEC)
+        stack.callback(os.close, context)
+        call(_FSCONFIG, context, _FSCONFIG_CMD_CREATE, None, None, 0)
+        folder = call(_FSMOUNT, context, _CLOEXEC, 0)
+        stack.callback(os.close, folder)
+        return os.open(path, os.O_WRONLY | os.O_CLOEXEC, dir_fd=folder)
