@@ -83,7 +83,7 @@ class Libfuse2(Engine):
                 raise MountError("libfuse cannot mount")
             with guarded(mountpoint.device()):
                 ended = library.fuse_loop_mt(session)
-            library.fuse_teardown(session, target)
+                library.fuse_teardown(session, target)
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
