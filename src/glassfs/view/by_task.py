@@ -1,25 +1,34 @@
 """Episodes by instruction and by success: symbolic links to their directories.
 
-Listing them takes a pass over the records. Any thread.
+Listing them takes a pass over the records; of a container's own, only the numbers of the episodes with each word are
+kept. A word of more than 255 bytes is kept as its name. Any thread.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from glassfs.cache import BlockCache
-from glassfs.content import Group, Link, Member, Table
+from glassfs.content import Group, Link, Member, Series, Table
+from glassfs.content.growth import Growth, held, held_by_member
 from glassfs.content.join import CONTAINER, POSITION, Joined
 from glassfs.errors import TooLarge
-from glassfs.names import raw
+from glassfs.names import raw, shortened
 from glassfs.view.contract import Key, Shown, View
 
 INSTRUCTION, SUCCESS = "language_instruction", "success"
 DIGITS = 6
 MOST = 100_000
 """Limit of links in a directory: listing it takes all of them in memory, and a file may declare any number."""
+DIRECTORY_COST = 640
+"""Bytes of a directory of links, beside its name and the numbers of its links."""
 _UP = (b"..", b"..")
+
+Word: TypeAlias = Callable[[dict[str, Any]], bytes]
+"""Returns the word of a row, a name of at most 255 bytes."""
 
 
 def show(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
@@ -28,7 +37,11 @@ def show(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
     if not isinstance(table, Joined):  # its number of rows is found when it is listed
         _demand_few(table)
     for name, word in ((b"by-task", _task), (b"by-success", _success)):
-        yield Shown(Group(name, _members(table, word)), name=name)
+        if isinstance(table, Joined):
+            links = partial(_from_folder, table, word, cache)
+        else:
+            links = partial(_numbered, table, word, cache)
+        yield Shown(Group(name, links), name=name)
 
 
 def _demand_few(table: Table) -> None:
@@ -37,7 +50,7 @@ def _demand_few(table: Table) -> None:
 
 
 def _task(record: dict[str, Any]) -> bytes:
-    return str(record.get(INSTRUCTION) or "").encode("utf-8", "replace")
+    return shortened(str(record.get(INSTRUCTION) or "").encode("utf-8", "replace"))
 
 
 def _success(record: dict[str, Any]) -> bytes:
@@ -45,29 +58,43 @@ def _success(record: dict[str, Any]) -> bytes:
     return b"true" if outcome is True else b"false" if outcome is False else b"unknown"
 
 
-def _members(table: Table, word: Callable[[dict[str, Any]], bytes]) -> Callable[[], Iterator[Member]]:
-    """Return a function that yields links, grouped by the word of each row."""
-
-    def members() -> Iterator[Member]:
-        _demand_few(table)
-        records, number = table.records, 0
-        for block in range(records.blocks if records else 0):
-            for record in records.block(block) if records else ():
-                if isinstance(table, Joined):
-                    name, link = _from_folder(table, record)
-                else:
-                    name = b"%0*d" % (DIGITS, number)
-                    link = Link(b"%d" % number, (*_UP, table.directory, b"%d" % number))
-                yield Member((word(record), name), link)
-                number += 1
-
-    return members
+def _records(table: Table) -> Iterator[dict[str, Any]]:
+    _demand_few(table)
+    records = table.records
+    for block in range(records.blocks if records else 0):
+        yield from records.block(block) if records else ()
 
 
-def _from_folder(table: Joined, record: dict[str, Any]) -> tuple[bytes, Link]:
-    """Return the link to an episode of one of many containers, and its name."""
-    name = raw(f"{record[CONTAINER]}~{record[POSITION]}")
-    return name, Link(name, (), f"../../{table.path_of(record)}")
+def _numbered(table: Table, word: Word, cache: BlockCache) -> Iterator[Member]:
+    """Yield a directory for each word, with links to the episodes that have it."""
+    found: dict[bytes, array[int]] = {}
+    with Growth(cache) as growth:
+        for number, record in enumerate(_records(table)):
+            name = word(record)
+            numbers = found.get(name)
+            if numbers is None:
+                numbers = found[name] = array("I")
+                growth.add(DIRECTORY_COST + held(name))
+            numbers.append(number)
+            growth.add(numbers.itemsize)
+        for name, numbers in found.items():
+            link = partial(_link, table.directory)
+            yield Member((name,), Series(name, len(numbers), link, DIGITS, numbers=numbers))
+
+
+def _link(directory: bytes, number: int) -> Link:
+    name = b"%d" % number
+    return Link(name, (*_UP, directory, name))
+
+
+def _from_folder(table: Joined, word: Word, cache: BlockCache) -> Iterator[Member]:
+    """Yield links to the episodes of many containers, below their words."""
+    with Growth(cache) as growth:
+        for record in _records(table):
+            name = raw(f"{record[CONTAINER]}~{record[POSITION]}")
+            member = Member((word(record), shortened(name)), Link(name, (), f"../../{table.path_of(record)}"))
+            growth.add(held_by_member(member))
+            yield member
 
 
 VIEW = View("by-task", "episodes by their instructions and by success, as symbolic links", (Table,), show)
