@@ -252,9 +252,8 @@ class Fields(Content):
 class Series(Content):
     """``count`` contents named ``0``, ``1`` … with at least ``digits`` digits, each made when looked up.
 
-    If some numbers are missing, ``numbers`` has the rising numbers of those that exist, 32 bits each.
-
-    Either all are groups, or all are links, or none is. Others have one view each, all with the same suffix. ``kept`` is the memory in
+    If numbers are missing, ``numbers`` has the rising ones of the contents, 32 bits each. Either all contents are
+    groups, or all are links, or none is; these have one view each, all with the same suffix. ``kept`` is the memory in
     bytes that the series takes. If sizes are known without making contents, ``sizes(start, stop)`` yields them. If
     ``is_uniform``, contents differ in nothing but their bytes.
     """
