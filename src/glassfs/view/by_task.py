@@ -27,8 +27,8 @@ DIRECTORY_COST = 640
 """Bytes of a directory of links, beside its name and the numbers of its links."""
 _UP = (b"..", b"..")
 
-Word: TypeAlias = Callable[[dict[str, Any]], bytes]
-"""Returns the word of a row, a name of at most 255 bytes."""
+Word: TypeAlias = Callable[[Any], bytes]
+"""Returns the word for a value of a row, a name of at most 255 bytes."""
 
 
 def show(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
@@ -36,11 +36,11 @@ def show(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
         return
     if not isinstance(table, Joined):  # its number of rows is found when it is listed
         _demand_few(table)
-    for name, word in ((b"by-task", _task), (b"by-success", _success)):
+    for name, column, word in ((b"by-task", INSTRUCTION, _task), (b"by-success", SUCCESS, _success)):
         if isinstance(table, Joined):
-            links = partial(_from_folder, table, word, cache)
+            links = partial(_from_folder, table, column, word, cache)
         else:
-            links = partial(_numbered, table, word, cache)
+            links = partial(_numbered, table, column, word, cache)
         yield Shown(Group(name, links), name=name)
 
 
@@ -49,13 +49,22 @@ def _demand_few(table: Table) -> None:
         raise TooLarge(f"links to {table.rows} episodes are too many for a directory, at most {MOST} are shown")
 
 
-def _task(record: dict[str, Any]) -> bytes:
-    return shortened(str(record.get(INSTRUCTION) or "").encode("utf-8", "replace"))
+def _task(task: Any) -> bytes:
+    return shortened(str(task or "").encode("utf-8", "replace"))
 
 
-def _success(record: dict[str, Any]) -> bytes:
-    outcome = record.get(SUCCESS)
+def _success(outcome: Any) -> bytes:
     return b"true" if outcome is True else b"false" if outcome is False else b"unknown"
+
+
+def _named(table: Table, column: str, word: Word) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """Yield each row and its word."""
+    last, name = None, word(None)
+    for record in _records(table):
+        value = record.get(column)
+        if value is not last and not (type(value) is str and value == last):
+            last, name = value, word(value)
+        yield record, name
 
 
 def _records(table: Table) -> Iterator[dict[str, Any]]:
@@ -65,12 +74,11 @@ def _records(table: Table) -> Iterator[dict[str, Any]]:
         yield from records.block(block) if records else ()
 
 
-def _numbered(table: Table, word: Word, cache: BlockCache) -> Iterator[Member]:
+def _numbered(table: Table, column: str, word: Word, cache: BlockCache) -> Iterator[Member]:
     """Yield a directory for each word, with links to the episodes that have it."""
     found: dict[bytes, array[int]] = {}
     with Growth(cache) as growth:
-        for number, record in enumerate(_records(table)):
-            name = word(record)
+        for number, (_, name) in enumerate(_named(table, column, word)):
             numbers = found.get(name)
             if numbers is None:
                 numbers = found[name] = array("I")
@@ -87,12 +95,12 @@ def _link(directory: bytes, number: int) -> Link:
     return Link(name, (*_UP, directory, name))
 
 
-def _from_folder(table: Joined, word: Word, cache: BlockCache) -> Iterator[Member]:
+def _from_folder(table: Joined, column: str, word: Word, cache: BlockCache) -> Iterator[Member]:
     """Yield links to the episodes of many containers, below their words."""
     with Growth(cache) as growth:
-        for record in _records(table):
+        for record, word_name in _named(table, column, word):
             name = raw(f"{record[CONTAINER]}~{record[POSITION]}")
-            member = Member((word(record), shortened(name)), Link(name, (), f"../../{table.path_of(record)}"))
+            member = Member((word_name, shortened(name)), Link(name, (), f"../../{table.path_of(record)}"))
             growth.add(held_by_member(member))
             yield member
 
