@@ -150,7 +150,7 @@ class MountSession:
         for path in due:
             self.engine.invalidate(self.operations.stale(path))
         self.engine.invalidate(Stale(nodes=self.operations.unsettled()))
-        self._memory.tick(self.cache.misses + len(self.operations.inodes))
+        self._memory.tick(self.cache.misses + self.cache.drops + len(self.operations.inodes))
 
     def _tick(self) -> None:
         """Run the engine's periodic work, on a thread of its own as the watch may wait for the kernel."""

@@ -223,6 +223,11 @@ class ContentDirectory(Settled):
 
     def _make(self) -> Children:
         directories, files = self._draft.opened()
+        cost = LISTING_COST + NODE_COST * (len(directories) + len(files)) + self._draft.cost(directories.values())
+        with self.origin.services.cache.measuring(cost):
+            return self._made(directories, files)
+
+    def _made(self, directories: dict[str, Draft], files: Sequence[Member]) -> Children:
         children: dict[str, Node] = {}
         for name, below in directories.items():
             if self._is_mount_root:

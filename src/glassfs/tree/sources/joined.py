@@ -21,9 +21,11 @@ from typing import NamedTuple
 import xxhash
 
 from glassfs.content import Group, Member, Rendered, Table
-from glassfs.content.data import Data
+from glassfs.content.data import PIECE, Data
 from glassfs.content.join import (
     BLOCK_BYTES,
+    COLUMNS,
+    FROM_JSON,
     NAME,
     PIECE_ROWS,
     ContainerPiece,
@@ -128,7 +130,7 @@ class Snapshot:
             files = [self._files[part.file] for part in block.parts]
             words = (f"{file.path}\0{file.stamp}\0{part[1:]}" for file, part in zip(files, block.parts, strict=True))
             key = _hashed(words)
-            data = self._kept(key, partial(joined_block, block.placed))
+            data = self._kept(key, partial(joined_block, block.placed), block.size)
             sizes.extend(sizes_of(data))
             self._blocks.append((key, tuple(block.parts)))
             block.clear()
@@ -188,10 +190,12 @@ class Snapshot:
 
     def _block(self, number: int) -> Data:
         key, parts = self._blocks[number]
-        return self._kept(key, partial(self._made_again, parts))
+        size = sum(self.found().sizes[number * len(COLUMNS) : (number + 1) * len(COLUMNS)])
+        return self._kept(key, partial(self._made_again, parts), size)
 
-    def _kept(self, key: str, make: Callable[[], bytes]) -> Data:
-        return Rendered(self._containers.services.cache, (key, NAME), make)
+    def _kept(self, key: str, make: Callable[[], bytes], size: int) -> Data:
+        """Return the data of a block, made of pieces of so many bytes."""
+        return Rendered(self._containers.services.cache, (key, NAME), make, cost=PIECE + FROM_JSON * size)
 
     def _made_again(self, parts: Sequence[_Part]) -> bytes:
         wanted = [(self._files[part.file], part.number, part.block) for part in parts]
