@@ -74,27 +74,23 @@ def write_table(path: Path, columns: int, blocks: int, rows_per_block: int) -> l
     return [f"columns/{name}.npy" for name in names]
 
 
-def write_episodes(path: Path, count: int, step: int = 0) -> Path:
-    """Write ``count`` KinoDB index entries whose metadata, 64 KiB of task and of embodiment, share the same bytes.
+def write_episodes(path: Path, count: int, step: int = 0, text: bytes = b"\x01") -> Path:
+    """Write ``count`` KinoDB index entries that share 128 KiB of metadata: task and embodiment of 64 KiB each.
 
-    Each section begins ``step`` bytes after the previous one; with 0 they are one section.
+    All have the same section, of the byte ``text``; or each begins ``step`` bytes after the previous one, and any two
+    bytes there are the length of a text.
     """
-    text = b"\x01" * 65535 if not step else bytes(range(64, 128)) * 1024
-    section = struct.pack("<H", 65535) + text
-    if step:  # any two letters are a length below 32 KiB
-        data, length = text + text + bytes(step * count % 65536), 1 << 16
-        offsets = [number * step % 65536 for number in range(count)]
+    if step:
+        data, length = bytes(range(64, 128)) * 3072, 1 << 16
+        offsets = [number * step % (1 << 16) for number in range(count)]
     else:
-        data = section + section + struct.pack("<fBB", 10.0, 2, 0)
+        data = 2 * (struct.pack("<H", 65535) + text * 65535) + struct.pack("<fBB", 10.0, 2, 0)
         offsets, length = [0] * count, len(data)
     start = 64
-    entries = (
-        struct.pack("<QIHHQQQQQQ", number, 1, 1, 1, start, 13, start, 2, start + offset, length)
-        for number, offset in enumerate(offsets)
-    )
-    head = struct.pack("<4sHHQQQQQ16x", b"KINO", 0, 1, count, count, start + len(data), 64 * count, 0)
     with path.open("wb") as file:
-        file.write(head)
+        file.write(struct.pack("<4sHHQQQQQ16x", b"KINO", 0, 1, count, count, start + len(data), 64 * count, 0))
         file.write(data)
-        file.writelines(entries)
+        for number, offset in enumerate(offsets):
+            sections = start, 13, start, 2, start + offset, length
+            file.write(struct.pack("<QIHHQQQQQQ", number, 1, 1, 1, *sections))
     return path

@@ -12,6 +12,7 @@ from typing import Any
 
 from glassfs.cache import BlockCache
 from glassfs.content.model import Content, Link, Member, Series
+from glassfs.errors import TooLarge
 
 STEP = 1 << 20
 """Bytes reserved at a time; fewer are not reserved."""
@@ -43,10 +44,16 @@ def held_by_content(content: Content) -> int:
 
 
 class Growth:
-    """Reserves memory for what is being collected, until the end of the ``with``."""
+    """Reserves memory for what is being collected, ``most`` bytes in all, until the end of the ``with``.
 
-    def __init__(self, cache: BlockCache) -> None:
+    ``what`` names it in messages.
+    """
+
+    def __init__(self, cache: BlockCache, most: int, what: bytes) -> None:
         self._cache = cache
+        self._what = what
+        self._most = most
+        self._size = 0
         self._reserved = ExitStack()
         self._left = STEP
 
@@ -59,7 +66,11 @@ class Growth:
         self._reserved.close()
 
     def add(self, size: int) -> None:
-        """Count so many bytes more. May wait for memory."""
+        """Count so many bytes more. May wait for memory. Raises TooLarge beyond ``most``."""
+        self._size += size
+        if self._size > self._most:
+            reason = f"takes more than {self._most >> 20} MiB of memory, which a larger cache_size allows"
+            raise TooLarge(reason, part=self._what.decode("utf-8", "replace"))
         self._left -= size
         if self._left < 0:
             step = STEP - self._left

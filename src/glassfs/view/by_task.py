@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
 from glassfs.content import Group, Link, Member, Series, Table
@@ -19,34 +19,37 @@ from glassfs.errors import TooLarge
 from glassfs.names import raw, shortened
 from glassfs.view.contract import Key, Shown, View
 
-INSTRUCTION, SUCCESS = "language_instruction", "success"
 DIGITS = 6
 MOST = 100_000
 """Limit of links in a directory: listing it takes all of them in memory, and a file may declare any number."""
+SHARE, LEAST = 2, 32 << 20
+"""The names of links in a directory may take one in ``SHARE`` bytes of the cache, or ``LEAST`` bytes."""
 DIRECTORY_COST = 640
 """Bytes of a directory of links, beside its name and the numbers of its links."""
 _UP = (b"..", b"..")
 
-Word: TypeAlias = Callable[[Any], bytes]
-"""Returns the word for a value of a row, a name of at most 255 bytes."""
 
+class Grouping(NamedTuple):
+    """A directory that has a directory of links for each word. ``word`` returns that of a value in ``column``.
 
-def show(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
-    if table.records is None or not (table.directory or isinstance(table, Joined)):
-        return
-    if not isinstance(table, Joined):  # its number of rows is found when it is listed
+    Words are names of at most 255 bytes.
+    """
+
+    name: bytes
+    column: str
+    word: Callable[[Any], bytes]
+
+    def rows(self, table: Table) -> Iterator[tuple[bytes, dict[str, Any]]]:
+        """Yield each row after its word."""
         _demand_few(table)
-    for name, column, word in ((b"by-task", INSTRUCTION, _task), (b"by-success", SUCCESS, _success)):
-        if isinstance(table, Joined):
-            links = partial(_from_folder, table, column, word, cache)
-        else:
-            links = partial(_numbered, table, column, word, cache)
-        yield Shown(Group(name, links), name=name)
-
-
-def _demand_few(table: Table) -> None:
-    if table.rows > MOST:
-        raise TooLarge(f"links to {table.rows} episodes are too many for a directory, at most {MOST} are shown")
+        records = table.records
+        last, word = None, self.word(None)
+        for block in range(records.blocks if records else 0):
+            for record in records.block(block) if records else ():
+                value = record.get(self.column)
+                if value is not last and not (type(value) is str and value == last):
+                    last, word = value, self.word(value)
+                yield word, record
 
 
 def _task(task: Any) -> bytes:
@@ -57,37 +60,44 @@ def _success(outcome: Any) -> bytes:
     return b"true" if outcome is True else b"false" if outcome is False else b"unknown"
 
 
-def _named(table: Table, column: str, word: Word) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """Yield each row and its word."""
-    last, name = None, word(None)
-    for record in _records(table):
-        value = record.get(column)
-        if value is not last and not (type(value) is str and value == last):
-            last, name = value, word(value)
-        yield record, name
+GROUPINGS = Grouping(b"by-task", "language_instruction", _task), Grouping(b"by-success", "success", _success)
 
 
-def _records(table: Table) -> Iterator[dict[str, Any]]:
-    _demand_few(table)
-    records = table.records
-    for block in range(records.blocks if records else 0):
-        yield from records.block(block) if records else ()
+def show(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
+    if table.records is None or not (table.directory or isinstance(table, Joined)):
+        return
+    if not isinstance(table, Joined):  # its number of rows is found when it is listed
+        _demand_few(table)
+    for grouping in GROUPINGS:
+        if isinstance(table, Joined):
+            links = partial(_of_containers, table, grouping, cache)
+        else:
+            links = partial(_of_container, table, grouping, cache)
+        yield Shown(Group(grouping.name, links), name=grouping.name)
 
 
-def _numbered(table: Table, column: str, word: Word, cache: BlockCache) -> Iterator[Member]:
-    """Yield a directory for each word, with links to the episodes that have it."""
+def _demand_few(table: Table) -> None:
+    if table.rows > MOST:
+        raise TooLarge(f"links to {table.rows} episodes are too many for a directory, at most {MOST} are shown")
+
+
+def _of_container(table: Table, grouping: Grouping, cache: BlockCache) -> Iterator[Member]:
+    """Yield a directory for each word, with links to the episodes of one container."""
     found: dict[bytes, array[int]] = {}
-    with Growth(cache) as growth:
-        for number, (_, name) in enumerate(_named(table, column, word)):
-            numbers = found.get(name)
+    with _growth(grouping, cache) as growth:
+        for number, (word, _) in enumerate(grouping.rows(table)):
+            numbers = found.get(word)
             if numbers is None:
-                numbers = found[name] = array("I")
-                growth.add(DIRECTORY_COST + held(name))
+                numbers = found[word] = array("I")
+                growth.add(DIRECTORY_COST + held(word))
             numbers.append(number)
-            growth.add(numbers.itemsize)
-        for name, numbers in found.items():
+        for word, numbers in found.items():
             link = partial(_link, table.directory)
-            yield Member((name,), Series(name, len(numbers), link, DIGITS, numbers=numbers))
+            yield Member((word,), Series(word, len(numbers), link, DIGITS, numbers=numbers))
+
+
+def _growth(grouping: Grouping, cache: BlockCache) -> Growth:
+    return Growth(cache, max(LEAST, cache.budget // SHARE), grouping.name)
 
 
 def _link(directory: bytes, number: int) -> Link:
@@ -95,12 +105,12 @@ def _link(directory: bytes, number: int) -> Link:
     return Link(name, (*_UP, directory, name))
 
 
-def _from_folder(table: Joined, column: str, word: Word, cache: BlockCache) -> Iterator[Member]:
+def _of_containers(table: Joined, grouping: Grouping, cache: BlockCache) -> Iterator[Member]:
     """Yield links to the episodes of many containers, below their words."""
-    with Growth(cache) as growth:
-        for record, word_name in _named(table, column, word):
+    with _growth(grouping, cache) as growth:
+        for word, record in grouping.rows(table):
             name = raw(f"{record[CONTAINER]}~{record[POSITION]}")
-            member = Member((word_name, shortened(name)), Link(name, (), f"../../{table.path_of(record)}"))
+            member = Member((word, shortened(name)), Link(name, (), f"../../{table.path_of(record)}"))
             growth.add(held_by_member(member))
             yield member
 
