@@ -10,7 +10,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassfs.names import component, free_name
+from glassfs.names import component, free_name, shortened
 
 PIECES = st.one_of(
     st.binary(max_size=4),
@@ -121,3 +121,29 @@ def test_taken_names_get_the_first_free_number() -> None:
     assert free_name("a", taken.__contains__, "a".__add__) == "a~3"
     numbers = count(2)
     assert [free_name("a", taken.__contains__, "a".__add__, numbers) for _ in range(2)] == ["a~3", "a~4"]
+
+
+@given(st.one_of(NAMES, LONG_NAMES))
+def test_shortened_names_have_the_same_component(name: bytes) -> None:
+    short = shortened(name)
+    assert len(short) <= 255 and component(short) == component(name)
+    assert short == name or len(name) > 255
+
+
+@pytest.mark.parametrize("end", [b"a", "é".encode(), "😀".encode(), b"%", b"/", b"\xe2\x82"])
+def test_names_are_cut_at_any_byte(end: bytes) -> None:
+    for length in range(230, 260):
+        name = b"x" * length + end * 20
+        assert component(shortened(name)) == component(name) == expected_long(name)
+
+
+def expected_long(name: bytes) -> str:
+    """Cut the whole escaped name, without looking at its length first."""
+    shown = rule(name)
+    if len(shown.encode()) <= 255:
+        return shown
+    mark = f"~{xxhash.xxh64_hexdigest(name)}"
+    tokens = re.findall("%[0-9A-F]{2}|.", shown, re.DOTALL)
+    while len("".join(tokens).encode()) + len(mark) > 255:
+        tokens.pop()
+    return "".join(tokens) + mark

@@ -87,6 +87,10 @@ def test_budget_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
             work.check()
 
 
+def _wait_in_vain() -> None:
+    work.patiently(threading.Event().wait)
+
+
 def _take(lock: threading.Lock) -> None:
     with work.holding(lock), work.holding(lock):
         pass
@@ -100,9 +104,9 @@ def _take_key(locks: KeyedLock) -> None:
 @pytest.mark.parametrize("wait", [
     pytest.param(lambda: _take(threading.Lock()), id="lock"),
     pytest.param(lambda: _take_key(KeyedLock()), id="key"),
-    pytest.param(lambda: work.patiently(threading.Event().wait), id="event"),
+    pytest.param(_wait_in_vain, id="event"),
     pytest.param(lambda: work.is_done(Future()), id="future"),
-    pytest.param(lambda: TimedCalls(SECONDS).call("key", "volume", threading.Event().wait), id="call"),
+    pytest.param(lambda: TimedCalls(SECONDS).call("key", "volume", _wait_in_vain), id="call"),
 ])
 def test_waits_end_with_the_work(wait: Callable[[], object]) -> None:
     doing = Doing(wait)

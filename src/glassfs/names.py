@@ -15,6 +15,7 @@ LONGEST = 255
 RESERVED = ".glassfs"
 _UNSAFE = re.compile("[\x00-\x1f\x7f%/\udc80-\udcff]")
 _TOKEN = re.compile("%[0-9A-F]{2}|.", re.DOTALL)
+_ESCAPED = re.compile(rb"%([0-9A-F]{2})")
 _PLAIN = re.compile(rb"[ !-$&-.0-~]+")  # ASCII without control characters, percent sign and slash
 
 
@@ -42,7 +43,8 @@ def escape(name: bytes) -> str:
 
 def component(name: bytes, tail: str = "") -> str:
     """Escape a name and append ``tail`` (a number, an extension); a long name is cut and gets a hash."""
-    escaped = escape(name)
+    # No character takes fewer bytes escaped than stored, and more than LONGEST of them are never kept.
+    escaped = escape(name[: LONGEST + 1])
     if len(escaped) * 4 + len(tail) <= LONGEST or len((escaped + tail).encode()) <= LONGEST:
         return escaped + tail
     mark = f"~{xxhash.xxh64_hexdigest(name)}{tail}"
@@ -54,6 +56,13 @@ def component(name: bytes, tail: str = "") -> str:
             break
         kept.append(token)
     return "".join(kept) + mark
+
+
+def shortened(name: bytes) -> bytes:
+    """Return a name of at most ``LONGEST`` bytes that has the same component."""
+    if len(name) <= LONGEST:
+        return name
+    return _ESCAPED.sub(lambda match: bytes((int(match[1], 16),)), component(name).encode())
 
 
 def shown_at_root(name: str) -> str:

@@ -378,3 +378,37 @@ def test_block_made_for_its_size_is_dropped_if_too_large() -> None:
     cache, block = BlockCache(1000), Block(1, 600)
     assert cache.size_of(block) == 600
     assert cache.used == 0
+
+
+def test_idle_cache_keeps_few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "IDLE_BYTES", 150)
+    cache, made = BlockCache(1000), [Block(number, 100) for number in range(4)]
+    for block in made:
+        read(cache, block, 0, 100)
+    cache.drop_idle(0.0)
+    cache.drop_idle(blocks.IDLE_SECONDS)
+    read(cache, made[0], 0, 100)
+    cache.drop_idle(blocks.IDLE_SECONDS + 1)
+    cache.drop_idle(2 * blocks.IDLE_SECONDS)
+    assert cache.used == 400 and not cache.drops, "it was read meanwhile"
+    cache.drop_idle(2 * blocks.IDLE_SECONDS + 2)
+    assert cache.used == 100 and cache.drops == 1
+    read(cache, made[0], 0, 100)
+    assert made[0].wholes == 1, "the block used last stays"
+
+
+def test_other_caches_are_evicted_last() -> None:
+    cache, block = BlockCache(1000), Block(1, 300)
+    asked: list[int] = []
+
+    def evict(wanted: int) -> int:
+        asked.append(wanted)
+        return 500
+
+    cache.share(evict)
+    cache.memory.release(0, 500)
+    read(cache, block, 0, 300)
+    with cache.reserved(400):
+        assert not asked and cache.used == 900
+    with cache.reserved(600):
+        assert asked == [100] and cache.used == 600

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -71,3 +72,25 @@ def write_table(path: Path, columns: int, blocks: int, rows_per_block: int) -> l
         for name in names:
             writer.add(name, np.zeros(blocks * rows_per_block))
     return [f"columns/{name}.npy" for name in names]
+
+
+def write_episodes(path: Path, count: int, step: int = 0, text: bytes = b"\x01") -> Path:
+    """Write ``count`` KinoDB index entries that share 128 KiB of metadata: task and embodiment of 64 KiB each.
+
+    All have the same section, of the byte ``text``; or each begins ``step`` bytes after the previous one, and any two
+    bytes there are the length of a text.
+    """
+    if step:
+        data, length = bytes(range(64, 128)) * 3072, 1 << 16
+        offsets = [number * step % (1 << 16) for number in range(count)]
+    else:
+        data = 2 * (struct.pack("<H", 65535) + text * 65535) + struct.pack("<fBB", 10.0, 2, 0)
+        offsets, length = [0] * count, len(data)
+    start = 64
+    with path.open("wb") as file:
+        file.write(struct.pack("<4sHHQQQQQ16x", b"KINO", 0, 1, count, count, start + len(data), 64 * count, 0))
+        file.write(data)
+        for number, offset in enumerate(offsets):
+            sections = start, 13, start, 2, start + offset, length
+            file.write(struct.pack("<QIHHQQQQQQ", number, 1, 1, 1, *sections))
+    return path

@@ -5,16 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from sys import getsizeof
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from glassfs.cache import BlockCache
 from glassfs.content import Fields, Group, Member, Null, Outline, Series
+from glassfs.content.growth import held_by_content, held_by_member
 from glassfs.tree import Directory
-from glassfs.tree.build import LISTING_COST, MEMBER_COST, NODE_COST, container_root
-from glassfs.tree.listings import Listings
-from glassfs.tree.nodes import Settled
+from glassfs.tree.build import LISTING_COST, NODE_COST, container_root
+from glassfs.tree.listings import IDLE_SECONDS, IN_USE_SECONDS, Listings
+from glassfs.tree.nodes import Origin, Settled
 from tests.tree.trees import origin
 
 
@@ -64,16 +68,17 @@ class Kept(NamedTuple):
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(0, 150)), max_size=40), st.integers(0, 2))
 @settings(deadline=None)
 def test_there_is_room_for_so_many_bytes(looks: list[tuple[int, int, int]], forgotten: int) -> None:
-    """Against a model: those looked at last, as many as have room, one at least; a large one leaves a third of it."""
+    """Against a model: those looked at last, as many as fit, at least one; large ones are kept beside them."""
     listings: Listings[Kept] = Listings(limit=90)
     owners = [origin(str(number)) for number in range(3)]
     model: dict[tuple[int, int], int] = {}
     for owner, ino, cost in looks:
-        weight = model.pop((owner, ino), None)
+        weight = model.pop((owner, ino), cost)
         listings.children(owners[owner], ino, lambda cost=cost: Kept(cost))  # type: ignore[misc]
-        model[owner, ino] = min(cost, 60) if weight is None else weight
-        while sum(model.values()) > 90 and len(model) > 1:
-            del model[next(iter(model))]
+        model[owner, ino] = weight
+        small = [key for key, weight in model.items() if weight <= 60]
+        while sum(model[key] for key in small) > 90 and len(small) > 1:
+            del model[small.pop(0)]
     listings.forget(owners[forgotten].lease)
     for owner in range(3):
         for ino in range(10):
@@ -81,16 +86,86 @@ def test_there_is_room_for_so_many_bytes(looks: list[tuple[int, int, int]], forg
             assert (listings.known(owners[owner], ino) is not None) == is_kept
 
 
+@pytest.fixture
+def now() -> list[float]:
+    """The time that listings see, as the only item."""
+    return [0.0]
+
+
+def budgeted(cache: BlockCache, now: list[float]) -> Listings[Kept]:
+    """Return listings of 90 bytes that count larger ones in the budget of ``cache``."""
+    listings: Listings[Kept] = Listings(90, cache.memory, lambda: now[0])
+    cache.share(listings.evict)
+    return listings
+
+
+def filled(listings: Listings[Kept], owner: Origin, *costs: int) -> list[int]:
+    """Return the numbers of directories with these costs, after all were asked for."""
+    for ino, cost in enumerate(costs):
+        listings.children(owner, ino, lambda cost=cost: Kept(cost))  # type: ignore[misc]
+    return cached(listings, owner, len(costs))
+
+
+def cached(listings: Listings[Kept], owner: Origin, count: int) -> list[int]:
+    return [ino for ino in range(count) if listings.known(owner, ino) is not None]
+
+
+def test_large_children_count_in_the_memory_budget(now: list[float]) -> None:
+    cache, owner = BlockCache(4000), origin()
+    listings = budgeted(cache, now)
+    assert filled(listings, owner, 400, 60, 5000) == [0, 1, 2]
+    assert cache.used == 400 + 1000, "no more than a quarter of the budget"
+    with cache.reserved(2900):
+        assert cached(listings, owner, 3) == [1, 2], "those used last stay"
+    with cache.reserved(3900):
+        assert cached(listings, owner, 3) == [1, 2], "while they are in use"
+    now[0] += IN_USE_SECONDS
+    with cache.reserved(3900):
+        assert cached(listings, owner, 3) == [1]
+    assert cache.used == 0
+
+
+@pytest.mark.parametrize("is_retired", [False, True])
+def test_forgotten_children_do_not_count(now: list[float], is_retired: bool) -> None:
+    cache, owner = BlockCache(4000), origin()
+    listings = budgeted(cache, now)
+    if is_retired:
+        owner.lease.retire(is_replaced=False)
+    assert filled(listings, owner, 500, 600) == ([] if is_retired else [0, 1])
+    assert cache.used == (0 if is_retired else 1100)
+    listings.forget(owner.lease)
+    assert cache.used == 0 and not cached(listings, owner, 2)
+    listings.clear()
+    assert cache.used == 0
+
+
+def test_large_children_are_dropped_when_idle(now: list[float]) -> None:
+    cache, owner = BlockCache(4000), origin()
+    listings = budgeted(cache, now)
+    assert filled(listings, owner, 200, 60, 300) == [0, 1, 2]
+    now[0] = IDLE_SECONDS - 1
+    assert not listings.drop_idle() and listings.known(owner, 0) == Kept(200)
+    now[0] = IDLE_SECONDS + 1
+    assert listings.drop_idle() and cache.used == 200
+    assert cached(listings, owner, 3) == [0, 1]
+    listings.clear()
+    assert cache.used == 0
+
+
 def test_kept_series_and_deeper_members_count() -> None:
     series = Series(b"s", 2, lambda number: Null(b""), kept=123_456)
-    below = [Member((b"d", b"%d" % number), Null(b"")) for number in range(100)]
+    below = [Member((b"d", b"%03d" % number), Null(b"k" * 1000)) for number in range(100)]
     root = container_root(Group(b"", lambda: [Member((b"s",), series), *below]), origin())
     deep = root.child("d")
     assert isinstance(deep, Settled) and deep.count == 100
     known = [root.origin.services.listings.known(root.origin, ino) for ino in (root.ino, deep.ino)]
     costs = [0 if children is None else children.cost for children in known]
-    assert costs[0] - 123_456 == LISTING_COST + 2 * NODE_COST + 100 * MEMBER_COST
-    assert costs[1] == LISTING_COST + 100 * NODE_COST
+    members = sum(map(held_by_member, below))
+    assert members > 100 * 1000
+    names = 2 * getsizeof("d")
+    assert costs[0] == LISTING_COST + 2 * NODE_COST + held_by_content(series) + members + names
+    assert costs[1] == LISTING_COST + 100 * (NODE_COST + getsizeof("000.null") + getsizeof(b"k" * 1000))
+    assert held_by_content(series) > 123_456
 
 
 def test_a_rebuilt_directory_still_reports_its_errors() -> None:

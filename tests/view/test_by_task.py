@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,11 +11,12 @@ import pytest
 
 from glassfs.cache import BlockCache
 from glassfs.content import Group, Member, Records, Table
-from glassfs.errors import TooLarge
+from glassfs.errors import NotFound, TooLarge
+from glassfs.names import component
 from glassfs.tree import Tree
 from glassfs.tree.build import container_root
-from glassfs.tree.nodes import Symlink
-from glassfs.view import ViewSet
+from glassfs.tree.nodes import Settled, Symlink
+from glassfs.view import ViewSet, by_task
 from glassfs.view.by_task import DIGITS, MOST, VIEW
 from tests.tree.trees import origin
 
@@ -70,3 +72,40 @@ def test_too_many_links_are_left_out() -> None:
     table = replace(table_of([{}]), rows=MOST + 1)
     with pytest.raises(TooLarge, match=f"links to {MOST + 1} episodes"):
         list(VIEW.show(table, BlockCache(), ("v",)))
+
+
+def root_of(rows: Sequence[dict[str, Any]]) -> Settled:
+    at = origin()
+    views = replace(at, services=at.services._replace(views=ViewSet(VIEW)))
+    return container_root(Group(b"", lambda: [Member((b"episodes",), table_of(rows))]), views)
+
+
+def test_long_tasks_have_the_names_that_they_would_have_as_files() -> None:
+    tasks = ["x" * 300, "x" * 301, "é" * 200, "%" * 100, "\x01" * 70_000, "a/" * 150]
+    root = root_of([{"language_instruction": task} for task in tasks * 2])
+    names = list(Tree(lambda: root).directory("by-task").names())
+    assert names == [component(task.encode()) for task in tasks] and len(set(names)) == len(tasks)
+
+
+def test_links_of_a_word_are_found_and_listed_alike() -> None:
+    rows = [{"success": number % 3 == 0} for number in range(30)]
+    links = Tree(lambda: root_of(rows)).directory("by-success/true")
+    assert isinstance(links, Settled) and links.count == 10
+    for number, (name, ino, mode, size) in enumerate(links.facts(0, links.count)):
+        index, node = links.found(name.decode())
+        assert isinstance(node, Symlink) and (index, node.ino, node.mode) == (number, ino, mode)
+        assert stat.S_ISLNK(mode) and size == len(node.target) and node.target == f"../../episodes/{3 * number}"
+    assert [fact[0] for fact in links.facts(8, 99)] == [b"000024", b"000027"]
+    for wrong in ("000001", "000030", "0", "00000", "0000000", "true", "-00003"):
+        with pytest.raises(NotFound):
+            links.child(wrong)
+
+
+def test_words_that_take_much_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(by_task, "SHARE", 1 << 40)
+    monkeypatch.setattr(by_task, "LEAST", 1 << 20)
+    root = root_of([{"language_instruction": f"{number} {'x' * 200}", "success": True} for number in range(2000)])
+    tree = Tree(lambda: root)
+    assert len(list(tree.directory("by-success/true").names())) == 2000
+    with pytest.raises(TooLarge, match="by-task: takes more than 1 MiB of memory"):
+        list(tree.directory("by-task").names())

@@ -24,14 +24,16 @@ from glassfs.cache.spool import Spool
 from glassfs.lru import LRU
 
 LARGEST_CACHED = 64 << 20
-RESERVED_FROM = 4 << 20
-"""Rows that may take more memory than this many bytes are read only after reserving it."""
 SPOOLS = 16
 NOTES = 8192
 LARGEST_UNRESERVED, UNRESERVED_SHARE = 1 << 20, 128
-"""Blocks that cost no more bytes, and no more than this part of the budget, are made without reserving memory."""
+"""Blocks and rows that cost no more bytes, and no more than this part of the budget, are made without reserving
+memory.
+"""
 TINY = 16 << 10
 """Blocks that cost no more bytes are made by every reader that misses them: waiting would take longer."""
+IDLE_SECONDS, IDLE_BYTES = 20.0, 16 << 20
+"""After this time without a read no more bytes stay cached: the kernel has those that were read."""
 STALE_SECONDS = 0.05
 """A block that no thread began to decode ahead within this time is no longer wanted: its reader has gone."""
 
@@ -47,6 +49,11 @@ class BlockCache:
         self.memory = MemoryBudget(budget, self._evict)
         self.notes: Notes = LRU(NOTES)
         self.hits = self.misses = 0
+        self.drops = 0
+        """How often memory was given up because it was not used for a while."""
+        self._used = 0, time.monotonic()
+        """Hits and misses when ``drop_idle`` was called last after a change, and when that was."""
+        self._others: list[Callable[[int], int]] = []
         self._unreserved = min(LARGEST_UNRESERVED, budget // UNRESERVED_SHARE)
         self._tiny = min(TINY, self._unreserved)
         self._lent = 0
@@ -96,6 +103,19 @@ class BlockCache:
             self._forget(lambda key: key == recipe.key)
         return size
 
+    def share(self, evict: Callable[[int], int]) -> None:
+        """Let another cache count bytes in ``memory``; ``evict`` is as for ``MemoryBudget``."""
+        self._others.append(evict)
+
+    def drop_idle(self, now: float | None = None) -> None:
+        """Evict all but ``IDLE_BYTES`` if no block was read for ``IDLE_SECONDS``. One thread, periodically."""
+        now = time.monotonic() if now is None else now
+        count, since = self._used
+        if count != self.hits + self.misses:
+            self._used = self.hits + self.misses, now
+        elif now - since > IDLE_SECONDS and self.memory.shrink(IDLE_BYTES):
+            self.drops += 1
+
     def clear(self) -> None:
         """Drop everything."""
         self._forget(lambda key: True)
@@ -117,7 +137,7 @@ class BlockCache:
 
     def measuring(self, cost: int) -> AbstractContextManager[None]:
         """Reserve so many bytes for a pass over rows, unless they are few."""
-        return self.reserved(cost) if cost > RESERVED_FROM else nullcontext()
+        return self.reserved(cost) if cost > self._unreserved else nullcontext()
 
     def waiting(self) -> AbstractContextManager[None]:
         """Release this thread's core for work that needs none, such as reading from a disk. For recipes."""
@@ -282,6 +302,8 @@ class BlockCache:
             if freed >= wanted:
                 break
             freed += spool.suspend()
+        for evict in self._others:
+            freed += evict(wanted - freed) if freed < wanted else 0
         return freed
 
     def _forget(self, is_meant: Callable[[Hashable], bool]) -> None:

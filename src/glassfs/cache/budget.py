@@ -170,6 +170,13 @@ class MemoryBudget:
                 self._make_free(0)
                 self._notify()
 
+    def shrink(self, limit: int) -> bool:
+        """Evict cached bytes beyond ``limit``; return whether some were evicted."""
+        with self._condition:
+            freed = self._evict(self._cached - limit) if self._cached > limit else 0
+            self._cached -= freed
+        return freed > 0
+
     def _enqueue(self, ticket: Ticket) -> None:
         if ticket.is_hurried:
             self._queue.appendleft(ticket)

@@ -43,7 +43,7 @@ COLUMNS = {
 """The dtypes of the columns; columns of text have none."""
 RECORD_COLUMNS = tuple(name for name in COLUMNS if name not in (CONTAINER, POSITION))
 """The columns that come from the records of a container."""
-LAYOUT = 2
+LAYOUT = 3
 """Raise this when the same containers give other pieces than before."""
 PIECE_ROWS = 1024
 PIECE_BYTES = 256 << 10
@@ -54,6 +54,10 @@ LONGEST = 64 << 10
 """Limit of characters in a text, and in a list of texts in all."""
 LARGEST_INTEGER = 1 << 1000
 """Limit of integers that become floats."""
+AS_JSON = 24
+"""The memory in bytes that rows take while they become a piece, for each character of their texts."""
+FROM_JSON = 6
+"""The memory in bytes that pieces take while they become a block, for each of their bytes."""
 BLOCK_COST, ROWS_COST = 4 << 10, 16
 """The memory in bytes that the rows of a block may take: for each block, and for each of its bytes."""
 _NUMBERS = {name: number for number, name in enumerate(COLUMNS)}
@@ -101,8 +105,10 @@ def pieces_of(table: Table, cache: BlockCache, first: int = 0) -> Iterator[Piece
                     column.append(value)
                     size += _weight(value)
         if len(columns[0]) >= PIECE_ROWS or size >= PIECE_BYTES or block == blocks - 1:
-            yield _piece(columns, begin)
+            with cache.measuring(AS_JSON * size):
+                piece = _piece(columns, begin)
             columns, begin, size = [[] for _ in RECORD_COLUMNS], block + 1, 0
+            yield piece
     if first >= blocks:
         yield _piece(columns, begin)
     if records and not first and total != table.rows:

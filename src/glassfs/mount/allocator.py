@@ -47,7 +47,9 @@ class Memory:
         self._is_clean = True
 
     def tick(self, work: int) -> None:
-        """Return memory if it is time. ``work`` changes when blocks are decoded or the kernel learns of directories."""
+        """Return memory if it is time. ``work`` changes when blocks are decoded or dropped, or the kernel learns of
+        directories.
+        """
         now = time.monotonic()
         if work != self._work:
             self._work, self._last_change, self._is_clean = work, now, False

@@ -154,7 +154,7 @@ class MountSession:
         self.engine.invalidate(Stale(
             [entry for one in stale for entry in one.entries], [node for one in stale for node in one.nodes],
         ))
-        self._memory.tick(self.cache.misses + len(self.operations.inodes))
+        self._memory.tick(self.cache.misses + self.cache.drops + len(self.operations.inodes))
 
     def _tick(self) -> None:
         """Run the engine's periodic work, on a thread of its own as the watch may wait for the kernel."""

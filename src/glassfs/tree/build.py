@@ -6,11 +6,16 @@ others get ``~2``, ``~3`` … before the extension.
 
 from __future__ import annotations
 
+import stat
+import sys
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count, repeat
+from sys import getsizeof
+from typing import cast
 
 from glassfs import work
 from glassfs.content import (
@@ -26,8 +31,9 @@ from glassfs.content import (
     Stored,
     members_of,
 )
+from glassfs.content.growth import held_by_content, held_by_member
 from glassfs.errors import GlassfsError
-from glassfs.names import component, free_name, shown_at_root
+from glassfs.names import component, free_name, raw, shown_at_root
 from glassfs.tree.nodes import (
     NO_VIEWS,
     XATTR_PREFIX,
@@ -52,9 +58,10 @@ DEEPEST = 256
 CHECKED_AT_ONCE = 256
 """Members after which a listing is made on only if somebody still waits for it."""
 LISTING_COST, NODE_COST = 512, 640
-"""Approximate bytes of a cached directory, and of each child with its content."""
-MEMBER_COST, REFERENCE_COST = 400, 8
-"""Approximate bytes of each member for deeper directories: named first by a group here, or only referred to."""
+"""Approximate bytes of a cached directory, and of each child with its content, beside what their names hold."""
+REFERENCE_COST = 8
+"""Bytes of each member for deeper directories that is only referred to; others are named first by a group here."""
+LINK_MODE = stat.S_IFLNK | 0o777
 
 
 def container_root(
@@ -103,13 +110,13 @@ class Draft:
 
     def cost(self, below: Iterable[Draft]) -> int:
         """Return the approximate bytes that the drafts below take beside their nodes."""
-        kept = waiting = 0
+        kept = 0
         for draft in below:
-            kept += sum(group.kept for group in draft.groups if isinstance(group, Series))
+            kept += sum(map(held_by_content, draft.groups))
             for _, members in draft.runs:
                 if not any(members is handed_on for _, handed_on in self.runs):
-                    waiting += len(members)
-        return kept + waiting * (MEMBER_COST if self.groups else REFERENCE_COST)
+                    kept += sum(map(held_by_member, members)) if self.groups else REFERENCE_COST * len(members)
+        return kept
 
     def opened(self) -> tuple[dict[str, Draft], list[Member]]:
         """Return the directories right below, and the members that become files here."""
@@ -221,6 +228,11 @@ class ContentDirectory(Settled):
 
     def _make(self) -> Children:
         directories, files = self._draft.opened()
+        cost = LISTING_COST + NODE_COST * (len(directories) + len(files)) + self._draft.cost(directories.values())
+        with self.origin.services.cache.measuring(cost):
+            return self._made(directories, files)
+
+    def _made(self, directories: dict[str, Draft], files: Sequence[Member]) -> Children:
         children: dict[str, Node] = {}
         for name, below in directories.items():
             if self._is_mount_root:
@@ -254,6 +266,7 @@ class ContentDirectory(Settled):
         self._put_beside(children, waiting)
         self._put_beside(children, derived)
         cost = LISTING_COST + NODE_COST * len(children) + self._draft.cost(directories.values())
+        cost += sum(map(_held, children.values()))
         numbers = {name: number for number, name in enumerate(children)}
         return Children(tuple(children.values()), numbers, "; ".join(errors), cost)
 
@@ -280,12 +293,26 @@ class ContentDirectory(Settled):
             if isinstance(thing, Data):
                 children[name] = File(name, ino, self.origin, thing, content)
             elif isinstance(thing, Link):
-                target = "/".join(part.decode() if part == b".." else component(part) for part in thing.target)
-                children[name] = Symlink(name, ino, self.origin, thing.shown or target)
+                children[name] = Symlink(name, ino, self.origin, _target(thing))
             else:
                 # Collections made by a view have no further views, or there might be no end to them.
                 services = self.origin.services._replace(views=NO_VIEWS)
                 children[name] = directory(name, ino, replace(self.origin, services=services), thing)
+
+
+def _target(link: Link) -> str:
+    """Return the target of a link as a path."""
+    return link.shown or "/".join(part.decode() if part == b".." else component(part) for part in link.target)
+
+
+def _held(node: Node) -> int:
+    """Return the bytes that the names of a child hold."""
+    size = getsizeof(node.name)
+    if isinstance(node, Symlink):
+        size += getsizeof(node.target)
+    elif isinstance(node, File) and node.content is not None:
+        size += getsizeof(node.content.key)
+    return size
 
 
 def _numbered(original: bytes, suffix: str, number: str) -> str:
@@ -354,15 +381,19 @@ class FieldsDirectory(Settled):
 class SeriesDirectory(Settled):
     """A directory of numbered contents. Nothing is cached."""
 
-    __slots__ = ("_pattern", "_series", "_suffix")
+    __slots__ = ("_is_of_links", "_pattern", "_series", "_suffix")
 
     def __init__(self, name: str, ino: int, origin: Origin, series: Series) -> None:
         super().__init__(name, ino, origin)
         self._series = series
         self._suffix = ""
+        self._is_of_links = False
         if series.count and not series.has_groups:
-            self._suffix = file_of(series.item(0), origin.services.cache, ()).suffix
-        self._pattern = f"%0{series.digits}d" + self._suffix.replace("%", "%%")
+            first = series.item(self._number(0))
+            self._is_of_links = isinstance(first, Link)
+            if not self._is_of_links:
+                self._suffix = file_of(first, origin.services.cache, ()).suffix
+        self._pattern = sys.intern(f"%0{series.digits}d" + self._suffix.replace("%", "%%"))
 
     @property
     def count(self) -> int:
@@ -371,9 +402,10 @@ class SeriesDirectory(Settled):
     def find(self, name: str) -> int:
         digits = name.removesuffix(self._suffix)
         if digits.isascii() and digits.isdigit() and len(digits) <= 20:
-            number = int(digits)
-            if number < self._series.count and self._pattern % number == name:
-                return number
+            number, numbers = int(digits), self._series.numbers
+            index = number if numbers is None else bisect_left(numbers, number)
+            if index < self._series.count and self._number(index) == number and self._pattern % number == name:
+                return index
         raise not_found(name)
 
     def named(self, name: str) -> Node:
@@ -381,28 +413,41 @@ class SeriesDirectory(Settled):
 
     def at(self, number: int) -> Node:
         # Kept fast: a listing asks for all children.
+        number = self._number(number)
         name, content, origin = self._pattern % number, self._series.item(number), self.origin
         if isinstance(content, Collection):
             return directory(name, inode(name, self.ino), origin, content)
+        if isinstance(content, Link):
+            return Symlink(name, inode(name, self.ino), origin, _target(content))
         data = data_of(content, origin.services.cache, (origin.identity, self.ino, number))
         return File(name, inode(name, self.ino), origin, data, content)
 
     def facts(self, start: int, stop: int) -> Iterator[Facts]:
         series, origin = self._series, self.origin
+        numbers = range(series.count)[start:stop] if series.numbers is None else series.numbers[start:stop]
         sizes: Iterable[int | None] | None = repeat(None) if series.has_groups else self._sizes(start, stop)
         if sizes is None:
             yield from super().facts(start, stop)
             return
         # Making contents and nodes would take several times as long.
         pattern, parent = self._pattern.encode(), self.ino
-        mode = origin.directory_mode if series.has_groups else origin.file_mode
-        for number, size in zip(range(series.count)[start:stop], sizes, strict=False):
+        mode = LINK_MODE if self._is_of_links else origin.file_mode
+        mode = origin.directory_mode if series.has_groups else mode
+        for number, size in zip(numbers, sizes, strict=False):
             name = pattern % number
             yield name, inode_of_bytes(name, parent), mode, size
+
+    def _number(self, index: int) -> int:
+        """Return the number that the name of a child has."""
+        numbers = self._series.numbers
+        return index if numbers is None else numbers[index]
 
     def _sizes(self, start: int, stop: int) -> Iterable[int] | None:
         """Return the sizes of these files, if they are known without making any but the first."""
         series, origin = self._series, self.origin
+        if self._is_of_links:
+            numbers = map(self._number, range(series.count)[start:stop])
+            return (len(raw(_target(cast(Link, series.item(number))))) for number in numbers)
         if not series.count or not (series.is_uniform or series.sizes):
             return None
         first = series.item(0)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from glassfs.cache.budget import MemoryBudget
 from glassfs.keyed_lock import KeyedLock
 from glassfs.lru import LRU
 from glassfs.tree.lease import Lease
 
 LISTING_BYTES = 4 << 20
+SHARE = 4
+IN_USE_SECONDS = 2.0
+IDLE_SECONDS = 20.0
 
 
 class Weighed(Protocol):
@@ -30,16 +36,34 @@ class Owner(Protocol):
     def lease(self) -> Lease: ...
 
 
+class _Large(Generic[Children]):
+    """The children of a large directory, the bytes that they count for, and when they were used last."""
+
+    __slots__ = ("children", "counted", "used")
+
+    def __init__(self, children: Children, counted: int, used: float) -> None:
+        self.children = children
+        self.counted = counted
+        self.used = used
+
+
 class Listings(Generic[Children]):
     """Children by directory, up to ``limit`` bytes. Those of retired containers are not cached.
 
-    A directory counts for at most two thirds of the limit: the children of a very large one stay, as they take longest
-    to make, and others still fit beside them.
+    Children of more than two thirds of the limit count as cached bytes of the memory budget ``memory`` instead, up to
+    one in ``SHARE`` of it: they stay until other bytes are needed there, or ``drop_idle`` finds that they were not used
+    for a while. Those used last are not evicted at once: a directory is listed in many calls.
     """
 
-    def __init__(self, limit: int = LISTING_BYTES) -> None:
-        self._limit = limit
+    def __init__(
+        self, limit: int = LISTING_BYTES, memory: MemoryBudget | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._largest = limit * 2 // 3
+        self._memory = memory
+        self._clock = clock
         self._cached: LRU[tuple[Owner, int], Children] = LRU(limit)
+        self._large: OrderedDict[tuple[Owner, int], _Large[Children]] = OrderedDict()
         self._keys_of: dict[Lease, set[tuple[Owner, int]]] = {}
         self._lock = threading.Lock()
         self._making = KeyedLock()
@@ -47,10 +71,10 @@ class Listings(Generic[Children]):
     def children(self, owner: Owner, ino: int, make: Callable[[], Children]) -> Children:
         """Return the children of a directory, calling ``make`` on one thread if they are not cached."""
         key = (owner, ino)
-        found = self._cached.get(key)
+        found = self._find(key)
         if found is None:
             with self._making.hold(key):
-                found = self._cached.get(key)
+                found = self._find(key)
                 if found is None:
                     found = make()
                     self._put(key, found)
@@ -58,27 +82,89 @@ class Listings(Generic[Children]):
 
     def known(self, owner: Owner, ino: int) -> Children | None:
         """Return the cached children of a directory."""
-        return self._cached.get((owner, ino))
+        return self._find((owner, ino))
 
     def forget(self, lease: Lease) -> None:
         """Drop the children of all directories of one version of a container."""
         with self._lock:
-            for key in self._keys_of.pop(lease, ()):
+            keys = self._keys_of.pop(lease, set())
+            for key in keys:
                 self._cached.pop(key)
+            dropped = [self._large.pop(key) for key in keys if key in self._large]
+        self._released(dropped)
 
     def clear(self) -> None:
         with self._lock:
             self._cached.clear()
+            dropped, self._large = list(self._large.values()), OrderedDict()
             self._keys_of.clear()
+        self._released(dropped)
+
+    def drop_idle(self) -> bool:
+        """Drop large children that were not used for ``IDLE_SECONDS``; return whether there were some."""
+        if not self._large:
+            return False
+        before = self._clock() - IDLE_SECONDS
+        with self._lock:
+            keys = [key for key, large in self._large.items() if large.used < before]
+            dropped = [self._dropped(key) for key in keys]
+        self._released(dropped)
+        return bool(dropped)
+
+    def evict(self, wanted: int) -> int:
+        """Drop large children of ``wanted`` bytes, used least recently first; return the bytes. For the budget."""
+        freed = 0
+        with self._lock:
+            while self._large and freed < wanted:
+                key = next(iter(self._large))
+                if len(self._large) == 1 and self._clock() - self._large[key].used < IN_USE_SECONDS:
+                    break
+                freed += self._dropped(key).counted
+        return freed
+
+    def _find(self, key: tuple[Owner, int]) -> Children | None:
+        found = self._cached.get(key)
+        if found is None and self._large:
+            with self._lock:
+                large = self._large.get(key)
+                if large is not None:
+                    large.used = self._clock()
+                    self._large.move_to_end(key)
+                    found = large.children
+        return found
 
     def _put(self, key: tuple[Owner, int], children: Children) -> None:
         lease = key[0].lease
+        is_large = children.cost > self._largest
+        counted = 0
+        if is_large and self._memory is not None:
+            counted = min(children.cost, self._memory.limit // SHARE)
+            self._memory.release(0, counted)
+        dropped = []
         with self._lock:
             if lease.is_retired:  # ``forget`` may have been called already
-                return
-            self._keys_of.setdefault(lease, set()).add(key)
-            for evicted, _ in self._cached.put(key, children, min(children.cost, self._limit * 2 // 3)):
-                others = self._keys_of[evicted[0].lease]
-                others.discard(evicted)
-                if not others:
-                    del self._keys_of[evicted[0].lease]
+                dropped = [_Large(children, counted, 0)] if is_large else []
+            else:
+                self._keys_of.setdefault(lease, set()).add(key)
+                if is_large:
+                    self._large[key] = _Large(children, counted, self._clock())
+                else:
+                    for evicted, _ in self._cached.put(key, children, children.cost):
+                        self._forget_key(evicted)
+        self._released(dropped)
+
+    def _dropped(self, key: tuple[Owner, int]) -> _Large[Children]:
+        """Remove large children. Under the lock."""
+        self._forget_key(key)
+        return self._large.pop(key)
+
+    def _forget_key(self, key: tuple[Owner, int]) -> None:
+        keys = self._keys_of[key[0].lease]
+        keys.discard(key)
+        if not keys:
+            del self._keys_of[key[0].lease]
+
+    def _released(self, dropped: Sequence[_Large[Children]]) -> None:
+        """Count large children as no longer cached. Not under the lock, as the budget calls ``evict``."""
+        if dropped and self._memory is not None:
+            self._memory.drop_cached(sum(large.counted for large in dropped))

@@ -1,25 +1,66 @@
 """Episodes by instruction and by success: symbolic links to their directories.
 
-Listing them takes a pass over the records. Any thread.
+Listing them takes a pass over the records; of a container's own, only the numbers of the episodes with each word are
+kept. A word of more than 255 bytes is kept as its name. Any thread.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
-from glassfs.content import Group, Link, Member, Table
+from glassfs.content import Group, Link, Member, Series, Table
+from glassfs.content.growth import Growth, held, held_by_member
 from glassfs.content.join import CONTAINER, POSITION, Joined
 from glassfs.errors import TooLarge
-from glassfs.names import raw
+from glassfs.names import raw, shortened
 from glassfs.view.contract import Key, Shown, View
 
-INSTRUCTION, SUCCESS = "language_instruction", "success"
 DIGITS = 6
 MOST = 100_000
 """Limit of links in a directory: listing it takes all of them in memory, and a file may declare any number."""
+SHARE, LEAST = 2, 32 << 20
+"""The names of links in a directory may take one in ``SHARE`` bytes of the cache, or ``LEAST`` bytes."""
+DIRECTORY_COST = 640
+"""Bytes of a directory of links, beside its name and the numbers of its links."""
 _UP = (b"..", b"..")
+
+
+class Grouping(NamedTuple):
+    """A directory that has a directory of links for each word. ``word`` returns that of a value in ``column``.
+
+    Words are names of at most 255 bytes.
+    """
+
+    name: bytes
+    column: str
+    word: Callable[[Any], bytes]
+
+    def rows(self, table: Table) -> Iterator[tuple[bytes, dict[str, Any]]]:
+        """Yield each row after its word."""
+        _demand_few(table)
+        records = table.records
+        last, word = None, self.word(None)
+        for block in range(records.blocks if records else 0):
+            for record in records.block(block) if records else ():
+                value = record.get(self.column)
+                if value is not last and not (type(value) is str and value == last):
+                    last, word = value, self.word(value)
+                yield word, record
+
+
+def _task(task: Any) -> bytes:
+    return shortened(str(task or "").encode("utf-8", "replace"))
+
+
+def _success(outcome: Any) -> bytes:
+    return b"true" if outcome is True else b"false" if outcome is False else b"unknown"
+
+
+GROUPINGS = Grouping(b"by-task", "language_instruction", _task), Grouping(b"by-success", "success", _success)
 
 
 def show(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
@@ -27,8 +68,12 @@ def show(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
         return
     if not isinstance(table, Joined):  # its number of rows is found when it is listed
         _demand_few(table)
-    for name, word in ((b"by-task", _task), (b"by-success", _success)):
-        yield Shown(Group(name, _members(table, word)), name=name)
+    for grouping in GROUPINGS:
+        if isinstance(table, Joined):
+            links = partial(_of_containers, table, grouping, cache)
+        else:
+            links = partial(_of_container, table, grouping, cache)
+        yield Shown(Group(grouping.name, links), name=grouping.name)
 
 
 def _demand_few(table: Table) -> None:
@@ -36,38 +81,38 @@ def _demand_few(table: Table) -> None:
         raise TooLarge(f"links to {table.rows} episodes are too many for a directory, at most {MOST} are shown")
 
 
-def _task(record: dict[str, Any]) -> bytes:
-    return str(record.get(INSTRUCTION) or "").encode("utf-8", "replace")
+def _of_container(table: Table, grouping: Grouping, cache: BlockCache) -> Iterator[Member]:
+    """Yield a directory for each word, with links to the episodes of one container."""
+    found: dict[bytes, array[int]] = {}
+    with _growth(grouping, cache) as growth:
+        for number, (word, _) in enumerate(grouping.rows(table)):
+            numbers = found.get(word)
+            if numbers is None:
+                numbers = found[word] = array("I")
+                growth.add(DIRECTORY_COST + held(word))
+            numbers.append(number)
+        for word, numbers in found.items():
+            link = partial(_link, table.directory)
+            yield Member((word,), Series(word, len(numbers), link, DIGITS, numbers=numbers))
 
 
-def _success(record: dict[str, Any]) -> bytes:
-    outcome = record.get(SUCCESS)
-    return b"true" if outcome is True else b"false" if outcome is False else b"unknown"
+def _growth(grouping: Grouping, cache: BlockCache) -> Growth:
+    return Growth(cache, max(LEAST, cache.budget // SHARE), grouping.name)
 
 
-def _members(table: Table, word: Callable[[dict[str, Any]], bytes]) -> Callable[[], Iterator[Member]]:
-    """Return a function that yields links, grouped by the word of each row."""
-
-    def members() -> Iterator[Member]:
-        _demand_few(table)
-        records, number = table.records, 0
-        for block in range(records.blocks if records else 0):
-            for record in records.block(block) if records else ():
-                if isinstance(table, Joined):
-                    name, link = _from_folder(table, record)
-                else:
-                    name = b"%0*d" % (DIGITS, number)
-                    link = Link(b"%d" % number, (*_UP, table.directory, b"%d" % number))
-                yield Member((word(record), name), link)
-                number += 1
-
-    return members
+def _link(directory: bytes, number: int) -> Link:
+    name = b"%d" % number
+    return Link(name, (*_UP, directory, name))
 
 
-def _from_folder(table: Joined, record: dict[str, Any]) -> tuple[bytes, Link]:
-    """Return the link to an episode of one of many containers, and its name."""
-    name = raw(f"{record[CONTAINER]}~{record[POSITION]}")
-    return name, Link(name, (), f"../../{table.path_of(record)}")
+def _of_containers(table: Joined, grouping: Grouping, cache: BlockCache) -> Iterator[Member]:
+    """Yield links to the episodes of many containers, below their words."""
+    with _growth(grouping, cache) as growth:
+        for word, record in grouping.rows(table):
+            name = raw(f"{record[CONTAINER]}~{record[POSITION]}")
+            member = Member((word, shortened(name)), Link(name, (), f"../../{table.path_of(record)}"))
+            growth.add(held_by_member(member))
+            yield member
 
 
 VIEW = View("by-task", "episodes by their instructions and by success, as symbolic links", (Table,), show)

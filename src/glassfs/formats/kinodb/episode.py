@@ -41,6 +41,7 @@ LONGEST_TEXTS = 2 * TEXT_WRAP
 TEXT_COST = 48  # per byte of text, as a string of wide characters that all need escapes
 DOCUMENT_COST = 8 << 10  # for the rest
 
+ENTRY = struct.Struct("<QIHHQQQQQQ")
 _ARRAYS = (b"state", b"action", b"reward", b"is_terminal")
 _WITH_IMAGES, _WITHOUT_IMAGES = Outline((b"meta", b"images"), _ARRAYS), Outline((b"meta",), _ARRAYS)
 _META = Outline(others=(b"episode",))
@@ -70,11 +71,6 @@ class Entry(NamedTuple):
         """Whether the image section holds more than a camera count of zero per frame."""
         return self.num_frames > 0 and self.images_length != 2 * self.num_frames
 
-    @property
-    def document_cost(self) -> int:
-        """Bytes of memory for parsing and rendering the metadata."""
-        return DOCUMENT_COST + TEXT_COST * min(self.meta_length, LONGEST_TEXTS)
-
     def sections(self) -> tuple[tuple[str, int, int], ...]:
         """Return name, offset and length of each section, in the writer's order."""
         return (
@@ -94,6 +90,11 @@ class Metadata(NamedTuple):
     reward_flag: int
     total_reward: float | None
     surplus: int
+
+    @property
+    def outcome(self) -> bool | None:
+        """Whether the episode was successful, None if that is unknown."""
+        return {1: False, 2: True}.get(self.success)
 
 
 class Episode:
@@ -159,7 +160,8 @@ class Episode:
         state, action = 4 * entry.state_dim, 4 * entry.action_dim
         match name:
             case b"meta":
-                return Fields(name, _META, lambda name: Document(name, self._document, entry.document_cost))
+                cost = metadata_cost(entry.meta_length)
+                return Fields(name, _META, lambda name: Document(name, self._document, cost))
             case b"images":
                 return self._images().group
             case b"state":
@@ -197,10 +199,8 @@ class Episode:
 
     def _rate(self) -> float:
         """Return frames per second, or 0 if the metadata are unreadable (their document raises the reason)."""
-        try:
-            return self.metadata().fps
-        except Damaged:
-            return 0.0
+        metadata = self.readable()
+        return metadata.fps if metadata else 0.0
 
     def _meanings(self) -> Iterator[Member]:
         """Yield the table of frames, one row per frame, and the recording."""
@@ -225,30 +225,15 @@ class Episode:
         arrays = [content for content in map(self._content, _ARRAYS) if isinstance(content, Array)]
         return columns + [Column(array.key, array) for array in arrays if array.shape != (frames, 0)]
 
-    def row(self) -> dict[str, Any]:
-        """Return the values of index and metadata; those of unreadable metadata are None."""
+    def readable(self) -> Metadata | None:
+        """Return the metadata, or None if they are unreadable."""
         try:
-            return self._document()
+            return self.metadata()
         except Damaged:
-            return self._described(None)
+            return None
 
     def _document(self) -> dict[str, Any]:
-        return self._described(self.metadata())
-
-    def _described(self, metadata: Metadata | None) -> dict[str, Any]:
-        entry = self.entry
-        return {
-            "position": self.position,
-            "episode_id": entry.episode_id,
-            "embodiment": metadata.embodiment if metadata else None,
-            "language_instruction": metadata.task if metadata else None,
-            "fps": metadata.fps if metadata else None,
-            "success": {1: False, 2: True}.get(metadata.success) if metadata else None,
-            "total_reward": metadata.total_reward if metadata else None,
-            "num_frames": entry.num_frames,
-            "state_dim": entry.state_dim,
-            "action_dim": entry.action_dim,
-        }
+        return described(self.position, self.entry, self.metadata())
 
     def _text(self, reader: Reader, field: str) -> str:
         try:
@@ -268,6 +253,27 @@ class Episode:
             yield Fault(place, f"success is {metadata.success}, not unknown (0), false (1) or true (2)")
         if metadata.reward_flag > 1:
             yield Fault(place, f"the reward flag is {metadata.reward_flag}, not 0 or 1")
+
+
+def metadata_cost(length: int) -> int:
+    """Return the bytes of memory for parsing and rendering metadata of so many bytes."""
+    return DOCUMENT_COST + TEXT_COST * min(length, LONGEST_TEXTS)
+
+
+def described(position: int, entry: Entry, metadata: Metadata | None) -> dict[str, Any]:
+    """Return the values of index and metadata; those of unreadable metadata are None."""
+    return {
+        "position": position,
+        "episode_id": entry.episode_id,
+        "embodiment": metadata.embodiment if metadata else None,
+        "language_instruction": metadata.task if metadata else None,
+        "fps": metadata.fps if metadata else None,
+        "success": metadata.outcome if metadata else None,
+        "total_reward": metadata.total_reward if metadata else None,
+        "num_frames": entry.num_frames,
+        "state_dim": entry.state_dim,
+        "action_dim": entry.action_dim,
+    }
 
 
 def shortest(stored: bytes) -> float:

@@ -1,4 +1,4 @@
-"""A KinoDB file: header, index, the table of all episodes, and checks of the layout.
+"""A KinoDB file: header, index and checks of the layout.
 
 Opening reads and checks header and index (raises Refused, or Damaged or Changed from the source). Of the episodes only
 the packed index is kept in memory, or the last stretch of a long one.
@@ -6,36 +6,28 @@ the packed index is kept in memory, or the last stretch of a long one.
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterator
-from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
 from glassfs.content import (
-    Array,
-    Cells,
-    Column,
     Container,
     Content,
-    Counted,
     Data,
     Document,
     Extent,
     Fault,
     Fields,
-    Gathered,
     Member,
     Memory,
     Outline,
-    Records,
-    Rendered,
     Series,
     Table,
 )
 from glassfs.errors import Refused
-from glassfs.formats.kinodb.episode import Entry, Episode
+from glassfs.formats.kinodb.episode import ENTRY, Entry, Episode
+from glassfs.formats.kinodb.table import EPISODES, episode_table
 from glassfs.formats.registry import Opening
 
 MAGIC = b"KINO"
@@ -45,18 +37,9 @@ KEPT_INDEX = 1 << 20  # a longer index, of over 16,384 episodes, is read a stret
 STRETCH = 64  # entries
 FACTS_COST = 8 << 10
 MOST_RUNS = 500_000  # of adjacent sections, held in memory while looking for overlaps
-AT_ONCE = 256  # episodes whose metadata are read together
-EPISODES = b"episodes"
-_COLUMNS = (
-    (b"episode_id", 0, "<u8"), (b"embodiment", None, ""), (b"language_instruction", None, ""), (b"fps", None, "<f8"),
-    (b"success", None, "|b1"), (b"total_reward", None, "<f8"), (b"num_frames", 8, "<u4"), (b"state_dim", 14, "<u2"),
-    (b"action_dim", 12, "<u2"),
-)
-"""Columns of the table of episodes: offset in an index entry, None for metadata (§4); dtype, none for text."""
 _CONTENTS = Outline(collections=(b"meta", EPISODES))
 _META = Outline(others=(b"file",))
 _HEADER = struct.Struct("<4sHHQQQQQ16s")
-_ENTRY = struct.Struct("<QIHHQQQQQQ")
 
 
 class Header(NamedTuple):
@@ -84,9 +67,9 @@ def open_kinodb(opening: Opening) -> Container:
         raise Refused(f"has KinoDB version {version}, but glassfs reads up to {NEWEST_MAJOR}.x", source.name)
     if header.index_offset + header.index_length > source.size:
         raise Refused("the index lies outside the file: the file is cut short, or its header is damaged", source.name)
-    if header.index_length % _ENTRY.size:
+    if header.index_length % ENTRY.size:
         raise Refused(
-            f"the index has {header.index_length} bytes, which is not a multiple of {_ENTRY.size}", source.name,
+            f"the index has {header.index_length} bytes, which is not a multiple of {ENTRY.size}", source.name,
         )
     opened = _File(opening, header)
     if opened.count != header.num_episodes:
@@ -101,7 +84,7 @@ class _File:
     def __init__(self, opening: Opening, header: Header) -> None:
         self.source = opening.source
         self.header = header
-        self.count = header.index_length // _ENTRY.size
+        self.count = header.index_length // ENTRY.size
         self._opening = opening
         source, start, size = opening.source, header.index_offset, header.index_length
         self._index: Data = Extent(source, start, size) if size > KEPT_INDEX else Memory(source.read(start, size))
@@ -112,12 +95,8 @@ class _File:
         return Fields(b"", _CONTENTS, self._content, self._meanings)
 
     def episodes(self) -> Table:
-        """Return the table of all episodes.
-
-        Metadata are read for a block of episodes at once, for all columns, and cached.
-        """
-        records = Records(EPISODES, -(-self.count // AT_ONCE), self._rows, cost=self._rows_cost)
-        return Table(EPISODES, self.count, partial(self._columns, records.blocks), records, EPISODES)
+        """Return the table of all episodes."""
+        return episode_table(self._opening, self._index, self.episode)
 
     def check(self) -> Iterator[Fault]:
         yield from _header_faults(self)
@@ -129,14 +108,14 @@ class _File:
         number, inside = divmod(position, STRETCH)
         known, packed = self._stretch
         if known != number:
-            start, size = number * STRETCH * _ENTRY.size, STRETCH * _ENTRY.size
+            start, size = number * STRETCH * ENTRY.size, STRETCH * ENTRY.size
             packed = self._index.read(start, min(size, self._index.size - start))
             self._stretch = number, packed
-        return Episode(self._opening, position, Entry(*_ENTRY.unpack_from(packed, inside * _ENTRY.size)))
+        return Episode(self._opening, position, Entry(*ENTRY.unpack_from(packed, inside * ENTRY.size)))
 
     def entries(self) -> Iterator[Entry]:
         for piece in self._index.pieces():  # pieces end between entries
-            yield from map(Entry._make, _ENTRY.iter_unpack(piece))
+            yield from map(Entry._make, ENTRY.iter_unpack(piece))
 
     def _content(self, name: bytes) -> Content:
         if name == b"meta":
@@ -145,39 +124,6 @@ class _File:
 
     def _meanings(self) -> Iterator[Member]:
         yield Member((EPISODES,), self.episodes())
-
-    def _columns(self, blocks: int) -> list[Column]:
-        count = self.count
-        found = [Column(b"position", Array(b"position", Counted(count), "<i8", (count,)))]
-        for name, offset, dtype in _COLUMNS:
-            values = partial(self._values, name.decode())
-            content: Array | Records = Records(name, blocks, values, cost=self._rows_cost)
-            if offset is not None:
-                data = Gathered(self._index, offset, int(dtype[2:]), _ENTRY.size, count)
-                content = Array(name, data, dtype, (count,))
-            elif dtype:
-                content = Cells(name, blocks, values, cost=self._rows_cost, dtype=dtype)
-            found.append(Column(name, content))
-        return found
-
-    def _values(self, name: str, block: int) -> list[Any]:
-        return [row[name] for row in self._rows(block)]
-
-    def _rows(self, block: int) -> list[dict[str, Any]]:
-        key = (self.source.version, EPISODES, block)
-        kept = Rendered(self._opening.cache, key, partial(self._rendered, block), cost=self._rows_cost(block))
-        found: list[dict[str, Any]] = json.loads(kept.read(0, kept.size))
-        return found
-
-    def _rendered(self, block: int) -> bytes:
-        """Return the rows of a block as JSON, for the cache."""
-        return json.dumps([episode.row() for episode in self._block(block)]).encode()
-
-    def _rows_cost(self, block: int) -> int:
-        return sum(episode.entry.document_cost for episode in self._block(block))
-
-    def _block(self, block: int) -> Iterator[Episode]:
-        return map(self.episode, range(block * AT_ONCE, min((block + 1) * AT_ONCE, self.count)))
 
     def _facts(self) -> dict[str, Any]:
         header = self.header

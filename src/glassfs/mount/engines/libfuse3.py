@@ -118,7 +118,7 @@ class Libfuse3(Engine):
         self._answers = Answers(operations, self._failures, self._send)
         self._named_in_root = partial(operations.inodes.named, ROOT)
         self._crew = Crew(self._take, self._answer, self._thread_state, operations.inodes.volume, self._end)
-        self._notices = Notices(self._notify, operations.inodes, self._crew.tasks)
+        self._notices = Notices(self._notify, operations.inodes, self._unanswered)
         over, self._over = os.pipe()
         os.set_blocking(self._over, False)
         self._null = os.open(os.devnull, os.O_RDWR)  # at the end no descriptor may be free
@@ -146,6 +146,9 @@ class Libfuse3(Engine):
 
     def invalidate(self, stale: Stale) -> None:
         self._notices.send(stale)
+
+    def _unanswered(self) -> list[Task]:
+        return [task for task in self._crew.tasks() if not task.is_canceled]
 
     def tick(self) -> None:
         tasks = {task.unique: task for task in self._crew.tasks()}

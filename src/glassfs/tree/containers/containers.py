@@ -32,7 +32,7 @@ from glassfs.tree.containers.verdicts import Finding, Verdict
 from glassfs.tree.containers.watcher import Watcher
 from glassfs.tree.lease import Lease
 from glassfs.tree.listings import LISTING_BYTES, Listings
-from glassfs.tree.nodes import NO_VIEWS, Services
+from glassfs.tree.nodes import NO_VIEWS, Children, Services
 from glassfs.view import ViewSet
 
 if TYPE_CHECKING:
@@ -74,7 +74,9 @@ class Containers:
         self, settings: ContainerSettings, on_change: Callable[[], None] = lambda: None,
         on_drop: Callable[[Lease], None] = lambda lease: None,
     ) -> None:
-        self.services = Services(settings.cache, Listings(settings.listing_budget), settings.views)
+        listings: Listings[Children] = Listings(settings.listing_budget, settings.cache.memory)
+        settings.cache.share(listings.evict)
+        self.services = Services(settings.cache, listings, settings.views)
         self._has_catalogue = settings.has_catalogue
         self._on_change = on_change
         self._on_drop = on_drop
@@ -163,7 +165,12 @@ class Containers:
         return known
 
     def refresh(self) -> list[str]:
-        """Compare leased containers with their stores; return the tree paths of what changed. Waits for stores."""
+        """Compare leased containers with their stores; return the tree paths of what changed. Waits for stores.
+
+        Large caches that were not used for a while are dropped first.
+        """
+        self.services.cache.drops += self.services.listings.drop_idle()
+        self.services.cache.drop_idle()
         self.watcher.refresh()
         self._parsed.weigh_some()
         return self.watcher.changes()

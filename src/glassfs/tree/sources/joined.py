@@ -22,10 +22,11 @@ import xxhash
 
 from glassfs import work
 from glassfs.content import Group, Member, Rendered, Table
-from glassfs.content.data import Data
+from glassfs.content.data import PIECE, Data
 from glassfs.content.join import (
     BLOCK_BYTES,
     COLUMNS,
+    FROM_JSON,
     NAME,
     PIECE_ROWS,
     ContainerPiece,
@@ -144,7 +145,7 @@ class Snapshot:
         def close() -> None:
             files = [self._files[part.file] for part in block.parts]
             key = _key(files, block.parts)
-            data = self._kept(key, partial(joined_block, block.placed))
+            data = self._kept(key, partial(joined_block, block.placed), block.size)
             sizes.extend(sizes_of(data))
             self._blocks.append((key, tuple(block.parts)))
             block.clear()
@@ -215,13 +216,14 @@ class Snapshot:
         sizes = array("Q")
         for number, (key, parts) in enumerate(self._blocks):
             left = tuple(part for part in parts if part.file not in lost)
+            before = found.sizes[number * len(COLUMNS) : (number + 1) * len(COLUMNS)]
             if left == parts:
-                sizes.extend(found.sizes[number * len(COLUMNS) : (number + 1) * len(COLUMNS)])
+                sizes.extend(before)
             elif left:
                 whole = self._block(number)
                 key = _key([self._files[part.file] for part in left], left)
                 try:
-                    sizes.extend(sizes_of(self._kept(key, partial(block_without, whole, names))))
+                    sizes.extend(sizes_of(self._kept(key, partial(block_without, whole, names), sum(before))))
                 except GlassfsError as error:  # changed since: the next snapshot has these rows
                     faults.append((self._files[left[0].file].path, error))
                     continue
@@ -252,10 +254,12 @@ class Snapshot:
 
     def _block(self, number: int) -> Data:
         key, parts = self._blocks[number]
-        return self._kept(key, partial(self._made_again, parts))
+        size = sum(self.found().sizes[number * len(COLUMNS) : (number + 1) * len(COLUMNS)])
+        return self._kept(key, partial(self._made_again, parts), size)
 
-    def _kept(self, key: str, make: Callable[[], bytes]) -> Data:
-        return Rendered(self._containers.services.cache, (key, NAME), make)
+    def _kept(self, key: str, make: Callable[[], bytes], size: int) -> Data:
+        """Return the data of a block, made of pieces of so many bytes."""
+        return Rendered(self._containers.services.cache, (key, NAME), make, cost=PIECE + FROM_JSON * size)
 
     def _made_again(self, parts: Sequence[_Part]) -> bytes:
         wanted = [(self._files[part.file], part.number, part.block) for part in parts]

@@ -181,6 +181,8 @@ class Rows:
                     size += len(piece.data)
                     if is_kept and size <= MOST_KEPT:
                         noted.append(Part(number, 0, piece.rows, piece.block, shown.encode(), piece.data))
+                    else:
+                        noted.clear()
                     yield Episodes(number, piece, shown, is_public, parts)
         except Unrecognised:
             if not is_kept:

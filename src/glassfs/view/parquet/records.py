@@ -21,6 +21,8 @@ from glassfs.view.parquet.kinds import Kind
 from glassfs.view.parquet.pages import HEADER, LEVELS_HEAD, PAGE, Pages, demand_possible, levels_head, page_header
 
 MOST_ROWS = 1 << 17
+ROW_COST, BYTE_COST = 40, 8
+"""The memory in bytes that a page takes for each of its rows and bytes, beside the rows of one block."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -137,7 +139,7 @@ class RecordPages(Pages):
         pages = self._pages
         size = pages.bounds[number + 1] - pages.bounds[number]
         make = partial(self._page, pages.first_blocks[number], pages.skipped[number], pages.rows[number])
-        cost = pages.costs[number] + 2 * size
+        cost = pages.costs[number] + ROW_COST * pages.rows[number] + BYTE_COST * size
         Rendered(self._cache, (*self._key, number), make, size, cost).read_into(buffer, offset)
 
     def _page(self, block: int, skipped: int, count: int) -> bytes:
@@ -207,7 +209,7 @@ class _Measured:
         else:
             self._width += len(self._shape.packed(values))
         self._entries += len(levels)
-        self._cost += cost
+        self._cost = max(self._cost, cost)
         self.open_rows += len(rows)
         self.total += len(rows)
 

@@ -1,0 +1,86 @@
+"""The table of all episodes of a KinoDB: blocks bounded by what their rows hold, shared sections read once."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glassfs.content import Records, Table
+from glassfs.formats.kinodb import table as kinodb_table
+from glassfs.formats.kinodb.episode import Episode, metadata_cost
+from glassfs.formats.kinodb.table import AT_ONCE, MOST_MEMORY, MOST_TEXT
+from tests.formats.kinodb_files import document, floats, written
+from tests.helpers import open_bytes
+from tests.security.bombs import write_episodes
+
+
+def table_of(data: bytes | bytearray) -> tuple[Table, Records]:
+    found = open_bytes(bytes(data)).episodes()
+    assert found is not None and found.records is not None
+    return found, found.records
+
+
+def rows_of(records: Records) -> list[dict[str, Any]]:
+    return [row for block in range(records.blocks) for row in records.block(block)]
+
+
+def check_columns(table: Table, rows: list[dict[str, Any]]) -> None:
+    for column in table.columns():
+        if isinstance(column.content, Records):
+            values = [value for block in range(column.content.blocks) for value in column.content.block(block)]
+            assert values == [row[column.name.decode()] for row in rows]
+
+
+@pytest.mark.parametrize("step", [0, 1, 7])
+def test_blocks_are_bounded_by_what_their_rows_hold(tmp_path: Path, step: int) -> None:
+    data = write_episodes(tmp_path / "a.kdb", 300, step).read_bytes()
+    table, records = table_of(data)
+    rows = rows_of(records)
+    assert [row["position"] for row in rows] == list(range(300))
+    for block in range(records.blocks):
+        texts = [len(row["embodiment"]) + len(row["language_instruction"]) for row in records.block(block)]
+        assert sum(texts) <= MOST_TEXT and records.cost(block) <= MOST_MEMORY + metadata_cost(1 << 17)
+    assert rows[17] == document(data, "episodes/17/meta/episode")
+    check_columns(table, rows)
+
+
+def test_shared_sections_are_read_and_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, records = table_of(write_episodes(tmp_path / "a.kdb", 300).read_bytes())
+    read: list[int] = []
+    metadata = Episode.metadata
+    monkeypatch.setattr(Episode, "metadata", lambda self: read.append(self.position) or metadata(self))
+    rows = records.block(0)
+    assert len(rows) > 1 and read == [0]
+    assert rows[0]["language_instruction"] is rows[-1]["language_instruction"]
+    assert records.cost(0) < 2 * metadata_cost(1 << 17)
+
+
+def test_small_sections_are_read_together(tmp_path: Path) -> None:
+    episodes = [
+        {"state": floats(1, 1), "action": floats(1, 1), "task": f"task {number}", "success": number % 2 == 0}
+        for number in range(AT_ONCE + 2)
+    ]
+    data = written(tmp_path, *episodes)
+    (index,) = struct.unpack_from("<Q", data, 24)
+    data[index + 64 * 5 + 48 : index + 64 * 6] = data[index + 48 : index + 64]  # 5 has the section of 0
+    struct.pack_into("<Q", data, index + 64 * 6 + 48, len(data))  # that of 6 is outside of the file
+    table, records = table_of(data)
+    rows = rows_of(records)
+    assert records.blocks == 2 and [row["language_instruction"] for row in rows[4:8]] == [
+        "task 4", "task 0", None, "task 7",
+    ]
+    assert [row["success"] for row in rows[4:8]] == [True, True, None, False]
+    assert rows[AT_ONCE + 1] == document(data, f"episodes/{AT_ONCE + 1}/meta/episode")
+    check_columns(table, rows)
+
+
+def test_the_index_is_scanned_when_rows_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = write_episodes(tmp_path / "a.kdb", 10).read_bytes()
+    monkeypatch.setattr(kinodb_table, "_SECTION", None)
+    table, records = table_of(data)
+    assert len(table.columns()) == 10
+    with pytest.raises(AttributeError):
+        _ = records.blocks
