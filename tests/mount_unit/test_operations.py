@@ -15,6 +15,7 @@ from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import LONG_SECONDS, SHORT_SECONDS, Missing
 from glassfs.tree import Node
 from glassfs.tree.build import container_root
+from glassfs.tree.containers.lease import Location
 from glassfs.tree.nodes import FixedDirectory
 from tests.memory_store import MemoryStore
 from tests.mount_unit.kernel import Kernel, notify_kernel, operations_over, served
@@ -299,3 +300,60 @@ def test_own_directory_of_the_mount(names: tuple[str, ...]) -> None:
             kernel.find(missing)
     kernel.forget_all()
     assert len(kernel.operations.inodes) == 0
+
+
+# Versions that are replaced
+
+
+def test_look_up_in_a_replaced_version_finds_the_present_one() -> None:
+    """The kernel asks again only once, and fails if that version has been replaced by then, too."""
+    store = MemoryStore({"sub/c": made(a=b"old")})
+    sources, kernel = served(store)
+    before = kernel.find("/sub/c")
+    for number in range(3):
+        store.put("sub/c", made(a=b"new%d" % number))
+        sources.refresh()
+        found = kernel.operations.look_up(before, "a.bin")
+        assert kernel.read(found.ident) == b"new%d" % number
+        assert found.entry_timeout == 0.0  # the next one may find another version
+    store.remove("sub/c")
+    sources.refresh()
+    store.put("sub/c", b"no container")
+    with pytest.raises(NotADirectory):
+        kernel.operations.look_up(before, "none.bin")
+
+
+def test_version_is_not_replaced_by_an_older_entry() -> None:
+    """One thread asked for the entry of a file, then another one opened the next version."""
+    store = MemoryStore({"c": made(a=b"old")})
+    sources, kernel = served(store)
+    location = Location(store, ("c",))
+    before = store.entry(location.path)
+    store.put("c", made(a=b"new"))
+    found = kernel.find("/c/a.bin")
+    assert not sources.containers.watcher.check(location, before)
+    assert kernel.read(found) == b"new"
+
+
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_ids_without_a_name_are_abandoned(is_replaced: bool) -> None:
+    """Those of a directory come before its own. What is still in use in a new version is not among them."""
+    store = MemoryStore({"c": made(a=b"old", **{"d/b": b"b"}), "other": made(a=b"a"), "plain": b"text"})
+    sources, kernel = served(store)
+    old = [kernel.find(path) for path in ("/c", "/c/d", "/c/d/b.bin", "/plain")]
+    kernel.find("/other/a.bin")
+    assert kernel.operations.inodes.abandoned() == []
+    if is_replaced:
+        store.put("c", made(a=b"new"))
+    else:
+        store.remove("c")
+    store.put("plain", b"other")
+    notify_kernel(sources, kernel)
+    kernel.operations.stale(["/plain"])
+    new = kernel.find("/plain")
+    abandoned = kernel.operations.inodes.abandoned()
+    assert abandoned == sorted(abandoned, reverse=True)
+    assert set(old) <= set(abandoned)
+    assert new not in abandoned
+    kernel.forget_all()
+    assert kernel.operations.inodes.abandoned() == []

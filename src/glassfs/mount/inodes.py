@@ -16,10 +16,9 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Set
-from contextlib import suppress
 
-from glassfs.errors import Changed, GlassfsError, NotADirectory
-from glassfs.names import RESERVED, text
+from glassfs.errors import Changed, NotADirectory
+from glassfs.names import RESERVED
 from glassfs.tree import Directory, File, Node, Origin, Settled
 from glassfs.tree.lease import Lease
 
@@ -28,6 +27,8 @@ MAX_DIRECTORIES = 6_144
 """Cached nodes of directories, which every look-up below needs: about 1 KiB each."""
 MAX_FILES = 8_192
 """Cached nodes of files: each is read soon after its look-up, and later from the kernel's pages."""
+MAX_USED = 64
+"""Names that are remembered of each directory in a container, if any are."""
 SPARSE = 1024
 """Released runs in the table before it is rebuilt."""
 
@@ -91,7 +92,7 @@ class _Run:
 
     __slots__ = (
         "above", "count", "directory", "first", "held", "holding", "identity", "name", "node", "number", "parent",
-        "volume",
+        "used", "volume",
     )
 
     def __init__(self, first: int, count: int, parent: int, identity: str, volume: str, holding: _HeldLease) -> None:
@@ -107,6 +108,7 @@ class _Run:
         self.number = 0
         self.node: Node | None = None
         self.name = ""
+        self.used: Set[str] = frozenset()
 
     @property
     def ids(self) -> range:
@@ -119,6 +121,8 @@ class Inodes:
     def __init__(self, root: Callable[[], Directory], own: Callable[[], Directory]) -> None:
         self._root = root
         self.own = own
+        self.remembers_names = False
+        """Whether to remember names that are looked up in containers: a version that was replaced cannot be listed."""
         self._next = ROOT + 1
         self._lock = threading.Lock()
         self._table: tuple[list[int], list[_Run | None]] = ([], [])
@@ -193,6 +197,8 @@ class Inodes:
         number, node = directory.found(name)
         run = self.hold_settled(parent, directory, node.origin, 1)
         ident = run.first + number
+        if self.remembers_names and name not in run.used and len(run.used) < MAX_USED:
+            run.used = {*run.used, name}
         if self._cache_of(node).find(run.holding, ident) is None:
             self._keep(run.holding, ident, node)
         return ident, node
@@ -323,15 +329,14 @@ class Inodes:
         return [ident for run in self._abandoned_runs() for ident in reversed(run.ids)]
 
     def abandoned_entries(self) -> Iterator[tuple[int, str]]:
-        """Yield abandoned names: the id of the directory, and the name."""
+        """Yield abandoned names, as far as they are remembered: the id of the directory, and the name."""
         for run in self._abandoned_runs():
             if run.node is not None:
                 if self._named.get((run.parent, run.name)) in (None, run):
                     yield run.parent, run.name
             elif run.parent != ROOT:  # in the root the same names belong to the new version
-                with suppress(GlassfsError):
-                    for name, *_ in self._directory_of(run).facts(0, run.count):
-                        yield run.parent, text(name)
+                for name in list(run.used):
+                    yield run.parent, name
 
     def _abandoned_runs(self) -> list[_Run]:
         """Return the runs of abandoned ids, the newest first: a directory is older than what is in it."""

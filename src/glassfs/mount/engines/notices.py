@@ -75,6 +75,7 @@ class Notices:
         self._expires = bool(offer.features & Feature.EXPIRE_ONLY)
         self._has_epoch = offer.minor >= wire.EPOCH_MINOR
         self._prunes = offer.minor >= wire.PRUNE_MINOR
+        self._inodes.remembers_names = not self._prunes
 
     def send(self, stale: Stale) -> None:
         """Have the kernel forget ``stale`` and all that could not be sent before. Call this a few times a second."""
@@ -129,6 +130,7 @@ class Notices:
         rest = iter(idents)
         while self._prunes and (some := list(islice(rest, PRUNED_AT_ONCE))):
             self._prunes = self._notify(wire.prune(some)) != errno.EINVAL
+            self._inodes.remembers_names = not self._prunes
         return self._prunes
 
     def _drop(self, is_quiet: bool) -> None:
