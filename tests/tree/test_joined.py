@@ -16,7 +16,7 @@ from glassfs.errors import Changed, GlassfsError, NotFound, TooLarge
 from glassfs.formats import registry
 from glassfs.source import Entry
 from glassfs.tree import Audience, Directory, File, Sources, Symlink
-from glassfs.tree.sources import joined
+from glassfs.tree.sources import joined, snapshots
 from glassfs.tree.sources.joined import Joins, episodes_of
 from glassfs.view import by_task
 from tests.memory_store import MemoryStore
@@ -175,7 +175,7 @@ def test_an_unreadable_container_costs_only_its_rows(store: MemoryStore) -> None
 def test_an_error_names_the_first_of_very_many() -> None:
     store = MemoryStore({f"{number:03d}.take": takes(is_refused=True) for number in range(100)})
     error = attribute(tree_of(store), "error")
-    assert "000.take: is of no use" in error and error.endswith(f"and {100 - joined.MOST_FAULTS} more")
+    assert "000.take: is of no use" in error and error.endswith(f"and {100 - snapshots.MOST_FAULTS} more")
     assert len(error) < 4096
 
 
@@ -215,7 +215,7 @@ def test_a_snapshot_is_valid_for_a_while_and_never_changes(
 
 def test_a_snapshot_expires(store: LastingStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joined, "LEAST_AGE_SECONDS", 0.0)
-    monkeypatch.setattr(joined, "AGE", 0)
+    monkeypatch.setattr(snapshots, "AGE", 0)
     sources = tree_of(store)
     identity = sources.tree.lookup("episodes.jsonl").origin.identity
     assert sources.tree.lookup("episodes.jsonl").origin.identity == identity
@@ -226,7 +226,7 @@ def test_a_snapshot_expires(store: LastingStore, monkeypatch: pytest.MonkeyPatch
 
 def test_rows_missing_for_a_moment_come_back(store: LastingStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joined, "LEAST_AGE_SECONDS", 0.0)
-    monkeypatch.setattr(joined, "AGE", 0)
+    monkeypatch.setattr(snapshots, "AGE", 0)
     sources = tree_of(store)
     store.opening["b.take"] = Changed("is changing")
     assert len(rows_of(sources)) == 2
@@ -395,15 +395,15 @@ def test_the_table_of_whatever_there_is(store: LastingStore) -> None:
 
 def test_old_snapshots_leave_nothing_behind(store: LastingStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joined, "LEAST_AGE_SECONDS", 0.0)
-    monkeypatch.setattr(joined, "AGE", 0)
+    monkeypatch.setattr(snapshots, "AGE", 0)
     sources = tree_of(store)
-    snapshots = []
+    taken = []
     for number in range(20):
         store.put("changing.take", takes(take(f"{number}")))
         assert isinstance(sources.tree.lookup(f"/by-task/{number}/changing.take~0"), Symlink)
-        snapshots.append(weakref.ref(sources.joins.snapshot()))
+        taken.append(weakref.ref(sources.joins.snapshot()))
     gc.collect()
-    assert len([snapshot for snapshot in snapshots if snapshot() is not None]) <= 3
+    assert len([snapshot for snapshot in taken if snapshot() is not None]) <= 3
 
 
 def test_there_are_no_links_for_very_many(store: LastingStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from glassfs.errors import GlassfsError
 from glassfs.formats import registry
 from glassfs.tree import Containers, ContainerSettings, Directory
 from glassfs.tree.containers.lease import Location
-from glassfs.tree.sources import joined, walk
+from glassfs.tree.sources import joined, snapshots, walk
 from glassfs.tree.sources.joined import Joins
 from glassfs.tree.sources.timed_calls import MOST_OF_VOLUME
 from glassfs.tree.sources.walk import Start
@@ -73,7 +73,7 @@ def helpers() -> list[threading.Thread]:
 
 def test_a_hanging_file_costs_only_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joined, "LEAST_AGE_SECONDS", 0.0)
-    monkeypatch.setattr(joined, "AGE", 0)
+    monkeypatch.setattr(snapshots, "AGE", 0)
     store = Hanging({"a/x": takes(take()), "b/y": takes(take()), "c/z": takes(take())})
     store.hanging = ("a", "b/y")
     joins = store.joins()
@@ -226,7 +226,7 @@ def test_a_walk_ends() -> None:
 
 
 def test_a_pass_ends_and_the_next_gets_further(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined, "PASS_SECONDS", 150.0)
+    monkeypatch.setattr(snapshots, "PASS_SECONDS", 150.0)
     store = Slow({f"{number}": takes(take()) for number in range(5)})
     joins = slow_joins(store)
     snapshot = joins.snapshot()

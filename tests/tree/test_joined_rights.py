@@ -18,7 +18,8 @@ from glassfs.source.local import LocalStore
 from glassfs.tree import Audience, Containers, ContainerSettings
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.sources import joined, rights
-from glassfs.tree.sources.joined import Joins, Snapshot
+from glassfs.tree.sources.joined import Joins
+from glassfs.tree.sources.snapshots import Snapshot
 from glassfs.tree.sources.walk import Start
 from tests.tree.takes import FORMAT, LastingStore, take, takes
 
