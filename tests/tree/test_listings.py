@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassfs.cache import BlockCache
+from glassfs.cache import BlockCache, budget
 from glassfs.content import Fields, Group, Member, Null, Outline, Series
 from glassfs.content.growth import held_by_content, held_by_member
 from glassfs.tree import Directory
@@ -110,7 +110,8 @@ def cached(listings: Listings[Kept], owner: Origin, count: int) -> list[int]:
     return [ino for ino in range(count) if listings.known(owner, ino) is not None]
 
 
-def test_large_children_count_in_the_memory_budget(now: list[float]) -> None:
+def test_large_children_count_in_the_memory_budget(now: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "TIMEOUT_SECONDS", 0.05)
     cache, owner = BlockCache(4000), origin()
     listings = budgeted(cache, now)
     assert filled(listings, owner, 400, 60, 5000) == [0, 1, 2]
