@@ -69,22 +69,26 @@ def test_shielded_work_goes_on() -> None:
 
 
 def test_budget_of_bytes() -> None:
-    with work.limited(10, 60):
+    def do() -> None:
         work.check(10)
-        with work.limited(1 << 30, 60), pytest.raises(OverBudget):  # the outer one holds
-            work.check(1)
+        with pytest.raises(OverBudget):  # the outer budget holds
+            work.limited(1 << 30, 60, lambda: work.check(1))
+
+    work.limited(10, 60, do)
     work.check(1 << 40)
 
 
 def test_budget_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 100.0
-    monkeypatch.setattr(work.time, "thread_time", lambda: now)
-    with work.limited(10, 2.0):
-        now = 102.0
+    times = iter((100.0, 102.0, 102.1))
+    monkeypatch.setattr(work.time, "thread_time", lambda: next(times))
+
+    def do() -> None:
         work.check()
-        now = 102.1
+        work.check()
         with pytest.raises(OverBudget):
             work.check()
+
+    work.limited(10, 2.0, do)
 
 
 def _wait_in_vain() -> None:
@@ -154,8 +158,8 @@ def test_reads_check(tmp_path: Path) -> None:
     mine.cancel()
     with pytest.raises(Canceled):
         work.done_for(mine, lambda: source.read(0, 4))
-    with work.limited(4, 60), pytest.raises(OverBudget):
-        source.read(0, 5)
+    with pytest.raises(OverBudget):
+        work.limited(4, 60, lambda: source.read(0, 5))
     source.close()
 
 

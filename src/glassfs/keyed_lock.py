@@ -29,8 +29,11 @@ class KeyedLock:
             users = self._users.setdefault(key, _Users())
             users.count += 1
         try:
-            with work.holding(users.lock):
+            work.acquire(users.lock)
+            try:
                 yield
+            finally:
+                users.lock.release()
         finally:
             with self._lock:
                 users.count -= 1

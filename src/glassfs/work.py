@@ -57,17 +57,21 @@ class Work:
 
 
 class _Budget:
-    """What is left of some bytes, and until when the thread may use the processor, in ``time.thread_time``."""
+    """What is left of some bytes, and of processor time in seconds since the first check."""
 
-    __slots__ = ("size", "until")
+    __slots__ = ("seconds", "size", "until")
 
     def __init__(self, size: int, seconds: float) -> None:
         self.size = size
-        self.until = time.thread_time() + seconds
+        self.seconds = seconds
+        self.until: float | None = None
 
     def spend(self, size: int) -> None:
         self.size -= size
-        if self.size < 0 or time.thread_time() > self.until:
+        now = time.thread_time()
+        if self.until is None:
+            self.until = now + self.seconds
+        if self.size < 0 or now > self.until:
             raise OverBudget
 
 
@@ -124,16 +128,17 @@ def _pause(work: Work) -> None:
         time.sleep(min(CHECK_SECONDS, work.slowdown * (work.computed - before)))
 
 
-@contextmanager
-def limited(size: int, seconds: float) -> Iterator[None]:
-    """Raise OverBudget inside after so many bytes or seconds of processor time. Inside of another budget, that holds.
+def limited(size: int, seconds: float, do: Callable[[], Result]) -> Result:
+    """Return what ``do`` returns. Raises OverBudget after so many bytes or seconds of processor time.
+
+    Inside of another budget, that one holds.
     """
     before = _thread.work
     work = _thread.work = before or Work()
     outer = work.budget
     work.budget = outer or _Budget(size, seconds)
     try:
-        yield
+        return do()
     finally:
         work.budget = outer
         _thread.work = before
@@ -180,11 +185,16 @@ def is_done(future: Future[Any], seconds: float = threading.TIMEOUT_MAX) -> bool
     return future.done() or patiently(lambda left: bool(wait((future,), left).done), seconds)
 
 
+def acquire(lock: Lock) -> None:
+    """Acquire a lock that others may hold for long. Raises Canceled."""
+    if not lock.acquire(blocking=False):
+        patiently(lambda seconds: lock.acquire(timeout=seconds))
+
+
 @contextmanager
 def holding(lock: Lock) -> Iterator[None]:
     """Hold a lock that others may hold for long. Raises Canceled."""
-    if not lock.acquire(blocking=False):
-        patiently(lambda seconds: lock.acquire(timeout=seconds))
+    acquire(lock)
     try:
         yield
     finally:

@@ -163,7 +163,10 @@ class Inodes:
         return found
 
     def directory(self, ident: int) -> Directory:
-        return _as_directory(self.node(ident))
+        node = self.node(ident)
+        if not isinstance(node, Directory):
+            raise NotADirectory("is not a directory", part=node.name)
+        return node
 
     def present(self, ident: int) -> Directory:
         """Return the directory that is now where one in a folder, or a container, was when the kernel looked it up.
@@ -175,7 +178,10 @@ class Inodes:
             return self._root()
         if run.node is None:
             raise Changed("was replaced while it was open")
-        return _as_directory(self.directory(run.parent).child(run.name))
+        node = self.directory(run.parent).child(run.name)
+        if not isinstance(node, Directory):
+            raise NotADirectory("is not a directory", part=run.name)
+        return node
 
     def is_in_container(self, ident: int) -> bool:
         """Return whether that id is of a node in a container, not in a folder. Does no I/O."""
@@ -464,12 +470,6 @@ def _verified(run: _Run, node: Node) -> Node:
     """Return a node that was made again. Raises Changed if its container was replaced meanwhile."""
     if node.origin.identity != run.identity:
         raise Changed("was replaced while it was open", part=node.name)
-    return node
-
-
-def _as_directory(node: Node) -> Directory:
-    if not isinstance(node, Directory):
-        raise NotADirectory("is not a directory", part=node.name)
     return node
 
 

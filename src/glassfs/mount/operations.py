@@ -225,7 +225,8 @@ class Operations:
             # No variable holds the exception: that would be a reference cycle with its frames.
             raise Missing(error.reason, error.source, error.part, timeout) from None
         try:
-            attributes = self._shown(ident, node) if isinstance(node, Directory) else self.attributes_of(node)
+            is_listed = not isinstance(directory, Settled) and isinstance(node, Directory)
+            attributes = self._shown(ident, node) if is_listed else self.attributes_of(node)
             # Last, as the above may take long: the kernel is notified once and must not get a stale name afterwards.
             _checked(node)
         except BaseException:

@@ -185,8 +185,7 @@ class File(Node):
         if notes.get(note) is None:
             try:
                 seconds = min(LONGEST_SECONDS, LEAST_SECONDS + SECONDS_A_GIB * (stored >> 20) / 1024)
-                with work.limited(LEAST_BYTES + MOST_TIMES * stored, seconds):
-                    return self.data.size
+                return work.limited(LEAST_BYTES + MOST_TIMES * stored, seconds, lambda: self.data.size)
             except work.OverBudget:
                 notes.put(note, ())
         raise TooLarge("its size takes too long to find for so small a container", lease.sources[0].name, self.name)
