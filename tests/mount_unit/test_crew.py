@@ -6,6 +6,7 @@ import errno
 import logging
 import queue
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -425,3 +426,25 @@ def test_counts_of_ended_threads_stay() -> None:
     states.clear()
     assert engine.requests() == {"READ": 6}
     assert len(engine._counts) == 1
+
+
+@pytest.mark.parametrize(("used", "is_slowed"), [(0.5, True), (1.2, True), (4.0, False), (12.0, False), (15.0, True)])
+def test_users_are_slowed_where_there_is_not_enough(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, used: float, is_slowed: bool,
+) -> None:
+    """Threads that wait for the interpreter use one processor, those that decode use many, of 16 here."""
+    monkeypatch.setattr(crew_module, "CORES", 16)
+    bench.are_computing = True
+    bench.hang(1)
+    hanging = bench.ask(Opcode.LOOKUP, 1, 4) + bench.ask(Opcode.LOOKUP, 1, owner=2000)
+    bench.wait(lambda: sum(bench.busy.values()) == len(hanging))
+    times = iter([(0.0, 0.0), (10.0, 10 * used)])
+    bench.crew._measured = next(times)
+    monotonic, process = next(times)
+    fake = SimpleNamespace(**{name: getattr(time, name) for name in ("sleep", "perf_counter", "thread_time")})
+    fake.monotonic, fake.process_time = lambda: monotonic, lambda: process
+    with monkeypatch.context() as patch:
+        patch.setattr(crew_module, "time", fake)
+        bench.crew.tick()
+    slowed = {task.unique: task.slowdown for task in bench.crew.tasks()}
+    assert slowed == {number: 3.0 if is_slowed and number in hanging[:4] else 0.0 for number in hanging}

@@ -10,13 +10,15 @@ without a thread. Other requests may use some more, so that ``stat`` is answered
 
 Users share threads and processors. Only a few requests of one user compute at a time, however many processes ask. While
 several users ask, each gets at most half of the threads, and what one has taken before does not count against another;
-and all that one user computes together takes no more of the processors than a single request.
+and where the interpreter or the processors do not suffice, all that one user computes together takes no more of them
+than a single request.
 Requests that nobody in particular makes, and those about the mount itself, never wait.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import Counter, deque
@@ -52,6 +54,9 @@ LONG_READ_BYTES = 128 << 10
 SLOW_READ_SECONDS = 0.001
 """After a read that took longer, the next one is expected to be slow as well."""
 CHECK_SECONDS = 0.001
+CORES = os.cpu_count() or 1
+INTERPRETER, SATURATED = 1.5, 0.8
+"""Processors that threads use which wait for the interpreter, and the part of all that is nearly all."""
 RESUME_SECONDS = 0.02
 SHARED_TICKS = 10
 """After requests of several users the threads stay shared for so many ticks."""
@@ -140,6 +145,7 @@ class Crew(Generic[State]):
         """Users that asked since the previous tick."""
         self._shared_ticks = 0
         """For how many ticks several users will be taken to ask."""
+        self._measured = (time.monotonic(), time.process_time())
         self._slowdowns: dict[int, float] = {}
         """How much requests of a user pause for others (``Work.slowdown``)."""
         self.computing = 0
@@ -187,18 +193,28 @@ class Crew(Generic[State]):
         self.computing = computing.total()
         self._shared_ticks = SHARED_TICKS if len(self._owners | set(computing)) > 1 else max(0, self._shared_ticks - 1)
         self._owners = set()
-        self._slowdowns = {owner: count - 1.0 for owner, count in computing.items()} if self.is_shared else {}
+        is_scarce = self._is_scarce()
+        is_slowed = self.is_shared and is_scarce
+        self._slowdowns = {owner: count - 1.0 for owner, count in computing.items()} if is_slowed else {}
         for task in begun:
             task.slowdown = self._slowdowns.get(task.owner, 0.0)
+
+    def _is_scarce(self) -> bool:
+        """Return whether threads had to wait for the interpreter or for a processor since the previous call.
+
+        If so, either little more than one processor was used, as threads that only decode use more, or nearly all.
+        """
+        before, self._measured = self._measured, (time.monotonic(), time.process_time())
+        elapsed, used = self._measured[0] - before[0], self._measured[1] - before[1]
+        return not INTERPRETER * elapsed < used < SATURATED * CORES * elapsed
 
     def _resume(self) -> None:
         """Begin deferred requests that fit now, as others began to wait."""
         with self._lock:
-            before = len(self._handed)
             while (task := self._resumable()) is not None:
                 self._handed.append(task)
-            added = len(self._handed) - before
-        for _ in range(added):
+            handed = len(self._handed)  # also those for which no thread could be started before
+        for _ in range(handed):
             self._relieve()
 
     def _add(self) -> None:
@@ -307,12 +323,12 @@ class Crew(Generic[State]):
                     self._relieve()
             elif idle_checks < IDLE_CHECKS:
                 idle_checks += 1
-            elif self._queues:
+            elif self._queues or self._handed:
                 time.sleep(RESUME_SECONDS)
                 self._resume()
             else:
                 self._is_checking = False
-                if self._waiting and not self._queues:  # else a thread did not see the flag just now
+                if self._waiting and not (self._queues or self._handed):  # else a thread did not see the flag just now
                     self._check.wait()
                 self._check.clear()
                 self._is_checking = True
