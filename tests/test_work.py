@@ -271,6 +271,43 @@ def test_another_reader_continues_where_a_stopped_one_was() -> None:
     assert pieces.restarts == 1
 
 
+def test_a_stopped_caller_does_not_make_a_call_count_as_hanging() -> None:
+    """Otherwise it would fail for everybody while its thread goes on."""
+    calls = TimedCalls(SECONDS)
+    begun, gate = threading.Event(), threading.Event()
+
+    def call() -> None:
+        begun.set()
+        wait_for(gate)
+
+    doing = Doing(lambda: calls.call("key", "volume", call))
+    wait_for(begun)
+    assert doing.is_stopped()
+    assert not len(calls)
+    assert calls.call("key", "volume", lambda: 7) == 7
+    gate.set()
+
+
+def test_a_budget_ends_no_decoder_that_others_share() -> None:
+    cache = BlockCache(1 << 20)
+    pieces = Pieces()
+
+    def spend() -> Iterator[bytes]:
+        for piece in Pieces.pieces(pieces):
+            work.check(1 << 20)
+            yield piece
+
+    pieces.pieces = spend  # type: ignore[method-assign]
+    for _ in range(32):
+        pieces.gate.release()
+    buffer = memoryview(bytearray(1))
+    with pytest.raises(OverBudget):
+        work.limited(1 << 20, 60, lambda: cache.read_into(pieces, buffer, pieces.size - 1))
+    cache.read_into(pieces, buffer, pieces.size - 1)
+    assert buffer[0] == 15
+    assert pieces.restarts == 1
+
+
 def test_calls_of_a_stopped_caller_are_stopped() -> None:
     calls = TimedCalls(SECONDS)
     called: list[Work | None] = []

@@ -66,12 +66,12 @@ class _Budget:
         self.seconds = seconds
         self.until: float | None = None
 
-    def spend(self, size: int) -> None:
+    def spend(self, size: int, is_shielded: bool) -> None:
         self.size -= size
         now = time.thread_time()
         if self.until is None:
             self.until = now + self.seconds
-        if self.size < 0 or now > self.until:
+        if (self.size < 0 or now > self.until) and not is_shielded:
             raise OverBudget
 
 
@@ -117,7 +117,7 @@ def check(size: int = 0) -> None:
         if work.is_canceled and not work.is_shielded:
             raise Canceled
         if work.budget is not None:
-            work.budget.spend(size)
+            work.budget.spend(size, work.is_shielded)
         if work.slowdown and not work.is_shielded:
             _pause(work)
 
@@ -170,7 +170,8 @@ def patiently(wait_for: Callable[[float], bool], seconds: float = threading.TIME
     was_waiting, work.is_waiting = work.is_waiting, True
     try:
         while True:
-            check()
+            if work.is_canceled and not work.is_shielded:  # not ``check``: a pause would delay who waits for this one
+                raise Canceled
             left = until - time.monotonic()
             if wait_for(max(0.0, min(CHECK_SECONDS, left))):
                 return True

@@ -231,3 +231,12 @@ def test_glances_of_local_files_equal_their_entries(tmp_path: Path) -> None:
         assert glance == (entry.stamp, entry.permissions)
     os.chmod(tmp_path / "file", 0o600)
     assert store.glances((), ["file"]) != found[:1]
+
+
+def test_a_file_closed_while_others_are_read_is_left_out(store: Counting, clock: Clock, joins: Joins) -> None:
+    """Between the walk and the end of reading: another file of the same block stays, and nobody waits for ever."""
+    snapshot = joins.snapshot()
+    clock.now += LATER + 0.1
+    store.set_permissions("a/z.take", 0o600)
+    assert shown(snapshot) == ["a/b/x.take", "a/parts.take", "other.take"]
+    assert snapshot.table.attributes()["omitted"] == "1"

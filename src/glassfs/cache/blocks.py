@@ -32,7 +32,7 @@ memory.
 """
 TINY = 16 << 10
 """Blocks that cost no more bytes are made by every reader that misses them: waiting would take longer."""
-IDLE_SECONDS, IDLE_BYTES = 20.0, 16 << 20
+IDLE_SECONDS, IDLE_BYTES = 20.0, 4 << 20
 """After this time without a read no more bytes stay cached: the kernel has those that were read."""
 STALE_SECONDS = 0.05
 """A block that no thread began to decode ahead within this time is no longer wanted: its reader has gone."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import partial
 from itertools import accumulate, compress
 from operator import add, le, lt, mul, not_, sub
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from glassfs.content import Array, Container, Extent, Fault, Group, Member
 from glassfs.errors import Damaged
 from glassfs.formats import tskit
 from glassfs.formats.registry import BUILT_IN, Format, Opening
+from glassfs.once import once
 from glassfs.source import Reader
 
 MAGIC = b"\x89KAS\r\n\x1a\n"
@@ -136,7 +137,7 @@ class Store:
         for stretch in self.stretches():
             yield from stretch.keys
 
-    @cached_property
+    @once
     def survey(self) -> Survey:
         known: dict[bytes, Array] = {}
         array_bytes = 0
@@ -155,11 +156,11 @@ class Store:
                 known.update({array.key: array for array in arrays if array.key in tskit.KEYS})
         return Survey(known, array_bytes, all_rise, first_falling)
 
-    @cached_property
+    @once
     def tree_sequence(self) -> tskit.TreeSequence | None:
         return tskit.recognise(self.survey.known)
 
-    @cached_property
+    @once
     def hidden(self) -> bytes | None:
         """One byte per item, 1 if a later item has the same key; None if all keys differ.
 

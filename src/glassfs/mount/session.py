@@ -159,7 +159,10 @@ class MountSession:
     def _tick(self) -> None:
         """Run the engine's periodic work, on a thread of its own as the watch may wait for the kernel."""
         while not self._is_ending.wait(WATCH_SECONDS):
-            self.engine.tick()
+            try:
+                self.engine.tick()
+            except Exception as error:
+                self.failures.errno_of(error)
 
     def _poll(self) -> None:
         """Compare what is shown with the stores, on a thread of its own as a store may hang."""

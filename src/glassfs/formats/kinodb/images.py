@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 from glassfs.cache import BlockCache
@@ -17,6 +17,7 @@ from glassfs.content import images as decoder
 from glassfs.errors import Damaged
 from glassfs.formats.kinodb.scan import MEDIA, Scan
 from glassfs.formats.registry import Opening
+from glassfs.once import once
 from glassfs.source import Source
 
 MOST_SERIES = 64  # cameras that are checked for being regular, each in a pass of its own
@@ -270,7 +271,7 @@ class _FrameNumbers(Sequence[int]):
         self.scan = scan
         self._camera = camera
 
-    @cached_property
+    @once
     def _images(self) -> Sequence[int]:
         types, type_of = self.scan.types, self.scan.type_of
         wanted = {index for index, kind in enumerate(types) if kind.camera == self._camera}
@@ -278,7 +279,7 @@ class _FrameNumbers(Sequence[int]):
             return range(len(type_of))
         return array("I", (image for image, kind in enumerate(type_of) if kind in wanted))
 
-    @cached_property
+    @once
     def _frames(self) -> array[int]:
         return _picked(self.scan.frames, self._images)
 

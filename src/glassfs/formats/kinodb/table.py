@@ -10,13 +10,14 @@ import json
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias
 
 from glassfs.content import Array, Cells, Column, Counted, Data, Gathered, Records, Rendered, Table
 from glassfs.formats.kinodb.episode import ENTRY, LONGEST_TEXTS, Entry, Episode, Metadata, described, metadata_cost
 from glassfs.formats.registry import Opening
+from glassfs.once import once
 
 EPISODES = b"episodes"
 AT_ONCE = 256  # episodes whose metadata are read together
@@ -67,7 +68,7 @@ class _Rows:
         self._opening = opening
         self._episode = episode
 
-    @cached_property
+    @once
     def starts(self) -> array[int]:
         """The position of the first row of each block, and the end. Takes a pass over the index."""
         starts = array("Q", [0])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from typing import Any
 
 from glassfs.cache import BlockCache
@@ -19,6 +18,7 @@ from glassfs.errors import Damaged
 from glassfs.formats.wshard import metadata, residual
 from glassfs.formats.wshard.index import Entry, Index
 from glassfs.formats.wshard.interleaved import Interleaved, Overlaps, find_overlaps
+from glassfs.once import once
 
 CHANNELS, EPISODE, WSHARD = b"meta/channels", b"meta/episode", b"meta/wshard"
 UNNAMED = b"unnamed"
@@ -50,12 +50,12 @@ class Episode:
         with metadata.room_for(self.cache, entry.size if entry else 0):
             yield self._value(entry)
 
-    @cached_property
+    @once
     def overlaps(self) -> Overlaps:
         """Which blocks share bytes, and how each is handled."""
         return find_overlaps(self.index, self.cache, self._steps, self.metadata.length, self._is_streamed)
 
-    @cached_property
+    @once
     def rate(self) -> float:
         """Steps per second, 0 if unknown."""
         if self.metadata.rate is not None:
@@ -153,7 +153,7 @@ class Episode:
         fitted = self.metadata.fit(entry.name or b"", entry.size)
         return None if fitted is None else fitted[1]
 
-    @cached_property
+    @once
     def _signals(self) -> dict[bytes, Entry]:
         return {entry.name: entry for entry in reversed(list(self.index)) if entry.name is not None}
 

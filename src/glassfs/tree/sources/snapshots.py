@@ -210,11 +210,12 @@ class Snapshot:
         sizes = array("Q")
         for number, (key, parts) in enumerate(self._blocks):
             left = tuple(part for part in parts if part.file not in lost)
-            before = found.sizes[number * len(COLUMNS) : (number + 1) * len(COLUMNS)]
+            before = _sizes_at(found.sizes, number)
             if left == parts:
                 sizes.extend(before)
             elif left:
-                whole = self._block(number)
+                # Not ``_block``, which may wait for the caller of this.
+                whole = self._kept(key, partial(self._made_again, parts), sum(before))
                 key = _key([self._files[part.file] for part in left], left)
                 try:
                     sizes.extend(sizes_of(self._kept(key, partial(block_without, whole, names), sum(before))))
@@ -248,8 +249,7 @@ class Snapshot:
 
     def _block(self, number: int) -> Data:
         key, parts = self._blocks[number]
-        size = sum(self.found().sizes[number * len(COLUMNS) : (number + 1) * len(COLUMNS)])
-        return self._kept(key, partial(self._made_again, parts), size)
+        return self._kept(key, partial(self._made_again, parts), sum(_sizes_at(self.found().sizes, number)))
 
     def _kept(self, key: str, make: Callable[[], bytes], size: int) -> Data:
         """Return the data of a block, made of pieces of so many bytes."""
@@ -292,6 +292,11 @@ class _Block:
 def _key(files: Sequence[File], parts: Sequence[_Part]) -> str:
     """Return the key of a block of these parts, each of which is of the file with the same index."""
     return _hashed(f"{file.path}\0{file.stamp}\0{part[1:]}" for file, part in zip(files, parts, strict=True))
+
+
+def _sizes_at(sizes: Sequence[int], number: int) -> Sequence[int]:
+    """Return the sizes of the columns of one block."""
+    return sizes[number * len(COLUMNS) : (number + 1) * len(COLUMNS)]
 
 
 def _hashed(words: Iterable[str]) -> str:

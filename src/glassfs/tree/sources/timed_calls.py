@@ -60,12 +60,13 @@ class TimedCalls:
         try:
             if work.is_done(future, timeout_seconds):
                 return future.result()
+            # Not when the caller is stopped: that says nothing about the call, and others may want to make it.
+            with self._lock:
+                self._hanging[key] = None if probe else volume
+            future.add_done_callback(lambda _: self._hanging.pop(key, None))
         finally:
             if not future.done():
                 called.cancel()
-                with self._lock:
-                    self._hanging[key] = None if probe else volume
-                future.add_done_callback(lambda _: self._hanging.pop(key, None))
                 self._pool.abandon(future)
             del future  # its exception refers to this frame
         if probe is not None:

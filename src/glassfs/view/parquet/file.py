@@ -11,7 +11,6 @@ import struct
 import threading
 from array import array
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import pairwise
 from weakref import WeakKeyDictionary, finalize
 
@@ -21,6 +20,7 @@ from glassfs.content import Parted, Table
 from glassfs.content.table import is_sized
 from glassfs.errors import Damaged, TooLarge
 from glassfs.lru import LRU
+from glassfs.once import once
 from glassfs.view.contract import Key
 from glassfs.view.parquet.footer import Chunk, Field, footer, group, length
 from glassfs.view.parquet.leaves import leaves_of
@@ -110,7 +110,7 @@ class _Columns:
         names = sum(len(leaf.field.path[0]) for leaf in self._leaves)
         return len(self._leaves) * (LEAF_COST + CHUNK_COST * self._groups) + names * (2 + self._groups)
 
-    @cached_property
+    @once
     def size(self) -> int:
         footer_size = length(self._fields, self._groups)
         size = 2 * len(MAGIC) + 4 + footer_size + sum(leaf.pages.size for leaf in self._leaves)
@@ -148,7 +148,7 @@ class _Columns:
         """The first row of each group, and the end."""
         return [*range(0, self._rows, self._rows_a_group), self._rows]
 
-    @cached_property
+    @once
     def _bounds(self) -> Sequence[int]:
         bounds = array("Q", [0, len(MAGIC)])
         for first, end in pairwise(self._group_rows):
@@ -160,7 +160,7 @@ class _Columns:
         bounds.append(self.size)
         return bounds
 
-    @cached_property
+    @once
     def _tail(self) -> bytes:
         leaves, fields = self._leaves, self._fields
         groups = []
