@@ -1,6 +1,6 @@
 """Work has an owner, a budget and an end.
 
-Whoever takes a request begins a ``Work`` on its own thread: an engine for a request of the kernel, ``TimedCalls`` for a
+The thread that takes a request begins a ``Work``: an engine for a request of the kernel, ``TimedCalls`` for a
 call with a timeout. What may take long calls ``check`` again and again, at each read of a source, each block that is
 made and each batch of rows; what waits for another thread or a server waits ``patiently``. Both raise ``Canceled`` soon
 after the work was canceled. Work that takes too much of what others need pauses at its checks. Formats and views need
@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 
 class Canceled(BaseException):
-    """Nobody waits for the result any more. Not an Exception, so that nothing takes it for damage of a file."""
+    """No caller waits for the result any more. Not an Exception, so that nothing takes it for damage of a file."""
 
 
 class OverBudget(Canceled):
@@ -36,7 +36,7 @@ class OverBudget(Canceled):
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """What a thread does for ``owner``, a user id or -1 for nobody in particular."""
+    """What a thread does for ``owner``, a user id, or -1 if no user asked."""
 
     owner: int = field(default=-1, kw_only=True)
     is_canceled: bool = field(default=False, init=False)

@@ -1,4 +1,4 @@
-"""B2: one user's requests do not stop those of another, and end soon after whoever asked has been killed.
+"""B2: one user's requests do not stop those of another, and end soon after the process that asked was killed.
 
 The attacker's container is nearly all holes. Each list of its images goes through billions of frames of which only the
 first has a picture, and would take minutes.

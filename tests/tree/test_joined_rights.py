@@ -234,7 +234,7 @@ def test_glances_of_local_files_equal_their_entries(tmp_path: Path) -> None:
 
 
 def test_a_file_closed_while_others_are_read_is_left_out(store: Counting, clock: Clock, joins: Joins) -> None:
-    """Between the walk and the end of reading: another file of the same block stays, and nobody waits for ever."""
+    """Between the walk and the end of reading: another file of the same block stays, and no reader waits for ever."""
     snapshot = joins.snapshot()
     clock.now += LATER + 0.1
     store.set_permissions("a/z.take", 0o600)

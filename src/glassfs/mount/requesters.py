@@ -1,6 +1,6 @@
 """Who asked, and whether he still waits: what the system says of the threads that made requests. Linux.
 
-The kernel does not tell a daemon that whoever asked for pages ahead has died, and tells of other requests only that a
+The kernel does not notify a daemon that a process which read ahead has died, and reports of other requests only that a
 signal came, which may be ignored.
 """
 

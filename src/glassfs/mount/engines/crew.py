@@ -12,7 +12,7 @@ Users share threads and processors. Only a few requests of one user compute at a
 several users ask, each gets at most half of the threads, and what one has taken before does not count against another;
 and where the interpreter or the processors do not suffice, all that one user computes together takes no more of them
 than a single request.
-Requests that nobody in particular makes, and those about the mount itself, never wait.
+Requests that the kernel makes itself, and those about the mount itself, never wait.
 """
 
 from __future__ import annotations
@@ -353,7 +353,7 @@ class Crew(Generic[State]):
         yield from self._handed
 
     def _is_free(self, task: Task) -> bool:
-        """Return whether nobody needs to wait for ``task``, nor it for others."""
+        """Return whether ``task`` may begin at any time, and counts for no user."""
         return task.is_own or task.opcode in UNOWNED or self._volume_of(task.volume_ident) == RESERVED
 
     def _fits(self, task: Task) -> bool:

@@ -27,7 +27,7 @@ _CLOSED = (NotFound, NotADirectory, NotAllowed)
 class _Item:
     """A file or folder that must be public, and the numbers of the containers that need it.
 
-    If another file has replaced it, its rows stay if the owner is the same: nobody else can have done that.
+    If another file has replaced it, its rows stay if the owner is the same: no other user can have done that.
     """
 
     __slots__ = ("containers", "needed", "stamp", "uid", "version")
