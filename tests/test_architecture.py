@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from glassfs.tree.preload import LIBRARIES, ROOMS
 from tests.conftest import ROOT
 
 PACKAGE = ROOT / "src" / "glassfs"
@@ -66,12 +67,16 @@ def parsed(path: Path) -> ast.Module:
 
 def imports_of(path: Path) -> Iterator[tuple[int, str]]:
     """Yield line and full name of every import of a file, also in functions and behind TYPE_CHECKING."""
-    for node in ast.walk(parsed(path)):
+    return imports_below(parsed(path))
+
+
+def imports_below(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}:{node.lineno}: imports are absolute in this package"
+            assert node.level == 0, f"line {node.lineno}: imports are absolute in this package"
             for alias in node.names:
                 yield node.lineno, f"{node.module}.{alias.name}"
 
@@ -207,3 +212,18 @@ def test_listing_needs_neither_fuse_nor_numpy(tmp_path: Path) -> None:
     assert not {name for name in modules if name.startswith("glassfs.mount")}
     remote = {name.rpartition(".")[2] for name in modules if name.startswith("glassfs.source.remote.")}
     assert remote <= {"connection", "storage_options", "url"}
+
+
+def test_a_mount_loads_all_that_is_imported_where_it_is_used() -> None:
+    """Imports inside functions of the rooms below mount/, except those of Python and of servers."""
+    found = set()
+    for path in MODULES:
+        room = module_name(path)
+        if not room.startswith(tuple(ROOMS)) or room.startswith("source.remote"):
+            continue
+        for function in ast.walk(parsed(path)):
+            if isinstance(function, ast.FunctionDef):
+                found |= {name for _, name in imports_below(function)}
+    others = {name for name in found if name.partition(".")[0] not in {*sys.stdlib_module_names, "glassfs"}}
+    assert others
+    assert {name for name in others if not name.startswith(LIBRARIES)} == set()

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from glassfs.cli import install
 from glassfs.cli.man import page
 from tests.mount.mounts import glassfs
 
@@ -77,6 +79,21 @@ def test_units_and_manual_are_made_and_removed(sbin: Path, tmp_path: Path) -> No
     assert glassfs(*words, "--remove").returncode == 0
     assert files_below(tmp_path) == set()
     assert not (prefix / "share/doc/glassfs").exists()
+
+
+def test_links_to_enabled_units_are_removed(sbin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    enabled = tmp_path / "systemd"
+    monkeypatch.setattr(install, "ENABLED", enabled)
+    prefix = tmp_path / "usr"
+    words = ["--directory", str(sbin), "--prefix", str(prefix)]
+    assert CliRunner().invoke(install.command, [*words, "--systemd"]).exit_code == 0
+    wanted = enabled / "multi-user.target.wants"
+    wanted.mkdir(parents=True)
+    (wanted / "glassfs@datasets.service").symlink_to(prefix / "lib/systemd/system/glassfs@.service")
+    (wanted / "glassfs@other.service").symlink_to("/elsewhere/glassfs@.service")
+    assert CliRunner().invoke(install.command, [*words, "--remove"]).exit_code == 0
+    assert os.listdir(wanted) == ["glassfs@other.service"]
+    assert not list(sbin.iterdir())
 
 
 @pytest.mark.slow

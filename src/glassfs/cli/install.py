@@ -19,6 +19,8 @@ HELPERS = ("mount.glassfs", "mount.fuse.glassfs")
 UNITS = ("glassfs@.service",)
 EXAMPLES = ("mnt-datasets.mount", "mnt-datasets.automount")
 PROGRAM_IN_UNITS = "/usr/local/bin/glassfs"
+ENABLED = Path("/etc/systemd/system")
+"""Where ``systemctl enable`` links units."""
 MARK = "Written by 'glassfs install', which replaces this file; 'glassfs install --remove' removes it."
 
 
@@ -106,6 +108,11 @@ def _check(paths: list[Path]) -> None:
 
 def _remove(links: list[Path], files: list[Path]) -> None:
     _check(links)
+    # As ``systemctl disable`` does: without the unit they would lead nowhere.
+    for link in ENABLED.glob("*.wants/glassfs@*.service"):
+        if link.is_symlink() and Path(os.readlink(link)) in files:
+            link.unlink()
+            click.echo(f"removed {link}")
     for path in [*links, *files]:
         if os.path.lexists(path) and _is_ours(path):
             path.unlink()

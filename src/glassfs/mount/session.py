@@ -1,9 +1,10 @@
 """Serve one mount: open its sources, answer requests, watch the sources and notify the kernel of changes.
 
-``MountSession`` belongs to the thread that makes it and calls ``run``. Three more threads run beside the engine's:
+``MountSession`` belongs to the thread that makes it and calls ``run``. More threads run beside the engine's:
 ``glassfs-watch`` notifies the kernel and is the only one that does, never under a lock or while a request is answered;
 ``glassfs-poll`` compares what is shown with the stores, which may hang;
-``glassfs-clock`` ends requests that were interrupted.
+``glassfs-clock`` ends requests that were interrupted;
+``glassfs-load``, at the start, loads the code that may be needed later.
 """
 
 from __future__ import annotations
@@ -30,11 +31,14 @@ from glassfs.mount.options import MountOptions
 from glassfs.mount.status import OwnDirectory
 from glassfs.source.remote.url import shown as shown_name
 from glassfs.tree import Audience, ContainerSettings, open_sources, views_named
+from glassfs.tree.preload import preload
 from glassfs.tree.sources.usage import Usage
 
 log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 0.2
+LOAD_SECONDS = 1.0
+"""Time after the start at which code is loaded that may be needed later: the first commands come before."""
 
 
 class MountSession:
@@ -83,6 +87,7 @@ class MountSession:
             threads.start("watch", self._after_start, ready)
             threads.start("clock", self._tick)
             threads.start("poll", self._poll)
+            threads.start("load", self._load)
 
         self._messages = Messages("debug" not in self.options.flags)
         try:
@@ -163,6 +168,10 @@ class MountSession:
                 self.engine.tick()
             except Exception as error:
                 self.failures.errno_of(error)
+
+    def _load(self) -> None:
+        if not self._is_ending.wait(LOAD_SECONDS):
+            preload()
 
     def _poll(self) -> None:
         """Compare what is shown with the stores, on a thread of its own as a store may hang."""

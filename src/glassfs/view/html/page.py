@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64encode
-from functools import cache
 from importlib.resources import files
 
 from glassfs.view.html import escape
@@ -19,6 +18,11 @@ LONGEST_TITLE = 200
 STYLE, COMMON = "page.css", "common.js"
 BESIDE = "'self' file:"
 """Sources of files beside a page, in the syntax of the policy."""
+# Read now: later the package may have been upgraded or removed.
+_PARTS = {
+    file.name: file.read_text(encoding="utf-8") for file in files(__package__ or "").iterdir()
+    if file.name.endswith((".css", ".html", ".js"))
+}
 
 
 def document(title: str, body: str, script: str, facts: object = None) -> bytes:
@@ -67,10 +71,9 @@ def code_of(script: str) -> str:
     return part(COMMON) + part(script)
 
 
-@cache
 def part(name: str) -> str:
     """Return a file of this package that is embedded in pages."""
-    return files(__package__ or "").joinpath(name).read_text(encoding="utf-8")
+    return _PARTS[name]
 
 
 def _digest(text: str) -> str:
