@@ -267,6 +267,8 @@ def test_tables_without_directories_have_no_page() -> None:
 class Joined(Table):
     """A table over a folder."""
 
+    title = "robots </script>"
+
     def path_of(self, record: dict[str, Any]) -> str:
         return f"{record['container']}/{record['position']}"
 
@@ -285,6 +287,7 @@ def test_folder_page_loads_no_data() -> None:
     names = [re.sub("[\ud800-\udfff]", "\ufffd", text) for text in HOSTILE]
     assert rows == [[f"{name}.kdb", number, f"{name}.kdb/{number}"] for number, name in enumerate(names)]
     assert (told["omitted"], told["error"], told["directory"]) == ("3", "</script>", None)
+    assert told["title"] == Joined.title
     found = Page(data)
     assert [tag for tag, _ in found.tags].count("script") == 2
     (policy,) = [found["content"] for tag, found in found.tags if found.get("http-equiv")]

@@ -342,6 +342,7 @@ def test_folder_page_links_into_containers(chromium: Browser, run: Path, tmp_pat
         (place / "poster").write_bytes((run / "episodes/0/poster").read_bytes())
     for number, label in enumerate(("a b%#?.kdb · 0", "javascript:window.hacked=1 · 1", "x.wshard · 2")):
         chromium.open(tmp_path / "index.html")
+        assert text(chromium, "h1") == Joined.title
         assert labels(chromium)[number] == label
         chromium.wait_for("[...document.querySelectorAll('#rows img')].every((image) => image.naturalWidth === 64)")
         assert "left out: 3" in text(chromium, "#notes") and "</script>" in text(chromium, "#notes")

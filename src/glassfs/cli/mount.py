@@ -8,6 +8,7 @@ import shlex
 import click
 from click.shell_completion import CompletionItem
 
+from glassfs.cli import page
 from glassfs.cli.option_completion import complete_path, completed_option
 from glassfs.mount.errors import WrongOption
 from glassfs.mount.options import DESCRIPTIONS, MountOptions
@@ -57,7 +58,10 @@ def command(
     if len(paths) == 1:
         return _mount_at_own(paths[0], parsed, foreground, log_file)
     *sources, mountpoint = paths
-    return mount(sources, mountpoint, parsed, foreground, log_file)
+    status = mount(sources, mountpoint, parsed, foreground, log_file)
+    if status == 0 and not (foreground or "debug" in parsed.flags):
+        page.tell(mountpoint)
+    return status
 
 
 def _mount_at_own(source: str, options: MountOptions, foreground: bool, log_file: str | None) -> int:
@@ -78,4 +82,5 @@ def _mount_at_own(source: str, options: MountOptions, foreground: bool, log_file
         return mount([source], own.name, options, foreground, log_file)
     status = mount([source], own.name, options, foreground, log_file)
     click.echo(f"{where}; to unmount it: glassfs umount {printable(shlex.quote(own.name))}")
+    page.tell(own.name)
     return status

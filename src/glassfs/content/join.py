@@ -218,11 +218,15 @@ class Joined(Table):
     """A table of the episodes in all containers below a folder. ``find`` is called when its contents are first needed.
 
     ``directory_of`` returns, for the path of a container, the path from the folder to the directory that has a
-    directory for each episode, named by its position; None if the container itself is one episode.
+    directory for each episode, named by its position; None if the container itself is one episode. ``title`` is the
+    folder's name if it has one.
     """
 
-    def __init__(self, find: Callable[[], JoinedRows], directory_of: Callable[[str], str | None]) -> None:
+    def __init__(
+        self, find: Callable[[], JoinedRows], directory_of: Callable[[str], str | None], title: str = "",
+    ) -> None:
         self.key = NAME
+        self.title = title
         self.columns = self._columns
         self.records = _JoinedRecords(find)
         self.directory = b""

@@ -1,4 +1,7 @@
-"""Show the mount's own directory: ``.glassfs`` with ``status.json`` and, not listed, ``source`` and ``views``."""
+"""Show the mount's own directory, ``.glassfs``: ``README``, ``status.json`` and, not listed, ``source`` and ``views``.
+
+The last two are not listed because programs that copy a tree with its hidden directories would copy the data again.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,19 @@ from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Access, Origin, inode, not_found
 from glassfs.tree.sources.own import OwnFiles
 
+README = "README"
 STATUS = "status.json"
 SOURCE = "source"
 VIEWS = "views"
+TEXT = b"""\
+This directory belongs to the mount, not to the data.
+
+status.json    version, process, sources, options, use of the cache; only for the owner of the mount
+views/PATH     the same tree with all views: videos as MP4, tables as Parquet, pages for a browser (views/index.html)
+source/PATH    the container files themselves, unchanged
+
+views and source can be opened, but are not listed: whatever copies everything in here would copy the data again.
+"""
 
 
 class OwnDirectory(Directory):
@@ -38,9 +51,11 @@ class OwnDirectory(Directory):
     is_of_mount = True
 
     def listing(self) -> Sequence[Node]:
-        return [self._snapshot()]
+        return [self._readme(), self._snapshot()]
 
     def child(self, name: str) -> Node:
+        if name == README:
+            return self._readme()
         if name == STATUS:
             return self._snapshot()
         if name == SOURCE:
@@ -49,15 +64,25 @@ class OwnDirectory(Directory):
             return self._sources.viewed(VIEWS, inode(VIEWS, self.ino))
         raise not_found(name)
 
+    def _readme(self) -> OwnFile:
+        return OwnFile(README, inode(README, self.ino), self.origin, Memory(TEXT))
+
     def _snapshot(self) -> StatusFile:
         return StatusFile(inode(STATUS, self.ino), self.origin, self._status())
 
 
-class StatusFile(File):
+class OwnFile(File):
+    """A file of the mount itself."""
+
+    __slots__ = ()
+    is_of_mount = True
+
+
+class StatusFile(OwnFile):
     """The status at the time of the look-up. Only the owner of the mount may read it."""
 
     __slots__ = ()
-    is_volatile = is_of_mount = True
+    is_volatile = True
 
     def __init__(self, ino: int, origin: Origin, status: dict[str, Any]) -> None:
         super().__init__(STATUS, ino, origin, Memory(json.dumps(status, indent=2).encode() + b"\n"))

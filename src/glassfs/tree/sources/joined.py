@@ -37,15 +37,16 @@ class Audience(NamedTuple):
 
 
 class Joins:
-    """The snapshots of what is below ``starts``. At most two are kept."""
+    """The snapshots of what is below ``starts``, which are called ``title`` together. At most two are kept."""
 
     def __init__(
         self, containers: Containers, starts: Sequence[Start], audience: Audience = Audience(),  # noqa: B008
-        timeout_seconds: float = TIMEOUT_SECONDS, clock: Callable[[], float] = time.monotonic,
+        timeout_seconds: float = TIMEOUT_SECONDS, clock: Callable[[], float] = time.monotonic, title: str = "",
     ) -> None:
         self.containers = containers
         self.is_shared, self.reader = audience
         self._starts = starts
+        self._title = title
         self._clock = clock
         self.calls = TimedCalls(timeout_seconds)
         self._lock = threading.Lock()
@@ -105,7 +106,7 @@ class Joins:
     def _taken(self) -> Snapshot:
         begun = self._clock()
         walked = FileSnapshot(self._starts, self.calls, self.is_shared, clock=self._clock)
-        found = Snapshot(self.containers, walked, self.is_shared, self.calls, self._clock)
+        found = Snapshot(self.containers, walked, self.is_shared, self.calls, self._clock, self._title)
         self.calls.close()
         ended = self._clock()
         with self._lock:

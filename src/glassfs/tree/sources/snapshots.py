@@ -74,12 +74,12 @@ class Snapshot:
     """The containers below a root at one moment. ``identity`` tells it from all other snapshots.
 
     If ``is_shared``, the table has only rows that every user can reach and read. ``state`` is equal for snapshots of
-    the same files.
+    the same files. ``title`` is the table's.
     """
 
     def __init__(
         self, containers: Containers, walked: FileSnapshot, is_shared: bool, calls: TimedCalls,
-        clock: Callable[[], float],
+        clock: Callable[[], float], title: str = "",
     ) -> None:
         self._containers = containers
         self._calls = calls
@@ -109,7 +109,7 @@ class Snapshot:
         words += [f"{fault.path}\0{fault.error}" for fault in walked.faults]
         self.state = _hashed(words)
         self.identity = f"joined:{next(_numbers)}"
-        self.table = Joined(self.found, self._directories.get)
+        self.table = Joined(self.found, self._directories.get, title)
 
     def found(self) -> JoinedRows:
         """Return its rows. The first caller reads the containers."""
@@ -194,7 +194,7 @@ class Snapshot:
         left._lock, left._shown, left._lease = threading.Lock(), {}, Lease(())
         left.identity = f"joined:{next(_numbers)}"
         left.state = _hashed([self.state, *map(str, sorted(lost))])
-        left.table = Joined(left.found, left._directories.get)
+        left.table = Joined(left.found, left._directories.get, self.table.title)
         left._found = left._without(lost, found)
         return left
 

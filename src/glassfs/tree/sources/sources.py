@@ -58,7 +58,8 @@ class Sources:
             Start("" if self._is_single else name, location, self._is_single)
             for name, location in self.locations.items()
         ]
-        self.joins = Joins(self.containers, starts, audience)
+        title = next(iter(self.locations)) if self._is_single else ""
+        self.joins = Joins(self.containers, starts, audience, title=title)
         self.has_folder = False
         try:
             for name in self.locations:

@@ -13,6 +13,9 @@
     made("li", at("notes").firstElementChild, "", text);
     at("notes").hidden = false;
   };
+  const head = (name) => {
+    if (name) document.title = at("title").textContent = name;
+  };
   const asText = (value) => {
     if (value === null || value === undefined) return "";
     if (Array.isArray(value)) return value.map(asText).join(", ");
@@ -75,6 +78,7 @@
         const [total, here] = [facts.total, rows.length].map((count) => count.toLocaleString("en"));
         note(`There are ${total} episodes, too many for a page: the first ${here} are here.`);
       }
+      head(facts.title);
       if (facts.omitted) note(`Containers that not every user may read are left out: ${facts.omitted}.`);
       if (facts.error) note(`Some containers could not be read: ${facts.error}`);
       at("outcome").hidden = !names.includes("success");
@@ -230,10 +234,11 @@
     event.preventDefault();
   });
 
-  const folder = location.pathname.split("/").at(-2) ?? "";
+  const folders = location.pathname.split("/").slice(0, -1);
+  // In a mount's own directory, the page is about what was mounted.
+  if (folders.at(-2) === ".glassfs") folders.splice(-2);
   try {
-    const name = decodeURIComponent(folder);
-    if (name) document.title = at("title").textContent = name;
+    head(decodeURIComponent(folders.at(-1) ?? ""));
   } catch {
     // A name that is not UTF-8 cannot be shown.
   }

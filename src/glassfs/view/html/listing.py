@@ -28,7 +28,9 @@ LONGEST_PLACE = 8192
 
 @runtime_checkable
 class OfManyContainers(Protocol):
-    """A table of episodes in several containers."""
+    """A table of episodes in several containers. ``title`` is the name of the folder, or empty."""
+
+    title: str
 
     def path_of(self, record: dict[str, Any]) -> str:
         """Return the path of a row's episode from the folder: components as trees show them, joined by slashes."""
@@ -127,4 +129,6 @@ class _Rows:
             "error": escape.brief(known.get("error"), LONGEST_TEXT),
             "directory": escape.address((self._table.directory,)) if self._table.directory else None,
         }
+        if isinstance(self._table, OfManyContainers):
+            facts["title"] = escape.brief(self._table.title, page.LONGEST_TITLE)
         return b'null], "facts": %b}' % escape.script(facts)

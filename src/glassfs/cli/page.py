@@ -1,0 +1,31 @@
+"""Tell a user at a terminal where the page with the episodes of a new mount is."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from glassfs import threads
+from glassfs.terminal import printable
+
+PAGE = ".glassfs/views/index.html"
+PATIENCE_SECONDS = 1.0
+"""For a folder, the mount reads all containers before it knows whether there are episodes."""
+
+
+def tell(mountpoint: str) -> None:
+    """Print the path of the page, unless there is none. Does nothing if stdout is not a terminal."""
+    if not sys.stdout.isatty():
+        return
+    path = os.path.join(mountpoint, PAGE)
+    has_page = True
+
+    def look() -> None:
+        nonlocal has_page
+        has_page = os.path.exists(path)
+
+    threads.start("page", look).join(PATIENCE_SECONDS)
+    if has_page:
+        click.echo(f"episodes in a browser: {printable(path)}")
