@@ -14,8 +14,6 @@ from tests.mount.gallery import Gallery, check
 from tests.mount.test_views import files_below
 from tests.waiting import wait_until
 
-LOADED = "all code is loaded"
-
 
 def test_every_file_is_readable_after_the_package_is_removed(
     mounted: Mounted, gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
@@ -27,7 +25,7 @@ def test_every_file_is_readable_after_the_package_is_removed(
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
     with mounted(gallery.folder, options=["views=all"]) as mount:
         assert mount.status()["version"] == "copy"
-        wait_until(lambda: any(LOADED in line for line in mount.log_lines()))
+        wait_until(lambda: mount.status()["all_code_loaded"])
         shutil.rmtree(package)
         for path, expected in gallery.files.items():
             check(path, expected, (mount.path / path).read_bytes())

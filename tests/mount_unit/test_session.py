@@ -39,6 +39,7 @@ def session_over(sources: object, operations: object, is_ending: threading.Event
     session = MountSession.__new__(MountSession)
     fields: dict[str, Any] = {
         "sources": sources, "operations": operations, "engine": engine, "failures": Failures(), "shown_sources": ["x"],
+        "mountpoint": "/mnt",
         "cache": SimpleNamespace(misses=0, drops=0), "_memory": SimpleNamespace(tick=lambda misses: None),
         "_is_ending": is_ending, "_wake": threading.Event(), "_changed": set(),
     }

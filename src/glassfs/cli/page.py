@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from glassfs import threads
+from glassfs.mount import probe
 from glassfs.terminal import printable
 
 PAGE = ".glassfs/views/index.html"
@@ -20,12 +20,6 @@ def tell(mountpoint: str) -> None:
     if not sys.stdout.isatty():
         return
     path = os.path.join(mountpoint, PAGE)
-    has_page = True
-
-    def look() -> None:
-        nonlocal has_page
-        has_page = os.path.exists(path)
-
-    threads.start("page", look).join(PATIENCE_SECONDS)
-    if has_page:
+    (answer,) = probe.ask([lambda: str(os.path.exists(path)).encode()], PATIENCE_SECONDS)
+    if answer != b"False":
         click.echo(f"episodes in a browser: {printable(path)}")

@@ -73,7 +73,7 @@ def _become_daemon(pipe: int, sources: Sequence[str], mountpoint: str, options: 
         paths = [absolute(source) for source in sources]
         target = os.path.abspath(mountpoint)
         os.chdir("/")
-        MountSession(paths, target, options, sources).run(_readiness(pipe))
+        MountSession(paths, target, options).run(_readiness(pipe))
         status = 0
     except GlassfsError as error:
         _report(pipe, str(error))

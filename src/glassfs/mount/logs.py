@@ -1,5 +1,8 @@
 """Configure the log: where it goes and how a line looks.
 
+A warning or error is logged once in ten minutes, whichever part of glassfs reports it: what a listing warns of is the
+reason why a read fails a moment later.
+
 A record is one line of printable text, even if it contains names from untrusted containers. A traceback follows on
 indented lines, so that none of them can pass for a record. Handlers never raise: a line that cannot be written is lost.
 """
@@ -12,15 +15,36 @@ import sys
 from types import TracebackType
 
 from glassfs.arguments import harmless
+from glassfs.lru import LRU
 from glassfs.mount import service
 from glassfs.terminal import printable
 
 SYSLOG = "/dev/log"
+ONCE_IN_SECONDS = 600.0
+MOST_REMEMBERED = 1000
 _INDENT = "    "
 _LEVELS = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 _ErrorInfo = (
     tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 )
+
+
+class Once(logging.Filter):
+    """Passes a warning or error unless one with the same text was logged a short while ago."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._logged: LRU[str, float] = LRU(MOST_REMEMBERED)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING:
+            return True
+        text = record.getMessage()
+        before = self._logged.peek(text)
+        if before is not None and record.created - before < ONCE_IN_SECONDS:
+            return False
+        self._logged.put(text, record.created)
+        return True
 
 
 class LineFormatter(logging.Formatter):
@@ -60,6 +84,7 @@ def configure(log_file: str | None, is_daemon: bool) -> None:
         if service.is_journal(2):
             formatter = JournalFormatter()
     handler.setFormatter(formatter)
+    handler.addFilter(Once())
     logging.raiseExceptions = False  # else logging reports its own errors, such as a full disk, to stderr
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
 

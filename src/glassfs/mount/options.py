@@ -48,6 +48,7 @@ DESCRIPTIONS = {
     "read_ahead=SIZE": f"how far the kernel reads ahead ({READ_AHEAD_KIB}K); only root may set it",
     "nonempty": "allow a mount point that is not empty",
     "views=NAME+NAME…": "derived views to show beside the files, such as mp4+parquet, or all",
+    "metrics=FILE": "write counters for monitoring to this file, every ten seconds",
     "catalogue=no": "do not cache on disk what tables over folders have found",
     "auto_unmount": "unmount when the daemon dies, even by kill -9 (with some fusermount3 for root only)",
     "debug": "print every request; implies -f",
@@ -76,6 +77,7 @@ class MountOptions:
     read_ahead: int = READ_AHEAD_KIB << 10
     views: str = ""
     catalogue: bool = True
+    metrics: str | None = None
     remote: Connection = Connection()  # noqa: RUF009 - it is frozen
     flags: set[str] = field(default_factory=set)
     own_mountpoint: OwnMountPoint | None = None
@@ -117,6 +119,10 @@ class MountOptions:
             if not os.path.isdir(value):
                 raise WrongOption(f"option spool: {value} is not a directory")
             self.spool = os.path.abspath(value)
+        elif name == "metrics":
+            if not os.path.isdir(os.path.dirname(os.path.abspath(value))) or os.path.isdir(value):
+                raise WrongOption(f"option metrics: {value!r} is not a file in a folder that exists")
+            self.metrics = os.path.abspath(value)
         elif name == "views":
             try:
                 views_named(value)
@@ -157,6 +163,7 @@ class MountOptions:
             "umask": None if self.umask is None else f"{self.umask:03o}",
             "cache_size": self.cache_size, "spool": self.spool, "max_open": self.max_open,
             "read_ahead": self.read_ahead, "views": self.views, "catalogue": self.catalogue,
+            "metrics": self.metrics,
             "own_mountpoint": self.own_mountpoint is not None,
         } | remote.public_options(self.remote)
 

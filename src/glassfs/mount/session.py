@@ -4,7 +4,8 @@
 ``glassfs-watch`` notifies the kernel and is the only one that does, never under a lock or while a request is answered;
 ``glassfs-poll`` compares what is shown with the stores, which may hang;
 ``glassfs-clock`` ends requests that were interrupted;
-``glassfs-load``, at the start, loads the code that may be needed later.
+``glassfs-load``, at the start, loads the code that may be needed later;
+``glassfs-metrics`` writes counters to a file, if asked to.
 """
 
 from __future__ import annotations
@@ -26,9 +27,12 @@ from glassfs.mount import allocator, privileges, system
 from glassfs.mount.engines import MountPoint, load
 from glassfs.mount.errors import Failures, MountError
 from glassfs.mount.messages import Messages
+from glassfs.mount.metrics import SECONDS as METRICS_SECONDS
+from glassfs.mount.metrics import Metrics
 from glassfs.mount.operations import SHORT_SECONDS, Operations, Stale
 from glassfs.mount.options import MountOptions
 from glassfs.mount.status import OwnDirectory
+from glassfs.source.remote.url import absolute
 from glassfs.source.remote.url import shown as shown_name
 from glassfs.tree import Audience, ContainerSettings, open_sources, views_named
 from glassfs.tree.preload import preload
@@ -37,6 +41,8 @@ from glassfs.tree.sources.usage import Usage
 log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 0.2
+END_SECONDS = 1.0
+"""How long the end waits for the removal of the metrics."""
 LOAD_SECONDS = 1.0
 """Time after the start at which code is loaded that may be needed later: the first commands come before."""
 
@@ -45,11 +51,12 @@ class MountSession:
     """Serves one mount, from opening its sources to the end of the daemon."""
 
     def __init__(
-        self, sources: Sequence[str], mountpoint: str, options: MountOptions, shown: Sequence[str] | None = None,
+        self, sources: Sequence[str], mountpoint: str, options: MountOptions,
     ) -> None:
         self.failures = Failures()
         self.engine = load(self.failures, "debug" in options.flags)
-        self.shown_sources = [shown_name(source) for source in shown or sources]
+        sources = [absolute(source) for source in sources]
+        self.shown_sources = [shown_name(source) for source in sources]
         self.mountpoint = system.real_path(mountpoint)
         self.options = options
         self.started = time.time()
@@ -74,6 +81,8 @@ class MountSession:
         if not self.engine.can_invalidate:
             self.operations.longest = SHORT_SECONDS
         self._memory = allocator.Memory()
+        self._is_loaded = False
+        self._measuring: threading.Thread | None = None
         self._changed: set[str] = set()
         """Paths that changed according to ``_poll``, before the kernel is notified; replaced as a whole."""
 
@@ -88,6 +97,8 @@ class MountSession:
             threads.start("clock", self._tick)
             threads.start("poll", self._poll)
             threads.start("load", self._load)
+            if self.options.metrics is not None:
+                self._measuring = threads.start("metrics", self._measure, self.options.metrics)
 
         self._messages = Messages("debug" not in self.options.flags)
         try:
@@ -99,7 +110,10 @@ class MountSession:
             self._wake.set()
             self.sources.finish()
             self.failures.log_counts()
+            if self._measuring is not None:
+                self._measuring.join(END_SECONDS)
             self._messages.restore()
+        log.info("%s is no longer mounted at %s", ", ".join(self.shown_sources), self.mountpoint)
 
     def _fuse_options(self) -> dict[str, str | bool]:
         name = self.shown_sources[0] if len(self.shown_sources) == 1 else f"{len(self.shown_sources)} sources"
@@ -152,7 +166,7 @@ class MountSession:
         changed = changed.union(self.sources.heard())
         if changed:
             for path in changed:
-                log.info("%s has changed", path or self.shown_sources[0])
+                log.info("%s has changed", f"{self.mountpoint}{path}")
             stale.append(self.operations.stale(changed))
             # Once more later: a request in progress may bring the old attributes back.
             again.append((now + WATCH_SECONDS, changed, stale[-1]))
@@ -172,6 +186,15 @@ class MountSession:
     def _load(self) -> None:
         if not self._is_ending.wait(LOAD_SECONDS):
             preload()
+            self._is_loaded = True
+
+    def _measure(self, path: str) -> None:
+        metrics = Metrics(path, self.status)
+        while True:
+            metrics.write()
+            if self._is_ending.wait(METRICS_SECONDS):
+                break
+        metrics.remove()
 
     def _poll(self) -> None:
         """Compare what is shown with the stores, on a thread of its own as a store may hang."""
@@ -194,6 +217,7 @@ class MountSession:
             "mountpoint": self.mountpoint,
             "sources": [str(place.store.shown(place.path)) for place in self.sources.locations.values()],
             "options": self.options.shown(),
+            "all_code_loaded": self._is_loaded,
             "libfuse": ".".join(map(str, self.engine.version)),
             "uptime_seconds": round(time.time() - self.started, 1),
             "open_containers": [opened.container.sources[0].name for opened in self.sources.containers.all_open()],

@@ -4,7 +4,6 @@ fail or give modules of another version.
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from collections.abc import Iterator
@@ -14,8 +13,6 @@ from pkgutil import iter_modules
 
 from glassfs.formats import registry
 from glassfs.view import available
-
-log = logging.getLogger(__name__)
 
 ROOMS = ("cache", "codec", "content", "formats", "persistent", "source", "tree", "view")
 REMOTE = "glassfs.source.remote"
@@ -37,7 +34,6 @@ def preload() -> None:
             _import(module)
     registry.installed()
     available()
-    log.info("all code is loaded: upgrading or removing glassfs does not affect this mount")
 
 
 def _modules_in(package: str) -> Iterator[str]:
