@@ -1,15 +1,17 @@
-"""The engine for libfuse 3 without a kernel: requests that are interrupted or counted."""
+"""The engine for libfuse 3 without a kernel: requests that are interrupted, counted, or of subordinate users."""
 
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from glassfs.mount.engines import libfuse3
+from glassfs.mount.engines import libfuse3, wire
+from glassfs.mount.engines.crew import Worker
 from glassfs.mount.engines.libfuse3 import Libfuse3
 from glassfs.mount.engines.wire import Opcode
 from glassfs.mount.errors import Failures
@@ -98,3 +100,19 @@ def test_counts_of_ended_threads_stay() -> None:
     states.clear()
     assert engine.requests() == {"READ": 6}
     assert len(engine._counts) == 1
+
+
+def test_subordinate_ids_are_of_the_user_who_was_given_them() -> None:
+    engine = Libfuse3(cast(Any, SimpleNamespace(fuse_version=lambda: 314)), Failures())
+    engine._users._set([b"1000:100000:65536"])
+    engine._descriptor, writable = os.pipe()
+    worker = Worker(engine._thread_state())
+    owners = []
+    for uid in (0, 1000, 99_999, 100_000, 165_535, 165_536):
+        os.write(writable, wire.IN_HEADER.pack(wire.IN_HEADER.size, Opcode.GETATTR, 2, 1, uid, uid, 1, 0))
+        task = engine._take(worker)
+        assert task is not None
+        owners.append(task.owner)
+    assert owners == [0, 1000, 99_999, 1000, 1000, 165_536]
+    os.close(writable)
+    os.close(engine._descriptor)

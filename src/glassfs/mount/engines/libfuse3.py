@@ -37,6 +37,7 @@ from glassfs.mount.guard import guarded
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import Operations, Stale
 from glassfs.mount.requesters import Requesters
+from glassfs.mount.users import Users
 from glassfs.names import RESERVED
 
 log = logging.getLogger(__name__)
@@ -109,6 +110,7 @@ class Libfuse3(Engine):
         self._interrupted: deque[tuple[float, int]] = deque()
         """Deadlines and numbers of requests that were interrupted, in the order of deadlines."""
         self._requesters = Requesters()
+        self._users = Users()
         self._switch_seconds = sys.getswitchinterval()
 
     def serve(self, operations: Operations, mountpoint: MountPoint, started: Callable[[], None]) -> None:
@@ -149,6 +151,7 @@ class Libfuse3(Engine):
         return [task for task in self._crew.tasks() if task.answered_at is None]
 
     def tick(self) -> None:
+        self._users.refresh()
         self._stop()
         self._crew.tick()
         seconds = CROWDED_SWITCH_SECONDS if self._crew.computing > CROWD else self._switch_seconds
@@ -280,7 +283,7 @@ class Libfuse3(Engine):
                 worker.state.payload.counts[opcode] += 1
                 self._answers.fail(unique, errno.ENOSYS)
                 continue
-            task = Task(opcode, unique, ident, message, thread=thread, owner=uid)
+            task = Task(opcode, unique, ident, message, thread=thread, owner=self._users.owner(uid))
             if opcode == Opcode.READ:
                 task.size = wire.READ_IN.unpack_from(message, _REQUEST)[2]
             elif opcode == Opcode.LOOKUP and ident == ROOT:
