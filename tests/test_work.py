@@ -13,6 +13,8 @@ import pytest
 
 from glassfs import work
 from glassfs.cache import BlockCache
+from glassfs.cache import cores as cores_module
+from glassfs.cache.cores import CoreLimiter
 from glassfs.content import Rendered
 from glassfs.keyed_lock import KeyedLock
 from glassfs.source.local import LocalStore
@@ -136,18 +138,119 @@ def test_waits_of_limited_time(mine: Work | None) -> None:
 
 
 def test_slow_work_pauses_as_a_multiple_of_what_it_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    times, paused = iter((10.0, 10.01, 99.0)), list[float]()
-    monkeypatch.setattr(work, "time", SimpleNamespace(thread_time=lambda: next(times), sleep=paused.append))
+    times, paused = iter((10.0, 10.0001, 10.01, 10.01, 99.0, 99.0)), list[float]()
+    fake = SimpleNamespace(thread_time=lambda: next(times), monotonic=lambda: sum(paused))
+    monkeypatch.setattr(work, "time", fake)
+    pause = SimpleNamespace(wait=paused.append, clear=lambda: None)
+    monkeypatch.setattr(work, "threading", SimpleNamespace(Event=lambda: pause))
+    monkeypatch.setattr(work, "_pauses", SimpleNamespace(add=lambda _: None, discard=lambda _: None))
     mine = Work()
     work.begin(mine)
     try:
         work.check()
         mine.slowdown = 3.0
-        for _ in range(3):
+        for _ in range(4):
             work.check()
     finally:
         work.begin(None)
     assert paused == [pytest.approx(0.03), work.CHECK_SECONDS]
+
+
+class Shared:
+    """Things that one work holds while it does something, and for which others wait then."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.keys = KeyedLock()
+        self.cache = BlockCache(1 << 20)
+        self.cores = CoreLimiter(1)
+        self.pieces = Pieces()
+        for _ in range(16):
+            self.pieces.gate.release()
+
+    def hold(self, kind: str, do: Callable[[], None]) -> None:
+        def make() -> bytes:
+            do()
+            return b"made"
+
+        if kind == "block":
+            Rendered(self.cache, "block", make, 4, cost=1 << 19).read(0, 4)
+        elif kind == "spool":
+            self.cache.read_into(self.pieces, memoryview(bytearray(1)), 0)
+        else:
+            contexts = {
+                "lock": lambda: work.holding(self.lock), "key": lambda: self.keys.hold("key"),
+                "memory": lambda: self.cache.reserved(1 << 20), "core": self.cores.hold,
+            }
+            with contexts[kind]():
+                do()
+
+
+@pytest.fixture
+def endless_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses that last until something ends them."""
+    monkeypatch.setattr(work, "CHECK_SECONDS", 2 * SECONDS)
+    monkeypatch.setattr(cores_module, "LONGEST_WAIT_SECONDS", 2 * SECONDS)
+
+
+def slow(do: Callable[[], None]) -> Doing:
+    """Do something as work that is slowed, and return when it pauses."""
+    def slowed() -> None:
+        mine = work.current()
+        assert mine is not None
+        mine.slowdown, mine.computed = 1e9, 0.0
+        do()
+
+    doing = Doing(slowed)
+    wait_until(lambda: doing.work.holds and work._pauses)
+    return doing
+
+
+@pytest.mark.usefixtures("endless_pauses")
+@pytest.mark.parametrize("kind", ["lock", "key", "memory", "core", "block", "spool"])
+def test_pauses_end_when_others_wait(kind: str) -> None:
+    shared = Shared()
+    holder = slow(lambda: shared.hold(kind, work.check))
+    other = Doing(lambda: shared.hold(kind, lambda: None))
+    other.result.result(SECONDS)
+    holder.result.result(SECONDS)
+    assert not holder.work.holds
+    assert not {holder.work, other.work} & work._waiting
+
+
+@pytest.mark.usefixtures("endless_pauses")
+def test_pauses_end_when_others_wait_by_way_of_a_third() -> None:
+    shared, between = Shared(), Work()
+
+    def hold_both() -> None:
+        between.slowdown = 1e9
+        with shared.keys.hold("key"), work.holding(shared.lock):
+            pass
+
+    holder = slow(lambda: shared.hold("lock", work.check))
+    second = Doing(lambda: work.done_for(between, hold_both))
+    wait_until(lambda: between.is_waiting)
+    Doing(lambda: shared.hold("key", lambda: None)).result.result(SECONDS)
+    holder.result.result(SECONDS)
+    second.result.result(SECONDS)
+
+
+def test_slowdown_is_the_least_of_those_that_wait() -> None:
+    """Also where works wait for each other, as they may for memory."""
+    ring = [Work() for _ in range(3)]
+    for number, one in enumerate(ring):
+        one.slowdown = 10.0 - number
+        one.holds.append(str(number))
+        one.awaits = str((number + 1) % 3)
+    outside = Work()
+    outside.awaits = "another"
+    work._waiting.update(ring, [outside])
+    try:
+        assert [work._slowdown(one) for one in ring] == [8.0] * 3
+        outside.awaits = "1"
+        assert [work._slowdown(one) for one in ring] == [0.0] * 3
+    finally:
+        work._waiting.difference_update(ring, [outside])
 
 
 def test_reads_check(tmp_path: Path) -> None:
@@ -163,58 +266,48 @@ def test_reads_check(tmp_path: Path) -> None:
     source.close()
 
 
-def test_another_reader_makes_the_block_of_a_stopped_one() -> None:
-    cache = BlockCache(1 << 20)
-    begun, gate = threading.Event(), threading.Event()
-    makers: list[Work | None] = []
+class TwoReaders:
+    """Two readers of one block: the first makes it and waits for the ``gate``, the second waits for the first."""
 
-    def make() -> bytes:
-        makers.append(work.current())
-        if len(makers) == 1:
-            begun.set()
-            wait_for(gate)
-            work.check()
+    def __init__(self) -> None:
+        self.cache = BlockCache(1 << 20)
+        self.makers: list[Work | None] = []
+        self.gate = threading.Event()
+        self.first = Doing(self._read)
+        wait_until(lambda: bool(self.makers))
+        self.second = Doing(self._read)
+        wait_until(lambda: self.second.work.is_waiting)
+
+    def _read(self) -> bytes:
+        return Rendered(self.cache, "block", self._make, 4, cost=1 << 20).read(0, 4)
+
+    def _make(self) -> bytes:
+        self.makers.append(work.current())
+        wait_for(self.gate)
+        work.check()
         return b"made"
 
-    def read() -> bytes:
-        return Rendered(cache, "block", make, 4, cost=1 << 20).read(0, 4)
 
-    first = Doing(read)
-    wait_for(begun)
-    second = Doing(read)
-    wait_until(lambda: second.work.is_waiting)
-    first.work.cancel()
-    gate.set()
-    assert isinstance(first.result.exception(SECONDS), Canceled)
-    assert second.result.result(SECONDS) == b"made"
-    assert makers == [first.work, second.work]
-    assert cache.memory.queued == 0
-    cache.clear()
-    assert cache.used == 0
+def test_another_reader_makes_the_block_of_a_stopped_one() -> None:
+    readers = TwoReaders()
+    readers.first.work.cancel()
+    readers.gate.set()
+    assert isinstance(readers.first.result.exception(SECONDS), Canceled)
+    assert readers.second.result.result(SECONDS) == b"made"
+    assert readers.makers == [readers.first.work, readers.second.work]
+    assert readers.cache.memory.queued == 0
+    readers.cache.clear()
+    assert readers.cache.used == 0
 
 
 def test_waiting_readers_leave_the_maker_alone() -> None:
-    cache = BlockCache(1 << 20)
-    begun, gate = threading.Event(), threading.Event()
-
-    def make() -> bytes:
-        begun.set()
-        wait_for(gate)
-        return b"made"
-
-    def read() -> bytes:
-        return Rendered(cache, "block", make, 4, cost=1 << 20).read(0, 4)
-
-    first = Doing(read)
-    wait_for(begun)
-    second = Doing(read)
-    wait_until(lambda: second.work.is_waiting)
-    assert second.is_stopped()
-    gate.set()
-    assert first.result.result(SECONDS) == b"made"
-    wait_until(lambda: cache.used == 4)
-    cache.clear()
-    assert cache.used == 0
+    readers = TwoReaders()
+    assert readers.second.is_stopped()
+    readers.gate.set()
+    assert readers.first.result.result(SECONDS) == b"made"
+    wait_until(lambda: readers.cache.used == 4)
+    readers.cache.clear()
+    assert readers.cache.used == 0
 
 
 def test_readers_in_the_queue_for_memory_are_stopped() -> None:

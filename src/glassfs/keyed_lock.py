@@ -29,11 +29,8 @@ class KeyedLock:
             users = self._users.setdefault(key, _Users())
             users.count += 1
         try:
-            work.acquire(users.lock)
-            try:
+            with work.holding(users.lock):
                 yield
-            finally:
-                users.lock.release()
         finally:
             with self._lock:
                 users.count -= 1

@@ -3,8 +3,11 @@
 The thread that takes a request begins a ``Work``: an engine for a request of the kernel, ``TimedCalls`` for a
 call with a timeout. What may take long calls ``check`` again and again, at each read of a source, each block that is
 made and each batch of rows; what waits for another thread or a server waits ``patiently``. Both raise ``Canceled`` soon
-after the work was canceled. Work that takes too much of what others need pauses at its checks. Formats and views need
-not know of this: they read through sources and caches that check.
+after the work was canceled. Formats and views need not know of this: they read through sources and caches that check.
+
+Work that takes too much of what others need pauses at its checks. Others may wait for what it holds meanwhile, such as
+a lock, memory or a block that it makes: so the work says what it holds (``sharing``), those that wait say for what
+(``awaiting``), and while they wait it pauses no more than they would.
 
 A thread without a work is never stopped here: Python raises KeyboardInterrupt where the library is used. Every function
 may be called from any thread; all but ``Work.cancel`` concern the calling one.
@@ -21,7 +24,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 CHECK_SECONDS = 0.2
-"""A thread that waits looks so often whether its work was canceled."""
+"""A thread that waits looks so often whether its work was canceled. No pause is longer."""
+LEAST_PAUSE_SECONDS = 0.001
+"""Shorter pauses are added up, as beginning one takes time, too."""
 
 Result = TypeVar("Result")
 
@@ -40,6 +45,10 @@ class Work:
 
     owner: int = field(default=-1, kw_only=True)
     is_canceled: bool = field(default=False, init=False)
+    holds: list[object] = field(default_factory=list, init=False)
+    """What others may wait for until this work goes on."""
+    awaits: object = field(default=None, init=False)
+    """What its thread waits for."""
     is_waiting: bool = field(default=False, init=False)
     """Whether its thread waits for another one, and so takes no processor time."""
     steps: int = field(default=0, init=False)
@@ -88,6 +97,10 @@ class Lock(Protocol):
 
 
 _thread = _Thread()
+_waiting: set[Work] = set()
+"""All work that waits for something."""
+_pauses: set[threading.Event] = set()
+"""Those of the pauses of now. Set when another work begins to wait."""
 
 
 def current() -> Work | None:
@@ -114,18 +127,57 @@ def check(size: int = 0) -> None:
     work = _thread.work
     if work is not None:
         work.steps += 1
-        if work.is_canceled and not work.is_shielded:
-            raise Canceled
+        if work.is_canceled:
+            _stop(work)
         if work.budget is not None:
             work.budget.spend(size, work.is_shielded)
         if work.slowdown and not work.is_shielded:
             _pause(work)
 
 
+def _stop(work: Work) -> None:
+    """Raise Canceled for canceled work, unless it is shielded."""
+    if not work.is_shielded:
+        raise Canceled
+
+
 def _pause(work: Work) -> None:
-    before, work.computed = work.computed, time.thread_time()
-    if before is not None:
-        time.sleep(min(CHECK_SECONDS, work.slowdown * (work.computed - before)))
+    """Pause for as long as the work should since it paused last, or until another one waits that should pause less."""
+    computed = time.thread_time()
+    if work.computed is None:
+        work.computed = computed
+        return
+    slowdown = _slowdown(work)
+    seconds = min(CHECK_SECONDS, slowdown * (computed - work.computed))
+    if seconds < LEAST_PAUSE_SECONDS:
+        return
+    until = time.monotonic() + seconds
+    is_awaited = threading.Event()
+    _pauses.add(is_awaited)
+    try:
+        while (left := until - time.monotonic()) > 0:
+            is_awaited.clear()  # before the next look, or one that begins to wait now would be missed
+            if _slowdown(work) < slowdown:
+                break
+            is_awaited.wait(left)
+    finally:
+        _pauses.discard(is_awaited)
+    work.computed = time.thread_time()
+
+
+def _slowdown(work: Work) -> float:
+    """Return the slowdown of a work, or the least of those that wait for it, also by way of others."""
+    waiting = tuple(_waiting)
+    if not any(other.slowdown < work.slowdown for other in waiting):
+        return work.slowdown
+    waiting_for: dict[object, list[Work]] = {}
+    for other in waiting:
+        waiting_for.setdefault(other.awaits, []).append(other)
+    found = [work]
+    for one in found:
+        for thing in tuple(one.holds):
+            found += [other for other in waiting_for.pop(thing, ()) if other is not work]
+    return min(one.slowdown for one in found)
 
 
 def limited(size: int, seconds: float, do: Callable[[], Result]) -> Result:
@@ -158,45 +210,71 @@ def shielded() -> Iterator[None]:
         work.is_shielded = False
 
 
-def patiently(wait_for: Callable[[float], bool], seconds: float = threading.TIMEOUT_MAX) -> bool:
-    """Wait up to ``seconds`` until ``wait_for``, which waits for so many, returns True; return whether it did.
-
-    Raises Canceled.
-    """
+@contextmanager
+def sharing(*things: object) -> Iterator[None]:
+    """Note that others may wait for these things until this thread goes on."""
     work = _thread.work
     if work is None:
-        return wait_for(seconds)
-    until = time.monotonic() + seconds
-    was_waiting, work.is_waiting = work.is_waiting, True
+        yield
+        return
+    work.holds.extend(things)
     try:
+        yield
+    finally:
+        for thing in things:
+            work.holds.remove(thing)
+
+
+@contextmanager
+def awaiting(thing: object) -> Iterator[None]:
+    """Note that this thread waits for that, so that work which holds it does not pause for others."""
+    work = _thread.work or Work()
+    before, work.awaits, work.is_waiting = (work.awaits, work.is_waiting), thing, True
+    _waiting.add(work)
+    for pause in tuple(_pauses):
+        pause.set()
+    try:
+        yield
+    finally:
+        work.awaits, work.is_waiting = before
+        if not work.is_waiting:
+            _waiting.discard(work)
+
+
+def patiently(
+    wait_for: Callable[[float], bool], seconds: float = threading.TIMEOUT_MAX, thing: object = None,
+) -> bool:
+    """Wait up to ``seconds`` until ``wait_for``, which waits for so many, returns True; return whether it did.
+
+    ``thing`` is what others hold meanwhile, if they do (``sharing``). Raises Canceled.
+    """
+    with awaiting(thing):
+        work = _thread.work
+        if work is None:
+            return wait_for(seconds)
+        until = time.monotonic() + seconds
         while True:
-            if work.is_canceled and not work.is_shielded:  # not ``check``: a pause would delay who waits for this one
-                raise Canceled
+            if work.is_canceled:  # not ``check``: a pause would delay those that wait for this one
+                _stop(work)
             left = until - time.monotonic()
             if wait_for(max(0.0, min(CHECK_SECONDS, left))):
                 return True
             if left <= CHECK_SECONDS:
                 return False
-    finally:
-        work.is_waiting = was_waiting
 
 
 def is_done(future: Future[Any], seconds: float = threading.TIMEOUT_MAX) -> bool:
     """Wait up to ``seconds`` for a future; return whether it is done. Raises Canceled."""
-    return future.done() or patiently(lambda left: bool(wait((future,), left).done), seconds)
-
-
-def acquire(lock: Lock) -> None:
-    """Acquire a lock that others may hold for long. Raises Canceled."""
-    if not lock.acquire(blocking=False):
-        patiently(lambda seconds: lock.acquire(timeout=seconds))
+    return future.done() or patiently(lambda left: bool(wait((future,), left).done), seconds, future)
 
 
 @contextmanager
 def holding(lock: Lock) -> Iterator[None]:
     """Hold a lock that others may hold for long. Raises Canceled."""
-    acquire(lock)
+    if not lock.acquire(blocking=False):
+        patiently(lambda seconds: lock.acquire(timeout=seconds), thing=lock)
     try:
-        yield
+        with sharing(lock):
+            yield
     finally:
         lock.release()

@@ -1,7 +1,8 @@
 """A format of another package whose containers open and read only while no gate is closed, for tests of waiting.
 
 A container is a head, the path of a folder, and padding. While the folder has a file ``open``, opening the container
-waits, and while it has ``read``, so does reading its ``data.bin``, except from the beginning.
+waits, unless its work is canceled, and while it has ``read``, so does reading its ``data.bin``, except from the
+beginning.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ MODULE = '''
 import os
 import time
 
+from glassfs import work
 from glassfs.content import Blob, Container, Group, Member
 from glassfs.content.data import SizedData
 from glassfs.formats.registry import Format
@@ -24,10 +26,13 @@ from glassfs.formats.registry import Format
 MAGIC = b"GATED\\0\\0\\0"
 
 
-def wait(folder, name):
+def wait(folder, name, check):
     gate = os.path.join(folder, name)
+    if os.path.exists(gate):
+        with open(gate + "-waits", "a") as file:
+            file.write(".")
     while os.path.exists(gate):
-        open(gate + "-waits", "w").close()
+        check()
         time.sleep(0.002)
 
 
@@ -38,14 +43,14 @@ class Gated(SizedData):
 
     def read_into(self, buffer, offset):
         if offset:
-            wait(self.folder, "read")
+            wait(self.folder, "read", lambda: None)
         buffer[:] = self.fill * len(buffer)
 
 
 def open_gated(opening):
     text = opening.source.read(8, opening.source.size - 8)
     folder = os.fsdecode(text.split(b"\\n")[0])
-    wait(folder, "open")
+    wait(folder, "open", work.check)
     data = Gated(folder, text[-1:])
     return Container("gated", "1", Group(b"", lambda: [Member((b"data",), Blob(b"data", data))]), [opening.source])
 
@@ -80,6 +85,10 @@ class Gates:
         finally:
             (self._folder / name).unlink()
             (self._folder / f"{name}-waits").unlink(missing_ok=True)
+
+    def waits(self, name: str) -> int:
+        """Return how many requests have come to a closed gate."""
+        return (self._folder / f"{name}-waits").stat().st_size
 
     def wait(self, name: str) -> None:
         """Return when a request waits at a gate."""

@@ -20,6 +20,7 @@ from tests.mount.conftest import Mounted
 from tests.mount.connections import Connection
 from tests.mount.gated import Gates, install
 from tests.mount.mounts import Mount, is_mounted
+from tests.security.users import Child
 from tests.waiting import wait_until
 
 SECONDS = 20.0
@@ -99,6 +100,34 @@ def test_slow_look_up_delays_no_other_in_its_folder(mount: Mount, gates: Gates) 
         assert answers("cat", mount.path / "other") == b"before"
         assert slow.poll() is None
     assert (mount.path / "gated/data.bin").stat().st_size == 8 << 20
+
+
+def stat_under_a_timer(path: Path, interrupted: Path) -> None:
+    """Ask again after each interruption, and note those."""
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+    while True:
+        try:
+            path.stat()
+        except InterruptedError:
+            with interrupted.open("a") as file:
+                file.write(".")
+        else:
+            return
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("libfuse3")
+def test_request_after_an_interruption_continues_what_was_begun(mount: Mount, gates: Gates, tmp_path: Path) -> None:
+    """Otherwise what takes more than two seconds would never end under an interval timer."""
+    interrupted = tmp_path / "interrupted"
+    interrupted.touch()
+    with gates.closed("open"):
+        asking = Child(stat_under_a_timer, mount.path / "gated", interrupted)
+        wait_until(lambda: interrupted.stat().st_size >= 3)
+        opened = gates.waits("open")
+    asking.result()
+    assert opened == 1
 
 
 @pytest.mark.usefixtures("libfuse3")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from glassfs.formats import registry
+from tests.mount_unit.crews import Bench
 from tests.tree.made import FORMAT
 
 
@@ -24,3 +25,11 @@ def quick_switches() -> Iterator[None]:
     sys.setswitchinterval(1e-5)
     yield
     sys.setswitchinterval(before)
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    made.crew.start()
+    yield made
+    made.close()

@@ -10,7 +10,7 @@ from typing import Any
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import Listing, Operations
 from glassfs.mount.options import MountOptions
-from glassfs.mount.status import OwnDirectory
+from glassfs.mount.status import OwnDirectory, StatusText
 from glassfs.tree import Directory, File, Sources
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import FixedDirectory
@@ -30,8 +30,10 @@ def operations_of(
     sources: Sources, *options: str, status: Callable[[], dict[str, Any]] = lambda: {"version": 1},
 ) -> Operations:
     """The file system over sources, with ``.glassfs``."""
+    text = StatusText(status)
+
     def own() -> OwnDirectory:
-        return OwnDirectory(sources, status, OWNER)
+        return OwnDirectory(sources, text, OWNER)
 
     return Operations(sources.root, own, MountOptions.parse(options), lambda: 10_000)
 

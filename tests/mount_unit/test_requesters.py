@@ -25,7 +25,9 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def gone(looking: Requesters, *threads: int) -> list[int]:
-    return [asked.thread for asked in looking.gone([Asked(thread=thread) for thread in threads])]
+    asked = [Asked(thread=thread) for thread in threads]
+    assert looking.gone(asked) == []  # was not in progress at the previous call
+    return [one.thread for one in looking.gone(asked)]
 
 
 def test_living_threads_wait(sleeper: subprocess.Popen[bytes]) -> None:
@@ -67,6 +69,18 @@ def test_killed_processes_that_have_not_ended_are_gone(sleeper: subprocess.Popen
     finally:
         done.set()
         thread.join()
+
+
+def test_only_work_that_was_in_progress_before_is_looked_at(
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked_at: list[int] = []
+    monkeypatch.setattr(requesters, "_is_waiting", lambda thread: looked_at.append(thread) or True)
+    looking, first, second, canceled = Requesters(), *(Asked(thread=thread) for thread in (1, 2, 3))
+    canceled.cancel()
+    for asked in ([first, canceled], [first, second, canceled], [second], [first]):
+        looking.gone(asked)
+    assert looked_at == [1, 2]
 
 
 def test_numbers_of_another_namespace_are_not_judged(

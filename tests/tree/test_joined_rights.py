@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.content.join import CONTAINER
 from glassfs.errors import DeviceFailed
@@ -21,7 +23,9 @@ from glassfs.tree.sources import joined, rights
 from glassfs.tree.sources.joined import Joins
 from glassfs.tree.sources.snapshots import Snapshot
 from glassfs.tree.sources.walk import Start
+from tests.test_work import Doing
 from tests.tree.takes import FORMAT, LastingStore, take, takes
+from tests.waiting import SECONDS, wait_for, wait_until
 
 LATER = joined.CHECK_SECONDS
 ALL = ["a/b/x.take", "a/parts.take", "a/z.take", "other.take"]
@@ -42,6 +46,9 @@ class Counting(LastingStore):
         self.closed: dict[tuple[str, ...], int] = {}
         self.glanced: list[tuple[str, ...]] = []
         self.failing = False
+        self.gate = threading.Event()
+        self.gate.set()
+        self.busy = self.most_busy = 0
         super().__init__(*words)
 
     def entry(self, path: Any) -> Entry:
@@ -52,6 +59,10 @@ class Counting(LastingStore):
         if self.failing:
             raise DeviceFailed("does not answer")
         self.glanced += [(*folder, name) for name in names]
+        self.busy += 1
+        self.most_busy = max(self.most_busy, self.busy)
+        wait_for(self.gate)
+        self.busy -= 1
         return super().glances(folder, names)
 
 
@@ -240,3 +251,18 @@ def test_a_file_closed_while_others_are_read_is_left_out(store: Counting, clock:
     store.set_permissions("a/z.take", 0o600)
     assert shown(snapshot) == ["a/b/x.take", "a/parts.take", "other.take"]
     assert snapshot.table.attributes()["omitted"] == "1"
+
+
+def test_check_waits_for_one_whose_caller_was_stopped(store: Counting, joins: Joins) -> None:
+    snapshot = joins.snapshot()
+    assert shown(snapshot) == ALL
+    store.set_permissions("a/z.take", 0o600)
+    store.gate.clear()
+    first = Doing(snapshot.current)
+    wait_until(lambda: store.busy)
+    assert first.is_stopped()
+    second = Doing(snapshot.current)
+    wait_until(lambda: store.busy > 1 or len(work._waiting) == 2)  # the caller, and the thread that is to check
+    store.gate.set()
+    assert "a/z.take" not in shown(second.result.result(SECONDS))
+    assert store.most_busy == 1

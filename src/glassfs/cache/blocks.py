@@ -130,7 +130,7 @@ class BlockCache:
         if not self.memory.reserve_now(size):
             self._wait_for_memory(size, Ticket())
         try:
-            with self.memory.nested():
+            with self.memory.nested(), work.sharing(self.memory):
                 yield
         finally:
             self.memory.release(size)
@@ -193,7 +193,8 @@ class BlockCache:
         if pending is None:
             return self._made_tiny(recipe)
         if is_mine:
-            self._make(pending)
+            with work.sharing(pending.future, self.memory):
+                self._make(pending)
         elif not pending.future.done():
             self._wait_for(pending)
         error = pending.future.exception()

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from glassfs import work
 from glassfs.errors import Unavailable
 from glassfs.forks import PerProcess
 from glassfs.threads import DaemonPool
@@ -38,7 +39,8 @@ class CoreLimiter:
             return
         self._acquire()
         try:
-            yield
+            with work.sharing(self):
+                yield
         finally:
             self._release()
 
@@ -55,7 +57,11 @@ class CoreLimiter:
             self._acquire()
 
     def _acquire(self) -> None:
-        self._thread.has_core = self._free.acquire(timeout=LONGEST_WAIT_SECONDS)
+        has_core = self._free.acquire(blocking=False)
+        if not has_core:
+            with work.awaiting(self):
+                has_core = self._free.acquire(timeout=LONGEST_WAIT_SECONDS)
+        self._thread.has_core = has_core
 
     def _release(self) -> None:
         if self._thread.has_core:

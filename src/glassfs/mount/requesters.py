@@ -7,7 +7,7 @@ signal came, which may be ignored.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -17,6 +17,8 @@ from glassfs.work import Work
 _KILLED = 1 << 8
 """SIGKILL in a mask of pending signals; fatal signals of other numbers become one, too."""
 _ENDED = (b"Z", b"X")
+REPEAT_SECONDS = 2.0
+"""Time in which a thread that was interrupted may ask again for what is being done."""
 
 
 @dataclass(slots=True, eq=False)
@@ -24,6 +26,8 @@ class Asked(Work):
     """Work for ``thread``, by its id as this process sees it; 0 if that is not known."""
 
     thread: int = field(default=0, kw_only=True)
+    answered_at: float | None = field(default=None, init=False)
+    """If its thread was interrupted: the time when it was answered, or was seen to wait for this work again."""
 
 
 AnyAsked = TypeVar("AnyAsked", bound=Asked)
@@ -39,15 +43,41 @@ class Requesters:
             self._is_known = os.readlink("/proc/self") == str(os.getpid())
         self._has_found = False
         """Whether a thread was ever found: before that, one that is missing may be of another namespace."""
+        self._seen: Set[Asked] = frozenset()
+        """The work that was in progress at the previous look."""
 
     def gone(self, asked: Iterable[AnyAsked]) -> list[AnyAsked]:
-        """Return the work whose thread has ended or been killed."""
-        if not self._is_known:
+        """Return the work in progress whose thread has ended or been killed, of that which was at the last call, too.
+
+        Most work does not take so long, and needs no look at its thread.
+        """
+        asked = list(asked)
+        before, self._seen = self._seen, set(asked)
+        waiting = [one for one in asked if one.thread and one in before and not one.is_canceled]
+        if not (waiting and self._is_known):
             return []
-        waiting = [one for one in asked if one.thread]
         states = {thread: _is_waiting(thread) for thread in {one.thread for one in waiting}}
         self._has_found = self._has_found or any(state is not None for state in states.values())
         return [one for one in waiting if not states[one.thread]] if self._has_found else []
+
+    def left(self, asked: Iterable[AnyAsked], now: float) -> list[AnyAsked]:
+        """Return the work of interrupted threads whose results are no longer wanted.
+
+        A thread that asks again waits for what the work holds. Work that holds nothing cannot be waited for. ``now`` is
+        on the same clock as ``answered_at``, in seconds.
+        """
+        asked = list(asked)
+        awaited = {(one.thread, one.awaits) for one in asked if one.awaits is not None}
+        left = []
+        for one in asked:
+            if one.answered_at is None or one.is_canceled:
+                continue
+            holds = list(one.holds)
+            if any((one.thread, thing) in awaited for thing in holds):
+                one.answered_at = now
+            if not holds or now >= one.answered_at + REPEAT_SECONDS:
+                left.append(one)
+        return left
 
 
 def _is_waiting(thread: int) -> bool | None:

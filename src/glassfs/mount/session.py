@@ -31,7 +31,7 @@ from glassfs.mount.metrics import SECONDS as METRICS_SECONDS
 from glassfs.mount.metrics import Metrics
 from glassfs.mount.operations import SHORT_SECONDS, Operations, Stale
 from glassfs.mount.options import MountOptions
-from glassfs.mount.status import OwnDirectory
+from glassfs.mount.status import OwnDirectory, StatusText
 from glassfs.source.remote.url import absolute
 from glassfs.source.remote.url import shown as shown_name
 from glassfs.tree import Audience, ContainerSettings, open_sources, views_named
@@ -68,8 +68,9 @@ class MountSession:
         audience = Audience("allow_other" in options.flags, owner)
         self._is_ending = threading.Event()
         self._wake = threading.Event()
+        status = StatusText(self.status)
         self.operations = Operations(
-            lambda: self.sources.root(), lambda: OwnDirectory(self.sources, self.status, owner), options,
+            lambda: self.sources.root(), lambda: OwnDirectory(self.sources, status, owner), options,
             lambda: self._usage(),
         )
         self.sources = open_sources(

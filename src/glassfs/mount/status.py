@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import stat
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -31,14 +33,39 @@ source/PATH    the container files themselves, unchanged
 
 views and source can be opened, but are not listed: whatever copies everything in here would copy the data again.
 """
+SHARE, QUICK_SECONDS = 10, 0.001
+"""A status that takes longer to make than that takes at most one part in ``SHARE`` of the time of a processor."""
+
+
+class StatusText:
+    """The status as JSON: what ``status`` returns now or, if that takes long, returned a moment ago. Any thread."""
+
+    def __init__(self, status: Callable[[], dict[str, Any]]) -> None:
+        self._status = status
+        self._lock = threading.Lock()
+        self._text = b""
+        self._until = 0.0
+
+    def __call__(self) -> bytes:
+        with self._lock:
+            now = time.monotonic()
+            if now >= self._until:
+                begun = time.thread_time()
+                self._text = json.dumps(self._status(), indent=2).encode() + b"\n"
+                took = time.thread_time() - begun
+                self._until = now + SHARE * took if took > QUICK_SECONDS else now
+            return self._text
 
 
 class OwnDirectory(Directory):
-    """``.glassfs`` in the root of ``sources``. ``owner`` is a user id and a group id."""
+    """``.glassfs`` in the root of ``sources``. ``status`` returns the bytes of the status file.
+
+    ``owner`` is a user id and a group id.
+    """
 
     __slots__ = ("_outer", "_sources", "_status")
 
-    def __init__(self, sources: Sources, status: Callable[[], dict[str, Any]], owner: tuple[int, int]) -> None:
+    def __init__(self, sources: Sources, status: Callable[[], bytes], owner: tuple[int, int]) -> None:
         root = sources.tree.root
         outer = root.origin
         # Its own identity and lease: it stays when the container whose root it is shown in is replaced.
@@ -84,8 +111,8 @@ class StatusFile(OwnFile):
     __slots__ = ()
     is_volatile = True
 
-    def __init__(self, ino: int, origin: Origin, status: dict[str, Any]) -> None:
-        super().__init__(STATUS, ino, origin, Memory(json.dumps(status, indent=2).encode() + b"\n"))
+    def __init__(self, ino: int, origin: Origin, status: bytes) -> None:
+        super().__init__(STATUS, ino, origin, Memory(status))
 
     @property
     def mode(self) -> int:

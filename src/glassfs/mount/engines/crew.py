@@ -8,11 +8,13 @@ none competes for the interpreter.
 Requests about one file system hang together. Reads of it use a bounded number of threads; further reads wait in a queue
 without a thread. Other requests may use some more, so that ``stat`` is answered while reads hang.
 
-Users share threads and processors. Only a few requests of one user compute at a time, however many processes ask. While
-several users ask, each gets at most half of the threads, and what one has taken before does not count against another;
-and where the interpreter or the processors do not suffice, all that one user computes together takes no more of them
-than a single request.
-Requests that the kernel makes itself, and those about the mount itself, never wait.
+Users share threads and processors. Up to IDLE_THREADS requests of a user begin in any case; beyond, further ones wait
+while MAX_COMPUTING of that user compute. While several users ask, each gets at most half of the threads, and what one
+has taken before does not count against another; a user without any request in progress is answered at once, by threads
+that are reserved for that. Where the interpreter or the processors do not suffice,
+users that compute share them equally, however many requests each has, and all together take no more than there is: so a
+request of another user competes with few.
+Requests that the kernel makes itself never wait; those about the mount itself only for others of the same user.
 """
 
 from __future__ import annotations
@@ -41,10 +43,12 @@ MAX_BUSY = 400
 MAX_READERS = 48
 """Threads that may read from one volume at a time, once IDLE_THREADS are busy."""
 MAX_OF_VOLUME = 128
-MOST_THREADS = 2 * MAX_BUSY
-"""Threads in all, however many users ask."""
+MOST_THREADS, RESERVED_THREADS = 2 * MAX_BUSY, 64
+"""Threads in all, however many users ask, and further ones for users without any request in progress."""
 MAX_COMPUTING = 8
 """Requests of one user that may use the processor at a time, once IDLE_THREADS are busy."""
+MAX_OWN = 4
+"""Requests of one user about the mount itself that are answered at a time, once IDLE_THREADS are busy."""
 UNOWNED = (
     Opcode.FORGET, Opcode.BATCH_FORGET, Opcode.INIT, Opcode.DESTROY, Opcode.RELEASE, Opcode.RELEASEDIR, Opcode.STATFS,
 )
@@ -90,11 +94,6 @@ class Task(Asked):
     def is_computing(self) -> bool:
         """Whether it seems to use the processor."""
         return not (self.is_waiting or self.is_idle)
-
-    @property
-    def volume_ident(self) -> int:
-        """The id of the node whose volume counts."""
-        return self.within or self.ident
 
 
 class Worker(Generic[State]):
@@ -185,7 +184,7 @@ class Crew(Generic[State]):
     def tick(self) -> None:
         """Note whether several users ask, and which requests compute. Call this a few times a second."""
         with self._lock:
-            begun = [task for task in self._begun() if not self._is_free(task)]
+            begun = [task for task in self._begun() if not (task.opcode in UNOWNED or self._is_own(task))]
         for task in begun:
             task.is_idle = task.steps == task.known_steps
             task.known_steps = task.steps
@@ -193,20 +192,29 @@ class Crew(Generic[State]):
         self.computing = computing.total()
         self._shared_ticks = SHARED_TICKS if len(self._owners | set(computing)) > 1 else max(0, self._shared_ticks - 1)
         self._owners = set()
-        is_scarce = self._is_scarce()
-        is_slowed = self.is_shared and is_scarce
-        self._slowdowns = {owner: count - 1.0 for owner, count in computing.items()} if is_slowed else {}
+        processors = self._scarce_processors()
+        self._slowdowns = {}
+        if self.is_shared and processors:
+            # A request that waits for what another user's computes has that computed on its behalf.
+            holders = {thing: task.owner for task in begun for thing in list(task.holds)}
+            computing.update(
+                task.owner for task in begun if task.is_waiting and holders.get(task.awaits, task.owner) != task.owner
+            )
+            for owner, count in computing.items():
+                self._slowdowns[owner] = max(0.0, len(computing) * count / processors - 1.0)
         for task in begun:
             task.slowdown = self._slowdowns.get(task.owner, 0.0)
 
-    def _is_scarce(self) -> bool:
-        """Return whether threads had to wait for the interpreter or for a processor since the previous call.
+    def _scarce_processors(self) -> int:
+        """Return how many processors there are for threads that had to wait for one since the previous call; 0 if none.
 
-        If so, either little more than one processor was used, as threads that only decode use more, or nearly all.
+        Threads that wait for the interpreter share one: together they use little more than that.
         """
         before, self._measured = self._measured, (time.monotonic(), time.process_time())
         elapsed, used = self._measured[0] - before[0], self._measured[1] - before[1]
-        return not INTERPRETER * elapsed < used < SATURATED * CORES * elapsed
+        if used <= INTERPRETER * elapsed:
+            return 1
+        return CORES if used >= SATURATED * CORES * elapsed else 0
 
     def _resume(self) -> None:
         """Begin deferred requests that fit now, as others began to wait."""
@@ -256,7 +264,7 @@ class Crew(Generic[State]):
                 if self._slowdowns:
                     task.slowdown = self._slowdowns.get(task.owner, 0.0)
                 if len(self._workers) > IDLE_THREADS and not self._fits(task):
-                    kind = self._volume_of(task.volume_ident), task.opcode == Opcode.READ, task.owner
+                    kind = self._volume(task), task.opcode == Opcode.READ, task.owner
                     self._queues.setdefault(kind, deque()).append(task)
                     worker.task = None
                     self._waiting += 1
@@ -352,29 +360,34 @@ class Crew(Generic[State]):
                 yield worker.task
         yield from self._handed
 
-    def _is_free(self, task: Task) -> bool:
-        """Return whether ``task`` may begin at any time, and counts for no user."""
-        return task.is_own or task.opcode in UNOWNED or self._volume_of(task.volume_ident) == RESERVED
+    def _volume(self, task: Task) -> str:
+        """Return the volume that counts for a request."""
+        return RESERVED if task.is_own else self._volume_of(task.within or task.ident)
+
+    def _is_own(self, task: Task) -> bool:
+        """Return whether a request is about the mount itself."""
+        return self._volume(task) == RESERVED
 
     def _fits(self, task: Task) -> bool:
         """Return whether ``task`` is within the limits beside all others. The caller holds the lock."""
-        if self._is_free(task):
+        if task.opcode in UNOWNED:
             return True
-        volume, is_read = self._volume_of(task.volume_ident), task.opcode == Opcode.READ
-        busy = beside = reading = computing = 0
-        for other in self._begun():
-            is_his = other.owner == task.owner
-            computing += is_his and other is not task and other.is_computing
-            if other is task or (self.is_shared and not is_his):
-                continue
-            busy += 1
-            if self._volume_of(other.volume_ident) == volume:
-                beside += 1
-                reading += other.opcode == Opcode.READ
+        volume, is_read = self._volume(task), task.opcode == Opcode.READ
+        others = [other for other in self._begun() if other is not task]
+        of_user = [other for other in others if other.owner == task.owner]
+        if volume == RESERVED:
+            return sum(map(self._is_own, of_user)) < MAX_OWN
+        if not of_user:
+            return len(self._workers) < MOST_THREADS + RESERVED_THREADS
+        counted = of_user if self.is_shared else others
+        beside = [other for other in counted if self._volume(other) == volume]
+        reading = sum(other.opcode == Opcode.READ for other in beside)
         part = 2 if self.is_shared else 1
-        if computing >= MAX_COMPUTING or (is_read and reading >= MAX_READERS // part):
+        if sum(other.is_computing for other in of_user) >= MAX_COMPUTING or len(self._workers) >= MOST_THREADS:
             return False
-        return busy < MAX_BUSY // part and beside < MAX_OF_VOLUME // part and len(self._workers) < MOST_THREADS
+        if is_read and reading >= MAX_READERS // part:
+            return False
+        return len(counted) < MAX_BUSY // part and len(beside) < MAX_OF_VOLUME // part
 
     def _resumable(self) -> Task | None:
         """Take a deferred request that may begin now. The caller holds the lock."""

@@ -132,8 +132,6 @@ class Callbacks:
         self._asked_by = asked_by
         self._requesters = Requesters()
         self._in_progress: set[Asked] = set()
-        self._seen: set[Asked] = set()
-        """The requests in progress at the previous look."""
         self._counts = dict.fromkeys(REGISTERED, 0)
         self._lock = threading.Lock()
 
@@ -153,10 +151,9 @@ class Callbacks:
     def stop_gone(self) -> None:
         """Stop requests whose callers have ended. Call this a few times a second."""
         with self._lock:
-            in_progress = set(self._in_progress)
-        for asked in self._requesters.gone(in_progress & self._seen):
+            in_progress = list(self._in_progress)
+        for asked in self._requesters.gone(in_progress):
             asked.cancel()
-        self._seen = in_progress
 
     def getattr(self, path: bytes, status: Any) -> None:
         _fill(status.contents, self.handles.show(text(path)))

@@ -37,6 +37,7 @@ from glassfs.mount.guard import guarded
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import Operations, Stale
 from glassfs.mount.requesters import Requesters
+from glassfs.mount.users import Users
 from glassfs.names import RESERVED
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ MAX_BACKGROUND = 4096
 OPERATIONS = 42
 """Pointers in the oldest ``struct fuse_lowlevel_ops``; the first one is ``init``."""
 INTERRUPT_SECONDS = 2.0
-"""Time after which an interrupted request is answered if it hangs. Less would break requests that are only slow."""
+"""Time after which an interrupted request is answered. Less would break requests that are only slow."""
 CROWD = 4
 """When more requests compute than these, threads take short turns at the interpreter: each waits for all others."""
 CROWDED_SWITCH_SECONDS = 0.0002
@@ -109,8 +110,7 @@ class Libfuse3(Engine):
         self._interrupted: deque[tuple[float, int]] = deque()
         """Deadlines and numbers of requests that were interrupted, in the order of deadlines."""
         self._requesters = Requesters()
-        self._seen: set[int] = set()
-        """Numbers of the requests that were not answered at the previous tick."""
+        self._users = Users()
         self._switch_seconds = sys.getswitchinterval()
 
     def serve(self, operations: Operations, mountpoint: MountPoint, started: Callable[[], None]) -> None:
@@ -148,25 +148,33 @@ class Libfuse3(Engine):
         self._notices.send(stale)
 
     def _unanswered(self) -> list[Task]:
-        return [task for task in self._crew.tasks() if not task.is_canceled]
+        return [task for task in self._crew.tasks() if task.answered_at is None]
 
     def tick(self) -> None:
-        tasks = {task.unique: task for task in self._crew.tasks()}
-        waiting = [task for unique, task in tasks.items() if unique in self._seen and not task.is_canceled]
-        self._seen = set(tasks)
-        ended = {task.unique for task in self._requesters.gone(waiting)}
-        while self._interrupted and self._interrupted[0][0] <= time.monotonic():
-            _, unique = self._interrupted.popleft()
-            if unique in tasks and not tasks[unique].is_canceled:
-                ended.add(unique)
-        if ended:
-            self._crew.cancel([tasks[unique] for unique in ended])
-            for unique in ended:
-                self._answers.fail(unique, errno.EINTR)
+        self._users.refresh()
+        self._stop()
         self._crew.tick()
         seconds = CROWDED_SWITCH_SECONDS if self._crew.computing > CROWD else self._switch_seconds
         if sys.getswitchinterval() != seconds:
             sys.setswitchinterval(seconds)
+
+    def _stop(self) -> None:
+        """Answer requests of threads that were interrupted or have ended, and cancel what is no longer wanted.
+
+        A thread that was interrupted may ask again, and then wants what was done for it until then.
+        """
+        tasks, now = self._crew.tasks(), time.monotonic()
+        interrupted = set()
+        while self._interrupted and self._interrupted[0][0] <= now:
+            interrupted.add(self._interrupted.popleft()[1])
+        gone = self._requesters.gone(tasks)
+        for task in [*gone, *(task for task in tasks if task.unique in interrupted)]:
+            if task.answered_at is None:
+                task.answered_at = now
+                self._answers.fail(task.unique, errno.EINTR)
+        canceled = {*gone, *self._requesters.left(tasks, now)}
+        if canceled:
+            self._crew.cancel(canceled)
 
     def requests(self) -> dict[str, int]:
         with self._counting:
@@ -275,7 +283,7 @@ class Libfuse3(Engine):
                 worker.state.payload.counts[opcode] += 1
                 self._answers.fail(unique, errno.ENOSYS)
                 continue
-            task = Task(opcode, unique, ident, message, thread=thread, owner=uid)
+            task = Task(opcode, unique, ident, message, thread=thread, owner=self._users.owner(uid))
             if opcode == Opcode.READ:
                 task.size = wire.READ_IN.unpack_from(message, _REQUEST)[2]
             elif opcode == Opcode.LOOKUP and ident == ROOT:

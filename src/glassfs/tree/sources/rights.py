@@ -1,7 +1,8 @@
 """Find out which of the containers that a table shows are no longer readable for every user.
 
 The attributes of their files, and of the folders on the way to them, are compared with those at the last check. A
-folder that is watched is compared only after something in it has changed. One thread at a time.
+folder that is watched is compared only after something in it has changed. Any thread; the checks of one volume, also
+those whose callers no longer wait, take turns.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 
 from glassfs.errors import GlassfsError, NotADirectory, NotAllowed, NotFound
+from glassfs.keyed_lock import KeyedLock
 from glassfs.source import Path, Version
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.containers.watcher import Watcher
@@ -60,6 +62,8 @@ class Rights:
     def __init__(self, watcher: Watcher, calls: TimedCalls, files: Mapping[int, File], parts: Parts) -> None:
         self._watcher = watcher
         self._calls = calls
+        self._checking = KeyedLock()
+        """By volume."""
         self._lost: set[int] = set()
         self._folders: dict[tuple[Location, bool], _Folder] = {}
         """By location, and whether their items can be watched."""
@@ -77,7 +81,7 @@ class Rights:
             by_volume.setdefault(folder.volume, []).append(folder)
         for volume, folders in by_volume.items():
             with suppress(GlassfsError):
-                self._calls.call(("rights", volume), volume, partial(self._check_all, folders))
+                self._calls.call(("rights", volume), volume, partial(self._check_all, volume, folders))
         return set(self._lost)
 
     def _add(self, number: int, file: File, parts: Sequence[tuple[Path, str]]) -> None:
@@ -102,10 +106,11 @@ class Rights:
             folder = self._folders[above, at is not None] = made
         folder.items.setdefault(path[-1] if path else "", item).containers.append(number)
 
-    def _check_all(self, folders: Iterable[_Folder]) -> None:
-        for folder in folders:
-            with suppress(GlassfsError):
-                self._check(folder)
+    def _check_all(self, volume: str, folders: Iterable[_Folder]) -> None:
+        with self._checking.hold(volume):
+            for folder in folders:
+                with suppress(GlassfsError):
+                    self._check(folder)
 
     def _check(self, folder: _Folder) -> None:
         location = folder.location

@@ -1,0 +1,118 @@
+"""The engine for libfuse 3 without a kernel: requests that are interrupted, counted, or of subordinate users."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from glassfs.mount.engines import libfuse3, wire
+from glassfs.mount.engines.crew import Worker
+from glassfs.mount.engines.libfuse3 import Libfuse3
+from glassfs.mount.engines.wire import Opcode
+from glassfs.mount.errors import Failures
+from glassfs.mount.requesters import REPEAT_SECONDS
+from tests.mount_unit.crews import Bench, progress
+from tests.waiting import wait_until
+
+
+def engine_of(bench: Bench) -> tuple[Libfuse3, list[tuple[int, int]]]:
+    """Return an engine over a crew, and the list of the requests that it answers with an error."""
+    answered: list[tuple[int, int]] = []
+    engine = Libfuse3(cast(Any, SimpleNamespace(fuse_version=lambda: 314)), Failures())
+    engine._crew = cast(Any, bench.crew)
+    engine._answers = cast(Any, SimpleNamespace(fail=lambda unique, number: answered.append((unique, number))))
+    return engine, answered
+
+
+def test_interrupted_requests_go_on_while_their_threads_ask_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(libfuse3, "time", SimpleNamespace(monotonic=lambda: now))
+    engine, answered = engine_of(bench)
+    bench.hang(1)
+    numbers = bench.ask(Opcode.LOOKUP, 1, 3)
+    bench.wait(lambda: len(bench.begun) == 3)
+    first, again, other = (progress(bench.crew)[number] for number in numbers)
+    first.holds.append("listing")
+    first.thread = again.thread = threading.get_native_id()
+    again.awaits = other.awaits = "listing"
+    engine._interrupted.append((now, first.unique))
+    for _ in range(3):
+        engine.tick()
+        assert answered == [(first.unique, errno.EINTR)]
+        assert not first.is_canceled
+        assert engine._unanswered() == [again, other]
+        now += REPEAT_SECONDS
+    engine._interrupted.append((now, again.unique))
+    engine.tick()
+    assert again.is_canceled  # it holds nothing that could be continued
+    again.awaits = None
+    engine.tick()
+    assert not first.is_canceled
+    now += REPEAT_SECONDS
+    engine.tick()
+    assert first.is_canceled  # another thread that waits makes it again
+    assert len(answered) == 2
+    bench.release(1)
+
+
+def test_interrupted_requests_that_hang_are_answered(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(libfuse3, "time", SimpleNamespace(monotonic=lambda: now))
+    engine, answered = engine_of(bench)
+    bench.hang(1)
+    hanging = bench.ask(Opcode.READ, 1, 100)
+    bench.wait_for_deferral(hanging)
+    done = bench.ask(Opcode.LOOKUP, 2)
+    bench.wait_for_answers(done)
+    wait_until(lambda: done[0] not in progress(bench.crew))
+    begun = bench.begun[0]
+    task = progress(bench.crew)[begun]
+    waiting = next(number for number in hanging if number not in bench.begun)
+    for number in (begun, done[0], waiting):
+        engine._interrupted.append((now + libfuse3.INTERRUPT_SECONDS, number))
+    engine.tick()
+    assert answered == []
+    now += libfuse3.INTERRUPT_SECONDS
+    engine.tick()
+    engine.tick()
+    assert sorted(answered) == sorted([(begun, errno.EINTR), (waiting, errno.EINTR)])
+    assert task.is_canceled
+    assert waiting not in progress(bench.crew)
+    bench.release(1)
+    bench.wait_for_answers([number for number in hanging if number != waiting])
+    assert waiting not in bench.begun
+
+
+def test_counts_of_ended_threads_stay() -> None:
+    engine = Libfuse3(cast(Any, SimpleNamespace(fuse_version=lambda: 314)), Failures())
+    states = [engine._thread_state() for _ in range(3)]
+    for state in states:
+        state.payload.counts[Opcode.READ] += 2
+    assert engine.requests() == {"READ": 6}
+    del state
+    states.clear()
+    assert engine.requests() == {"READ": 6}
+    assert len(engine._counts) == 1
+
+
+def test_subordinate_ids_are_of_the_user_who_was_given_them() -> None:
+    engine = Libfuse3(cast(Any, SimpleNamespace(fuse_version=lambda: 314)), Failures())
+    engine._users._set([b"1000:100000:65536"])
+    engine._descriptor, writable = os.pipe()
+    worker = Worker(engine._thread_state())
+    owners = []
+    for uid in (0, 1000, 99_999, 100_000, 165_535, 165_536):
+        os.write(writable, wire.IN_HEADER.pack(wire.IN_HEADER.size, Opcode.GETATTR, 2, 1, uid, uid, 1, 0))
+        task = engine._take(worker)
+        assert task is not None
+        owners.append(task.owner)
+    assert owners == [0, 1000, 99_999, 1000, 1000, 165_536]
+    os.close(writable)
+    os.close(engine._descriptor)

@@ -1,0 +1,43 @@
+"""The text of the status file."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from glassfs.mount import status as module
+from glassfs.mount.status import QUICK_SECONDS, SHARE, StatusText
+
+
+class Status:
+    """A status that takes ``cost`` seconds to make."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, cost: float) -> None:
+        self.made = 0
+        self.now = self.used = 0.0
+        self._cost = cost
+        fake = SimpleNamespace(monotonic=lambda: self.now, thread_time=lambda: self.used)
+        monkeypatch.setattr(module, "time", fake)
+
+    def __call__(self) -> dict[str, Any]:
+        self.made += 1
+        self.used += self._cost
+        return {"made": self.made}
+
+
+def test_status_is_that_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    status = Status(monkeypatch, QUICK_SECONDS / 2)
+    text = StatusText(status)
+    assert [json.loads(text())["made"] for _ in range(3)] == [1, 2, 3]
+
+
+def test_status_that_takes_long_is_made_for_a_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    status = Status(monkeypatch, 0.25)
+    text = StatusText(status)
+    for number in range(400):
+        status.now = number / 16
+        assert json.loads(text())["made"] == status.made
+    assert status.used == pytest.approx(25 / SHARE)
