@@ -17,10 +17,14 @@ from glassfs.view import available
 ROOMS = ("cache", "codec", "content", "formats", "persistent", "source", "tree", "view")
 REMOTE = "glassfs.source.remote"
 LIBRARIES = (
-    "numpy", "numpy.lib.recfunctions", "PIL.Image", "PIL.ImageFile", "PIL.JpegImagePlugin", "PIL.PngImagePlugin",
-    "zstandard", "lz4.block", "crc32c", "xxhash", "zlib_ng.zlib_ng", "inotify_simple",
+    "numpy", "PIL", "PIL.Image", "PIL.ImageFile", "PIL.JpegImagePlugin", "PIL.PngImagePlugin", "zstandard", "lz4",
+    "lz4.block", "crc32c", "xxhash", "zlib_ng", "zlib_ng.zlib_ng", "inotify_simple",
 )
-"""What glassfs imports only where it is used. Some may be missing."""
+"""What glassfs imports only where it is used. Some may be missing.
+
+Packages stand before what is in them: a module in a package does not wait for another thread that imports the package,
+and would find it half made.
+"""
 PAUSE_SECONDS = 0.001
 """Between two modules, for threads that answer requests."""
 
@@ -47,7 +51,6 @@ def _modules_in(package: str) -> Iterator[str]:
 
 
 def _import(name: str) -> None:
-    if name not in sys.modules:
-        with suppress(ImportError):
-            import_module(name)
-        time.sleep(PAUSE_SECONDS)
+    with suppress(ImportError):
+        import_module(name)  # even if it is known: another thread may be importing it
+    time.sleep(PAUSE_SECONDS)
