@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import fcntl
-from contextlib import closing
+import os
+import tracemalloc
+from contextlib import closing, suppress
 from pathlib import Path
 from unittest import mock
 
@@ -13,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassfs.batch.contract import BatchError
-from glassfs.batch.report import Report
+from glassfs.batch.report import MOST_LINE_BYTES, Report
 from glassfs.errors import NotFound
 from tests.batch.many import lines_of
 
@@ -65,6 +67,55 @@ def test_a_torn_line_is_cut_off(tmp_path_factory: pytest.TempPathFactory, cut: i
         assert known == [number if whole[:cut].count(b"\n") > number else None for number in range(4)]
         report.write("next", "1", [])
     assert [line["path"] for line in lines_of(path)] == [f"{n}.kdb" for n in range(whole[:cut].count(b"\n"))] + ["next"]
+
+
+LINE = b'{"path": "%s", "version": "1", "ok": true, "faults": []}\n'
+
+
+@pytest.mark.parametrize("line", [
+    LINE % rb"\ud800",
+    LINE.replace(b"[]", b"[" * 10**6) % b"b",
+    LINE.replace(b"[]", b'[], "rows": ' + b"9" * 10**5) % b"b",
+    LINE.replace(b"[]", b"[" + b"0," * MOST_LINE_BYTES + b"0]") % b"b",
+    b" " * MOST_LINE_BYTES + LINE % b"b",
+], ids=["half a pair", "nested", "digits", "long", "in a long one"])
+def test_hostile_lines_are_ignored(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "report.jsonl"
+    path.write_bytes(LINE % b"a" + line + LINE % b"c" + b"torn")
+    with written(path, is_resumed=True) as report:
+        assert (report.known_lines, faults(report, "a"), faults(report, "b"), faults(report, "c")) == (2, 0, None, 0)
+    assert path.read_bytes() == LINE % b"a" + line + LINE % b"c"
+
+
+@pytest.mark.parametrize("begin", [b"", LINE % b"a", b'{"path": "'])
+def test_long_file_takes_little_memory(tmp_path: Path, begin: bytes) -> None:
+    path = tmp_path / "report.jsonl"
+    path.write_bytes(begin)
+    os.truncate(path, 20 * MOST_LINE_BYTES)
+    tracemalloc.start()
+    with suppress(BatchError), written(path, is_resumed=True):
+        pass
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * MOST_LINE_BYTES
+
+
+def test_only_the_locked_file_is_truncated(tmp_path: Path) -> None:
+    """In a folder that other users may write to, the name may lead to another file by the time that it is read."""
+    path, other, private = tmp_path / "report.jsonl", tmp_path / "other", tmp_path / "private"
+    other.write_bytes(LINE % b"a")
+    private.write_bytes(b"not a report\n" * 100)
+    path.symlink_to(private)
+    lock = fcntl.flock
+
+    def swapped(*words: int) -> None:
+        lock(*words)
+        path.unlink()
+        path.symlink_to(other)
+
+    with mock.patch("fcntl.flock", swapped), pytest.raises(BatchError, match="is not a report"):
+        Report(str(path), "verify", is_resumed=True)
+    assert private.read_bytes() == b"not a report\n" * 100
 
 
 def test_lines_that_are_not_valid_are_ignored(tmp_path: Path) -> None:

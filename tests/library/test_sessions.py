@@ -16,7 +16,7 @@ import pytest
 from writers.wshard import WShardWriter
 
 import glassfs
-from glassfs.errors import Changed, Closed
+from glassfs.errors import Changed, Closed, NotFound
 from glassfs.library import session
 from tests.conftest import Scale
 from tests.library.conftest import write_store
@@ -34,6 +34,20 @@ def test_spawned_processes_open_it_again(data: glassfs.Library, scale: Scale) ->
     entries = [episode["state"] for episode in data.glob("*/episodes/*")]
     with multiprocessing.get_context("spawn").Pool(scale(2, 8)) as pool:
         assert pool.map(read, entries, chunksize=1) == [read(entry) for entry in entries]
+
+
+def test_unpickling_opens_nothing(tmp_path: Path) -> None:
+    """What a pickle names is opened at the first access, with the rights of that process."""
+    write_store(tmp_path / "store.kas")
+    with glassfs.open(tmp_path) as library:
+        pickled = pickle.dumps([library, library["store.kas"]])
+    del session._sessions[library._session.token]
+    (tmp_path / "store.kas").unlink()
+    before = sorted(os.listdir("/proc/self/fd"))
+    _, container = pickle.loads(pickled)
+    assert sorted(os.listdir("/proc/self/fd")) == before
+    with pytest.raises(NotFound):
+        list(container)
 
 
 def test_pickled_entries_share_what_was_opened(data: glassfs.Library) -> None:

@@ -151,10 +151,10 @@ class Mount:
     def log_lines(self) -> list[str]:
         return self.log.read_text(encoding="utf-8").splitlines() if self.log.exists() else []
 
-    def resident(self) -> int:
-        """Return the daemon's anonymous memory in bytes."""
+    def resident(self, field: str = "RssAnon") -> int:
+        """Return the daemon's anonymous memory, or another field of /proc/PID/status, in bytes; VmHWM is the peak."""
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
-        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{field}:"))
 
     def descriptors(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/fd"))

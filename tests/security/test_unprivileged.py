@@ -107,6 +107,25 @@ def test_mount_in_an_unprivileged_namespace(place: Path, point: Path) -> None:
     assert not is_mounted(point)
 
 
+def test_guard_of_an_ordinary_user_can_end_the_connection(place: Path, point: Path) -> None:
+    """The kernel gives the file ``abort`` of a connection to the user who mounted."""
+    script = f"""
+        set -e
+        {GLASSFS} mount "$1" "$2"
+        pid=$(sed -n 's/.*"pid": \\([0-9]*\\).*/\\1/p' "$2/.glassfs/status.json")
+        for _ in $(seq 600); do
+            for guard in $(cat /proc/$pid/task/$pid/children); do
+                case $(tr '\\0' ' ' </proc/$guard/cmdline) in glassfs-guard*) readlink /proc/$guard/fd/1; break 2;; esac
+            done
+            sleep 0.1
+        done
+        {GLASSFS} umount "$2"
+    """
+    status, output, errors = run_in_namespace(place, script, place / "store.kas", point)
+    assert (status, errors) == (0, "")
+    assert output.strip().endswith("/abort")
+
+
 def test_device_that_cannot_be_opened_is_named(place: Path, point: Path) -> None:
     status, output, errors = run_in_namespace(
         place, f'{GLASSFS} mount "$1" "$2"', place / "store.kas", point, mode=0o600,

@@ -16,6 +16,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, BinaryIO, NamedTuple
 
 import xxhash
@@ -26,6 +27,10 @@ from glassfs.names import raw
 from glassfs.source import is_url
 
 VERIFY = "verify"
+MOST_LINE_BYTES = 8 << 20
+"""Limit on a line that is parsed; of a longer one, the container is processed again."""
+MOST_SHOWN = 20
+"""Characters of a command's name that a message repeats."""
 _BEGIN = b'{"path": "'
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 """Errors of cluster file systems that have no locks, or not for every client."""
@@ -103,30 +108,40 @@ class Report:
         if not is_resumed:
             raise BatchError("this report exists already; --resume continues it", self._name)
         self._demand_report()
-        whole = 0
-        with open(self._name, "rb") as file:
-            for raw in file:
-                if not raw.endswith(b"\n"):
-                    break
-                whole += len(raw)
-                line = _parsed(raw)
-                if line is None:
-                    continue
-                command, key, known = line
-                if command != self._command:
-                    raise BatchError(f"is a report of {command!r}, not of {self._command!r}", self._name)
-                self._known[key] = known
+        whole = end = 0
+        is_at_start = True
+        for piece in self._pieces():
+            end += len(piece)
+            is_line, is_at_start = is_at_start, piece.endswith(b"\n")
+            if not is_at_start:
+                continue
+            whole = end
+            line = _parsed(piece) if is_line else None
+            if line is None:
+                continue
+            command, key, known = line
+            if command != self._command:
+                raise BatchError(f"is a report of {command[:MOST_SHOWN]!r}, not of {self._command!r}", self._name)
+            self._known[key] = known
         if whole < size:
             with self._writing():
                 os.ftruncate(self._file.fileno(), whole)
 
     def _demand_report(self) -> None:
         """Raise unless the file is a report: nothing else may be truncated."""
-        with open(self._name, "rb") as file:
-            first = file.readline()
+        first = next(self._pieces(), b"")
         is_torn = not first.endswith(b"\n") and first[: len(_BEGIN)] == _BEGIN[: len(first)]
         if not is_torn and _parsed(first) is None:
             raise BatchError("is not a report of glassfs; name another file", self._name)
+
+    def _pieces(self) -> Iterator[bytes]:
+        """Yield the lines of the file, those that are too long in several pieces.
+
+        The file that is locked is read, not what has its name now: only what was checked may be truncated.
+        """
+        with open(self._file.fileno(), "rb", closefd=False) as file:
+            file.seek(0)
+            yield from iter(partial(file.readline, MOST_LINE_BYTES), b"")
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -139,18 +154,20 @@ class Report:
 
 def _parsed(raw: bytes) -> tuple[str, bytes, Known] | None:
     """Return the command, key and contents of a line; None if it is not a line of a report."""
-    line: Any = None
-    with suppress(ValueError, RecursionError):
-        line = json.loads(raw)
-    if not isinstance(line, dict):
-        return None
-    match {"command": VERIFY, "container": "", "rows": 0} | line:
-        case {
-            "path": str(path), "version": str(version), "ok": bool(), "faults": list(faults),
-            "command": str(command), "container": str(container), "rows": int(rows),
-        }:
-            return command, _key(path, version), Known(len(faults), rows, _hash(container))
+    with suppress(ValueError, RecursionError):  # also of text that is not Unicode
+        match {"command": VERIFY, "container": "", "rows": 0} | _object(raw):
+            case {
+                "path": str(path), "version": str(version), "ok": bool(), "faults": list(faults),
+                "command": str(command), "container": str(container), "rows": int(rows),
+            }:
+                return command, _key(path, version), Known(len(faults), rows, _hash(container))
     return None
+
+
+def _object(raw: bytes) -> dict[str, Any]:
+    """Return a JSON object, or an empty one if it is something else. Raises ValueError and RecursionError."""
+    found = json.loads(raw)
+    return found if isinstance(found, dict) else {}
 
 
 def _hash(text: str) -> int:

@@ -6,12 +6,14 @@ import os
 import random
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from glassfs import threads
 from glassfs.errors import Changed, DeviceFailed, NotAllowed, NotFound
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.server import Facts
@@ -22,9 +24,9 @@ from tests.source.remote.helpers import check_reads, server
 
 paramiko = package("paramiko")
 
-from paramiko.sftp import CMD_DATA, CMD_STATUS  # noqa: E402
+from paramiko.sftp import CMD_DATA, CMD_NAME, CMD_READDIR, CMD_STATUS  # noqa: E402
 
-from glassfs.source.remote.ssh import REQUEST_BYTES, SftpFile  # noqa: E402
+from glassfs.source.remote.ssh import REQUEST_BYTES, SftpFile, SftpSession  # noqa: E402
 
 DATA = random.Random(5).randbytes(300_000)
 
@@ -195,6 +197,51 @@ def test_ssh_short_answers_end_at_the_first_gap() -> None:
             data = opened.read(100_000)
             assert data == DATA[offset : offset + len(data)]
             assert is_short or len(data) == 100_000
+
+
+class Endless(paramiko.SFTPServer):  # type: ignore[misc]
+    """Sends parts of a listing without entries, for ever."""
+
+    def _process(self, kind: int, number: int, message: Any) -> None:
+        if kind == CMD_READDIR:
+            answer = paramiko.Message()
+            answer.add_int(number)
+            answer.add_int(0)
+            self._send_packet(CMD_NAME, answer)
+        else:
+            super()._process(kind, number, message)
+
+
+class Folder(paramiko.SFTPServerInterface):  # type: ignore[misc]
+    def list_folder(self, path: str) -> list[Any]:
+        return []
+
+
+class Anyone(paramiko.ServerInterface):  # type: ignore[misc]
+    def check_auth_password(self, username: str, password: str) -> int:
+        return paramiko.AUTH_SUCCESSFUL
+
+    def check_channel_request(self, kind: str, number: int) -> int:
+        return paramiko.OPEN_SUCCEEDED
+
+
+def test_ssh_listing_without_end_is_given_up(home: Path) -> None:
+    """Nothing goes on after it."""
+    key = paramiko.RSAKey.generate(2048)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        (home / "known_hosts").write_text(f"[127.0.0.1]:{port} {key.get_name()} {key.get_base64()}\n")
+
+        def serve() -> None:
+            transport = paramiko.Transport(listening.accept()[0])
+            transport.add_server_key(key)
+            transport.set_subsystem_handler("sftp", Endless, Folder)
+            transport.start_server(server=Anyone())
+
+        threads.start("server", serve)
+        session = SftpSession("127.0.0.1", 2.0, port=port, password="any")
+        with closing(session), pytest.raises(DeviceFailed, match="its listing does not end"):
+            list(session.ls("/folder"))
 
 
 def test_ssh_accepts_a_password_from_programs(home: Path, files: Path, tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ this module needs paramiko. One thread at a time. Errors are those of paramiko, 
 from __future__ import annotations
 
 import logging
+import math
 import os
+import time
 from collections.abc import Iterator, Mapping
 from stat import S_ISDIR, S_ISREG
 from typing import Any
@@ -30,6 +32,17 @@ class _RefuseUnknownHosts(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
         raise NotAllowed("its host key is not in known_hosts: connect with ssh once, which asks")
 
 
+class _Files(paramiko.SFTPClient):  # type: ignore[misc]
+    """An SFTP client with a deadline for listings, as a server may send empty parts of a listing without end."""
+
+    deadline = math.inf
+
+    def _read_packet(self) -> Any:
+        if time.monotonic() > self.deadline:
+            raise DeviceFailed("its listing does not end")
+        return super()._read_packet()
+
+
 class SftpSession:
     """A connection, with the methods of an fsspec file system that glassfs needs.
 
@@ -39,6 +52,7 @@ class SftpSession:
 
     def __init__(self, host: str, timeout: float, **arguments: Any) -> None:
         self._client = paramiko.SSHClient()
+        self._timeout = timeout
         try:
             self._log_in(host, timeout, arguments)
         except BaseException:
@@ -68,7 +82,7 @@ class SftpSession:
             self._client.connect(host, **options)
         except paramiko.BadHostKeyException:
             raise NotAllowed("its host key differs from the one in known_hosts") from None
-        self._files = self._client.open_sftp()
+        self._files = _Files.from_transport(self._client.get_transport())
         self._files.get_channel().settimeout(timeout)
 
     def close(self) -> None:
@@ -79,9 +93,16 @@ class SftpSession:
         return _info(key, self._files.stat(key))
 
     def ls(self, key: str, detail: bool = True) -> Iterator[dict[str, Any]]:
-        """Yield what is in a folder; links are not followed. Raises UnicodeDecodeError for a name that is not UTF-8."""
-        for attributes in self._files.listdir_iter(key):
-            yield _info(f"{key.rstrip('/')}/{attributes.filename}", attributes)
+        """Yield what is in a folder; links are not followed.
+
+        Raises UnicodeDecodeError for a name that is not UTF-8, and DeviceFailed after ``timeout`` seconds.
+        """
+        self._files.deadline = time.monotonic() + self._timeout
+        try:
+            for attributes in self._files.listdir_iter(key):
+                yield _info(f"{key.rstrip('/')}/{attributes.filename}", attributes)
+        finally:
+            self._files.deadline = math.inf
 
     def open(self, key: str, mode: str = "rb", **options: Any) -> SftpFile:
         return SftpFile(self._files, self._files.open(key, mode, bufsize=0))
