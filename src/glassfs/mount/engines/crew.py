@@ -28,7 +28,7 @@ from typing import Generic, TypeVar
 
 from glassfs import threads, work
 from glassfs.errors import Unavailable
-from glassfs.mount.engines.wire import Opcode
+from glassfs.mount.engines.wire import READ, Opcode
 from glassfs.mount.requesters import Asked
 from glassfs.names import RESERVED
 
@@ -256,7 +256,7 @@ class Crew(Generic[State]):
                 if self._slowdowns:
                     task.slowdown = self._slowdowns.get(task.owner, 0.0)
                 if len(self._workers) > IDLE_THREADS and not self._fits(task):
-                    kind = self._volume_of(task.volume_ident), task.opcode == Opcode.READ, task.owner
+                    kind = self._volume_of(task.volume_ident), task.opcode == READ, task.owner
                     self._queues.setdefault(kind, deque()).append(task)
                     worker.task = None
                     self._waiting += 1
@@ -269,7 +269,7 @@ class Crew(Generic[State]):
             begun = time.perf_counter()
             work.begin(task)
             self._answer(worker, task)
-            if task.opcode == Opcode.READ:
+            if task.opcode == READ:
                 self._is_slow = time.perf_counter() - begun > SLOW_READ_SECONDS
             while (task := self._next(worker)) is not None:
                 work.begin(task)
@@ -287,7 +287,7 @@ class Crew(Generic[State]):
 
     def _leave(self, task: Task) -> None:
         """Provide for requests that come while ``task`` is answered, as no other thread waits for them."""
-        is_long = task.opcode == Opcode.READ and (self._is_slow or task.size >= LONG_READ_BYTES)
+        is_long = task.opcode == READ and (self._is_slow or task.size >= LONG_READ_BYTES)
         if is_long or len(self._workers) > IDLE_THREADS:
             self._relieve()
         elif not self._is_checking:
@@ -360,7 +360,7 @@ class Crew(Generic[State]):
         """Return whether ``task`` is within the limits beside all others. The caller holds the lock."""
         if self._is_free(task):
             return True
-        volume, is_read = self._volume_of(task.volume_ident), task.opcode == Opcode.READ
+        volume, is_read = self._volume_of(task.volume_ident), task.opcode == READ
         busy = beside = reading = computing = 0
         for other in self._begun():
             is_his = other.owner == task.owner
@@ -370,7 +370,7 @@ class Crew(Generic[State]):
             busy += 1
             if self._volume_of(other.volume_ident) == volume:
                 beside += 1
-                reading += other.opcode == Opcode.READ
+                reading += other.opcode == READ
         part = 2 if self.is_shared else 1
         if computing >= MAX_COMPUTING or (is_read and reading >= MAX_READERS // part):
             return False
