@@ -139,7 +139,7 @@ class Squares(SizedData, Made):
         assert 0 < count <= self.at_once
         return b"".join(
             (number * number).to_bytes(3, "big") for number in range(first, first + count)
-        )[: self._size - first * 3]
+        )[: self.size - first * 3]
 
 
 def squares(size: int) -> Model:

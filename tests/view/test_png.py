@@ -133,7 +133,7 @@ class Pattern(SizedData):
         self.given = self.largest = 0
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        assert 0 <= offset <= offset + len(buffer) <= self._size
+        assert 0 <= offset <= offset + len(buffer) <= self.size
         self.given += len(buffer)
         self.largest = max(self.largest, len(buffer))
         start = offset % 251

@@ -27,7 +27,7 @@ class Noted(SizedData):
         return sum(size for _, size in self.read_ranges)
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        assert 0 <= offset <= offset + len(buffer) <= self._size
+        assert 0 <= offset <= offset + len(buffer) <= self.size
         self.read_ranges.append((offset, len(buffer)))
         buffer[:] = bytes(len(buffer))
 

@@ -166,10 +166,9 @@ class BlockCache:
 
     def _pinned(self, recipe: Recipe) -> _Block:
         """Return the block, made if necessary. It is not evicted before ``_unpin``."""
-        while True:
-            block = self._try(recipe)
-            if block is not None:
-                return block
+        while (block := self._try(recipe)) is None:
+            pass
+        return block
 
     def _try(self, recipe: Recipe) -> _Block | None:
         """Return the block, pinned; None if the reader that made it was stopped."""

@@ -90,11 +90,11 @@ class Decoded(SizedData):
 
     @property
     def cost(self) -> int:
-        return compression.cost(self.codec, min(self._extent.size, self._size + HELD_BACK), self._size)
+        return compression.cost(self.codec, min(self._extent.size, self.size + HELD_BACK), self.size)
 
     @property
     def stream_cost(self) -> int:
-        return compression.stream_cost(self.codec, self._size)
+        return compression.stream_cost(self.codec, self.size)
 
     def location(self) -> Location:
         crc = None if self._crc is None else str(self._crc)
@@ -118,27 +118,27 @@ class Decoded(SizedData):
         """Return the bytes of an uncompressed block after checking them; None for others."""
         if self.codec != compression.NONE:
             return None
-        self._demand_right(self._size)
+        self._demand_right(self.size)
         return self._extent.mapped()
 
     def _demand_right(self, end: int) -> None:
         """Raise Damaged if the bytes up to ``end`` of an uncompressed block must not be returned."""
-        if self._extent.size != self._size:
-            raise self._damage(f"has {self._extent.size} stored bytes, but {self._size} are declared")
+        if self._extent.size != self.size:
+            raise self._damage(f"has {self._extent.size} stored bytes, but {self.size} are declared")
         if self._check is not None and not self._check.found:
-            is_early = self._size > CHECKED_AT_ONCE and end <= self._size - HELD_BACK
+            is_early = self.size > CHECKED_AT_ONCE and end <= self.size - HELD_BACK
             if is_early and self._check.found is None:
                 self._check.begin(self._cache)
             elif not self._check.result():
                 raise self._damage("its checksum does not match")
 
     def whole(self) -> bytes:
-        if self._extent.size > self._size + HELD_BACK:
+        if self._extent.size > self.size + HELD_BACK:
             return b"".join(self.pieces())  # more is stored than the block can need: do not read it at once
         with self._cache.waiting():
             stored = self._extent.source.buffer(self._extent.offset, self._extent.size)
         try:
-            raw = compression.decompress(self.codec, stored, self._size)
+            raw = compression.decompress(self.codec, stored, self.size)
         except Damaged as error:
             raise error.at(self._extent.source.name, self.part) from error
         if self._crc is not None and not self._crc.matches(checksum.crc32c(raw), checksum.crc32c(stored)):
@@ -147,10 +147,10 @@ class Decoded(SizedData):
 
     def pieces(self) -> Iterator[bytes]:
         raw_crc = 0
-        left, held = self._size, b""
+        left, held = self.size, b""
         stored = _Stored(self._extent, self._cache, is_counted=self._crc is not None)
         try:
-            for piece in compression.decompress_stream(self.codec, stored, self._size):
+            for piece in compression.decompress_stream(self.codec, stored, self.size):
                 if self._crc is not None:
                     raw_crc = checksum.crc32c(piece, raw_crc)
                 left -= len(piece)

@@ -72,14 +72,13 @@ class Data(ABC):
 class SizedData(Data):
     """Base of data whose size is known when they are made."""
 
-    __slots__ = ("_size",)
+    __slots__ = ("size",)
+
+    size: int  # not a property, as there are many data
+    is_sized = True
 
     def __init__(self, size: int) -> None:
-        self._size = size
-
-    @property
-    def size(self) -> int:
-        return self._size
+        self.size = size
 
 
 class Memory(Data):
@@ -107,7 +106,7 @@ class Extent(SizedData):
     __slots__ = ("offset", "source")
 
     def __init__(self, source: Source, offset: int, size: int) -> None:
-        super().__init__(size)
+        self.size = size
         self.source = source
         self.offset = offset
 
@@ -118,10 +117,10 @@ class Extent(SizedData):
         self.source.scatter(buffers, self.offset + offset)
 
     def mapped(self) -> memoryview | None:
-        return self.source.mapped(self.offset, self._size)
+        return self.source.mapped(self.offset, self.size)
 
     def location(self) -> Location:
-        return Location(self.offset, self._size)
+        return Location(self.offset, self.size)
 
 
 class Zeros(SizedData):
@@ -165,4 +164,4 @@ class Slice(SizedData):
 
     def mapped(self) -> memoryview | None:
         whole = self._data.mapped()
-        return None if whole is None else whole[self._offset : self._offset + self._size]
+        return None if whole is None else whole[self._offset : self._offset + self.size]

@@ -108,7 +108,7 @@ class _Run:
         self.number = 0
         self.node: Node | None = None
         self.name = ""
-        self.used: Set[str] = frozenset()
+        self.used: set[str] | None = None
 
     @property
     def ids(self) -> range:
@@ -159,7 +159,7 @@ class Inodes:
         found = self._directories.find(run.holding, ident) or self._files.find(run.holding, ident)
         if found is None:
             found = _verified(run, self._directory_of(run).at(ident - run.first))
-            self._keep(run.holding, ident, found)
+            self._keep(self._cache_of(found), run.holding, ident, found)
         return found
 
     def directory(self, ident: int) -> Directory:
@@ -203,10 +203,11 @@ class Inodes:
         number, node = directory.found(name)
         run = self.hold_settled(parent, directory, node.origin, 1)
         ident = run.first + number
-        if self.remembers_names and name not in run.used and len(run.used) < MAX_USED:
-            run.used = {*run.used, name}
-        if self._cache_of(node).find(run.holding, ident) is None:
-            self._keep(run.holding, ident, node)
+        if self.remembers_names:
+            self._remember(run, name)
+        cache = self._cache_of(node)
+        if cache.find(run.holding, ident) is None:
+            self._keep(cache, run.holding, ident, node)
         return ident, node
 
     def hold_settled(self, parent: int, directory: Settled, origin: Origin, references: int) -> _Run:
@@ -341,7 +342,7 @@ class Inodes:
                 if self._named.get((run.parent, run.name)) in (None, run):
                     yield run.parent, run.name
             elif run.parent != ROOT:  # in the root the same names belong to the new version
-                for name in list(run.used):
+                for name in list(run.used or ()):
                     yield run.parent, name
 
     def _abandoned_runs(self) -> list[_Run]:
@@ -390,16 +391,22 @@ class Inodes:
             found = above.node or self._directories.find(above.holding, above.first + run.number)
             if found is None:
                 found = _verified(above, self._directory_of(above).at(run.number))
-                self._keep(above.holding, above.first + run.number, found)
+                self._keep(self._directories, above.holding, above.first + run.number, found)
         if not isinstance(found, Settled):
             raise Changed("is no longer the same directory")
         return found
 
-    def _keep(self, holding: _HeldLease, ident: int, node: Node) -> None:
+    def _remember(self, run: _Run, name: str) -> None:
+        if run.used is None:
+            with self._lock:
+                run.used = set() if run.used is None else run.used
+        if len(run.used) < MAX_USED:
+            run.used.add(name)
+
+    def _keep(self, cache: _NodeCache, holding: _HeldLease, ident: int, node: Node) -> None:
         with self._lock:
-            if not holding.runs:  # released meanwhile
-                return
-            self._cache_of(node).put(holding, ident, node)
+            if holding.runs:  # else released meanwhile
+                cache.put(holding, ident, node)
 
     def _cache_of(self, node: Node) -> _NodeCache:
         return self._files if isinstance(node, File) else self._directories

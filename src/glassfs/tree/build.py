@@ -228,11 +228,12 @@ class ContentDirectory(Settled):
 
     def _make(self) -> Children:
         directories, files = self._draft.opened()
-        cost = LISTING_COST + NODE_COST * (len(directories) + len(files)) + self._draft.cost(directories.values())
-        with self.origin.services.cache.measuring(cost):
-            return self._made(directories, files)
+        cost = LISTING_COST + self._draft.cost(directories.values())
+        with self.origin.services.cache.measuring(cost + NODE_COST * (len(directories) + len(files))):
+            return self._made(directories, files, cost)
 
-    def _made(self, directories: dict[str, Draft], files: Sequence[Member]) -> Children:
+    def _made(self, directories: dict[str, Draft], files: Sequence[Member], cost: int) -> Children:
+        """Make the children, which cost so many bytes beside their nodes."""
         children: dict[str, Node] = {}
         for name, below in directories.items():
             if self._is_mount_root:
@@ -265,8 +266,7 @@ class ContentDirectory(Settled):
             derived += self._derived(b"", beside, (self.origin.identity, self.ino), errors)
         self._put_beside(children, waiting)
         self._put_beside(children, derived)
-        cost = LISTING_COST + NODE_COST * len(children) + self._draft.cost(directories.values())
-        cost += sum(map(_held, children.values()))
+        cost += NODE_COST * len(children) + sum(map(_held, children.values()))
         numbers = {name: number for number, name in enumerate(children)}
         return Children(tuple(children.values()), numbers, "; ".join(errors), cost)
 
@@ -381,15 +381,16 @@ class FieldsDirectory(Settled):
 class SeriesDirectory(Settled):
     """A directory of numbered contents. Nothing is cached."""
 
-    __slots__ = ("_is_of_links", "_pattern", "_series", "_suffix")
+    __slots__ = ("_is_of_links", "_numbers", "_pattern", "_series", "_suffix")
 
     def __init__(self, name: str, ino: int, origin: Origin, series: Series) -> None:
         super().__init__(name, ino, origin)
         self._series = series
+        self._numbers: Sequence[int] = range(series.count) if series.numbers is None else series.numbers
         self._suffix = ""
         self._is_of_links = False
         if series.count and not series.has_groups:
-            first = series.item(self._number(0))
+            first = series.item(self._numbers[0])
             self._is_of_links = isinstance(first, Link)
             if not self._is_of_links:
                 self._suffix = file_of(first, origin.services.cache, ()).suffix
@@ -404,7 +405,7 @@ class SeriesDirectory(Settled):
         if digits.isascii() and digits.isdigit() and len(digits) <= 20:
             number, numbers = int(digits), self._series.numbers
             index = number if numbers is None else bisect_left(numbers, number)
-            if index < self._series.count and self._number(index) == number and self._pattern % number == name:
+            if index < self._series.count and self._pattern % self._numbers[index] == name:
                 return index
         raise not_found(name)
 
@@ -413,7 +414,7 @@ class SeriesDirectory(Settled):
 
     def at(self, number: int) -> Node:
         # Kept fast: a listing asks for all children.
-        number = self._number(number)
+        number = self._numbers[number]
         name, content, origin = self._pattern % number, self._series.item(number), self.origin
         if isinstance(content, Collection):
             return directory(name, inode(name, self.ino), origin, content)
@@ -423,8 +424,7 @@ class SeriesDirectory(Settled):
         return File(name, inode(name, self.ino), origin, data, content)
 
     def facts(self, start: int, stop: int) -> Iterator[Facts]:
-        series, origin = self._series, self.origin
-        numbers = range(series.count)[start:stop] if series.numbers is None else series.numbers[start:stop]
+        series, origin, numbers = self._series, self.origin, self._numbers[start:stop]
         sizes: Iterable[int | None] | None = repeat(None) if series.has_groups else self._sizes(start, stop)
         if sizes is None:
             yield from super().facts(start, stop)
@@ -437,17 +437,11 @@ class SeriesDirectory(Settled):
             name = pattern % number
             yield name, inode_of_bytes(name, parent), mode, size
 
-    def _number(self, index: int) -> int:
-        """Return the number that the name of a child has."""
-        numbers = self._series.numbers
-        return index if numbers is None else numbers[index]
-
     def _sizes(self, start: int, stop: int) -> Iterable[int] | None:
         """Return the sizes of these files, if they are known without making any but the first."""
         series, origin = self._series, self.origin
         if self._is_of_links:
-            numbers = map(self._number, range(series.count)[start:stop])
-            return (len(raw(_target(cast(Link, series.item(number))))) for number in numbers)
+            return (len(raw(_target(cast(Link, series.item(number))))) for number in self._numbers[start:stop])
         if not series.count or not (series.is_uniform or series.sizes):
             return None
         first = series.item(0)

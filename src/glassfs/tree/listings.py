@@ -71,10 +71,10 @@ class Listings(Generic[Children]):
     def children(self, owner: Owner, ino: int, make: Callable[[], Children]) -> Children:
         """Return the children of a directory, calling ``make`` on one thread if they are not cached."""
         key = (owner, ino)
-        found = self._find(key)
+        found = self._cached.get(key) or self._find_large(key)
         if found is None:
             with self._making.hold(key):
-                found = self._find(key)
+                found = self.known(owner, ino)
                 if found is None:
                     found = make()
                     self._put(key, found)
@@ -82,7 +82,8 @@ class Listings(Generic[Children]):
 
     def known(self, owner: Owner, ino: int) -> Children | None:
         """Return the cached children of a directory."""
-        return self._find((owner, ino))
+        key = (owner, ino)
+        return self._cached.get(key) or self._find_large(key)
 
     def forget(self, lease: Lease) -> None:
         """Drop the children of all directories of one version of a container."""
@@ -122,16 +123,16 @@ class Listings(Generic[Children]):
                 freed += self._dropped(key).counted
         return freed
 
-    def _find(self, key: tuple[Owner, int]) -> Children | None:
-        found = self._cached.get(key)
-        if found is None and self._large:
-            with self._lock:
-                large = self._large.get(key)
-                if large is not None:
-                    large.used = self._clock()
-                    self._large.move_to_end(key)
-                    found = large.children
-        return found
+    def _find_large(self, key: tuple[Owner, int]) -> Children | None:
+        if not self._large:
+            return None
+        with self._lock:
+            large = self._large.get(key)
+            if large is None:
+                return None
+            large.used = self._clock()
+            self._large.move_to_end(key)
+            return large.children
 
     def _put(self, key: tuple[Owner, int], children: Children) -> None:
         lease = key[0].lease

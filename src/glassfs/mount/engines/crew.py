@@ -30,7 +30,7 @@ from typing import Generic, TypeVar
 
 from glassfs import threads, work
 from glassfs.errors import Unavailable
-from glassfs.mount.engines.wire import Opcode
+from glassfs.mount.engines.wire import READ, Opcode
 from glassfs.mount.requesters import Asked
 from glassfs.names import RESERVED
 
@@ -264,7 +264,7 @@ class Crew(Generic[State]):
                 if self._slowdowns:
                     task.slowdown = self._slowdowns.get(task.owner, 0.0)
                 if len(self._workers) > IDLE_THREADS and not self._fits(task):
-                    kind = self._volume(task), task.opcode == Opcode.READ, task.owner
+                    kind = self._volume(task), task.opcode == READ, task.owner
                     self._queues.setdefault(kind, deque()).append(task)
                     worker.task = None
                     self._waiting += 1
@@ -277,7 +277,7 @@ class Crew(Generic[State]):
             begun = time.perf_counter()
             work.begin(task)
             self._answer(worker, task)
-            if task.opcode == Opcode.READ:
+            if task.opcode == READ:
                 self._is_slow = time.perf_counter() - begun > SLOW_READ_SECONDS
             while (task := self._next(worker)) is not None:
                 work.begin(task)
@@ -295,7 +295,7 @@ class Crew(Generic[State]):
 
     def _leave(self, task: Task) -> None:
         """Provide for requests that come while ``task`` is answered, as no other thread waits for them."""
-        is_long = task.opcode == Opcode.READ and (self._is_slow or task.size >= LONG_READ_BYTES)
+        is_long = task.opcode == READ and (self._is_slow or task.size >= LONG_READ_BYTES)
         if is_long or len(self._workers) > IDLE_THREADS:
             self._relieve()
         elif not self._is_checking:
@@ -372,7 +372,7 @@ class Crew(Generic[State]):
         """Return whether ``task`` is within the limits beside all others. The caller holds the lock."""
         if task.opcode in UNOWNED:
             return True
-        volume, is_read = self._volume(task), task.opcode == Opcode.READ
+        volume, is_read = self._volume(task), task.opcode == READ
         others = [other for other in self._begun() if other is not task]
         of_user = [other for other in others if other.owner == task.owner]
         if volume == RESERVED:
@@ -381,7 +381,7 @@ class Crew(Generic[State]):
             return len(self._workers) < MOST_THREADS + RESERVED_THREADS
         counted = of_user if self.is_shared else others
         beside = [other for other in counted if self._volume(other) == volume]
-        reading = sum(other.opcode == Opcode.READ for other in beside)
+        reading = sum(other.opcode == READ for other in beside)
         part = 2 if self.is_shared else 1
         if sum(other.is_computing for other in of_user) >= MAX_COMPUTING or len(self._workers) >= MOST_THREADS:
             return False

@@ -31,7 +31,7 @@ from glassfs.mount.engines.answers import OPCODES, Answers, Payload
 from glassfs.mount.engines.contract import LONGEST_READ, SIGNALS, Engine, MountPoint
 from glassfs.mount.engines.crew import Crew, Task, Worker
 from glassfs.mount.engines.notices import Notices
-from glassfs.mount.engines.wire import Feature, Offer, Opcode
+from glassfs.mount.engines.wire import INIT, INTERRUPT, IOCTL, LOOKUP, READ, Feature, Offer, Opcode
 from glassfs.mount.errors import Failures, MountError
 from glassfs.mount.guard import guarded
 from glassfs.mount.inodes import ROOT
@@ -275,18 +275,18 @@ class Libfuse3(Engine):
                 self._answers.fail(wire.IN_HEADER.unpack_from(request)[2], errno.ENOMEM)
                 continue
             _, opcode, unique, ident, uid, _, thread, _ = wire.IN_HEADER.unpack_from(message)
-            if opcode == Opcode.INTERRUPT:
+            if opcode == INTERRUPT:
                 (interrupted,) = wire.INTERRUPT_IN.unpack_from(message, _REQUEST)
                 self._interrupted.append((time.monotonic() + INTERRUPT_SECONDS, interrupted))
                 continue
-            if opcode == Opcode.IOCTL:  # isatty, by each open() in Python: answered here, as it is frequent
+            if opcode == IOCTL:  # isatty, by each open() in Python: answered here, as it is frequent
                 worker.state.payload.counts[opcode] += 1
                 self._answers.fail(unique, errno.ENOSYS)
                 continue
             task = Task(opcode, unique, ident, message, thread=thread, owner=self._users.owner(uid))
-            if opcode == Opcode.READ:
+            if opcode == READ:
                 task.size = wire.READ_IN.unpack_from(message, _REQUEST)[2]
-            elif opcode == Opcode.LOOKUP and ident == ROOT:
+            elif opcode == LOOKUP and ident == ROOT:
                 # Several sources side by side: look-ups of one that hangs must not delay the others.
                 name = wire.name_at(message)
                 task.within = self._named_in_root(name) or 0
@@ -296,7 +296,7 @@ class Libfuse3(Engine):
     def _answer(self, worker: Worker[_ThreadState], task: Task) -> None:
         if self._is_debugging:
             self._show(task)
-        if task.opcode == Opcode.INIT:
+        if task.opcode == INIT:
             self._initialize(task)
         else:
             self._answers.answer(task.opcode, task.unique, task.ident, task.message, worker.state.payload)

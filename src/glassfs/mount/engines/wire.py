@@ -46,6 +46,10 @@ class Opcode(IntEnum):
     STATX = 52
 
 
+LOOKUP, READ, INIT, INTERRUPT, IOCTL = Opcode.LOOKUP, Opcode.READ, Opcode.INIT, Opcode.INTERRUPT, Opcode.IOCTL
+"""For code that runs for each request: before Python 3.12, getting one from the enumeration takes ten times as long."""
+
+
 class Feature(IntFlag):
     """What the kernel offers in INIT, and the daemon accepts in its reply. Bits from 32 on are in ``flags2``."""
 
@@ -132,6 +136,7 @@ def name_at(message: bytes, start: int = IN_HEADER.size) -> str:
     return text(message[start : message.index(0, start)])
 
 
+@lru_cache(16)
 def times(seconds: float) -> tuple[int, int]:
     """Split into whole seconds and nanoseconds."""
     whole = int(seconds)

@@ -27,23 +27,30 @@ def weight_of(thing: object, limit: int) -> int:
     """
     seen: set[int] = set()
     weight = 0
-    waiting = [thing]
-    while waiting and weight <= limit:
-        one = waiting.pop()
+    found = [thing]
+    for one in found:  # which grows meanwhile
+        number = id(one)
+        if number in seen:
+            continue
+        seen.add(number)
         kind = type(one)
-        if id(one) in seen:
+        below = _known.get(kind) or _below(kind)
+        if below is _shared:
             continue
-        below = _known[kind] if kind in _known else _below(kind)
-        if below is None:
-            continue
-        seen.add(id(one))
         weight += getsizeof(one)
+        if weight > limit:
+            break
         if below is not _nothing:
-            waiting += below(one)
+            found += below(one)
     return weight
 
 
 def _nothing(one: object) -> Iterable[object]:
+    return ()
+
+
+def _shared(one: object) -> Iterable[object]:
+    """Stand for types of objects that do not count."""
     return ()
 
 
@@ -62,15 +69,15 @@ def _of_array(one: Any) -> Iterable[object]:
     return *gc.get_referents(one), one.base
 
 
-_PLAIN: dict[type, _Below | None] = dict.fromkeys((str, bytes, int, float, bool, bytearray, type(None)), _nothing)
+_PLAIN: dict[type, _Below] = dict.fromkeys((str, bytes, int, float, bool, bytearray, type(None)), _nothing)
 _known = dict(_PLAIN)
 
 
-def _below(kind: type) -> _Below | None:
-    """Return a function that lists what objects of a type refer to, or None if they are shared."""
-    found: _Below | None = gc.get_referents
+def _below(kind: type) -> _Below:
+    """Return a function that lists what objects of a type refer to."""
+    found: _Below = gc.get_referents
     if issubclass(kind, _SHARED):
-        found = None
+        found = _shared
     elif kind is FunctionType:
         found = _of_function
     elif kind is MethodType:
