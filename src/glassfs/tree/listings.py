@@ -14,7 +14,10 @@ from glassfs.lru import LRU
 from glassfs.tree.lease import Lease
 
 LISTING_BYTES = 4 << 20
-SHARE = 4
+MOST_COUNTED = 2
+"""Part of the memory budget that a listing counts for at most."""
+PROTECTED = 4
+"""Part of it that a listing in use may withhold from others."""
 IN_USE_SECONDS = 2.0
 IDLE_SECONDS = 20.0
 
@@ -50,9 +53,10 @@ class _Large(Generic[Children]):
 class Listings(Generic[Children]):
     """Children by directory, up to ``limit`` bytes. Those of retired containers are not cached.
 
-    Children of more than two thirds of the limit count as cached bytes of the memory budget ``memory`` instead, up to
-    one in ``SHARE`` of it: they stay until other bytes are needed there, or ``drop_idle`` finds that they were not used
-    for a while. Those used last are not evicted at once: a directory is listed in many calls.
+    Children of more than two thirds of the limit count as cached bytes of the memory budget ``memory`` instead: they
+    stay until other bytes are needed there, or ``drop_idle`` finds that they were not used for a while. Of those larger
+    than half of the budget, which count for half of it, only one stays. Those used last are not evicted at once, unless
+    they are too large for that: a directory is listed in many calls.
     """
 
     def __init__(
@@ -117,10 +121,14 @@ class Listings(Generic[Children]):
         with self._lock:
             while self._large and freed < wanted:
                 key = next(iter(self._large))
-                if len(self._large) == 1 and self._clock() - self._large[key].used < IN_USE_SECONDS:
+                if len(self._large) == 1 and self._is_protected(self._large[key]):
                     break
                 freed += self._dropped(key).counted
         return freed
+
+    def _is_protected(self, large: _Large[Children]) -> bool:
+        is_in_use = self._clock() - large.used < IN_USE_SECONDS
+        return is_in_use and self._memory is not None and large.counted <= self._memory.limit // PROTECTED
 
     def _find(self, key: tuple[Owner, int]) -> Children | None:
         found = self._cached.get(key)
@@ -138,7 +146,7 @@ class Listings(Generic[Children]):
         is_large = children.cost > self._largest
         counted = 0
         if is_large and self._memory is not None:
-            counted = min(children.cost, self._memory.limit // SHARE)
+            counted = min(children.cost, self._memory.limit // MOST_COUNTED)
             self._memory.release(0, counted)
         dropped = []
         with self._lock:
@@ -147,6 +155,9 @@ class Listings(Generic[Children]):
             else:
                 self._keys_of.setdefault(lease, set()).add(key)
                 if is_large:
+                    if self._memory is not None and children.cost > counted:
+                        larger = [other for other, large in self._large.items() if large.children.cost > large.counted]
+                        dropped = [self._dropped(other) for other in larger]
                     self._large[key] = _Large(children, counted, self._clock())
                 else:
                     for evicted, _ in self._cached.put(key, children, children.cost):
