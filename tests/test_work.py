@@ -165,6 +165,8 @@ def test_reads_check(tmp_path: Path) -> None:
     mine.cancel()
     with pytest.raises(Canceled):
         work.done_for(mine, lambda: source.read(0, 4))
+    with pytest.raises(Canceled):
+        work.done_for(mine, lambda: LocalStore(tmp_path).list(()))
     with pytest.raises(OverBudget):
         work.limited(4, 60, lambda: source.read(0, 5))
     source.close()

@@ -118,9 +118,8 @@ class Snapshot:
         """Whether nothing is left out for a passing reason."""
         self.mtime_ns = walked.mtime_ns
         self.is_public = walked.is_public
-        words = [f"{file.path}\0{file.stamp}\0{file.is_public}" for file in walked.files]
-        words += [f"{fault.path}\0{fault.error}" for fault in walked.faults]
-        self.state = _hashed(words)
+        files = (f"{file.path}\0{file.stamp}\0{file.is_public}" for file in walked.files)
+        self.state = _hashed(itertools.chain(files, (f"{fault.path}\0{fault.error}" for fault in walked.faults)))
         self.identity = f"joined:{next(_numbers)}"
         self.table = Joined(self.found, self._directories.get)
 
@@ -317,7 +316,10 @@ def _sizes_at(sizes: Sequence[int], number: int) -> Sequence[int]:
 
 
 def _hashed(words: Iterable[str]) -> str:
-    return xxhash.xxh128_hexdigest(raw("\0\0".join(words)))
+    digest = xxhash.xxh128()
+    for word in words:
+        digest.update(raw(word) + b"\0\0")
+    return digest.hexdigest()
 
 
 def _sentence(faults: Sequence[tuple[str, GlassfsError]]) -> str:
