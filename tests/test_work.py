@@ -14,12 +14,18 @@ import pytest
 from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.cache import cores as cores_module
-from glassfs.cache.cores import CoreLimiter
+from glassfs.cache.cores import CoreLimiter, run_ahead
 from glassfs.content import Rendered
 from glassfs.keyed_lock import KeyedLock
+from glassfs.source import Version
 from glassfs.source.local import LocalStore
+from glassfs.tree import Containers, ContainerSettings
+from glassfs.tree.containers.lease import Location
+from glassfs.tree.sources.rows import Episodes, Rows
 from glassfs.tree.sources.timed_calls import TimedCalls
+from glassfs.tree.sources.walk import File
 from glassfs.work import Canceled, OverBudget, Work
+from tests.memory_store import MemoryStore
 from tests.waiting import SECONDS, wait_for, wait_until
 
 
@@ -261,6 +267,8 @@ def test_reads_check(tmp_path: Path) -> None:
     mine.cancel()
     with pytest.raises(Canceled):
         work.done_for(mine, lambda: source.read(0, 4))
+    with pytest.raises(Canceled):
+        work.done_for(mine, lambda: LocalStore(tmp_path).list(()))
     with pytest.raises(OverBudget):
         work.limited(4, 60, lambda: source.read(0, 5))
     source.close()
@@ -420,3 +428,49 @@ def test_calls_of_a_stopped_caller_are_stopped() -> None:
     wait_until(lambda: not len(calls))
     assert called[0] is not None
     assert called[0].owner == 1000
+
+
+def test_what_runs_ahead_is_of_the_same_owner() -> None:
+    found: Future[Work | None] = Future()
+    Doing(lambda: run_ahead(lambda: found.set_result(work.current())))
+    ahead = found.result(SECONDS)
+    assert ahead is not None
+    assert ahead.owner == 1000
+
+
+@pytest.mark.parametrize("is_canceled", [True, False])
+def test_files_read_ahead_are_given_up_with_their_reader(monkeypatch: pytest.MonkeyPatch, is_canceled: bool) -> None:
+    """Also when it ends early for another reason."""
+    begun, ended = set[Work | None](), threading.Semaphore(0)
+
+    def read(self: Rows, file: File, block: int = 0) -> Iterator[Episodes]:
+        begun.add(work.current())
+        try:
+            work.patiently(threading.Event().wait)
+        finally:
+            ended.release()
+        yield from ()
+
+    monkeypatch.setattr(Rows, "_read", read)
+    store = MemoryStore(is_remote=True)
+    files = [
+        File(name, Location(store, (name,)), Version(name), name, "", 0, 0, False, 0, is_public=True) for name in "abc"
+    ]
+    rows = Rows(Containers(ContainerSettings(BlockCache())))
+
+    def go_on() -> None:
+        for _, pieces in rows.of_all(files):
+            wait_until(lambda: len(begun) == len(files))
+            if not is_canceled:
+                return
+            list(pieces)
+
+    doing = Doing(go_on)
+    if is_canceled:
+        wait_until(lambda: doing.work.is_waiting)
+        assert doing.is_stopped()
+    else:
+        doing.result.result(SECONDS)
+    for _ in begun:
+        assert ended.acquire(timeout=SECONDS)
+    assert {None if one is None else one.owner for one in begun} <= {1000}

@@ -120,6 +120,17 @@ def begin(work: Work | None) -> None:
     _thread.work = work
 
 
+def derived() -> Work:
+    """Return a work for another thread on behalf of this one's: of the same owner.
+
+    The caller cancels it, if it may be long.
+    """
+    work = _thread.work
+    made = Work(owner=-1 if work is None else work.owner)
+    made.slowdown = 0.0 if work is None else work.slowdown
+    return made
+
+
 def done_for(work: Work, do: Callable[[], Result]) -> Result:
     """Return what ``do`` returns, called as part of that work."""
     before, _thread.work = _thread.work, work

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.codec.checksum import Covers, Crc32c, crc32c
 from glassfs.content import (
@@ -32,6 +33,7 @@ from glassfs.content import (
     Unreadable,
     booleans,
 )
+from glassfs.content.blocks import CHECKED_AT_ONCE
 from glassfs.content.data import PIECE, SizedData
 from glassfs.errors import Damaged
 from tests.codec import test_compression
@@ -400,6 +402,36 @@ def test_damaged_large_block_is_never_returned_whole(stored: Callable[[bytes], E
         for offset in range(0, size, PIECE):
             part = block.read(offset, min(PIECE, size - offset))
             assert part == raw[offset : offset + PIECE]
+
+
+def test_check_of_a_large_block_keeps_up_with_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends when there is no further read, so a block of any size costs in proportion to what is read."""
+    size = 4 * CHECKED_AT_ONCE
+    with open(tmp_path / "block.bin", "wb") as file:
+        file.truncate(size)
+    source, cache = CountingSource(tmp_path / "block.bin"), BlockCache()
+    monkeypatch.setattr(cache, "run", lambda task: task())
+    whole = 0
+    for _ in range(size // PIECE):
+        whole = crc32c(bytes(PIECE), whole)
+    block = Decoded(cache, Extent(source, 0, size), "none", size, "block 7", Crc32c(whole))
+    for reads in (1, 2):
+        assert block.read(5, 4) == bytes(4)
+        assert source.bytes_read == reads * (CHECKED_AT_ONCE + 4)
+    assert block.read(size - 4, 4) == bytes(4)
+    assert source.bytes_read == size + 12  # each byte was checked once
+
+
+def test_stopped_check_goes_on_where_it_was(tmp_path: Path) -> None:
+    (tmp_path / "block.bin").write_bytes(RAW * 64)
+    size = len(RAW) * 64
+    source = CountingSource(tmp_path / "block.bin")
+    block = Decoded(BlockCache(), Extent(source, 0, size), "none", size, "block 7", Crc32c(crc32c(RAW * 64)))
+    with pytest.raises(work.OverBudget):
+        work.limited(PIECE + 1, 60, lambda: block.read(0, 4))
+    before = source.bytes_read
+    assert block.read(0, 4) == RAW[:4]
+    assert source.bytes_read - before < size
 
 
 def test_a_block_is_decoded_once(stored: Callable[[bytes], Extent]) -> None:

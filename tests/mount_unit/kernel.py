@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from glassfs.mount.inodes import ROOT
-from glassfs.mount.operations import Listing, Operations
+from glassfs.mount.operations import Listing, Operations, Stale
 from glassfs.mount.options import MountOptions
 from glassfs.mount.status import OwnDirectory, StatusText
 from glassfs.tree import Directory, File, Sources
@@ -80,7 +80,20 @@ def held_by(listing: Listing, start: int = 0) -> list[tuple[str, int]]:
     """Names and ids (0 where there is none) of what is listed from a position on, each held once more."""
     found = [(node.name, child) for child, node in listing.held_from(start)]
     first, facts = listing.held_inside(start + len(found))
-    return found + [(os.fsdecode(name), ident) for ident, (name, *_) in enumerate(facts, first)]
+    inside = [(os.fsdecode(name), ident) for ident, (name, *_) in enumerate(facts, first)]
+    if inside:
+        listing._inodes.keep(first, len(inside), [(first, len(inside))])
+    return found + inside
+
+
+def nodes_of(stale: Stale) -> set[int]:
+    """Return all nodes that are stale, also those of versions."""
+    return {*stale.nodes, *(ident for known in stale.versions.values() for ident in known)}
+
+
+def abandoned_by(operations: Operations) -> list[int]:
+    """Return the abandoned ids that the kernel may know, version by version."""
+    return [ident for known in operations.inodes.abandoned().values() for ident in known]
 
 
 def served(

@@ -12,13 +12,14 @@ from glassfs.content import Blob, Group, Member, Memory
 from glassfs.errors import Changed, NotADirectory
 from glassfs.mount import inodes as inodes_module
 from glassfs.mount.inodes import ROOT, Inodes
+from glassfs.mount.runs import STRETCH, by_version
 from glassfs.tree import Node, Settled
 from glassfs.tree.build import container_root
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import FixedDirectory, Origin, Symlink
 from tests.conftest import Scale
 from tests.memory_store import MemoryStore
-from tests.mount_unit.kernel import Kernel, notify_kernel, operations_over, served
+from tests.mount_unit.kernel import Kernel, abandoned_by, nodes_of, notify_kernel, operations_over, served
 from tests.tree.made import made
 from tests.tree.trees import origin
 from tests.waiting import wait_for
@@ -191,6 +192,59 @@ def test_ids_give_no_node_of_another_version() -> None:
     assert kernel.read(again) == b"1"
     with pytest.raises(Changed):
         kernel.operations.node(ident)
+
+
+def test_only_ids_that_the_kernel_knows_are_given_up() -> None:
+    """A directory may have billions of names."""
+    files = folder_of(3, "huge")
+
+    class Huge(Settled):
+        count = 10**12
+        inside = files.inside  # type: ignore[assignment]
+
+        def find(self, name: str) -> int:
+            return int(name)
+
+        def at(self, number: int) -> Node:
+            return files.at(number % 3)
+
+    top = FixedDirectory("", 1, origin("top"), {"c": Huge("c", 2, files.origin)})
+    operations = operations_over(lambda: top)
+    ident = operations.look_up(ROOT, "c").ident
+    known = [operations.look_up(ident, str(number)).ident for number in (0, 1, 5 * 10**11, 10**12 - 1)]
+    assert set(known) <= nodes_of(operations.stale(["/c"]))
+    files.origin.lease.retire(is_replaced=True)
+    operations.inodes.drop_nodes(files.origin.lease)
+    abandoned = abandoned_by(operations)
+    assert set(known) <= set(abandoned)
+    assert len(abandoned) <= len(known) * STRETCH + 1
+    for one in known[:2]:
+        operations.forget(one, 1)
+    assert set(known[2:]) <= set(abandoned_by(operations))
+    assert not {*known[:2]} & {*abandoned_by(operations)}
+
+
+def test_listed_ids_are_known_until_they_are_forgotten() -> None:
+    """Also in parts, and those whose reply did not reach the kernel are not."""
+    kernel = Kernel(operations_over(lambda: folder_of(500)))
+    operations = kernel.operations
+    listing, _ = operations.listing(ROOT, 0)
+    first, _ = listing.held_inside(100)
+    operations.inodes.keep(first, len(listing) - 100, [(first, 300), (first + 400, 100)])
+    operations.forget(first + 400, 1, 100)
+    run = operations.inodes._run(first)
+    assert run.held == 300
+    (known,) = by_version([run], threading.Lock()).values()
+    found = list(known)
+    assert set(range(first, first + 300)) <= set(found)
+    assert found == sorted(found, reverse=True)
+    assert len(found) <= 300 + 2 * STRETCH
+    operations.forget(first, 1, 299)
+    assert first + 299 in list(known)
+    assert len(list(known)) <= STRETCH
+    operations.forget(first + 299, 1)
+    assert list(known) == []
+    assert len(operations.inodes) == 0
 
 
 @pytest.mark.parametrize(("names", "path"), [(("c",), "/a.bin"), ((), "/plain"), ((), "/c")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import struct
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from glassfs.errors import Changed
 from glassfs.mount.engines import wire
 from glassfs.mount.engines.crew import Task
-from glassfs.mount.engines.notices import PATIENCE_SECONDS, PRUNED_AT_ONCE, Notices
+from glassfs.mount.engines.notices import NODES_AT_ONCE, PATIENCE_SECONDS, PRUNED_AT_ONCE, Notices
 from glassfs.mount.engines.wire import Feature, Offer
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import Stale
@@ -19,6 +20,17 @@ from tests.mount_unit.protocol import GETATTR, LOOKUP, READ, READDIRPLUS
 
 INODE, ENTRY, EPOCH, PRUNE = 2, 3, 8, 9
 NEW, EXPIRING, OLD = Offer(45, 0, Feature.EXPIRE_ONLY), Offer(38, 0, Feature.EXPIRE_ONLY), Offer(31, 0, 0)
+
+
+class Known:
+    """The nodes of a version; ``held`` are references."""
+
+    def __init__(self, nodes: Sequence[int]) -> None:
+        self._nodes = nodes
+        self.held = len(nodes)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._nodes)
 
 
 class World:
@@ -30,13 +42,15 @@ class World:
         self.now = 100.0
         self.named: dict[tuple[int, str], int] = {}
         self.parents: dict[int, int] = {}
-        self.abandoned: list[int] = []
+        self.abandoned: dict[str, Sequence[int]] = {}
         self.abandoned_entries: list[tuple[int, str]] = []
         self._refused = refused
         self.refused = 0
         inodes = SimpleNamespace(
             named=lambda parent, name: self.named.get((parent, name)), parent=self._parent,
-            abandoned=lambda: list(self.abandoned), abandoned_entries=lambda: list(self.abandoned_entries),
+            abandoned=lambda: {version: Known(nodes) for version, nodes in self.abandoned.items()},
+            is_abandoned=lambda ident: any(ident in nodes for nodes in self.abandoned.values()),
+            abandoned_entries=lambda: list(self.abandoned_entries),
         )
         self.notices = Notices(self._notify, inodes, lambda: list(self.tasks), lambda: self.now, self._sleep)  # type: ignore[arg-type]
         self.notices.agree(offer)
@@ -166,7 +180,7 @@ def test_nodes_that_are_read_are_mentioned_later() -> None:
 def test_replaced_versions_are_pruned_until_they_are_forgotten() -> None:
     """More rarely while nothing comes of it, as long as they are in use."""
     world = World()
-    world.abandoned = [12, 11, 10]
+    world.abandoned = {"v": [12, 11, 10]}
     world.begin(READ, 11)
     assert world.send() == [(PRUNE, [12, 10])]
     assert world.send() == []
@@ -177,22 +191,42 @@ def test_replaced_versions_are_pruned_until_they_are_forgotten() -> None:
         if world.send():
             times.append(world.now)
     assert 4 < len(times) < 12
-    world.abandoned = []
+    world.abandoned = {}
     world.now += 10
     assert world.send() == []
 
 
 def test_many_nodes_are_pruned_in_parts() -> None:
     world = World()
-    world.abandoned = list(range(2 * PRUNED_AT_ONCE + 1, 1, -1))
+    world.abandoned = {"v": range(2 * PRUNED_AT_ONCE + 1, 1, -1)}
     assert [len(body) for _, body in world.send()] == [PRUNED_AT_ONCE, PRUNED_AT_ONCE]  # type: ignore[arg-type]
+
+
+def test_version_of_very_many_nodes_delays_no_other() -> None:
+    """One call is about a bounded number of nodes; the next one goes on."""
+    world = World()
+    world.abandoned = {"large": range(10**12, 1, -1), "small": [7, 6]}
+    pruned = [ident for _, some in world.send() for ident in some]  # type: ignore[attr-defined]
+    assert {7, 6} < set(pruned)
+    assert len(pruned) <= NODES_AT_ONCE + PRUNED_AT_ONCE
+    world.abandoned["next"] = [9]
+    world.now += 10
+    further = [ident for _, some in world.send() for ident in some]  # type: ignore[attr-defined]
+    assert 9 in further
+    assert not {*pruned, 9} & set(further) - {7, 6, 9}
+    world.abandoned = {}
+    world.notices._abandoned.clear()
+    world.seen = []
+    world.notices.send(Stale(versions={"large": range(10**12), "small": [5]}))
+    assert (INODE, 5) in world.seen
+    assert len(world.seen) <= NODES_AT_ONCE + PRUNED_AT_ONCE
 
 
 @pytest.mark.parametrize("offer", [OLD, NEW])
 def test_names_of_replaced_versions_are_dropped_without_pruning(offer: Offer) -> None:
     """Also by a kernel that offers the protocol without it."""
     world = World(offer, refused=(PRUNE,))
-    world.abandoned, world.abandoned_entries = [12, 11], [(11, "x"), (13, "y")]
+    world.abandoned, world.abandoned_entries = {"v": [12, 11]}, [(11, "x"), (13, "y")]
     world.begin(READ, 12)
     assert world.send() == []
     world.now += 10

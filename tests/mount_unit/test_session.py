@@ -17,7 +17,7 @@ from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import Stale
 from glassfs.mount.session import WATCH_SECONDS, MountSession
 from tests.memory_store import MemoryStore
-from tests.mount_unit.kernel import served
+from tests.mount_unit.kernel import nodes_of, served
 from tests.tree.made import FORMAT, made
 
 
@@ -30,7 +30,7 @@ class Engine:
 
     def invalidate(self, stale: Stale) -> None:
         self.entries += stale.entries
-        self.nodes += stale.nodes
+        self.nodes += nodes_of(stale)
 
 
 def session_over(sources: object, operations: object, is_ending: threading.Event) -> tuple[MountSession, Engine]:

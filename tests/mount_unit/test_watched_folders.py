@@ -11,7 +11,7 @@ from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import LONG_SECONDS, SHORT_SECONDS
 from glassfs.tree import open_sources
 from tests.memory_store import MemoryStore
-from tests.mount_unit.kernel import operations_of, served
+from tests.mount_unit.kernel import nodes_of, operations_of, served
 from tests.tree.made import made
 
 pytestmark = pytest.mark.usefixtures("made_format")
@@ -29,12 +29,12 @@ def test_changes_reported_by_a_store_reach_the_kernel() -> None:
     assert sources.refresh() == ["/c"]
     stale = kernel.operations.stale(["/c"])
     assert (ROOT, "c") in stale.entries
-    assert {ROOT, container, inside} <= set(stale.nodes)
+    assert {ROOT, container, inside} <= nodes_of(stale)
     store.put("sub/new", b"made")
     assert sources.refresh() == ["/sub/new"]
     stale = kernel.operations.stale(["/sub/new"])
     assert list(stale.entries) == [(kernel.find("/sub"), "new")]
-    assert deep not in stale.nodes
+    assert deep not in nodes_of(stale)
     store.remove("p")
     assert sources.refresh() == ["/p"]
 

@@ -134,6 +134,12 @@ def test_depth_and_number_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert table.rows == 4 and "more than 5 files and folders" in table.attributes()["error"]
 
 
+def test_characters_of_paths_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walk, "MOST_CHARACTERS", 50)
+    table = joins_of(MemoryStore({"d" * 8 + f"/{n}": takes(take()) for n in range(9)})).snapshot().table
+    assert table.rows == 4 and "more than 50 characters in their paths" in table.attributes()["error"]
+
+
 def test_very_long_texts_are_cut() -> None:
     channels = ["name"] * LONGEST
     store = LastingStore({"a": takes(take("é" * LONGEST + "more", channels=channels)), "b": takes(take("x" * LONGEST))})

@@ -19,8 +19,9 @@ from glassfs.source import Entry
 from glassfs.source.local import LocalStore
 from glassfs.tree import Audience, Containers, ContainerSettings
 from glassfs.tree.containers.lease import Location
-from glassfs.tree.sources import joined, rights
+from glassfs.tree.sources import joined, rights, snapshots
 from glassfs.tree.sources.joined import Joins
+from glassfs.tree.sources.rights import Rights
 from glassfs.tree.sources.snapshots import Snapshot
 from glassfs.tree.sources.walk import Start
 from tests.test_work import Doing
@@ -266,3 +267,21 @@ def test_check_waits_for_one_whose_caller_was_stopped(store: Counting, joins: Jo
     store.gate.set()
     assert "a/z.take" not in shown(second.result.result(SECONDS))
     assert store.most_busy == 1
+
+
+def test_pass_that_is_stopped_leaves_nothing_behind(
+    store: Counting, joins: Joins, clock: Clock, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is stopped after the rows were read; the next caller reads all files, those without rows too."""
+    snapshot = joins.snapshot()
+    clock.now += snapshots.CHECK_SECONDS + 1
+
+    def stopped(self: Rights) -> set[int]:
+        raise work.Canceled
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Rights, "lost", stopped)
+        with pytest.raises(work.Canceled):
+            shown(snapshot)
+    store.set_permissions("a/b/x.take", 0o600)
+    assert shown(snapshot) == ["a/parts.take", "a/z.take", "other.take"]

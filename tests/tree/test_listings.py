@@ -114,8 +114,8 @@ def test_large_children_count_in_the_memory_budget(now: list[float], monkeypatch
     monkeypatch.setattr(budget, "TIMEOUT_SECONDS", 0.05)
     cache, owner = BlockCache(4000), origin()
     listings = budgeted(cache, now)
-    assert filled(listings, owner, 400, 60, 5000) == [0, 1, 2]
-    assert cache.used == 400 + 1000, "no more than a quarter of the budget"
+    assert filled(listings, owner, 400, 60, 1000) == [0, 1, 2]
+    assert cache.used == 400 + 1000
     with cache.reserved(2900):
         assert cached(listings, owner, 3) == [1, 2], "those used last stay"
     with cache.reserved(3900):
@@ -123,6 +123,19 @@ def test_large_children_count_in_the_memory_budget(now: list[float], monkeypatch
     now[0] += IN_USE_SECONDS
     with cache.reserved(3900):
         assert cached(listings, owner, 3) == [1]
+    assert cache.used == 0
+
+
+def test_several_very_large_listings_take_no_more_than_the_budget(now: list[float]) -> None:
+    """A single one may be larger than the budget, as it could not be listed otherwise."""
+    cache, owner = BlockCache(4000), origin()
+    listings = budgeted(cache, now)
+    assert filled(listings, owner, *[1500] * 8) == [6, 7]
+    assert cache.used == 3000
+    assert filled(listings, origin("other"), *[5000] * 8) == [7]
+    assert cache.used <= 2000 + 1500
+    with cache.reserved(3900):  # others do not wait for a reader of that directory
+        assert filled(listings, origin("other"), 60) == [0]
     assert cache.used == 0
 
 

@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from glassfs import work
 from glassfs.errors import Unavailable
@@ -83,9 +84,10 @@ def cores() -> CoreLimiter:
 
 
 def run_ahead(task: Callable[[], object]) -> None:
-    """Run ``task``, which must not wait for another task, on a thread that works ahead of readers.
+    """Run ``task``, which must not wait for another task, on a thread that works ahead of readers, for this reader.
 
-    The task may never run where no thread can be started: no reader waits for it.
+    The task may never run where no thread can be started: no reader waits for it. It should end soon, as other readers'
+    tasks wait for it, and nothing stops it when its reader has gone.
     """
     with suppress(Unavailable):
-        _ahead.submit(task)
+        _ahead.submit(partial(work.done_for, work.derived(), task))

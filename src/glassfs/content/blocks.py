@@ -83,7 +83,9 @@ class Decoded(SizedData):
         self._cache = cache
         self._extent = extent
         self._crc = crc
-        self._check = None if codec != compression.NONE or crc is None else _Check(self._is_right)
+        self._check = None
+        if codec == compression.NONE and crc is not None:
+            self._check = _Check(cache, extent, crc)
         self.codec = codec
         self.part = part
         self.key: tuple[Hashable, ...] = (extent.source.version, extent.offset, extent.size, codec, size, crc)
@@ -128,7 +130,7 @@ class Decoded(SizedData):
         if self._check is not None and not self._check.found:
             is_early = self.size > CHECKED_AT_ONCE and end <= self.size - HELD_BACK
             if is_early and self._check.found is None:
-                self._check.begin(self._cache)
+                self._check.go_on_ahead()
             elif not self._check.result():
                 raise self._damage("its checksum does not match")
 
@@ -167,18 +169,6 @@ class Decoded(SizedData):
             raise self._damage("its checksum does not match")
         yield held
 
-    def _is_right(self) -> bool:
-        """Check the block, and note the result for the next opening of the container."""
-        key = (*self.key, "right")
-        if self._cache.notes.get(key) is None:
-            crc = 0
-            for piece in self._extent.pieces():
-                crc = checksum.crc32c(piece, crc)
-            if self._crc is None or not self._crc.matches(crc, crc):
-                return False
-            self._cache.notes.put(key, ())
-        return True
-
     def _damage(self, reason: str) -> Damaged:
         return self._extent.source.damage(reason, self.part)
 
@@ -204,25 +194,63 @@ class _Stored:
 
 
 class _Check:
-    """A check that runs once, when first needed, on one thread. ``found`` is its result, None until it is known.
+    """A check of an uncompressed block against its checksum. ``found`` is its result, None until it is known.
 
-    A read that raises, or that is stopped, leaves the result unknown.
+    One thread checks at a time. A read that raises, or that is stopped, leaves the result unknown; the next thread goes
+    on from there. The cache notes blocks that are right for the next opening of the container.
     """
 
-    def __init__(self, check: Callable[[], bool]) -> None:
-        self._run = check
+    __slots__ = ("_cache", "_crc", "_extent", "_is_queued", "_lock", "_position", "_so_far", "found")
+
+    def __init__(self, cache: BlockCache, extent: Extent, crc: Crc32c) -> None:
+        self._cache = cache
+        self._extent = extent
+        self._crc = crc
         self._lock = threading.Lock()
-        self._is_begun = False
+        self._position = self._so_far = 0
+        """The bytes that were checked, and their checksum."""
+        self._is_queued = False
         self.found: bool | None = None
 
-    def begin(self, cache: BlockCache) -> None:
-        """Start the check on another thread. Raises nothing, whatever the result."""
-        if not self._is_begun:
-            self._is_begun = True
-            cache.run(self.result)
+    def go_on_ahead(self) -> None:
+        """Check CHECKED_AT_ONCE more bytes on another thread. Raises nothing, whatever the result.
+
+        Each read of the block calls this. So the check keeps up with a reader, and ends soon after the last one.
+        """
+        if not self._is_queued:
+            self._is_queued = True
+            self._cache.run(self._run_ahead)
 
     def result(self) -> bool:
+        """Return whether the block is right, after checking the rest of it."""
         with work.holding(self._lock):
-            if self.found is None:
-                self.found = self._run()
+            while self.found is None:
+                self._go_on()
             return self.found
+
+    def _run_ahead(self) -> None:
+        try:
+            if self._lock.acquire(blocking=False):  # else a reader checks all of it
+                try:
+                    until = self._position + CHECKED_AT_ONCE
+                    while self.found is None and self._position < until:
+                        self._go_on()
+                finally:
+                    self._lock.release()
+        finally:
+            self._is_queued = False
+
+    def _go_on(self) -> None:
+        """Check the next piece. The caller holds the lock."""
+        size, notes, source = self._extent.size, self._cache.notes, self._extent.source
+        key = (source.version, self._extent.offset, size, self._crc, "right")
+        if not self._position and notes.get(key) is not None:
+            self.found = True
+            return
+        piece = self._extent.read(self._position, min(PIECE, size - self._position))
+        self._so_far = checksum.crc32c(piece, self._so_far)
+        self._position += len(piece)
+        if self._position == size:
+            self.found = self._crc.matches(self._so_far, self._so_far)
+            if self.found:
+                notes.put(key, ())

@@ -4,8 +4,8 @@ Ids come from a counter and are never reused, so two versions of a container nev
 directory in a container have a run of consecutive ids in the order of its listing, so the table needs one entry per
 directory in which the kernel knows a node. A mirrored folder changes, so there each name has a run of its own.
 
-A run counts the references that the kernel holds to its ids and releases by FORGET. Until then it holds the lease on
-the container. Nodes are made from their number when they are needed, and some are cached. Any thread.
+A run (``runs.py``) counts the references that the kernel holds to its ids and releases by FORGET. Until then it holds
+the lease on the container. Nodes are made from their number when they are needed, and some are cached. Any thread.
 
 Ids are *abandoned* when no name leads to them any more: those of a version that was replaced, and those of a name that
 has new ids. The kernel may keep them all the same, until it is asked to forget them.
@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Set
 
 from glassfs.errors import Changed, NotADirectory
+from glassfs.mount.runs import HeldLease, KnownIds, Run, by_version
 from glassfs.names import RESERVED
 from glassfs.tree import Directory, File, Node, Origin, Settled
 from glassfs.tree.lease import Lease
@@ -33,16 +34,6 @@ SPARSE = 1024
 """Released runs in the table before it is rebuilt."""
 
 
-class _HeldLease:
-    """The lease on one version of a container or file, and the number of runs that hold it."""
-
-    __slots__ = ("lease", "runs")
-
-    def __init__(self, lease: Lease) -> None:
-        self.lease = lease
-        self.runs = 0
-
-
 class _NodeCache:
     """Up to ``limit`` nodes by id, at most half of them of one lease; the nodes of the oldest lease are evicted first.
 
@@ -54,16 +45,16 @@ class _NodeCache:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._count = 0
-        self._of: dict[_HeldLease, dict[int, Node]] = {}
+        self._of: dict[HeldLease, dict[int, Node]] = {}
 
     def __len__(self) -> int:
         return self._count
 
-    def find(self, holding: _HeldLease, ident: int) -> Node | None:
+    def find(self, holding: HeldLease, ident: int) -> Node | None:
         nodes = self._of.get(holding)
         return None if nodes is None else nodes.get(ident)
 
-    def put(self, holding: _HeldLease, ident: int, node: Node) -> None:
+    def put(self, holding: HeldLease, ident: int, node: Node) -> None:
         nodes = self._of.get(holding)
         if nodes is not None and len(nodes) >= self._limit // 2:
             self.drop(holding)
@@ -75,44 +66,12 @@ class _NodeCache:
         if self._count > self._limit:
             self.drop(next(iter(self._of)))
 
-    def drop(self, holding: _HeldLease) -> None:
+    def drop(self, holding: HeldLease) -> None:
         self._count -= len(self._of.pop(holding, ()))
 
     def clear(self) -> None:
         self._of = {}
         self._count = 0
-
-
-class _Run:
-    """``count`` ids from ``first`` on, to which the kernel holds ``held`` references in total.
-
-    They belong to the children of ``directory``, or of the directory with number ``number`` in the run ``above``; or
-    the only one belongs to ``node``, which is ``name`` in the directory with the id ``parent``.
-    """
-
-    __slots__ = (
-        "above", "count", "directory", "first", "held", "holding", "identity", "name", "node", "number", "parent",
-        "used", "volume",
-    )
-
-    def __init__(self, first: int, count: int, parent: int, identity: str, volume: str, holding: _HeldLease) -> None:
-        self.first = first
-        self.count = count
-        self.parent = parent
-        self.identity = identity
-        self.volume = volume
-        self.holding = holding
-        self.held = 0
-        self.directory: Directory | None = None
-        self.above: _Run | None = None
-        self.number = 0
-        self.node: Node | None = None
-        self.name = ""
-        self.used: set[str] | None = None
-
-    @property
-    def ids(self) -> range:
-        return range(self.first, self.first + self.count)
 
 
 class Inodes:
@@ -125,16 +84,16 @@ class Inodes:
         """Whether to remember names that are looked up in containers: a version that was replaced cannot be listed."""
         self._next = ROOT + 1
         self._lock = threading.Lock()
-        self._table: tuple[list[int], list[_Run | None]] = ([], [])
+        self._table: tuple[list[int], list[Run | None]] = ([], [])
         """First ids, ascending, and their runs; replaced as a pair when it is rebuilt."""
         self._gone = 0
-        self._settled: dict[int, _Run] = {}
+        self._settled: dict[int, Run] = {}
         """The run of the children of a directory in a container, by the directory's id."""
-        self._named: dict[tuple[int, str], _Run] = {}
-        self._holdings: dict[Lease, _HeldLease] = {}
-        self._retired: set[_HeldLease] = set()
+        self._named: dict[tuple[int, str], Run] = {}
+        self._holdings: dict[Lease, HeldLease] = {}
+        self._retired: set[HeldLease] = set()
         """Leases of versions that were replaced."""
-        self._detached: dict[int, _Run] = {}
+        self._detached: dict[int, Run] = {}
         """Runs whose name has another run, or will have, by their first ids."""
         self._directories = _NodeCache(MAX_DIRECTORIES)
         self._files = _NodeCache(MAX_FILES)
@@ -201,7 +160,7 @@ class Inodes:
             named = directory.child(name)
             return self.hold_named(parent, named), named
         number, node = directory.found(name)
-        run = self.hold_settled(parent, directory, node.origin, 1)
+        run = self.hold_settled(parent, directory, node.origin, 1, number)
         ident = run.first + number
         if self.remembers_names:
             self._remember(run, name)
@@ -210,8 +169,13 @@ class Inodes:
             self._keep(cache, run.holding, ident, node)
         return ident, node
 
-    def hold_settled(self, parent: int, directory: Settled, origin: Origin, references: int) -> _Run:
-        """Return the run of a directory's children, which have this origin, with so many more references."""
+    def hold_settled(
+        self, parent: int, directory: Settled, origin: Origin, references: int, number: int | None = None,
+    ) -> Run:
+        """Return the run of a directory's children, which have this origin, with so many more references.
+
+        They are to the child with that number; without one, the caller calls ``keep``.
+        """
         identity = origin.identity
         count, above = 0, None
         while True:
@@ -222,6 +186,8 @@ class Inodes:
                     self._place(run, parent, directory, above)
                 if run is not None and run.identity == identity:
                     run.held += references
+                    if number is not None:
+                        run.note(number, 1, references)
                     return run
             count = directory.count  # not under the lock: this may read
             above = None if parent == ROOT else self._run(parent)
@@ -245,21 +211,39 @@ class Inodes:
             left.release()
         return run.first
 
-    def forget(self, ident: int, references: int) -> None:
-        """Release references of the kernel."""
-        if ident == ROOT:
-            return
-        left = self._given_back(ident, references)
+    def keep(self, first: int, references: int, kept: Iterable[tuple[int, int]]) -> None:
+        """Of so many references that ``hold_settled`` returned, keep one to each id of some stretches of the run.
+
+        A stretch is its first id and the number of its ids. ``first`` is any id of the run. The others are released.
+        """
+        with self._lock:
+            run = self._run(first)
+            for ident, count in kept:
+                run.note(ident - run.first, count, 1)
+                references -= count
+        if references:
+            self._release(first, references)
+
+    def forget(self, ident: int, references: int, count: int = 1) -> None:
+        """Release references of the kernel: so many to each of ``count`` consecutive ids of a run."""
+        if ident != ROOT:
+            self._release(ident, references, count)
+
+    def _release(self, ident: int, references: int, count: int = 0) -> None:
+        """Release references; with a ``count``, so many to each of these ids, which the kernel knew."""
+        left = self._given_back(ident, references, count)
         if left is not None:  # not under the lock: closing files may wait for readers
             left.release()
 
-    def _given_back(self, ident: int, references: int) -> Lease | None:
+    def _given_back(self, ident: int, references: int, count: int) -> Lease | None:
         """Take references from a run; return the lease if the caller must release it."""
         with self._lock:
             run = self._known(ident)
             if run is None:
                 return None
-            run.held -= references
+            if count:
+                run.note(ident - run.first, count, -references)
+            run.held -= references * max(1, count)
             if run.held > 0:
                 return None
             firsts, runs = self._table
@@ -273,7 +257,7 @@ class Inodes:
                 del self._named[key]
             left = self._left(run.holding)
             if self._gone > SPARSE and 2 * self._gone > len(runs):
-                still: list[_Run | None] = [run for run in runs if run is not None]
+                still: list[Run | None] = [run for run in runs if run is not None]
                 self._table, self._gone = ([run.first for run in still if run is not None], still), 0
             return left
 
@@ -316,8 +300,8 @@ class Inodes:
             if run is not None:
                 self._detached[run.first] = run
 
-    def same_version(self, names: Set[tuple[int, str]]) -> list[int]:
-        """Return the ids of all nodes of files and containers with these names, known to the kernel or not.
+    def same_version(self, names: Set[tuple[int, str]]) -> dict[Hashable, KnownIds]:
+        """Return the known ids of all nodes of files and containers with these names, by version.
 
         A name is the id of a folder and what is in it; with an empty name, the container that is the root. Takes one
         pass over the table.
@@ -329,11 +313,16 @@ class Inodes:
             wanted = {top.holding for top in tops if not _is_folder(top.node)}
             if root is not None and not _is_folder(root):
                 wanted |= {self._holdings[lease] for lease in (root.origin.lease,) if lease in self._holdings}
-        return [ident for run in self._runs() if run.holding in wanted for ident in run.ids] if wanted else []
+        return by_version((run for run in self._runs() if run.holding in wanted), self._lock) if wanted else {}
 
-    def abandoned(self) -> list[int]:
-        """Return the abandoned ids, those in a directory before its own."""
-        return [ident for run in self._abandoned_runs() for ident in reversed(run.ids)]
+    def abandoned(self) -> dict[Hashable, KnownIds]:
+        """Return the known ids that are abandoned, by version, those in a directory before its own."""
+        return by_version(self._abandoned_runs(), self._lock)
+
+    def is_abandoned(self, ident: int) -> bool:
+        """Return whether no name leads to that id any more, though the kernel knows it."""
+        run = None if ident == ROOT else self._known(ident)
+        return run is not None and (run.holding in self._retired or run.first in self._detached)
 
     def abandoned_entries(self) -> Iterator[tuple[int, str]]:
         """Yield abandoned names, as far as they are remembered: the id of the directory, and the name."""
@@ -345,7 +334,7 @@ class Inodes:
                 for name in list(run.used or ()):
                     yield run.parent, name
 
-    def _abandoned_runs(self) -> list[_Run]:
+    def _abandoned_runs(self) -> list[Run]:
         """Return the runs of abandoned ids, the newest first: a directory is older than what is in it."""
         with self._lock:
             retired, detached = set(self._retired), set(self._detached)
@@ -354,10 +343,10 @@ class Inodes:
         found = [run for run in self._runs() if run.holding in retired or run.first in detached]
         return found[::-1]
 
-    def _runs(self) -> list[_Run]:
+    def _runs(self) -> list[Run]:
         return [run for run in list(self._table[1]) if run is not None]
 
-    def _known(self, ident: int) -> _Run | None:
+    def _known(self, ident: int) -> Run | None:
         try:
             return self._run(ident)
         except Changed:
@@ -374,7 +363,7 @@ class Inodes:
                 if lease.is_retired:
                     self._retired.add(self._holdings[lease])
 
-    def _run(self, ident: int) -> _Run:
+    def _run(self, ident: int) -> Run:
         firsts, runs = self._table
         place = bisect_right(firsts, ident) - 1
         run = runs[place] if place >= 0 else None
@@ -382,7 +371,7 @@ class Inodes:
             raise Changed("is no longer known")
         return run
 
-    def _directory_of(self, run: _Run) -> Settled:
+    def _directory_of(self, run: Run) -> Settled:
         """Return the directory whose children have these ids."""
         found: Node | None = run.directory
         if found is None:
@@ -396,14 +385,14 @@ class Inodes:
             raise Changed("is no longer the same directory")
         return found
 
-    def _remember(self, run: _Run, name: str) -> None:
+    def _remember(self, run: Run, name: str) -> None:
         if run.used is None:
             with self._lock:
                 run.used = set() if run.used is None else run.used
         if len(run.used) < MAX_USED:
             run.used.add(name)
 
-    def _keep(self, cache: _NodeCache, holding: _HeldLease, ident: int, node: Node) -> None:
+    def _keep(self, cache: _NodeCache, holding: HeldLease, ident: int, node: Node) -> None:
         with self._lock:
             if holding.runs:  # else released meanwhile
                 cache.put(holding, ident, node)
@@ -411,14 +400,14 @@ class Inodes:
     def _cache_of(self, node: Node) -> _NodeCache:
         return self._files if isinstance(node, File) else self._directories
 
-    def _drop(self, holding: _HeldLease) -> None:
+    def _drop(self, holding: HeldLease) -> None:
         """Drop cached nodes. The caller holds the lock."""
         self._directories.drop(holding)
         self._files.drop(holding)
 
-    def _added(self, parent: int, origin: Origin, count: int) -> _Run:
+    def _added(self, parent: int, origin: Origin, count: int) -> Run:
         """Return a new run for nodes of this origin. The caller holds the lock."""
-        run = _Run(self._next, count, parent, origin.identity, origin.volume, self._joined(origin.lease))
+        run = Run(self._next, count, parent, origin.identity, origin.volume, self._joined(origin.lease))
         self._next += count
         firsts, runs = self._table
         # In this order: a concurrent reader finds the previous run, and sees that the id is outside of it.
@@ -427,24 +416,24 @@ class Inodes:
         return run
 
     @staticmethod
-    def _place(run: _Run, parent: int, directory: Directory, above: _Run | None) -> None:
+    def _place(run: Run, parent: int, directory: Directory, above: Run | None) -> None:
         """Set where the directory of a new run comes from: a container's root is kept itself, which costs little."""
         if above is None or above.node is not None:
             run.directory = directory
         else:
             run.above, run.number = above, parent - above.first
 
-    def _joined(self, lease: Lease) -> _HeldLease:
+    def _joined(self, lease: Lease) -> HeldLease:
         holding = self._holdings.get(lease)
         if holding is None:
             lease.acquire()
-            holding = self._holdings[lease] = _HeldLease(lease)
+            holding = self._holdings[lease] = HeldLease(lease)
             if lease.is_retired:
                 self._retired.add(holding)
         holding.runs += 1
         return holding
 
-    def _left(self, holding: _HeldLease) -> Lease | None:
+    def _left(self, holding: HeldLease) -> Lease | None:
         """Count one run less; return the lease if it was the last one. The caller releases it after the lock."""
         holding.runs -= 1
         if holding.runs:
@@ -454,7 +443,7 @@ class Inodes:
         self._drop(holding)
         return holding.lease
 
-    def _renewed(self, run: _Run, node: Node) -> Lease | None:
+    def _renewed(self, run: Run, node: Node) -> Lease | None:
         """Replace the node of a run by a newer one; return the lease if the caller must release it, after the lock.
 
         A file keeps its node, which may have it open, unless its attributes changed.
@@ -473,7 +462,7 @@ class Inodes:
         return self._left(before)
 
 
-def _verified(run: _Run, node: Node) -> Node:
+def _verified(run: Run, node: Node) -> Node:
     """Return a node that was made again. Raises Changed if its container was replaced meanwhile."""
     if node.origin.identity != run.identity:
         raise Changed("was replaced while it was open", part=node.name)

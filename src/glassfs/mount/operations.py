@@ -11,9 +11,10 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from glassfs.errors import Changed, GlassfsError, IsADirectory, NotFound
@@ -70,10 +71,15 @@ class Lookup(NamedTuple):
 
 
 class Stale(NamedTuple):
-    """What the kernel must forget: entries by node id of the directory and name, and nodes by id."""
+    """What the kernel must forget: entries by node id of the directory and name, and the attributes of nodes.
+
+    Nodes are given by id: some one by one, and all that the kernel knows of versions whose attributes changed, by
+    version.
+    """
 
     entries: Sequence[tuple[int, str]] = ()
     nodes: Sequence[int] = ()
+    versions: Mapping[Hashable, Iterable[int]] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -155,7 +161,7 @@ class Listing:
     def held_inside(self, start: int) -> tuple[int, Iterable[Facts]]:
         """Return the id of the first child in a container from position ``start`` on, and facts of all of them.
 
-        Each id has one more reference; the caller must release those that it does not need.
+        Each id has one more reference. The caller must call ``Inodes.keep``.
         """
         start -= self.own is not None
         if start >= self._count or not isinstance(self.directory, Settled):
@@ -241,8 +247,8 @@ class Operations:
         """Return the timeout of a node in a directory where ``timeout`` is that of others."""
         return min(SHORT_SECONDS, timeout) if node.origin.has_other_names else timeout
 
-    def forget(self, ident: int, references: int) -> None:
-        self.inodes.forget(ident, references)
+    def forget(self, ident: int, references: int, count: int = 1) -> None:
+        self.inodes.forget(ident, references, count)
 
     def node(self, ident: int) -> Node:
         """Return a node. Raises Changed if its version was replaced."""
@@ -390,11 +396,11 @@ class Operations:
                 self._relist(one)
                 nodes.append(one)
             names.add((parent, name))
-        nodes += self.inodes.same_version(names)
+        versions = self.inodes.same_version(names)
         if is_first:
             for parent, name in names:
                 self.inodes.detach(parent, name)
-        return Stale(entries, nodes)
+        return Stale(entries, nodes, versions)
 
     def unsettled(self) -> list[int]:
         """Return folders that may have changed under the same mtime after the kernel cached their listing."""

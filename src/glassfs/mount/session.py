@@ -173,6 +173,7 @@ class MountSession:
             again.append((now + WATCH_SECONDS, changed, stale[-1]))
         self.engine.invalidate(Stale(
             [entry for one in stale for entry in one.entries], [node for one in stale for node in one.nodes],
+            dict(pair for one in stale for pair in one.versions.items()),
         ))
         self._memory.tick(self.cache.misses + self.cache.drops + len(self.operations.inodes))
 

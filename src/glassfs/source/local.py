@@ -104,6 +104,7 @@ class LocalStore(Store):
             found = []
             device = foreign.device_of(folder)
             for name in names:
+                work.check()
                 try:
                     found.append((name, self._entry(folder, name, device)))
                 except Unavailable:

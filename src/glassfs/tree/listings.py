@@ -14,7 +14,10 @@ from glassfs.lru import LRU
 from glassfs.tree.lease import Lease
 
 LISTING_BYTES = 4 << 20
-SHARE = 4
+MOST_COUNTED = 2
+"""Part of the memory budget that a listing counts for at most."""
+PROTECTED = 4
+"""Part of it that a listing in use may withhold from others."""
 IN_USE_SECONDS = 2.0
 IDLE_SECONDS = 20.0
 
@@ -50,9 +53,10 @@ class _Large(Generic[Children]):
 class Listings(Generic[Children]):
     """Children by directory, up to ``limit`` bytes. Those of retired containers are not cached.
 
-    Children of more than two thirds of the limit count as cached bytes of the memory budget ``memory`` instead, up to
-    one in ``SHARE`` of it: they stay until other bytes are needed there, or ``drop_idle`` finds that they were not used
-    for a while. Those used last are not evicted at once: a directory is listed in many calls.
+    Children of more than two thirds of the limit count as cached bytes of the memory budget ``memory`` instead: they
+    stay until other bytes are needed there, or ``drop_idle`` finds that they were not used for a while. Of those larger
+    than half of the budget, which count for half of it, only one stays. Those used last are not evicted at once, unless
+    they are too large for that: a directory is listed in many calls.
     """
 
     def __init__(
@@ -71,7 +75,7 @@ class Listings(Generic[Children]):
     def children(self, owner: Owner, ino: int, make: Callable[[], Children]) -> Children:
         """Return the children of a directory, calling ``make`` on one thread if they are not cached."""
         key = (owner, ino)
-        found = self._cached.get(key) or self._find_large(key)
+        found = self._find(key)
         if found is None:
             with self._making.hold(key):
                 found = self.known(owner, ino)
@@ -83,7 +87,7 @@ class Listings(Generic[Children]):
     def known(self, owner: Owner, ino: int) -> Children | None:
         """Return the cached children of a directory."""
         key = (owner, ino)
-        return self._cached.get(key) or self._find_large(key)
+        return self._find(key)
 
     def forget(self, lease: Lease) -> None:
         """Drop the children of all directories of one version of a container."""
@@ -118,28 +122,32 @@ class Listings(Generic[Children]):
         with self._lock:
             while self._large and freed < wanted:
                 key = next(iter(self._large))
-                if len(self._large) == 1 and self._clock() - self._large[key].used < IN_USE_SECONDS:
+                if len(self._large) == 1 and self._is_protected(self._large[key]):
                     break
                 freed += self._dropped(key).counted
         return freed
 
-    def _find_large(self, key: tuple[Owner, int]) -> Children | None:
-        if not self._large:
-            return None
-        with self._lock:
-            large = self._large.get(key)
-            if large is None:
-                return None
-            large.used = self._clock()
-            self._large.move_to_end(key)
-            return large.children
+    def _is_protected(self, large: _Large[Children]) -> bool:
+        is_in_use = self._clock() - large.used < IN_USE_SECONDS
+        return is_in_use and self._memory is not None and large.counted <= self._memory.limit // PROTECTED
+
+    def _find(self, key: tuple[Owner, int]) -> Children | None:
+        found = self._cached.get(key)
+        if found is None and self._large:
+            with self._lock:
+                large = self._large.get(key)
+                if large is not None:
+                    large.used = self._clock()
+                    self._large.move_to_end(key)
+                    found = large.children
+        return found
 
     def _put(self, key: tuple[Owner, int], children: Children) -> None:
         lease = key[0].lease
         is_large = children.cost > self._largest
         counted = 0
         if is_large and self._memory is not None:
-            counted = min(children.cost, self._memory.limit // SHARE)
+            counted = min(children.cost, self._memory.limit // MOST_COUNTED)
             self._memory.release(0, counted)
         dropped = []
         with self._lock:
@@ -148,6 +156,9 @@ class Listings(Generic[Children]):
             else:
                 self._keys_of.setdefault(lease, set()).add(key)
                 if is_large:
+                    if self._memory is not None and children.cost > counted:
+                        larger = [other for other, large in self._large.items() if large.children.cost > large.counted]
+                        dropped = [self._dropped(other) for other in larger]
                     self._large[key] = _Large(children, counted, self._clock())
                 else:
                     for evicted, _ in self._cached.put(key, children, children.cost):

@@ -147,8 +147,8 @@ class Answers:
             if self._reply(unique, body):
                 given.clear()
         finally:
-            for child, references in given:
-                operations.forget(child, references)
+            for child, count in given:
+                operations.forget(child, 1, count)
 
     def _note_end(self, ident: int, cookie: int) -> None:
         """Remember the end of a listing: the kernel asks once more from there."""
@@ -171,7 +171,7 @@ class Answers:
     def _fill_plus(
         self, body: bytearray, listing: Listing, position: int, size: int, given: list[tuple[int, int]],
     ) -> bool:
-        """Append entries with attributes; ``given`` gets the ids that carry references, and how many."""
+        """Append entries with attributes; ``given`` gets the first and the number of ids that carry a reference."""
         operations = self._operations
         for child, node in listing.held_from(position - 2):
             if child:
@@ -201,8 +201,11 @@ class Answers:
         """Append entries of a container with attributes. Optimized: listings are long, and few fields differ."""
         operations, seconds, nanoseconds = self._operations, *wire.times(listing.timeout)
         start = position - 2
-        held = left = len(listing) - start
         first, found = listing.held_inside(start)
+        if not first:
+            return False
+        begun = end = first
+        kept: list[tuple[int, int]] = []
         ahead = listing.cookie + position + 1 - first
         tails: dict[int, bytes] = {}
         remaining, length, entry = size - len(body), 0, wire.direntplus(0)
@@ -216,7 +219,11 @@ class Answers:
                     return True
                 if file_size is None:
                     if mode & TYPE != DIRECTORY:
-                        left -= self._put_slowly(body, listing, start + ident - first, ident, ahead + ident)
+                        if not self._put_slowly(body, listing, start + ident - first, ident, ahead + ident):
+                            if begun < ident:
+                                kept.append((begun, ident - begun))
+                            begun = ident + 1
+                        end = ident + 1
                         continue
                     file_size = 0
                 tail = tails.get(mode)
@@ -226,12 +233,12 @@ class Answers:
                     ident, 0, seconds, seconds, nanoseconds, nanoseconds, ino, file_size, -(-file_size // BLOCK), tail,
                     ino, ahead + ident, length, mode >> 12, name,
                 )
-                left -= 1
+                end = ident + 1
         finally:
-            if left:
-                operations.forget(first, left)
-            if held > left:
-                given.append((first, held - left))
+            if begun < end:
+                kept.append((begun, end - begun))
+            operations.inodes.keep(first, len(listing) - start, kept)
+            given += kept
         return False
 
     def _put_slowly(self, body: bytearray, listing: Listing, position: int, child: int, after: int) -> bool:

@@ -10,6 +10,7 @@ a daemon that is killed then would leave processes that cannot be killed.
   node there may be pending.
 - **Versions that were replaced** are pruned again and again until the kernel has forgotten their nodes: it may have
   looked some up meanwhile, and keeps those whose directory was in use.
+- Some thousand nodes are sent at a time, some of each version: one with many nodes delays no other.
 - A node with a pending READ is neither pruned nor mentioned: if its readers were killed, the kernel may wait for its
   pages whenever it is asked for the node.
 
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Set
 from itertools import islice
 
 from glassfs.errors import Changed
@@ -40,10 +41,15 @@ CHECKS = 5
 LEAST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 2.0
 """Time between attempts to have replaced versions forgotten; it doubles while they have no effect."""
 PRUNED_AT_ONCE = 4096
+"""Nodes in one notification."""
+NODES_AT_ONCE, OF_VERSION = 32_768, 256
+"""Nodes of versions that one call of ``send`` is about, and those of one version in a row."""
 IN_DIRECTORY = (Opcode.LOOKUP, Opcode.READDIR, Opcode.READDIRPLUS)
 """Requests during which the kernel holds the lock of a directory, the node that they are about."""
 
 Entry = tuple[int, str]
+Passes = dict[Hashable, Iterator[int]]
+"""Nodes by version, each as far as it was not passed yet."""
 Notify = Callable[[bytes], int]
 """Sends a notification and returns the kernel's errno, 0 for success."""
 
@@ -65,10 +71,14 @@ class Notices:
         """Names to be sent, and since when."""
         self._nodes: list[int] = []
         """Nodes to be sent again, as they were being read."""
+        self._changed: Passes = {}
+        """The nodes of versions whose attributes changed that are still to be sent."""
+        self._abandoned: Passes = {}
+        """The nodes of replaced versions that are still to be pruned in this attempt."""
         self._pause = LEAST_PAUSE_SECONDS
         self._next_attempt = 0.0
-        self._left: Sequence[int] = ()
-        """Nodes of replaced versions after the last attempt to have them forgotten."""
+        self._left = 0, 0
+        """Replaced versions, and references to them, at the last attempt to have them forgotten."""
 
     def agree(self, offer: Offer) -> None:
         """Use what the kernel offers."""
@@ -82,12 +92,16 @@ class Notices:
         now = self._clock()
         for entry in stale.entries:
             self._entries.setdefault(entry, now)
-        if stale.nodes or self._nodes:
-            self._send_nodes([*self._nodes, *stale.nodes])
+        for version, nodes in stale.versions.items():
+            self._changed[version] = iter(nodes)
+        if stale.nodes or self._nodes or self._changed:
+            self._send_nodes([*self._nodes, *stale.nodes, *_some(self._changed)])
         if self._entries:
             self._send_entries(now)
         if now >= self._next_attempt:
             self._give_up(now)
+        if self._abandoned:
+            self._prune()
 
     def _send_nodes(self, idents: Iterable[int]) -> None:
         reading = self._reading()
@@ -114,28 +128,32 @@ class Notices:
 
     def _give_up(self, now: float) -> None:
         """Have the kernel forget versions that were replaced, unless a process still uses them."""
-        left = self._inodes.abandoned()
+        found = self._inodes.abandoned()
+        left = len(found), sum(known.held for known in found.values())
         is_unchanged = left == self._left
         self._left = left
-        self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS) if left and is_unchanged else LEAST_PAUSE_SECONDS
+        self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS) if found and is_unchanged else LEAST_PAUSE_SECONDS
         self._next_attempt = now + self._pause
-        if not left:
-            return
-        reading = self._reading()
-        if not self._prunes or not self._prune(ident for ident in left if ident not in reading):
-            self._drop(reading.isdisjoint(left))
+        if self._prunes:
+            for version, known in found.items():
+                self._abandoned.setdefault(version, iter(known))
+        elif found:
+            self._drop()
 
-    def _prune(self, idents: Iterable[int]) -> bool:
-        """Prune nodes; return whether the kernel can do that."""
-        rest = iter(idents)
+    def _prune(self) -> None:
+        """Prune some nodes of replaced versions."""
+        reading = self._reading()
+        rest = iter([ident for ident in _some(self._abandoned) if ident not in reading])
         while self._prunes and (some := list(islice(rest, PRUNED_AT_ONCE))):
             self._prunes = self._notify(wire.prune(some)) != errno.EINVAL
-            self._inodes.remembers_names = not self._prunes
-        return self._prunes
+        self._inodes.remembers_names = not self._prunes
+        if not self._prunes:
+            self._abandoned = {}
+            self._drop()
 
-    def _drop(self, is_quiet: bool) -> None:
+    def _drop(self) -> None:
         """Drop all names in replaced versions, for kernels that cannot prune. They keep those that are in use."""
-        if is_quiet:
+        if not any(self._inodes.is_abandoned(ident) for ident in self._reading()):
             entries = list(self._inodes.abandoned_entries())
             slow = self._slow({parent for parent, _ in entries})
             for parent, name in entries:
@@ -172,3 +190,16 @@ class Notices:
             still = {task.unique for task in self._pending()}
             waiting = {unique: ident for unique, ident in waiting.items() if unique in still}
         return set(waiting.values())
+
+
+def _some(passes: Passes) -> list[int]:
+    """Take up to NODES_AT_ONCE nodes, some of each version in turn; versions without further nodes are removed."""
+    found: list[int] = []
+    while passes and len(found) < NODES_AT_ONCE:
+        version = next(iter(passes))
+        nodes = passes.pop(version)
+        some = list(islice(nodes, OF_VERSION))
+        found += some
+        if len(some) == OF_VERSION:
+            passes[version] = nodes
+    return found

@@ -25,6 +25,7 @@ from glassfs.threads import DaemonPool
 from glassfs.tree.containers.containers import Containers
 from glassfs.tree.sources.timed_calls import TimedCalls
 from glassfs.tree.sources.walk import PUBLIC_FILE, File
+from glassfs.work import Work
 
 AT_ONCE = 500
 """Files looked up in the catalogue together."""
@@ -57,6 +58,8 @@ class Rows:
         self._catalogue = containers.catalogue
         self._cache = containers.services.cache
         self._prefetches = DaemonPool("rows")
+        self._ahead: set[Work] = set()
+        """The work of files that are read ahead."""
         self._lock = threading.Lock()
         self._noted: dict[bytes, Sequence[Part]] = {}
         self._size = 0
@@ -69,6 +72,8 @@ class Rows:
         try:
             yield from self._of_all(files)
         finally:
+            for ahead in list(self._ahead):
+                ahead.cancel()
             self._prefetches.close()
             self.flush()
 
@@ -143,10 +148,17 @@ class Rows:
     def _prefetched(self, file: File) -> Iterator[Episodes]:
         """Return the pieces of a remote file. The first is read ahead on another thread; most files have only one."""
         pieces = self._read(file)
-        first = self._prefetches.submit(partial(self._next, pieces))
+        ahead = work.derived()
+        self._ahead.add(ahead)
+        first = self._prefetches.submit(partial(work.done_for, ahead, partial(self._next, pieces)))
+        first.add_done_callback(lambda _: self._ahead.discard(ahead))
 
         def begun() -> Iterator[Episodes]:
-            work.is_done(first)
+            try:
+                work.is_done(first)
+            except BaseException:  # the only reader has gone
+                ahead.cancel()
+                raise
             episodes = first.result()
             if episodes is not None:
                 yield episodes

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from typing import NamedTuple
@@ -70,6 +70,23 @@ class _Part(NamedTuple):
     block: int
 
 
+class _Contents(NamedTuple):
+    """The rows of a snapshot and what they are made of. Never changed, so that no thread sees half of a change.
+
+    ``blocks`` are the key of each block in the cache, and its parts; ``files`` those with rows or faults, by number.
+    ``rights`` are those to what a shared table shows.
+    """
+
+    rows: JoinedRows
+    blocks: Sequence[tuple[str, tuple[_Part, ...]]]
+    files: Mapping[int, File]
+    faults: Sequence[tuple[str, GlassfsError]]
+    rights: Rights | None
+
+    def lost(self) -> set[int]:
+        return self.rights.lost() & self.files.keys() if self.rights is not None else set()
+
+
 class Snapshot:
     """The containers below a root at one moment. ``identity`` tells it from all other snapshots.
 
@@ -83,7 +100,8 @@ class Snapshot:
     ) -> None:
         self._containers = containers
         self._calls = calls
-        self._files = dict(enumerate(walked.files))
+        self._walked: Sequence[File] = walked.files
+        """All files, until they were read."""
         self._folders = walked.faults
         self._clock = clock
         self.until = 0.0
@@ -92,67 +110,65 @@ class Snapshot:
         """Before this time, no rights were looked at."""
         self._is_shared = is_shared
         self._lock = threading.Lock()
-        self._found: JoinedRows | None = None
-        self._blocks: list[tuple[str, tuple[_Part, ...]]] = []
-        """The key of each block in the cache, and its parts."""
+        self._contents: _Contents | None = None
         self._directories: dict[str, str] = {}
         self._shown: dict[int, ContentDirectory] = {}
         self._lease = Lease(())
-        self._faults: list[tuple[str, GlassfsError]] = []
-        self._rights: Rights | None = None
-        """The rights to what a shared table shows."""
         self.is_whole = not any(isinstance(fault.error, Passing) for fault in walked.faults)
         """Whether nothing is left out for a passing reason."""
         self.mtime_ns = walked.mtime_ns
         self.is_public = walked.is_public
-        words = [f"{file.path}\0{file.stamp}\0{file.is_public}" for file in walked.files]
-        words += [f"{fault.path}\0{fault.error}" for fault in walked.faults]
-        self.state = _hashed(words)
+        files = (f"{file.path}\0{file.stamp}\0{file.is_public}" for file in walked.files)
+        self.state = _hashed(itertools.chain(files, (f"{fault.path}\0{fault.error}" for fault in walked.faults)))
         self.identity = f"joined:{next(_numbers)}"
         self.table = Joined(self.found, self._directories.get, title)
 
     def found(self) -> JoinedRows:
         """Return its rows. The first caller reads the containers."""
-        if self._found is None:
+        return self._read().rows
+
+    def _read(self) -> _Contents:
+        if self._contents is None:
             with work.holding(self._lock):
-                if self._found is None:
+                if self._contents is None:
                     begun, self.until = self._clock(), float("inf")
                     try:
                         found = self._find(begun + PASS_SECONDS)
                         # The walk may be long ago, and reading takes time.
-                        lost = self._lost() if self._clock() > self.as_of + CHECK_SECONDS else set()
-                        self._found = self._without(lost, found) if lost else found
+                        lost = found.lost() if self._clock() > self.as_of + CHECK_SECONDS else set()
+                        self._contents = self._without(lost, found) if lost else found
+                        self._walked = ()
                     finally:
                         self._calls.close()
                         took = self._clock() - begun
                         self.until = 0.0 if self.is_whole else self._clock() + min(LONGEST_AGE_SECONDS, AGE * took)
-        return self._found
+        return self._contents
 
-    def _find(self, until: float) -> JoinedRows:
+    def _find(self, until: float) -> _Contents:
         faults = [(fault.path, fault.error) for fault in self._folders if fault.is_public or not self._is_shared]
         omitted = len(self._folders) - len(faults)
         block = _Block()
+        blocks: list[tuple[str, tuple[_Part, ...]]] = []
         sizes = array("Q")
         faulted: set[int] = set()
         further: dict[int, Sequence[tuple[Path, str]]] = {}
 
         def close() -> None:
-            files = [self._files[part.file] for part in block.parts]
+            files = [self._walked[part.file] for part in block.parts]
             key = _key(files, block.parts)
             data = self._kept(key, partial(joined_block, block.placed), block.size)
             sizes.extend(sizes_of(data))
-            self._blocks.append((key, tuple(block.parts)))
+            blocks.append((key, tuple(block.parts)))
             block.clear()
 
-        rows = 0
-        self._blocks.clear()
-        for number, pieces in Rows(self._containers, self._calls).of_all(list(self._files.values())):
-            file, first = self._files[number], 0
+        rows, is_whole = 0, self.is_whole
+        for number, pieces in Rows(self._containers, self._calls).of_all(self._walked):
+            file, first = self._walked[number], 0
             is_shown = file.is_public or not self._is_shared
             if self._clock() > until:
                 reason = f"it and others are left out: reading containers took longer than {PASS_SECONDS:g} seconds"
                 faults.insert(0, (file.path if is_shown else "", Unavailable(reason)))
-                self.is_whole = False
+                is_whole = False
                 break
             try:
                 for episodes in pieces:
@@ -174,61 +190,59 @@ class Snapshot:
                 if is_shown:
                     faults.append((file.path, error))
                     faulted.add(number)
-                self.is_whole = self.is_whole and not isinstance(error, Passing)
+                is_whole = is_whole and not isinstance(error, Passing)
             rows += first if is_shown else 0
         if block.parts:
             close()
-        used = {part.file for _, parts in self._blocks for part in parts} | faulted
-        self._files = {number: self._files[number] for number in used}
-        self._faults = faults
-        if self._is_shared:
-            self._rights = Rights(self._containers.watcher, self._calls, self._files, further)
-        return JoinedRows(rows, len(self._blocks), self._block, sizes, omitted, _sentence(faults))
+        used = {part.file for _, parts in blocks for part in parts} | faulted
+        files = {number: self._walked[number] for number in used}
+        rights = Rights(self._containers.watcher, self._calls, files, further) if self._is_shared else None
+        found = JoinedRows(rows, len(blocks), self._block, sizes, omitted, _sentence(faults))
+        self.is_whole = is_whole
+        return _Contents(found, blocks, files, faults, rights)
 
     def current(self) -> Snapshot:
         """Return a snapshot without the containers that not every user may read any more; itself if there is none."""
-        found, lost = self._found, self._lost() if self._found is not None else set()
-        if found is None or not lost:
+        contents = self._contents
+        lost = contents.lost() if contents is not None else set()
+        if contents is None or not lost:
             return self
         left = copy(self)
         left._lock, left._shown, left._lease = threading.Lock(), {}, Lease(())
         left.identity = f"joined:{next(_numbers)}"
         left.state = _hashed([self.state, *map(str, sorted(lost))])
         left.table = Joined(left.found, left._directories.get, self.table.title)
-        left._found = left._without(lost, found)
+        left._contents = left._without(lost, contents)
         return left
 
-    def _lost(self) -> set[int]:
-        return self._rights.lost() & self._files.keys() if self._rights is not None else set()
-
-    def _without(self, lost: set[int], found: JoinedRows) -> JoinedRows:
-        """Return the rows of all other containers. Only blocks that have rows of these change."""
-        names = {self._files[number].path for number in lost}
-        faults = [(path, error) for path, error in self._faults if path not in names]
-        shown = {part.file for _, parts in self._blocks for part in parts}
+    def _without(self, lost: set[int], contents: _Contents) -> _Contents:
+        """Return the contents of all other containers. Only blocks that have rows of these change."""
+        found, before_blocks, files, before_faults, rights = contents
+        names = {files[number].path for number in lost}
+        faults = [(path, error) for path, error in before_faults if path not in names]
+        shown = {part.file for _, parts in before_blocks for part in parts}
         blocks: list[tuple[str, tuple[_Part, ...]]] = []
         sizes = array("Q")
-        for number, (key, parts) in enumerate(self._blocks):
+        for number, (key, parts) in enumerate(before_blocks):
             left = tuple(part for part in parts if part.file not in lost)
             before = _sizes_at(found.sizes, number)
             if left == parts:
                 sizes.extend(before)
             elif left:
                 # Not ``_block``, which may wait for the caller of this.
-                whole = self._kept(key, partial(self._made_again, parts), sum(before))
-                key = _key([self._files[part.file] for part in left], left)
+                whole = self._kept(key, partial(self._made_again, files, parts), sum(before))
+                key = _key([files[part.file] for part in left], left)
                 try:
                     sizes.extend(sizes_of(self._kept(key, partial(block_without, whole, names), sum(before))))
                 except GlassfsError as error:  # changed since: the next snapshot has these rows
-                    faults.append((self._files[left[0].file].path, error))
+                    faults.append((files[left[0].file].path, error))
                     continue
             if left:
                 blocks.append((key, left))
-        self._blocks, self._faults = blocks, faults
-        self._files = {number: file for number, file in self._files.items() if number not in lost}
-        rows = sum(part.rows for _, parts in blocks for part in parts)
+        count = sum(part.rows for _, parts in blocks for part in parts)
         omitted = found.omitted + len(lost & shown)
-        return JoinedRows(rows, len(blocks), self._block, sizes, omitted, _sentence(faults))
+        rows = JoinedRows(count, len(blocks), self._block, sizes, omitted, _sentence(faults))
+        return _Contents(rows, blocks, {at: file for at, file in files.items() if at not in lost}, faults, rights)
 
     def directory(self, views: ViewSet, access: Access, ino: int, volume: str) -> ContentDirectory:
         """Return the directory of what these views make of the table."""
@@ -248,18 +262,20 @@ class Snapshot:
         self._containers.services.listings.forget(self._lease)
 
     def _block(self, number: int) -> Data:
-        key, parts = self._blocks[number]
-        return self._kept(key, partial(self._made_again, parts), sum(_sizes_at(self.found().sizes, number)))
+        contents = self._read()
+        key, parts = contents.blocks[number]
+        make = partial(self._made_again, contents.files, parts)
+        return self._kept(key, make, sum(_sizes_at(contents.rows.sizes, number)))
 
     def _kept(self, key: str, make: Callable[[], bytes], size: int) -> Data:
         """Return the data of a block, made of pieces of so many bytes."""
         return Rendered(self._containers.services.cache, (key, NAME), make, cost=PIECE + FROM_JSON * size)
 
-    def _made_again(self, parts: Sequence[_Part]) -> bytes:
-        wanted = [(self._files[part.file], part.number, part.block) for part in parts]
+    def _made_again(self, files: Mapping[int, File], parts: Sequence[_Part]) -> bytes:
+        wanted = [(files[part.file], part.number, part.block) for part in parts]
         placed = []
         for part, piece in zip(parts, Rows(self._containers).again(wanted), strict=True):
-            file = self._files[part.file]
+            file = files[part.file]
             if piece is None or piece.rows != part.rows:
                 raise Damaged("has other rows than before", file.path)
             placed.append(ContainerPiece(file.path, part.first, piece))
@@ -300,7 +316,10 @@ def _sizes_at(sizes: Sequence[int], number: int) -> Sequence[int]:
 
 
 def _hashed(words: Iterable[str]) -> str:
-    return xxhash.xxh128_hexdigest(raw("\0\0".join(words)))
+    digest = xxhash.xxh128()
+    for word in words:
+        digest.update(raw(word) + b"\0\0")
+    return digest.hexdigest()
 
 
 def _sentence(faults: Sequence[tuple[str, GlassfsError]]) -> str:

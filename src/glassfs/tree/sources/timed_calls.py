@@ -11,7 +11,6 @@ from typing import TypeVar
 from glassfs import work
 from glassfs.errors import DeviceFailed, GlassfsError
 from glassfs.threads import DaemonPool
-from glassfs.work import Work
 
 TIMEOUT_SECONDS = 10.0
 """For one folder, or some hundred rows of one container."""
@@ -54,8 +53,7 @@ class TimedCalls:
             if key in hanging or is_too_much:
                 raise DeviceFailed("does not answer")
             timeout_seconds = self.timeout_seconds / (1 + len(hanging))
-        caller = work.current()
-        called = Work(owner=-1 if caller is None else caller.owner)
+        called = work.derived()
         future = self._pool.submit(partial(work.done_for, called, do))
         try:
             if work.is_done(future, timeout_seconds):

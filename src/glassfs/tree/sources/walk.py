@@ -19,6 +19,8 @@ from glassfs.tree.sources.timed_calls import TimedCalls
 
 MOST_ENTRIES = 100_000
 """Files and folders in one snapshot."""
+MOST_CHARACTERS = 32 << 20
+"""Characters of all paths in one snapshot: names of 255 characters in 64 folders would take gigabytes."""
 DEEPEST = 64
 ATTEMPTS = 4
 """Attempts to list a folder that changes meanwhile."""
@@ -150,7 +152,7 @@ class FileSnapshot:
         self.mtime_ns = 0
         self.is_public = True
         """Whether all files and folders are public."""
-        self._count = 0
+        self._count = self._characters = 0
         self._public: dict[str, bool] = {}
         """Which folders are public, by path."""
         for start in starts:
@@ -186,8 +188,12 @@ class FileSnapshot:
         if entry.kind not in (Kind.FILE, Kind.FOLDER):
             return True
         is_public = folder is None or self._public[folder.path]
-        if self._count == MOST_ENTRIES:
-            reason = f"it and others are left out: there are more than {MOST_ENTRIES:,} files and folders"
+        self._characters += len(path)
+        if self._count == MOST_ENTRIES or self._characters > MOST_CHARACTERS:
+            limit = f"{MOST_ENTRIES:,} files and folders"
+            if self._count < MOST_ENTRIES:
+                limit = f"{MOST_CHARACTERS:,} characters in their paths"
+            reason = f"it and others are left out: there are more than {limit}"
             self.faults.append(Fault(path, GlassfsError(reason), is_public))
             return False
         self._count += 1
