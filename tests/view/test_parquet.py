@@ -16,9 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassfs.cache import BlockCache
-from glassfs.content import Column, Records
-from glassfs.view.parquet import leaves
+from glassfs.content import Column
 from tests.codec.test_thrift import Decoder
 from tests.view.tables import (
     array_column,
@@ -332,23 +330,3 @@ def test_levels_fill_their_section_with_one_run() -> None:
         assert decoder.position + (run >> 1) == end
         decoder.position = end
     assert decoder.position + sum(map(len, rows)) * 8 == begin + header[2]
-
-
-def test_blocks_of_records_are_visited_once_to_measure_and_once_for_each_group() -> None:
-    """Rows of many columns come from the same block, which may be too large to stay in memory."""
-    visited: list[int] = []
-    blocks, columns = 12, []
-    for name in (b"a", b"b", b"c"):
-        def block(number: int) -> list[str]:
-            visited.append(number)
-            return ["text"] * 64
-
-        columns.append(Column(name, Records(name, blocks, block, cost=lambda _: leaves.GROUP_COST // 6)))
-    data = parquet_data(columns, blocks * 64, BlockCache(0))
-    assert data.size > 0
-    assert visited == sorted(visited) and len(visited) == 3 * blocks
-    visited.clear()
-    for _ in data.pieces():
-        continue
-    groups = [number // 2 for number in visited]  # two blocks of three columns are a group
-    assert groups == sorted(groups)

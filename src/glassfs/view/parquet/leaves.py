@@ -20,7 +20,7 @@ from glassfs.view.parquet.footer import Field
 from glassfs.view.parquet.kinds import BYTES, TEXT, Kind, kind_of
 from glassfs.view.parquet.pages import LARGEST_PAGE, FlatPages, Pages
 from glassfs.view.parquet.ragged import EvenOffsets, ListPages, Offsets, TextPages
-from glassfs.view.parquet.records import RecordColumns, Shape
+from glassfs.view.parquet.records import RecordPages, Shape
 from glassfs.view.parquet.times import TimePages
 from glassfs.view.parquet.vectors import Element, Tiles
 
@@ -29,8 +29,6 @@ MOST_LEAVES = 4096
 """With more columns than this, vectors are lists."""
 GROUP_ROWS = 1 << 18
 GROUP_BYTES = 64 << 20
-GROUP_COST = 256 << 20
-"""Memory for the rows of records of a group, one after another; as blocks, they take a tenth of it or less."""
 FEWEST_ROWS = 8
 """Of a group and so of a page, which then has whole bytes of bits."""
 MOST_CHUNKS = 4096
@@ -54,11 +52,10 @@ def leaves_of(table: Table, cache: BlockCache, key: Key) -> tuple[Sequence[Leaf]
     if slots > MOST_LEAVES:
         columns = [(column, found._replace(slots=0)) for column, found in columns]
     rows_a_group = _rows_a_group(table.rows, columns)
-    records = RecordColumns(table.rows, rows_a_group, cache)
     leaves: list[Leaf] = []
     names = Names()
     for number, (column, found) in enumerate(columns):
-        leaves += _made(column, found, table.rows, rows_a_group, names, records, cache, (*key, number))
+        leaves += _made(column, found, table.rows, rows_a_group, names, cache, (*key, number))
     return leaves, rows_a_group
 
 
@@ -80,14 +77,13 @@ class Names:
 
 class _Described(NamedTuple):
     """``length`` is that of a column's vectors. ``slots`` is how many columns they become; 0 if they become a list or
-    are none. ``width`` is the size in bytes of a row, for records ``cost`` the memory that all rows may take.
+    are none.
     """
 
     kind: Kind
     length: int | None = None
     slots: int = 0
     width: float = 0
-    cost: int = 0
 
 
 def _described(column: Column, rows: int) -> _Described | None:
@@ -100,7 +96,7 @@ def _described(column: Column, rows: int) -> _Described | None:
         return None if kind is None else _Described(kind, width=content.values.size / max(1, rows))
     if not isinstance(content, Array):
         kind = kind_of(content.dtype) if isinstance(content, Cells) and content.dtype else TEXT
-        return None if kind is None else _Described(kind, cost=sum(map(content.cost, range(content.blocks))))
+        return None if kind is None else _Described(kind)
     kind = kind_of(content.dtype)
     shape = content.shape if isinstance(content.shape, tuple) else content.shape()
     if kind is None or not shape:
@@ -114,11 +110,10 @@ def _described(column: Column, rows: int) -> _Described | None:
 
 
 def _rows_a_group(rows: int, columns: Sequence[tuple[Column, _Described]]) -> int:
-    """Return a power of two: few bytes of vectors or records in a group, which are decoded once, and few groups."""
+    """Return a power of two: few bytes of vectors in a group, so that they are decoded once, and few groups."""
     widest = max((found.width for _, found in columns), default=0)
-    cost = sum(found.cost for _, found in columns) / max(1, rows)
     leaves = sum(found.slots or 1 for _, found in columns)
-    wanted = max(FEWEST_ROWS, min(GROUP_ROWS, int(GROUP_BYTES / max(widest, 1)), int(GROUP_COST / max(cost, 1))))
+    wanted = max(FEWEST_ROWS, min(GROUP_ROWS, int(GROUP_BYTES / max(widest, 1))))
     group = 1 << wanted.bit_length() - 1
     while -(-rows // group) * leaves > MOST_CHUNKS and group < rows:
         group *= 2
@@ -126,8 +121,7 @@ def _rows_a_group(rows: int, columns: Sequence[tuple[Column, _Described]]) -> in
 
 
 def _made(
-    column: Column, found: _Described, rows: int, rows_a_group: int, names: Names, records: RecordColumns,
-    cache: BlockCache, key: Key,
+    column: Column, found: _Described, rows: int, rows_a_group: int, names: Names, cache: BlockCache, key: Key,
 ) -> Iterator[Leaf]:
     content, kind = column.content, found.kind
     name = column.name
@@ -140,7 +134,7 @@ def _made(
         lists = ListPages(kind.shown(content.values), kind, offsets, rows_a_group)
         yield Leaf(Field.list_of(names.new(name), kind), lists)
     elif not isinstance(content, Array):
-        pages = records.pages(content, Shape(kind, column.is_list), key)
+        pages = RecordPages(content, Shape(kind, column.is_list), rows, rows_a_group, cache, key)
         field = Field.list_of if column.is_list else Field.single
         yield Leaf(field(names.new(name), kind, is_nullable=True), pages)
     else:

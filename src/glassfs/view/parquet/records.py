@@ -1,8 +1,7 @@
 """Columns whose rows are Python values, known a block at a time: text, lists of text, numbers, with nulls.
 
-Only the values give the sizes of pages. One pass over the blocks, with one in memory at a time, measures them for all
-columns of a table, which are often parts of the same rows, and remembers some integers for each page. The cache keeps
-the pages. Any thread.
+Only the values give the sizes of pages. One pass over the blocks, with one in memory at a time, measures them and
+remembers some integers for each page. The cache keeps the pages. Any thread.
 """
 
 from __future__ import annotations
@@ -105,64 +104,24 @@ def _levels(levels: Sequence[int], bits: int) -> bytes:
     return levels_head(len(packed), bits) + packed
 
 
-class RecordColumns:
-    """The columns of one table that are records. ``pages`` makes those of one column.
-
-    No page has rows of two groups of ``rows_a_group`` rows.
-    """
-
-    def __init__(self, rows: int, rows_a_group: int, cache: BlockCache) -> None:
-        self.rows, self.rows_a_group, self.cache = rows, rows_a_group, cache
-        self._lock = threading.Lock()
-        self._all: list[tuple[Records, Shape]] = []
-        self._measured: list[_Measured] = []
-
-    @property
-    def is_measured(self) -> bool:
-        return bool(self._measured)
-
-    def pages(self, records: Records, shape: Shape, key: tuple[Hashable, ...]) -> RecordPages:
-        """Return the pages of one more column. To be called before any size is asked for."""
-        self._all.append((records, shape))
-        return RecordPages(self, len(self._all) - 1, records, shape, key)
-
-    def measured(self, number: int) -> _Measured:
-        """Return what the pass over all columns has found of one. Raises Damaged."""
-        if not self._measured:
-            with work.holding(self._lock):
-                if not self._measured:
-                    self._measured = self._measure()
-        return self._measured[number]
-
-    def _measure(self) -> list[_Measured]:
-        found = [_Measured(shape, self.rows, self.rows_a_group) for _, shape in self._all]
-        for block in range(max(records.blocks for records, _ in self._all)):
-            for one, (records, _) in zip(found, self._all, strict=True):
-                work.check()
-                if block < records.blocks:
-                    cost = records.cost(block)
-                    with self.cache.measuring(cost):
-                        one.add(block, records.block(block), cost)
-        for one in found:
-            one.end()
-        return found
-
-
 class RecordPages(Pages):
-    """Pages of one of the ``columns`` of a table."""
+    """Pages of rows of records. No page has rows of two groups of ``rows_a_group`` rows."""
 
     def __init__(
-        self, columns: RecordColumns, number: int, records: Records, shape: Shape, key: tuple[Hashable, ...],
+        self, records: Records, shape: Shape, rows: int, rows_a_group: int, cache: BlockCache,
+        key: tuple[Hashable, ...],
     ) -> None:
-        self._columns = columns
-        self._number = number
         self._records = records
         self._shape = shape
+        self._rows, self._rows_a_group = rows, rows_a_group
+        self._cache = cache
         self._key = key
+        self._lock = threading.Lock()
+        self._measured: _Measured | None = None
 
     @property
     def is_sized(self) -> bool:
-        return self._columns.is_measured
+        return self._measured is not None
 
     @property
     def bounds(self) -> Sequence[int]:
@@ -170,19 +129,18 @@ class RecordPages(Pages):
 
     def start(self, row: int) -> int:
         pages = self._pages
-        return pages.bounds[pages.group_pages[-(-row // self._columns.rows_a_group)]]
+        return pages.bounds[pages.group_pages[-(-row // self._rows_a_group)]]
 
     def entries(self, first: int, end: int) -> int:
         entries = self._pages.group_entries
-        size = self._columns.rows_a_group
-        return entries[-(-end // size)] - entries[first // size]
+        return entries[-(-end // self._rows_a_group)] - entries[first // self._rows_a_group]
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
         pages = self._pages
         size = pages.bounds[number + 1] - pages.bounds[number]
         make = partial(self._page, pages.first_blocks[number], pages.skipped[number], pages.rows[number])
         cost = pages.costs[number] + ROW_COST * pages.rows[number] + BYTE_COST * size
-        Rendered(self._columns.cache, (*self._key, number), make, size, cost).read_into(buffer, offset)
+        Rendered(self._cache, (*self._key, number), make, size, cost).read_into(buffer, offset)
 
     def _page(self, block: int, skipped: int, count: int) -> bytes:
         """Return the page of ``count`` rows, from row ``skipped`` of a block on."""
@@ -196,48 +154,54 @@ class RecordPages(Pages):
 
     @property
     def _pages(self) -> _Measured:
-        return self._columns.measured(self._number)
+        if self._measured is None:
+            with work.holding(self._lock):
+                if self._measured is None:
+                    self._measured = self._measure()
+        return self._measured
+
+    def _measure(self) -> _Measured:
+        found = _Measured(self._shape)
+        for block in range(self._records.blocks):
+            work.check()
+            cost = self._records.cost(block)
+            with self._cache.measuring(cost):
+                rows = self._records.block(block)
+                if found.total + len(rows) > self._rows:
+                    raise Damaged(f"has more rows than the {self._rows} of its table")
+                taken = 0
+                while taken < len(rows):
+                    space = min(MOST_ROWS - found.open_rows, self._rows_a_group - found.total % self._rows_a_group)
+                    part = rows[taken : taken + space]
+                    found.add(block, taken, part, cost)
+                    taken += len(part)
+                    if len(part) == space or found.open_size >= PAGE:
+                        found.close_page(found.total % self._rows_a_group == 0)
+        if found.total != self._rows:
+            raise Damaged(f"has {found.total} rows, but its table has {self._rows}")
+        if found.open_rows or found.total % self._rows_a_group:
+            found.close_page(is_group=True)
+        return found
 
 
 class _Measured:
-    """What a pass knows of the pages of a column with ``rows`` rows: the finished ones, and the open one."""
+    """What a pass knows of pages: the finished ones, and the open one."""
 
-    def __init__(self, shape: Shape, rows: int, rows_a_group: int) -> None:
+    def __init__(self, shape: Shape) -> None:
         self._shape = shape
-        self._wanted, self._rows_a_group = rows, rows_a_group
         self.bounds = array("Q", [0])
         self.first_blocks, self.skipped, self.rows, self.costs = (array("Q") for _ in range(4))
         self.group_pages, self.group_entries = array("Q", [0]), array("Q", [0])
-        self._total = self._open_rows = 0
+        self.total = self.open_rows = 0
         self._entries = self._width = self._bits = self._cost = self._all_entries = 0
         self._begin = (0, 0)
 
-    def add(self, block: int, rows: Sequence[Any], cost: int) -> None:
-        """Count the rows of a block, which take ``cost`` bytes of memory. Raises Damaged."""
-        if self._total + len(rows) > self._wanted:
-            raise Damaged(f"has more rows than the {self._wanted} of its table")
-        taken = 0
-        while taken < len(rows):
-            space = min(MOST_ROWS - self._open_rows, self._rows_a_group - self._total % self._rows_a_group)
-            part = rows[taken : taken + space]
-            self._add(block, taken, part, cost)
-            taken += len(part)
-            if len(part) == space or self._open_size >= PAGE:
-                self._close_page(self._total % self._rows_a_group == 0)
-
-    def end(self) -> None:
-        """Close the last page. Raises Damaged if rows are missing."""
-        if self._total != self._wanted:
-            raise Damaged(f"has {self._total} rows, but its table has {self._wanted}")
-        if self._open_rows or self._total % self._rows_a_group:
-            self._close_page(is_group=True)
-
     @property
-    def _open_size(self) -> int:
+    def open_size(self) -> int:
         return self._shape.size(self._entries, self._width + -(-self._bits // 8))
 
-    def _add(self, block: int, skipped: int, rows: Sequence[Any], cost: int) -> None:
-        if not self._open_rows:
+    def add(self, block: int, skipped: int, rows: Sequence[Any], cost: int) -> None:
+        if not self.open_rows:
             self._begin = block, skipped
         _, levels, values = self._shape.entries(rows)
         if self._shape.kind.is_bits:
@@ -246,21 +210,21 @@ class _Measured:
             self._width += len(self._shape.packed(values))
         self._entries += len(levels)
         self._cost = max(self._cost, cost)
-        self._open_rows += len(rows)
-        self._total += len(rows)
+        self.open_rows += len(rows)
+        self.total += len(rows)
 
-    def _close_page(self, is_group: bool) -> None:
-        if self._open_rows:
-            size = self._open_size
+    def close_page(self, is_group: bool) -> None:
+        if self.open_rows:
+            size = self.open_size
             demand_possible(size)
             self.bounds.append(self.bounds[-1] + HEADER + size)
             for kept, value in zip(
-                (self.first_blocks, self.skipped, self.rows, self.costs), (*self._begin, self._open_rows, self._cost),
+                (self.first_blocks, self.skipped, self.rows, self.costs), (*self._begin, self.open_rows, self._cost),
                 strict=True,
             ):
                 kept.append(value)
             self._all_entries += self._entries
-            self._open_rows = self._entries = self._width = self._bits = self._cost = 0
+            self.open_rows = self._entries = self._width = self._bits = self._cost = 0
         if is_group:
             self.group_pages.append(len(self.rows))
             self.group_entries.append(self._all_entries)
