@@ -19,7 +19,7 @@ import pytest
 
 from glassfs.cli.rows import CSV_SAFE, encoded, head, read_back
 from glassfs.cli.stopping import Stopped
-from glassfs.content.join import COLUMNS, RECORD_COLUMNS, ContainerPiece, Piece
+from glassfs.content.join import COLUMNS, RECORD_COLUMNS, ContainerPiece, piece_of
 from glassfs.library import open_tree
 from tests.batch.many import command, robot, sound
 from tests.cli.glassfs_command import fails, glassfs
@@ -100,7 +100,7 @@ def test_safe_csv_has_no_formulas_in_texts(folder: Path, tmp_path: Path) -> None
     columns[RECORD_COLUMNS.index("language_instruction")] = texts
     columns[RECORD_COLUMNS.index("total_reward")] = [-0.5] * len(texts)
     columns[RECORD_COLUMNS.index("channels")] = [["=1"]] * len(texts)
-    rows = ContainerPiece("-a.kdb", 0, Piece(len(texts), json.dumps(columns).encode()))
+    rows = ContainerPiece("-a.kdb", 0, piece_of(columns))
     raw = head(CSV_SAFE) + encoded(CSV_SAFE, [rows])
     found = list(csv.DictReader(io.StringIO(raw.decode(), newline="")))
     assert [cells["language_instruction"] for cells in found] == [f"'{text}" for text in texts[:9]] + texts[9:]

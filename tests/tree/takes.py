@@ -10,7 +10,7 @@ from glassfs.cache import BlockCache
 from glassfs.content import Container, Group, Records, Table
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.registry import Format, Opening
-from glassfs.source import Named
+from glassfs.source import Named, Store
 from glassfs.tree import Audience, Containers, ContainerSettings, Sources
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.sources.joined import Joins
@@ -73,7 +73,7 @@ FORMAT = Format("takes", lambda head: head.startswith(MAGIC), _open)
 
 
 def tree_of(
-    store: MemoryStore, *names: str, views: str = "all", audience: Audience = Audience(),  # noqa: B008
+    store: Store, *names: str, views: str = "all", audience: Audience = Audience(),  # noqa: B008
     has_catalogue: bool = False, budget: int = 64 << 20,
 ) -> Sources:
     """The tree of what is in a store under these names, or of all of it."""

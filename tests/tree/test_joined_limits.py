@@ -2,29 +2,55 @@
 
 from __future__ import annotations
 
+import io
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from glassfs.cache import BlockCache, catalogue
 from glassfs.cache.blocks import LARGEST_UNRESERVED
-from glassfs.content import Records, Table
-from glassfs.content.join import AS_JSON, BLOCK_BYTES, LONGEST, pieces_of
-from glassfs.errors import GlassfsError
+from glassfs.content import Memory, Records, Table
+from glassfs.content.join import (
+    AS_JSON,
+    BLOCK_BYTES,
+    COLUMNS,
+    LONG,
+    LONGEST,
+    RECORD_COLUMNS,
+    TEXT,
+    TEXTS,
+    ContainerPiece,
+    Joined,
+    JoinedRows,
+    Piece,
+    block_without,
+    joined_block,
+    piece_of,
+    pieces_of,
+    sizes_of,
+    values_of,
+)
+from glassfs.errors import Damaged, GlassfsError
 from glassfs.formats import registry
+from glassfs.source.local import LocalStore
 from glassfs.tree import Containers, ContainerSettings, Directory
 from glassfs.tree.containers.lease import Location
-from glassfs.tree.sources import joined, snapshots, walk
+from glassfs.tree.sources import joined, rows, snapshots, walk
 from glassfs.tree.sources.joined import Joins
 from glassfs.tree.sources.timed_calls import MOST_OF_VOLUME
 from glassfs.tree.sources.walk import Start
 from tests.memory_store import MemoryStore
+from tests.security import bombs
 from tests.tree.takes import FORMAT, LastingStore, joins_of, rows_of, take, takes, tree_of
 from tests.waiting import wait_until
+
+BUILT_IN = registry.built_in
 
 
 @pytest.fixture(autouse=True)
@@ -153,6 +179,58 @@ def test_a_block_has_no_more_bytes_than_fit_into_memory() -> None:
     found = joins_of(store).snapshot().found()
     assert found.rows == 12 and found.blocks > 1
     assert max(found.block(number).size for number in range(found.blocks)) <= BLOCK_BYTES + 4096
+
+
+@pytest.mark.parametrize("name", ["episodes.parquet", pytest.param("episodes.jsonl", marks=pytest.mark.slow)])
+def test_rows_larger_than_the_cache_are_made_once_a_pass(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str,
+) -> None:
+    """One pass finds the rows, one the sizes of all columns, one makes the file, whatever the number of columns."""
+    made: list[int] = []
+
+    def counted(*arguments: Any) -> Iterator[Piece]:
+        for piece in pieces_of(*arguments):
+            made.append(piece.rows)
+            yield piece
+
+    monkeypatch.setattr(registry, "built_in", BUILT_IN)
+    monkeypatch.setattr(rows, "pieces_of", counted)
+    count, text = 560, "\x01" * 65535
+    bombs.write_episodes(tmp_path / "a.kdb", count)
+    file = tree_of(LocalStore(tmp_path), budget=64 << 20).tree.file(f"/{name}")
+    size = file.size
+    assert count < sum(made) < 2.5 * count
+    shown = b"".join(file.read(start, min(1 << 20, size - start)) for start in range(0, size, 1 << 20))
+    assert len(shown) == size
+    assert sum(made) < 4 * count
+    found = (
+        pq.read_table(io.BytesIO(shown)).to_pylist() if name == "episodes.parquet"
+        else [json.loads(line) for line in shown.splitlines()]
+    )
+    assert [row["episode_id"] for row in found] == list(range(count))
+    assert {row["embodiment"] for row in found} == {row["language_instruction"] for row in found} == {text}
+
+
+def test_long_texts_of_pieces_and_blocks_are_restored() -> None:
+    texts = [None, "", "é" * LONG, "\ud800" * (LONG + 1), "x" * 3 * LONG, "\U0001f916" * 2 * LONG]
+    lists = [None, [], ["x" * 2 * LONG, "y", "é" * 2 * LONG], ["z"], [""], ["\x01" * 2 * LONG]]
+    wanted: dict[str, list[Any]] = {name: list(range(len(texts))) for name in RECORD_COLUMNS}
+    wanted |= {name: texts if dtype == TEXT else lists for name, dtype in COLUMNS.items() if dtype in (TEXT, TEXTS)}
+    del wanted["container"]
+    piece = piece_of(list(wanted.values()))
+    assert values_of(piece) == list(wanted.values())
+    with pytest.raises(Damaged, match="ends within a text"):
+        values_of(piece._replace(data=piece.data[:-1]))
+    block = Memory(joined_block([ContainerPiece("a", 0, piece), ContainerPiece("b", 5, piece)]))
+    found = JoinedRows(2 * piece.rows, 1, lambda number: block, sizes_of(block))
+    table = Joined(lambda: found, lambda path: None)
+    for column in table.columns():
+        name = column.name.decode()
+        assert column.content.block(0) == {  # type: ignore[union-attr]
+            "container": ["a"] * piece.rows + ["b"] * piece.rows, "position": [*range(6), *range(5, 11)],
+        }.get(name, 2 * wanted.get(name, [])), name
+    left = Memory(block_without(block, {"a"}))
+    assert left.read(0, left.size) == joined_block([ContainerPiece("b", 5, piece)])
 
 
 def test_large_rows_are_made_in_reserved_memory() -> None:

@@ -29,6 +29,7 @@ from glassfs.content.join import (
     JoinedRows,
     joined_block,
     sizes_of,
+    values_of,
 )
 from glassfs.errors import GlassfsError
 from glassfs.view import json
@@ -57,7 +58,7 @@ def encoded(form: str, placed: Sequence[ContainerPiece]) -> Any:
 
 def _rows(placed: ContainerPiece) -> Iterator[tuple[Any, ...]]:
     """Yield the values of each row in the order of COLUMNS."""
-    for number, values in enumerate(zip(*standard_json.loads(placed.piece.data), strict=True), placed.first):
+    for number, values in enumerate(zip(*values_of(placed.piece), strict=True), placed.first):
         yield (placed.path, number, *values)
 
 

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
+from io import BytesIO
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -43,7 +44,7 @@ COLUMNS = {
 """The dtypes of the columns; columns of text have none."""
 RECORD_COLUMNS = tuple(name for name in COLUMNS if name not in (CONTAINER, POSITION))
 """The columns that come from the records of a container."""
-LAYOUT = 3
+LAYOUT = 4
 """Raise this when the same containers give other pieces than before."""
 PIECE_ROWS = 1024
 PIECE_BYTES = 256 << 10
@@ -52,21 +53,26 @@ BLOCK_BYTES = 4 * PIECE_BYTES
 """Limit of a block of the joined table, unless it is a single piece."""
 LONGEST = 64 << 10
 """Limit of characters in a text, and in a list of texts in all."""
+LONG = 256
+"""Longer texts, in characters, are stored as UTF-8 behind the JSON: writing and parsing escapes takes much longer."""
 LARGEST_INTEGER = 1 << 1000
 """Limit of integers that become floats."""
 AS_JSON = 24
 """The memory in bytes that rows take while they become a piece, for each character of their texts."""
 FROM_JSON = 6
 """The memory in bytes that pieces take while they become a block, for each of their bytes."""
-BLOCK_COST, ROWS_COST = 4 << 10, 16
-"""The memory in bytes that the rows of a block may take: for each block, and for each of its bytes."""
+BLOCK_COST, ROWS_COST, LONG_COST = 4 << 10, 16, 6
+"""The memory in bytes that the rows of a block may take: for each block, for each byte of JSON, and of long texts."""
+SIZES = 2 * len(COLUMNS)
+"""How many sizes a block has: of each column as JSON, and of its long texts."""
 _NUMBERS = {name: number for number, name in enumerate(COLUMNS)}
 _RANGES = {"<i8": (-(1 << 63), (1 << 63) - 1), "<u8": (0, (1 << 64) - 1)}
-_BOUNDS = struct.Struct(f"<{len(COLUMNS) + 1}Q")
+_BOUNDS = struct.Struct(f"<{SIZES + 1}Q")
+_PIECE_HEAD = struct.Struct("<Q")
 
 
 class Piece(NamedTuple):
-    """Consecutive rows of one container, as bytes.
+    """Consecutive rows of one container, as bytes: the size of the columns as JSON, these columns, and long texts.
 
     The first row is that of block ``block`` of the container's own table.
     """
@@ -106,17 +112,79 @@ def pieces_of(table: Table, cache: BlockCache, first: int = 0) -> Iterator[Piece
                     size += _weight(value)
         if len(columns[0]) >= PIECE_ROWS or size >= PIECE_BYTES or block == blocks - 1:
             with cache.measuring(AS_JSON * size):
-                piece = _piece(columns, begin)
+                piece = piece_of(columns, begin)
             columns, begin, size = [[] for _ in RECORD_COLUMNS], block + 1, 0
             yield piece
     if first >= blocks:
-        yield _piece(columns, begin)
+        yield piece_of(columns, begin)
     if records and not first and total != table.rows:
         raise Damaged(f"has {total} rows, but its table should have {table.rows}")
 
 
-def _piece(columns: list[list[Any]], block: int) -> Piece:
-    return Piece(len(columns[0]), json.dumps(columns, separators=(",", ":")).encode(), block)
+def piece_of(columns: Sequence[Sequence[Any]], block: int = 0) -> Piece:
+    """Return rows as a piece, given their values in the columns of ``RECORD_COLUMNS``."""
+    long: list[bytes] = []
+    shown = [_apart(column, name, long) for name, column in zip(RECORD_COLUMNS, columns, strict=True)]
+    text = _as_json(shown)
+    return Piece(len(columns[0]), b"".join([_PIECE_HEAD.pack(len(text)), text, *long]), block)
+
+
+def values_of(piece: Piece, is_decoded: bool = True) -> list[list[Any]]:
+    """Return the columns of a piece, those of ``RECORD_COLUMNS``; long texts as UTF-8 unless ``is_decoded``.
+
+    Raises Damaged for an invalid piece.
+    """
+    (size,) = _PIECE_HEAD.unpack_from(piece.data)
+    end = _PIECE_HEAD.size + size
+    columns = json.loads(piece.data[_PIECE_HEAD.size : end])
+    if len(columns) != len(RECORD_COLUMNS) or any(len(column) != piece.rows for column in columns):
+        raise Damaged("has other rows than were counted")
+    if end == len(piece.data):
+        return list(columns)
+    long = BytesIO(piece.data[end:])
+    return [_rejoined(column, name, long, is_decoded) for name, column in zip(RECORD_COLUMNS, columns, strict=True)]
+
+
+def _apart(column: Sequence[Any], name: str, long: list[bytes]) -> Sequence[Any]:
+    """Return a column with its size in bytes in place of each long text, which is appended to ``long`` as UTF-8.
+
+    Long texts may be UTF-8 already.
+    """
+
+    def shortened(text: Any) -> Any:
+        if text is None or len(text) <= LONG:
+            return text
+        raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+        long.append(raw)
+        return len(raw)
+
+    if COLUMNS[name] == TEXT:
+        return list(map(shortened, column))
+    if COLUMNS[name] == TEXTS:
+        return [texts and list(map(shortened, texts)) for texts in column]
+    return column
+
+
+def _rejoined(column: list[Any], name: str, long: BytesIO, is_decoded: bool) -> list[Any]:
+    """Reverse ``_apart``."""
+
+    def whole(text: Any) -> Any:
+        if not isinstance(text, int):
+            return text
+        raw = long.read(text)
+        if len(raw) != text:
+            raise Damaged("ends within a text")
+        return raw.decode("utf-8", "surrogatepass") if is_decoded else raw
+
+    if COLUMNS[name] == TEXT:
+        return list(map(whole, column))
+    if COLUMNS[name] == TEXTS:
+        return [texts and list(map(whole, texts)) for texts in column]
+    return column
+
+
+def _as_json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def _value(record: Any, name: str) -> Any:
@@ -156,18 +224,15 @@ def _weight(value: Any) -> int:
 
 
 def joined_block(parts: Iterable[ContainerPiece]) -> bytes:
-    """Return the rows of a block: the bounds of the columns, then each column as JSON.
+    """Return the rows of a block: the bounds of the columns, then each column as JSON and its long texts.
 
     Raises Damaged for an invalid piece.
     """
     columns: list[list[Any]] = [[] for _ in COLUMNS]
-    for path, first, (rows, data, _) in parts:
-        values_by_column = json.loads(data)
-        if len(values_by_column) != len(RECORD_COLUMNS) or any(len(column) != rows for column in values_by_column):
-            raise Damaged("has other rows than were counted")
-        columns[0] += [path] * rows
-        columns[1] += range(first, first + rows)
-        for column, values in zip(columns[2:], values_by_column, strict=True):
+    for path, first, piece in parts:
+        columns[0] += [path] * piece.rows
+        columns[1] += range(first, first + piece.rows)
+        for column, values in zip(columns[2:], values_of(piece, is_decoded=False), strict=True):
             column += values
     return _packed(columns)
 
@@ -180,20 +245,30 @@ def block_without(block: Data, containers: AbstractSet[str]) -> bytes:
 
 
 def _packed(columns: Sequence[Sequence[Any]]) -> bytes:
-    texts = [json.dumps(column, separators=(",", ":")).encode() for column in columns]
+    parts: list[bytes] = []
     bounds = [_BOUNDS.size]
-    for text in texts:
-        bounds.append(bounds[-1] + len(text))
-    return _BOUNDS.pack(*bounds) + b"".join(texts)
+    for name, column in zip(COLUMNS, columns, strict=True):
+        long: list[bytes] = []
+        text = _as_json(_apart(column, name, long))
+        parts += [text, *long]
+        bounds += [bounds[-1] + len(text), bounds[-1] + len(text) + sum(map(len, long))]
+    return _BOUNDS.pack(*bounds) + b"".join(parts)
 
 
 def _unpacked(block: Data) -> list[list[Any]]:
     whole = block.read(0, block.size)
-    return [json.loads(whole[start:end]) for start, end in pairwise(_BOUNDS.unpack_from(whole))]
+    bounds = _BOUNDS.unpack_from(whole)
+    return [_column_of(whole, name, *bounds[2 * number :][:3]) for number, name in enumerate(COLUMNS)]
+
+
+def _column_of(raw: bytes, name: str, start: int, middle: int, end: int) -> list[Any]:
+    """Return the column whose JSON is at ``[start, middle)`` in ``raw``, and whose long texts follow up to ``end``."""
+    column: list[Any] = json.loads(raw[start:middle])
+    return column if middle == end else _rejoined(column, name, BytesIO(raw[middle:end]), is_decoded=True)
 
 
 def sizes_of(block: Data) -> list[int]:
-    """Return the sizes in bytes of the columns of a block."""
+    """Return the ``SIZES`` sizes of a block in bytes."""
     return [end - start for start, end in pairwise(_BOUNDS.unpack(block.read(0, _BOUNDS.size)))]
 
 
@@ -201,7 +276,7 @@ class JoinedRows(NamedTuple):
     """The contents of a joined table: ``block(i)`` returns the result of ``joined_block`` for block ``i`` of
     ``blocks``.
 
-    ``sizes`` are those of the columns of all blocks, one block after another.
+    ``sizes`` are those of all blocks, ``SIZES`` of each, one block after another.
     """
 
     rows: int
@@ -233,6 +308,11 @@ class Joined(Table):
         self.width: int | None = len(COLUMNS)
         self._find = find
         self._directory_of = directory_of
+
+    @property
+    def shared_width(self) -> float:  # type: ignore[override]
+        found = self._find()
+        return sum(found.sizes) / max(1, found.rows)
 
     @property
     def rows(self) -> int:  # type: ignore[override]
@@ -285,17 +365,18 @@ class _JoinedCells(Cells, _JoinedRecords):
 
 def _cost(find: Callable[[], JoinedRows], name: str | None, block: int) -> int:
     """Return the memory in bytes that the rows of a block may take, or those of one column."""
-    first, number = block * len(COLUMNS), 0 if name is None else _NUMBERS[name]
-    sizes = find().sizes[first : first + len(COLUMNS)] if name is None else [find().sizes[first + number]]
-    return BLOCK_COST + ROWS_COST * sum(sizes)
+    first, end = block * SIZES, (block + 1) * SIZES
+    if name is not None:
+        first += 2 * _NUMBERS[name]
+        end = first + 2
+    sizes = find().sizes[first:end]
+    return BLOCK_COST + ROWS_COST * sum(sizes[::2]) + LONG_COST * sum(sizes[1::2])
 
 
 def _column(find: Callable[[], JoinedRows], name: str, block: int) -> list[Any]:
     data = find().block(block)
-    number = _NUMBERS[name]
-    bounds = _BOUNDS.unpack(data.read(0, _BOUNDS.size))
-    found: list[Any] = json.loads(data.read(bounds[number], bounds[number + 1] - bounds[number]))
-    return found
+    start, middle, end = _BOUNDS.unpack(data.read(0, _BOUNDS.size))[2 * _NUMBERS[name] :][:3]
+    return _column_of(data.read(start, end - start), name, 0, middle - start, end - start)
 
 
 def _rows(find: Callable[[], JoinedRows], block: int) -> list[dict[str, Any]]:

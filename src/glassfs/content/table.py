@@ -72,6 +72,8 @@ class Table(Content):
     ``width`` is the number of columns, if it is known before: a table that is too wide or has none is not shown
     (``demand_columns``), and its ``columns`` may be incomplete. If each row describes a thing, ``records`` has the rows
     as objects, and ``directory`` names the directory that has a subdirectory for each, named by its number.
+    ``shared_width`` is the average size in bytes of a row in cached blocks from which all columns of records are made;
+    0 if each column has blocks of its own.
     """
 
     rows: int
@@ -79,6 +81,7 @@ class Table(Content):
     records: Records | None = None
     directory: bytes = b""
     width: int | None = None
+    shared_width: float = 0
 
 
 @dataclass(slots=True)

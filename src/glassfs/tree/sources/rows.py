@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -93,19 +94,26 @@ class Rows:
                 start += 1
 
     def again(self, wanted: Sequence[tuple[File, int, int]]) -> Iterator[Piece | None]:
-        """Yield pieces again, each given by file, number and first block; None for a piece that no longer exists."""
+        """Yield pieces again, each given by file, number and first block; None for a piece that no longer exists.
+
+        A file is opened once for consecutive pieces.
+        """
         known: dict[tuple[bytes, int], Part] = {}
         for number in {number for _, number, _ in wanted}:
             files = [file for file, one, _ in wanted if one == number]
             known |= {(key, number): kept for key, kept in self._known(files, number).items()}
-        for file, number, block in wanted:
-            kept = known.get((_key(file), number))
-            if kept is not None:
-                yield Piece(kept.rows, kept.data, kept.block)
-                continue
-            episodes = self._read(file, block)
-            yield next((one.piece for one in episodes), None)
-            episodes.close()
+        following: tuple[File, int] | None = None
+        with ExitStack() as opened:
+            for file, number, block in wanted:
+                kept = known.get((_key(file), number))
+                if kept is not None:
+                    yield Piece(kept.rows, kept.data, kept.block)
+                    continue
+                if following != (file, number):
+                    opened.close()
+                    pieces = opened.enter_context(closing(self._read(file, block)))
+                following = file, number + 1
+                yield next((one.piece for one in pieces), None)
 
     def flush(self) -> None:
         """Store the rows read so far in the catalogue."""

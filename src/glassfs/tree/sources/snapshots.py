@@ -21,10 +21,10 @@ from glassfs.content import Group, Member, Rendered
 from glassfs.content.data import PIECE, Data
 from glassfs.content.join import (
     BLOCK_BYTES,
-    COLUMNS,
     FROM_JSON,
     NAME,
     PIECE_ROWS,
+    SIZES,
     ContainerPiece,
     Joined,
     JoinedRows,
@@ -311,8 +311,8 @@ def _key(files: Sequence[File], parts: Sequence[_Part]) -> str:
 
 
 def _sizes_at(sizes: Sequence[int], number: int) -> Sequence[int]:
-    """Return the sizes of the columns of one block."""
-    return sizes[number * len(COLUMNS) : (number + 1) * len(COLUMNS)]
+    """Return the sizes of one block."""
+    return sizes[number * SIZES : (number + 1) * SIZES]
 
 
 def _hashed(words: Iterable[str]) -> str:

@@ -1,7 +1,7 @@
 """Tables as Parquet files: plain, uncompressed, without statistics, so that their size is a formula.
 
-Pages are about 1 MiB. Groups have 262,144 rows; more where there would be thousands of them, fewer where vectors are
-long. Data pages are the container's own bytes wherever Parquet has the dtype:
+Pages are about 1 MiB. Groups have 262,144 rows; more where there would be thousands of them, fewer where vectors or the
+rows of joined tables are long. Data pages are the container's own bytes wherever Parquet has the dtype:
 
 | in the container | in the file | bytes |
 |---|---|---|

@@ -20,7 +20,7 @@ from glassfs.view.parquet.footer import Field
 from glassfs.view.parquet.kinds import BYTES, TEXT, Kind, kind_of
 from glassfs.view.parquet.pages import LARGEST_PAGE, FlatPages, Pages
 from glassfs.view.parquet.ragged import EvenOffsets, ListPages, Offsets, TextPages
-from glassfs.view.parquet.records import RecordPages, Shape
+from glassfs.view.parquet.records import RecordColumns, Shape
 from glassfs.view.parquet.times import TimePages
 from glassfs.view.parquet.vectors import Element, Tiles
 
@@ -29,6 +29,8 @@ MOST_LEAVES = 4096
 """With more columns than this, vectors are lists."""
 GROUP_ROWS = 1 << 18
 GROUP_BYTES = 64 << 20
+SHARED_BYTES = 8 << 20
+"""The same for blocks from which all columns of records are made: a small cache keeps those of a group."""
 FEWEST_ROWS = 8
 """Of a group and so of a page, which then has whole bytes of bits."""
 MOST_CHUNKS = 4096
@@ -51,11 +53,12 @@ def leaves_of(table: Table, cache: BlockCache, key: Key) -> tuple[Sequence[Leaf]
     slots = sum(found.slots or 1 for _, found in columns)
     if slots > MOST_LEAVES:
         columns = [(column, found._replace(slots=0)) for column, found in columns]
-    rows_a_group = _rows_a_group(table.rows, columns)
+    rows_a_group = _rows_a_group(table, columns)
     leaves: list[Leaf] = []
     names = Names()
+    records = RecordColumns(table.rows, rows_a_group, cache)
     for number, (column, found) in enumerate(columns):
-        leaves += _made(column, found, table.rows, rows_a_group, names, cache, (*key, number))
+        leaves += _made(column, found, table.rows, rows_a_group, names, records, cache, (*key, number))
     return leaves, rows_a_group
 
 
@@ -109,11 +112,15 @@ def _described(column: Column, rows: int) -> _Described | None:
     return _Described(kind, length, length if 0 < length <= MOST_SLOTS else 0, length * kind.width)
 
 
-def _rows_a_group(rows: int, columns: Sequence[tuple[Column, _Described]]) -> int:
-    """Return a power of two: few bytes of vectors in a group, so that they are decoded once, and few groups."""
+def _rows_a_group(table: Table, columns: Sequence[tuple[Column, _Described]]) -> int:
+    """Return a power of two: few bytes of vectors or shared blocks in a group, so that they are made once, and few
+    groups.
+    """
+    rows = table.rows
     widest = max((found.width for _, found in columns), default=0)
     leaves = sum(found.slots or 1 for _, found in columns)
-    wanted = max(FEWEST_ROWS, min(GROUP_ROWS, int(GROUP_BYTES / max(widest, 1))))
+    most = min(GROUP_BYTES / max(widest, 1), SHARED_BYTES / max(table.shared_width, 1))
+    wanted = max(FEWEST_ROWS, min(GROUP_ROWS, int(most)))
     group = 1 << wanted.bit_length() - 1
     while -(-rows // group) * leaves > MOST_CHUNKS and group < rows:
         group *= 2
@@ -121,7 +128,8 @@ def _rows_a_group(rows: int, columns: Sequence[tuple[Column, _Described]]) -> in
 
 
 def _made(
-    column: Column, found: _Described, rows: int, rows_a_group: int, names: Names, cache: BlockCache, key: Key,
+    column: Column, found: _Described, rows: int, rows_a_group: int, names: Names, records: RecordColumns,
+    cache: BlockCache, key: Key,
 ) -> Iterator[Leaf]:
     content, kind = column.content, found.kind
     name = column.name
@@ -134,7 +142,7 @@ def _made(
         lists = ListPages(kind.shown(content.values), kind, offsets, rows_a_group)
         yield Leaf(Field.list_of(names.new(name), kind), lists)
     elif not isinstance(content, Array):
-        pages = RecordPages(content, Shape(kind, column.is_list), rows, rows_a_group, cache, key)
+        pages = records.new(content, Shape(kind, column.is_list), key)
         field = Field.list_of if column.is_list else Field.single
         yield Leaf(field(names.new(name), kind, is_nullable=True), pages)
     else:

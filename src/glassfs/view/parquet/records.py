@@ -1,7 +1,7 @@
 """Columns whose rows are Python values, known a block at a time: text, lists of text, numbers, with nulls.
 
-Only the values give the sizes of pages. One pass over the blocks, with one in memory at a time, measures them and
-remembers some integers for each page. The cache keeps the pages. Any thread.
+Only the values give the sizes of pages. One pass over the blocks of all columns, with one in memory at a time, measures
+them and remembers some integers for each page. The cache keeps the pages. Any thread.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import threading
 from array import array
 from collections.abc import Hashable, Sequence
 from functools import partial
+from heapq import heappop, heapreplace
 from typing import Any, NamedTuple
 
 from glassfs import work
@@ -104,24 +105,68 @@ def _levels(levels: Sequence[int], bits: int) -> bytes:
     return levels_head(len(packed), bits) + packed
 
 
+class RecordColumns:
+    """The columns of records of one file, in groups of ``rows_a_group`` rows.
+
+    The first caller that needs the size of one has all measured, row by row: columns may be made from shared blocks,
+    which the cache then has for all of them.
+    """
+
+    def __init__(self, rows: int, rows_a_group: int, cache: BlockCache) -> None:
+        self.rows, self.rows_a_group = rows, rows_a_group
+        self.cache = cache
+        self._lock = threading.Lock()
+        self._columns: list[tuple[Records, Shape]] = []
+        self._measured: list[_Measured] | None = None
+
+    @property
+    def is_measured(self) -> bool:
+        return self._measured is not None
+
+    def new(self, records: Records, shape: Shape, key: tuple[Hashable, ...]) -> RecordPages:
+        """Return the pages of a further column. All columns must be known before one is measured."""
+        self._columns.append((records, shape))
+        return RecordPages(self, len(self._columns) - 1, records, shape, key)
+
+    def measured(self, column: int) -> _Measured:
+        if self._measured is None:
+            with work.holding(self._lock):
+                if self._measured is None:
+                    self._measured = self._measure()
+        return self._measured[column]
+
+    def _measure(self) -> list[_Measured]:
+        found = [_Measured(shape, self.rows, self.rows_a_group) for _, shape in self._columns]
+        behind = [(0, number, 0) for number in range(len(found))]
+        while behind:
+            work.check()
+            _, number, block = behind[0]
+            records, column = self._columns[number][0], found[number]
+            if block < records.blocks:
+                cost = records.cost(block)
+                with self.cache.measuring(cost):
+                    column.add_block(block, records.block(block), cost)
+                heapreplace(behind, (column.total, number, block + 1))
+            else:
+                column.end()
+                heappop(behind)
+        return found
+
+
 class RecordPages(Pages):
-    """Pages of rows of records. No page has rows of two groups of ``rows_a_group`` rows."""
+    """Pages of rows of records. No page has rows of two groups."""
 
     def __init__(
-        self, records: Records, shape: Shape, rows: int, rows_a_group: int, cache: BlockCache,
-        key: tuple[Hashable, ...],
+        self, columns: RecordColumns, number: int, records: Records, shape: Shape, key: tuple[Hashable, ...],
     ) -> None:
+        self._columns, self._number = columns, number
         self._records = records
         self._shape = shape
-        self._rows, self._rows_a_group = rows, rows_a_group
-        self._cache = cache
         self._key = key
-        self._lock = threading.Lock()
-        self._measured: _Measured | None = None
 
     @property
     def is_sized(self) -> bool:
-        return self._measured is not None
+        return self._columns.is_measured
 
     @property
     def bounds(self) -> Sequence[int]:
@@ -129,18 +174,18 @@ class RecordPages(Pages):
 
     def start(self, row: int) -> int:
         pages = self._pages
-        return pages.bounds[pages.group_pages[-(-row // self._rows_a_group)]]
+        return pages.bounds[pages.group_pages[-(-row // self._columns.rows_a_group)]]
 
     def entries(self, first: int, end: int) -> int:
-        entries = self._pages.group_entries
-        return entries[-(-end // self._rows_a_group)] - entries[first // self._rows_a_group]
+        entries, rows_a_group = self._pages.group_entries, self._columns.rows_a_group
+        return entries[-(-end // rows_a_group)] - entries[first // rows_a_group]
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
         pages = self._pages
         size = pages.bounds[number + 1] - pages.bounds[number]
         make = partial(self._page, pages.first_blocks[number], pages.skipped[number], pages.rows[number])
         cost = pages.costs[number] + ROW_COST * pages.rows[number] + BYTE_COST * size
-        Rendered(self._cache, (*self._key, number), make, size, cost).read_into(buffer, offset)
+        Rendered(self._columns.cache, (*self._key, number), make, size, cost).read_into(buffer, offset)
 
     def _page(self, block: int, skipped: int, count: int) -> bytes:
         """Return the page of ``count`` rows, from row ``skipped`` of a block on."""
@@ -154,54 +199,48 @@ class RecordPages(Pages):
 
     @property
     def _pages(self) -> _Measured:
-        if self._measured is None:
-            with work.holding(self._lock):
-                if self._measured is None:
-                    self._measured = self._measure()
-        return self._measured
-
-    def _measure(self) -> _Measured:
-        found = _Measured(self._shape)
-        for block in range(self._records.blocks):
-            work.check()
-            cost = self._records.cost(block)
-            with self._cache.measuring(cost):
-                rows = self._records.block(block)
-                if found.total + len(rows) > self._rows:
-                    raise Damaged(f"has more rows than the {self._rows} of its table")
-                taken = 0
-                while taken < len(rows):
-                    space = min(MOST_ROWS - found.open_rows, self._rows_a_group - found.total % self._rows_a_group)
-                    part = rows[taken : taken + space]
-                    found.add(block, taken, part, cost)
-                    taken += len(part)
-                    if len(part) == space or found.open_size >= PAGE:
-                        found.close_page(found.total % self._rows_a_group == 0)
-        if found.total != self._rows:
-            raise Damaged(f"has {found.total} rows, but its table has {self._rows}")
-        if found.open_rows or found.total % self._rows_a_group:
-            found.close_page(is_group=True)
-        return found
+        return self._columns.measured(self._number)
 
 
 class _Measured:
-    """What a pass knows of pages: the finished ones, and the open one."""
+    """What a pass knows of a column's pages: the finished ones, and the open one. ``total`` rows were added."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, rows: int, rows_a_group: int) -> None:
         self._shape = shape
+        self._rows, self._rows_a_group = rows, rows_a_group
         self.bounds = array("Q", [0])
         self.first_blocks, self.skipped, self.rows, self.costs = (array("Q") for _ in range(4))
         self.group_pages, self.group_entries = array("Q", [0]), array("Q", [0])
-        self.total = self.open_rows = 0
+        self.total = self._open_rows = 0
         self._entries = self._width = self._bits = self._cost = self._all_entries = 0
         self._begin = (0, 0)
 
+    def add_block(self, block: int, rows: Sequence[Any], cost: int) -> None:
+        """Add the rows of the next block. Raises Damaged if they are more than the table has."""
+        if self.total + len(rows) > self._rows:
+            raise Damaged(f"has more rows than the {self._rows} of its table")
+        taken = 0
+        while taken < len(rows):
+            space = min(MOST_ROWS - self._open_rows, self._rows_a_group - self.total % self._rows_a_group)
+            part = rows[taken : taken + space]
+            self._add(block, taken, part, cost)
+            taken += len(part)
+            if len(part) == space or self._open_size >= PAGE:
+                self._close_page(self.total % self._rows_a_group == 0)
+
+    def end(self) -> None:
+        """Close the last page. Raises Damaged if there are fewer rows than the table has."""
+        if self.total != self._rows:
+            raise Damaged(f"has {self.total} rows, but its table has {self._rows}")
+        if self._open_rows or self.total % self._rows_a_group:
+            self._close_page(is_group=True)
+
     @property
-    def open_size(self) -> int:
+    def _open_size(self) -> int:
         return self._shape.size(self._entries, self._width + -(-self._bits // 8))
 
-    def add(self, block: int, skipped: int, rows: Sequence[Any], cost: int) -> None:
-        if not self.open_rows:
+    def _add(self, block: int, skipped: int, rows: Sequence[Any], cost: int) -> None:
+        if not self._open_rows:
             self._begin = block, skipped
         _, levels, values = self._shape.entries(rows)
         if self._shape.kind.is_bits:
@@ -210,21 +249,21 @@ class _Measured:
             self._width += len(self._shape.packed(values))
         self._entries += len(levels)
         self._cost = max(self._cost, cost)
-        self.open_rows += len(rows)
+        self._open_rows += len(rows)
         self.total += len(rows)
 
-    def close_page(self, is_group: bool) -> None:
-        if self.open_rows:
-            size = self.open_size
+    def _close_page(self, is_group: bool) -> None:
+        if self._open_rows:
+            size = self._open_size
             demand_possible(size)
             self.bounds.append(self.bounds[-1] + HEADER + size)
             for kept, value in zip(
-                (self.first_blocks, self.skipped, self.rows, self.costs), (*self._begin, self.open_rows, self._cost),
+                (self.first_blocks, self.skipped, self.rows, self.costs), (*self._begin, self._open_rows, self._cost),
                 strict=True,
             ):
                 kept.append(value)
             self._all_entries += self._entries
-            self.open_rows = self._entries = self._width = self._bits = self._cost = 0
+            self._open_rows = self._entries = self._width = self._bits = self._cost = 0
         if is_group:
             self.group_pages.append(len(self.rows))
             self.group_entries.append(self._all_entries)
