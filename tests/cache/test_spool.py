@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from glassfs.cache import BlockCache, spool
-from glassfs.cache.blocks import SPOOLS
+from glassfs.cache.blocks import SPOOL_SECONDS, SPOOLS
 from glassfs.errors import Changed, Damaged, NoSpool, Unavailable
 from tests.cache.recipes import PIECE, Block, Gated, interrupted, read
 from tests.waiting import wait_for, wait_until
@@ -64,19 +66,15 @@ def test_many_threads_read_the_right_bytes(small_steps: None) -> None:
 
 
 def test_spool_file_has_no_name_and_goes_with_the_cache(tmp_path: Path) -> None:
-    def spool_files() -> list[str]:
-        links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
-        return [os.readlink(link) for link in links if os.path.lexists(link) and str(tmp_path) in os.readlink(link)]
-
     cache = BlockCache(1000, str(tmp_path))
     read(cache, Block(1, 1 << 20), 1 << 19, 100)
     assert os.listdir(tmp_path) == []
-    assert len(spool_files()) == 1
+    assert files_in(tmp_path) == 1
     for number in range(2, 4 * SPOOLS):
         read(cache, Block(number, 600), 0, 1)
-    wait_until(lambda: len(spool_files()) == SPOOLS)  # a thread that decodes ahead may still have one
+    wait_until(lambda: files_in(tmp_path) == SPOOLS)  # a thread that decodes ahead may still have one
     del cache
-    wait_until(lambda: gc.collect() >= 0 and not spool_files())
+    wait_until(lambda: gc.collect() >= 0 and not files_in(tmp_path))
 
 
 def test_damage_spares_the_bytes_before_it(small_steps: None) -> None:
@@ -191,3 +189,35 @@ def test_decoder_that_a_memory_holder_waits_for_goes_first() -> None:
         outer.gate.set()
         assert first.result(60) == b"\1"
         assert second.result(60) == large.expected(0, 10)
+
+
+def files_in(folder: Path) -> int:
+    links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+    return sum(str(folder) in os.readlink(link) for link in links if os.path.lexists(link))
+
+
+@pytest.mark.usefixtures("small_steps", "at_once")
+def test_full_disk_takes_files_that_no_thread_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that has gone must not keep others from their blocks."""
+    write = os.pwrite
+
+    def written(descriptor: int, data: memoryview, offset: int) -> int:
+        if files_in(tmp_path) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(descriptor, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", written)
+    cache, first, second = BlockCache(1 << 20, str(tmp_path)), Block(5, 30 * PIECE), Block(6, 30 * PIECE)
+    assert read(cache, first, 20 * PIECE, 100) == first.expected(20 * PIECE, 100)
+    assert read(cache, second, 20 * PIECE, 100) == second.expected(20 * PIECE, 100)
+    assert read(cache, first, 0, 100) == first.expected(0, 100)
+
+
+def test_file_is_given_up_when_it_was_not_read_for_long(tmp_path: Path) -> None:
+    cache, block = BlockCache(1000, str(tmp_path)), Block(5, 1 << 20)
+    read(cache, block, 0, 100)
+    cache.drop_idle(time.monotonic() + SPOOL_SECONDS / 2)
+    assert files_in(tmp_path) == 1
+    cache.drop_idle(time.monotonic() + SPOOL_SECONDS + 1)
+    wait_until(lambda: not files_in(tmp_path))  # a thread that decodes ahead may still have it
+    assert read(cache, block, 0, 100) == block.expected(0, 100)

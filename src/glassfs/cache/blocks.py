@@ -8,6 +8,7 @@ the reader that makes it is stopped, another one makes it again.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -34,6 +35,8 @@ TINY = 16 << 10
 """Blocks that cost no more bytes are made by every reader that misses them: waiting would take longer."""
 IDLE_SECONDS, IDLE_BYTES = 20.0, 4 << 20
 """After this time without a read no more bytes stay cached: the kernel has those that were read."""
+SPOOL_SECONDS = 60.0
+"""After this time without a read a spool file is given up."""
 STALE_SECONDS = 0.05
 """A block that no thread began to decode ahead within this time is no longer wanted: its reader has gone."""
 
@@ -108,8 +111,12 @@ class BlockCache:
         self._others.append(evict)
 
     def drop_idle(self, now: float | None = None) -> None:
-        """Evict all but ``IDLE_BYTES`` if no block was read for ``IDLE_SECONDS``. One thread, periodically."""
+        """Evict all but ``IDLE_BYTES`` if no block was read for ``IDLE_SECONDS``, and spools after ``SPOOL_SECONDS``.
+
+        One thread, periodically.
+        """
         now = time.monotonic() if now is None else now
+        self._give_up(lambda spool: now - spool.idle_since() > SPOOL_SECONDS)
         count, since = self._used
         if count != self.hits + self.misses:
             self._used = self.hits + self.misses, now
@@ -322,13 +329,24 @@ class BlockCache:
             spool = self._spools.get(recipe.key)
             if spool is None:
                 self.misses += 1
-                spool = Spool(recipe, self.memory, self.spool_directory, self._drop)
+                spool = Spool(recipe, self.memory, self.spool_directory, self._drop, self._make_room)
                 evicted = self._spools.put(recipe.key, spool)
             else:
                 self.hits += 1
         for _, old in evicted:
             old.close()
         return spool
+
+    def _make_room(self, needy: Spool) -> bool:
+        return self._give_up(lambda spool: spool is not needy and spool.idle_since() < math.inf)
+
+    def _give_up(self, is_meant: Callable[[Spool], bool]) -> bool:
+        """Drop spools; their files go with their last readers. Return whether there were some."""
+        meant = {key for key, spool in self._spools.items() if is_meant(spool)}
+        dropped = self._spools.pop_where(meant.__contains__) if meant else ()
+        for spool in dropped:
+            spool.close()
+        return bool(dropped)
 
     def _drop(self, spool: Spool) -> None:
         """Have the next reader of this block try again. The file goes with its last reader."""

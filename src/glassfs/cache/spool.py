@@ -1,12 +1,15 @@
 """Blocks too large for memory, decoded as a stream into an unlinked file and served from there while it grows.
 
 A block is decoded as far as its readers need it, and a stretch ahead on another thread. The kernel frees the file
-however the process ends. When the memory of an idle decoder is needed, the decoder is dropped; the next reader that
-needs more of the block restarts it from the start of the block.
+however the process ends. If the disk is full, files that no thread reads are given up for those that grow. When the
+memory of an idle decoder is needed, the decoder is dropped; the next reader that needs more of the block restarts it
+from the start of the block.
 """
 
 from __future__ import annotations
 
+import errno
+import math
 import os
 import threading
 import time
@@ -20,6 +23,7 @@ from glassfs.cache.recipe import Recipe, fresh, stored_error
 from glassfs.errors import Damaged, NoSpool
 
 READ_AHEAD = 32 << 20
+FULL = (errno.ENOSPC, errno.EDQUOT)
 IDLE_SECONDS = 0.05
 """Time without a read after which nothing more is decoded ahead."""
 
@@ -28,10 +32,12 @@ class Spool:
     """One block. Raises NoSpool if its file cannot be written, and what the recipe raises.
 
     ``failed`` is called with the spool after an error that may pass, so that the next reader gets a new one.
+    ``make_room`` is called with the spool if the disk is full, and returns whether it gave up others.
     """
 
     def __init__(
         self, recipe: Recipe, memory: MemoryBudget, folder: str | None, failed: Callable[[Spool], None],
+        make_room: Callable[[Spool], bool],
     ) -> None:
         self.key: Hashable = recipe.key
         self._size = recipe.size
@@ -41,6 +47,7 @@ class Spool:
         self._memory = memory
         self._folder = folder
         self._failed = failed
+        self._make_room = make_room
         self._file: IO[bytes] | None = None
         self._ticket = Ticket()
         self._pieces: Iterator[bytes | bytearray] | None = None
@@ -48,12 +55,26 @@ class Spool:
         """Offset in the block of the decoder's next piece."""
         self._written = 0
         self._is_busy = self._is_closed = False
-        self._last_read = 0.0
+        self._readers = 0
+        self._last_read = time.monotonic()
         self._error: BaseException | None = None
         self._progress = threading.Condition()
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         """Fill ``buffer`` with the block's bytes from ``offset`` on, decoding up to there if necessary."""
+        with self._progress:
+            self._readers += 1
+        try:
+            self._read_into(buffer, offset)
+        finally:
+            with self._progress:
+                self._readers -= 1
+
+    def idle_since(self) -> float:
+        """Return the monotonic time of the last read; infinity if a thread is reading."""
+        return math.inf if self._readers else self._last_read
+
+    def _read_into(self, buffer: memoryview, offset: int) -> None:
         end = offset + len(buffer)
         self._decode(end)
         self._last_read = time.monotonic()
@@ -193,7 +214,9 @@ class Spool:
             try:
                 written = os.pwrite(self._opened().fileno(), view, position)
             except OSError as error:
-                raise self._no_spool(error) from error
+                if error.errno not in FULL or not self._make_room(self):
+                    raise self._no_spool(error) from error
+                continue
             position += written
             view = view[written:]
         with self._progress:
