@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from glassfs import installing
 from tests.cli.conftest import VALUES
 from tests.cli.glassfs_command import fails, glassfs
 from tests.remote import servers
@@ -144,5 +145,5 @@ def test_a_missing_remote_package_is_named(store: Path, tmp_path: Path) -> None:
     keys = {"AWS_ACCESS_KEY_ID": "glass", "AWS_SECRET_ACCESS_KEY": "see-through", "PYTHONPATH": str(tmp_path)}
     for command, *more in (["ls"], ["mount", str(tmp_path / "mnt")]):
         done = glassfs(command, "s3://bucket/run.kdb", *more, **keys)
-        fails(done, "s3://bucket/run.kdb: needs more than is installed: pip install 'glassfs[remote]'")
+        fails(done, f"s3://bucket/run.kdb: needs more than is installed: {installing.command('remote')}")
     assert glassfs("ls", store, "nodes", **keys).lines == ["flags.npy", "time.npy"]

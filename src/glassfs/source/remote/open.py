@@ -14,7 +14,7 @@ from glassfs.errors import DeviceFailed, NotAllowed, Refused
 from glassfs.names import raw
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.objects import ObjectServer
-from glassfs.source.remote.obstore_module import NOT_INSTALLED, obstore
+from glassfs.source.remote.obstore_module import not_installed, obstore
 from glassfs.source.remote.other_scheme import explained
 from glassfs.source.remote.redirects import demand_no_redirect
 from glassfs.source.remote.retrying import SILENCE_PARTS
@@ -133,7 +133,7 @@ def _session(url: Url, profile: str) -> Any:
     try:
         import botocore.session
     except ImportError:
-        raise Refused(NOT_INSTALLED, url.shown) from None
+        raise Refused(not_installed(), url.shown) from None
     session = botocore.session.Session(profile=profile or None)
     try:
         session.get_scoped_config()
