@@ -17,7 +17,9 @@ from tests.conftest import ROOT
 PACKAGE = ROOT / "src" / "glassfs"
 LONGEST_FILE = 500
 
-GROUND_FLOOR = {"errors", "forks", "keyed_lock", "lru", "names", "once", "sizes", "terminal", "threads", "work"}
+GROUND_FLOOR = {
+    "errors", "forks", "installing", "keyed_lock", "lru", "names", "once", "sizes", "terminal", "threads", "work",
+}
 BELOW_FORMATS = {"content", "codec", "source", "cache"}
 
 # What each room may import besides itself and the ground floor.

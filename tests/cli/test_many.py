@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from glassfs import installing
 from tests.batch.many import (
     children_of,
     command,
@@ -152,7 +153,7 @@ def test_contradicting_options_are_usage_errors(store: Path, words: list[str], m
 def test_without_dask_the_extra_is_named(store: Path, tmp_path: Path) -> None:
     (tmp_path / "distributed.py").write_text("raise ImportError('none')")
     done = glassfs("verify", "--scheduler", "tcp://127.0.0.1:1", store, PYTHONPATH=str(tmp_path))
-    fails(done, "--scheduler needs Dask: pip install 'glassfs[dask]'")
+    fails(done, f"--scheduler needs Dask: {installing.command('dask')}")
 
 
 @pytest.mark.slow

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from glassfs import installing
 from tests.cli.conftest import VALUES
 from tests.cli.glassfs_command import fails, glassfs
+from tests.remote import servers
 from tests.remote.http_server import HttpServer
 from tests.remote.requests import Reply, Request
 from tests.remote.s3 import Bucket, S3Server, answer_object
@@ -100,6 +103,25 @@ def test_commands_read_signed_urls(web: HttpServer) -> None:
     assert glassfs("tree", url).lines[0] == f"{web.url}/lone.kas"
 
 
+def test_commands_read_a_folder_of_a_simple_web_server(store: Path, robot: Path, tmp_path: Path) -> None:
+    served = tmp_path / "served"
+    (served / "data" / "sub").mkdir(parents=True)
+    (served / "data" / "store.kas").write_bytes(store.read_bytes())
+    (served / "data" / "sub" / "robot.kdb").write_bytes(robot.read_bytes())
+    words = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "--directory", served]
+    with servers.running(lambda port: [*words, str(port)], servers.speaks_http, tmp_path) as port:
+        url = f"http://127.0.0.1:{port}/data"
+        assert glassfs("ls", url).lines == glassfs("ls", f"{url}/").lines == ["store.kas/", "sub/"]
+        assert glassfs("ls", url, "store.kas/nodes").lines == ["flags.npy", "time.npy"]
+        episode = "episodes/0/meta/episode.json"
+        for words in ([f"{url}/sub/robot.kdb/{episode}"], [f"{url}/", f"sub/robot.kdb/{episode}"]):
+            assert glassfs("cat", *words).output == glassfs("cat", robot, episode).output
+        fails(glassfs("ls", f"https://127.0.0.1:{port}/", "-o", "timeout=2"), (
+            f"https://127.0.0.1:{port}: the server does not speak TLS on this port: write http:// instead of https://, "
+            "if that is safe here"
+        ))
+
+
 @pytest.mark.parametrize("words", [
     ["ls"], *(pytest.param(words, marks=pytest.mark.slow) for words in (["tree"], ["info"], ["cat", "nodes/time.npy"])),
 ])
@@ -123,5 +145,5 @@ def test_a_missing_remote_package_is_named(store: Path, tmp_path: Path) -> None:
     keys = {"AWS_ACCESS_KEY_ID": "glass", "AWS_SECRET_ACCESS_KEY": "see-through", "PYTHONPATH": str(tmp_path)}
     for command, *more in (["ls"], ["mount", str(tmp_path / "mnt")]):
         done = glassfs(command, "s3://bucket/run.kdb", *more, **keys)
-        fails(done, "s3://bucket/run.kdb: needs more than is installed: pip install 'glassfs[remote]'")
+        fails(done, f"s3://bucket/run.kdb: needs more than is installed: {installing.command('remote')}")
     assert glassfs("ls", store, "nodes", **keys).lines == ["flags.npy", "time.npy"]

@@ -83,9 +83,21 @@ def test_mistyped_urls_get_a_suggestion(typed: str, meant: str) -> None:
     assert meant_by(typed) == f"; did you mean '{meant}'?"
 
 
-@pytest.mark.parametrize("typed", ["run.kdb", "host:/data", "a/s3:/b", "s3:", "C:/data", "s3"])
+@pytest.mark.parametrize("typed", ["run.kdb", "host:data", "a/b@host:/c", "a/s3:/b", "s3:", "C:/data", "s3"])
 def test_other_names_get_no_suggestion(typed: str) -> None:
     assert meant_by(typed) == ""
+
+
+@pytest.mark.parametrize(("typed", "meant"), [
+    ("root@host:/data/run.kdb", "'ssh://root@host/data/run.kdb'"), ("host.example:/data", "'ssh://host.example/data'"),
+    ("me@[::1]:/data", "'ssh://me@[::1]/data'"),
+    ("me@host:run.kdb", "'ssh://me@host/…' with the whole path, from the root"),
+    ("host:~/run.kdb", "'ssh://host/…' with the whole path, from the root"),
+])
+def test_names_as_of_scp_get_a_suggestion(typed: str, meant: str) -> None:
+    assert meant_by(typed) == f"; write {meant}"
+    for words in (["ls", typed], ["info", typed], ["cat", typed], ["mount", typed]):
+        assert glassfs(*words).errors[0].split(" (see ")[0].endswith(f"; write {meant}")
 
 
 def test_every_command_suggests_the_url(tmp_path: Path) -> None:
@@ -101,7 +113,7 @@ def test_every_command_suggests_the_url(tmp_path: Path) -> None:
 
 def test_a_local_name_with_a_colon_is_no_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    fails(glassfs("ls", "host:/data"), "host:/data: No such file or directory")
+    fails(glassfs("ls", "host:data"), "host:data: No such file or directory")
     (tmp_path / "s3:").mkdir()
     done = glassfs("ls", "s3:/")
     assert (done.output, done.errors) == (b"", [])

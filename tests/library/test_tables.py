@@ -14,6 +14,7 @@ from writers.kastore import KastoreWriter
 
 import glassfs
 from glassfs import content as contents
+from glassfs import installing
 from glassfs.content import Data, Memory
 from glassfs.content.table import Column
 from glassfs.errors import Damaged, TooLarge, Unsuited
@@ -123,9 +124,9 @@ def test_without_any_library_for_tables(datasets: Path) -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT, datasets], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         "3 [True, False, True]",
-        "to_pandas() needs pandas and pyarrow: pip install 'glassfs[pandas]'",
-        "to_arrow() needs pyarrow: pip install 'glassfs[arrow]'",
-        "to_polars() needs polars: pip install 'glassfs[polars]'",
+        f"to_pandas() needs pandas and pyarrow: {installing.command('pandas')}",
+        f"to_arrow() needs pyarrow: {installing.command('arrow')}",
+        f"to_polars() needs polars: {installing.command('polars')}",
     ]
 
 

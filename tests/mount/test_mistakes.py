@@ -182,6 +182,22 @@ class TestMissingParts:
         assert (done.returncode, done.stdout, done.stderr) == (0, "array.npy\n", "")
 
 
+def test_without_fusepy_mounts_go_through_libfuse_3(
+    fuse: str, store: Path, at: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "fuse.py").write_text("raise ImportError('none')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    if fuse == "2":
+        assert_one_sentence(glassfs("mount", store, at, generation="2"), "the Python package fusepy", "(none)")
+        return
+    assert glassfs("mount", store, at, generation="3").stderr == ""
+    try:
+        assert (at / "array.npy").is_file()
+    finally:
+        glassfs("umount", at)
+    assert not is_mounted(at)
+
+
 def _is_public(path: Path) -> bool:
     return all(parent.stat().st_mode & 0o001 for parent in path.resolve().parents)
 

@@ -149,7 +149,7 @@ def moto(folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def rclone(kind: Literal["webdav", "sftp", "ftp"], served: Path, folder: Path) -> Iterator[int]:
+def rclone(kind: Literal["http", "webdav", "sftp", "ftp"], served: Path, folder: Path) -> Iterator[int]:
     """Run ``rclone serve`` for a folder and yield its port.
 
     SFTP takes the key of CREDENTIALS as user and its secret as password; FTP takes any.

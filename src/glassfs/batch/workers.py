@@ -21,6 +21,7 @@ from multiprocessing.connection import wait
 from types import TracebackType
 from typing import Any
 
+from glassfs import installing
 from glassfs.batch.contract import BatchError
 
 SCHEDULER_TIMEOUT_SECONDS = 30
@@ -153,7 +154,7 @@ class Cluster(Workers):
         try:
             import distributed
         except ImportError:
-            raise BatchError("--scheduler needs Dask: pip install 'glassfs[dask]'") from None
+            raise BatchError(f"--scheduler needs Dask: {installing.command('dask')}") from None
         self.name = address
         self.lost = (distributed.KilledWorker,)
         # Their messages are for the cluster's administrator; the user gets one sentence.

@@ -12,6 +12,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from glassfs import content as contents
+from glassfs import installing
 from glassfs.content.table import Column
 from glassfs.errors import Damaged, GlassfsError, NoSuchEntry, TooLarge
 from glassfs.library.shown import cell
@@ -151,7 +152,7 @@ def _short(value: Any, most: int = SHOWN_CHARACTERS) -> str:
 
 
 def _missing(method: str, wanted: str, extra: str) -> ImportError:
-    return ImportError(f"{method}() needs {wanted}: pip install 'glassfs[{extra}]'", name=extra)
+    return ImportError(f"{method}() needs {wanted}: {installing.command(extra)}", name=extra)
 
 
 def _records(records: contents.Records) -> Iterator[Any]:

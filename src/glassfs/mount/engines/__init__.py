@@ -40,7 +40,7 @@ def load(failures: Failures, is_debugging: bool = False) -> Engine:
 
             return Libfuse2(name, failures, is_debugging)
         except (ImportError, OSError, AttributeError) as error:
-            reasons.append(f"the Python package for libfuse 2 does not load ({error})")
+            reasons.append(f"the Python package fusepy, for libfuse 2, does not load ({error})")
     advice = "install macFUSE" if sys.platform == "darwin" else _INSTALL
     if wanted == "2":
         advice = "install it ('apt install libfuse2')"

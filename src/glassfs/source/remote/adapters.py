@@ -19,6 +19,7 @@ from glassfs.names import raw
 from glassfs.source.contract import Path
 from glassfs.source.remote.answers import NO_SECRETS, Unbelievable, facts, reason
 from glassfs.source.remote.connection import Connection
+from glassfs.source.remote.obstore_module import not_installed
 from glassfs.source.remote.secrets import Secrets
 from glassfs.source.remote.server import Listed
 from glassfs.source.remote.url import ALIASES, KNOWN, Url
@@ -250,13 +251,15 @@ def _class_of(url: Url) -> Any:
     try:
         import fsspec
     except ImportError:
-        raise Refused(f"{url.scheme}:// needs more packages: pip install 'glassfs[remote]'", url.shown) from None
+        raise Refused(not_installed(), url.shown) from None
     if url.scheme in NO_SERVERS or url.scheme in KNOWN:
         raise Refused(f"{url.scheme}:// is not read through fsspec; supported are {_supported()}", url.shown)
     try:
         return fsspec.get_filesystem_class(url.scheme)
     except ImportError as error:
         package = PACKAGES.get(url.scheme)
+        if package == "paramiko":
+            raise Refused(not_installed("ssh"), url.shown) from None
         what = f"the package {package}" if package else f"another package: {reason(error, NO_SECRETS)}"
         raise Refused(f"{url.scheme}:// needs {what}", url.shown) from None
     except ValueError:

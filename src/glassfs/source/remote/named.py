@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from glassfs.errors import NotFound, Refused
+from glassfs.errors import DeviceFailed, NotFound, Refused
 from glassfs.source.contract import Named, Path
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.disk import DiskCache
@@ -38,25 +38,28 @@ def located(urls: Sequence[str], connection: Connection, is_file: Callable[[str]
             return stores[key]
 
         def folder() -> Named:
-            found = Named(store(url.path, True), (), url.path[-1] if url.path else url.host)
-            if not next(found.store.list(()), None) and url.path:
+            found = store(url.path, True)
+            if not found.has_names() and url.path:
                 raise NotFound("there is no such object or folder", url.shown)
-            return found
+            return Named(found, (), url.path[-1] if url.path else url.host)
 
         def single() -> Named:
             found = Named(store(url.path[:-1], False), url.path[-1:], url.path[-1])
             found.store.entry(found.path)
             return found
 
-        if url.is_folder:
-            return folder()
-        first, second = (single, folder) if url.scheme in WEB or is_file(url.path[-1]) else (folder, single)
         try:
-            return first()
-        except NotFound as error:
+            if url.is_folder or (not is_file(url.path[-1]) and server.is_folder(url.path)):
+                return folder()
+            first, second = (single, folder) if url.scheme in WEB or is_file(url.path[-1]) else (folder, single)
             try:
-                return second()
-            except (NotFound, Refused):
-                raise NotFound(error.reason, url.shown) from None
+                return first()
+            except NotFound as error:
+                try:
+                    return second()
+                except (NotFound, Refused):
+                    raise NotFound(error.reason, url.shown) from None
+        except DeviceFailed as error:
+            raise server.explained(error) from None
 
     return [named(parsed(url)) for url in urls]

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import aclosing
 from datetime import datetime, timedelta
 from types import ModuleType
 from typing import Any, TypeVar
 
-from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused
+from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound
 from glassfs.source.contract import Path
 from glassfs.source.remote.retrying import SILENCE_PARTS, Retryable, RetryingServer
 from glassfs.source.remote.secrets import Secrets
@@ -31,12 +32,23 @@ On other services it fails after the part of the timeout that is allowed for sil
 LONGEST_ETAG = 1024
 LATEST_NS = 1 << 63
 _RETRYABLE = ("408", "425", "429", "500", "502", "503", "504")
-_NO_WEBDAV = re.compile(r"answers (400|403|405|501)\b")
 _URL = re.compile(r"\w+://\S+")
 _STATUS = re.compile(r"status code: (\d{3}(?: [A-Z][A-Za-z-]*)*)")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
+NO_RANGES = "the server ignores the Range header and sends whole files"
 UNTRUSTED = "its certificate is not trusted"
+NO_TLS = "the server does not speak TLS on this port: write http:// instead of https://, if that is safe here"
+TLS = "the server speaks TLS on this port: write https:// instead of http://"
+NO_WEBDAV = "the server does not speak WebDAV"
+LASTING = (UNTRUSTED, NO_TLS, TLS, NO_WEBDAV)
+"""Reasons that the next attempt would have as well."""
+_TLS_EXPECTED = (
+    "plain HTTP request was sent to HTTPS port", "an HTTP request to an HTTPS server", "SSL-enabled server port",
+)
+"""What nginx, servers in Go, and Apache answer to plain HTTP where they expect TLS."""
 _CAUSES = (
+    ("InvalidMessage(", NO_TLS),
+    ("Error decoding PROPFIND response", NO_WEBDAV),
     ("InvalidCertificate", UNTRUSTED), ("certificate", UNTRUSTED),
     ("dns error", "there is no host of this name"),
     ("Connection refused", "the connection is refused"),
@@ -138,7 +150,7 @@ class ObjectServer(RetryingServer):
         listed = [Listed(one.split("/")[depth], None) for one in found["common_prefixes"] if one.count("/") >= depth]
         for meta in found["objects"]:
             names = str(meta["path"]).split("/")
-            facts = _facts(meta)
+            facts = facts_of(meta)
             if len(names) == depth + 1 and facts is not None:  # a folder can be an object of its own
                 listed.append(Listed(names[-1], facts))
         return [one for one in listed if one.name not in ("", ".", "..")]
@@ -155,7 +167,7 @@ class ObjectServer(RetryingServer):
             if "status code: 416" not in str(error):
                 raise
             return Facts(0, "", 0), b""
-        facts = _facts(result.meta)
+        facts = facts_of(result.meta)
         if facts is None:
             raise DeviceFailed("the server reports an impossible size", self.shown(path))
         if known is not None and known.fits(facts):
@@ -171,7 +183,7 @@ class ObjectServer(RetryingServer):
             result = await self._get(path, options)
         except self._library.exceptions.PreconditionError:
             raise Changed("has been replaced by another object", self.shown(path)) from None
-        now = _facts(result.meta)
+        now = facts_of(result.meta)
         if now is None or not facts.fits(now):
             raise Changed("has been replaced by another object", self.shown(path))
         _demand_range(result, offset, offset + size)
@@ -184,25 +196,33 @@ class ObjectServer(RetryingServer):
         except (exceptions.NotSupportedError, exceptions.GenericError) as error:
             if isinstance(error, exceptions.GenericError) and "non-partial response" not in str(error):
                 raise
-            raise Retryable(DeviceFailed("the server ignores the Range header and sends whole files")) from None
+            raise Retryable(DeviceFailed(NO_RANGES)) from None
 
     async def _body(self, result: Any, size: int) -> bytes:
         """Return exactly ``size`` bytes. Of a longer body little more is read."""
         pieces, rest = [], size
-        stream = result.stream(min_chunk_size=max(1, min(size, 1 << 20))).__aiter__()
-        while rest >= 0:
-            try:
-                piece = await asyncio.wait_for(stream.__anext__(), self.timeout / SILENCE_PARTS)
-            except StopAsyncIteration:
-                break
-            except (TimeoutError, asyncio.TimeoutError):
-                raise Retryable(DeviceFailed("the server stops in the middle of an answer")) from None
-            pieces.append(bytes(piece))
-            rest -= len(pieces[-1])
+        async with aclosing(self._pieces(result, size)) as body:
+            async for piece in body:
+                pieces.append(piece)
+                rest -= len(piece)
+                if rest < 0:
+                    break
         if rest:
             word = "more" if rest < 0 else "fewer"
             raise Retryable(DeviceFailed(f"the server sends {word} than the {size} bytes that it announced"))
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def _pieces(self, result: Any, size: int) -> AsyncGenerator[bytes, None]:
+        """Yield the body of an answer; about ``size`` bytes of it are needed."""
+        stream = result.stream(min_chunk_size=max(1, min(size, 1 << 20))).__aiter__()
+        while True:
+            try:
+                piece = await asyncio.wait_for(stream.__anext__(), self.timeout / SILENCE_PARTS)
+            except StopAsyncIteration:
+                return
+            except (TimeoutError, asyncio.TimeoutError):
+                raise Retryable(DeviceFailed("the server stops in the middle of an answer")) from None
+            yield bytes(piece)
 
     async def _translated(self, path: Path, work: Awaitable[Result]) -> Result:
         """Await ``work`` and raise obstore's errors as GlassfsError or Retryable."""
@@ -226,7 +246,7 @@ class ObjectServer(RetryingServer):
             if status is not None and status[1].startswith("404"):  # that of a listing
                 raise self._missing(path, error) from None
             failed = DeviceFailed(_reason(error), self.shown(path))
-            if failed.reason != UNTRUSTED and (status is None or status[1].startswith(_RETRYABLE)):
+            if failed.reason not in LASTING and (status is None or status[1].startswith(_RETRYABLE)):
                 raise Retryable(failed) from None
             raise failed from None
         except Exception as error:
@@ -243,19 +263,8 @@ class ObjectServer(RetryingServer):
         return NotFound("there is no such bucket" if is_bucket else "there is no such object", self.shown(path))
 
 
-class WebServer(ObjectServer):
-    """A web server. It lists folders only if it speaks WebDAV."""
-
-    def list(self, path: Path) -> Sequence[Listed]:
-        try:
-            return super().list(path)
-        except DeviceFailed as error:
-            if not _NO_WEBDAV.search(error.reason):
-                raise
-        raise Refused("the server lists no folders; name what is in it by its own URL", self.shown(path))
-
-
-def _facts(meta: Any) -> Facts | None:
+def facts_of(meta: Any) -> Facts | None:
+    """Return the facts that obstore reports of an object; None for an impossible size."""
     return believable_facts(meta["size"], meta["e_tag"] or "", meta["last_modified"])
 
 
@@ -272,6 +281,8 @@ def _detail(error: Exception) -> str:
 def _reason(error: Exception) -> str:
     """Return one line about an error, which may quote a whole page, without URLs, which may contain secrets."""
     text = _URL.sub("…", str(error))
+    if any(sign in text for sign in _TLS_EXPECTED):
+        return TLS
     status = _STATUS.search(text)
     if status is not None:
         return f"the server answers {status[1]}{_detail(error)}"

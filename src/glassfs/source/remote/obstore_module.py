@@ -14,14 +14,19 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
+from glassfs import installing
 from glassfs.errors import Refused
 from glassfs.forks import PerProcess
 
 NAME = "obstore"
-NOT_INSTALLED = "needs more than is installed: pip install 'glassfs[remote]'"
 
 _is_used = False
 """Whether this process, or one that it was forked from, has used obstore."""
+
+
+def not_installed(extra: str = "remote") -> str:
+    """Return the reason to refuse a URL that needs an extra of this package."""
+    return f"needs more than is installed: {installing.command(extra)}"
 
 
 def obstore(shown: str) -> ModuleType:
@@ -29,7 +34,7 @@ def obstore(shown: str) -> ModuleType:
     try:
         return _module.get()
     except ImportError:
-        raise Refused(NOT_INSTALLED, shown) from None
+        raise Refused(not_installed(), shown) from None
 
 
 def _load() -> ModuleType:

@@ -10,17 +10,19 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
-from glassfs.errors import NotAllowed, Refused
+from glassfs.errors import DeviceFailed, NotAllowed, Refused
 from glassfs.names import raw
 from glassfs.source.remote.connection import Connection
-from glassfs.source.remote.objects import ObjectServer, WebServer
-from glassfs.source.remote.obstore_module import NOT_INSTALLED, obstore
+from glassfs.source.remote.objects import ObjectServer
+from glassfs.source.remote.obstore_module import not_installed, obstore
+from glassfs.source.remote.other_scheme import explained
 from glassfs.source.remote.redirects import demand_no_redirect
 from glassfs.source.remote.retrying import SILENCE_PARTS
 from glassfs.source.remote.s3_listing import S3Lister
 from glassfs.source.remote.secrets import Secrets
 from glassfs.source.remote.server import Server
 from glassfs.source.remote.url import WEB, Url
+from glassfs.source.remote.web import WebServer
 
 DEFAULT_REGION = "us-east-1"
 CREDENTIALS_VALID = timedelta(minutes=10)
@@ -131,7 +133,7 @@ def _session(url: Url, profile: str) -> Any:
     try:
         import botocore.session
     except ImportError:
-        raise Refused(NOT_INSTALLED, url.shown) from None
+        raise Refused(not_installed(), url.shown) from None
     session = botocore.session.Session(profile=profile or None)
     try:
         session.get_scoped_config()
@@ -197,7 +199,7 @@ def _az(url: Url, connection: Connection, options: dict[str, Any], secrets: Secr
     return make, connection.endpoint or account, None
 
 
-def _web(url: Url, connection: Connection) -> ObjectServer:
+def _web(url: Url, connection: Connection) -> WebServer:
     """Return a server of its own for each host and query: a signature in a query is for one object."""
     library = obstore(url.shown)
     from obstore.store import HTTPStore
@@ -216,9 +218,12 @@ def _web(url: Url, connection: Connection) -> ObjectServer:
         raise Refused("is not the URL of a server", url.shown) from None
     identity = base
     if url.query:
-        demand_no_redirect(url, authorization, connection.timeout)
+        try:
+            demand_no_redirect(url, authorization, connection.timeout)
+        except DeviceFailed as error:
+            raise explained(url, error) from None
         identity += f"?{blake2b(raw(url.query), digest_size=16).hexdigest()}"
-    return WebServer(base, identity, make, library, connection.timeout, False, secrets)
+    return WebServer(url, authorization, identity, make, library, connection.timeout, secrets)
 
 
 def _authorization(url: Url, connection: Connection, secrets: Secrets) -> str:

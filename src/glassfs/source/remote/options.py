@@ -35,6 +35,8 @@ CREDENTIALS = (
 _SCHEMES = {"s3", "gs", "az", "ssh", "sftp", "ftp", "hf", *ALIASES, *WEB, *LOCAL}
 _OWN_USERS = {"s3", "s3a", "gs", "gcs", *WEB}
 """Schemes where any userinfo is a secret; in others it may be a user or the name of a container."""
+_OTHER_HOST = re.compile(r"(?:([\w.-]+@)([\w.-]+|\[[0-9A-Fa-f:.]+\]):(.*)|([\w.-]{2,}):([/~].*))", re.DOTALL)
+"""What scp, rsync and git call a file on another machine. Without a user only paths from the root or a home count."""
 _ONE_SLASH = re.compile(r"([A-Za-z0-9]+):/*(.*)", re.DOTALL)
 _CREDENTIAL = re.compile(r"(.*_)?(key|secret|token|password|passwd|access_key_id|secret_access_key)")
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{0,9})?|\.[0-9]{1,9}")
@@ -115,15 +117,25 @@ def demand_plain(name: str) -> None:
 
 
 def meant_by(name: str) -> str:
-    """Return ``; did you mean …?`` with the URL that a missing name may stand for, or ""."""
+    """Return ``; did you mean …?`` with the URL that a missing name may stand for, or ``; write …``, or ""."""
     if is_url(name.strip()):
         return f"; did you mean '{shown(name.strip())}'?"
     found = _ONE_SLASH.fullmatch(name.strip())
     if found is None or found[1].lower() not in _SCHEMES or not found[2]:
-        return ""
+        return _meant_by_scp(name)
     scheme = found[1].lower()
     root = "/" if scheme in LOCAL else ""
     return f"; did you mean '{shown(f'{scheme}://{root}{found[2]}')}'?"
+
+
+def _meant_by_scp(name: str) -> str:
+    found = _OTHER_HOST.fullmatch(name)
+    if found is None:
+        return ""
+    host, path = f"{found[1] or ''}{found[2] or found[4]}", found[3] or found[5] or ""
+    if path.startswith("/"):
+        return f"; write 'ssh://{host}{path}'"
+    return f"; write 'ssh://{host}/…' with the whole path, from the root"
 
 
 def _text(name: str, value: str) -> str:

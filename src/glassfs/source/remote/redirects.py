@@ -1,13 +1,14 @@
-"""Refuse URLs with a query that redirect: the next host would learn the query, in which anything may be secret.
+"""Find out whether a URL redirects: to its folder, or with a query, which is refused. Any thread.
 
-obstore follows redirects by itself, and puts the URL with its query into the Referer header. Any thread.
+obstore follows redirects by itself, and puts the URL with its query into the Referer header: the next host would learn
+the query, in which anything may be secret.
 """
 
 from __future__ import annotations
 
 import http.client
 import ssl
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from glassfs.errors import DeviceFailed, Refused
@@ -30,23 +31,48 @@ def demand_no_redirect(url: Url, authorization: str, timeout: float) -> None:
     Does nothing if there is no connection, as the next request reports that, or if requests go through a proxy. Raises
     DeviceFailed if there is no usable answer.
     """
-    if url.scheme in getproxies() and not proxy_bypass(url.host):
-        return
-
-    def ask(call: Call) -> bool:
-        return _redirects(url, authorization, timeout / SILENCE_PARTS)
-
-    if result_of(lambda: _calls.get().run(ask), timeout, url.shown):
+    if _target(url, authorization, timeout) is not None:
         raise Refused(
             "redirects, and the next host would learn its query; name it without the query, or name the final URL",
             url.shown,
         )
 
 
-def _redirects(url: Url, authorization: str, timeout: float) -> bool:
-    """Return whether the server answers with a redirect; False if there is no connection."""
+def is_redirected_to_folder(url: Url, authorization: str, timeout: float) -> bool:
+    """Return whether the server redirects a URL to the same one with a slash, as it does for folders.
+
+    False if there is no connection, or if requests go through a proxy. Raises DeviceFailed without a usable answer.
+    """
+    target = _target(url, authorization, timeout)
+    if target is None:
+        return False
+    path = f"/{'/'.join(url.path)}"
+    try:
+        return unquote(urlsplit(urljoin(path, target)).path, errors="surrogateescape") == f"{path}/"
+    except ValueError:
+        return False
+
+
+def is_transient(status: int) -> bool:
+    """Return whether a request that was answered with this HTTP status may succeed later."""
+    return status in _RETRYABLE or status >= 500
+
+
+def _target(url: Url, authorization: str, timeout: float) -> str | None:
+    """Return where a URL redirects to, or None."""
+    if url.scheme in getproxies() and not proxy_bypass(url.host):
+        return None
+
+    def ask(call: Call) -> str | None:
+        return _asked_target(url, authorization, timeout / SILENCE_PARTS)
+
+    return result_of(lambda: _calls.get().run(ask), timeout, url.shown)
+
+
+def _asked_target(url: Url, authorization: str, timeout: float) -> str | None:
     path = quote("/".join(url.path), errors="surrogateescape") + ("/" if url.path and url.is_folder else "")
-    target = f"/{path}?{quote(url.query, _PLAIN_IN_QUERY, errors='surrogateescape')}"
+    query = quote(url.query, _PLAIN_IN_QUERY, errors="surrogateescape")
+    target = f"/{path}?{query}" if query else f"/{path}"
     connect = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
     connection = connect(url.host, timeout=timeout)
     try:
@@ -56,19 +82,19 @@ def _redirects(url: Url, authorization: str, timeout: float) -> bool:
     except TimeoutError:
         raise Retryable(DeviceFailed("it does not answer")) from None
     except OSError:
-        return False
+        return None
     headers = {"Range": RANGE, "User-Agent": "glassfs", "Accept": "*/*", "Connection": "close"}
     if authorization:
         headers["Authorization"] = authorization
     try:
         connection.request("GET", target, headers=headers)
-        status = connection.getresponse().status
+        answer = connection.getresponse()
     except TimeoutError:
         raise Retryable(DeviceFailed("it does not answer")) from None
     except (OSError, http.client.HTTPException):
         raise Retryable(DeviceFailed("its answer is incomplete or is not HTTP")) from None
     finally:
         connection.close()
-    if status in _RETRYABLE or status >= 500:
-        raise Retryable(DeviceFailed(f"the server answers {status}"))
-    return 300 <= status < 400
+    if is_transient(answer.status):
+        raise Retryable(DeviceFailed(f"the server answers {answer.status}"))
+    return answer.headers.get("Location", "") if 300 <= answer.status < 400 else None

@@ -16,7 +16,7 @@ from glassfs.errors import DeviceFailed, GlassfsError, NotAllowed, NotFound, Ref
 from glassfs.forks import PerProcess
 from glassfs.source.contract import Path
 from glassfs.source.remote.objects import believable_facts
-from glassfs.source.remote.obstore_module import NOT_INSTALLED
+from glassfs.source.remote.obstore_module import not_installed
 from glassfs.source.remote.retrying import BlockingCalls, Call
 from glassfs.source.remote.server import MOST_NAMES, Listed
 
@@ -43,7 +43,7 @@ class S3Lister:
         try:
             from botocore.exceptions import BotoCoreError, ClientError
         except ImportError:
-            raise Refused(NOT_INSTALLED, shown) from None
+            raise Refused(not_installed(), shown) from None
         prefix = "".join(f"{name}/" for name in path)
         found: dict[str, Listed] = {}
         size = 0

@@ -10,10 +10,11 @@ answer, or answers nonsense. No message contains a secret.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
+from glassfs.errors import DeviceFailed
 from glassfs.source.contract import Path
 
 SECOND = 10**9
@@ -22,6 +23,8 @@ LARGEST_SIZE = 1 << 62
 LONGEST_REASON = 200
 MOST_NAMES = 1_000_000
 """Names that one folder may have. A name takes some 400 bytes."""
+UNTOLD = -1
+"""The size of objects whose listing tells only their names. Their ``etag`` is a text that may change with them."""
 
 
 class Facts(NamedTuple):
@@ -53,7 +56,7 @@ class Facts(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A name in a folder; ``facts`` is None for a folder."""
+    """A name in a folder; ``facts`` is None for a folder. Their size may be UNTOLD."""
 
     name: str
     facts: Facts | None
@@ -81,6 +84,18 @@ class Server(ABC):
 
         Raises NotFound for a missing folder, or returns nothing if the server cannot tell it from an empty one.
         """
+
+    def describe(self, path: Path, names: Sequence[str]) -> Mapping[str, Facts]:
+        """Return the facts of objects in a folder whose sizes are UNTOLD there, without those that cannot be read."""
+        return {}
+
+    def is_folder(self, path: Path) -> bool:
+        """Return whether the server says so, without a listing; False if it does not say."""
+        return False
+
+    def explained(self, error: DeviceFailed) -> DeviceFailed:
+        """Return the error of the first request, with its cause if that can be found out. May take a few seconds."""
+        return error
 
     @abstractmethod
     def begin(self, path: Path, size: int, known: Facts | None = None) -> tuple[Facts, bytes] | None:

@@ -28,13 +28,15 @@ from glassfs.source.remote.cached import CachedValue, Loads, Value
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.disk import DiskCache
 from glassfs.source.remote.paging import PageCache, PagedObject
-from glassfs.source.remote.server import MOST_NAMES, Facts, Server
+from glassfs.source.remote.server import MOST_NAMES, SECOND, UNTOLD, Facts, Server
 
 FIRST_BYTES = 256 << 10
 """Size of the first request for an object that was named by its own URL."""
 REMEMBERED_NAMES = 250_000
 """Names in all folders that are remembered."""
 MOST_DOUBTED = 10_000
+SETTLED_NS = 120 * SECOND
+"""Age from which an object that changes gets another time in a listing, which may have times in whole minutes."""
 
 
 class _Listing(NamedTuple):
@@ -42,6 +44,14 @@ class _Listing(NamedTuple):
 
     names: Mapping[str, Facts | None]
     changed_ns: int
+
+
+class _Descriptions(NamedTuple):
+    """Facts of the objects in a folder that its listing leaves untold, and what it told of them at ``asked_ns``."""
+
+    facts: Mapping[str, Facts]
+    hints: Mapping[str, str]
+    asked_ns: int
 
 
 class RemoteStore(Store):
@@ -69,6 +79,7 @@ class RemoteStore(Store):
         self._lock = threading.Lock()
         self._listings: LRU[Path, CachedValue[_Listing]] = LRU(REMEMBERED_NAMES)
         self._objects: LRU[Path, CachedValue[Facts]] = LRU(REMEMBERED_NAMES)
+        self._descriptions: LRU[Path, CachedValue[_Descriptions]] = LRU(REMEMBERED_NAMES)
         self._doubts: dict[Path, float] = {}
         """When reads found other versions of objects."""
         self._loads = Loads()
@@ -83,9 +94,13 @@ class RemoteStore(Store):
             return self._entry(path, self._undoubted(path, self._cached(self._objects, path, self._load_object)))
         if not path:
             return self._folder_entry(path, self._listing(path).peek().changed_ns)
+        doubted_at = self._doubts.get(path)
         listing = self._undoubted(path, self._listing(path[:-1]))
         if path[-1] in listing.names:
-            return self._entry_of(path, listing.names[path[-1]])
+            facts = listing.names[path[-1]]
+            if facts is not None and facts.size == UNTOLD:
+                facts = self._described(path, doubted_at)
+            return self._entry_of(path, facts)
         if len(path) > 1 and not listing.names:
             with suppress(NotFound):
                 if self.entry(path[:-1]).kind is not Kind.FOLDER:
@@ -98,7 +113,17 @@ class RemoteStore(Store):
         names = self._listing(path).fresh().names
         if not names and path and self.entry(path).kind is not Kind.FOLDER:
             raise NotADirectory("is not a folder", self.shown(path))
+        if _untold(names):
+            described = self._cached(self._descriptions, path, self._load_descriptions).fresh().facts
+            names = {
+                name: described.get(name) if facts is not None and facts.size == UNTOLD else facts
+                for name, facts in names.items() if facts is None or facts.size != UNTOLD or name in described
+            }
         return ((name, self._entry_of((*path, name), names[name])) for name in sorted(names, key=os.fsencode))
+
+    def has_names(self) -> bool:
+        """Return whether anything is in the root folder."""
+        return bool(self._listing(()).fresh().names)
 
     def open(self, path: Path) -> Source:
         entry = self.entry(path)
@@ -127,6 +152,7 @@ class RemoteStore(Store):
     def close(self) -> None:
         self._listings.clear()
         self._objects.clear()
+        self._descriptions.clear()
         self._pages.clear()
         self._server.close()
 
@@ -163,6 +189,36 @@ class RemoteStore(Store):
         if previous is not None and previous.names == names:
             return previous
         return _Listing(names, self._began_ns if previous is None else time.time_ns())
+
+    def _described(self, path: Path, doubted_at: float | None) -> Facts:
+        """Return the facts of an object that its listing leaves untold, from a request for it or for its folder."""
+        if doubted_at is not None:
+            self._descriptions.pop(path[:-1])
+        descriptions = self._descriptions.peek(path[:-1])
+        if descriptions is not None and descriptions.last is not None:
+            facts = descriptions.peek().facts.get(path[-1])
+            if facts is not None:
+                return facts
+        found = self._cached(self._objects, path, self._load_object)
+        return found.peek() if doubted_at is None else found.newer_than(doubted_at)
+
+    def _load_descriptions(self, path: Path, previous: _Descriptions | None) -> _Descriptions:
+        """Ask for the facts of all objects in a folder except those of which the listing tells the same as before."""
+        now_ns = time.time_ns()
+        listing = self._listing(path).last
+        hints = {} if listing is None else _untold(listing.names)
+        facts: dict[str, Facts] = {}
+        if previous is not None:
+            facts = {
+                name: known for name, known in previous.facts.items()
+                if hints.get(name) and hints[name] == previous.hints.get(name)
+                and 0 < known.mtime_ns < previous.asked_ns - SETTLED_NS
+            }
+        facts |= self._server.describe((*self._root, *path), [name for name in hints if name not in facts])
+        for name in facts:
+            self._objects.pop((*path, name))
+        self._descriptions.reweigh(path, 1 + len(facts))
+        return _Descriptions(facts, hints, now_ns)
 
     def _load_object(self, path: Path, previous: Facts | None) -> Facts:
         full_path = (*self._root, *path)
@@ -245,6 +301,11 @@ class RemoteSource(Source):
         with self._lock:
             self._is_closed = True
         self.park()
+
+
+def _untold(names: Mapping[str, Facts | None]) -> dict[str, str]:
+    """Return the names of objects whose listing does not tell their sizes, and what it tells instead."""
+    return {name: facts.etag for name, facts in names.items() if facts is not None and facts.size == UNTOLD}
 
 
 def _version_of(facts: Facts) -> Facts:
