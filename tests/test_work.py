@@ -246,7 +246,7 @@ def test_slowdown_is_the_least_of_those_that_wait() -> None:
     ring = [Work() for _ in range(3)]
     for number, one in enumerate(ring):
         one.slowdown = 10.0 - number
-        one.holds.append(str(number))
+        one.holds = (str(number),)
         one.awaits = str((number + 1) % 3)
     outside = Work()
     outside.awaits = "another"

@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 CHECK_SECONDS = 0.2
@@ -41,26 +40,28 @@ class OverBudget(Canceled):
     """The work took more than its budget."""
 
 
-@dataclass(slots=True, eq=False)
 class Work:
     """What a thread does for ``owner``, a user id, or -1 if no user asked."""
 
-    owner: int = field(default=-1, kw_only=True)
-    is_canceled: bool = field(default=False, init=False)
-    holds: list[object] = field(default_factory=list, init=False)
+    # Defaults of the class: each request makes a work, and most never change them.
+    is_canceled = False
+    holds: tuple[object, ...] = ()
     """What others may wait for until this work goes on."""
-    awaits: object = field(default=None, init=False)
+    awaits: object = None
     """What its thread waits for."""
-    is_waiting: bool = field(default=False, init=False)
+    is_waiting = False
     """Whether its thread waits for another one, and so takes no processor time."""
-    steps: int = field(default=0, init=False)
+    steps = 0
     """How often it was checked."""
-    slowdown: float = field(default=0.0, init=False)
+    slowdown = 0.0
     """For how long it pauses at each check, for the sake of others, as a multiple of the time that it computed."""
-    computed: float | None = field(default=None, init=False)
+    computed: float | None = None
     """The processor time of its thread at the last such check, in seconds."""
-    is_shielded: bool = field(default=False, init=False)
-    budget: _Budget | None = field(default=None, init=False)
+    is_shielded = False
+    budget: _Budget | None = None
+
+    def __init__(self, owner: int = -1) -> None:
+        self.owner = owner
 
     def cancel(self) -> None:
         """Have the thread that does the work stop soon."""
@@ -193,7 +194,7 @@ def _slowdown(work: Work) -> float:
         waiting_for.setdefault(other.awaits, []).append(other)
     found = [work]
     for one in found:
-        for thing in tuple(one.holds):
+        for thing in one.holds:
             found += [other for other in waiting_for.pop(thing, ()) if other is not work]
     return min(one.slowdown for one in found)
 
@@ -235,12 +236,14 @@ def sharing(*things: object) -> Iterator[None]:
     if work is None:
         yield
         return
-    work.holds.extend(things)
+    work.holds += things
     try:
         yield
     finally:
+        left = list(work.holds)
         for thing in things:
-            work.holds.remove(thing)
+            left.remove(thing)
+        work.holds = tuple(left)
 
 
 @contextmanager

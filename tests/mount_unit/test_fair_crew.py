@@ -139,7 +139,7 @@ def test_what_is_computed_for_another_user_counts_for_that_user(
     bench.ask(Opcode.LOOKUP, 1, 2, owner=2000)
     bench.wait(lambda: sum(bench.busy.values()) == 4)
     holder, same, other, server = sorted(bench.crew.tasks(), key=lambda task: task.unique)
-    holder.holds.append("lock")
+    holder.holds = ("lock",)
     for task, thing in ((same, "lock"), (other, "lock"), (server, "answer of a server")):
         task.is_waiting, task.awaits = True, thing
     assert tick_after(bench.crew, monkeypatch, 1.0) == {1000: [1.0, 1.0], 2000: [1.0, 1.0]}

@@ -39,7 +39,7 @@ def test_interrupted_requests_go_on_while_their_threads_ask_again(
     numbers = bench.ask(Opcode.LOOKUP, 1, 3)
     bench.wait(lambda: len(bench.begun) == 3)
     first, again, other = (progress(bench.crew)[number] for number in numbers)
-    first.holds.append("listing")
+    first.holds = ("listing",)
     first.thread = again.thread = threading.get_native_id()
     again.awaits = other.awaits = "listing"
     engine._interrupted.append((now, first.unique))

@@ -162,8 +162,8 @@ class Inodes:
         number, node = directory.found(name)
         run = self.hold_settled(parent, directory, node.origin, 1, number)
         ident = run.first + number
-        if self.remembers_names:
-            self._remember(run, name)
+        if self.remembers_names and name not in run.used and len(run.used) < MAX_USED:
+            run.used = {*run.used, name}
         cache = self._cache_of(node)
         if cache.find(run.holding, ident) is None:
             self._keep(cache, run.holding, ident, node)
@@ -331,7 +331,7 @@ class Inodes:
                 if self._named.get((run.parent, run.name)) in (None, run):
                     yield run.parent, run.name
             elif run.parent != ROOT:  # in the root the same names belong to the new version
-                for name in list(run.used or ()):
+                for name in list(run.used):
                     yield run.parent, name
 
     def _abandoned_runs(self) -> list[Run]:
@@ -384,13 +384,6 @@ class Inodes:
         if not isinstance(found, Settled):
             raise Changed("is no longer the same directory")
         return found
-
-    def _remember(self, run: Run, name: str) -> None:
-        if run.used is None:
-            with self._lock:
-                run.used = set() if run.used is None else run.used
-        if len(run.used) < MAX_USED:
-            run.used.add(name)
 
     def _keep(self, cache: _NodeCache, holding: HeldLease, ident: int, node: Node) -> None:
         with self._lock:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Set
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 from glassfs.work import Work
@@ -21,13 +20,15 @@ REPEAT_SECONDS = 2.0
 """Time in which a thread that was interrupted may ask again for what is being done."""
 
 
-@dataclass(slots=True, eq=False)
 class Asked(Work):
     """Work for ``thread``, by its id as this process sees it; 0 if that is not known."""
 
-    thread: int = field(default=0, kw_only=True)
-    answered_at: float | None = field(default=None, init=False)
+    answered_at: float | None = None
     """If its thread was interrupted: the time when it was answered, or was seen to wait for this work again."""
+
+    def __init__(self, owner: int = -1, thread: int = 0) -> None:
+        self.owner = owner
+        self.thread = thread
 
 
 AnyAsked = TypeVar("AnyAsked", bound=Asked)
@@ -72,7 +73,7 @@ class Requesters:
         for one in asked:
             if one.answered_at is None or one.is_canceled:
                 continue
-            holds = list(one.holds)
+            holds = one.holds
             if any((one.thread, thing) in awaited for thing in holds):
                 one.answered_at = now
             if not holds or now >= one.answered_at + REPEAT_SECONDS:

@@ -10,7 +10,7 @@ All is changed under the lock of the table of ids (``inodes.py``).
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Set
 
 from glassfs.tree import Directory, Node
 from glassfs.tree.lease import Lease
@@ -55,7 +55,7 @@ class Run:
         self.number = 0
         self.node: Node | None = None
         self.name = ""
-        self.used: set[str] | None = None
+        self.used: Set[str] = frozenset()
 
     def note(self, number: int, count: int, references: int) -> None:
         """Count so many more references to each of ``count`` ids from that number in the run on."""

@@ -25,7 +25,6 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from glassfs import threads, work
@@ -70,25 +69,25 @@ IDLE_CHECKS = 50
 State = TypeVar("State")
 
 
-@dataclass(slots=True, eq=False)
 class Task(Asked):
     """A request: opcode, number, the node id it is about, its bytes, and how many bytes it reads.
 
     It is the work of the user ``owner``.
     """
 
-    opcode: int
-    unique: int
-    ident: int
-    message: bytes
-    size: int = 0
-    within: int = 0
+    within = 0
     """The node whose volume counts, if not ``ident``: for look-ups in the root, the node that is looked up."""
-    is_own: bool = False
+    is_own = False
     """Whether it looks up the mount's own directory."""
-    known_steps: int = -1
-    is_idle: bool = False
+    known_steps = -1
+    is_idle = False
     """Whether it made no step between the last two ticks, and so seems to hang in a read."""
+
+    def __init__(
+        self, opcode: int, unique: int, ident: int, message: bytes, size: int = 0, thread: int = 0, owner: int = -1,
+    ) -> None:
+        self.opcode, self.unique, self.ident, self.message = opcode, unique, ident, message
+        self.size, self.thread, self.owner = size, thread, owner
 
     @property
     def is_computing(self) -> bool:
@@ -196,7 +195,7 @@ class Crew(Generic[State]):
         self._slowdowns = {}
         if self.is_shared and processors:
             # A request that waits for what another user's computes has that computed on its behalf.
-            holders = {thing: task.owner for task in begun for thing in list(task.holds)}
+            holders = {thing: task.owner for task in begun for thing in task.holds}
             computing.update(
                 task.owner for task in begun if task.is_waiting and holders.get(task.awaits, task.owner) != task.owner
             )
