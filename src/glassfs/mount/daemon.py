@@ -45,7 +45,8 @@ def _mount(
     if not is_daemon:
         from glassfs.mount.session import MountSession
 
-        MountSession(sources, mountpoint, options).run(lambda: service.notify("READY=1", f"MAINPID={os.getpid()}"))
+        paths = [absolute(source) for source in sources]
+        MountSession(paths, mountpoint, options).run(lambda: service.notify("READY=1", f"MAINPID={os.getpid()}"))
         service.notify("STOPPING=1")
         _remove_mountpoint(options)
         return 0
@@ -73,7 +74,7 @@ def _become_daemon(pipe: int, sources: Sequence[str], mountpoint: str, options: 
         paths = [absolute(source) for source in sources]
         target = os.path.abspath(mountpoint)
         os.chdir("/")
-        MountSession(paths, target, options, sources).run(_readiness(pipe))
+        MountSession(paths, target, options).run(_readiness(pipe))
         status = 0
     except GlassfsError as error:
         _report(pipe, str(error))

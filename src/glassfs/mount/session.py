@@ -40,12 +40,10 @@ WATCH_SECONDS = 0.2
 class MountSession:
     """Serves one mount, from opening its sources to the end of the daemon."""
 
-    def __init__(
-        self, sources: Sequence[str], mountpoint: str, options: MountOptions, shown: Sequence[str] | None = None,
-    ) -> None:
+    def __init__(self, sources: Sequence[str], mountpoint: str, options: MountOptions) -> None:
         self.failures = Failures()
         self.engine = load(self.failures, "debug" in options.flags)
-        self.shown_sources = [shown_name(source) for source in shown or sources]
+        self.shown_sources = [shown_name(source) for source in sources]
         self.mountpoint = system.real_path(mountpoint)
         self.options = options
         self.started = time.time()
