@@ -141,11 +141,11 @@ def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Finding
     is_over = threading.Event()
 
     def files() -> Iterator[tuple[str, File]]:
-        for path, node in tree.walk(on_error=lambda path, error: unlisted.append(_finding(path, error, source))):
+        for path, node in tree.walk(on_error=lambda path, error: unlisted.append(_finding(path[1:], error, source))):
             if isinstance(node, File):
-                yield path, node
+                yield path[1:], node  # as checks of containers name places
             elif reason := node.xattrs().get("user.glassfs.error"):
-                unlisted.append((Fault(path, reason.decode()), reason.decode()))
+                unlisted.append((Fault(path[1:], reason.decode()), reason.decode()))
 
     if threads == 1:
         for path, file in files():
