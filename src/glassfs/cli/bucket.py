@@ -43,7 +43,7 @@ class BucketTarget(Target):
         key = self._key(path)
         if self._kept is not None and key[: len(self._kept)] == self._kept:
             raise NotWritten("is the source itself")
-        with _writing():
+        with _writing("; continue with --resume"):
             self._server.put(key, PIECE * length_hint(pieces), mtime_ns, pieces)
 
     def link(self, path: str, goal: str, mtime_ns: int) -> None:
@@ -102,9 +102,9 @@ def _path_in(url: Url, source: str) -> Path | None:
 
 
 @contextmanager
-def _writing() -> Iterator[None]:
+def _writing(advice: str = "") -> Iterator[None]:
     """Turn failures of the server into Unusable; errors of the source pass through."""
     try:
         yield
     except NotUploaded as error:
-        raise Unusable(f"{error.reason}; continue with --resume") from error
+        raise Unusable(f"{error.reason}{advice}") from error
