@@ -13,6 +13,7 @@ from glassfs.batch.contract import MOST_FAULTS, Fault, Faults, Settings
 from glassfs.batch.run import Shard
 from glassfs.cli.episodes import Rows
 from glassfs.cli.export_many import Exporting
+from glassfs.cli.exporting import Links
 from glassfs.cli.target import Existing
 from glassfs.cli.verify import Verification
 from glassfs.source import Connection
@@ -32,7 +33,8 @@ def test_only_the_first_faults_are_reported() -> None:
 def test_work_is_pickled_with_its_connection() -> None:
     settings = Settings("jsonl", Connection(endpoint="http://127.0.0.1:9", key="known"), 2)
     for work in (
-        Verification(settings), Rows(settings, "csv"), Exporting(settings, "a", "/a", "b", "/b", Existing.RESUME),
+        Verification(settings), Rows(settings, "csv", "success"),
+        Exporting(settings, "a", "/a", "b", "/b", Existing.RESUME, Links.KEEP, ("/",)),
     ):
         found = pickle.loads(pickle.dumps(work))
         assert found == work

@@ -69,7 +69,8 @@ def shown(source: Path, form: str) -> bytes:
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_output_file_equals_the_file_in_a_mount(folder: Path, form: str, jobs: str, tmp_path: Path) -> None:
     done = glassfs("episodes", folder, "--jobs", jobs, "--output", tmp_path / f"all.{form}")
-    assert (done.status, done.output, done.errors) == (0, b"", ["7 containers, 0 faults"])
+    where = f"{len(shown(folder, 'jsonl').splitlines())} rows in {tmp_path}/all.{form}"
+    assert (done.status, done.output, done.errors) == (0, b"", [f"7 containers, 0 faults; {where}"])
     assert (tmp_path / f"all.{form}").read_bytes() == shown(folder, form)
     assert sorted(tmp_path.iterdir()) == sorted([folder, tmp_path / f"all.{form}"])
 
@@ -137,11 +138,21 @@ def test_containers_are_named_as_in_a_mount(folder: Path) -> None:
     assert containers(folder / "a", folder / "a-b", folder / "a/run.kdb") == ["a-b/run.kdb", "a/run.kdb", "run.kdb"]
 
 
+@pytest.mark.parametrize("name", ["all.xlsx", "all.json", "all.parquet.gz"])
+def test_unknown_endings_are_refused(folder: Path, name: str, tmp_path: Path) -> None:
+    done = glassfs("episodes", folder, "--output", tmp_path / name)
+    assert done.status == 2 and "is not one of .jsonl, .parquet, .csv;" in done.errors[0]
+    assert not list(tmp_path.glob("all*"))
+    assert glassfs("episodes", folder, "--format", "jsonl", "--output", tmp_path / name).status == 0
+    assert glassfs("episodes", folder, "--output", tmp_path / "ALL.CSV").status == 0
+    assert (tmp_path / "ALL.CSV").read_bytes().startswith(b"container,position")
+
+
 def test_an_unreadable_container_loses_its_rows_only(folder: Path, tmp_path: Path) -> None:
     (folder / "z.kdb").write_bytes((folder / "z.kdb").read_bytes()[:200])
     report = tmp_path / "report.jsonl"
     done = glassfs("episodes", folder, "--report", report, "--output", tmp_path / "all.jsonl")
-    assert (done.status, done.errors[1:]) == (1, ["7 containers, 1 fault"])
+    assert (done.status, len(done.errors)) == (1, 2) and done.errors[1].startswith("7 containers, 1 fault; ")
     assert done.errors[0].startswith(f"glassfs: {folder}/z.kdb: ")
     assert (tmp_path / "all.jsonl").read_bytes() == shown(folder, "jsonl")
     lines = [json.loads(line) for line in report.read_text().splitlines()]
@@ -166,8 +177,10 @@ def test_resume_reads_changed_containers_again(table: Table, folder: Path) -> No
     robot(folder / "a/run.kdb", 9, "another")
     (folder / "z.kdb").unlink()
     done = glassfs(*table.words, "--resume")
-    assert (done.status, done.errors) == (0, ["6 containers, 0 faults"])
     wanted = glassfs("episodes", folder, "--format", table.form).output
+    rows = glassfs("episodes", folder).output.count(b"\n")
+    where = f"report in {table.report}; {rows} rows in {table.output}"
+    assert (done.status, done.errors) == (0, [f"6 containers, 0 faults; {where}"])
     assert sorted(table.output.read_bytes().split(b"\n")) == sorted(wanted.split(b"\n"))
 
 

@@ -55,7 +55,7 @@ def faulty(tmp_path: Path) -> Path:
 def test_a_report_has_a_line_for_each_container(folder: Path, jobs: str, tmp_path: Path) -> None:
     report = tmp_path / "report.jsonl"
     done = glassfs("verify", "--jobs", jobs, "--report", report, folder)
-    assert (done.status, len(done.lines), done.errors) == (1, 2, ["22 containers, 2 faults"])
+    assert (done.status, len(done.lines), done.errors) == (1, 2, [f"22 containers, 2 faults; report in {report}"])
     lines = lines_of(report)
     assert [set(line) for line in lines] == [{"path", "version", "ok", "faults"}] * 22
     assert {line["path"] for line in lines} == {str(path) for path in folder.rglob("*.kas")}
@@ -81,12 +81,12 @@ def test_resume_skips_containers_with_a_line(folder: Path, tmp_path: Path) -> No
     assert glassfs("verify", folder, "--report", report).status == 1
     before = report.read_bytes()
     again = glassfs("verify", folder, "--report", report, "--resume", "--jobs", 2)
-    assert (again.status, again.output, again.errors) == (1, b"", ["22 containers, 2 faults"])
+    assert (again.status, again.output, again.errors) == (1, b"", [f"22 containers, 2 faults; report in {report}"])
     assert report.read_bytes() == before
     os.utime(folder / "cut.kas", (1, 1))
     sound(folder / "new.kas")
     third = glassfs("verify", folder, "--report", report, "--resume")
-    assert (third.status, third.errors) == (1, ["23 containers, 2 faults"])
+    assert (third.status, third.errors) == (1, [f"23 containers, 2 faults; report in {report}"])
     assert len(third.lines) == 1 and str(folder / "cut.kas") in third.lines[0]
     added = report.read_bytes().removeprefix(before).splitlines()
     assert [json.loads(line)["path"] for line in added] == [str(folder / "cut.kas"), str(folder / "new.kas")]
@@ -106,7 +106,7 @@ def test_resume_after_kill_completes_the_report(faulty: Path, jobs: str, tmp_pat
     with report.open("ab") as file:
         file.write(b'{"path": "' + b"torn")
     resumed = glassfs("verify", faulty, "--jobs", jobs, "--report", report, "--resume")
-    assert (resumed.status, resumed.errors) == (1, ["1,000 containers, 1,000 faults"])
+    assert (resumed.status, resumed.errors) == (1, [f"1,000 containers, 1,000 faults; report in {report}"])
     glassfs("verify", faulty, "--report", whole)
     assert same_lines(report, whole)
 
@@ -126,7 +126,7 @@ def test_resume_after_a_signal_completes_the_report(faulty: Path, number: signal
     assert program.returncode == 128 + number
     assert 1 <= len(lines_of(report)) < 1000
     resumed = glassfs("verify", faulty, "--report", report, "--resume", "--jobs", 2)
-    assert resumed.errors == ["1,000 containers, 1,000 faults"]
+    assert resumed.errors == [f"1,000 containers, 1,000 faults; report in {report}"]
 
 
 def test_sigterm_ends_verify_of_a_large_container(tmp_path: Path) -> None:
@@ -165,7 +165,9 @@ def test_memory_is_independent_of_the_number_of_containers(tmp_path: Path, scale
     )
     largest = most_memory(program)
     _, errors = program.communicate()
-    assert (program.returncode, errors) == (0, f"{count:,} containers, 0 faults\n".encode())
+    assert (program.returncode, errors) == (
+        0, f"{count:,} containers, 0 faults; report in {tmp_path}/report.jsonl\n".encode(),
+    )
     assert 0 < largest < 200 << 10
 
 

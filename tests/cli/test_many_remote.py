@@ -57,19 +57,19 @@ def test_resume_retries_containers_that_a_server_refused(
     export = ("export", *options, tmp_path / "export.jsonl", "s3://bucket/data/sub", tmp_path / "target")
     s3.faults = for_each(Status(503), lambda request: "a.kas" in request.path or "robot.kdb" in request.path)
     done = glassfs(*verify)
-    assert (done.status, done.errors) == (1, ["4 containers, 3 faults"])
+    assert (done.status, done.errors) == (1, [f"4 containers, 3 faults; report in {report}"])
     assert any(line.startswith("s3://bucket/data/sub/cut.kas: is cut short") for line in done.lines)
     assert sorted(str(line["path"]) for line in lines_of(report)) == [
         f"s3://bucket/data/sub/{name}" for name in ("cut.kas", "odd % name?#.kdb")
     ]
-    assert glassfs(*episodes).errors[-1] == "4 containers, 3 faults"
+    assert glassfs(*episodes).errors[-1].startswith("4 containers, 3 faults; report in ")
     assert glassfs(*export).status == 1
     assert not [line for line in lines_of(tmp_path / "export.jsonl") if "robot" in str(line["path"])]
     s3.faults = []
     again = glassfs(*verify, "--resume")
-    assert (again.status, again.output, again.errors) == (1, b"", ["4 containers, 1 fault"])
+    assert (again.status, again.output, again.errors) == (1, b"", [f"4 containers, 1 fault; report in {report}"])
     assert len(lines_of(report)) == 4
-    assert glassfs(*episodes, "--resume").errors == ["4 containers, 1 fault"]
+    assert glassfs(*episodes, "--resume").errors[0].startswith("4 containers, 1 fault; report in ")
     assert sorted(rows.read_bytes().splitlines()) == sorted(glassfs("episodes", folder).output.splitlines())
     glassfs(*export, "--resume")
     assert (tmp_path / "target/robot.kdb").is_dir()

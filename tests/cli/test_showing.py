@@ -139,10 +139,44 @@ def test_sources_that_are_no_containers_are_refused(command: str, tmp_path: Path
 
 @pytest.mark.parametrize("command", ["ls", "cat", "tree"])
 def test_missing_paths_are_errors(command: str, store: Path) -> None:
-    fails(glassfs(command, store, "nodes/none"), f"nodes/none: no such file or directory in {store}")
+    hint = "the nearest: 'nodes/flags.npy', 'nodes/time.npy'"
+    fails(glassfs(command, store, "nodes/none"), f"nodes/none: no such file or directory in {store}; {hint}")
+    hint = "did you mean 'nodes'?"
+    fails(glassfs(command, store, "node/time"), f"node/time: no such file or directory in {store}; {hint}")
     fails(glassfs(command, store, "zeros.npy/x"), f"zeros.npy/x: not a directory in {store}")
 
 
 def test_cat_of_directories_and_tree_of_files_are_errors(store: Path) -> None:
     fails(glassfs("cat", store, "nodes"), f"nodes: is a directory; list it with 'glassfs ls {store} nodes'")
     fails(glassfs("tree", store, "zeros.npy"), "zeros.npy: is not a directory; show it with 'glassfs ls -l'")
+
+
+def test_views_are_found_by_their_path_and_not_listed(store: Path, robot: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "robot.kdb").write_bytes(robot.read_bytes())
+    for source, path in (
+        (robot, "episodes.parquet"), (robot, "episodes/0/images/cam.mp4"), (store, "nodes/time.zarr/zarr.json"),
+        (folder, "episodes.parquet"), (folder, "robot.kdb/episodes/0/index.html"),
+    ):
+        expected = glassfs("cat", "--views", "all", source, path)
+        assert expected.status == 0 and expected.output
+        assert glassfs("cat", source, path).output == expected.output
+        assert glassfs("ls", source, path).lines == [path.rpartition("/")[2]]
+        out = tmp_path / "out" / path
+        assert glassfs("export", source, path, tmp_path / "out", "--overwrite").status == 0
+        assert out.read_bytes() == expected.output
+    assert glassfs("cat", f"{robot}/episodes.parquet").output == glassfs("cat", robot, "episodes.parquet").output
+    assert glassfs("ls", store, "nodes/time.zarr").lines == ["c/", "zarr.json"]
+    for shown in (glassfs("ls", "-R", folder), glassfs("tree", folder), glassfs("ls", robot, "episodes/0")):
+        assert shown.status == 0 and not any(view in shown.output for view in (b"mp4", b"parquet", b"html"))
+
+
+def test_info_of_what_is_in_a_container(store: Path, robot: Path) -> None:
+    lines = glassfs("info", f"{store}/nodes/time.npy").lines
+    assert lines[0] == f"{store}/nodes/time.npy: file, 2.3M, float64 [300000]" and "  key: nodes/time" in lines
+    found = json.loads(glassfs("info", "--json", f"{robot}/episodes.parquet").output)
+    assert (found["kind"], found["bytes"]) == ("file", len(glassfs("cat", robot, "episodes.parquet").output))
+    assert glassfs("info", f"{store}/nodes").lines[:2] == [f"{store}/nodes: directory", "  contents: 2 arrays"]
+    done = glassfs("info", f"{store}/node")
+    assert done.status == 1 and done.errors[0].endswith("; did you mean 'nodes'?")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from glassfs.cli.target import KEPT_FOLDERS, PIECE, Existing, NotWritten, Target, opened_target
+from glassfs.cli.target import KEPT_FOLDERS, PIECE, Existing, NotWritten, Target, opened_folder
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def target(tmp_path: Path, source: Path) -> Iterator[Target]:
-    with opened_target(str(tmp_path / "out"), 0o755, Existing.REFUSE, str(source)) as opened:
+    with opened_folder(str(tmp_path / "out"), 0o755, Existing.REFUSE, str(source)) as opened:
         yield opened
 
 
@@ -74,7 +74,7 @@ def test_zeros_are_written_at_every_position(target: Target, tmp_path: Path) -> 
 
 def test_the_number_of_open_folders_is_bounded(tmp_path: Path, source: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    with opened_target(str(tmp_path / "out"), 0o755, Existing.REFUSE, str(source)) as target:
+    with opened_folder(str(tmp_path / "out"), 0o755, Existing.REFUSE, str(source)) as target:
         place = ""
         for number in range(3 * KEPT_FOLDERS):
             place += f"/{number}"
@@ -94,7 +94,7 @@ def test_a_refused_target_leaves_nothing_open(tmp_path: Path, source: Path) -> N
     for place in ("full", "source", "source/x", "full/x/y"):
         with (
             pytest.raises(NotWritten),
-            opened_target(str(tmp_path / place), 0o755, Existing.REFUSE, str(source)),
+            opened_folder(str(tmp_path / place), 0o755, Existing.REFUSE, str(source)),
         ):
             pass
     assert len(os.listdir("/proc/self/fd")) == before

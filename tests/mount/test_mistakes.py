@@ -44,7 +44,8 @@ def assert_refused(
 # Source, mount point, and parts of the message.
 MISTAKES = {
     "missing source": ("missing.kdb", "mnt", ["{here}/missing.kdb", "no such file"]),
-    "missing mount point": ("some.kas", "missing", ["{here}/missing", "does not exist", "mkdir {here}/missing"]),
+    "missing folder above": ("some.kas", "missing/at", ["{here}/missing/at", "does not exist", "mkdir -p {here}"]),
+    "missing second source": ("some.kas", "missing.kdb", ["{here}/missing.kdb", "does not exist"]),
     "mount point is a file": ("some.kas", "notes.txt", ["not a directory"]),
     "mount point is not empty": ("some.kas", "full", ["not empty", "-o nonempty"]),
     "inside its source": ("full", "full/a/b", ["inside", "{here}/full"]),

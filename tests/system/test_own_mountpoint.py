@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -55,6 +56,31 @@ def test_existing_paths_are_not_used(here: Path) -> None:
     assert os.listdir(here / "run") == []
     assert (here / "run-glassfs").read_text() == "mine"
     assert not (here / "run-glassfs-2").exists()
+
+
+@pytest.mark.parametrize("name", ["new", "data/../-new"])
+def test_missing_mount_point_is_created_and_removed(here: Path, name: str) -> None:
+    before = sorted(os.listdir(here))
+    done = glassfs("mount", "--views", "zarr", "--", "run.kas", name, cwd=here)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert is_mounted((here / name).resolve())
+    assert "array.zarr" in os.listdir(here / name)
+    status = json.loads((here / name / ".glassfs/status.json").read_text())
+    assert status["sources"] == [str(here / "run.kas")]
+    assert f"{here}/run.kas on {(here / name).resolve()}: " in glassfs("status").stdout
+    assert glassfs("umount", f"./{name}", cwd=here).returncode == 0
+    assert sorted(os.listdir(here)) == before
+
+
+def test_missing_mount_point_of_a_failed_mount_is_removed(here: Path) -> None:
+    (here / "text.txt").write_text("text")
+    before = sorted(os.listdir(here))
+    for words in (["text.txt", "new"], ["none.kas", "new"], ["-f", "text.txt", "new"], ["run.kas", "s3://bucket/new"]):
+        done = glassfs("mount", *words, cwd=here)
+        assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert sorted(os.listdir(here)) == before
+    wrong = glassfs("mount", "--views", "mp5", "run.kas", "new", cwd=here)
+    assert wrong.returncode == 2 and "views" in wrong.stderr and sorted(os.listdir(here)) == before
 
 
 def test_given_mount_point_stays(here: Path) -> None:

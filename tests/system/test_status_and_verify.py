@@ -58,7 +58,7 @@ def test_each_fault_is_a_line_with_container_and_path(folder: Path) -> None:
     assert done.returncode == 1
     first, *lines = done.stdout.splitlines()
     assert first.startswith(f"{folder / 'cut.kas'}: is cut short")
-    faults = [line.removeprefix(f"{shard}: /").split(": ", 1) for line in lines]
+    faults = [line.removeprefix(f"{shard}: ").split(": ", 1) for line in lines]
     places = [place for place, _ in faults]
     assert sorted(set(places)) == sorted(places) and len(places) >= 3
     assert all(reason.startswith("zstd data cannot be decoded") for _, reason in faults)

@@ -23,7 +23,7 @@ from glassfs.cli.complete import complete_paths
 from glassfs.errors import GlassfsError, IsADirectory
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.url import is_url
-from glassfs.tree import File, Symlink, Tree
+from glassfs.tree import File, Tree
 
 CHUNK = 1 << 20
 
@@ -88,9 +88,7 @@ def _written(tree: Tree, path: str, source: str, buffer: memoryview) -> bool:
 
 
 def _file(tree: Tree, path: str, source: str) -> File:
-    node = lookup(tree, path, source)
-    if isinstance(node, Symlink):
-        raise IsADirectory(f"{path}: is a symbolic link to {node.target}")
+    _, node = lookup(tree, path, source, is_link_kept=False)
     if not isinstance(node, File):
         raise IsADirectory(f"{path}: is a directory; list it with 'glassfs ls {source} {path}'")
     return node

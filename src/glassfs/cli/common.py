@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import islice
 from typing import NamedTuple
 
 import click
@@ -16,6 +15,7 @@ from glassfs.content import Array, Image
 from glassfs.errors import GlassfsError, NotADirectory, NotFound
 from glassfs.formats.registry import may_be_container
 from glassfs.library import open_tree
+from glassfs.library.finding import Found, UnfollowedLink, below, followed, nearest
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.url import is_url, local_name, parsed, shown
 from glassfs.terminal import printable
@@ -23,7 +23,6 @@ from glassfs.tree import Directory, File, Node, Sources, Tree, open_sources
 from glassfs.tree.tree import normal
 from glassfs.view import chosen
 
-SUGGESTED_FROM = 10_000
 _KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex", "M": "datetime64", "m": "timedelta64"}
 
 
@@ -179,10 +178,20 @@ def complain(sentence: str) -> None:
     click.echo(f"glassfs: {printable(harmless(sentence))}", err=True)
 
 
-def lookup(tree: Tree, path: str, source: str) -> Node:
-    """Return the node at a path that the user typed. Errors name source and path, and suggest a similar name."""
+def lookup(tree: Tree, path: str, source: str, is_link_kept: bool = True) -> Found:
+    """Return the node at a path that the user typed, and the path without links on the way.
+
+    A link at its end is returned as such if it ``is_link_kept``. Errors name source and path, and suggest similar
+    names.
+    """
+    above, _, name = normal(path).rpartition("/")
     try:
-        return tree.lookup(path)
+        if not (is_link_kept and name):
+            return followed(tree, normal(path))
+        inside = below(followed(tree, above or "/")[0], name)
+        return inside, tree.lookup(inside)
+    except UnfollowedLink as error:
+        raise NotFound(f"{path}: {error.reason}") from None
     except NotFound:
         hint = _hint(tree, path)
         raise NotFound(f"{path}: no such file or directory in {source}{f'; {hint}' if hint else ''}") from None
@@ -224,17 +233,12 @@ def _type_name(descr: str) -> str:
 
 def _hint(tree: Tree, path: str) -> str:
     """Suggest what a missing path may stand for."""
-    from difflib import get_close_matches
 
     if is_url(path) or os.path.isfile(path):
         return "it is a separate file; only one source is allowed"
     if any(character in path for character in "*?["):
         return "patterns such as * only work in a mount"
-    folder, _, wanted = normal(path).rpartition("/")
-    try:
-        names = [node.name for node in islice(tree.directory(folder or "/").listing(), SUGGESTED_FROM)]
-    except GlassfsError:
-        return ""
-    begun = [name for name in names if name.startswith(f"{wanted}.")]
-    close = begun or get_close_matches(wanted, names, 1, 0.5)
-    return f"did you mean '{folder[1:]}{'/' if folder else ''}{close[0]}'?" if close else ""
+    names = [f"'{name}'" for name in nearest(lambda above: tree.directory(above or "/"), path)]
+    if len(names) == 1:
+        return f"did you mean {names[0]}?"
+    return f"the nearest: {', '.join(names)}" if names else ""

@@ -22,17 +22,21 @@ from glassfs.batch.report import Report
 from glassfs.batch.run import Plan, Run
 from glassfs.cli.atomic import SUFFIX, AtomicFile
 from glassfs.cli.common import complain, connection_option, reason_of
-from glassfs.cli.many import counted, fault_of, found_under, many_options
+from glassfs.cli.many import counted, fault_of, found_under, many_options, summary, where_option
 from glassfs.cli.many import progress as progress_over
 from glassfs.cli.progress import Progress
-from glassfs.cli.rows import CSV, CSV_SAFE, FORMS, JSONL, PARQUET, Lines, Table, encoded, head, read_back
+from glassfs.cli.rows import CSV, CSV_SAFE, FORMS, PARQUET, Lines, Table, chosen, encoded, head, read_back
 from glassfs.cli.stopping import stoppable
+from glassfs.cli.where import condition
 from glassfs.content.join import ContainerPiece, pieces_of
 from glassfs.errors import Changed, Damaged, GlassfsError, Refused, Unrecognised
 from glassfs.formats.registry import HEAD, recognise
 from glassfs.source import Connection, Named, is_url
+from glassfs.terminal import printable
 
-_Opened: TypeAlias = "tuple[Lines | Table, Callable[[SearchHit], bool], Callable[[], AbstractContextManager[None]]]"
+_Opened: TypeAlias = (
+    "tuple[Lines | Table, Callable[[SearchHit], bool], Callable[[], AbstractContextManager[None]], int]"
+)
 AT_ONCE = 1 << 20
 """Bytes of rows after which the rest of a container is left for a later part."""
 
@@ -46,6 +50,7 @@ AT_ONCE = 1 << 20
     "--csv-safe", "is_csv_safe", is_flag=True,
     help="For spreadsheets: put ' before texts in CSV that begin like a formula (with = + - @, a tab or a line break).",
 )
+@where_option
 @click.option(
     "--output", metavar="FILE", default="", type=click.Path(readable=False),
     help="Write the table to FILE instead of standard output. FILE appears when it is complete.",
@@ -56,23 +61,23 @@ AT_ONCE = 1 << 20
 @many_options("Continue report and FILE: containers with a line in the report are not read again. Not for parquet.")
 @connection_option
 def command(
-    sources: tuple[str, ...], form: str | None, is_csv_safe: bool, output: str, progress: bool | None, plan: Plan,
-    connection: Connection,
+    sources: tuple[str, ...], form: str | None, is_csv_safe: bool, where: str, output: str, progress: bool | None,
+    plan: Plan, connection: Connection,
 ) -> int:
     """The episodes in each SOURCE, a container or a folder of containers: one row each, sorted by the containers'
     paths.
 
     A container that cannot be read is reported on standard error; exit status 1 if there is any.
     """
-    form = form or next((known for known in FORMS if output.endswith(f".{known}")), JSONL)
+    form = form or _form_of(output)
     if is_csv_safe:
         if form != CSV:
             raise click.UsageError("--csv-safe needs --format csv", click.get_current_context())
         form = CSV_SAFE
     if plan.is_resumed and not output:
         raise click.UsageError("--resume needs --output FILE", click.get_current_context())
-    if plan.is_resumed and form == PARQUET:
-        reason = "--resume cannot continue a Parquet file, only jsonl or csv"
+    if plan.is_resumed and (form == PARQUET or where):
+        reason = f"--resume cannot continue {'with --where' if where else 'a Parquet file, only jsonl or csv'}"
         raise click.UsageError(reason, click.get_current_context())
     if form == PARQUET and not output and sys.stdout.isatty():
         raise click.ClickException("Parquet cannot be written to a terminal; use --output FILE")
@@ -81,10 +86,21 @@ def command(
         _demand_replaceable(output, sources, plan.report)
     is_kept = bool(plan.report and output) and form != PARQUET
     with stoppable(is_kept), progress_over(search, plan.shard, progress if output else bool(progress)) as bar:
-        run = _run(plan, search, Settings(connection=connection), bar, form, output)
+        run, rows = _run(plan, search, Rows(Settings(connection=connection), form, where), bar, output)
     if output:
-        click.echo(f"{counted(run.containers, 'container')}, {counted(run.faults, 'fault')}", err=True)
+        click.echo(printable(f"{summary(run)}; {counted(rows, 'row')} in {output}"), err=True)
     return 1 if run.faults else 0
+
+
+def _form_of(output: str) -> str:
+    """Return the format that the suffix of a file means. Raises UsageError for one that means none."""
+    suffix = os.path.splitext(output)[1].lower()
+    form = next((known for known in FORMS if suffix in ("", f".{known}")), None)
+    if form is None:
+        known = ", ".join(f".{known}" for known in FORMS)
+        reason = f"--output {output}: {suffix} is not one of {known}; name one of these, or a --format"
+        raise click.UsageError(reason, click.get_current_context())
+    return form
 
 
 def _demand_replaceable(output: str, sources: Sequence[str], report: str) -> None:
@@ -100,7 +116,10 @@ def _demand_replaceable(output: str, sources: Sequence[str], report: str) -> Non
                 raise Refused("is a container; name another file", output)
 
 
-def _run(plan: Plan, search: Search, settings: Settings, bar: Progress, form: str, output: str) -> Run:
+def _run(plan: Plan, search: Search, work: Rows, bar: Progress, output: str) -> tuple[Run, int]:
+    """Return the run, and the number of rows in the file."""
+    form = work.form
+
     def show(name: str, reason: object) -> None:
         with bar.aside():
             complain(f"{name}: {reason}")
@@ -109,36 +128,41 @@ def _run(plan: Plan, search: Search, settings: Settings, bar: Progress, form: st
         show(folder.name, reason_of(folder.error, folder.name))
 
     with plan.opened_report() as report, plan.workers() as workers, ExitStack() as stack:
-        table, is_still, writing = stack.enter_context(_opened(plan, search, report, form, output))
+        table, is_still, writing, rows = stack.enter_context(_opened(plan, search, report, form, output))
         run = Run(plan, workers, report, show_unlisted, lambda hit: bar.advance(hit.size))
-        for done in run.outcomes(search.all(), Rows(settings, form), is_ordered=True, is_still=is_still):
+        for done in run.outcomes(search.all(), work, is_ordered=True, is_still=is_still):
             if done.outcome.data:
                 with writing():
                     table.write(done.outcome.data)
+            rows += done.outcome.rows or 0
             for fault in done.outcome.faults:
                 show(done.item.found.name, fault)
             if done.is_last:
                 bar.advance(done.item.found.size)
         with writing():
             table.end()
-    return run
+    return run, rows
 
 
 @contextmanager
 def _opened(plan: Plan, search: Search, report: Report | None, form: str, output: str) -> Iterator[_Opened]:
-    """Open the output; also yield which containers it has already, and a context for writing."""
+    """Open the output; also yield which containers it has already, a context for writing, and the rows it has."""
     table: Lines | Table
     if not output:
         sys.stdout.buffer.write(head(form))
         table = Table(sys.stdout.buffer, None) if form == PARQUET else Lines(sys.stdout.buffer)
-        yield table, lambda found: False, nullcontext
+        yield table, lambda found: False, nullcontext, 0
         return
     with AtomicFile(output, is_kept=report is not None and form != PARQUET) as whole:
         containers: set[str] = set()
+        rows = 0
         if plan.is_resumed and report is not None and report.known_lines:
 
             def kept(file: BinaryIO) -> Iterator[bytes]:
-                containers.update(_done(plan, search, report, Counter(one for one, _ in read_back(form, file))))
+                nonlocal rows
+                found = Counter(one for one, _ in read_back(form, file))
+                containers.update(_done(plan, search, report, found))
+                rows = sum(found[one] for one in containers)
                 file.seek(0)
                 yield head(form)
                 yield from (line for container, line in read_back(form, file) if container in containers)
@@ -147,7 +171,7 @@ def _opened(plan: Plan, search: Search, report: Report | None, form: str, output
         else:
             whole.begin(head(form))
         table = Table(whole.file, os.path.dirname(output) or ".") if form == PARQUET else Lines(whole.file)
-        yield table, lambda found: found.path in containers, whole.writing
+        yield table, lambda found: found.path in containers, whole.writing, rows
         whole.end()
 
 
@@ -162,10 +186,11 @@ def _done(plan: Plan, search: Search, report: Report, rows: Mapping[str, int]) -
 
 @dataclass(frozen=True)
 class Rows:
-    """The work: the rows of each container, in parts if there are many."""
+    """The work: the rows of each container that satisfy a condition, in parts if there are many."""
 
     settings: Settings
     form: str
+    where: str = ""
 
     def __call__(self, items: Iterator[Item]) -> Iterator[Outcome]:
         with closing(Opener(self.settings)) as opener:
@@ -190,6 +215,8 @@ class Rows:
             is_container = item.found.is_named or not isinstance(error, Unrecognised)
             if is_container:
                 faults = (fault_of(error, name),)
+        if self.where:
+            placed = list(chosen(placed, condition(self.where)))
         rows = sum(one.piece.rows for one in placed)
         return Outcome(faults, is_container, encoded(self.form, placed), rest, opener.is_several, rows)
 

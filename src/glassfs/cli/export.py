@@ -2,37 +2,49 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import click
 
 from glassfs.batch.contract import Settings
 from glassfs.batch.run import Plan
-from glassfs.cli.common import connection_option, located, lookup, nodes_from, opened, views_option
+from glassfs.cli.common import connection_option, located, lookup, name_of, nodes_from, opened, views_option
 from glassfs.cli.complete import complete_path_or_folder, complete_source
 from glassfs.cli.export_many import export_many, report_failure
-from glassfs.cli.exporting import Export
-from glassfs.cli.many import many_options
+from glassfs.cli.exporting import Export, Links, is_within
+from glassfs.cli.many import counted, many_options, where_option
+from glassfs.cli.picking import picked_episodes
 from glassfs.cli.progress import Progress
 from glassfs.cli.stopping import stoppable
-from glassfs.cli.target import Existing, NotWritten, names_below, opened_target
+from glassfs.cli.target import Existing, NotWritten, names_below
+from glassfs.cli.targets import opened_target
 from glassfs.errors import GlassfsError
+from glassfs.sizes import human_size
 from glassfs.source import Connection, is_url
+from glassfs.source.remote.options import meant_by
+from glassfs.source.remote.url import local_name
+from glassfs.terminal import printable
 from glassfs.tree import File, Tree
-from glassfs.tree.tree import normal
 
 
 @click.command()
 @click.argument("source", type=click.Path(readable=False), shell_complete=complete_source)
 @click.argument("paths", metavar="[PATH]... TARGET", nargs=-1, shell_complete=complete_path_or_folder)
 @click.option("--overwrite", is_flag=True, help="Replace files, links and pipes of the same names in TARGET.")
+@click.option(
+    "--links", type=click.Choice([one.value for one in Links]), default=Links.AUTO.value,
+    help="Symbolic links: keep, follow (copy what they lead to), or by default keep those to what is exported as well "
+    "and those out of SOURCE, and follow the others.",
+)
+@where_option
 @click.option("--progress/--no-progress", default=None, help="Show a progress bar; default: on a terminal.")
 @many_options("Continue an interrupted export: complete files are kept.", is_report_needed=False)
 @views_option
 @connection_option
 def command(
-    source: str, paths: tuple[str, ...], overwrite: bool, progress: bool | None, views: str, plan: Plan,
-    connection: Connection,
+    source: str, paths: tuple[str, ...], overwrite: bool, links: str, where: str, progress: bool | None, views: str,
+    plan: Plan, connection: Connection,
 ) -> int:
     """Write the tree of SOURCE, or each PATH in it, to the folder TARGET, with the same names and bytes as in a mount.
 
@@ -40,37 +52,66 @@ def command(
     is complete. With --resume, a regular file counts as complete if its time is that of the source and its size is
     right (not compared if that requires decoding); any other regular file is written again. Permissions are those of a
     mount less the umask, and folders are writable by their owner.
+
+    TARGET may be the URL of a bucket or of a folder in one: s3://bucket/folder, gs:// or az://.
+
+    With --where, TARGET gets a directory for each of the episodes that satisfy the condition, and their table,
+    episodes.parquet.
     """
+    context = click.get_current_context()
     if not paths:
-        raise click.UsageError("the TARGET folder is missing", click.get_current_context())
+        raise click.UsageError("the TARGET folder is missing", context)
     if overwrite and plan.is_resumed:
-        raise click.UsageError("--overwrite and --resume cannot be used together", click.get_current_context())
+        raise click.UsageError("--overwrite and --resume cannot be used together", context)
     *chosen, folder = paths
+    folder = _demand_target(folder)
+    if where and (chosen or not plan.is_plain):
+        raise click.UsageError("--where cannot be used with PATHs, --jobs, --scheduler, --shard or --report", context)
     existing = Existing.OVERWRITE if overwrite else Existing.RESUME if plan.is_resumed else Existing.REFUSE
     at = located(source)
+    if where and at.path != "/":
+        raise click.UsageError(f"--where needs a container or a folder, not {at.path[1:]} in one", context)
     source, name = at.source, at.shown
-    chosen = [at.inner(path) for path in chosen] or [at.path]
-    with opened(source, views, connection) as tree:
-        starts = _starts(tree, name, chosen)
-        if _would_hit_itself(tree, source, starts, folder):
-            raise click.ClickException(f"{folder}: would overwrite the source {name}; name another folder")
+    where_to = name_of(folder)
+    with opened(source, views, connection) as tree, stoppable(can_resume=True):
         try:
+            if where:
+                picked = picked_episodes(tree, source, Settings(connection=connection), where)
+                starts = picked.places
+            else:
+                picked = None
+                starts = {path: path for path in _starts(tree, name, [at.inner(path) for path in chosen] or [at.path])}
+            if _would_hit_itself(tree, source, list(starts.values()), folder):
+                raise click.ClickException(f"{folder}: would overwrite the source {name}; name another folder")
             if plan.is_plain:
                 with (
-                    stoppable(can_resume=True), opened_target(folder, tree.root.mode, existing, source) as target,
-                    Progress(lambda: _sizes(tree, starts), progress) as bar,
+                    opened_target(folder, tree.root.mode, existing, source, connection) as target,
+                    Progress(lambda: _sizes(tree, list(starts)), progress) as bar,
                 ):
                     failed = report_failure(name, folder, bar.aside)
-                    failures = Export(tree, source, target, existing, bar, failed).run(starts)
+                    written = Export(tree, source, target, existing, bar, failed, starts, Links(links)).run()
+                    if picked is not None:
+                        written = written.plus(picked.write_table(target))
             else:
-                with stoppable(can_resume=True):
-                    settings = Settings(views, connection)
-                    failures = export_many(plan, tree, source, starts, folder, existing, settings, progress)
+                settings = Settings(views, connection)
+                written = export_many(
+                    plan, tree, source, list(starts), folder, existing, settings, Links(links), progress,
+                )
         except NotWritten as error:
-            raise click.ClickException(f"{folder}: {error}") from error
-    if failures:
-        raise click.ClickException(f"{name}: {failures} of its files and directories were not written")
+            raise click.ClickException(f"{where_to}: {error}") from error
+    size = human_size(written.bytes) if written.bytes >= 1024 else counted(written.bytes, "byte")
+    click.echo(printable(f"{counted(written.files, 'file')} in {where_to}, {size} written"), err=True)
+    if written.failures:
+        raise click.ClickException(f"{name}: {written.failures} of its files and directories were not written")
     return 0
+
+
+def _demand_target(folder: str) -> str:
+    """Return the local name or the URL that the user means. Raises ClickException for a mistyped URL."""
+    meant = "" if is_url(folder) or os.path.lexists(folder) else meant_by(folder)
+    if meant and not folder.startswith("file:"):
+        raise click.ClickException(f"{folder}: no folder is made for what looks like a URL{meant}")
+    return local_name(folder)
 
 
 def _sizes(tree: Tree, starts: list[str]) -> Iterator[int]:
@@ -82,22 +123,16 @@ def _sizes(tree: Tree, starts: list[str]) -> Iterator[int]:
 
 def _starts(tree: Tree, source: str, paths: list[str]) -> list[str]:
     """Return the paths to export: all exist, and none is inside another."""
-    for path in paths:
-        lookup(tree, path, source)
     found: list[str] = []
-    for path in dict.fromkeys(map(normal, paths)):
-        if not any(_is_within(path, other) for other in found):
-            found = [other for other in found if not _is_within(other, path)] + [path]
+    for path in dict.fromkeys(lookup(tree, path, source)[0] for path in paths):
+        if not any(is_within(path, other) for other in found):
+            found = [other for other in found if not is_within(other, path)] + [path]
     return found
-
-
-def _is_within(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def _would_hit_itself(tree: Tree, source: str, starts: list[str], folder: str) -> bool:
     """Return whether the source is in the target where something of this name would be written."""
-    names = None if is_url(source) else names_below(source, folder)
+    names = None if is_url(source) or is_url(folder) else names_below(source, folder)
     if names is None:
         return False
     path = "/" + "/".join(names)
@@ -105,4 +140,4 @@ def _would_hit_itself(tree: Tree, source: str, starts: list[str], folder: str) -
         tree.lookup(path)
     except GlassfsError:
         return False
-    return any(_is_within(path, start) or _is_within(start, path) for start in starts)
+    return any(is_within(path, start) or is_within(start, path) for start in starts)

@@ -15,10 +15,11 @@ from glassfs.batch.contract import Fault, Faults, Item, Outcome, SearchHit, Sett
 from glassfs.batch.found import Search, Unlisted
 from glassfs.batch.run import Plan, Run
 from glassfs.cli.common import complain, name_of, report
-from glassfs.cli.exporting import Export
+from glassfs.cli.exporting import Export, Links, Written
 from glassfs.cli.many import fault_of, found_under, progress
 from glassfs.cli.progress import Progress
-from glassfs.cli.target import Existing, NotWritten, Target, Unusable, opened_target
+from glassfs.cli.target import Existing, NotWritten, Target, Unusable
+from glassfs.cli.targets import opened_target
 from glassfs.errors import GlassfsError, NotFound
 from glassfs.library import open_tree
 from glassfs.source import Kind, Path, absolute
@@ -44,18 +45,19 @@ def report_failure(source: str, folder: str, aside: Callable[[], AbstractContext
 
 def export_many(
     plan: Plan, tree: Tree, source: str, starts: list[str], folder: str, existing: Existing, settings: Settings,
-    is_shown: bool | None,
-) -> int:
-    """Return the number of nodes that failed. Raises NotWritten if continuing is pointless."""
+    links: Links, is_shown: bool | None,
+) -> Written:
+    """Return how much was written. Raises NotWritten if continuing is pointless."""
     search = found_under([source], settings.connection, has_all=True)
     name = name_of(source)
     with (
-        opened_target(folder, tree.root.mode, existing, source) as target,
+        opened_target(folder, tree.root.mode, existing, source, settings.connection) as target,
         progress(search, plan.shard, is_shown) as bar, plan.opened_report() as lines, plan.workers() as workers,
     ):
         existing = Existing.OVERWRITE if existing is Existing.OVERWRITE else Existing.RESUME
         report_node = report_failure(name, folder, bar.aside)
-        here = Export(tree, source, target, existing, Progress(), report_node)
+        places = {start: start for start in starts}
+        here = Export(tree, source, target, existing, Progress(), report_node, places, links)
 
         def show_unlisted(folder: Unlisted) -> None:
             with bar.aside():
@@ -64,9 +66,10 @@ def export_many(
         def is_still(found: SearchHit) -> bool:
             return target.has_anything(_path(found)) or _path(found) == "/"
 
+        written = Written()
         run = Run(plan, workers, lines, show_unlisted, lambda hit: bar.advance(hit.size))
         walk = _Walk(plan, search, tree, source, here)
-        work = Exporting(settings, name, absolute(source), folder, os.path.abspath(folder), existing)
+        work = Exporting(settings, name, absolute(source), folder, absolute(folder), existing, links, tuple(starts))
         for done in run.outcomes(walk.files(starts), work, is_still=is_still):
             if done.outcome.fatal:
                 raise Unusable(done.outcome.fatal)
@@ -74,9 +77,10 @@ def export_many(
                 with bar.aside():
                     complain(str(fault))
             bar.advance(done.item.found.size)
+            written = written.plus(done.outcome.data or Written())
         if settings.views and "/" in starts and not plan.shard.number:
             walk.write_joined()
-    return run.faults + here.failures
+    return Written(written.files, written.bytes, run.faults).plus(here.written)
 
 
 class _Walk:
@@ -95,7 +99,7 @@ class _Walk:
             if path is None:
                 yield self._found_at(start)
                 continue
-            self._here.write(start, self._tree.lookup(start))
+            self._here.write(start, self._tree.lookup(start), start)
             for found in self._search.below(path, start[1:]):
                 if isinstance(found, Unlisted):
                     yield found
@@ -113,7 +117,7 @@ class _Walk:
             shown = {found.path for found in self._search.below((), "") if isinstance(found, SearchHit)}
             for node in root.listing():
                 if node.name not in shown:
-                    self._here.write_all(f"/{node.name}")
+                    self._here.write_all(f"/{node.name}", f"/{node.name}")
 
     def _folder_at(self, start: str) -> Path | None:
         """Return the path, below the source, of the folder shown at ``start``; None if it is no folder."""
@@ -138,7 +142,7 @@ class _Walk:
         path = _path(found)
         if found.kind is not Kind.LINK or self._plan.shard.has(found.key):
             try:
-                self._here.write(path, self._tree.lookup(path))
+                self._here.write(path, self._tree.lookup(path), path)
             except NotFound:
                 return  # removed meanwhile
             except Unusable:
@@ -157,12 +161,16 @@ class Exporting:
     folder: str
     target: str
     existing: Existing
+    links: Links
+    starts: tuple[str, ...]
 
     def __call__(self, items: Iterator[Item]) -> Iterator[Outcome]:
         try:
             with (
                 open_tree(self.source, views=self.settings.views, connection=self.settings.connection) as tree,
-                opened_target(self.target, 0, self.existing, self.source, is_begun=True) as target,
+                opened_target(
+                    self.target, 0, self.existing, self.source, self.settings.connection, is_begun=True,
+                ) as target,
             ):
                 for item in items:
                     yield self._outcome(tree, target, item.found)
@@ -180,18 +188,19 @@ class Exporting:
                 faults.add(fault._replace(place=f"{self.name}: {path}"))
 
         path = _path(found)
-        export = Export(tree, self.source, target, self.existing, Progress(), failed)
+        starts = {start: start for start in self.starts}
+        export = Export(tree, self.source, target, self.existing, Progress(), failed, starts, self.links)
         is_container = is_several = False
         try:
             node = tree.lookup(path)
             is_container = isinstance(node, Directory)
-            export.write_all(path)
+            export.write_all(path, path)
             is_several = len(node.origin.lease.sources) > 1
         except Unusable as error:
             return Outcome(is_container=False, fatal=str(error))
         except Exception as error:
             failed(path, error)
-        return Outcome(faults.all, is_container, is_several=is_several)
+        return Outcome(faults.all, is_container, export.written, is_several=is_several)
 
 
 def _path(found: SearchHit) -> str:

@@ -3,25 +3,54 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from typing import NamedTuple
 
 from glassfs.cli.common import nodes_from
 from glassfs.cli.many import as_fault
 from glassfs.cli.progress import Progress
 from glassfs.cli.target import PIECE, Existing, NotWritten, Target, Unusable
-from glassfs.errors import Damaged, GlassfsError
+from glassfs.errors import Damaged, GlassfsError, NotADirectory, NotFound
+from glassfs.library.finding import Found, followed
+from glassfs.library.finding import target as goal_of
 from glassfs.tree import Directory, File, Node, Symlink, Tree
+from glassfs.tree.tree import normal
+
+MOST_NESTED = 8
+"""Directories that are being copied because of links, each inside the previous one."""
+
+
+class Links(str, Enum):
+    """What to do with symbolic links."""
+
+    AUTO = "auto"
+    """Keep those to what is exported, and those out of the source; copy what others lead to."""
+    KEEP = "keep"
+    FOLLOW = "follow"
+
+
+class Written(NamedTuple):
+    """Files and links in the target, bytes written, and nodes that are missing."""
+
+    files: int = 0
+    bytes: int = 0
+    failures: int = 0
+
+    def plus(self, other: Written) -> Written:
+        return Written(*map(sum, zip(self, other, strict=True)))
 
 
 class Export:
     """Writes nodes of a tree of ``source`` to a target. Nodes that fail are reported, counted and left out.
 
-    ``failed`` is called with the path of a node that is left out, and the reason.
+    ``starts`` are the paths of what is exported, and where each is in the target. ``failed`` is called with the path of
+    a node that is left out, and the reason.
     """
 
     def __init__(
         self, tree: Tree, source: str, target: Target, existing: Existing, bar: Progress,
-        failed: Callable[[str, Exception], None],
+        failed: Callable[[str, Exception], None], starts: Mapping[str, str], links: Links = Links.AUTO,
     ) -> None:
         self._tree, self._source = tree, source
         self._target = target
@@ -31,62 +60,70 @@ class Export:
         self._buffer = memoryview(bytearray(PIECE))
         self._unusable: set[str] = set()
         self._has_folders = os.path.isdir(source)
-        self.failures = 0
+        self._links = links if links is not Links.AUTO or target.has_links else Links.FOLLOW
+        self._copies = dict(starts)
+        """Where the target has what is at a path of the tree."""
+        self._under_way: list[str] = []
+        """The goals of links that are being copied."""
+        self._files = self._bytes = self.failures = 0
 
-    def run(self, starts: list[str]) -> int:
-        """Write what is at these paths and return the number of nodes that failed. Raises Unusable if continuing is
-        pointless.
-        """
-        for start in starts:
-            self.make_folders_above(start)
-            self.write_all(start)
-        return self.failures
+    @property
+    def written(self) -> Written:
+        return Written(self._files, self._bytes, self.failures)
 
-    def write_all(self, start: str) -> None:
-        """Write what is at a path and below it; the folders above it must exist."""
+    def run(self) -> Written:
+        """Write what is at ``starts``. Raises Unusable if continuing is pointless."""
+        for start, place in list(self._copies.items()):
+            if start == place:
+                self.make_folders_above(start)
+            self.write_all(start, place)
+        return self.written
+
+    def write_all(self, start: str, place: str) -> None:
+        """Write what is at a path and below it to ``place``; the folders above it must exist."""
+        cut = len(start.rstrip("/"))
         for path, node in nodes_from(self._tree, start, self._unlisted):
-            self.write(path, node)
+            self.write(path, node, f"{place.rstrip('/')}{path[cut:]}".rstrip("/") or "/")
 
-    def is_left_out(self, path: str) -> bool:
+    def is_left_out(self, place: str) -> bool:
         """Return whether nothing can be written there because its folder could not be made, which was reported."""
-        return bool(self._unusable) and path.rpartition("/")[0] in self._unusable
+        return bool(self._unusable) and place.rpartition("/")[0] in self._unusable
 
     def make_folders_above(self, start: str) -> None:
         parts = start.split("/")
         for end in range(2, len(parts)):
             path = "/".join(parts[:end])
-            self.write(path, self._tree.lookup(path))
+            self.write(path, self._tree.lookup(path), path)
 
-    def write(self, path: str, node: Node) -> None:
-        """Write one node without those below it. Raises Unusable."""
-        if path == "/":
+    def write(self, path: str, node: Node, place: str) -> None:
+        """Write one node without those below it, unless it is a link that is followed. Raises Unusable."""
+        if place == "/":
             return
-        if self.is_left_out(path):
-            self.leave_out(path, node)
+        if self.is_left_out(place):
+            self.leave_out(place, node)
             return
         try:
             if isinstance(node, Directory):
-                self._make_folder(path, node)
+                self._make_folder(path, node, place)
             elif isinstance(node, Symlink):
-                if not (self._is_resumed and self._target.has_link(path, node.target)):
-                    self._target.link(path, node.target, node.origin.mtime_ns)
+                self._write_link(path, node, place)
             elif isinstance(node, File):
-                self._write_file(path, node)
+                self._write_file(node, place)
         except Unusable:
             raise
         except NotWritten as error:
             below = " and nothing below it is written" if isinstance(node, Directory) else ""
-            self._report(path, NotWritten(f"{error}{below}"))
-            self.leave_out(path, node)
+            self._report(place, NotWritten(f"{error}{below}"))
+            self.leave_out(place, node)
         except (GlassfsError, OSError) as error:  # from the source; the target raises NotWritten
             self.failed(path, error)
         except Exception as error:
             self.failed(path, as_fault(error, f"{self._source}: {path}"))
 
-    def _make_folder(self, path: str, node: Directory) -> None:
+    def _make_folder(self, path: str, node: Directory, place: str) -> None:
         if self._has_folders and self._is_target(path):
             raise Unusable(f"is inside the source, as {path}; name another folder")
-        self._target.make_folder(path, node.mode)
+        self._target.make_folder(place, node.mode)
 
     def _is_target(self, path: str) -> bool:
         """Return whether a folder of the source is the target, which may be mounted a second time in there."""
@@ -95,31 +132,75 @@ class Export:
         except OSError:
             return False
 
-    def _write_file(self, path: str, node: File) -> None:
+    def _write_link(self, path: str, node: Symlink, place: str) -> None:
+        """Write a link, or copy what it leads to."""
+        text = node.target if self._links is Links.KEEP else self._resolved(path, node, place)
+        if not isinstance(text, str):
+            self._follow(*text, place)
+            return
+        if not (self._is_resumed and self._target.has_link(place, text)):
+            self._target.link(place, text, node.origin.mtime_ns)
+        self._files += 1
+
+    def _resolved(self, path: str, link: Symlink, place: str) -> str | Found:
+        """Return the text of the link to write, or what to copy instead of it."""
+        is_followed = self._links is Links.FOLLOW
+        try:
+            goal = goal_of(path.rpartition("/")[0], link)
+            if not is_followed and (copy := self._copy_of(goal)):
+                return _leading_to(copy, link.target, place)
+            goal, node = followed(self._tree, goal)
+        except (NotFound, NotADirectory):  # out of the source, or to nothing
+            return link.target
+        if not is_followed and (copy := self._copy_of(goal)):
+            return _leading_to(copy, link.target, place)
+        is_endless = any(is_within(below, goal) for below in (path, *self._under_way))
+        if not (is_endless or len(self._under_way) >= MOST_NESTED):
+            return goal, node
+        if is_followed:
+            raise NotWritten(f"is a link to a directory that contains it ({link.target}), which cannot be followed")
+        return link.target
+
+    def _copy_of(self, path: str) -> str | None:
+        """Return where the target has what is at a path, None if it has not."""
+        above = path
+        while (place := self._copies.get(above or "/")) is None:
+            if not above:
+                return None
+            above = above.rpartition("/")[0]
+        return f"{place.rstrip('/')}{path[len(above.rstrip('/')) :]}"
+
+    def _follow(self, path: str, node: Node, place: str) -> None:
+        """Copy what a link leads to."""
+        self._copies.setdefault(path, place)
+        self._under_way.append(path)
+        try:
+            if isinstance(node, Directory):
+                self.write_all(path, place)
+            else:
+                self.write(path, node, place)
+        finally:
+            self._under_way.pop()
+
+    def _write_file(self, node: File, place: str) -> None:
         origin = node.origin
         is_sized = node.data.is_sized
-        if self._is_resumed and self._target.has_file(path, origin.mtime_ns, node.size if is_sized else None):
-            if is_sized:
-                self._bar.correct(-node.size)
-            return
-        if not is_sized:
-            self._bar.correct(node.size)
-        with origin.lease:
-            self._target.write(path, node.mode, origin.mtime_ns, self._pieces(node))
+        is_counted = is_sized and not self._under_way  # the bar's sum has no links
+        is_complete = self._is_resumed and self._target.has_file(
+            place, origin.mtime_ns, node.size if is_sized else None,
+        )
+        if is_complete == is_counted:
+            self._bar.correct(-node.size if is_complete else node.size)
+        if not is_complete:
+            with origin.lease:
+                self._target.write(place, node.mode, origin.mtime_ns, _Pieces(node, self._buffer, self._bar))
+            self._bytes += node.size
+        self._files += 1
 
-    def _pieces(self, node: File) -> Iterator[memoryview]:
-        size = node.size
-        for position in range(0, size, PIECE):
-            piece = self._buffer[: size - position]
-            if node.read_into(piece, position) != len(piece):
-                raise Damaged("ends before its size")
-            yield piece
-            self._bar.advance(len(piece))
-
-    def leave_out(self, path: str, node: Node | None) -> None:
+    def leave_out(self, place: str, node: Node | None) -> None:
         """Count a node that is not written, nor any below it; the reason is reported already."""
         if isinstance(node, Directory):
-            self._unusable.add(path)
+            self._unusable.add(place)
         self.failures += 1
 
     def failed(self, path: str, error: Exception) -> None:
@@ -130,3 +211,32 @@ class Export:
     def _unlisted(self, path: str, error: GlassfsError) -> None:
         if path not in self._unusable:
             self.failed(path, error)
+
+
+class _Pieces:
+    """The bytes of a file in pieces, which share a buffer. Its length is the number of pieces."""
+
+    def __init__(self, node: File, buffer: memoryview, bar: Progress) -> None:
+        self._node, self._buffer, self._bar = node, buffer, bar
+        self._size = node.size
+
+    def __len__(self) -> int:
+        return -(-self._size // PIECE)
+
+    def __iter__(self) -> Iterator[memoryview]:
+        for position in range(0, self._size, PIECE):
+            piece = self._buffer[: self._size - position]
+            if self._node.read_into(piece, position) != len(piece):
+                raise Damaged("ends before its size")
+            yield piece
+            self._bar.advance(len(piece))
+
+
+def is_within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _leading_to(goal: str, text: str, place: str) -> str:
+    """Return the text of a link at ``place`` that leads to ``goal``: ``text`` if that does."""
+    above = place.rpartition("/")[0] or "/"
+    return text if normal(f"{above}/{text}") == goal else os.path.relpath(goal, above)

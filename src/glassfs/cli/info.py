@@ -11,7 +11,17 @@ from typing import Any
 import click
 
 from glassfs import content
-from glassfs.cli.common import complain, connection_option, name_of, opened_sources, reason_of
+from glassfs.cli.common import (
+    Located,
+    complain,
+    connection_option,
+    described,
+    located,
+    lookup,
+    name_of,
+    opened_sources,
+    reason_of,
+)
 from glassfs.cli.complete import complete_source
 from glassfs.errors import GlassfsError, Unrecognised
 from glassfs.sizes import human_size
@@ -19,6 +29,7 @@ from glassfs.source import Kind
 from glassfs.source.remote.connection import Connection
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Sources, Tree
+from glassfs.tree.nodes import XATTR_PREFIX
 from glassfs.tree.sources.walk import Folder, Found, list_plainly, walk
 
 KINDS: dict[type[content.Content], str] = {
@@ -52,21 +63,28 @@ def command(sources: tuple[str, ...], as_json: bool, quick: bool, connection: Co
     entries only the first is searched. For KinoDB, cameras and successful episodes are counted. If SOURCE is a folder
     or the URL of one, show the number of containers of each format in and below it, their sizes, and the sums of facts
     in their headers.
+
+    SOURCE may include a path into a container, as in 'glassfs info run.trees/nodes/time.npy': size and attributes of a
+    file, also of a view, or the contents of a directory.
     """
     failures = 0
     for number, source in enumerate(sources):
         name = name_of(source)
         try:
-            with opened_sources(source, connection) as opened:
-                is_folder = opened.has_folder
-                found = _described_folder(opened, name) if is_folder else _described(opened, name, quick)
+            at = located(source)
+            with opened_sources(at.source, connection) as opened:
+                is_inside, is_folder = at.path != "/", opened.has_folder and at.path == "/"
+                if is_inside:
+                    found = _described_inside(opened.reachable, at)
+                else:
+                    found = _described_folder(opened, name) if is_folder else _described(opened, name, quick)
         except (GlassfsError, OSError) as error:
             complain(f"{name}: {reason_of(error, name)}")
             failures += 1
             continue
         if is_folder:
             failures += len(found["unreadable"])
-        shown = _folder_for_people(found) if is_folder else _for_people(found)
+        shown = _inside_for_people(found) if is_inside else (_folder_for_people if is_folder else _for_people)(found)
         click.echo(json.dumps(found) if as_json else ("\n" if number else "") + shown)
     return 1 if failures else 0
 
@@ -78,6 +96,18 @@ def _described(sources: Sources, name: str, quick: bool) -> dict[str, Any]:
     if quick:
         return found
     return found | _counted(sources.tree, found["bytes"], container.format == "kinodb") | {"views": _views(sources)}
+
+
+def _described_inside(tree: Tree, at: Located) -> dict[str, Any]:
+    """Return the size and the attributes of a file, or counts of what is in and below a directory."""
+    path, node = lookup(tree, at.path, at.shown, is_link_kept=False)
+    found: dict[str, Any] = {"source": at.shown, "path": path[1:]}
+    if not isinstance(node, File):
+        return found | {"kind": "directory"} | _counted(tree, 0, False, path)
+    attributes = {
+        name.removeprefix(XATTR_PREFIX): value.decode("utf-8", "replace") for name, value in node.xattrs().items()
+    }
+    return found | {"kind": "file", "bytes": node.size, "type": described(node), "attributes": attributes}
 
 
 def _header(container: content.Container) -> dict[str, Any]:
@@ -115,13 +145,13 @@ def _described_folder(sources: Sources, name: str) -> dict[str, Any]:
     return {"source": name, "formats": dict(sorted(formats.items())), "unreadable": unreadable}
 
 
-def _counted(tree: Tree, size: int, has_episodes: bool) -> dict[str, Any]:
+def _counted(tree: Tree, size: int, has_episodes: bool, start: str = "/") -> dict[str, Any]:
     counts: Counter[str] = Counter()
     raw = unsized = 0
     unreadable: list[str] = []
     cameras: Counter[str] = Counter()
     success: Counter[str] = Counter()
-    for path, node in tree.walk(on_error=lambda path, error: unreadable.append(f"{path}: {error}")):
+    for path, node in tree.walk(start, lambda path, error: unreadable.append(f"{path}: {error}")):
         if not isinstance(node, File) or node.content is None:
             counts["directories"] += 1
         else:
@@ -200,6 +230,19 @@ def _for_people(found: dict[str, Any]) -> str:
             shown = (paths[0] + f" and {len(paths) - 1} more" * (len(paths) > 1) for paths in found["views"].values())
             lines.append("  views: " + ", ".join(shown))
         lines += [f"  unreadable: {sentence}" for sentence in found["unreadable"]]
+    return "\n".join(map(printable, lines))
+
+
+def _inside_for_people(found: dict[str, Any]) -> str:
+    name = f"{found['source']}/{found['path']}"
+    if found["kind"] == "directory":
+        size = human_size(found["raw_bytes"])
+        lines = [f"{name}: directory", f"  contents: {_list(found['contents'])}", f"  raw: {size}"]
+        lines += [f"  unreadable: {sentence}" for sentence in found["unreadable"]]
+    else:
+        kind = found["type"]
+        lines = [f"{name}: file, {human_size(found['bytes'])}{kind and ', '}{kind}"]
+        lines += [f"  {name}: {value}" for name, value in found["attributes"].items()]
     return "\n".join(map(printable, lines))
 
 

@@ -19,7 +19,6 @@ from glassfs.sizes import human_size
 from glassfs.source.remote.connection import Connection
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Symlink, Tree
-from glassfs.tree.tree import normal
 
 HALF_A_YEAR = 182 * 86_400
 WIDEST = 40
@@ -44,9 +43,9 @@ def command(
     at = located(source)
     inside = at.inner(path)
     with opened(at.source, views, connection) as tree:
-        node = lookup(tree, inside, at.shown)
+        found, node = lookup(tree, inside, at.shown)
         if isinstance(node, Directory):
-            failures = _list(tree, normal(inside), recursive, is_long, human_readable)
+            failures = _list(tree, found, recursive, is_long, human_readable)
         else:
             failures = _show([node], is_long, human_readable)
     return 1 if failures else 0

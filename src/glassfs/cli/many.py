@@ -12,7 +12,7 @@ import click
 
 from glassfs.batch.contract import Fault, SearchHit
 from glassfs.batch.found import Search
-from glassfs.batch.run import Plan, Shard
+from glassfs.batch.run import Plan, Run, Shard
 from glassfs.cli.common import reason_of, with_hint
 from glassfs.cli.progress import Progress
 from glassfs.errors import Damaged, GlassfsError, NotFound, Passing, Unavailable
@@ -64,6 +64,23 @@ def many_options(resume: str, *, is_report_needed: bool = True) -> Callable[[Cal
     return with_options
 
 
+def _demand_condition(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
+    if text:
+        from glassfs.cli.where import WrongCondition, condition
+
+        try:
+            condition(text)
+        except WrongCondition as error:
+            raise click.BadParameter(error.reason) from None
+    return text
+
+
+where_option = click.option(
+    "--where", metavar="CONDITION", default="", callback=_demand_condition,
+    help="Only episodes whose row satisfies this, as in \"not success and task ~ 'drawer'\".",
+)
+
+
 def found_under(
     sources: Sequence[str], connection: Connection, *, is_by_path: bool = False, has_all: bool = False,
 ) -> Search:
@@ -101,6 +118,12 @@ def as_fault(error: Exception, name: str) -> GlassfsError:
     reason = f"cannot be read: {type(error).__name__}{': ' if text else ''}{text}"
     log.error("%s: %s", name, reason, exc_info=error)
     return (Unavailable if isinstance(error, MemoryError) else Damaged)(reason)
+
+
+def summary(run: Run) -> str:
+    """Return the line that ends a command."""
+    where = f"; report in {run.plan.report}" if run.plan.report else ""
+    return f"{counted(run.containers, 'container')}, {counted(run.faults, 'fault')}{where}"
 
 
 def counted(number: int, what: str) -> str:

@@ -35,29 +35,33 @@ def complete_options(_context: click.Context, _parameter: click.Parameter, incom
     "-o", "options", metavar="OPTION[,OPTION]...", multiple=True, help="Mount options, see below.",
     shell_complete=complete_options,
 )
+@click.option("--views", default="", metavar="NAME+NAME…", help="The same as -o views=NAME+NAME….")
 @click.option("--log-file", type=click.Path(dir_okay=False), help="Log to this file instead of syslog.")
 def command(
-    paths: tuple[str, ...], foreground: bool, options: tuple[str, ...], log_file: str | None,
+    paths: tuple[str, ...], foreground: bool, options: tuple[str, ...], views: str, log_file: str | None,
 ) -> int:
     """If SOURCE is a container, MOUNTPOINT shows its contents. If it is a folder, it is mirrored, and every container
     in it is a directory. With several SOURCEs, MOUNTPOINT has one directory for each.
 
-    Without MOUNTPOINT, glassfs creates one in the current directory, named after SOURCE: run.kdb is mounted at run, or
-    at run-glassfs if run exists, and a folder data at data-glassfs. It is removed when the mount ends.
+    A MOUNTPOINT that does not exist is created. Without MOUNTPOINT, glassfs creates one in the current directory, named
+    after SOURCE: run.kdb is mounted at run, or at run-glassfs if run exists, and a folder data at data-glassfs. What
+    glassfs has created is removed when the mount ends.
 
     A SOURCE may be a URL, such as s3://bucket/datasets or https://host/run.kdb.
     """
     from glassfs.mount.daemon import mount
+    from glassfs.mount.mountpoint import make_at
 
     if not paths:
         raise click.UsageError("SOURCE is missing: name a container or a folder", click.get_current_context())
     try:
-        parsed = MountOptions.parse(options)
+        parsed = MountOptions.parse([*options, *([f"views={views}"] if views else [])])
     except WrongOption as error:
         raise click.UsageError(str(error), click.get_current_context()) from None
     if len(paths) == 1:
         return _mount_at_own(paths[0], parsed, foreground, log_file)
     *sources, mountpoint = paths
+    parsed.own_mountpoint = make_at(mountpoint)
     status = mount(sources, mountpoint, parsed, foreground, log_file)
     if status == 0 and not (foreground or "debug" in parsed.flags):
         page.tell(mountpoint)

@@ -14,6 +14,7 @@ import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import groupby
 from typing import Any, BinaryIO
 
 from glassfs.cache import BlockCache
@@ -27,6 +28,7 @@ from glassfs.content.join import (
     ContainerPiece,
     Joined,
     JoinedRows,
+    Piece,
     joined_block,
     sizes_of,
     values_of,
@@ -46,14 +48,31 @@ _ALL_CSV = (CSV, CSV_SAFE)
 _FORMULA = re.compile("'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 
 
+def chosen(placed: Iterable[ContainerPiece], is_chosen: Callable[[dict[str, Any]], bool]) -> Iterator[ContainerPiece]:
+    """Yield the rows that are chosen, consecutive ones in a piece."""
+    for one in placed:
+        numbers = [at for at, record in enumerate(records(one)) if is_chosen(record)]
+        columns = standard_json.loads(one.piece.data) if numbers else []
+        for _, group in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+            run = [number for _, number in group]
+            start, rows = run[0], len(run)
+            kept = standard_json.dumps([column[start : start + rows] for column in columns]).encode()
+            yield ContainerPiece(one.path, one.first + start, Piece(rows, kept))
+
+
+def records(placed: ContainerPiece) -> Iterator[dict[str, Any]]:
+    """Yield each row by the names of its columns."""
+    return (dict(zip(COLUMNS, row, strict=True)) for row in _rows(placed))
+
+
 def encoded(form: str, placed: Sequence[ContainerPiece]) -> Any:
     """Return the rows as a worker sends them: the bytes to write, or for Parquet the pieces."""
     if form == PARQUET:
         return tuple(placed)
-    rows = (row for one in placed for row in _rows(one))
     if form in _ALL_CSV:
+        rows = (row for one in placed for row in _rows(one))
         return _as_csv(rows, _safe_cell if form == CSV_SAFE else _cell)
-    return b"".join([json.line(dict(zip(COLUMNS, row, strict=True))) + b"\n" for row in rows])
+    return b"".join([json.line(record) + b"\n" for one in placed for record in records(one)])
 
 
 def _rows(placed: ContainerPiece) -> Iterator[tuple[Any, ...]]:
@@ -110,16 +129,19 @@ class Table:
         self._ends, self._sizes = array("Q", [0]), array("Q")
         self._rows = 0
         self._placed: list[ContainerPiece] = []
+        self._count = self._size = 0
+        """Rows and bytes in ``_placed``."""
 
     def write(self, rows: Any) -> None:
         for placed in rows:
-            count = sum(one.piece.rows for one in self._placed) + placed.piece.rows
-            size = sum(len(one.piece.data) for one in self._placed) + len(placed.piece.data)
-            if self._placed and (count > PIECE_ROWS or size > BLOCK_BYTES):
+            count, size = placed.piece.rows, len(placed.piece.data)
+            if self._placed and (self._count + count > PIECE_ROWS or self._size + size > BLOCK_BYTES):
                 self._close()
-            if placed.piece.rows:
+            if count:
                 self._placed.append(placed)
-                self._rows += placed.piece.rows
+                self._rows += count
+                self._count += count
+                self._size += size
 
     def end(self) -> None:
         with self._aside:
@@ -132,7 +154,7 @@ class Table:
 
     def _close(self) -> None:
         block = joined_block(self._placed)
-        self._placed = []
+        self._placed, self._count, self._size = [], 0, 0
         self._aside.seek(self._ends[-1])
         self._aside.write(block)
         self._ends.append(self._ends[-1] + len(block))

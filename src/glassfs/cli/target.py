@@ -1,4 +1,4 @@
-"""Write safely to a folder of the local system that other processes may be changing.
+"""Write safely to a folder of the local system that other processes may be changing; ``bucket`` writes to buckets.
 
 Below the folder, everything uses descriptors of directories, each opened from its parent without following links. A
 file is written under a temporary name beside its own and renamed when complete; the temporary file is removed on any
@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from enum import Enum
@@ -26,6 +27,8 @@ from glassfs.source import is_url
 KEPT_FOLDERS = 64
 PIECE = 1 << 20
 ZEROS = bytes(PIECE)
+NOT_EMPTY = "is not empty; use --overwrite to replace files in it or --resume to continue an export"
+INSIDE = "is the source itself or inside it; name another folder"
 OWNER = 0o700
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -52,8 +55,45 @@ Identity = tuple[int, int]
 """Device and inode number of a file or folder."""
 
 
-class Target:
-    """The open folder ``root``. Paths in it are ``/a/b``, as in a tree; ``/`` is the folder itself.
+class Target(ABC):
+    """What an export writes to. Paths in it are ``/a/b``, as in a tree; ``/`` is the target itself."""
+
+    has_links = True
+    """Whether there can be symbolic links."""
+
+    @abstractmethod
+    def is_at(self, path: str) -> bool:
+        """Return whether the local ``path`` leads to the target. Raises OSError."""
+
+    @abstractmethod
+    def make_folder(self, path: str, mode: int) -> None:
+        """Make a folder unless it exists. A new one has ``mode`` less the umask and is writable by its owner."""
+
+    @abstractmethod
+    def write(self, path: str, mode: int, mtime_ns: int, pieces: Iterable[memoryview]) -> None:
+        """Write a file of these pieces, each but the last PIECE long.
+
+        If ``pieces`` raises, the error passes through and no file is created.
+        """
+
+    @abstractmethod
+    def link(self, path: str, goal: str, mtime_ns: int) -> None:
+        """Make a symbolic link to ``goal``."""
+
+    @abstractmethod
+    def has_file(self, path: str, mtime_ns: int, size: int | None) -> bool:
+        """Return whether a regular file with this time and, if given, size exists."""
+
+    @abstractmethod
+    def has_anything(self, path: str) -> bool:
+        """Return whether anything exists there."""
+
+    @abstractmethod
+    def has_link(self, path: str, goal: str) -> bool: ...
+
+
+class FolderTarget(Target):
+    """The open folder ``root``. In files, zeros become holes.
 
     ``kept`` identifies files and folders (the source) that must neither be written to nor replaced.
     """
@@ -71,11 +111,9 @@ class Target:
         self._folders.clear()
 
     def is_at(self, path: str) -> bool:
-        """Return whether ``path`` leads to this folder. Raises OSError."""
         return _identity(os.stat(path)) == self._identity
 
     def make_folder(self, path: str, mode: int) -> None:
-        """Make a folder unless it exists. A new one has ``mode`` less the umask and is writable by its owner."""
         above, name = self._at(path)
         with _writing:
             try:
@@ -85,10 +123,6 @@ class Target:
                     raise NotWritten("something other than a directory is in the way") from None
 
     def write(self, path: str, mode: int, mtime_ns: int, pieces: Iterable[memoryview]) -> None:
-        """Write a file of these pieces, each but the last PIECE long; zeros become holes.
-
-        If ``pieces`` raises, the error passes through and no file is created.
-        """
         with self._replacing(path) as (folder, temporary):
             with _writing:
                 descriptor = os.open(temporary, _NEW_FILE, mode & 0o777, dir_fd=folder)
@@ -101,13 +135,11 @@ class Target:
                     os.close(descriptor)
 
     def link(self, path: str, goal: str, mtime_ns: int) -> None:
-        """Make a symbolic link to ``goal``."""
         with self._replacing(path) as (folder, temporary), _writing:
             os.symlink(raw(goal), temporary, dir_fd=folder)
             os.utime(temporary, ns=(mtime_ns, mtime_ns), dir_fd=folder, follow_symlinks=False)
 
     def has_file(self, path: str, mtime_ns: int, size: int | None) -> bool:
-        """Return whether a regular file with this time and, if given, size exists."""
         status = self._status(*self._at(path))
         return (
             status is not None and stat.S_ISREG(status.st_mode) and status.st_mtime_ns == mtime_ns
@@ -115,7 +147,6 @@ class Target:
         )
 
     def has_anything(self, path: str) -> bool:
-        """Return whether anything exists there."""
         try:
             return self._status(*self._at(path)) is not None
         except NotWritten:
@@ -197,7 +228,7 @@ class Target:
 
 
 @contextmanager
-def opened_target(
+def opened_folder(
     path: str, mode: int, existing: Existing, source: str, is_begun: bool = False,
 ) -> Iterator[Target]:
     """Open the folder at ``path``; a missing one is made with ``mode``, after those above it.
@@ -210,7 +241,7 @@ def opened_target(
     above, missing = _deepest(path)
     try:
         if any(identity in kept for identity in _and_above(above)):
-            raise NotWritten("is the source itself or inside it; name another folder")
+            raise NotWritten(INSIDE)
         if missing and is_begun:
             raise Unusable("does not exist on one of the workers; use a folder that all of them share")
         for number, name in enumerate(missing, 1):
@@ -225,9 +256,9 @@ def opened_target(
         _raise_not_written(error)
     finally:
         os.close(above)
-    with closing(Target(root, existing, kept)) as target:
+    with closing(FolderTarget(root, existing, kept)) as target:
         if existing is Existing.REFUSE and not is_begun and _has_something(root):
-            raise NotWritten("is not empty; use --overwrite to replace files in it or --resume to continue an export")
+            raise NotWritten(NOT_EMPTY)
         yield target
 
 

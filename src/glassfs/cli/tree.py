@@ -37,7 +37,7 @@ def command(
     at = located(source)
     inside = at.inner(path)
     with opened(at.source, views, connection) as tree:
-        node = lookup(tree, inside, at.shown)
+        _, node = lookup(tree, inside, at.shown, is_link_kept=False)
         if not isinstance(node, Directory):
             raise NotADirectory(f"{inside}: is not a directory; show it with 'glassfs ls -l'")
         click.echo(printable(shown(source) if normal(path) == "/" else path))

@@ -19,7 +19,7 @@ from glassfs.batch.found import Search, Unlisted
 from glassfs.batch.opening import Opener
 from glassfs.batch.run import Plan, Run
 from glassfs.cli.common import connection_option, reason_of
-from glassfs.cli.many import counted, fault_of, found_under, many_options
+from glassfs.cli.many import fault_of, found_under, many_options, summary
 from glassfs.cli.many import progress as progress_over
 from glassfs.cli.progress import Progress
 from glassfs.cli.stopping import stoppable
@@ -54,7 +54,7 @@ def command(
     with stoppable(can_resume=bool(plan.report)), progress_over(search, plan.shard, progress) as bar:
         run = _run(plan, search, connection, bar, as_json)
     if not as_json:
-        click.echo(f"{counted(run.containers, 'container')}, {counted(run.faults, 'fault')}", err=True)
+        click.echo(printable(summary(run)), err=True)
     return 1 if run.faults else 0
 
 
@@ -141,11 +141,11 @@ def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Finding
     is_over = threading.Event()
 
     def files() -> Iterator[tuple[str, File]]:
-        for path, node in tree.walk(on_error=lambda path, error: unlisted.append(_finding(path, error, source))):
+        for path, node in tree.walk(on_error=lambda path, error: unlisted.append(_finding(path[1:], error, source))):
             if isinstance(node, File):
-                yield path, node
+                yield path[1:], node  # as checks of containers name places
             elif reason := node.xattrs().get("user.glassfs.error"):
-                unlisted.append((Fault(path, reason.decode()), reason.decode()))
+                unlisted.append((Fault(path[1:], reason.decode()), reason.decode()))
 
     if threads == 1:
         for path, file in files():

@@ -15,12 +15,13 @@ from weakref import WeakKeyDictionary
 
 from glassfs.errors import Changed, GlassfsError, NoSuchEntry, NotADirectory, NotFound
 from glassfs.terminal import printable
-from glassfs.tree import Directory, Node, Sources, Symlink
+from glassfs.tree import Directory, Node, Sources, Symlink, Tree
 from glassfs.tree.containers.lease import ContainerLease
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import FixedDirectory, Settled, stem
 from glassfs.tree.paths import PathCache
 from glassfs.tree.sources.folder import LostDirectory
+from glassfs.tree.sources.sources import VIEWED
 from glassfs.tree.tree import normal
 
 VALID_SECONDS = 0.1
@@ -28,14 +29,16 @@ VALID_SECONDS = 0.1
 CACHED_PATHS = 8192
 MOST_LINKS = 40
 REPLACED = "has been replaced since this entry was found"
-VIEWED = 2
-"""The inode number of the root with all views."""
 COMPARED_NAMES = 2_000
 COMPARED_CHARACTERS = 64
 SUGGESTED = 3
 
 Found = tuple[str, Node]
 """The path that leads to a node without links, with a leading slash, and the node."""
+
+
+class UnfollowedLink(NotFound):
+    """A link that leads out of what was opened, or one of too many links one after another."""
 
 
 class ResolvedDirectory(NamedTuple):
@@ -93,7 +96,7 @@ class Paths:
             if not isinstance(node, Symlink):
                 return f"{place}/{node.name}", node
             path = target(place, node)
-        raise NotFound("there are too many links one after another", part=printable(path))
+        raise UnfollowedLink("there are too many links one after another", part=printable(path))
 
     def beside(self, path: str, directory: Directory, suffix: str) -> Node | None:
         """Return the file called like a directory plus ``suffix``, among all views, or None.
@@ -124,22 +127,7 @@ class Paths:
 
     def nearest(self, path: str) -> list[str]:
         """Return the existing paths most similar to a missing one."""
-        above, name = "", ""
-        directory = self._listed.root()
-        for name in normal(path)[1:].split("/"):
-            try:
-                above, directory = self._listed.at(f"{above}/{name}")
-            except GlassfsError:
-                break
-        shown = f"{above}/".lstrip("/")
-        try:
-            names = list(islice(directory.names(), COMPARED_NAMES))
-        except GlassfsError:
-            return []
-        meant = {(stem(known) or known)[:COMPARED_CHARACTERS]: known for known in reversed(names)}
-        meant |= {known[:COMPARED_CHARACTERS]: known for known in reversed(names)}
-        close = [meant[known] for known in difflib.get_close_matches(name[:COMPARED_CHARACTERS], meant, SUGGESTED, 0.5)]
-        return list(dict.fromkeys(printable(shown + known) for known in close or sorted(names)[:SUGGESTED]))
+        return nearest(lambda known: self._listed.at(known).directory, path)
 
     def expire(self) -> None:
         """Compare containers with their stores at the next lookup."""
@@ -213,7 +201,7 @@ class _Directories:
                 is_lasting = is_lasting and bool(found.directory.origin.lease.sources)
                 links += 1
                 if links > MOST_LINKS:
-                    raise NotFound("there are too many links one after another", part=printable(path))
+                    raise UnfollowedLink("there are too many links one after another", part=printable(path))
                 names += reversed(list(parts(target(found.path, node))))
                 found = root
                 continue
@@ -238,6 +226,54 @@ class _Directories:
             self._valid_until.setdefault(lease, time.monotonic() + VALID_SECONDS)
 
 
+def nearest(directory_at: Callable[[str], Directory], path: str) -> list[str]:
+    """Return the existing paths most similar to a missing one. ``directory_at`` takes "" for the root."""
+    above, name = "", ""
+    try:
+        directory = directory_at(above)
+        for name in normal(path)[1:].split("/"):
+            try:
+                directory = directory_at(f"{above}/{name}")
+            except GlassfsError:
+                break
+            above = f"{above}/{name}"
+        names = list(islice(directory.names(), COMPARED_NAMES))
+    except GlassfsError:
+        return []
+    shown = f"{above}/".lstrip("/")
+    meant = {(stem(known) or known)[:COMPARED_CHARACTERS]: known for known in reversed(names)}
+    meant |= {known[:COMPARED_CHARACTERS]: known for known in reversed(names)}
+    close = [meant[known] for known in difflib.get_close_matches(name[:COMPARED_CHARACTERS], meant, SUGGESTED, 0.5)]
+    return list(dict.fromkeys(printable(shown + known) for known in close or sorted(names)[:SUGGESTED]))
+
+
+def followed(tree: Tree, path: str) -> Found:
+    """Return what a normal path leads to in a tree, links included. Raises as ``Tree.lookup``.
+
+    Raises UnfollowedLink for a link that leads out of the tree.
+    """
+    for _ in range(MOST_LINKS):
+        try:
+            node = tree.lookup(path)
+        except NotADirectory:
+            path = _without_first_link(tree, path)
+            continue
+        if not isinstance(node, Symlink):
+            return path, node
+        path = target(path.rpartition("/")[0], node)
+    raise UnfollowedLink("there are too many links one after another", part=printable(path))
+
+
+def _without_first_link(tree: Tree, path: str) -> str:
+    names = list(parts(path))
+    for number in range(1, len(names)):
+        above, rest = "/".join(names[:number]), "/".join(names[number:])
+        node = tree.lookup(above)
+        if isinstance(node, Symlink):
+            return below(target(above.rpartition("/")[0], node), rest)
+    raise NotADirectory("is not a directory", part=path)
+
+
 def version_of(node: Node) -> str:
     """Return the version of the container or file that a node belongs to; "" for a folder or a presumed container."""
     lease = node.origin.lease
@@ -247,7 +283,7 @@ def version_of(node: Node) -> str:
 
 
 def target(parent: str, link: Symlink) -> str:
-    """Return the normal path that a link in a directory leads to. Raises NotFound if that is outside the tree."""
+    """Return the normal path that a link in a directory leads to. Raises UnfollowedLink if it is outside the tree."""
     found = list(parts(parent))
     is_inside = not link.target.startswith("/")
     for part in parts(link.target):
@@ -258,7 +294,7 @@ def target(parent: str, link: Symlink) -> str:
         else:
             is_inside = False
     if not is_inside:
-        raise NotFound("is a link that leads out of what was opened", part=printable(f"{parent}/{link.name}"[1:]))
+        raise UnfollowedLink("is a link that leads out of what was opened", part=printable(f"{parent}/{link.name}"[1:]))
     return "/" + "/".join(found)
 
 

@@ -60,10 +60,13 @@ def open_tree(
     *sources: str | os.PathLike[str], cache_size: int | None = None, spool: str | None = None, views: str = "",
     connection: Connection = Connection(),  # noqa: B008
 ) -> Tree:
-    """Return the tree of what ``glassfs.open`` would open, for programs that work with nodes."""
+    """Return the tree of what ``glassfs.open`` would open, for programs that work with nodes.
+
+    Views that are not listed are found by their paths.
+    """
     cache = BlockCache(DEFAULT_BUDGET if cache_size is None else cache_size, spool)
     settings = ContainerSettings(cache, views=chosen(views), has_catalogue=True)
-    return open_sources(named(sources), settings, connection=connection).tree
+    return open_sources(named(sources), settings, connection=connection).reachable
 
 
 class LibrarySession:

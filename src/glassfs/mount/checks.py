@@ -41,7 +41,7 @@ def check(sources: Sequence[str], mountpoint: str, options: MountOptions) -> Non
             raise MountError(f"{source}: is on a mount of glassfs, which cannot be mounted again")
     _check_nothing_is_mounted(mountpoint)
     if not os.path.exists(mountpoint):
-        raise MountError(f"{mountpoint}: the mount point does not exist; 'mkdir {mountpoint}' first")
+        raise MountError(f"{mountpoint}: the mount point does not exist; 'mkdir -p {mountpoint}' first")
     if not os.path.isdir(mountpoint):
         raise MountError(f"{mountpoint}: the mount point is not a directory")
     if "nonempty" not in options.flags and os.listdir(mountpoint):

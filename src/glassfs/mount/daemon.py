@@ -45,7 +45,8 @@ def _mount(
     if not is_daemon:
         from glassfs.mount.session import MountSession
 
-        MountSession(sources, mountpoint, options).run(lambda: service.notify("READY=1", f"MAINPID={os.getpid()}"))
+        paths = [absolute(source) for source in sources]
+        MountSession(paths, mountpoint, options).run(lambda: service.notify("READY=1", f"MAINPID={os.getpid()}"))
         service.notify("STOPPING=1")
         _remove_mountpoint(options)
         return 0

@@ -1,4 +1,4 @@
-"""Create a mount point if the user named none, and remove it when the mount ends.
+"""Create a mount point if the user named none or a missing one, and remove it when the mount ends.
 
 The process that serves the mount removes it, however the mount ends, except by ``kill -9``. Only an empty directory is
 removed, and only if it is the one that was created.
@@ -73,9 +73,27 @@ def make(source: str) -> OwnMountPoint:
             continue
         except OSError as error:
             raise MountError(f"{name}: cannot be created ({error.strerror}); name a mount point") from None
-        status = os.lstat(name)
-        return OwnMountPoint(name, os.path.abspath(name), status.st_dev, status.st_ino)
+        return _own(name)
     raise MountError(f"{shown(source)}: no name is free for a mount point here; name one")
+
+
+def make_at(path: str) -> OwnMountPoint | None:
+    """Create a directory at ``path``; return None if that is impossible, or if the name is that of a container.
+
+    Such a name is a mistyped source, rather than a mount point.
+    """
+    if may_be_container(os.path.basename(path)):
+        return None
+    try:
+        os.mkdir(path)
+    except OSError:  # the checks before mounting say what is wrong
+        return None
+    return _own(path)
+
+
+def _own(name: str) -> OwnMountPoint:
+    status = os.lstat(name)
+    return OwnMountPoint(name, os.path.abspath(name), status.st_dev, status.st_ino)
 
 
 def _names(source: str) -> list[str]:

@@ -128,7 +128,7 @@ class MountOptions:
                 views_named(value)
             except NotFound as error:
                 raise WrongOption(f"option views: {error.reason}") from None
-            self.views = value
+            self.views = f"{self.views}+{value}" if self.views else value
         elif name == "catalogue":
             if value not in ("yes", "no"):
                 raise WrongOption(f"option catalogue: {value!r} is neither yes nor no")

@@ -32,7 +32,6 @@ from glassfs.mount.metrics import Metrics
 from glassfs.mount.operations import SHORT_SECONDS, Operations, Stale
 from glassfs.mount.options import MountOptions
 from glassfs.mount.status import OwnDirectory, StatusText
-from glassfs.source.remote.url import absolute
 from glassfs.source.remote.url import shown as shown_name
 from glassfs.tree import Audience, ContainerSettings, open_sources, views_named
 from glassfs.tree.preload import preload
@@ -50,12 +49,9 @@ LOAD_SECONDS = 1.0
 class MountSession:
     """Serves one mount, from opening its sources to the end of the daemon."""
 
-    def __init__(
-        self, sources: Sequence[str], mountpoint: str, options: MountOptions,
-    ) -> None:
+    def __init__(self, sources: Sequence[str], mountpoint: str, options: MountOptions) -> None:
         self.failures = Failures()
         self.engine = load(self.failures, "debug" in options.flags)
-        sources = [absolute(source) for source in sources]
         self.shown_sources = [shown_name(source) for source in sources]
         self.mountpoint = system.real_path(mountpoint)
         self.options = options

@@ -16,12 +16,15 @@ class Tree:
     """The directories and files below the directory that ``root`` returns. A context manager, closed at the end.
 
     Paths may begin with a slash or not, and contain ``.``, ``..`` and repeated slashes. ``closing`` releases what the
-    nodes hold.
+    nodes hold. Paths that lead nowhere are looked up in ``unlisted``, whose nodes are in no listing of this tree.
     """
 
-    def __init__(self, root: Callable[[], Directory], closing: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, root: Callable[[], Directory], closing: Callable[[], None] | None = None, unlisted: Tree | None = None,
+    ) -> None:
         self._root = root
         self._closing = closing
+        self._unlisted = unlisted
         self._directories: PathCache[Directory] = PathCache(CACHED_PATHS)
 
     def __enter__(self) -> Tree:
@@ -49,6 +52,17 @@ class Tree:
     def node(self, path: str) -> Node:
         """Return the node at a normal path (see ``normal``); a presumed directory is not parsed. Raises as ``lookup``.
         """
+        try:
+            return self._listed(path)
+        except NotFound as missing:
+            if self._unlisted is None:
+                raise
+            try:
+                return self._unlisted.node(path)
+            except NotFound:
+                raise missing from None
+
+    def _listed(self, path: str) -> Node:
         parent, _, name = path.rpartition("/")
         if not name:
             return self._root()
@@ -110,6 +124,8 @@ class Tree:
     def forget(self, lease: Lease | None = None) -> None:
         """Drop cached paths: all of them, or those into one container."""
         self._directories.forget(lease)
+        if self._unlisted is not None:
+            self._unlisted.forget(lease)
 
     def _entered(self, path: str) -> Node:
         """Return the node at a normal path, parsed if it is presumed."""

@@ -226,31 +226,34 @@ class ObjectServer(RetryingServer):
 
     async def _translated(self, path: Path, work: Awaitable[Result]) -> Result:
         """Await ``work`` and raise obstore's errors as GlassfsError or Retryable."""
-        exceptions = self._library.exceptions
         try:
             return await work
         except (GlassfsError, Retryable, _Unlistable, asyncio.CancelledError):
             raise
-        except FileNotFoundError as error:
-            raise self._missing(path, error) from None
-        except exceptions.PermissionDeniedError as error:
-            reason = f"access denied (HTTP 403{_detail(error)}): check the credentials"
-            raise NotAllowed(reason, self.shown(path)) from None
-        except exceptions.UnauthenticatedError as error:
-            reason = f"access denied (HTTP 401{_detail(error)}): pass credentials with -o profile=… or anonymous"
-            raise NotAllowed(reason, self.shown(path)) from None
-        except (exceptions.InvalidPathError, ValueError):
-            raise DeviceFailed("has a name that cannot be sent to the server", self.shown(path)) from None
-        except exceptions.BaseError as error:
-            status = _STATUS.search(str(error))
-            if status is not None and status[1].startswith("404"):  # that of a listing
-                raise self._missing(path, error) from None
-            failed = DeviceFailed(_reason(error), self.shown(path))
-            if failed.reason not in LASTING and (status is None or status[1].startswith(_RETRYABLE)):
-                raise Retryable(failed) from None
-            raise failed from None
         except Exception as error:
-            raise DeviceFailed(_reason(error), self.shown(path)) from None
+            failed, is_retryable = self.failure(path, error)
+            raise (Retryable(failed) if is_retryable else failed) from None
+
+    def failure(self, path: Path, error: Exception) -> tuple[GlassfsError, bool]:
+        """Return the error to raise for one of obstore's, and whether another attempt may succeed."""
+        exceptions = self._library.exceptions
+        if isinstance(error, FileNotFoundError):
+            return self._missing(path, error), False
+        if isinstance(error, exceptions.PermissionDeniedError):
+            reason = f"access denied (HTTP 403{_detail(error)}): check the credentials"
+            return NotAllowed(reason, self.shown(path)), False
+        if isinstance(error, exceptions.UnauthenticatedError):
+            reason = f"access denied (HTTP 401{_detail(error)}): pass credentials with -o profile=… or anonymous"
+            return NotAllowed(reason, self.shown(path)), False
+        if isinstance(error, (exceptions.InvalidPathError, ValueError)):
+            return DeviceFailed("has a name that cannot be sent to the server", self.shown(path)), False
+        failed = DeviceFailed(_reason(error), self.shown(path))
+        if not isinstance(error, exceptions.BaseError):
+            return failed, False
+        status = _STATUS.search(str(error))
+        if status is not None and status[1].startswith("404"):  # that of a listing
+            return self._missing(path, error), False
+        return failed, failed.reason not in LASTING and (status is None or status[1].startswith(_RETRYABLE))
 
     def _opened(self) -> Any:
         if self._store is None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from hashlib import blake2b
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from glassfs.errors import DeviceFailed, NotAllowed, Refused
 from glassfs.names import raw
@@ -32,40 +32,49 @@ SESSION_TOKEN = "X-Amz-Security-Token"
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _FILES = (("AWS_CONFIG_FILE", "~/.aws/config"), ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"))
 
-
+AnyServer = TypeVar("AnyServer", bound=ObjectServer)
 _Bucket: TypeAlias = tuple[Callable[[], Any], str, S3Lister | None]
 """A function that makes an obstore store, the endpoint that tells it from others of its name, and S3's lister."""
 
 
 def server_of(url: Url, connection: Connection) -> Server:
     """Return the server of a URL. Raises Refused and NotAllowed."""
-    makers = {"s3": _s3, "gs": _gs, "az": _az}
-    if url.scheme not in (*WEB, *makers):
+    if url.scheme not in (*WEB, *_BUCKETS):
         from glassfs.source.remote.fsspecs import FsspecServer
 
         return FsspecServer(url, connection)
-    if url.userinfo and (url.scheme != "az" or ":" in url.userinfo):
-        raise Refused(
-            "contains a user or password, which other users could see; "
-            "put them into the environment or the usual files", url.shown,
-        )
-    if url.scheme in WEB:
-        return _web(url, connection)
+    if url.scheme in _BUCKETS:
+        return bucket_of(url, connection, ObjectServer)
+    _demand_no_password(url)
+    return _web(url, connection)
+
+
+def bucket_of(url: Url, connection: Connection, kind: type[AnyServer]) -> AnyServer:
+    """Return the server of a bucket's URL. Raises Refused and NotAllowed."""
+    _demand_no_password(url)
     if not url.host:
         raise Refused("names no bucket", url.shown)
     library = obstore(url.shown)
     secrets = Secrets((connection.secret, connection.token))
-    make, endpoint, lister = makers[url.scheme](url, connection, ObjectServer.options(connection.timeout), secrets)
+    make, endpoint, lister = _BUCKETS[url.scheme](url, connection, kind.options(connection.timeout), secrets)
     try:
         make()
     except Exception as error:
         reason = secrets.cut(str(error).partition("\n")[0])
         raise Refused(f"cannot be opened: {reason}", url.shown) from None
     name = f"{url.scheme}://{url.userinfo or url.host}"
-    return ObjectServer(
+    return kind(
         name, f"{name} {endpoint}", make, library, connection.timeout, True, secrets,
         lister.entries if lister is not None else None,
     )
+
+
+def _demand_no_password(url: Url) -> None:
+    if url.userinfo and (url.scheme != "az" or ":" in url.userinfo):
+        raise Refused(
+            "contains a user or password, which other users could see; "
+            "put them into the environment or the usual files", url.shown,
+        )
 
 
 def _s3(url: Url, connection: Connection, options: dict[str, Any], secrets: Secrets) -> _Bucket:
@@ -197,6 +206,9 @@ def _az(url: Url, connection: Connection, options: dict[str, Any], secrets: Secr
     credentials = _credentials(connection, options, "endpoint", "account_key")
     make = partial(AzureStore, container, account_name=account, **credentials, **options)
     return make, connection.endpoint or account, None
+
+
+_BUCKETS: dict[str, Callable[[Url, Connection, dict[str, Any], Secrets], _Bucket]] = {"s3": _s3, "gs": _gs, "az": _az}
 
 
 def _web(url: Url, connection: Connection) -> WebServer:

@@ -23,9 +23,14 @@ from glassfs.tree.sources.walk import Start
 from glassfs.tree.tree import Tree
 from glassfs.view import ALL, ViewSet, chosen
 
+VIEWED = 2
+"""The inode number of the root with all views."""
+
 
 class Sources:
     """The named sources, each under a name of its own, their ``containers`` and their ``tree``.
+
+    ``reachable`` is the same tree, in which all views are found by their paths. Listings have those of the settings.
 
     ``on_change`` is called when something shown has changed; ``refresh`` or ``heard`` then return what. ``on_drop`` is
     called with the lease of a container whose contents were evicted or exchanged (see ``Containers``).
@@ -38,6 +43,7 @@ class Sources:
         on_change: Callable[[], None] = lambda: None, on_drop: Callable[[Lease], None] = lambda lease: None,
     ) -> None:
         self.tree = Tree(self.root, self.close)
+        self.reachable = Tree(self.root, self.close, unlisted=Tree(lambda: self.viewed("", VIEWED)))
         self._on_change = on_change
         self._on_drop = on_drop
         self.containers = Containers(settings, self._changed, self._dropped)
@@ -144,6 +150,7 @@ class Sources:
                 if self._at(name) not in changed:
                     changed.append(self._at(name))
                     self.tree.forget()
+                    self.reachable.forget()
         return changed
 
     def heard(self) -> list[str]:
@@ -168,10 +175,12 @@ class Sources:
 
     def _changed(self) -> None:
         self.tree.forget()
+        self.reachable.forget()
         self._on_change()
 
     def _dropped(self, lease: Lease) -> None:
         self.tree.forget(lease)
+        self.reachable.forget(lease)
         self._on_drop(lease)
 
     def _joined(self, root: Directory, views: ViewSet) -> Directory:

@@ -1,0 +1,110 @@
+"""Write an export to a bucket: an object for each file, which appears when it is complete.
+
+One thread. Failures raise NotWritten; Unusable if the server fails, as nothing else can be written either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from operator import length_hint
+
+from glassfs.cli.target import INSIDE, NOT_EMPTY, PIECE, Existing, NotWritten, Target, Unusable
+from glassfs.errors import GlassfsError
+from glassfs.source import Connection, Path, is_url
+from glassfs.source.remote.options import demand_plain
+from glassfs.source.remote.upload import SCHEMES, NotUploaded, UploadServer, opened_bucket
+from glassfs.source.remote.url import Url, parsed
+
+LONGEST_KEY = 1024
+"""Limit of bytes in the name of an object, on all three services."""
+
+
+class BucketTarget(Target):
+    """The objects below ``root`` of a bucket. Folders exist only as parts of names.
+
+    Objects at or below ``kept`` (the source) are not written.
+    """
+
+    has_links = False
+
+    def __init__(self, server: UploadServer, root: Path, kept: Path | None) -> None:
+        self._server = server
+        self._root = root
+        self._kept = kept
+
+    def is_at(self, path: str) -> bool:
+        return False
+
+    def make_folder(self, path: str, mode: int) -> None:
+        self._key(path)
+
+    def write(self, path: str, mode: int, mtime_ns: int, pieces: Iterable[memoryview]) -> None:
+        key = self._key(path)
+        if self._kept is not None and key[: len(self._kept)] == self._kept:
+            raise NotWritten("is the source itself")
+        with _writing("; continue with --resume"):
+            self._server.put(key, PIECE * length_hint(pieces), mtime_ns, pieces)
+
+    def link(self, path: str, goal: str, mtime_ns: int) -> None:
+        raise NotWritten("is a symbolic link, which buckets do not have, and leads to nothing that could be copied")
+
+    def has_file(self, path: str, mtime_ns: int, size: int | None) -> bool:
+        with _writing():
+            found = self._server.uploaded(self._key(path))
+        return found is not None and found.mtime_ns == mtime_ns and size in (None, found.size)
+
+    def has_anything(self, path: str) -> bool:
+        key = (*self._root, *path.split("/")[1:]) if path != "/" else self._root
+        with _writing():
+            return self._server.has_below(key) or (bool(key) and self._server.uploaded(key) is not None)
+
+    def has_link(self, path: str, goal: str) -> bool:
+        return False
+
+    def _key(self, path: str) -> Path:
+        key = (*self._root, *path.split("/")[1:])
+        if len("/".join(key).encode()) > LONGEST_KEY:
+            raise NotWritten(f"its name is longer than {LONGEST_KEY:,} bytes")
+        return key
+
+
+def opened_bucket_target(
+    typed: str, existing: Existing, source: str, connection: Connection, is_begun: bool,
+) -> BucketTarget:
+    """Return the target for a URL. Refused before anything is written: other servers than buckets, a URL that is
+    ``source`` or inside it, and one with objects below it unless ``existing`` allows that.
+    """
+    demand_plain(typed)
+    url = parsed(typed)
+    if url.scheme not in SCHEMES:
+        schemes = ", ".join(f"{scheme}://" for scheme in SCHEMES)
+        raise NotWritten(f"cannot be written to; export writes to folders and to {schemes}")
+    kept = _path_in(url, source)
+    if kept is not None and url.path[: len(kept)] == kept:
+        raise NotWritten(INSIDE)
+    try:
+        server = opened_bucket(url, connection)
+    except GlassfsError as error:
+        raise Unusable(error.reason) from error
+    target = BucketTarget(server, url.path, kept)
+    if not is_begun and target.has_anything("/") and existing is Existing.REFUSE:
+        raise NotWritten(NOT_EMPTY)
+    return target
+
+
+def _path_in(url: Url, source: str) -> Path | None:
+    """Return the path of ``source`` if it is in the same bucket."""
+    if not is_url(source):
+        return None
+    of = parsed(source)
+    return of.path if (of.scheme, of.host, of.userinfo) == (url.scheme, url.host, url.userinfo) else None
+
+
+@contextmanager
+def _writing(advice: str = "") -> Iterator[None]:
+    """Turn failures of the server into Unusable; errors of the source pass through."""
+    try:
+        yield
+    except NotUploaded as error:
+        raise Unusable(f"{error.reason}{advice}") from error

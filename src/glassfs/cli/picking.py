@@ -1,0 +1,94 @@
+"""Pick episodes by a condition, for ``glassfs export --where``: where each is, its name in the target, their table."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import click
+
+from glassfs.batch.contract import Item, SearchHit, Settings
+from glassfs.batch.mapping import here
+from glassfs.cli.common import complain, name_of, report
+from glassfs.cli.episodes import Rows
+from glassfs.cli.exporting import Written
+from glassfs.cli.many import found_under
+from glassfs.cli.rows import PARQUET, Table, records
+from glassfs.cli.target import PIECE, Target
+from glassfs.content.join import CONTAINER, POSITION, ContainerPiece
+from glassfs.names import component, raw
+from glassfs.tree import Directory, Tree
+from glassfs.tree.sources.joined import episodes_of
+
+TABLE = "/episodes.parquet"
+LONGEST_TASK = 60
+"""Characters of an instruction in the name of a directory."""
+_GAP = re.compile(r"[\W_]+")
+
+
+@dataclass
+class Picked:
+    """Episodes: ``places`` are their paths in the tree and in the target. ``failures`` counts unread containers."""
+
+    places: dict[str, str] = field(default_factory=dict)
+    pieces: list[ContainerPiece] = field(default_factory=list)
+    failures: int = 0
+
+    def write_table(self, target: Target) -> Written:
+        """Write the table of the episodes beside them, and return how much is written and missing."""
+        with tempfile.TemporaryFile() as file:
+            table = Table(file, None)
+            table.write(self.pieces)
+            table.end()
+            size = file.tell()
+            file.seek(0)
+            pieces = [memoryview(piece) for piece in iter(lambda: file.read(PIECE), b"")]
+            target.write(TABLE, 0o444, time.time_ns(), pieces)
+        return Written(1, size, self.failures)
+
+
+def picked_episodes(tree: Tree, source: str, settings: Settings, where: str) -> Picked:
+    """Return the episodes in a source that satisfy a condition. Containers that cannot be read are reported.
+
+    Raises ClickException if there is none.
+    """
+    picked = Picked()
+
+    def items() -> Iterator[Item]:
+        for hit in found_under([source], settings.connection, is_by_path=True).all():
+            if isinstance(hit, SearchHit):
+                yield Item(hit)
+            else:
+                report(hit.name, hit.error)
+                picked.failures += 1
+
+    for done in here(Rows(settings, PARQUET, where), items()):
+        for fault in done.outcome.faults:
+            complain(f"{done.item.found.name}: {fault}")
+            picked.failures += 1
+        for piece in done.outcome.data or ():
+            above = "/" if done.item.found.is_named else f"/{piece.path}"
+            directory = _directory_of(tree, above)
+            picked.pieces.append(piece)
+            for row in records(piece):
+                path = f"{above.rstrip('/')}/{directory}/{row[POSITION]}" if directory else above
+                picked.places[path] = f"/{_name(row)}"
+    if not picked.places:
+        raise click.ClickException(f"{name_of(source)}: no episode satisfies: {where}")
+    return picked
+
+
+def _directory_of(tree: Tree, container: str) -> str:
+    """Return the name of the directory with an episode at each position; "" if the container is an episode itself."""
+    node = tree.lookup(container)
+    table = episodes_of(node) if isinstance(node, Directory) else None
+    return component(table.directory) if table is not None and table.directory else ""
+
+
+def _name(row: dict[str, object]) -> str:
+    """Return a name that tells container, position and task; all are different, as ``~`` is not in a task's words."""
+    task = _GAP.sub("-", str(row["language_instruction"] or "").lower())[:LONGEST_TASK].strip("-")
+    return component(raw(str(row[CONTAINER])), f"~{row[POSITION]}{'-' * bool(task)}{task}")

@@ -1,0 +1,179 @@
+"""Conditions on rows of the table of episodes, such as ``not success and task ~ 'drawer'``.
+
+The grammar is that of Python's expressions, of which only columns, constants, comparisons, ``in``, ``and``, ``or`` and
+``not`` are allowed, plus SQL's spellings ``=``, ``<>``, ``null``, and ``~`` (contains, in any case). As in SQL, a
+comparison with an unknown value is unknown, and unknown rows are not selected. Nothing is executed. The time for a row
+is proportional to the lengths of the condition and of the row's texts. Any thread.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+from glassfs.content.join import COLUMNS, TEXT, TEXTS
+from glassfs.errors import GlassfsError
+
+LONGEST = 4096
+"""Characters of a condition."""
+DEEPEST = 50
+"""Conditions inside each other."""
+ALIASES = {"task": "language_instruction"}
+BOOL, NUMBER, UNKNOWN = "true or false", "a number", "null"
+_NAMES = {TEXT: "text", TEXTS: "a list"}
+_DTYPES = {"|b1": BOOL, TEXT: TEXT, TEXTS: TEXTS}
+# A text, or what Python spells differently. ``@`` binds as tightly as ``~`` shall.
+_SPELLED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[<>=!]=|<>|=|~|\w+""", re.DOTALL)
+_PYTHON = {"<>": "!=", "=": "==", "~": "@", "null": "None", "true": "True", "false": "False"} | {
+    word: word for word in ("and", "or", "not", "in", "is")
+}
+_EQUALITIES: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq, ast.Is: operator.eq, ast.NotEq: operator.ne, ast.IsNot: operator.ne,
+}
+_ORDERINGS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+}
+_CONSTANTS = {bool: BOOL, int: NUMBER, float: NUMBER, str: TEXT, type(None): UNKNOWN}
+
+Row = Mapping[str, Any]
+
+
+class WrongCondition(GlassfsError, ValueError):
+    """A condition that has no meaning."""
+
+
+class _Value(NamedTuple):
+    """A column, a constant or a condition: its type, and a function that returns it for a row, None if unknown."""
+
+    type: str
+    of: Callable[[Row], Any]
+
+
+def condition(text: str) -> Callable[[Row], bool]:
+    """Return a function that says whether a row, by names of columns, satisfies a condition. Raises WrongCondition."""
+    if len(text) > LONGEST:
+        raise WrongCondition(f"is longer than {LONGEST:,} characters")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about unknown escapes in texts
+            tree = ast.parse(_SPELLED.sub(_as_python, text).strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise WrongCondition("is no condition such as: not success and task ~ 'drawer'") from None
+    found = _condition(tree.body, DEEPEST)
+    return lambda row: found(row) is True
+
+
+def _as_python(found: re.Match[str]) -> str:
+    return _PYTHON.get(found[0].lower(), found[0])
+
+
+def _condition(node: ast.expr, depth: int) -> Callable[[Row], Any]:
+    value = _value(node, depth)
+    if value.type != BOOL:
+        raise WrongCondition(f"has {ast.unparse(node)!r} where a condition is needed, such as: success, or fps > 10")
+    return value.of
+
+
+def _value(node: ast.expr, depth: int) -> _Value:
+    if not depth:
+        raise WrongCondition(f"has more than {DEEPEST} conditions inside each other")
+    match node:
+        case ast.Name(name):
+            return _column(name)
+        case ast.Constant(value) if type(value) in _CONSTANTS:
+            return _Value(_CONSTANTS[type(value)], lambda row: value)
+        case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as number)):
+            return _Value(NUMBER, lambda row: -number)
+        case ast.UnaryOp(ast.Not(), inner):
+            return _Value(BOOL, _not(_condition(inner, depth - 1)))
+        case ast.BoolOp(connective, inner):
+            return _Value(BOOL, _joined([_condition(one, depth - 1) for one in inner], isinstance(connective, ast.Or)))
+        case ast.BinOp(left, ast.MatMult(), right):
+            return _Value(BOOL, _contains(_value(left, depth - 1), _value(right, depth - 1)))
+        case ast.Compare(left, signs, rights):
+            pairs = zip([left, *rights], signs, rights, strict=False)
+            return _Value(BOOL, _joined([_compared(*pair, depth - 1) for pair in pairs], False))
+    raise WrongCondition(f"may not contain {ast.unparse(node)!r}")
+
+
+def _column(typed: str) -> _Value:
+    name = ALIASES.get(typed, typed)
+    if name not in COLUMNS:
+        known = [*COLUMNS, *ALIASES]
+        close = get_close_matches(typed, known, 1)
+        hint = f"did you mean {close[0]}?" if close else f"the columns are {', '.join(known)}"
+        raise WrongCondition(f"names an unknown column, {typed}; {hint}")
+    return _Value(_DTYPES.get(COLUMNS[name], NUMBER), operator.itemgetter(name))
+
+
+def _compared(left: ast.expr, sign: ast.cmpop, right: ast.expr, depth: int) -> Callable[[Row], Any]:
+    one = _value(left, depth)
+    if isinstance(sign, (ast.In, ast.NotIn)):
+        several = right.elts if isinstance(right, (ast.Tuple, ast.List)) else [right]
+        found = _joined([_equal_or_in(one, _value(each, depth)) for each in several], True)
+        return found if isinstance(sign, ast.In) else _not(found)
+    other = _value(right, depth)
+    compare = _EQUALITIES.get(type(sign)) or _ORDERINGS[type(sign)]
+    if other.type == UNKNOWN and type(sign) in _EQUALITIES:  # also spelled ``is null``
+        return lambda row: compare(one.of(row), None)
+    _demand_alike(one, other)
+    if type(sign) in _ORDERINGS and one.type not in (NUMBER, TEXT):
+        raise WrongCondition(f"orders {one.type}, which has no order")
+    return _known(one, other, compare)
+
+
+def _equal_or_in(one: _Value, other: _Value) -> Callable[[Row], Any]:
+    if (one.type, other.type) == (TEXT, TEXTS):
+        return _known(one, other, lambda text, texts: text in texts)
+    _demand_alike(one, other)
+    return _known(one, other, operator.eq)
+
+
+def _contains(whole: _Value, part: _Value) -> Callable[[Row], Any]:
+    if whole.type not in (TEXT, TEXTS) or part.type != TEXT:
+        raise WrongCondition("compares with ~ what is not text")
+
+    def contains(whole: str | list[str], part: str) -> bool:
+        part = part.casefold()
+        return any(part in text.casefold() for text in ([whole] if isinstance(whole, str) else whole))
+
+    return _known(whole, part, contains)
+
+
+def _demand_alike(one: _Value, other: _Value) -> None:
+    if one.type != other.type:
+        raise WrongCondition(f"compares {_NAMES.get(one.type, one.type)} with {_NAMES.get(other.type, other.type)}")
+
+
+def _known(one: _Value, other: _Value, compare: Callable[[Any, Any], bool]) -> Callable[[Row], Any]:
+    """Return a comparison that is unknown if one of the values is."""
+
+    def answer(row: Row) -> Any:
+        left, right = one.of(row), other.of(row)
+        return None if left is None or right is None else compare(left, right)
+
+    return answer
+
+
+def _joined(conditions: Sequence[Callable[[Row], Any]], decisive: bool) -> Callable[[Row], Any]:
+    """Return ``or`` if True is ``decisive``, else ``and``: one such answer decides, else an unknown one does."""
+
+    def answer(row: Row) -> Any:
+        found: Any = not decisive
+        for one in conditions:
+            each = one(row)
+            if each is decisive:
+                return decisive
+            found = None if each is None else found
+        return found
+
+    return answer
+
+
+def _not(inner: Callable[[Row], Any]) -> Callable[[Row], Any]:
+    return lambda row: None if (found := inner(row)) is None else not found

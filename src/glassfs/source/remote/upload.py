@@ -1,0 +1,113 @@
+"""Write objects to buckets of S3, Google Cloud Storage and Azure, through obstore.
+
+An object appears when all its bytes have arrived. One thread; Ctrl-C takes effect between two pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from glassfs.errors import GlassfsError
+from glassfs.source.contract import Path
+from glassfs.source.remote.connection import Connection
+from glassfs.source.remote.objects import ObjectServer
+from glassfs.source.remote.open import bucket_of
+from glassfs.source.remote.server import SECOND
+from glassfs.source.remote.url import Url
+
+SCHEMES = ("s3", "gs", "az")
+MTIME = "mtime"
+"""The metadata with an object's time, in seconds since 1970, as rclone writes and reads it."""
+PART = 8 << 20
+"""Objects up to this size take one request, larger ones are sent in parts of at least this size."""
+MOST_PARTS = 10_000
+"""Limit of parts in one object of S3."""
+AT_ONCE = 4
+"""Parts under way."""
+PART_SECONDS = 300.0
+"""How long one request may take."""
+RETRIES = 8
+
+
+class NotUploaded(GlassfsError):
+    """Why a server cannot be written to."""
+
+
+class Uploaded(NamedTuple):
+    """An object: size in bytes, and nanoseconds since 1970, None if it has no time of its own."""
+
+    size: int
+    mtime_ns: int | None
+
+
+class UploadServer(ObjectServer):
+    """A bucket that is written to. All methods raise NotUploaded."""
+
+    @staticmethod
+    def options(timeout: float) -> dict[str, Any]:
+        found = ObjectServer.options(timeout)
+        found["client_options"] |= {"timeout": timedelta(seconds=max(PART_SECONDS, timeout))}
+        found["retry_config"] = {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=PART_SECONDS)}
+        return found
+
+    def put(self, path: Path, size: int, mtime_ns: int, pieces: Iterable[memoryview]) -> None:
+        """Write an object of ``size`` bytes. What ``pieces`` raises passes through, and no object appears."""
+        seconds, rest = divmod(mtime_ns, SECOND)
+        failed: list[BaseException] = []
+
+        def data() -> Iterable[bytes]:
+            try:
+                for piece in pieces:
+                    yield bytes(piece)  # a copy: it is sent while the next one is made
+            except BaseException as error:
+                failed.append(error)
+                raise
+
+        is_small = size <= PART
+        try:
+            self._library.put(
+                self._opened(), "/".join(path), b"".join(data()) if is_small else data(),
+                attributes={MTIME: f"{seconds}.{rest:09}"}, use_multipart=not is_small,
+                chunk_size=max(PART, -(-size // MOST_PARTS)), max_concurrency=AT_ONCE,
+            )
+        except Exception as error:
+            if failed:
+                raise failed[0] from None
+            raise self._failed(path, error) from None
+
+    def uploaded(self, path: Path) -> Uploaded | None:
+        """Return the facts of an object, None if there is none."""
+        try:
+            found = self._library.get(self._opened(), "/".join(path), options={"head": True})
+            return Uploaded(found.meta["size"], _nanoseconds(found.attributes.get(MTIME, "")))
+        except FileNotFoundError:
+            return None
+        except Exception as error:
+            raise self._failed(path, error) from None
+
+    def has_below(self, path: Path) -> bool:
+        """Return whether there are objects below a path; () is the whole bucket."""
+        try:
+            listed = self._library.list(self._opened(), "/".join(path) or None, chunk_size=1)
+            return next((True for some in listed if some), False)
+        except Exception as error:
+            raise self._failed(path, error) from None
+
+    def _failed(self, path: Path, error: Exception) -> NotUploaded:
+        return NotUploaded(self.secrets.cut(self.failure(path, error)[0].reason), self.shown(path))
+
+
+def opened_bucket(url: Url, connection: Connection) -> UploadServer:
+    """Return the bucket of a URL. Raises Refused and NotAllowed."""
+    return bucket_of(url, connection, UploadServer)
+
+
+def _nanoseconds(text: str) -> int | None:
+    seconds, _, rest = text.partition(".")
+    if not (seconds.isascii() and seconds.removeprefix("-").isdigit() and len(seconds) < 20):
+        return None
+    if rest and not (rest.isascii() and rest.isdigit()):
+        return None
+    return int(seconds) * SECOND + int(rest[:9].ljust(9, "0"))
