@@ -7,6 +7,7 @@ threads is returned to the system when there was no work for a while. Without gl
 from __future__ import annotations
 
 import ctypes
+import mmap
 import time
 from typing import Any
 
@@ -18,6 +19,8 @@ QUIET_SECONDS = 1.5
 """Time without work after which memory is returned."""
 BUSY_SECONDS = 5.0
 """Time of work after which it is returned all the same."""
+MUCH, MUCH_SECONDS = 64 << 20, 0.3
+"""Bytes that the process has beside the cache at which memory is returned at once, and the time between two returns."""
 
 
 def _libc() -> Any:
@@ -46,9 +49,9 @@ class Memory:
         self._last_change = self._last_trim = time.monotonic()
         self._is_clean = True
 
-    def tick(self, work: int) -> None:
+    def tick(self, work: int, cached: int) -> None:
         """Return memory if it is time. ``work`` changes when blocks are decoded or dropped, or the kernel learns of
-        directories.
+        directories. The cache has ``cached`` bytes.
         """
         now = time.monotonic()
         if work != self._work:
@@ -56,6 +59,16 @@ class Memory:
         if self._is_clean or self._libc is None:
             return
         is_quiet = now - self._last_change > QUIET_SECONDS
-        if is_quiet or now - self._last_trim > BUSY_SECONDS:
+        waited = now - self._last_trim
+        if is_quiet or waited > BUSY_SECONDS or (waited > MUCH_SECONDS and _resident() - cached > MUCH):
             self._libc.malloc_trim(0)
             self._last_trim, self._is_clean = now, is_quiet
+
+
+def _resident() -> int:
+    """Return the bytes of this process in memory, 0 if that is not known."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * mmap.PAGESIZE
+    except OSError:
+        return 0

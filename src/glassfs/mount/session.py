@@ -171,7 +171,8 @@ class MountSession:
             [entry for one in stale for entry in one.entries], [node for one in stale for node in one.nodes],
             dict(pair for one in stale for pair in one.versions.items()),
         ))
-        self._memory.tick(self.cache.misses + self.cache.drops + len(self.operations.inodes))
+        work = self.cache.misses + self.cache.drops + len(self.operations.inodes)
+        self._memory.tick(work, self.cache.used)
 
     def _tick(self) -> None:
         """Run the engine's periodic work, on a thread of its own as the watch may wait for the kernel."""

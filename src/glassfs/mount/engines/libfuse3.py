@@ -29,7 +29,7 @@ from typing import Any
 from glassfs.mount.engines import wire
 from glassfs.mount.engines.answers import OPCODES, Answers, Payload
 from glassfs.mount.engines.contract import LONGEST_READ, SIGNALS, Engine, MountPoint
-from glassfs.mount.engines.crew import Crew, Task, Worker
+from glassfs.mount.engines.crew import IDLE_THREADS, LONG_READ_BYTES, Crew, Task, Worker
 from glassfs.mount.engines.notices import Notices
 from glassfs.mount.engines.wire import INIT, INTERRUPT, IOCTL, LOOKUP, READ, Feature, Offer, Opcode
 from glassfs.mount.errors import Failures, MountError
@@ -300,6 +300,8 @@ class Libfuse3(Engine):
             self._initialize(task)
         else:
             self._answers.answer(task.opcode, task.unique, task.ident, task.message, worker.state.payload)
+            if task.size >= LONG_READ_BYTES and self._crew.size > IDLE_THREADS:
+                worker.state.payload.free()  # many threads wait for decoders, each with a mebibyte that it used before
 
     def _initialize(self, task: Task) -> None:
         """Agree with the kernel, which sends no other request before."""
