@@ -148,6 +148,19 @@ def test_lookup_asks_for_no_other_object(site: Site) -> None:
         assert len(server.requests) == 3
 
 
+def test_server_that_fails_while_it_is_asked_is_reported(site: Site) -> None:
+    def faults(request: Request) -> Status | None:
+        return Status(503) if request.method != "PROPFIND" and request.path == "/data/run.kdb" else None
+
+    with HttpServer(site, faults=faults) as server:
+        store = store_of(f"{server.url}/data/")
+        with pytest.raises(DeviceFailed, match=r"answers 503.* \(2 of the 3 files on its page are described in time\)"):
+            names_in(store)
+        server.faults = ()
+        assert names_in(store)["run.kdb"] == SIZE
+        assert server.count("HEAD", lambda request: request.path.endswith("long-name-.kdb")) == 2
+
+
 def test_unchanged_rows_are_not_asked_again(site: Site) -> None:
     with HttpServer(site) as server:
         store = store_of(f"{server.url}/data/", poll=0.001)
