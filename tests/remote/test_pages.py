@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -192,6 +192,16 @@ def test_object_that_is_not_as_its_page_tells_is_asked(site: Site) -> None:
             store.open((ODD,)).read(0, 3)
         assert store.open((ODD,)).read(0, 3) == b"odd"
         assert names_in(store)[ODD] == 3
+
+
+def test_rows_that_describe_links_are_not_believed(site: Site) -> None:
+    def layout(path: str, names: Mapping[str, tuple[int, float]]) -> str:
+        wrong = pages.caddy(path, {name: (size, 1.0) for name, (size, _) in names.items()})
+        return wrong.replace('"#file"', '"#file-shortcut"')
+
+    site.layout = layout
+    with HttpServer(site) as server:
+        assert store_of(f"{server.url}/data/").open((ODD,)).read(0, 3) == b"odd"
 
 
 def test_replaced_object_is_noticed(site: Site) -> None:
