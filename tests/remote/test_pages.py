@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -148,6 +148,19 @@ def test_lookup_asks_for_no_other_object(site: Site) -> None:
         assert len(server.requests) == 3
 
 
+def test_server_that_fails_while_it_is_asked_is_reported(site: Site) -> None:
+    def faults(request: Request) -> Status | None:
+        return Status(503) if request.method != "PROPFIND" and request.path == "/data/run.kdb" else None
+
+    with HttpServer(site, faults=faults) as server:
+        store = store_of(f"{server.url}/data/")
+        with pytest.raises(DeviceFailed, match=r"answers 503.* \(2 of the 3 files on its page are described in time\)"):
+            names_in(store)
+        server.faults = ()
+        assert names_in(store)["run.kdb"] == SIZE
+        assert server.count("HEAD", lambda request: request.path.endswith("long-name-.kdb")) == 2
+
+
 def test_unchanged_rows_are_not_asked_again(site: Site) -> None:
     with HttpServer(site) as server:
         store = store_of(f"{server.url}/data/", poll=0.001)
@@ -179,6 +192,16 @@ def test_object_that_is_not_as_its_page_tells_is_asked(site: Site) -> None:
             store.open((ODD,)).read(0, 3)
         assert store.open((ODD,)).read(0, 3) == b"odd"
         assert names_in(store)[ODD] == 3
+
+
+def test_rows_that_describe_links_are_not_believed(site: Site) -> None:
+    def layout(path: str, names: Mapping[str, tuple[int, float]]) -> str:
+        wrong = pages.caddy(path, {name: (size, 1.0) for name, (size, _) in names.items()})
+        return wrong.replace('"#file"', '"#file-shortcut"')
+
+    site.layout = layout
+    with HttpServer(site) as server:
+        assert store_of(f"{server.url}/data/").open((ODD,)).read(0, 3) == b"odd"
 
 
 def test_replaced_object_is_noticed(site: Site) -> None:

@@ -72,7 +72,13 @@ class WebServer(ObjectServer):
         return explained(self._url, error)
 
     def describe(self, path: Path, names: Sequence[str]) -> Mapping[str, Facts]:
-        return result_of(lambda: self._without_secrets(self._describe(path, names)), self.timeout, self.shown(path))
+        found: dict[str, Facts] = {}
+        try:
+            result_of(lambda: self._without_secrets(self._describe(path, names, found)), self.timeout, self.shown(path))
+        except DeviceFailed as error:
+            asked = f"{len(found)} of the {len(names)} files on its page are described in time"
+            raise DeviceFailed(f"{error.reason} ({asked})", error.source) from None
+        return found
 
     async def _list(self, path: Path) -> Sequence[Listed]:
         by_webdav: Sequence[Listed] | None = None
@@ -110,9 +116,9 @@ class WebServer(ObjectServer):
             self._is_told_wrong.put(path, True)
             raise
 
-    async def _describe(self, path: Path, names: Sequence[str]) -> Mapping[str, Facts]:
-        found: dict[str, Facts] = {}
-        rest = iter(names)
+    async def _describe(self, path: Path, names: Sequence[str], found: dict[str, Facts]) -> None:
+        """Add the facts of those objects that are not yet among the ``found`` ones."""
+        rest = iter([name for name in names if name not in found])
 
         async def work() -> None:
             for name in rest:
@@ -126,7 +132,6 @@ class WebServer(ObjectServer):
         finally:
             for task in tasks:
                 task.cancel()
-        return found
 
     async def _description(self, path: Path) -> Facts | None:
         """Return an object's facts; None if it is missing or cannot be read. Raises Retryable."""
