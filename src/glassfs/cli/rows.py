@@ -28,8 +28,8 @@ from glassfs.content.join import (
     ContainerPiece,
     Joined,
     JoinedRows,
-    Piece,
     joined_block,
+    piece_of,
     sizes_of,
     values_of,
 )
@@ -52,12 +52,12 @@ def chosen(placed: Iterable[ContainerPiece], is_chosen: Callable[[dict[str, Any]
     """Yield the rows that are chosen, consecutive ones in a piece."""
     for one in placed:
         numbers = [at for at, record in enumerate(records(one)) if is_chosen(record)]
-        columns = standard_json.loads(one.piece.data) if numbers else []
+        columns = values_of(one.piece, is_decoded=False) if numbers else []
         for _, group in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
             run = [number for _, number in group]
             start, rows = run[0], len(run)
-            kept = standard_json.dumps([column[start : start + rows] for column in columns]).encode()
-            yield ContainerPiece(one.path, one.first + start, Piece(rows, kept))
+            kept = piece_of([column[start : start + rows] for column in columns])
+            yield ContainerPiece(one.path, one.first + start, kept)
 
 
 def records(placed: ContainerPiece) -> Iterator[dict[str, Any]]:
