@@ -14,6 +14,8 @@ from writers.idv import IdvWriter
 
 WINDOW = 27  # 128 MiB
 PIECE = 1 << 20
+EPISODES, FRAMES = 200, 4_000_000_000
+HEADER, ENTRY = struct.Struct("<4sHHQQQQQ16s"), struct.Struct("<QIHHQQQQQQ")
 
 
 class Bombs(wshard.WShardWriter):
@@ -94,3 +96,22 @@ def write_episodes(path: Path, count: int, step: int = 0, text: bytes = b"\x01")
             sections = start, 13, start, 2, start + offset, length
             file.write(struct.pack("<QIHHQQQQQQ", number, 1, 1, 1, *sections))
     return path
+
+
+def write_holes(path: Path) -> None:
+    """Write episodes that share one image section (docs/formats/kinodb.md §6): a picture, then a hole.
+
+    Listing the images of one goes through billions of frames, which takes minutes.
+    """
+    index = ENTRY.size * EPISODES
+    metadata, pictures = HEADER.size + index, HEADER.size + index + 16
+    picture = struct.pack("<HH3sIIBBI", 1, 3, b"cam", 1, 1, 3, 0, 3) + bytes(3)
+    section = len(picture) + 2 * (FRAMES - 1)
+    with path.open("wb") as file:
+        file.write(HEADER.pack(b"KINO", 0, 1, EPISODES, 0, HEADER.size, index, 0, b""))
+        for number in range(EPISODES):
+            file.write(ENTRY.pack(number, FRAMES, 0, 0, pictures, 0, pictures, section, metadata, 16))
+        file.write(struct.pack("<HHfBB", 0, 0, 1.0, 2, 0))
+        file.seek(pictures)
+        file.write(picture)
+        file.truncate(pictures + section)

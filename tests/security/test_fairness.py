@@ -7,13 +7,13 @@ first has a picture, and would take minutes.
 from __future__ import annotations
 
 import os
-import struct
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Scale
+from tests.security.bombs import EPISODES, write_holes
 from tests.security.conftest import Shared
 from tests.security.daemons import Daemon
 from tests.security.users import STRANGER, Child, User
@@ -21,29 +21,9 @@ from tests.waiting import wait_until
 
 VICTIM = User(54322, 54322)
 ATTACKERS = STRANGER, User(100_001, 100_001), User(100_002, 100_002)
-EPISODES = 200
-FRAMES = 4_000_000_000
-HEADER = struct.Struct("<4sHHQQQQQ16s")
-ENTRY = struct.Struct("<QIHHQQQQQQ")
 AT_MOST_SECONDS = 0.5
 """How long the 99th percentile of another user's requests may take."""
 ATTEMPTS = 100
-
-
-def write_holes(path: Path) -> None:
-    """Write episodes that share one image section (docs/formats/kinodb.md §6): a picture, then a hole."""
-    index = ENTRY.size * EPISODES
-    metadata, pictures = HEADER.size + index, HEADER.size + index + 16
-    picture = struct.pack("<HH3sIIBBI", 1, 3, b"cam", 1, 1, 3, 0, 3) + bytes(3)
-    section = len(picture) + 2 * (FRAMES - 1)
-    with path.open("wb") as file:
-        file.write(HEADER.pack(b"KINO", 0, 1, EPISODES, 0, HEADER.size, index, 0, b""))
-        for number in range(EPISODES):
-            file.write(ENTRY.pack(number, FRAMES, 0, 0, pictures, 0, pictures, section, metadata, 16))
-        file.write(struct.pack("<HHfBB", 0, 0, 1.0, 2, 0))
-        file.seek(pictures)
-        file.write(picture)
-        file.truncate(pictures + section)
 
 
 def list_images(at: Path, number: int) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from contextlib import suppress
 from importlib import import_module
 from inspect import cleandoc
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -62,6 +63,14 @@ class _Commands(click.Group):
         if name not in COMMANDS and not name.startswith("-") and not context.resilient_parsing:
             context.fail(f"no such command: '{name}'{_suggestion(arguments)}")
         return super().resolve_command(context, arguments)
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt:  # click would print an empty line
+            from glassfs.cli.stopping import Stopped
+
+            raise Stopped(signal.SIGINT) from None
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

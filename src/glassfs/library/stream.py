@@ -1,14 +1,16 @@
 """File objects for files of a tree, for ``numpy.load``, ``pandas.read_parquet``, Pillow and others.
 
-One thread at a time, as other file objects. A file object holds the lease on its container until it is closed, so that
-a deleted container can be read to its end.
+One thread at a time, as other file objects; any thread may cancel its reads. A file object holds the lease on its
+container until it is closed, so that a deleted container can be read to its end.
 """
 
 from __future__ import annotations
 
 import io
+from functools import partial
 from typing import TYPE_CHECKING
 
+from glassfs import work
 from glassfs.library.documents import bytes_of
 from glassfs.tree import File
 
@@ -33,6 +35,7 @@ class Raw(io.RawIOBase):
         self.name = name
         self._file = file
         self._position = 0
+        self._work = work.Work()
         self._lease = file.origin.lease
         self._lease.acquire()
         self._is_held = True
@@ -51,13 +54,14 @@ class Raw(io.RawIOBase):
 
     def readinto(self, buffer: WriteableBuffer) -> int:
         self._demand_open()
-        given = self._file.read_into(memoryview(buffer).cast("B"), self._position)
+        read = partial(self._file.read_into, memoryview(buffer).cast("B"), self._position)
+        given = work.done_for(self._work, read)
         self._position += given
         return given
 
     def readall(self) -> bytes:
         self._demand_open()
-        rest = bytes_of(self._file, self._position)
+        rest = work.done_for(self._work, partial(bytes_of, self._file, self._position))
         self._position += len(rest)
         return rest
 
@@ -80,6 +84,10 @@ class Raw(io.RawIOBase):
             self._is_held = False
             self._lease.release()
         super().close()
+
+    def cancel(self) -> None:
+        """Have the present read and all later ones raise Canceled."""
+        self._work.cancel()
 
     def _demand_open(self) -> None:
         if self.closed:

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice, pairwise
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from glassfs import content as contents
 from glassfs import installing
 from glassfs.content.table import Column
 from glassfs.errors import Damaged, GlassfsError, NoSuchEntry, TooLarge
 from glassfs.library.shown import cell
+from glassfs.library.stream import Raw
 from glassfs.names import text
 from glassfs.terminal import printable
+from glassfs.threads import DaemonPool
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SHOWN_ROWS = 10
+Frame = TypeVar("Frame")
+
 SHOWN_COLUMNS = 50
 SHOWN_CHARACTERS = 80
 ROWS_AT_ONCE = 4096
@@ -39,6 +44,7 @@ SHOWN_VALUES = 4 * SHOWN_CHARACTERS + 4
 """Values, or bytes of a text, that exceed any cell: a character may take four bytes."""
 OFFSET_COST = 64
 """Bytes of an offset as a Python integer, with its reference."""
+_readers = DaemonPool("tables")
 
 
 class Table:
@@ -89,8 +95,7 @@ class Table:
             import pyarrow as pa  # noqa: F401
         except ImportError as error:
             raise _missing("to_pandas", "pandas and pyarrow", "pandas") from error
-        with self._parquet() as file:
-            return pd.read_parquet(file, engine="pyarrow")
+        return self._read_by(partial(pd.read_parquet, engine="pyarrow"))
 
     def to_arrow(self) -> pa.Table:
         """Return an Arrow table. Raises ImportError if pyarrow is not installed."""
@@ -98,8 +103,7 @@ class Table:
             from pyarrow import parquet
         except ImportError as error:
             raise _missing("to_arrow", "pyarrow", "arrow") from error
-        with self._parquet() as file:
-            return parquet.read_table(file)
+        return self._read_by(parquet.read_table)
 
     def to_polars(self) -> pl.DataFrame:
         """Return a polars data frame. Raises ImportError if polars is not installed."""
@@ -108,7 +112,22 @@ class Table:
         except ImportError as error:
             raise _missing("to_polars", "polars", "polars") from error
         with self._parquet() as file:
-            return pl.read_parquet(file)
+            return pl.read_parquet(file.read())  # as polars would, but with a KeyboardInterrupt after Ctrl-C
+
+    def _read_by(self, library: Callable[[io.BufferedReader], Frame]) -> Frame:
+        """Return what a library makes of the Parquet file.
+
+        It is called on another thread, as pyarrow does not react to Ctrl-C before it has read the file. On Ctrl-C the
+        reads are canceled.
+        """
+        with self._parquet() as file:
+            reading = _readers.submit(partial(library, file))
+            try:
+                return reading.result()
+            finally:
+                raw = file.raw
+                if not reading.done() and isinstance(raw, Raw):
+                    raw.cancel()
 
     def __repr__(self) -> str:
         try:
