@@ -39,11 +39,12 @@ COLUMNS = {
     "state_dim": "<i8",
     "action_dim": "<i8",
     "channels": TEXTS,
+    "cameras": TEXTS,
 }
 """The dtypes of the columns; columns of text have none."""
 RECORD_COLUMNS = tuple(name for name in COLUMNS if name not in (CONTAINER, POSITION))
 """The columns that come from the records of a container."""
-LAYOUT = 3
+LAYOUT = 4
 """Raise this when the same containers give other pieces than before."""
 PIECE_ROWS = 1024
 PIECE_BYTES = 256 << 10

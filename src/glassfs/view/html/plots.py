@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Blocked, Content, Counted, Data, Rendered, Table
+from glassfs.content.video import video_of
 from glassfs.errors import Damaged, TooLarge
 from glassfs.view.contract import Key
 from glassfs.view.html import escape
-from glassfs.view.video import video_of
 
 if TYPE_CHECKING:
     import numpy as np
