@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
+import argparse
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,7 +23,9 @@ HEIGHT, WIDTH = 96, 128
 
 
 def main() -> None:
-    folder = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description="Write a container of each format into a folder.")
+    parser.add_argument("folder", metavar="FOLDER", type=Path, help="The folder, which is made if it does not exist.")
+    folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     write_all(folder)
 

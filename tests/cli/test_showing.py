@@ -52,7 +52,10 @@ def test_ls_shows_attributes_and_shapes(store: Path) -> None:
 
 
 def test_tree_shows_sizes_and_shapes(robot: Path) -> None:
-    done = glassfs("tree", robot, "episodes/0/images")
+    assert glassfs("tree", robot, "episodes/0/images").lines == ["episodes/0/images", "└── cam/  3 frames"]
+    assert "├── images/" in glassfs("tree", robot, "episodes/0").lines
+    assert len(glassfs("tree", robot, "episodes/0/images/cam").lines) == 4
+    done = glassfs("tree", "--all", robot, "episodes/0/images")
     # PNG signature, header and end; the chunks of the stream's head, of the rows, and of its end.
     facts = f"{45 + (12 + 2) + (12 + 5 + 4 * 16) + (12 + 5 + 4)}  uint8 [4, 5, 3]"
     assert done.lines == [

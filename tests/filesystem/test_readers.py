@@ -103,7 +103,7 @@ def test_zarr_and_xarray(place: Path, robot: GlassfsFileSystem, state: np.ndarra
     store = FsspecStore(AsyncFileSystemWrapper(robot, asynchronous=True), read_only=True, path="episodes/0/arrays.zarr")
     group = zarr.open_group(store, mode="r")
     assert (group["state"][:] == state).all() and (group["action"].shape, group["reward"].shape) == ((24, 7), (24,))
-    with xarray.open_zarr(f"glassfs://episodes/0/arrays.zarr{url}", consolidated=False) as found:
+    with xarray.open_zarr(f"glassfs://episodes/0/arrays.zarr{url}") as found:
         assert (found["state"].values == state).all() and set(found) >= {"action", "reward", "is_terminal"}
     video = zarr.open_array(f"glassfs://signal/rgb.zarr::{place}/episode.wshard", mode="r")
     with glassfs.open(place / "episode.wshard") as data:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from writers.idv import Codec, IdvWriter, Sparse, key, vector
 
+import glassfs
 from glassfs.content import Array, Container, Records, Table
 from glassfs.content.table import Ragged
 from glassfs.formats.registry import open_container
@@ -121,3 +122,60 @@ def test_a_table_reads_nothing_before_its_columns_are_asked_for(make: Callable[.
 def test_without_columns_there_is_no_table(make: Callable[..., Path]) -> None:
     assert tables_of(open_path(make(lambda view: None, rows=3))) == {}
     assert list(tables_of(open_path(make(every_type)))) == [b"columns"]
+
+
+def names_of(path: Path) -> list[str]:
+    found = table_file(path, "columns.parquet").column_names
+    assert isinstance(found, list)
+    return found
+
+
+def test_elements_of_vectors_are_called_by_their_slot_names(make: Callable[..., Path]) -> None:
+    values = np.arange(12, dtype="f4").reshape(3, 4)
+    names = ["sepal length", "sepal width", "petal/length", "petal width"]
+    path = make(lambda view: view.add("Features", values, metadata={"SlotNames": names}))
+    assert names_of(path) == [f"Features.{name}" for name in names]
+    with glassfs.open(path) as data:
+        frame = data["columns"].table().to_pandas()
+        assert frame["Features.petal/length"].tolist() == values[:, 2].tolist()
+        assert data["columns"].table().columns == ["Features"]
+
+
+@pytest.mark.parametrize(("slots", "shown"), [
+    (["a", "", "a", "b"], ["0", "1", "2", "b"]),
+    (["1", "x", "2019", "2020"], ["0", "x", "2019", "2020"]),
+    (["0", "1", "2", "3"], ["0", "1", "2", "3"]),
+    (["x" * 201, "x" * 200, "\0", "c.d"], ["0", "x" * 200, "\\x00", "c.d"]),
+    (["a", "b", "c"], ["0", "1", "2", "3"]),
+    ([str(number) for number in range(100)], ["0", "1", "2", "3"]),
+    (["x" * 50_000] * 4, ["0", "1", "2", "3"]),
+    ([1.0, 2.0, 3.0, 4.0], ["0", "1", "2", "3"]),
+])
+def test_slots_without_a_unique_name_have_their_number(
+    make: Callable[..., Path], slots: list[str], shown: list[str],
+) -> None:
+    values = np.arange(12, dtype="f4").reshape(3, 4)
+    path = make(lambda view: view.add("F", values, metadata={"IsNormalized": True, "SlotNames": slots}))
+    assert names_of(path) == [f"F.{name}" for name in shown]
+
+
+def test_names_that_meet_are_numbered_and_damaged_ones_not_used(make: Callable[..., Path]) -> None:
+    values = np.arange(6, dtype="f4").reshape(3, 2)
+
+    def fill(view: IdvWriter) -> None:
+        view.add("F.a", np.zeros(3))
+        view.add("F", values, metadata={"SlotNames": ["a", "b"]})
+
+    path = make(fill, compression="none")
+    assert names_of(path) == ["F.a", "F.a~2", "F.b"]
+    raw = path.read_bytes()
+    place = raw.index(b"\x02ab")
+    path.write_bytes(raw[: place - 4] + b"\xff\xff\xff\x7f" + raw[place:])
+    assert names_of(path) == ["F.a", "F.0", "F.1"]
+
+
+def test_very_many_slots_are_a_list_whatever_their_names(make: Callable[..., Path]) -> None:
+    names = [f"word {number}" for number in range(5000)]
+    values = np.zeros((2, 5000), "f4")
+    path = make(lambda view: view.add("F", values, metadata={"SlotNames": names}))
+    assert names_of(path) == ["F"]

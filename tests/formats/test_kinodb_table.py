@@ -6,13 +6,27 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from glassfs.content import Records, Table
 from glassfs.formats.kinodb import table as kinodb_table
 from glassfs.formats.kinodb.episode import Episode, metadata_cost
+from glassfs.formats.kinodb.scan import CAMERA_BYTES, MOST_CAMERAS
 from glassfs.formats.kinodb.table import AT_ONCE, MOST_MEMORY, MOST_TEXT
-from tests.formats.kinodb_files import document, floats, written
+from glassfs.source import Reader
+from tests.formats.kinodb_files import (
+    FRONT,
+    WRIST,
+    document,
+    floats,
+    frames,
+    index_entry,
+    patched,
+    three_episodes,
+    with_images,
+    written,
+)
 from tests.helpers import open_bytes
 from tests.security.bombs import write_episodes
 
@@ -43,7 +57,7 @@ def test_blocks_are_bounded_by_what_their_rows_hold(tmp_path: Path, step: int) -
     for block in range(records.blocks):
         texts = [len(row["embodiment"]) + len(row["language_instruction"]) for row in records.block(block)]
         assert sum(texts) <= MOST_TEXT and records.cost(block) <= MOST_MEMORY + metadata_cost(1 << 17)
-    assert rows[17] == document(data, "episodes/17/meta/episode")
+    assert rows[17] == document(data, "episodes/17/meta/episode") | {"cameras": []}
     check_columns(table, rows)
 
 
@@ -73,7 +87,7 @@ def test_small_sections_are_read_together(tmp_path: Path) -> None:
         "task 4", "task 0", None, "task 7",
     ]
     assert [row["success"] for row in rows[4:8]] == [True, True, None, False]
-    assert rows[AT_ONCE + 1] == document(data, f"episodes/{AT_ONCE + 1}/meta/episode")
+    assert rows[AT_ONCE + 1] == document(data, f"episodes/{AT_ONCE + 1}/meta/episode") | {"cameras": []}
     check_columns(table, rows)
 
 
@@ -81,6 +95,47 @@ def test_the_index_is_scanned_when_rows_are_needed(tmp_path: Path, monkeypatch: 
     data = write_episodes(tmp_path / "a.kdb", 10).read_bytes()
     monkeypatch.setattr(kinodb_table, "_SECTION", None)
     table, records = table_of(data)
-    assert len(table.columns()) == 10
+    assert len(table.columns()) == 11
     with pytest.raises(AttributeError):
         _ = records.blocks
+
+
+def cameras_of(data: bytes | bytearray) -> list[list[str] | None]:
+    table, records = table_of(data)
+    rows = rows_of(records)
+    check_columns(table, rows)
+    return [row["cameras"] for row in rows]
+
+
+def test_cameras_are_those_of_the_first_frame_with_images(tmp_path: Path) -> None:
+    assert cameras_of(three_episodes(tmp_path)) == [["front", "wrist"], ["front"], []]
+    assert cameras_of(with_images(tmp_path, [{}, {}, {"top/left": FRONT}, *frames(2)])) == [["top/left"]]
+    assert cameras_of(with_images(tmp_path, frames(2), is_legacy=True)) == [["front", "wrist"]]
+    assert cameras_of(with_images(tmp_path, [{}, {}])) == [[]]
+
+
+def test_cameras_of_a_damaged_section_are_unknown(tmp_path: Path) -> None:
+    data = three_episodes(tmp_path)
+    assert cameras_of(patched(data, 1, images_offset=len(data) - 3)) == [["front", "wrist"], None, []]
+    assert cameras_of(patched(data, 0, images_length=9)) == [None, ["front"], []]
+
+
+def test_names_of_cameras_are_bounded(tmp_path: Path) -> None:
+    many = {f"{number:03d}": WRIST for number in range(MOST_CAMERAS + 9)}
+    assert cameras_of(with_images(tmp_path, [many])) == [list(many)[:MOST_CAMERAS]]
+    assert cameras_of(with_images(tmp_path, [{"a": WRIST, "x" * CAMERA_BYTES: WRIST}])) == [["a"]]
+    data = with_images(tmp_path, [{"caf": WRIST}])
+    place = index_entry(data, 0).images_offset + 4
+    data[place : place + 3] = b"a\xff\0"
+    assert cameras_of(data) == [["a\ufffd\0"]]
+
+
+def test_cameras_cost_the_headers_of_one_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    large = {"front": np.zeros((200, 200, 3), np.uint8), "wrist": np.zeros((200, 200, 3), np.uint8)}
+    data = bytes(with_images(tmp_path, [large] * 4))
+    _, records = table_of(data)
+    sizes: list[int] = []
+    read = Reader.take
+    monkeypatch.setattr(Reader, "take", lambda self, size: sizes.append(size) or read(self, size))
+    assert records.block(0)[0]["cameras"] == ["front", "wrist"]
+    assert sum(sizes) < 4096

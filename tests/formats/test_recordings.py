@@ -26,7 +26,7 @@ EPISODE = {
 NOTHING_KNOWN = dict.fromkeys((
     "position", "episode_name", "embodiment", "env_id", "language_instruction", "fps", "success", "total_reward",
     "num_frames", "state_dim", "action_dim",
-)) | {"channels": []}
+)) | {"channels": [], "cameras": []}
 
 
 def fill(writer: WShardWriter) -> None:
@@ -74,6 +74,7 @@ def test_an_episode_is_a_row_and_a_recording(codec: str) -> None:
         "language_instruction": "pick the red cube", "fps": 20.0, "success": False, "total_reward": 2.0,
         "num_frames": STEPS,
         "channels": ["signal/camera/rgb", "signal/depth", "signal/heat", "signal/state", "action/state"],
+        "cameras": ["signal/camera/rgb", "signal/depth"],
     }
     assert read_by_pyarrow(table_of(container)) == [row]
     recording = recording_of(container)

@@ -158,7 +158,7 @@ def test_what_stands_in_a_file(tmp_path: Path) -> None:
         assert data["area"].json() == 12.5 and data["yes"].json() is True and data["none"].json() is None
         assert data["area"].numpy() == 12.5 and data["area"].shape == ()
         assert data["name"].text() == "north"
-        assert data["name"].bytes() == b"north" and data["name"].size == 5
+        assert data["name"].bytes() == b"north" and data["name"].file_size == 5
         with pytest.raises(Unsuited, match="is not an array"):
             data["name"].numpy()
         with pytest.raises(TypeError):

@@ -22,6 +22,12 @@ def load(path: Path | str, *more: str) -> list[NDArray[Any]]:
         found.append(np.asarray(state))
         picture: Image.Image = state.image()
         shape: tuple[int, ...] = state.shape
+        entry: glassfs.Entry = data["run1.kdb"]
+        part: NDArray[Any] = state[2:9]
+        found += [part, state[...], state[[1, 5]], state[part > 0]]
+        value_at: float = state[3, 1]
+        count: int = state.size + state.nbytes + state.ndim + state.file_size + len(state)
+        rows_of: list[NDArray[Any]] = list(state)
         dtype: np.dtype[Any] = state.dtype
         for episode in data.glob("*/episodes/*"):
             names: list[str] = list(episode)
@@ -37,6 +43,7 @@ def load(path: Path | str, *more: str) -> list[NDArray[Any]]:
         frame = table.to_pandas()
         other: glassfs.Entry | None = data.get("nothing")
         number: glassfs.Entry | int = data.get("nothing", 3)
+        print(entry, value_at, count, rows_of)
         print(picture, shape, dtype, raw, text, value, head, rows, frame, other, number, data.closed)
     return found
 

@@ -159,7 +159,7 @@ def test_xarray_opens_each_directory(container: Path, tmp_path: Path) -> None:
         for number, (place, node) in enumerate(groups.items()):
             if not isinstance(node, Directory) or not written(node, tmp_path / str(number)):
                 continue
-            options = {"consolidated": False, "decode_times": False, "mask_and_scale": False}
+            options = {"decode_times": False, "mask_and_scale": False}
             found = xarray.open_zarr(tmp_path / str(number), **options)
             # A backslash is a slash to Zarr: it finds no array of that name, and says so.
             assert len(found.variables) == sum("\\" not in child.name for child in node.listing()) - 1, place

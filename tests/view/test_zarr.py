@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Beside, Group, Member, Memory, Series, Zeros, members_of
+from glassfs.content import TIME, Array, Beside, Group, Member, Memory, Series, Zeros, members_of
 from glassfs.errors import TooLarge
 from glassfs.tree import Tree
 from glassfs.tree.build import container_root
 from glassfs.tree.nodes import Directory, File
 from glassfs.view import ViewSet
-from glassfs.view.zarr import CHUNK, VIEW
+from glassfs.view.zarr import CHUNK, MOST_CONSOLIDATED, VIEW
 from tests.tree.trees import origin
 
 DTYPES = ("|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16")
@@ -33,8 +35,8 @@ def values(dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     return np.frombuffer(raw, dtype).reshape(shape)
 
 
-def content(name: bytes, array: np.ndarray[Any, Any], dtype: str) -> Member:
-    return Member((name,), Array(name, Memory(array.tobytes()), dtype, array.shape))
+def content(name: bytes, array: np.ndarray[Any, Any], dtype: str, axis: str = "") -> Member:
+    return Member((name,), Array(name, Memory(array.tobytes()), dtype, array.shape, axis=axis))
 
 
 def written(folder: Path, *members: Member) -> Path:
@@ -92,12 +94,60 @@ def test_the_arrays_of_a_directory_are_a_group(tmp_path: Path) -> None:
     arrays = {"state": values("<i4", (30, 7)), "action": values("<i8", (30, 2)), "square": values("<i2", (4, 4))}
     members = [content(name.encode(), array, array.dtype.str) for name, array in arrays.items()]
     place = written(tmp_path, *members, Member((b"odd",), Array(b"odd", Memory(b"abc"), "|S3", (1,)))) / "arrays.zarr"
-    found = xarray.open_zarr(place, consolidated=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = xarray.open_zarr(place)
     assert set(found.data_vars) == set(arrays)
     for name, array in arrays.items():
         assert np.array_equal(found[name].values, array), name
     assert found["state"].dims[0] == found["action"].dims[0]
     assert len(set(found["square"].dims)) == 2
+
+
+def test_steps_are_the_dimension_time(tmp_path: Path) -> None:
+    import xarray
+    import zarr
+
+    arrays = {"state": (33, 33), "reward": (33,), "action": (33, 2)}
+    members = [content(name.encode(), values("<f4", shape), "<f4", TIME) for name, shape in arrays.items()]
+    members += [content(b"bias", values("<f4", (33,)), "<f4"), content(b"late", values("<f4", (34, 2)), "<f4", TIME)]
+    place = written(tmp_path, *members)
+    found = xarray.open_zarr(place / "arrays.zarr")
+    assert found.sizes["time"] == 33 and all(found[name].dims[0] == "time" for name in arrays)
+    assert found["state"].dims == ("time", "n33") and found["bias"].dims == ("n33",)
+    assert found["late"].dims == ("n34", "n2")
+    assert zarr.open_array(place / "late.zarr", mode="r").metadata.dimension_names == ("time", "n2")
+
+
+@pytest.mark.parametrize(("shape", "dimension"), [((5,), "time"), ((5, 2), "n5")])
+def test_an_array_called_time_is_a_coordinate_or_prevents_the_dimension(
+    shape: tuple[int, ...], dimension: str, tmp_path: Path,
+) -> None:
+    import xarray
+
+    members = [content(name, values("<i4", shape), "<i4", TIME) for name in (b"state", b"time")]
+    found = xarray.open_zarr(written(tmp_path, *members) / "arrays.zarr")
+    assert found["state"].dims[0] == dimension and ("time" in found.coords) is (dimension == "time")
+
+
+def test_metadata_are_consolidated_as_zarr_does_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import zarr
+
+    names = (b"a", "\u00e9\u4e16".encode(), b"a/b", b"", b"..", b"x" * 300, b"%", b"c\\d")
+    members = [content(name, values("<i4", (3, number + 1)), "<i4") for number, name in enumerate(names)]
+    place = written(tmp_path, *members) / "arrays.zarr"
+    said = json.loads((place / "zarr.json").read_text())["consolidated_metadata"]["metadata"]
+    assert {name: json.loads((place / name / "zarr.json").read_text()) for name in said} == said
+    assert sorted(said) == sorted(set(os.listdir(place)) - {"zarr.json", "c\\d"})
+    group = zarr.open_consolidated(place, mode="r")
+    assert {name: array.shape for name, array in group.arrays()} == {
+        name: tuple(described["shape"]) for name, described in said.items()
+    }
+    monkeypatch.setattr("glassfs.view.zarr.MOST_CONSOLIDATED", len(names) - 1)
+    (tmp_path / "many").mkdir()
+    place = written(tmp_path / "many", *members) / "arrays.zarr"
+    assert "consolidated_metadata" not in json.loads((place / "zarr.json").read_text())
+    assert MOST_CONSOLIDATED >= 1000 and sorted(zarr.open(place, mode="r").array_keys()) == sorted(said)
 
 
 def test_dtypes_that_zarr_lacks_are_left_out(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import click
 
 from glassfs.cli.common import connection_option, described, located, lookup, opened, report, views_option
 from glassfs.cli.complete import complete_path, complete_source
+from glassfs.content import EncodedImage, Image
 from glassfs.errors import Changed, GlassfsError, NotADirectory
 from glassfs.sizes import human_size
 from glassfs.source.remote.connection import Connection
@@ -17,13 +18,17 @@ from glassfs.tree import Directory, File, Node, Symlink
 from glassfs.tree.tree import normal
 
 MANY = 40
+FEWEST_FRAMES = 2
 
 
 @click.command()
 @click.argument("source", type=click.Path(readable=False), shell_complete=complete_source)
 @click.argument("path", default="/", shell_complete=complete_path)
 @click.option("-L", "--level", type=click.IntRange(1), help="Maximum depth.")
-@click.option("-a", "--all", "show_all", is_flag=True, help=f"Show all entries of a directory, not the first {MANY}.")
+@click.option(
+    "-a", "--all", "show_all", is_flag=True,
+    help=f"Show all entries of a directory, not the first {MANY}, and each frame of a video.",
+)
 @views_option
 @connection_option
 def command(
@@ -75,10 +80,29 @@ def _show(directory: Directory, deepest: int | None, show_all: bool) -> int:
                 report(above.name, error)
                 failures += 1
             continue
-        click.echo(start + (_label(node) if node else ""))
-        if isinstance(node, Directory) and len(levels) != deepest:
+        frames = 0 if node is None or show_all else _frames(node)
+        click.echo(start + (_label(node) if node else "") + (f"  {frames:,} frames" if frames else ""))
+        if isinstance(node, Directory) and not frames and len(levels) != deepest:
             levels.append((node, _entries(node, below, show_all)))
     return failures
+
+
+def _frames(node: Node) -> int:
+    """Return the number of images if a directory is a video: it has nothing but numbered images."""
+    if not isinstance(node, Directory) or node.is_presumed:
+        return 0
+    try:
+        nodes: Sequence[Node] = node.listing()
+    except GlassfsError:
+        return 0  # the caller reports it
+    if len(nodes) < FEWEST_FRAMES or not _is_frame(nodes[0]):
+        return 0
+    return len(nodes) if not isinstance(nodes, (list, tuple)) or all(map(_is_frame, nodes)) else 0
+
+
+def _is_frame(node: Node) -> bool:
+    is_image = isinstance(node, File) and isinstance(node.content, (Image, EncodedImage))
+    return is_image and node.name.partition(".")[0].isdecimal()
 
 
 def _label(node: Node) -> str:

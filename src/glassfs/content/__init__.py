@@ -8,6 +8,7 @@ from glassfs.content.blocks import Decoded, Rendered
 from glassfs.content.container import Container, Fault
 from glassfs.content.data import Data, Extent, Location, Memory, Slice, Unreadable, Zeros
 from glassfs.content.model import (
+    TIME,
     Array,
     Beside,
     Blob,
@@ -52,6 +53,7 @@ Film = Video
 Picture = EncodedImage
 
 __all__ = [
+    "TIME",
     "Array",
     "Beside",
     "Blob",

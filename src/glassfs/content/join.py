@@ -40,6 +40,7 @@ COLUMNS = {
     "state_dim": "<i8",
     "action_dim": "<i8",
     "channels": TEXTS,
+    "cameras": TEXTS,
 }
 """The dtypes of the columns; columns of text have none."""
 RECORD_COLUMNS = tuple(name for name in COLUMNS if name not in (CONTAINER, POSITION))

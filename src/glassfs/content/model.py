@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 from glassfs.content.data import Data
 
 Name = tuple[bytes, ...]
+TIME = "time"
 _HARMLESS = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 
 
@@ -52,7 +53,8 @@ class Array(Stored):
     ``dtype`` is NumPy's descr string (``<f4``, ``|b1``, ``<M8[100ns]``), ``type_name`` the container's name for it.
     ``modality`` is ``rgb`` or ``depth`` if metadata say that it is an image. The shape is a function if finding it
     takes a pass over the data, as ``data.size`` then does. ``label`` distinguishes arrays of one name
-    (``.offset_minutes``, for example). ``fps`` is that of a ``Video``, if rows of the array are frames.
+    (``.offset_minutes``, for example). ``fps`` is that of a ``Video``, if rows of the array are frames. ``axis`` is
+    ``TIME`` if there is a row for each step of a recording, else empty.
     """
 
     dtype: str
@@ -61,6 +63,7 @@ class Array(Stored):
     modality: str | None = None
     label: str = ""
     fps: float | Callable[[], float] = 0.0
+    axis: str = ""
 
     def attributes(self) -> dict[str, str]:
         shape = self.shape if isinstance(self.shape, tuple) else self.shape()

@@ -6,6 +6,7 @@ belongs to row i of the others. Cheap to make; any thread.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -14,6 +15,8 @@ from glassfs.content.data import Data
 from glassfs.content.model import Array, Content, Member, RaggedText, Records
 from glassfs.errors import Damaged, TooLarge
 
+LONGEST_SLOT = 200
+"""Limit of characters in the name of an element of a vector."""
 WIDEST = 10_000
 """Limit of columns in a table: once they are asked for, all are in memory, 1 to 3 KiB each."""
 
@@ -57,12 +60,14 @@ class Column(NamedTuple):
     """A name and the values under it.
 
     An array of n rows gives a value for each row if it has one dimension, else a vector. For records, ``is_list`` says
-    that each row is None or a list of values, rather than None or a value.
+    that each row is None or a list of values, rather than None or a value. ``slots`` returns names of the elements of
+    vectors, any number of any texts, and is called when they are needed.
     """
 
     name: bytes
     content: ColumnContent
     is_list: bool = False
+    slots: Callable[[], Sequence[str]] | None = None
 
 
 @dataclass(slots=True)
@@ -97,6 +102,26 @@ class Recording(Content):
     record: Callable[[], dict[str, Any]]
     steps: Table
     cameras: Callable[[], Sequence[Member]]
+
+
+def slot_names(column: Column, length: int) -> list[str]:
+    """Return a distinct name for each element of a vector: the column's own where it is unique, else its number.
+
+    All are numbers if there are not ``length`` names, or if they are damaged. Empty and very long names are not used,
+    nor one that is the number of another element.
+    """
+    numbers = [str(number) for number in range(length)]
+    try:
+        names = column.slots() if column.slots else ()
+    except (Damaged, TooLarge):
+        names = ()
+    if len(names) != length:
+        return numbers
+    others = Counter([*names, *numbers])
+    return [
+        name if name and len(name) <= LONGEST_SLOT and others[name] == 1 + (name == number) else number
+        for name, number in zip(names, numbers, strict=True)
+    ]
 
 
 def demand_columns(table: Table) -> None:

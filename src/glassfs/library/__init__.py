@@ -1,7 +1,8 @@
 """The Python API: what ``glassfs.open`` returns. Any thread, in forked processes, and unpickled in other processes.
 
 ``entry`` has the public classes, ``session`` the tree behind them in each process, ``finding`` leads from paths to
-nodes; ``arrays``, ``images``, ``documents``, ``stream`` and ``table`` convert files.
+nodes; ``arrays``, ``images``, ``documents``, ``stream`` and ``table`` convert files, ``arraylike`` and ``selecting``
+index arrays.
 """
 
 from glassfs.library.entry import Entry, Library

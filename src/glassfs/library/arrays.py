@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_NOT_AN_ARRAY = (
+NOT_AN_ARRAY = (
     ValueError, EOFError, OverflowError, TypeError, SyntaxError, RecursionError, TokenError,
 )
 """What NumPy raises for files that are not ``.npy``, or whose header NumPy would not write."""
@@ -83,7 +83,7 @@ def loaded(stream: io.BufferedIOBase, is_copy: bool) -> NDArray[Any]:
             return _finished(np.lib.format.read_array(stream, allow_pickle=False), is_copy)
         except MemoryError as error:
             raise Unavailable(f"there is not enough memory for the array: {error}") from error
-        except _NOT_AN_ARRAY as error:
+        except NOT_AN_ARRAY as error:
             raise Damaged(f"is not an array that can be read: {error}") from error
 
 

@@ -11,26 +11,25 @@ import os
 from collections.abc import ItemsView as Items
 from collections.abc import Iterator, KeysView, Mapping, ValuesView
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+from itertools import islice
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, cast, overload
 
 from glassfs import content as contents
 from glassfs.errors import (
     Changed,
     Closed,
-    Damaged,
     GlassfsError,
     IsADirectory,
     NoSuchEntry,
     NotADirectory,
-    NotAllowed,
     NotFound,
-    Refused,
-    TooLarge,
     Unsuited,
 )
-from glassfs.library import arrays, documents, images, shown
+from glassfs.library import documents, images, selecting, shown
+from glassfs.library.arraylike import VIDEO, ArrayLike, canonical
 from glassfs.library.finding import REPLACED, below, parts, version_of
+from glassfs.library.globbing import matching
 from glassfs.library.session import Asked, LibrarySession, named
 from glassfs.library.stream import stream_of
 from glassfs.library.table import Table
@@ -41,17 +40,14 @@ from glassfs.tree import Directory, File, Node
 from glassfs.tree.nodes import FIRST_EXTENSION, XATTR_PREFIX
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
     from PIL.Image import Image
 
 Default = TypeVar("Default")
-_WILD = frozenset("*?[")
-_BROKEN = (Damaged, Refused, Changed, TooLarge, NotAllowed, NotFound, NotADirectory)
-"""Errors of a directory that do not concern other directories."""
+COMPLETED = 2000
 
 
-class Entry:
+class Entry(ArrayLike):
     """A file or a directory of what was opened.
 
     A directory is a mapping from names, or paths, to entries: ``entry["images/front"]``, ``in``, ``get``, ``keys``,
@@ -60,11 +56,15 @@ class Entry:
     listed or not. A missing name raises ``glassfs.errors.NoSuchEntry``, a KeyError and FileNotFoundError that suggests
     similar names.
 
+    An array is indexed, iterated and measured like those of NumPy, h5py and zarr: ``entry[3:9]``, ``len``, ``shape``,
+    ``size``. What an index selects is read, and nothing else. A video, or a directory of frames, is an array of frames.
+
     ``numpy``, ``image``, ``json``, ``text``, ``table``, ``bytes`` and ``open`` read a file. A file of another kind
     raises ``glassfs.errors.Unsuited`` (a TypeError and AttributeError), a directory IsADirectory. Damaged data raises
     ``glassfs.errors.Damaged``, and a container replaced since the entry was found ``Changed``; both are OSErrors.
 
-    Entries can be compared, hashed and pickled. Another process opens the sources again, once for all entries; an
+    Entries are equal if they are the same path of one library, whatever values they have; they can be hashed and
+    pickled. Another process opens the sources again, once for all entries; an
     entry in a container raises ``Changed`` if the container has another version there.
     """
 
@@ -96,7 +96,7 @@ class Entry:
         return isinstance(self._found, File)
 
     @property
-    def size(self) -> int:
+    def file_size(self) -> int:
         """The size of a file in bytes."""
         return self._file().size
 
@@ -106,13 +106,28 @@ class Entry:
         found = self._entered.xattrs()
         return {name.removeprefix(XATTR_PREFIX): value.decode("utf-8", "replace") for name, value in found.items()}
 
-    # Directories.
+    # Directories, and arrays.
 
-    def __getitem__(self, path: str) -> Entry:
+    @overload
+    def __getitem__(self, key: str) -> Entry: ...
+    @overload
+    def __getitem__(self, key: slice | EllipsisType | selecting.Numbers) -> NDArray[Any]: ...
+    @overload
+    def __getitem__(self, key: SupportsIndex | tuple[selecting.Index, ...]) -> Any: ...
+    def __getitem__(self, key: Any) -> Any:
+        """Return the entry at a path; of an array, what an index of NumPy selects, in memory of its own.
+
+        Raises NoSuchEntry for a missing path, IndexError as NumPy does, and Unsuited if the entry is not an array.
+        """
+        if not isinstance(key, str):
+            try:
+                return self._selected(key)
+            except IsADirectory as error:
+                raise Unsuited("is a directory, whose entries have names", part=printable(self.path)) from error
         try:
-            return self._at(path)
+            return self._at(key)
         except NoSuchEntry as error:
-            near = self._session.paths.nearest(below(self._path, path))
+            near = self._session.paths.nearest(below(self._path, key))
             if not near:
                 raise
             raise NoSuchEntry(f"{error.reason}; the nearest: {', '.join(near)}", error.source, error.part) from None
@@ -131,11 +146,19 @@ class Entry:
     def __contains__(self, path: object) -> bool:
         return isinstance(path, str) and self.get(path) is not None
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over the listed names of a directory, or over the first axis of an array."""
+        if self._is_array():
+            return self._iterated()
         return iter(builtins.list(self._directory().names()))
 
     def __len__(self) -> int:
-        return sum(1 for _ in self._directory().names())
+        """Return the number of listed names, or the length of the first axis of an array."""
+        if not self._is_array():
+            return sum(1 for _ in self._directory().names())
+        if not self.shape:
+            raise Unsuited("is a single value and has no length", part=printable(self.path))
+        return self.shape[0]
 
     def __bool__(self) -> bool:
         return True
@@ -159,7 +182,7 @@ class Entry:
         directories whose listing raises ``Damaged`` or the like, but not the one from which it starts.
         """
         self._directory()
-        return _matching(self, builtins.list(parts(pattern)))
+        return matching(self, builtins.list(parts(pattern)))
 
     def episodes(self) -> Table:
         """Return the table of all episodes in this container, or in this folder and all below it."""
@@ -167,55 +190,11 @@ class Entry:
 
     # Files.
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of ``numpy()``. For some columns this needs a pass over the data."""
-        content = self._array_content()
-        shape = None if content is None else arrays.shape_of(content)
-        return self.numpy().shape if shape is None else shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of ``numpy()``."""
-        content = self._array_content()
-        dtype = None if content is None else arrays.dtype_of(content)
-        return self.numpy().dtype if dtype is None else dtype
-
-    def numpy(self, *, copy: bool = False) -> NDArray[Any]:
-        """Return an array, a scalar, or the pixels of an image: (height, width, channels), or (height, width) if gray.
-        For a directory of frames, return the array of the whole video.
-
-        The result is read-only. Arrays of 16 KiB and more that a local container stores uncompressed are mapped from
-        its file: they change if another process writes to the container, and if it truncates it, reading them ends
-        this process (SIGBUS). With ``copy`` the values are always in memory of their own, and writable.
-
-        Times keep the unit of the container, which other libraries may not know (``<M8[100ns]``); convert them with
-        ``.astype("M8[us]")``.
-        """
-        file = self._of_array()
-        with self._located():
-            content = _canonical(file)
-            values = None if content is None else arrays.array_of(content, copy)
-            if values is None and file.name.endswith(FIRST_EXTENSION):
-                values = arrays.loaded(stream_of(file, self.path), copy)
-            elif values is None and file.content is None and file.name.lower().endswith(images.SUFFIXES):
-                import numpy as np
-
-                values = np.array(images.pixels(images.of_file(documents.bytes_of(file))))
-                values.flags.writeable = copy
-        if values is None:
-            raise self._unsuited("an array")
-        return values
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        values = self.numpy(copy=bool(copy) and dtype is None)
-        return values if dtype is None else values.astype(dtype, copy=bool(copy))
-
     def image(self) -> Image:
         """Return an image decoded by Pillow."""
         file = self._file()
         with self._located():
-            content = _canonical(file)
+            content = canonical(file)
             if isinstance(content, contents.EncodedImage):
                 return images.decoded(content)
             if isinstance(content, contents.Image):
@@ -259,7 +238,19 @@ class Entry:
         return shown.line(type(self).__name__, self._shown_name(), self._shown_node())
 
     def _repr_html_(self) -> str:
-        return shown.page(self._shown_name(), self._shown_node())
+        node = self._shown_node()
+        page = shown.page(self._shown_name(), node)
+        if isinstance(node, File) and isinstance(node.content, contents.Table):
+            return f"{page}{self.table()._repr_html_()}"
+        return page
+
+    def _ipython_key_completions_(self) -> builtins.list[str]:
+        """Return the listed names, for completion in notebooks; the first ones of very many."""
+        node = self._shown_node()
+        try:
+            return builtins.list(islice(node.names(), COMPLETED)) if isinstance(node, Directory) else []
+        except GlassfsError:
+            return []
 
     def _repr_png_(self) -> builtins.bytes | None:
         return self._image_bytes(".png")
@@ -343,14 +334,20 @@ class Entry:
             beside = self._session.paths.beside(self._path, node, FIRST_EXTENSION)
             if isinstance(beside, File):
                 return beside
+            beside = self._session.paths.beside(self._path, node, VIDEO)
+            if isinstance(beside, File) and isinstance(beside.content, contents.Video):
+                return beside
         return self._file()
 
-    def _array_content(self) -> contents.Content | None:
-        return _canonical(self._of_array())
+    def _is_array(self) -> bool:
+        """Return whether the entry is a file of an array, rather than a directory or another file."""
+        node = self._entered
+        return isinstance(node, File) and self._has_array(node)
 
     def _image_bytes(self, suffix: str) -> builtins.bytes | None:
         node = self._shown_node()
-        return self.bytes() if isinstance(node, File) and node.name.endswith(suffix) else None
+        is_shown = isinstance(node, File) and node.name.endswith(suffix) and 0 < node.size <= shown.LARGEST_MEDIA
+        return self.bytes() if is_shown else None
 
     def _shown_name(self) -> str:
         return self.path or self._session.asked.shown
@@ -410,67 +407,3 @@ def opened(
     session = LibrarySession(Asked(names, cache_size, spool, views, connection))
     _, node = session.paths.find("/")
     return Library(session, "/", node)
-
-
-def _canonical(file: File) -> contents.Content | None:
-    """Return the content of a file, unless the file is another view of an array."""
-    content = file.content
-    if isinstance(content, contents.Array) and not file.name.endswith(FIRST_EXTENSION):
-        return None
-    return content
-
-
-def _matching(entry: Entry, pattern: list[str], is_lenient: bool = False) -> Iterator[Entry]:
-    """Yield the entries that match. If ``is_lenient``, directories that cannot be listed are skipped."""
-    if not pattern:
-        yield entry
-        return
-    first, rest = pattern[0], pattern[1:]
-    if first == "**":
-        yield from _below(entry, rest or ["*"], is_lenient)
-    elif not _WILD & set(first):
-        found = _inner(entry, first, is_lenient)
-        if found is not None and (not rest or found.is_dir()):
-            yield from _matching(found, rest, is_lenient)
-    else:
-        is_lenient = is_lenient or "**" in rest
-        for name in _names(entry, is_lenient):
-            if fnmatchcase(name, first):
-                found = _inner(entry, name, is_lenient)
-                if found is not None and (not rest or found.is_dir()):
-                    yield from _matching(found, rest, is_lenient)
-
-
-def _below(entry: Entry, rest: list[str], is_lenient: bool) -> Iterator[Entry]:
-    """Yield the matches of ``rest`` in a directory, which must be listable unless ``is_lenient``, and all below it."""
-    _names(entry, is_lenient)
-    waiting = [entry]
-    while waiting:
-        directory = waiting.pop()
-        yield from _matching(directory, rest, True)
-        inner = [
-            found for name in _names(directory, True)
-            if (found := _inner(directory, name, True)) is not None and found.is_dir()
-            and found.path == below(directory.path, name)[1:]  # not through a link, which may lead in a circle
-        ]
-        waiting += reversed(inner)
-
-
-def _names(directory: Entry, is_lenient: bool) -> list[str]:
-    try:
-        return list(directory)
-    except NotADirectory:  # it was only presumed to be a directory
-        return []
-    except _BROKEN:
-        if not is_lenient:
-            raise
-        return []
-
-
-def _inner(directory: Entry, name: str, is_lenient: bool) -> Entry | None:
-    try:
-        return directory.get(name)
-    except _BROKEN:
-        if not is_lenient:
-            raise
-        return None

@@ -27,8 +27,9 @@ from glassfs.content import (
     Scalar,
     Series,
     Text,
+    video,
 )
-from glassfs.view import json, lines, npy, png, video
+from glassfs.view import json, lines, npy, png
 from glassfs.view.contract import File, Key
 
 _View = Callable[[Any, BlockCache, Key], tuple[str, Data]]

@@ -19,10 +19,10 @@ from functools import lru_cache, partial
 from glassfs.cache import BlockCache
 from glassfs.codec import h264
 from glassfs.content import Array, Blocked, Concatenated, Data, Memory, Regular, Rendered, Video
+from glassfs.content.video import video_of
 from glassfs.errors import Damaged, GlassfsError, TooLarge
 from glassfs.view import planes
 from glassfs.view.contract import Key, Shown, View
-from glassfs.view.video import video_of
 
 Rate = tuple[int, int]
 

@@ -2,7 +2,8 @@
 
 Zarr v3 core specification: "Array metadata", "Default chunk keys", "Bytes codec". A chunk is one frame of a video,
 otherwise rows of about 1 MiB, or more if there would be very many chunks. The last chunk is as large as the others,
-padded with zeros. Dimensions have the same name if they have the same length.
+padded with zeros. The dimension of a recording's steps is called ``time``, others are named by their lengths. A group
+has the metadata of its arrays consolidated, as zarr writes them.
 """
 
 from __future__ import annotations
@@ -11,20 +12,39 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Beside, Concatenated, Data, Group, Member, Memory, Part, Series, Slice, Zeros
+from glassfs.content import (
+    TIME,
+    Array,
+    Beside,
+    Concatenated,
+    Data,
+    Group,
+    Member,
+    Memory,
+    Part,
+    Rendered,
+    Series,
+    Slice,
+    Zeros,
+    video,
+)
 from glassfs.errors import TooLarge
-from glassfs.view import video
+from glassfs.names import component
 from glassfs.view.contract import Key, Shown, View
 
 CHUNK = 1 << 20
 LARGEST_CHUNK = 1 << 30
 MOST_CHUNKS, MOST_FRAMES = 1 << 14, 1 << 17
 """Limits of chunks of an array, and of a video: each is a directory to walk, and untrusted lengths may be false."""
+MOST_CONSOLIDATED = 4096
+"""Limit of arrays in a group with consolidated metadata, which readers take into memory as a whole."""
+ARRAY_COST = 8 << 10
+"""Bytes of memory for the metadata of an array, as values and as JSON."""
 GROUP = b"arrays.zarr"
 METADATA = b"zarr.json"
 _NUMBERS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
@@ -33,12 +53,16 @@ _DTYPE = re.compile(r"[<|]([a-zA-Z])(\d+)(?:\[(\d*)([a-zA-Z]+)\])?")
 
 
 class _Layout(NamedTuple):
-    """An array in terms of Zarr: its data type, the bytes of an item, its shape and that of a chunk."""
+    """An array in terms of Zarr: its data type, the bytes of an item, its shape and that of a chunk.
+
+    ``axis`` names the first dimension; if it is empty, its length does.
+    """
 
     data_type: Any
     item: int
     shape: tuple[int, ...]
     chunk: tuple[int, ...]
+    axis: str = ""
 
     @property
     def size(self) -> int:
@@ -55,18 +79,65 @@ def show(content: Array | Beside, cache: BlockCache, key: Key) -> Iterator[Shown
                 raise TooLarge(f"{content.data.size} bytes or their rows are too large for chunks of Zarr")
             yield Shown(_directory(content, layout), ".zarr")
         return
-    arrays = [member for member in content.members if isinstance(member.content, Array)]
-    if next(_directories(arrays), None) is not None:
-        metadata = _file(METADATA, {"zarr_format": 3, "node_type": "group", "attributes": {}})
-        yield Shown(Group(b"", lambda: chain([metadata], _directories(arrays))), name=GROUP)
+    found = _Arrays(content.members)
+    if next(found.directories(), None) is not None:
+        metadata = Part(METADATA, Rendered(cache, (*key, METADATA), found.metadata, cost=found.cost))
+        yield Shown(Group(b"", lambda: chain([Member((METADATA,), metadata)], found.directories())), name=GROUP)
 
 
-def _directories(arrays: Iterable[Member]) -> Iterator[Member]:
-    """Yield the arrays of a group when it is listed: there may be very many. None has the name of its metadata."""
-    for name, array in arrays:
-        layout = _layout(array) if isinstance(array, Array) and name[-1] != METADATA else None
-        if isinstance(array, Array) and layout is not None and layout.size <= LARGEST_CHUNK:
+class _Arrays:
+    """The arrays of a group. Their layouts are made when they are needed: there may be very many."""
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self._members = [member for member in members if isinstance(member.content, Array)]
+
+    @property
+    def cost(self) -> int:
+        """The memory in bytes that making the metadata takes."""
+        return ARRAY_COST * min(len(self._members), MOST_CONSOLIDATED)
+
+    def directories(self) -> Iterator[Member]:
+        """Yield the directories of the arrays."""
+        for name, array, layout in self._laid_out():
             yield Member(name, _directory(array, layout))
+
+    def metadata(self) -> bytes:
+        """Return the group's metadata, with those of all arrays unless they are too many.
+
+        Zarr takes a backslash for a slash, so arrays with one in their names are left out.
+        """
+        described: dict[str, Any] = {"zarr_format": 3, "node_type": "group", "attributes": {}}
+        layouts = list(islice(self._laid_out(), MOST_CONSOLIDATED + 1))
+        if len(layouts) <= MOST_CONSOLIDATED:
+            names = ((component(name[-1]), layout) for name, _, layout in reversed(layouts))
+            arrays = {name: _described(layout) for name, layout in names if "\\" not in name}
+            described["consolidated_metadata"] = {
+                "kind": "inline", "must_understand": False, "metadata": dict(reversed(arrays.items())),
+            }
+        return _encoded(described)
+
+    def _laid_out(self) -> Iterator[tuple[tuple[bytes, ...], Array, _Layout]]:
+        """Yield the arrays that Zarr can have; none with the name of the group's metadata."""
+        steps = self._steps()
+        for name, array in self._members:
+            layout = _layout(array) if isinstance(array, Array) and name[-1] != METADATA else None
+            if isinstance(array, Array) and layout is not None and layout.size <= LARGEST_CHUNK:
+                is_named = steps is not None and layout.shape[:1] == (steps,)
+                yield name, array, layout if is_named else layout._replace(axis="")
+
+    def _steps(self) -> int | None:
+        """Return the length of the dimension ``time``, which must be one for all arrays of a group.
+
+        None if there is none, or if xarray would take an array of that name for its coordinates and fail.
+        """
+        found = None
+        for name, array in self._members:
+            if isinstance(array, Array) and isinstance(array.shape, tuple):
+                if name[-1] == TIME.encode() and len(array.shape) != 1:
+                    return None
+                if array.axis == TIME and found is None:
+                    found = array.shape[0]
+        return found
 
 
 def _layout(array: Array) -> _Layout | None:
@@ -82,7 +153,8 @@ def _layout(array: Array) -> _Layout | None:
     row = item * math.prod(shape[1:])
     rows, most = (1, MOST_FRAMES) if video.frames(array) is not None else (max(1, CHUNK // max(row, 1)), MOST_CHUNKS)
     rows = max(rows, -(-shape[0] // most))
-    return _Layout(data_type, item, shape, (min(rows, max(1, shape[0])), *(max(1, length) for length in shape[1:])))
+    chunk = min(rows, max(1, shape[0])), *(max(1, length) for length in shape[1:])
+    return _Layout(data_type, item, shape, chunk, array.axis)
 
 
 def _type(kind: str, size: str, scale: str | None, unit: str | None) -> Any:
@@ -98,7 +170,7 @@ def _directory(array: Array, layout: _Layout) -> Group:
     """Return the directory of one array."""
 
     def members() -> Iterator[Member]:
-        yield _file(METADATA, _described(layout))
+        yield Member((METADATA,), Part(METADATA, Memory(_encoded(_described(layout)))))
         if not layout.shape:
             yield Member((b"c",), Part(b"c", array.data))
         elif 0 not in layout.shape:
@@ -109,8 +181,8 @@ def _directory(array: Array, layout: _Layout) -> Group:
 
 def _described(layout: _Layout) -> dict[str, Any]:
     seen: Counter[int] = Counter()
-    names = []
-    for length in layout.shape:
+    names = [layout.axis] if layout.axis else []
+    for length in layout.shape[len(names):]:
         seen[length] += 1
         names.append(f"n{length}" + (f"_{seen[length]}" if seen[length] > 1 else ""))
     kind = str(layout.data_type)
@@ -128,8 +200,8 @@ def _described(layout: _Layout) -> dict[str, Any]:
     }
 
 
-def _file(name: bytes, described: Any) -> Member:
-    return Member((name,), Part(name, Memory(json.dumps(described, indent=2).encode() + b"\n")))
+def _encoded(described: dict[str, Any]) -> bytes:
+    return json.dumps(described, indent=2).encode() + b"\n"
 
 
 def _chunks(data: Data, size: int, inner: int) -> Series:

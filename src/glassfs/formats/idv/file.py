@@ -28,6 +28,9 @@ COMPRESSION_NAMES = {0: "None", 1: "Deflate"}
 MOST_METADATA = 100_000
 MOST_METADATA_BYTES = 8 << 20
 COLUMN_COST, NAME_COST = 4096, 12
+SLOT_NAMES = b"SlotNames"
+MOST_KINDS, MOST_SLOT_TEXT = 64, 1 << 20
+"""Metadata values of a column among which slot names are searched, and the memory in bytes that the names may take."""
 
 log = logging.getLogger(__name__)
 
@@ -212,6 +215,20 @@ def _table(opened: IdvFile) -> Table:
     return Table(b"columns", header.rows, lambda: list(islice(_table_columns(opened), WIDEST)), width=header.columns)
 
 
+def _slot_names(opened: IdvFile, column: Column) -> list[str]:
+    """Return the names of the slots of vectors (§6), or none. Raises Damaged, or TooLarge for very long ones."""
+    for entry in islice(opened.metadata(column), MOST_KINDS):
+        codec = entry.codec
+        if entry.kind == SLOT_NAMES and not entry.fault and codec.item.is_text and codec.size in (0, column.codec.size):
+            records = text_slots(entry.kind, opened.value(column, entry))
+            cost = records.cost(0)
+            if records.blocks > 1 or cost > MOST_SLOT_TEXT:
+                raise TooLarge("has slot names that are too long to name columns")
+            with opened.file.cache.reserved(cost):
+                return list(records.block(0))
+    return []
+
+
 def _table_columns(opened: IdvFile) -> Iterator[TableColumn]:
     for column, name, _ in opened.shown():
         blocks, key, codec = opened.blocks(column), column.name, column.codec
@@ -220,7 +237,7 @@ def _table_columns(opened: IdvFile) -> Iterator[TableColumn]:
         elif 0 < codec.size <= DENSE_SLOTS:
             for member in _arrays((name,), key, blocks, (blocks.rows, *(codec.dimensions or ()))):
                 array = cast(Array, member.content)
-                yield TableColumn(name + array.label.encode(), array)
+                yield TableColumn(name + array.label.encode(), array, slots=partial(_slot_names, opened, column))
         else:
             ends = row_ends(blocks)
             for part, item, data in _elements(blocks):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from glassfs.content import (
+    TIME,
     Array,
     Column,
     Content,
@@ -32,6 +33,7 @@ from glassfs.content import (
 )
 from glassfs.errors import Damaged
 from glassfs.formats.kinodb.images import Images
+from glassfs.formats.kinodb.scan import CAMERA_BYTES, first_cameras
 from glassfs.formats.registry import Opening
 from glassfs.source import Reader
 
@@ -40,6 +42,7 @@ TEXT_WRAP = 1 << 16  # where the length field of a string wraps to 0
 LONGEST_TEXTS = 2 * TEXT_WRAP
 TEXT_COST = 48  # per byte of text, as a string of wide characters that all need escapes
 DOCUMENT_COST = 8 << 10  # for the rest
+CAMERAS_COST = TEXT_COST * CAMERA_BYTES  # of the names of an episode
 
 ENTRY = struct.Struct("<QIHHQQQQQQ")
 _ARRAYS = (b"state", b"action", b"reward", b"is_terminal")
@@ -165,14 +168,14 @@ class Episode:
             case b"images":
                 return self._images().group
             case b"state":
-                return Array(name, self._field(0, state), "<f4", (frames, entry.state_dim), "f32")
+                return Array(name, self._field(0, state), "<f4", (frames, entry.state_dim), "f32", axis=TIME)
             case b"action":
-                return Array(name, self._field(state, action), "<f4", (frames, entry.action_dim), "f32")
+                return Array(name, self._field(state, action), "<f4", (frames, entry.action_dim), "f32", axis=TIME)
             case b"reward":
-                return Array(name, self._field(state + action, 4), "<f4", (frames,), "f32")
+                return Array(name, self._field(state + action, 4), "<f4", (frames,), "f32", axis=TIME)
             case _:
                 is_terminal = booleans(self._field(state + action + 4, 1), frames)
-                return Array(name, is_terminal, "|b1", (frames,), "u8")
+                return Array(name, is_terminal, "|b1", (frames,), "u8", axis=TIME)
 
     def _field(self, offset: int, width: int) -> Data:
         """Return one field of all records; ``offset`` and ``width`` in bytes of a record."""
@@ -189,6 +192,15 @@ class Episode:
     def _records_damage(self) -> Damaged | None:
         reason = self.records_fault()
         return self.source.damage(reason, f"the state/action section of episode {self.position}") if reason else None
+
+    def cameras(self) -> list[str] | None:
+        """Return the names of the cameras of the first frame with images, None if they cannot be read."""
+        entry = self.entry
+        if not entry.has_images:
+            return []
+        end = entry.images_offset + entry.images_length
+        found = first_cameras(self.source, entry.images_offset, end, entry.num_frames)
+        return None if found is None else [camera.decode("utf-8", "replace") for camera in found]
 
     def _images(self) -> Images:
         entry = self.entry

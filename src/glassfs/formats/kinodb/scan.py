@@ -11,7 +11,8 @@ import struct
 from array import array
 from typing import NamedTuple
 
-from glassfs.source import Source
+from glassfs.errors import Damaged
+from glassfs.source import Reader, Source
 
 MOST_IMAGES = 400_000  # listed in one episode
 MOST_NAME_BYTES = 16 << 20  # of camera names in one episode, each directory counted as DIRECTORY bytes
@@ -19,6 +20,9 @@ DIRECTORY = 128
 FAR = 8 << 10  # larger images are skipped, smaller ones are read along
 NEAR_WINDOW, WINDOW, WIDE_WINDOW = 512, 64 << 10, 256 << 10
 IMAGE_HEAD = 256  # bytes that hold the header of most images and the signature of their data
+
+MOST_CAMERAS, CAMERA_BYTES = 32, 512
+"""Limits of the names, and of their bytes in all, that ``first_cameras`` returns."""
 
 PREDICT_FROM_BYTES = 16 << 20  # smaller remote sections are scanned
 
@@ -236,3 +240,42 @@ class Scan:
         confirmed = [image for image in range(first, len(self.frames)) if self.is_confirmed(image)]
         for column in (self.type_of, self.frames, self.sizes, self.starts, self.media):
             column[first:] = array(column.typecode, [column[image] for image in confirmed])
+
+
+def first_cameras(source: Source, start: int, end: int, num_frames: int) -> list[bytes] | None:
+    """Return the cameras of the first frame with images in the section ``[start, end)``, or None if it is damaged.
+
+    Reads the headers of one frame, as a table of many episodes cannot scan them all. Files from before the format byte
+    are recognized by images that fit their headers, as in a scan.
+    """
+    found = None
+    for shape in ("<IIBB", "<IIB"):
+        try:
+            reader = Reader(source, start, min(end, source.size), "the image section", NEAR_WINDOW)
+            cameras, is_confirmed = _cameras_of_frame(reader, num_frames, shape)
+        except Damaged:
+            continue
+        if is_confirmed:
+            return cameras
+        found = found or cameras
+    return found
+
+
+def _cameras_of_frame(reader: Reader, num_frames: int, shape: str) -> tuple[list[bytes], bool]:
+    """Return the cameras of the first frame with images, and whether the images fit their headers."""
+    ahead = reader.peek(NEAR_WINDOW)
+    reader.skip(2 * min((len(ahead) - len(ahead.lstrip(b"\0"))) // 2, num_frames - 1))
+    cameras: dict[bytes, None] = {}
+    is_confirmed, left = True, CAMERA_BYTES
+    for _ in range(reader.integer(2)):
+        camera = reader.take(reader.integer(2))
+        left -= len(camera)
+        if left < 0 or len(cameras) == MOST_CAMERAS:
+            break
+        cameras[camera] = None
+        width, height, channels, *form = reader.unpack(shape)
+        stored = reader.integer(4)
+        has_signature = any(form) and reader.peek(len(_SIGNATURES[2])).startswith(_SIGNATURES[1:])
+        is_confirmed = is_confirmed and (has_signature or 0 < stored == width * height * channels)
+        reader.skip(stored)
+    return list(cameras), is_confirmed

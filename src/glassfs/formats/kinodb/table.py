@@ -1,7 +1,8 @@
 """The table of all episodes: rows of index and metadata, a block at a time. Any thread.
 
-Index entries may share metadata, or have sections that overlap. A section is read and counted once for all rows of a
-block. A block ends where its rows would need much memory: each of them is at least one row.
+Index entries may share metadata and images, or have sections that overlap. A section is read once for all rows of a
+block, and the memory for metadata counted once. A block ends where its rows would need much memory: each of them is at
+least one row.
 """
 
 from __future__ import annotations
@@ -15,15 +16,24 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 from glassfs.content import Array, Cells, Column, Counted, Data, Gathered, Records, Rendered, Table
-from glassfs.formats.kinodb.episode import ENTRY, LONGEST_TEXTS, Entry, Episode, Metadata, described, metadata_cost
+from glassfs.formats.kinodb.episode import (
+    CAMERAS_COST,
+    ENTRY,
+    LONGEST_TEXTS,
+    Entry,
+    Episode,
+    Metadata,
+    described,
+    metadata_cost,
+)
 from glassfs.formats.registry import Opening
 from glassfs.once import once
 
-EPISODES = b"episodes"
+EPISODES, CAMERAS = b"episodes", b"cameras"
 AT_ONCE = 256  # episodes whose metadata are read together
 MOST_TEXT = 1 << 20  # bytes of metadata in the rows of a block, each row counted
 MOST_MEMORY = 8 << 20  # bytes that a block may take, each section counted once
-ROW_COST = 1 << 10  # bytes of a row without its texts
+ROW_COST = (1 << 10) + CAMERAS_COST  # bytes of a row without its metadata
 LONG = 4 << 10  # bytes of a section that is faster to read again than to keep as JSON
 _COLUMNS = (
     (b"episode_id", 0, "<u8"), (b"embodiment", "embodiment", ""), (b"language_instruction", "task", ""),
@@ -56,7 +66,7 @@ def _columns(rows: _Rows) -> list[Column]:
         else:
             content = _RowRecords(rows, name, partial(rows.values, field))
         found.append(Column(name, content))
-    return found
+    return [*found, Column(CAMERAS, _RowRecords(rows, CAMERAS, rows.cameras), is_list=True)]
 
 
 class _Rows:
@@ -91,13 +101,22 @@ class _Rows:
         return starts
 
     def of_block(self, block: int) -> list[dict[str, Any]]:
-        entries = map(Entry._make, ENTRY.iter_unpack(self._packed(block)))
-        rows = zip(entries, self._metadata(block), strict=True)
-        return [described(position, *row) for position, row in enumerate(rows, self.starts[block])]
+        rows = zip(self._entries(block), self._metadata(block), self.cameras(block), strict=True)
+        return [
+            {**described(position, entry, metadata), CAMERAS.decode(): cameras}
+            for position, (entry, metadata, cameras) in enumerate(rows, self.starts[block])
+        ]
 
     def values(self, name: str, block: int) -> list[Any]:
         """Return one column of a block, of the metadata."""
         return [getattr(metadata, name) if metadata else None for metadata in self._metadata(block)]
+
+    def cameras(self, block: int) -> list[list[str] | None]:
+        """Return the cameras of each row, None if its images are damaged."""
+        key = (self._opening.source.version, CAMERAS, block)
+        kept = Rendered(self._opening.cache, key, partial(self._rendered_cameras, block), cost=self.cost(block))
+        found: list[list[str] | None] = json.loads(kept.read(0, kept.size))
+        return found
 
     def cost(self, block: int) -> int:
         sections = self._sections(block)
@@ -125,6 +144,20 @@ class _Rows:
     def _rendered(self, positions: Sequence[int]) -> bytes:
         """Return the metadata of these episodes as JSON, for the cache."""
         return json.dumps([self._episode(position).readable() for position in positions]).encode()
+
+    def _rendered_cameras(self, block: int) -> bytes:
+        """Return the cameras of each row as JSON, for the cache."""
+        known: dict[Section, list[str] | None] = {}
+        found = []
+        for position, entry in enumerate(self._entries(block), self.starts[block]):
+            section = entry.images_offset, entry.images_length
+            if section not in known:
+                known[section] = self._episode(position).cameras()
+            found.append(known[section])
+        return json.dumps(found).encode()
+
+    def _entries(self, block: int) -> Iterable[Entry]:
+        return map(Entry._make, ENTRY.iter_unpack(self._packed(block)))
 
     def _sections(self, block: int) -> list[Section]:
         return list(_SECTION.iter_unpack(self._packed(block)))

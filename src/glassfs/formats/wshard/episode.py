@@ -13,7 +13,21 @@ from typing import Any
 from glassfs.cache import BlockCache
 from glassfs.codec import compression
 from glassfs.codec.checksum import Covers, Crc32c
-from glassfs.content import Array, Blob, Content, Converted, Data, Decoded, Extent, Json, Member, Unreadable, booleans
+from glassfs.content import (
+    TIME,
+    Array,
+    Blob,
+    Content,
+    Converted,
+    Data,
+    Decoded,
+    Extent,
+    Json,
+    Member,
+    Unreadable,
+    booleans,
+)
+from glassfs.content.video import is_video
 from glassfs.errors import Damaged
 from glassfs.formats.wshard import metadata, residual
 from glassfs.formats.wshard.index import Entry, Index
@@ -23,6 +37,9 @@ from glassfs.once import once
 CHANNELS, EPISODE, WSHARD = b"meta/channels", b"meta/episode", b"meta/wshard"
 UNNAMED = b"unnamed"
 LARGEST_SHOWN = 1 << 60  # of an unreadable block: file sizes have 63 bits
+MOST_MODEL_PARTS = 8
+"""Slashes after the channel in the name of a prediction: the names of model and kind may contain some."""
+_PREDICTIONS = (b"omen/", b"uncert/")
 
 
 class Episode:
@@ -73,11 +90,20 @@ class Episode:
         """Return the names of all blocks that have one, in the order of the index."""
         return (entry.name for entry in self.index if entry.name is not None)
 
+    def cameras(self) -> Iterator[bytes]:
+        """Return the names of the blocks that are videos, in the order of the index."""
+        for entry in self.index:
+            fitted = None if self.index.impossible(entry) else self._fitted(entry)
+            if entry.name is not None and fitted is not None:
+                (type_name, shape, modality), steps = fitted
+                if is_video(metadata.DTYPES[type_name][0], (steps, *shape), modality):
+                    yield entry.name
+
     def content(self, entry: Entry) -> Content:
         """Return a block's content by docs/formats/wshard.md §9. It need not be readable."""
         key = entry.name or b""
         size, reason = entry.size, self.index.impossible(entry)
-        fitted = None if entry.is_metadata else self.metadata.fit(key, size)
+        fitted = self._fitted(entry)
         if reason is not None and (fitted is None or fitted[1] != self.metadata.length or size > LARGEST_SHOWN):
             # Nothing confirms the size in the index, so use the available bytes; at least one, as an empty file
             # would read without error.
@@ -93,11 +119,37 @@ class Episode:
             elif type_name == "bf16":
                 data = Converted(data, 2, 4, 2 * data.size, _widened)
             dtype = metadata.DTYPES[type_name][0]
-            return Array(key, data, dtype, (steps, *shape), type_name, modality, fps=lambda: self.rate)
+            axis = self._axis(steps)
+            return Array(key, data, dtype, (steps, *shape), type_name, modality, fps=lambda: self.rate, axis=axis)
         layout = None if reason is not None else self._residual(key, data)
         if layout is not None:
-            return Array(key, residual.UnpackedBits(data, layout), "|b1", layout.shape, "bits")
+            axis = self._axis(layout.shape[0])
+            return Array(key, residual.UnpackedBits(data, layout), "|b1", layout.shape, "bits", axis=axis)
         return Blob(key, data)
+
+    def _axis(self, steps: int) -> str:
+        """Return what the first axis counts: T, unless it contradicts the episode's length."""
+        return TIME if self.metadata.length in (None, steps) else ""
+
+    def _fitted(self, entry: Entry) -> tuple[metadata.Description, int] | None:
+        """Return the description of a block and its steps, or None.
+
+        A prediction without one is like the signal that it predicts, if it is as large; latent actions have a type by
+        convention (§9).
+        """
+        name = entry.name or b""
+        if entry.is_metadata:
+            return None
+        fitted = self.metadata.fit(name, entry.size)
+        if fitted is not None or not name.startswith(_PREDICTIONS) or self.metadata.is_described(name):
+            return fitted
+        channel = name.partition(b"/")[2]
+        for _ in range(MOST_MODEL_PARTS):
+            channel = channel.rpartition(b"/")[0]
+            signal = self._signals.get(b"signal/" + channel)
+            if signal is not None and signal.size == entry.size:
+                return self.metadata.fit(b"signal/" + channel, entry.size)
+        return self.metadata.fit_latent(name, entry.size)
 
     def _residual(self, name: bytes, data: Data) -> residual.Layout | None:
         """Return the layout of a residual block; None for other blocks, and if the layout is ambiguous."""

@@ -21,7 +21,7 @@ from glassfs.formats.registry import Opening
 from glassfs.formats.wshard.episode import EPISODE, WSHARD, Episode
 from glassfs.formats.wshard.index import MOST_ENTRIES, MOST_NAME_BYTES, WSHARD_ROLE, Index, label
 from glassfs.formats.wshard.metadata import MOST_CHANNELS, text
-from glassfs.formats.wshard.table import EpisodeRecord, members
+from glassfs.formats.wshard.table import EpisodeRecord, is_camera, members
 from glassfs.formats.wshard.verification import facts, faults
 from glassfs.names import raw
 from glassfs.source import Kind, Source
@@ -243,7 +243,10 @@ class _Whole:
         blocks = [(self._own, MANIFEST), *((episode, block) for episode in first for block in (EPISODE, WSHARD))]
         steps = sum(part.record.length for part in self._parts)
         names = [content.key for content in self._joined]
-        return EpisodeRecord(blocks, steps, lambda: first[0].rate if first else 0.0, lambda: names, OF_A_PART)
+        return EpisodeRecord(
+            blocks, steps, lambda: first[0].rate if first else 0.0, lambda: names,
+            lambda: (content.key for content in self._joined if is_camera(content)), OF_A_PART,
+        )
 
     def faults(self) -> Iterator[Fault]:
         yield from faults(self._own)

@@ -15,9 +15,10 @@ from typing import Any
 
 from glassfs.content import Array, Cells, Column, Content, Counted, Member, Recording, Records, Table
 from glassfs.content.table import WIDEST
+from glassfs.content.video import is_video
 from glassfs.formats.wshard.episode import EPISODE, WSHARD, Episode
 
-EPISODES, CHANNELS = b"episodes", "channels"
+EPISODES, CHANNELS, CAMERAS = b"episodes", "channels", "cameras"
 STEPS, FRAME, WHOLE = b"steps", b"frame", b"episode"
 COST = 8 << 10
 TEXT_COST = 48  # per byte of JSON or name, as text of wide characters that all need escapes
@@ -31,15 +32,15 @@ _TEXTS = {
 _COLUMNS = {
     "position": "<i8", **dict.fromkeys(_TEXTS, ""), "fps": "<f8", "success": "|b1", "total_reward": "<f8",
     "num_frames": "<i8", "state_dim": "<i8", "action_dim": "<i8", CHANNELS: "",
+    CAMERAS: "",
 }
 """Columns of the table of the episode, and their dtypes; text has none."""
 _OWN_KEYS = {key for keys in _TEXTS.values() for key in keys} | {"length_T", "length_t", "chunks"}
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_VIDEO_DTYPES, _VIDEO_AXES = ("|u1", "<u2"), (3, 4)
 
 
 class EpisodeRecord:
-    """The record of an episode with ``steps`` steps and blocks called ``names``.
+    """The record of an episode with ``steps`` steps and blocks called ``names``, of which ``cameras`` are videos.
 
     ``sources`` are metadata blocks, each given as an episode and a name; the first that has a key counts. ``left_out``
     are keys that do not describe the whole episode.
@@ -47,12 +48,13 @@ class EpisodeRecord:
 
     def __init__(
         self, sources: list[tuple[Episode, bytes]], steps: int | None, rate: Callable[[], float],
-        names: Callable[[], Iterable[bytes]], left_out: tuple[str, ...] = (),
+        names: Callable[[], Iterable[bytes]], cameras: Callable[[], Iterable[bytes]], left_out: tuple[str, ...] = (),
     ) -> None:
         self._sources = sources
         self._steps = steps
         self._rate = rate
         self._names = names
+        self._cameras = cameras
         self._left_out = {*_OWN_KEYS, *left_out}
 
     def members(self, blocks: Iterable[Member], contents: Callable[[], Iterable[Content]]) -> Iterator[Member]:
@@ -96,7 +98,7 @@ class EpisodeRecord:
             content = Records(name.encode(), 1, partial(self._values, name), cost=self._cost)
             if dtype:
                 content = Cells(content.key, 1, content.block, cost=self._cost, dtype=dtype)
-            found.append(Column(content.key, content, is_list=name == CHANNELS))
+            found.append(Column(content.key, content, is_list=name in (CHANNELS, CAMERAS)))
         return found
 
     def _values(self, name: str, block: int) -> list[Any]:
@@ -128,19 +130,19 @@ class EpisodeRecord:
         reward = first(["total_reward"], _is_number)
         found["total_reward"] = None if reward is None else float(reward)
         found["num_frames"] = self._steps
-        names = dict.fromkeys(name for name in self._names() if name.startswith(_CHANNEL_PREFIXES))
-        found[CHANNELS] = [name.decode("utf-8", "replace") for name in names]
+        found[CHANNELS] = _texts(name for name in self._names() if name.startswith(_CHANNEL_PREFIXES))
+        found[CAMERAS] = _texts(self._cameras())
         return found
 
     def _cost(self, block: int) -> int:
         sizes = [entry.size for episode, name in self._sources for entry in episode.index.find(name).values()]
-        return COST + TEXT_COST * (sum(sizes) + sum(map(len, self._names())))
+        return COST + TEXT_COST * (sum(sizes) + 2 * sum(map(len, self._names())))
 
 
 def record_of(episode: Episode) -> EpisodeRecord:
     """Return the record of an episode in one file."""
     sources = [(episode, block) for block in (EPISODE, WSHARD)]
-    return EpisodeRecord(sources, episode.metadata.length, lambda: episode.rate, episode.names)
+    return EpisodeRecord(sources, episode.metadata.length, lambda: episode.rate, episode.names, episode.cameras)
 
 
 def members(episode: Episode) -> Iterator[Member]:
@@ -167,13 +169,20 @@ def _steps(content: Content) -> int | None:
 
 
 def _cameras(contents: Callable[[], Iterable[Content]]) -> list[Member]:
-    """Return the first arrays that may be videos; their view decides."""
+    """Return the first videos."""
     found: dict[bytes, Member] = {}
     for content in contents():
-        is_video = len(_shape(content)) in _VIDEO_AXES and isinstance(content, Array) and content.dtype in _VIDEO_DTYPES
-        if is_video and len(found) < MOST_CAMERAS:
+        if is_camera(content) and len(found) < MOST_CAMERAS:
             found.setdefault(content.key, Member(tuple(content.key.split(b"/")), content))
     return list(found.values())
+
+
+def is_camera(content: Content) -> bool:
+    return isinstance(content, Array) and is_video(content.dtype, _shape(content), content.modality)
+
+
+def _texts(names: Iterable[bytes]) -> list[str]:
+    return [name.decode("utf-8", "replace") for name in dict.fromkeys(names)]
 
 
 def _is_number(value: Any) -> bool:

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Data, Member, Memory, Recording, Rendered, Video
+from glassfs.content.video import DIGITS, video_of
 from glassfs.errors import Damaged, TooLarge
 from glassfs.view import json
 from glassfs.view.canonical import file_of
 from glassfs.view.contract import Key, Shown
 from glassfs.view.html import escape, page, plots
 from glassfs.view.mp4 import FASTEST, SLOWEST, USUAL_RATE
-from glassfs.view.video import DIGITS, video_of
 
 BODY, SCRIPT = "episode.html", "episode.js"
 POSTER = b"poster"

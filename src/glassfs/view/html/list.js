@@ -5,8 +5,9 @@
     container: "Container", language_instruction: "Instruction", embodiment: "Embodiment", success: "Outcome",
     num_frames: "Frames", fps: "Frames/s", total_reward: "Reward", state_dim: "State", action_dim: "Action",
     episode_id: "Id", episode_name: "Name", env_id: "Environment", channels: "Channels",
+    cameras: "Cameras",
   };
-  const MINOR = ["fps", "state_dim", "action_dim", "episode_id", "env_id", "channels"];
+  const MINOR = ["fps", "state_dim", "action_dim", "episode_id", "env_id", "channels", "cameras"];
   const HIDDEN = ["container", "position", "place"];
   const OUTCOMES = { true: ["good", "succeeded"], false: ["bad", "failed"], null: ["none", "unknown"] };
   const note = (text) => {

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Blocked, Content, Counted, Data, Rendered, Table
+from glassfs.content.video import video_of
 from glassfs.errors import Damaged, TooLarge
 from glassfs.view.contract import Key
 from glassfs.view.html import escape
-from glassfs.view.video import video_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -104,7 +104,8 @@ def _columns(steps: Table) -> tuple[list[_Column], int]:
     found: list[_Column] = []
     left_out = 0
     left = MOST_CHANNELS
-    plotted = [(name, array) for name, array, _ in steps.columns() if _is_plotted(array, steps.rows)]
+    columns = ((column.name, column.content) for column in steps.columns())
+    plotted = [(name, array) for name, array in columns if _is_plotted(array, steps.rows)]
     read = MOST_READ // max(1, min(len(plotted), MOST_COLUMNS))
     for name, content in plotted:
         shape = content.shape if isinstance(content.shape, tuple) else ()

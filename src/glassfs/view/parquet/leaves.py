@@ -5,6 +5,7 @@ A column of vectors becomes a column for each element if they are few, otherwise
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import count
@@ -13,6 +14,7 @@ from typing import NamedTuple
 
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Cells, Column, Data, Ragged, RaggedText, Table
+from glassfs.content.table import slot_names
 from glassfs.errors import Damaged
 from glassfs.names import free_name
 from glassfs.view.contract import Key
@@ -35,6 +37,7 @@ FEWEST_ROWS = 8
 """Of a group and so of a page, which then has whole bytes of bits."""
 MOST_CHUNKS = 4096
 _BYTES = "|V1"
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Leaf(NamedTuple):
@@ -69,10 +72,11 @@ class Names:
         self._taken: set[str] = set()
         self._numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: count(2))
 
-    def new(self, name: bytes, slot: int | None = None) -> bytes:
-        text = name.decode("utf-8", "backslashreplace").replace("\0", "\\x00") or "%"
+    def new(self, name: bytes, slot: str | None = None) -> bytes:
+        text = name.decode("utf-8", "backslashreplace") or "%"
         if slot is not None:
-            text = f"{text}.{slot}"
+            text += "." + _SURROGATE.sub("\ufffd", slot)
+        text = text.replace("\0", "\\x00")
         shown = free_name(text, self._taken.__contains__, text.__add__, self._numbers[text])
         self._taken.add(shown)
         return shown.encode()
@@ -146,14 +150,14 @@ def _made(
         field = Field.list_of if column.is_list else Field.single
         yield Leaf(field(names.new(name), kind, is_nullable=True), pages)
     else:
-        yield from _array(content, name, found, rows, rows_a_group, names, cache, key)
+        yield from _array(content, column, found, rows, rows_a_group, names, cache, key)
 
 
 def _array(
-    array: Array, name: bytes, found: _Described, rows: int, rows_a_group: int, names: Names, cache: BlockCache,
+    array: Array, column: Column, found: _Described, rows: int, rows_a_group: int, names: Names, cache: BlockCache,
     key: Key,
 ) -> Iterator[Leaf]:
-    kind, length = found.kind, found.length
+    kind, length, name = found.kind, found.length, column.name
     expected = rows * kind.stored * (1 if length is None else length)
     if array.data.size != expected:
         part = name.decode("utf-8", "replace")
@@ -170,8 +174,8 @@ def _array(
         yield single(names.new(name), values, key)
     elif found.slots:
         tiles = Tiles(values, kind.width, length, rows, cache, key)
-        for number in range(length):
-            yield single(names.new(name, number), Element(tiles, number), (*key, number))
+        for number, slot in enumerate(slot_names(column, length)):
+            yield single(names.new(name, slot), Element(tiles, number), (*key, number))
     else:
         lists = ListPages(values, kind, EvenOffsets(length, rows), rows_a_group)
         yield Leaf(Field.list_of(names.new(name), kind), lists)

@@ -18,7 +18,7 @@ class DataLoader:
     """Batches of items."""
 
     def __init__(
-        self, dataset: Any, batch_size: int, shuffle: bool, num_workers: int, multiprocessing_context: str,
+        self, dataset: Any, batch_size: int, shuffle: bool, num_workers: int, multiprocessing_context: str | None,
     ) -> None:
         self._dataset = dataset
         self._numbers = list(range(len(dataset)))
@@ -29,6 +29,10 @@ class DataLoader:
         self._context = multiprocessing.get_context(multiprocessing_context)
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:
+        if not self._workers:
+            _begin(self._dataset)
+            yield from map(_batch, self._batches)
+            return
         with self._context.Pool(self._workers, _begin, (self._dataset,)) as pool:
             yield from pool.imap(_batch, self._batches)
 

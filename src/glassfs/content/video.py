@@ -9,7 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from glassfs.content import Array, Image, Series, Slice, Video
+from glassfs.content.data import Slice
+from glassfs.content.model import Array, Image, Series, Video
 
 DIGITS = 6
 LARGEST_SIDE = (1 << 31) - 1
@@ -27,9 +28,14 @@ class _Layout(NamedTuple):
     is_planar: bool
 
 
+def is_video(dtype: str, shape: tuple[int, ...], modality: str | None) -> bool:
+    """Return whether an array like this is a video."""
+    return _layout(dtype, shape, modality) is not None
+
+
 def frames(array: Array) -> Series | None:
     """Return the frames of a video, or None if the array is not one."""
-    layout = _layout(array)
+    layout = _layout_of(array)
     if layout is None:
         return None
     return Series(array.key, layout.length, partial(_frame, array, layout), DIGITS, is_uniform=True)
@@ -37,7 +43,7 @@ def frames(array: Array) -> Series | None:
 
 def video_of(array: Array) -> Video | None:
     """Return the array as a video to play, or None if it is not one."""
-    layout = _layout(array)
+    layout = _layout_of(array)
     if layout is None:
         return None
     frame = partial(_frame, array, layout)
@@ -50,15 +56,18 @@ def _frame(array: Array, layout: _Layout, number: int) -> Image:
     return Image(array.key, Slice(array.data, number * size, size), width, height, channels, bits, is_planar)
 
 
-def _layout(array: Array) -> _Layout | None:
-    shape = array.shape
-    if not isinstance(shape, tuple) or 0 in shape or array.dtype not in ("|u1", "<u2"):
+def _layout_of(array: Array) -> _Layout | None:
+    return _layout(array.dtype, array.shape, array.modality) if isinstance(array.shape, tuple) else None
+
+
+def _layout(dtype: str, shape: tuple[int, ...], modality: str | None) -> _Layout | None:
+    if 0 in shape or dtype not in ("|u1", "<u2"):
         return None
-    layout = _frame_layout(array.dtype, shape, array.modality)
+    layout = _frame_layout(dtype, shape, modality)
     if layout is None or max(layout[:2]) > LARGEST_SIDE:
         return None
     height, width, channels, is_planar = layout
-    return _Layout(shape[0], height, width, channels, 8 if array.dtype == "|u1" else 16, is_planar)
+    return _Layout(shape[0], height, width, channels, 8 if dtype == "|u1" else 16, is_planar)
 
 
 def _frame_layout(dtype: str, shape: tuple[int, ...], modality: str | None) -> tuple[int, int, int, bool] | None:

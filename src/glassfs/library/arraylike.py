@@ -1,0 +1,152 @@
+"""What entries have in common with arrays of NumPy, h5py and zarr. Any thread."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from glassfs import content as contents
+from glassfs.errors import Unsuited
+from glassfs.library import arrays, documents, images, selecting
+from glassfs.library.stream import stream_of
+from glassfs.terminal import printable
+from glassfs.tree import File
+from glassfs.tree.nodes import FIRST_EXTENSION
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+VIDEO = ".mp4"
+
+
+class ArrayLike(ABC):
+    """An entry that may be an array. Subclasses find its file."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def path(self) -> str: ...
+
+    @abstractmethod
+    def _of_array(self) -> File:
+        """Return the file of the array or video."""
+
+    @abstractmethod
+    def _located(self) -> AbstractContextManager[None]: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of ``numpy()``. For some columns this needs a pass over the data."""
+        with self._located():
+            rows = self._rows()
+            if rows is not None:
+                return rows.shape
+            content = canonical(self._of_array())
+            shape = None if content is None else arrays.shape_of(content)
+        return self.numpy().shape if shape is None else shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of ``numpy()``."""
+        with self._located():
+            rows = self._rows()
+            if rows is not None:
+                return rows.dtype
+            content = canonical(self._of_array())
+            dtype = None if content is None else arrays.dtype_of(content)
+        return self.numpy().dtype if dtype is None else dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes of ``numpy()``."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of items of ``numpy()``. The bytes of a file are its ``file_size``."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of ``numpy()``."""
+        return self.size * self.dtype.itemsize
+
+    def numpy(self, *, copy: bool = False) -> NDArray[Any]:
+        """Return an array, a scalar, or the pixels of an image: (height, width, channels), or (height, width) if gray.
+        For a directory of frames, return the array of the whole video.
+
+        The result is read-only. Arrays of 16 KiB and more that a local container stores uncompressed are mapped from
+        its file: they change if another process writes to the container, and if it truncates it, reading them ends
+        this process (SIGBUS). With ``copy`` the values are always in memory of their own, and writable.
+
+        Times keep the unit of the container, which other libraries may not know (``<M8[100ns]``); convert them with
+        ``.astype("M8[us]")``.
+        """
+        file = self._of_array()
+        with self._located():
+            content = canonical(file)
+            values = None if content is None else arrays.array_of(content, copy)
+            if values is None and file.name.endswith(FIRST_EXTENSION):
+                values = arrays.loaded(stream_of(file, self.path), copy)
+            elif values is None and file.content is None and file.name.lower().endswith(images.SUFFIXES):
+                import numpy as np
+
+                values = np.array(images.pixels(images.of_file(documents.bytes_of(file))))
+                values.flags.writeable = copy
+            elif values is None and (rows := self._rows()) is not None:
+                values = rows.read(0, rows.shape[0])
+                values.flags.writeable = copy
+        if values is None:
+            raise Unsuited("is not an array", part=printable(self.path))
+        return values
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        values = self.numpy(copy=bool(copy) and dtype is None)
+        return values if dtype is None else values.astype(dtype, copy=bool(copy))
+
+    def _selected(self, key: Any) -> Any:
+        """Return what an index selects of the array, read into memory of its own."""
+        with self._located():
+            rows = self._rows()
+            return self.numpy(copy=True)[key] if rows is None else selecting.select(rows, key)
+
+    def _iterated(self) -> Iterator[Any]:
+        rows = self._rows()
+        if not self.shape:
+            raise Unsuited("is a single value and cannot be iterated", part=printable(self.path))
+        return iter(self.numpy()) if rows is None else selecting.iterated(rows)
+
+    def _has_array(self, file: File) -> bool:
+        """Return whether ``numpy`` of a file returns an array."""
+        content = canonical(file)
+        if isinstance(content, (contents.Array, contents.Image, contents.EncodedImage, contents.Scalar)):
+            return True
+        if isinstance(file.content, (contents.Array, contents.Video)):
+            return file.name.endswith(VIDEO)
+        return file.content is None and file.name.lower().endswith((FIRST_EXTENSION, *images.SUFFIXES))
+
+    def _rows(self) -> selecting.Rows | None:
+        """Return the rows of an array or a video, which can be read one by one; None for other files."""
+        file = self._of_array()
+        content = file.content
+        if isinstance(content, contents.Video) or (
+            isinstance(content, contents.Array) and file.name.endswith((FIRST_EXTENSION, VIDEO))
+        ):
+            return selecting.rows_of(content)
+        if content is None and file.name.endswith(FIRST_EXTENSION):
+            with stream_of(file, self.path) as stream:
+                return selecting.rows_of_npy(stream, file.data)
+        return None
+
+
+def canonical(file: File) -> contents.Content | None:
+    """Return the content of a file, unless the file is another view of an array."""
+    content = file.content
+    if isinstance(content, contents.Array) and not file.name.endswith(FIRST_EXTENSION):
+        return None
+    return content
