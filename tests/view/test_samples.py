@@ -71,7 +71,8 @@ def takes_a_pass(path: str, node: File) -> bool:
             return not all(map(is_sized, node.content.columns()))
         except GlassfsError:
             return True
-    return path.endswith(".jsonl") or (".zarr" not in path and not path.endswith(".mp4"))
+    # The metadata of a Zarr group is rendered to find its size, from the index alone.
+    return path.endswith((".jsonl", "/arrays.zarr/zarr.json")) or (".zarr" not in path and not path.endswith(".mp4"))
 
 
 def derived(path: Path) -> Iterator[tuple[str, File]]:

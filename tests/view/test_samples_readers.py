@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from glassfs.content import Array, Table
+from glassfs.content.table import slot_names
 from glassfs.errors import GlassfsError
 from glassfs.library import open_tree
 from glassfs.tree import Directory, File, Node, Tree
@@ -96,8 +97,8 @@ class Compared:
                 assert self._arrow.column(self._next).to_pylist() == flat.tolist()
                 self._equal()
                 continue
-            for slot in range(flat.shape[1]):
-                assert shown[self._next] == names.new(column.name, None if array.ndim == 1 else slot).decode()
+            for slot, name in enumerate(slot_names(column, flat.shape[1])):
+                assert shown[self._next] == names.new(column.name, None if array.ndim == 1 else name).decode()
                 self._values(flat[:, slot])
         assert self._next == len(shown)
 

@@ -114,7 +114,8 @@ class _Rows:
     def cameras(self, block: int) -> list[list[str] | None]:
         """Return the cameras of each row, None if its images are damaged."""
         key = (self._opening.source.version, CAMERAS, block)
-        kept = Rendered(self._opening.cache, key, partial(self._rendered_cameras, block), cost=self.cost(block))
+        cost = ROW_COST * (self.starts[block + 1] - self.starts[block])
+        kept = Rendered(self._opening.cache, key, partial(self._rendered_cameras, block), cost=cost)
         found: list[list[str] | None] = json.loads(kept.read(0, kept.size))
         return found
 
