@@ -13,7 +13,7 @@ import math
 import re
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ WSHARD = {
     "f64": "<f8", "f32": "<f4", "f16": "<f2", "i64": "<i8", "i32": "<i4", "i16": "<i2", "i8": "|i1", "u64": "<u8",
     "u32": "<u4", "u16": "<u2", "u8": "|u1",
 }
-LATENT = {"latent_action": "f32", "latent_action_codebook": "i32"}
 IDV = {
     "SByte": "|i1", "Byte": "|u1", "Int16": "<i2", "UInt16": "<u2", "Int32": "<i4", "UInt32": "<u4", "Int64": "<i8",
     "UInt64": "<u8", "Single": "<f4", "Double": "<f8", "Boolean": "|b1",
@@ -142,26 +141,8 @@ def _kinodb_image(image: Expected, stored: bytes) -> tuple[str, Check]:
     return ".bin", partial(is_stored, image["data_sha256"])
 
 
-def _predicted(blocks: Sequence[Expected]) -> Iterator[Expected]:
-    """Yield the blocks, undescribed predictions with the type that docs/formats/wshard.md §9 gives them."""
-    named = {block["name"]: block for block in blocks}
-    for block in blocks:
-        lane, *parts = block["name"].split("/")
-        if block["dtype"] is None and lane in ("omen", "uncert"):
-            signals = (named.get("/".join(["signal", *parts[:count]])) for count in range(len(parts) - 1, 0, -1))
-            like = next((one for one in signals if one and one["nbytes_raw"] == block["nbytes_raw"]), None)
-            if like is not None:
-                block = block | {"dtype": like["dtype"], "shape": like["shape"]}
-            elif parts[0] in LATENT and lane == "omen":
-                steps = named["reward"]["shape"][0]
-                width = block["nbytes_raw"] // steps // 4
-                is_index = width == 1 and LATENT[parts[0]] == "i32"
-                block = block | {"dtype": LATENT[parts[0]], "shape": [steps] if is_index else [steps, width]}
-        yield block
-
-
 def _wshard(container: Path, expected: Expected) -> Iterator[tuple[str, Check]]:
-    for block in _predicted(expected["blocks"]):
+    for block in expected["blocks"]:
         name, digest = block["name"], block.get("sha256_true") or block["sha256_raw"]
         if block["dtype"] == "json":
             yield f"{name}.json", partial(is_stored, digest)

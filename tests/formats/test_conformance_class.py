@@ -24,6 +24,7 @@ from glassfs.content import (
     Blob,
     Container,
     Content,
+    Data,
     Extent,
     Fault,
     Fields,
@@ -230,12 +231,18 @@ def unstable(opening: Opening, numbers: Iterator[int] = count()) -> Container:  
     return Container("tiny", "1", Group(b"", lambda: [Member((name,), Blob(name, Memory(b"x")))]), [opening.source])
 
 
-class Reading(Extent):
+class Reading(Data):
     """Says that its size is known, but reads for it."""
+
+    def __init__(self, source: Source, offset: int, size: int) -> None:
+        self._source = source
 
     @property
     def size(self) -> int:
-        return len(self.source.read(0, 8))
+        return len(self._source.read(0, 8))
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        self._source.read_into(buffer, offset)
 
 
 def fields(content: Content, outline: Outline) -> Fields:

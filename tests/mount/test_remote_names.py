@@ -166,7 +166,7 @@ def test_interrupted_mount_command_leaves_no_mount(fuse: str, s3: S3Server, tmp_
     finally:
         s3.release()
     # The daemon holds stderr until it ends.
-    assert process.communicate(timeout=PATIENCE)[1] == "\nglassfs: interrupted\n"
+    assert process.communicate(timeout=PATIENCE)[1] == "glassfs: interrupted\n"
     wait_until(lambda: not processes_with(log))
     assert not is_mounted(mountpoint)
     assert "Traceback" not in log.read_text()

@@ -21,7 +21,7 @@ def assert_is_own_file(shown: Path, own: Path) -> None:
 
 
 def is_unlisted(mount: Path) -> bool:
-    return os.listdir(mount / ".glassfs") == ["status.json"]
+    return os.listdir(mount / ".glassfs") == ["README", "status.json"]
 
 
 def test_file_of_named_containers(shared: Shared, place: Path) -> None:

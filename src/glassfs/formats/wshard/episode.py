@@ -37,9 +37,6 @@ from glassfs.once import once
 CHANNELS, EPISODE, WSHARD = b"meta/channels", b"meta/episode", b"meta/wshard"
 UNNAMED = b"unnamed"
 LARGEST_SHOWN = 1 << 60  # of an unreadable block: file sizes have 63 bits
-MOST_MODEL_PARTS = 8
-"""Slashes after the channel in the name of a prediction: the names of model and kind may contain some."""
-_PREDICTIONS = (b"omen/", b"uncert/")
 
 
 class Episode:
@@ -132,24 +129,8 @@ class Episode:
         return TIME if self.metadata.length in (None, steps) else ""
 
     def _fitted(self, entry: Entry) -> tuple[metadata.Description, int] | None:
-        """Return the description of a block and its steps, or None.
-
-        A prediction without one is like the signal that it predicts, if it is as large; latent actions have a type by
-        convention (§9).
-        """
-        name = entry.name or b""
-        if entry.is_metadata:
-            return None
-        fitted = self.metadata.fit(name, entry.size)
-        if fitted is not None or not name.startswith(_PREDICTIONS) or self.metadata.is_described(name):
-            return fitted
-        channel = name.partition(b"/")[2]
-        for _ in range(MOST_MODEL_PARTS):
-            channel = channel.rpartition(b"/")[0]
-            signal = self._signals.get(b"signal/" + channel)
-            if signal is not None and signal.size == entry.size:
-                return self.metadata.fit(b"signal/" + channel, entry.size)
-        return self.metadata.fit_latent(name, entry.size)
+        """Return the description of a block and its steps, or None."""
+        return None if entry.is_metadata else self.metadata.fit(entry.name or b"", entry.size)
 
     def _residual(self, name: bytes, data: Data) -> residual.Layout | None:
         """Return the layout of a residual block; None for other blocks, and if the layout is ambiguous."""
