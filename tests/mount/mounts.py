@@ -118,6 +118,7 @@ class Mount:
         self.sources, self.path, self.log, self.generation = sources, path, log, generation
         self.process: subprocess.Popen[str] | None = None
         self.said = ""
+        self._is_loaded = False
         words = ["mount", *(["-f"] if foreground else []), *(word for option in options for word in ("-o", option))]
         words += ["--log-file", str(log), *map(str, sources), str(path)]
         variables = environment(generation)
@@ -152,7 +153,13 @@ class Mount:
         return self.log.read_text(encoding="utf-8").splitlines() if self.log.exists() else []
 
     def resident(self, field: str = "RssAnon") -> int:
-        """Return the daemon's anonymous memory, or another field of /proc/PID/status, in bytes; VmHWM is the peak."""
+        """Return the daemon's anonymous memory, or another field of /proc/PID/status, in bytes; VmHWM is the peak.
+
+        Waits until all code is loaded.
+        """
+        if not self._is_loaded:
+            wait_until(lambda: self.status()["all_code_loaded"])
+            self._is_loaded = True
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{field}:"))
 

@@ -33,6 +33,7 @@ class Daemon:
         generation: str | None = None, log: Path | None = None,
     ) -> None:
         self.path = path
+        self._is_loaded = False
         self.log = log or Path(f"{path}.log")
         words = [word for option in options for word in ("-o", option)]
         self.process = subprocess.Popen(
@@ -61,7 +62,10 @@ class Daemon:
         return found
 
     def memory(self, name: str = "VmRSS") -> int:
-        """Return a field of /proc/PID/status in bytes; VmHWM is the peak."""
+        """Return a field of /proc/PID/status in bytes; VmHWM is the peak. Waits until all code is loaded."""
+        if not self._is_loaded:
+            wait_until(lambda: self.status()["all_code_loaded"])
+            self._is_loaded = True
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:"))
 
