@@ -181,11 +181,13 @@ def _look_at_episodes(path: str) -> None:
 
     folder, name = os.path.split(path)
     container = open_container(Opening(LocalStore(folder).open((name,)), BlockCache(16 << 20)))
-    table = container.episodes()
-    if table is not None and table.records is not None:
-        for block in range(min(table.records.blocks, 10)):
-            with suppress(GlassfsError):
-                table.records.block(block)
+    for name in container.tables:
+        with suppress(GlassfsError):
+            summary = container.summary(name)
+            records = summary.table.records if summary is not None else None
+            for block in range(min(records.blocks, 10) if records is not None else 0):
+                with suppress(GlassfsError):
+                    records.block(block)
     waiting = [container.root]
     for collection in waiting:
         with suppress(GlassfsError):

@@ -1,12 +1,15 @@
-"""Draw the picture of the README: the tree of a container beside some of its frames.
+"""Make the pictures of the README: the tree of a container beside some of its frames, and the page of an episode.
 
-    python scripts/make_picture.py docs/images/tree.png
+    python scripts/make_picture.py docs/images
 
-Names and pixels come from glassfs, which opens the KinoDB container that the demo mounts.
+Names and pixels come from glassfs, which opens the KinoDB container that the demo mounts. Chromium shows the page;
+where it is not installed, only ``tree.png`` is made.
 """
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -24,6 +27,8 @@ CAMERAS = {"front": (164, 123), "wrist": (164, 123)}
 FRAMES = (0, 8, 16)
 LISTED = 2
 """Entries of a directory of images that are listed; an ellipsis stands for the others."""
+PAGE_SIZE, STEP = (960, 876), 9
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 class Tree:
@@ -75,14 +80,33 @@ def picture(container: Path) -> Image.Image:
     return image
 
 
+def page(container: Path, folder: Path) -> Image.Image:
+    """Return what Chromium shows of the page of the first episode, which is exported to ``folder``."""
+    words = [sys.executable, "-m", "glassfs", "export", "--views", "html+mp4", str(container), str(folder / "exported")]
+    subprocess.run(words, check=True, capture_output=True)
+    taken = folder / "page.png"
+    assert CHROMIUM is not None
+    subprocess.run([
+        CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
+        f"--user-data-dir={folder / 'profile'}", f"--window-size={PAGE_SIZE[0]},{PAGE_SIZE[1]}",
+        "--virtual-time-budget=10000", f"--screenshot={taken}",
+        f"{(folder / 'exported/episodes/0/index.html').as_uri()}#step={STEP}",
+    ], check=True, capture_output=True, timeout=120)
+    with Image.open(taken) as image:
+        return image.convert("RGB")
+
+
 def main() -> None:
     target = Path(sys.argv[1])
+    target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         container = Path(folder) / "robot.kdb"
         write_kinodb(container)
-        drawn = picture(container)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    drawn.save(target, optimize=True)
+        picture(container).save(target / "tree.png", optimize=True)
+        if CHROMIUM is None:
+            print("Chromium is not installed, so page.png is not made: apt install chromium", file=sys.stderr)
+        else:
+            page(container, Path(folder)).save(target / "page.png", optimize=True)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from writers.idv import IdvWriter, vector
 from writers.ikv import write_ikv2
 from writers.kastore import KastoreWriter
 from writers.kinodb import KinoWriter
+from writers.safetensors import write_safetensors
 from writers.wshard import WShardWriter
 
 FRAMES = 24
@@ -31,12 +32,14 @@ def main() -> None:
 
 
 def write_all(folder: Path) -> None:
-    """Write the five sample containers."""
+    """Write all sample containers."""
     write_kinodb(folder / "robot.kdb")
     write_wshard(folder / "episode.wshard")
     write_tree_sequence(folder / "ancestry.trees")
     write_ikv(folder / "field.ikv")
     write_idv(folder / "iris.idv")
+    write_npz(folder / "replay.npz")
+    write_model(folder / "tiny.safetensors")
 
 
 def film(hue: int) -> NDArray[np.uint8]:
@@ -78,6 +81,15 @@ def write_wshard(path: Path) -> None:
         writer.add("reward", np.linspace(0, 1, FRAMES, dtype=np.float32))
         writer.add("done", (np.arange(FRAMES) == FRAMES - 1).astype(np.uint8))
         writer.add("time/ticks", np.arange(FRAMES, dtype=np.int32))
+
+
+def write_model(path: Path) -> None:
+    """Write the weights of a network of two layers."""
+    generator = np.random.default_rng(3)
+    sizes = {"layers.0": (8, 4), "layers.1": (2, 8)}
+    tensors = {f"{name}.weight": generator.normal(size=size).astype(np.float32) for name, size in sizes.items()}
+    tensors |= {f"{name}.bias": np.zeros(size[0], np.float16) for name, size in sizes.items()}
+    write_safetensors(path, tensors, {"format": "np"})
 
 
 def write_tree_sequence(path: Path) -> None:
@@ -144,6 +156,16 @@ def write_idv(path: Path) -> None:
         names = ["sepal length", "sepal width", "petal length", "petal width"]
         writer.add("Features", features, vector("Single", 4), metadata={"SlotNames": names})
         writer.add("Species", [("setosa", "versicolor", "virginica")[row // 50] for row in range(rows)])
+
+
+def write_npz(path: Path) -> None:
+    """Write an episode as DreamerV3 stores it."""
+    steps = np.arange(FRAMES)
+    np.savez_compressed(
+        path, image=film(150)[:, ::2, ::2], action=np.random.default_rng(4).normal(size=(FRAMES, 6)).astype(np.float32),
+        reward=np.linspace(0, 1, FRAMES, dtype=np.float32), is_first=steps == 0, is_last=steps == FRAMES - 1,
+        is_terminal=steps == FRAMES - 1,
+    )
 
 
 if __name__ == "__main__":

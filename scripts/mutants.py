@@ -16,7 +16,7 @@ DATA = ROOT / "tests/data"
 SAMPLES = Path(os.environ.get("GLASSFS_SHARED", ROOT.parent / "shared")) / "samples"
 LARGEST = 256 << 10
 EDGES = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 2**63 - 1, 2**63, 2**64 - 1)
-SUFFIXES = {".kdb", ".wshard", ".kas", ".trees", ".ikv", ".idv", ".partial", ".shard"}
+SUFFIXES = {".kdb", ".wshard", ".kas", ".trees", ".ikv", ".idv", ".npz", ".safetensors", ".partial", ".shard"}
 
 
 class Seed(NamedTuple):
@@ -81,6 +81,14 @@ def _edge(data: bytearray, place: int, others: list[Seed], chance: random.Random
     data[place : place + size] = (chance.choice(EDGES) & (1 << 8 * size) - 1).to_bytes(size, "little")
 
 
+def _digit(data: bytearray, place: int, others: list[Seed], chance: random.Random) -> None:
+    """Replace the next digit of a text, so that the text is still well-formed."""
+    for at in range(place, min(place + 256, len(data))):
+        if chr(data[at]).isdecimal():
+            data[at] = chance.randrange(ord("0"), ord("9") + 1)
+            break
+
+
 def _cut(data: bytearray, place: int, others: list[Seed], chance: random.Random) -> None:
     del data[place : place + chance.choice((1, 4, 64, len(data)))]
 
@@ -98,5 +106,5 @@ def _foreign(data: bytearray, place: int, others: list[Seed], chance: random.Ran
 
 
 _CHANGES: tuple[Callable[[bytearray, int, list[Seed], random.Random], None], ...] = (
-    _flip, _edge, _edge, _cut, _repeat, _foreign,
+    _flip, _edge, _edge, _digit, _cut, _repeat, _foreign,
 )

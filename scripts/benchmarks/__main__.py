@@ -12,14 +12,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import batch, growth, markdown
+from benchmarks import batch, cpu, growth, markdown
 from benchmarks.growth import Grown
 from benchmarks.recipes import CACHES
 from benchmarks.report import Report, growth_text, row_text
 from benchmarks.runner import Runner, say
 from benchmarks.workloads import WORKLOADS, Samples, Workload
 
-MIN_RUNS = 1
+MIN_RUNS, RUNS = 1, 5
 LINE = "Measures glassfs against other mounts of the same data, all sides in turn, and judges its goals."
 
 
@@ -31,11 +31,12 @@ def main() -> int:
         return 0
     # A terminated benchmark unmounts as an interrupted one does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    report = Report(options.runs, options.scale)
+    runs = options.runs or (cpu.RUNS if options.cpu else RUNS)
+    report = Report(runs, options.scale)
     try:
         with _folder(options.data) as folder, tempfile.TemporaryDirectory(prefix="glassfs-benchmark-") as caches:
             os.environ[CACHES] = caches
-            runner = Runner(folder, options.runs, options.scale, options.data is not None)
+            runner = Runner(folder, runs, options.scale, options.data is not None)
             _measure(runner, report, options)
     except KeyboardInterrupt:
         say("")
@@ -60,10 +61,18 @@ def _measure(runner: Runner, report: Report, options: argparse.Namespace) -> Non
         report.growths.append(result)
         print(growth_text(result), flush=True)
 
+    def spent(result: cpu.Measured) -> None:
+        report.cpu.append(result)
+        print(cpu.text(result), flush=True)
+
     print(report.heading())
     try:
-        if options.batch:
-            measured = batch.measure(runner.folder, options.runs, options.scale, say)
+        if options.cpu and options.profile:
+            cpu.profile(runner, wanted)
+        elif options.cpu:
+            cpu.measure_all(runner, options.against, wanted, say, spent)
+        elif options.batch:
+            measured = batch.measure(runner.folder, runner.runs, options.scale, say)
             report.batches.append(measured)
             print(batch.text(measured), flush=True)
         elif options.growth:
@@ -90,7 +99,8 @@ def _folder(kept: Path | None) -> Iterator[Path]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("scripts/benchmark", description=LINE)
-    parser.add_argument("--runs", type=_runs, default=5, help="how often each side does each workload (5)")
+    often = f"how often each side does each workload ({RUNS}; {cpu.RUNS} with --cpu)"
+    parser.add_argument("--runs", type=_runs, help=often)
     parser.add_argument(
         "--only", metavar="PATTERN", action="append",
         help="only workloads whose name fits, such as 'dataset-*' or 'array'; with --growth, titles; may be repeated",
@@ -98,6 +108,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="show the workloads and do nothing")
     parser.add_argument("--growth", action="store_true", help="instead: how glassfs grows with 1, 4, 16 times the data")
     parser.add_argument("--batch", action="store_true", help="instead: 100,000 containers by one process and by two")
+    parser.add_argument(
+        "--cpu", action="store_true",
+        help="instead: processor time of one operation, without the kernel; --only takes names such as 'read_*'",
+    )
+    parser.add_argument("--against", type=Path, metavar="FOLDER", help="with --cpu: in turn with another checkout")
+    parser.add_argument("--profile", action="store_true", help="with --cpu: show where the time goes, by function")
     parser.add_argument("--scale", type=float, default=1.0, help="shrink all data, such as 0.01 to try it out (1)")
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="keep the data there; needs 30 GB at scale 1")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured")

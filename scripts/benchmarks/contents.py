@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,21 @@ def write_array(path: Path, size: int) -> None:
     lengths = [min(CHUNK, size - start) for start in range(0, size, CHUNK)]
     with KastoreWriter(path) as store:
         store.add_chunks("data", "uint8", size, (noise(length, seed) for seed, length in enumerate(lengths)))
+
+
+def write_stored_npz(path: Path, size: int) -> None:
+    """Write an archive with one array of float64, ``data``, of ``size`` bytes."""
+    _savez(np.savez, path, np.random.default_rng(7).random(size // 8))
+
+
+def write_deflated_npz(path: Path, size: int) -> None:
+    """Write a compressed archive with one array of small integers, ``data``, of ``size`` bytes."""
+    _savez(np.savez_compressed, path, np.random.default_rng(8).integers(0, 4000, size // 8))
+
+
+def _savez(save: Callable[..., None], path: Path, values: NDArray[Any]) -> None:
+    with path.open("wb") as file:  # given a path, NumPy adds a suffix
+        save(file, data=values)
 
 
 def write_raw_frames(path: Path, size: int) -> None:

@@ -335,6 +335,11 @@ def kastore_column(place: Place) -> Results:
     return child("kastore_column", path=place.dataset.container, key="nodes/time")
 
 
+def of_npz(task: str, share: float, result: str) -> Recipe:
+    """Run a task on the archive itself; ``share`` of its array is summed."""
+    return lambda place: {result: child(task, path=place.dataset.container, share=share)["seconds"]}
+
+
 FIND_FRAMES = find(FRAMES)
 LIST_FRAMES = passes(lambda place: command("ls", "-l", place.root / FRAMES), count, FIRST, AGAIN)
 CAT_FRAMES, CAT_LARGE_FRAMES = passes(cat_all, count, "seconds"), passes(cat_all, large_frames, "seconds")

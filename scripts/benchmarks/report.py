@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks.batch import Batch
 from benchmarks.counting import REQUESTS
+from benchmarks.cpu import Measured, as_json
 from benchmarks.growth import Grown
 from benchmarks.workloads import RATE, SPEED, Goal, Measure, Samples, Workload
 
@@ -113,6 +114,7 @@ class Report:
     rows: list[Row] = field(default_factory=list)
     growths: list[Grown] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
+    cpu: list[Measured] = field(default_factory=list)
     notes: Mapping[str, str] = field(default_factory=dict)
     failures: Sequence[str] = ()
 
@@ -139,6 +141,7 @@ class Report:
                 for grown in self.growths
             ],
             "batch": [asdict(one) | {"ratio": one.ratio, "is_fine": one.is_fine} for one in self.batches],
+            "cpu": [as_json(measured) for measured in self.cpu],
         }
 
     def write_json(self, path: Path) -> None:
@@ -156,6 +159,7 @@ class Report:
         """Return a line with the number of goals met and the participants that are missing."""
         verdicts = [row.is_met(goal) for row in self.rows for goal in row.measure.goals]
         judged = [verdict for verdict in verdicts if verdict is not None]
+        judged += [measured.is_fine for measured in self.cpu]
         lines = [f"{sum(judged)} of {len(judged)} goals met."] if judged else []
         lines += [f"Skipped {name}: {reason}." for name, reason in self.notes.items()]
         return "\n".join(lines + [f"Failed: {failure}" for failure in self.failures])

@@ -175,6 +175,29 @@ def kastore_column(path: str, key: str) -> Results:
     return {"seconds": time.perf_counter() - start}
 
 
+def sum_by_numpy(path: str, share: float) -> Results:
+    """Sum the first part of an array in an NPZ archive, of which ``numpy.load`` reads all."""
+    import numpy as np
+
+    start = time.perf_counter()
+    values = np.load(path)["data"]
+    values[: int(share * len(values))].sum()
+    return {"seconds": time.perf_counter() - start}
+
+
+def sum_mapped(path: str, share: float) -> Results:
+    """Sum the same part of the array that ``glassfs.open`` maps."""
+    import numpy as np  # noqa: F401
+
+    import glassfs
+
+    start = time.perf_counter()
+    with glassfs.open(path) as opened:
+        values = opened["data"].numpy()
+        values[: int(share * len(values))].sum()
+    return {"seconds": time.perf_counter() - start}
+
+
 def decompress_block(path: str, codec: str) -> Results:
     """Read the largest block of a WShard file and decompress it in memory."""
     import lz4.block
@@ -234,7 +257,7 @@ TASKS: dict[str, Callable[..., Results]] = {
     for task in (
         read, read_many, read_parts, read_samples, train, epochs, walk, random_reads, random_readers,
         positional_row, stat_while_reading, load_arrays, read_table, query, kastore_column, decompress_block,
-        inflate_blocks,
+        inflate_blocks, sum_by_numpy, sum_mapped,
     )
 }
 

@@ -222,6 +222,24 @@ def _of_stores() -> tuple[Workload, ...]:
     return column, keys
 
 
+def _of_npz() -> tuple[Workload, ...]:
+    stored = Workload("npz", "npz", _mounts(recipes.cat_once("data.npy"), SQUASH), (
+        Measure("first", "NPZ, stored member of 1 GB, cat, first read", (at_most(1.0, SQUASH),)),
+    ))
+    mapped = Workload("npz-mapped", "npz", (
+        Participant("glassfs", "memory", recipes.of_npz("sum_mapped", 0.01, "seconds")),
+        Participant("numpy.load", "memory", recipes.of_npz("sum_by_numpy", 0.01, "seconds")),
+    ), (
+        Measure("seconds", "NPZ, stored member of 1 GB, sum of 1 % in Python", (at_most(0.1, "numpy.load"),)),
+    ))
+    label = "numpy load"
+    readers = _mounts(recipes.cat_once("data.npy"), numpy_load=recipes.of_npz("sum_by_numpy", 0, "first"))
+    deflated = Workload("npz-deflated", "npz-deflated", readers, (
+        Measure("first", "NPZ, deflated member of 512 MB, cat, first read", (at_most(1.0, label),)),
+    ))
+    return stored, mapped, deflated
+
+
 def _of_episodes() -> tuple[Workload, ...]:
     mount = Workload("mount", "episodes", _mounts(recipes.nothing, SQUASH), (
         Measure("mount", "mount of 50,000 episodes, process start included", (Goal("≤ 0.2 s", extra=0.2),)),
@@ -393,7 +411,7 @@ def _of_remote() -> tuple[Workload, ...]:
 
 # Workloads of the same container stand together, so that its files can go when they are done.
 WORKLOADS: tuple[Workload, ...] = (
-    *_of_array(), *_of_frames(), *_of_films(), *_of_tables(), *_of_stores(), *_of_episodes(),
+    *_of_array(), *_of_frames(), *_of_films(), *_of_tables(), *_of_stores(), *_of_npz(), *_of_episodes(),
     *_of_dataset(), *_of_views(), *_of_changes(), *_of_remote(),
 )
 
