@@ -14,7 +14,8 @@ from glassfs.cache import BlockCache
 from glassfs.content import Array, Collection, Container, Content, Data, members_of
 from glassfs.formats.registry import Opening, open_container
 from glassfs.source import Source
-from glassfs.source.local import LocalSource, LocalStore
+from glassfs.source.local import LocalStore
+from glassfs.source.local_source import LocalSource
 from glassfs.view import data_of, has_file
 
 
@@ -39,12 +40,16 @@ class CountingSource(LocalSource):
         path = Path(path)
         store = LocalStore(path.parent)
         number, entry = store.open_descriptor((path.name,))
-        super().__init__(store, (path.name,), entry, number)
+        super().__init__(store.open_descriptor, store.shown((path.name,)), (path.name,), entry, number)
         self.reads: list[tuple[int, int]] = []
 
     def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
         self.reads.append((offset, sum(map(len, buffers))))
         super().scatter(buffers, offset)
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        self.reads.append((offset, len(buffer)))
+        super().read_into(buffer, offset)
 
     @property
     def bytes_read(self) -> int:

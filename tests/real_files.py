@@ -57,6 +57,7 @@ def expected_files(container: Path) -> Iterator[tuple[str, Check]]:
     expected = expected_of(container)
     maker = {
         ".kdb": _kinodb, ".kas": _kastore, ".trees": _kastore, ".ikv": _ikv, ".idv": _idv, ".wshard": _wshard,
+        ".safetensors": _safetensors,
     }[Path(container.name.removesuffix(".partial")).suffix]
     seen: Counter[str] = Counter()
     for path, check in maker(container, expected):
@@ -139,6 +140,18 @@ def _kinodb_image(image: Expected, stored: bytes) -> tuple[str, Check]:
     if is_raw_sized and data and image["channels"] in MODES:
         return ".png", partial(is_image, image["width"], image["height"], MODES[image["channels"]], data)
     return ".bin", partial(is_stored, image["data_sha256"])
+
+
+def _safetensors(container: Path, expected: Expected) -> Iterator[tuple[str, Check]]:
+    tensors = expected["tensors"]
+    yield "meta/file.json", partial(has_members, {"tensors": len(tensors), "__metadata__": expected["metadata"]})
+    for name, tensor in tensors.items():
+        if "/" in name:
+            continue
+        if "dtype" in tensor:
+            yield f"tensors/{name}.npy", partial(is_npy, tensor["dtype"], tensor["shape"], tensor["sha256"])
+        else:
+            yield f"tensors/{name}.bin", partial(is_stored, tensor["stored_sha256"])
 
 
 def _wshard(container: Path, expected: Expected) -> Iterator[tuple[str, Check]]:

@@ -12,10 +12,8 @@ import make_samples
 import numpy as np
 import pytest
 
-import glassfs
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Memory
-from glassfs.formats import registry
 from glassfs.view import View
 from tests.conftest import ROOT
 from tests.library.conftest import write_datasets
@@ -52,7 +50,7 @@ def test_readme_commands_work(place: Path) -> None:
         if words[0] == "cat":
             printed[words[2]] = done.stdout
     for path, data in printed.items():
-        assert data and (place / "robot" / path).read_bytes() == data
+        assert data and (place / "exported" / path).read_bytes() == data
 
 
 def test_python_guide_works(
@@ -82,16 +80,6 @@ def test_extras_of_the_guide_exist() -> None:
     extras = re.findall(r"glassfs\[(\w+)\]", (ROOT / "docs/python.md").read_text(encoding="utf-8"))
     offered = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert extras and all(f"\n{extra} = [" in offered for extra in extras)
-
-
-def test_example_format_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names: dict[str, object] = {}
-    exec(python_in("CONTRIBUTING.md", "FORMAT ="), names)
-    monkeypatch.setattr(registry, "installed", lambda: (names["FORMAT"],))
-    path = tmp_path / "some.mine"
-    path.write_bytes(b"MINE----" + np.array([1.5, -2.0], "<f8").tobytes())
-    with glassfs.open(path) as data:
-        assert data["values"].numpy().tolist() == [1.5, -2.0]
 
 
 def test_advice_for_100ns_times_is_exact(tmp_path: Path) -> None:

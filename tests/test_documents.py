@@ -23,7 +23,7 @@ README = ROOT / "README.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *sorted(DOCS.rglob("*.md"))]
 LONGEST_README = 150
 
-FORMAT_OF_MODULE = {"kastore": "kastore", "tskit": "kastore"}
+FORMAT_OF_MODULE = {"kastore": "kastore", "tskit": "kastore", "safetensors": "safetensors"}
 FOREIGN_OPTIONS = {"--device", "--cap-add"}
 NUMBERS = {"DEPTH": "1"}
 
@@ -128,7 +128,7 @@ def test_cited_sections_exist() -> None:
             if error := error_in(page, section):
                 wrong.append(f"{path.relative_to(ROOT)}:{line}: {error}")
     assert not wrong
-    assert {f"formats/{name}.md" for name in ("ikv", "idv", "kastore", "kinodb", "wshard")} <= {
+    assert {f"formats/{name}.md" for name in ("ikv", "idv", "kastore", "kinodb", "npz", "wshard")} <= {
         page.removeprefix("docs/") for page in cited
     }
 

@@ -132,8 +132,8 @@ def test_built_in_formats_take_precedence(monkeypatch: pytest.MonkeyPatch) -> No
     greedy = replace(FORMAT, name="greedy", recognises=lambda head: True)
     monkeypatch.setattr(registry, "built_in", lambda: iter([FORMAT]))
     monkeypatch.setattr(registry, "installed", lambda: (greedy,))
-    assert registry.recognise(b"MADE\n") is FORMAT
-    assert registry.recognise(b"other") is greedy
+    assert registry.recognise(registry.Head(b"MADE\n")) is FORMAT
+    assert registry.recognise(registry.Head(b"other")) is greedy
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/etc/hostname", "a\0b", "\ud800"])

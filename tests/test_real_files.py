@@ -15,7 +15,7 @@ from tests.conftest import DATA
 from tests.mount.mounts import Mount, require
 from tests.real_files import expected_files, expected_of, is_refused
 
-FORMATS = ("kinodb", "wshard", "kastore", "ikv", "idv")
+FORMATS = ("kinodb", "wshard", "kastore", "ikv", "idv", "safetensors")
 VERDICTS: dict[str, dict[str, str]] = json.loads((DATA / "malformed.json").read_bytes())
 LARGEST = 4 << 20
 

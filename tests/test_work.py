@@ -21,7 +21,7 @@ from glassfs.source import Version
 from glassfs.source.local import LocalStore
 from glassfs.tree import Containers, ContainerSettings
 from glassfs.tree.containers.lease import Location
-from glassfs.tree.sources.rows import Episodes, Rows
+from glassfs.tree.sources.rows import Found, Rows
 from glassfs.tree.sources.timed_calls import TimedCalls
 from glassfs.tree.sources.walk import File
 from glassfs.work import Canceled, OverBudget, Work
@@ -443,7 +443,7 @@ def test_files_read_ahead_are_given_up_with_their_reader(monkeypatch: pytest.Mon
     """Also when it ends early for another reason."""
     begun, ended = set[Work | None](), threading.Semaphore(0)
 
-    def read(self: Rows, file: File, block: int = 0) -> Iterator[Episodes]:
+    def read(self: Rows, file: File, table: str = "", block: int = 0) -> Iterator[Found]:
         begun.add(work.current())
         try:
             work.patiently(threading.Event().wait)

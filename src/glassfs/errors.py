@@ -44,6 +44,10 @@ class Unrecognised(Refused):
     """No format recognizes the file."""
 
 
+class Postponed(GlassfsError):
+    """Opening a container was put off until a caller needs its contents."""
+
+
 class NotFound(GlassfsError, FileNotFoundError):
     """A file or directory does not exist."""
 

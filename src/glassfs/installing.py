@@ -7,7 +7,6 @@ import os
 import shlex
 import shutil
 import sys
-from importlib import metadata
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -18,6 +17,8 @@ _TOOLS = (("pipx_metadata.json", "pipx install --force"), ("uv-receipt.toml", "u
 
 def command(extra: str) -> str:
     """Return a command for a shell: from a checkout it installs the checkout, otherwise from the package index."""
+    from importlib import metadata  # takes 15 ms to import, and few programs need it
+
     try:
         distribution = metadata.distribution(NAME)
         found = json.loads(distribution.read_text("direct_url.json") or "{}")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable
 
 from glassfs import work
 
@@ -22,20 +21,48 @@ class KeyedLock:
         self._lock = threading.Lock()
         self._users: dict[Hashable, _Users] = {}
 
-    @contextmanager
-    def hold(self, key: Hashable) -> Iterator[None]:
+    def hold(self, key: Hashable) -> _Hold:
         """Hold the lock of ``key``, waiting while another thread holds it. Not reentrant. Raises Canceled."""
+        return _Hold(self, key)
+
+    def _join(self, key: Hashable) -> _Users:
         with self._lock:
-            users = self._users.setdefault(key, _Users())
+            users = self._users.get(key)
+            if users is None:
+                users = self._users[key] = _Users()
             users.count += 1
+        return users
+
+    def _leave(self, key: Hashable, users: _Users) -> None:
+        with self._lock:
+            users.count -= 1
+            if not users.count:
+                del self._users[key]
+
+
+class _Hold:
+    """Holds the lock of one key during a ``with``."""
+
+    __slots__ = ("_holding", "_key", "_locks", "_users")
+
+    def __init__(self, locks: KeyedLock, key: Hashable) -> None:
+        self._locks = locks
+        self._key = key
+
+    def __enter__(self) -> None:
+        self._users = users = self._locks._join(self._key)
+        self._holding = work.holding(users.lock)
         try:
-            with work.holding(users.lock):
-                yield
+            self._holding.__enter__()
+        except BaseException:
+            self._locks._leave(self._key, users)
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._holding.__exit__()
         finally:
-            with self._lock:
-                users.count -= 1
-                if not users.count:
-                    del self._users[key]
+            self._locks._leave(self._key, self._users)
 
 
 class _Users:

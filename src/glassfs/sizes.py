@@ -1,4 +1,4 @@
-"""Sizes in bytes as users write them."""
+"""Sizes in bytes and other numbers as users write them."""
 
 from __future__ import annotations
 
@@ -25,3 +25,8 @@ def human_size(size: int) -> str:
     if not unit:
         return str(size)
     return f"{value:.1f}{unit}" if value < 10 else f"{value:.0f}{unit}"
+
+
+def counted(number: int, what: str) -> str:
+    """Format a number of things: ``1 file``, ``2,000 files``."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

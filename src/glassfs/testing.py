@@ -32,9 +32,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Collection, Container, Content, Data, Fields, Image, Series, Stored, members_of
+from glassfs.content import (
+    Array,
+    Collection,
+    Container,
+    Content,
+    Data,
+    Fields,
+    Image,
+    Series,
+    Stored,
+    dtypes,
+    members_of,
+)
 from glassfs.errors import Changed, GlassfsError
-from glassfs.formats.registry import HEAD, Format, Opening, built_in
+from glassfs.formats.registry import HEAD, Format, Head, Opening, built_in
 from glassfs.source import Path as StorePath
 from glassfs.source import Source, total
 from glassfs.source.local import LocalStore
@@ -143,15 +155,16 @@ class FormatTests(ABC):
             assert not others, f"{path.name} is also recognised by {', '.join(others)}"
 
     def test_does_not_recognise_other_files(self) -> None:
-        for head in OTHER_FILES:
+        for head in map(Head, OTHER_FILES):
             assert not self.format.recognises(head), f"recognises a file that starts with {head[:16]!r}"
 
     def test_recognising_cut_heads_raises_nothing(self) -> None:
         for path in self._paths():
             head = _head(path)
             for length in range(min(len(head), 128)):
-                self.format.recognises(head[:length])
-                self.format.hint(head[:length])
+                cut = Head(head[:length], head.name)
+                self.format.recognises(cut)
+                self.format.hint(cut)
 
     def test_opening_is_lazy(self) -> None:
         measured = 0
@@ -199,10 +212,15 @@ class FormatTests(ABC):
             for place in walk(container.root):
                 content = place.content
                 if isinstance(content, Array):
-                    dtype = np.dtype(content.dtype)
-                    assert dtype.descr[0][1] == content.dtype, f"{_shown(place)}: {content.dtype} is not a descr"
-                    shape = content.shape if isinstance(content.shape, tuple) else content.shape()
-                    assert content.data.size == math.prod(shape) * dtype.itemsize, f"{_shown(place)}: wrong size"
+                    dtype, shape, stored = dtypes.parsed(content.dtype), content.resolved_shape, content.stored
+                    assert dtypes.description_of(dtype) == content.dtype, f"{_shown(place)}: no descr: {content.dtype}"
+                    assert dtypes.little_endian(content.dtype) == content.dtype, f"{_shown(place)}: is big-endian"
+                    sizes = {content.data.size, stored.data.size, stored.rows.size}
+                    assert sizes == {math.prod(shape) * dtype.itemsize}, f"{_shown(place)}: wrong size"
+                    kind = dtypes.parsed(stored.dtype)
+                    values = np.zeros(shape, dtype)
+                    values[...] = np.ndarray(shape, kind, stored.data.whole(), order=stored.order)
+                    assert values.tobytes() == content.data.whole(), f"{_shown(place)}: converted to other values"
                 elif isinstance(content, Image):
                     pixels = content.width * content.height * content.channels
                     assert content.data.size == pixels * content.bits // 8, f"{_shown(place)}: wrong size"
@@ -348,7 +366,7 @@ class FormatTests(ABC):
 
     def _survive(self, name: str, data: bytes, what: str) -> None:
         """Open and read a damaged container: only GlassfsError may be raised, in bounded time and memory."""
-        if not self.format.recognises(data[:HEAD]):
+        if not self.format.recognises(_head_of(name, data)):
             return  # glassfs would never open it
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, name)
@@ -419,9 +437,12 @@ def _shown_as(content: Content, cache: BlockCache, number: int) -> Iterator[Data
             yield shown.thing
 
 
-def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(HEAD)
+def _head(path: Path) -> Head:
+    return _head_of(path.name, path.read_bytes())
+
+
+def _head_of(name: str, data: bytes) -> Head:
+    return Head(data[:HEAD], name, len(data), lambda offset, size: data[offset : offset + size])
 
 
 def _check_ranges(data: Data, whole: bytes, place: ContentPath) -> None:

@@ -229,21 +229,33 @@ def shielded() -> Iterator[None]:
         work.is_shielded = False
 
 
-@contextmanager
-def sharing(*things: object) -> Iterator[None]:
-    """Note that others may wait for these things until this thread goes on."""
-    work = _thread.work
-    if work is None:
-        yield
+class sharing:  # noqa: N801  # used like a function
+    """Note that others may wait for these things until this thread goes on. A context manager."""
+
+    __slots__ = ("_things", "_work")
+
+    def __init__(self, *things: object) -> None:
+        self._things = things
+        self._work = _thread.work
+
+    def __enter__(self) -> None:
+        if self._work is not None:
+            self._work.holds += self._things
+
+    def __exit__(self, *_: object) -> None:
+        if self._work is not None:
+            _remove(self._work, self._things)
+
+
+def _remove(work: Work, things: tuple[object, ...]) -> None:
+    """Note that others no longer wait for these things that the work holds."""
+    if work.holds == things:  # mostly
+        work.holds = ()
         return
-    work.holds += things
-    try:
-        yield
-    finally:
-        left = list(work.holds)
-        for thing in things:
-            left.remove(thing)
-        work.holds = tuple(left)
+    left = list(work.holds)
+    for thing in things:
+        left.remove(thing)
+    work.holds = tuple(left)
 
 
 @contextmanager
@@ -289,13 +301,25 @@ def is_done(future: Future[Any], seconds: float = threading.TIMEOUT_MAX) -> bool
     return future.done() or patiently(lambda left: bool(wait((future,), left).done), seconds, future)
 
 
-@contextmanager
-def holding(lock: Lock) -> Iterator[None]:
-    """Hold a lock that others may hold for long. Raises Canceled."""
-    if not lock.acquire(blocking=False):
-        patiently(lambda seconds: lock.acquire(timeout=seconds), thing=lock)
-    try:
-        with sharing(lock):
-            yield
-    finally:
-        lock.release()
+class holding:  # noqa: N801  # used like a function
+    """Hold a lock that others may hold for long. A context manager. Raises Canceled."""
+
+    __slots__ = ("_lock", "_work")
+
+    def __init__(self, lock: Lock) -> None:
+        self._lock = lock
+        self._work = _thread.work
+
+    def __enter__(self) -> None:
+        lock = self._lock
+        if not lock.acquire(False):
+            patiently(lambda seconds: lock.acquire(timeout=seconds), thing=lock)
+        if self._work is not None:
+            self._work.holds += (lock,)
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            if self._work is not None:
+                _remove(self._work, (self._lock,))
+        finally:
+            self._lock.release()

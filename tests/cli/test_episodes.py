@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,8 @@ import pytest
 
 from glassfs.cli.rows import CSV_SAFE, encoded, head, read_back
 from glassfs.cli.stopping import Stopped
-from glassfs.content.join import COLUMNS, RECORD_COLUMNS, ContainerPiece, piece_of
+from glassfs.content.pieces import ContainerPiece, piece_of
+from glassfs.content.summary import COLUMNS, RECORD_COLUMNS
 from glassfs.library import open_tree
 from tests.batch.many import command, robot, sound
 from tests.cli.glassfs_command import fails, glassfs
@@ -65,8 +67,10 @@ def shown(source: Path, form: str) -> bytes:
         return node.read(0, node.size)
 
 
-@pytest.mark.parametrize("form", ["jsonl", "parquet"])
-@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize(("form", "jobs"), [
+    ("jsonl", "1"), ("parquet", "2"), ("csv", "1"), pytest.param("jsonl", "2", marks=pytest.mark.slow),
+    pytest.param("parquet", "1", marks=pytest.mark.slow), pytest.param("csv", "2", marks=pytest.mark.slow),
+])
 def test_output_file_equals_the_file_in_a_mount(folder: Path, form: str, jobs: str, tmp_path: Path) -> None:
     done = glassfs("episodes", folder, "--jobs", jobs, "--output", tmp_path / f"all.{form}")
     where = f"{len(shown(folder, 'jsonl').splitlines())} rows in {tmp_path}/all.{form}"
@@ -98,11 +102,12 @@ def test_csv_follows_rfc_4180(folder: Path, tmp_path: Path) -> None:
 def test_safe_csv_has_no_formulas_in_texts(folder: Path, tmp_path: Path) -> None:
     """Only texts that begin as one change, and can be restored; numbers below zero are no formulas."""
     texts = ["=HYPERLINK(A1)", "+1", "-1", "@SUM(1)", "\tx", "\rx", "\nx", "\uff1dx", "'=x", "'x", "x=1", " =1", ""]
+    names = [name for name, _ in RECORD_COLUMNS]
     columns: list[list[object]] = [[None] * len(texts) for _ in RECORD_COLUMNS]
-    columns[RECORD_COLUMNS.index("language_instruction")] = texts
-    columns[RECORD_COLUMNS.index("total_reward")] = [-0.5] * len(texts)
-    columns[RECORD_COLUMNS.index("channels")] = [["=1"]] * len(texts)
-    rows = ContainerPiece("-a.kdb", 0, piece_of(columns))
+    columns[names.index("language_instruction")] = texts
+    columns[names.index("total_reward")] = [-0.5] * len(texts)
+    columns[names.index("channels")] = [["=1"]] * len(texts)
+    rows = ContainerPiece("-a.kdb", 0, piece_of(columns, RECORD_COLUMNS))
     raw = head(CSV_SAFE) + encoded(CSV_SAFE, [rows])
     found = list(csv.DictReader(io.StringIO(raw.decode(), newline="")))
     assert [cells["language_instruction"] for cells in found] == [f"'{text}" for text in texts[:9]] + texts[9:]
@@ -302,3 +307,22 @@ import os, resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
+
+
+def test_without_episodes_it_says_what_there_is(tmp_path: Path) -> None:
+    folder = tmp_path / "trees and tables"
+    folder.mkdir()
+    for name in ("kastore/small.trees", "kastore/one_byte.kas", "idv/iris.idv", "idv/tiny.idv"):
+        shutil.copy(DATA / name, folder)
+    instead = "no episodes, but 2 containers with tables, 1 container with trees; for a table, run: glassfs cat"
+    for jobs in ("1", "2"):
+        done = glassfs("episodes", "--jobs", jobs, folder)
+        assert (done.status, done.output, done.errors) == (0, b"", [f"{instead} '{folder}' tables.jsonl"])
+    rows = glassfs("cat", folder, "tables.jsonl").output.splitlines()
+    assert [json.loads(row)["container"] for row in rows] == ["iris.idv", "tiny.idv"]
+    alone = glassfs("episodes", folder / "small.trees")
+    assert alone.errors == [
+        "no episodes, but 1 container with trees; for a table, run: glassfs cat FOLDER trees.jsonl",
+    ]
+    robot(folder / "run.kdb", 1, "pick")
+    assert glassfs("episodes", "--where", "task = 'none'", folder).errors == []

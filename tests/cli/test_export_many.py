@@ -40,7 +40,9 @@ def written(folder: Path) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("words", [["--jobs", "2"], ["--report", "report.jsonl"], ["--jobs", "2", "--overwrite"]])
+@pytest.mark.parametrize("words", [
+    ["--jobs", "2"], ["--report", "report.jsonl"], pytest.param(["--jobs", "2", "--overwrite"], marks=pytest.mark.slow),
+])
 def test_workers_write_the_same_folder(folder: Path, words: list[str], tmp_path: Path) -> None:
     words = [str(tmp_path / word) if word.endswith("jsonl") else word for word in words]
     assert glassfs("export", folder, tmp_path / "one").status == 0
@@ -50,7 +52,10 @@ def test_workers_write_the_same_folder(folder: Path, words: list[str], tmp_path:
     assert "empty" in written(tmp_path / "two")
 
 
-@pytest.mark.parametrize("paths", [["below"], ["a.kdb/episodes/0", "notes.txt"], ["below/deep/3.kas", "below/link"]])
+@pytest.mark.parametrize("paths", [
+    pytest.param(["below"], marks=pytest.mark.slow), ["a.kdb/episodes/0", "notes.txt"],
+    pytest.param(["below/deep/3.kas", "below/link"], marks=pytest.mark.slow),
+])
 def test_workers_write_the_same_parts(folder: Path, paths: list[str], tmp_path: Path) -> None:
     assert glassfs("export", folder, *paths, tmp_path / "one").status == 0
     assert glassfs("export", "--jobs", 2, folder, *paths, tmp_path / "two").status == 0

@@ -209,7 +209,7 @@ with stoppable():
         assert program.wait(SECONDS) == 130
 
 
-@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("command", ["verify", "episodes", "export"])
 def test_an_unexpected_error_costs_one_container(command: str, jobs: str, tmp_path: Path) -> None:
     folder, report = tmp_path / "data", tmp_path / "report.jsonl"
@@ -218,12 +218,13 @@ def test_an_unexpected_error_costs_one_container(command: str, jobs: str, tmp_pa
         robot(folder / name)
     (tmp_path / "sitecustomize.py").write_text("""
 from glassfs.source.local import LocalStore
-before = LocalStore.open
-def open_or_fail(self, path):
-    if path[-1] in ("bad.kdb", "large.kdb"):
-        raise KeyError("that") if path[-1] == "bad.kdb" else MemoryError
-    return before(self, path)
-LocalStore.open = open_or_fail
+def failing(before):
+    def open_or_fail(self, path):
+        if path[-1] in ("bad.kdb", "large.kdb"):
+            raise KeyError("that") if path[-1] == "bad.kdb" else MemoryError
+        return before(self, path)
+    return open_or_fail
+LocalStore.open, LocalStore.found = failing(LocalStore.open), failing(LocalStore.found)
 """)
     words = [command, "--jobs", jobs, "--report", report, folder, *[tmp_path / "target"][: command == "export"]]
     done = glassfs(*words, PYTHONPATH=str(tmp_path))

@@ -169,7 +169,11 @@ def test_views_are_found_by_their_path_and_not_listed(store: Path, robot: Path, 
         out = tmp_path / "out" / path
         assert glassfs("export", source, path, tmp_path / "out", "--overwrite").status == 0
         assert out.read_bytes() == expected.output
-    assert glassfs("cat", f"{robot}/episodes.parquet").output == glassfs("cat", robot, "episodes.parquet").output
+    for source in (robot, folder):
+        assert glassfs("cat", f"{source}/episodes.parquet").output == glassfs("cat", source, "episodes.parquet").output
+    assert glassfs("ls", f"{folder}/by-task/pick").lines == ["robot.kdb~0"]
+    assert glassfs("ls", "--views", "mp4,parquet", robot).lines == glassfs("ls", "--views", "mp4+parquet", robot).lines
+    assert not any("format" in line for line in glassfs("info", f"{folder}/episodes.jsonl").lines)
     assert glassfs("ls", store, "nodes/time.zarr").lines == ["c/", "zarr.json"]
     for shown in (glassfs("ls", "-R", folder), glassfs("tree", folder), glassfs("ls", robot, "episodes/0")):
         assert shown.status == 0 and not any(view in shown.output for view in (b"mp4", b"parquet", b"html"))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassfs.cli.where import LONGEST, WrongCondition, condition
-from glassfs.content.join import COLUMNS
+from glassfs.content.summary import COLUMNS
 from glassfs.sizes import human_size
 from tests.batch.many import robot
 from tests.cli.glassfs_command import fails, glassfs
@@ -140,7 +140,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet", "csv"])
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_table_has_the_episodes_that_satisfy(folder: Path, form: str, jobs: int, tmp_path: Path) -> None:
     out = tmp_path / f"out.{form}"
     where = "task ~ 'drawer' and position != 1"

@@ -13,8 +13,18 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassfs.codec.checksum import Covers, Crc32c, crc32c
-from glassfs.codec.compression import DEFLATE, LZ4, NONE, ZSTD, decompress, decompress_stream, reach
+from glassfs.codec.checksum import ADLER32, CRC32, CRC32C, Algorithm, Checksum, Covers, crc32c
+from glassfs.codec.compression import (
+    DEFLATE,
+    DEFLATE_PREFIX,
+    LZ4,
+    NONE,
+    ZSTD,
+    decompress,
+    decompress_stream,
+    name_of,
+    reach,
+)
 from glassfs.errors import Damaged
 
 
@@ -34,10 +44,11 @@ ENCODERS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "zstd without size": (ZSTD, zstd_without_size),
     "lz4": (LZ4, lambda raw: lz4.block.compress(raw, store_size=False)),
     "deflate": (DEFLATE, deflated),
+    "deflate prefix": (DEFLATE_PREFIX, deflated),
 }
 COMPRESSED = {name: encoder for name, encoder in ENCODERS.items() if name != "none"}
 COVERS = [Covers.RAW, Covers.STORED, Covers.RAW | Covers.STORED]
-CODECS = [NONE, ZSTD, LZ4, DEFLATE]
+CODECS = [NONE, ZSTD, LZ4, DEFLATE, DEFLATE_PREFIX]
 
 RAW = st.one_of(
     st.binary(max_size=2000),
@@ -73,11 +84,11 @@ def test_large_blocks_stream_in_bounded_pieces(name: str) -> None:
 @pytest.mark.parametrize("name", ENCODERS)
 @given(st.binary(min_size=2, max_size=500), st.sampled_from([-2, -1, 1, 1000]))
 def test_wrong_declared_size_is_damage(name: str, raw: bytes, lie: int) -> None:
-    """Except that of deflate data only the declared bytes are taken."""
+    """Except that of a prefix only the declared bytes are taken."""
     codec, encode = ENCODERS[name]
     declared = len(raw) + lie
     for decode in (decompress, lambda *args: b"".join(decompress_stream(args[0], [args[1]], args[2]))):
-        if codec == DEFLATE and lie < 0:
+        if codec == DEFLATE_PREFIX and lie < 0:
             assert decode(codec, encode(raw), declared) == raw[:declared]
         else:
             with pytest.raises(Damaged):
@@ -85,7 +96,7 @@ def test_wrong_declared_size_is_damage(name: str, raw: bytes, lie: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(COMPRESSED.keys() - {"deflate"}))
+@pytest.mark.parametrize("name", sorted(COMPRESSED.keys() - {"deflate", "deflate prefix"}))
 def test_bombs_stop_at_the_declared_size(name: str) -> None:
     """100 MiB of zeros declared as 1000 bytes cost no memory."""
     codec, encode = COMPRESSED[name]
@@ -131,7 +142,7 @@ def test_garbage_raises_only_damaged(codec: str, data: bytes, size: int) -> None
         except Damaged:
             found.append(None)
     assert found[0] is None or len(found[0]) == size
-    assert found[0] == found[1] or (codec == DEFLATE and found[1] is None)
+    assert found[0] == found[1] or (codec == DEFLATE_PREFIX and found[1] is None)
 
 
 @pytest.mark.parametrize("name", ENCODERS)
@@ -142,18 +153,25 @@ def test_reach_bounds_the_raw_size(name: str, raw: bytes, zeros: int) -> None:
     for found in (raw, bytes(zeros)):
         assert len(found) <= reach(codec, len(encode(found)))
     data = encode(raw)
-    with pytest.raises(Damaged, match=f"{len(data)} bytes of {codec} data cannot give"):
+    with pytest.raises(Damaged, match=f"{len(data)} bytes of {name_of(codec)} data cannot give"):
         decompress(codec, data, reach(codec, len(data)) + 1)
 
 
 def test_checksum_covers_raw_or_stored_bytes() -> None:
     raw, stored = 1, 2
-    matches = {covers: [Crc32c(value, covers).matches(raw, stored) for value in (1, 2, 3)] for covers in COVERS}
+    checks = {covers: [Checksum(CRC32C, value, covers) for value in (1, 2, 3)] for covers in COVERS}
+    matches = {covers: [check.matches(raw, stored) for check in found] for covers, found in checks.items()}
     assert matches == {
         Covers.RAW: [True, False, False], Covers.STORED: [False, True, False],
         Covers.RAW | Covers.STORED: [True, True, False],
     }
-    assert str(Crc32c(0xABC)) == "crc32c:00000abc"
+    assert str(Checksum(CRC32C, 0xABC)) == "crc32c:00000abc"
+
+
+@pytest.mark.parametrize(("algorithm", "value"), [(CRC32, 0xCBF43926), (CRC32C, 0xE3069283), (ADLER32, 0x091E01DE)])
+def test_algorithms_have_their_check_values(algorithm: Algorithm, value: int) -> None:
+    assert algorithm.update(b"123456789", algorithm.start) == value
+    assert algorithm.update(b"6789", algorithm.update(b"12345", algorithm.start)) == value
 
 
 def test_crc32c_is_castagnoli() -> None:

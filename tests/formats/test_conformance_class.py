@@ -17,6 +17,7 @@ from writers.idv import IdvWriter, vector
 from writers.ikv import ikv2
 from writers.kastore import KastoreWriter
 from writers.kinodb import KinoWriter
+from writers.safetensors import write_safetensors
 from writers.wshard import WShardWriter
 
 from glassfs.content import (
@@ -39,11 +40,14 @@ from glassfs.formats.idv import FORMAT as IDV
 from glassfs.formats.ikv import FORMAT as IKV
 from glassfs.formats.kastore import FORMAT as KASTORE
 from glassfs.formats.kinodb import FORMAT as KINODB
+from glassfs.formats.npz import FORMAT as NPZ
 from glassfs.formats.registry import Format, Opening
+from glassfs.formats.safetensors import FORMAT as SAFETENSORS
 from glassfs.formats.wshard import FORMAT as WSHARD
 from glassfs.source import Source
 from glassfs.testing import FormatTests
-from tests.conftest import Scale
+from tests.conftest import DATA, Scale
+from tests.formats.npz_files import saved
 from tests.formats.test_fuzz import sound
 
 MOST_SECONDS = 600.0
@@ -105,6 +109,23 @@ class TestIkv(FormatTests):
         return [sound("ikv2"), ikv2({"small": 1, "real": -0.5, "yes": True, "text": "long " * (1 << 18)})]
 
 
+class TestSafetensors(FormatTests):
+    """Tensors of every kind, and a large one."""
+
+    format = SAFETENSORS
+
+    def containers(self) -> Iterable[Path | bytes]:
+        names = ("numpy_types", "narrow_types", "labels", "empty", "crafted_unaligned", "crafted_wide_shapes")
+        return [*(DATA / "safetensors" / f"{name}.safetensors" for name in names), large(self.write)]
+
+    def damaged(self) -> Iterable[Path | bytes]:
+        return sorted((DATA / "safetensors/malformed").iterdir())
+
+    @staticmethod
+    def write(path: Path) -> None:
+        write_safetensors(path, {"weight": np.arange(1 << 18, dtype="f8"), "bias": np.zeros(3, "f4")})
+
+
 class TestWshard(FormatTests):
     """A compressed video with joints, and a large uncompressed episode."""
 
@@ -132,6 +153,17 @@ class TestIdv(FormatTests):
         with IdvWriter(path) as writer:
             values = np.random.default_rng(0).normal(size=(20_000, 50)).astype(np.float32)
             writer.add("Features", values, vector("Single", 50))
+
+
+class TestNpz(FormatTests):
+    """Every type, in every order; a compressed episode; a large stored and a large compressed array."""
+
+    format = NPZ
+
+    def containers(self) -> Iterable[Path | bytes]:
+        values = np.random.default_rng(0).integers(0, 99, 1 << 19)
+        large = saved({"x": values, "y": values[:9]}), saved({"x": values[: 1 << 18], "y": values[:9]}, True)
+        return [sound("npz"), sound("npz episode"), sound("npz with descriptors"), *large]
 
 
 # A format made for these tests: a magic, a number of parts, then each part's length and bytes.

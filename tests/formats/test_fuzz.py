@@ -12,11 +12,14 @@ import pytest
 from hypothesis import given, settings
 from writers.idv import IdvWriter, Sparse, key, old_key, vector
 from writers.ikv import OBJECT, Typed, ikv1, ikv2
+from writers.safetensors import described, packed
 from writers.wshard import WShardWriter, pack_residual, write_streamed
 
 from tests.formats.exercise import EDITS, Edit, edited, exercise, peak_memory
 from tests.formats.idv_files import EPOCH
 from tests.formats.kinodb_files import three_episodes
+from tests.formats.npz_files import arrays, episode, saved
+from tests.formats.npz_files import streamed as piped
 from tests.formats.test_kastore import store
 from tests.formats.test_tskit import tables
 from tests.formats.wshard_files import made
@@ -57,6 +60,16 @@ def trees(folder: Path) -> bytes:
     return (folder / "made.trees").read_bytes()
 
 
+def safetensors(folder: Path) -> bytes:
+    header = {
+        "__metadata__": {"format": "np", "note": "é"}, "a.b": described("F32", [16, 40], 0, 2560),
+        "c/d": described("BF16", [4, 3], 2560, 2584), "e": described("F8_E5M2", [2], 2584, 2586),
+        "f": described("F16", [0, 2], 2586, 2586), "g": described("F4", [3, 2], 2586, 2589),
+        "h": described("BOOL", [], 2589, 2590),
+    }
+    return packed(header, ARRAY.tobytes() + bytes(range(30)))
+
+
 def fill(writer: WShardWriter) -> None:
     writer.add_channel("x", ARRAY)
     writer.add_channel("rgb", np.zeros((16, 6, 5, 3), "u1"), modality="rgb")
@@ -74,7 +87,9 @@ SOUND: dict[str, Callable[[Path], bytes]] = {
     "appended": lambda folder: kastore(folder) * 2, "trees": trees,
     "kinodb": lambda folder: bytes(three_episodes(folder)),
     **{f"wshard {codec}": lambda folder, codec=codec: made(fill, codec=codec) for codec in ("none", "zstd", "lz4")},
-    "streamed": streamed,
+    "streamed": streamed, "safetensors": safetensors,
+    "npz": lambda folder: saved(arrays()), "npz episode": lambda folder: saved(episode(), True),
+    "npz with descriptors": lambda folder: piped(arrays()),
 }
 
 

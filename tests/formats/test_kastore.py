@@ -257,13 +257,9 @@ def test_every_truncation_is_refused(pair: Path) -> None:
     open_bytes(data)
 
 
-@pytest.mark.parametrize(("head", "words"), [
-    (b"\x89HDF\r\n\x1a\n" + bytes(100), r"HDF5 .*\.trees .*tskit upgrade"),
-    (b"\x89KAS\n\x1a\n" + bytes(100), "text mode"),
-])
-def test_similar_files_are_explained(head: bytes, words: str) -> None:
-    with pytest.raises(Unrecognised, match=words):
-        open_bytes(head, "old.trees")
+def test_similar_files_are_explained() -> None:
+    with pytest.raises(Unrecognised, match="text mode"):
+        open_bytes(b"\x89KAS\n\x1a\n" + bytes(100), "old.trees")
 
 
 def test_the_index_is_read_once_to_open_and_once_to_list(tmp_path: Path) -> None:

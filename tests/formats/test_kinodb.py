@@ -23,6 +23,7 @@ from glassfs.errors import Refused, Unrecognised
 from glassfs.formats.kinodb import FORMAT, episode
 from glassfs.tree import File, Node
 from glassfs.tree.build import container_root
+from glassfs.tree.containers.weight import weight_of
 from tests.formats.kinodb_files import (
     ARRAYS,
     document,
@@ -252,3 +253,17 @@ def test_scanning_reads_heads_not_pixels(large: Path) -> None:
 ])
 def test_samples_of_the_real_writer_have_no_faults(name: str) -> None:
     assert list(open_path(DATA / f"{name}.kdb").check()) == []
+
+
+def test_weight_that_kinodb_declares_is_not_exceeded(tmp_path: Path) -> None:
+    path = tmp_path / "made.kdb"
+    with KinoWriter(path) as writer:
+        for _ in range(100):
+            zeros = np.zeros((40, 2), np.float32)
+            writer.add_episode(zeros, zeros, images=40 * [{"cam": np.zeros((4, 4, 3), np.uint8)}])
+    container = open_path(path)
+    assert container.held is not None
+    assert len(list(walk(container.root))) == 4501
+    table = container.episodes()
+    assert table is not None and len(table.columns()) > 5
+    assert 1000 < weight_of(container, 1 << 30) <= container.held

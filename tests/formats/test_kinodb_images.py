@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
 from pathlib import Path
@@ -19,6 +20,9 @@ from glassfs.cache import BlockCache
 from glassfs.content import Blob, Content, EncodedImage, Image, Memory, Series, Video
 from glassfs.errors import Unavailable
 from glassfs.formats.kinodb.images import decoded_size
+from glassfs.formats.kinodb.scan import Scan
+from glassfs.library import open_tree
+from glassfs.tree import File
 from tests.formats.derived import shown_in, whole
 from tests.formats.kinodb_files import (
     FRONT,
@@ -32,7 +36,7 @@ from tests.formats.kinodb_files import (
     patched,
     with_images,
 )
-from tests.helpers import open_bytes
+from tests.helpers import CountingSource, open_bytes
 from tests.view.pages import Page
 
 
@@ -304,3 +308,46 @@ def test_a_section_that_both_layouts_explain(tmp_path: Path) -> None:
     for is_legacy in (True, False):
         found = image_contents(with_images(tmp_path, shots, is_legacy=is_legacy))["c/000000"]
         assert isinstance(found, Image) and found.data.whole() == b"\0"
+
+
+@pytest.mark.parametrize("shots", [frames(), [None, None], [{"a": FRONT, "b/c": WRIST}, None, {"a": WRIST}], []])
+def test_packed_scan_is_the_same_and_damage_of_it_is_noticed(tmp_path: Path, shots: list[Frame]) -> None:
+    data = bytes(with_images(tmp_path, shots))
+    entry = index_entry(data, 0)
+    (tmp_path / "packed.kdb").write_bytes(data)
+    start, end = entry.images_offset, entry.images_offset + entry.images_length
+    source = CountingSource(tmp_path / "packed.kdb")
+    scan = Scan(source, start, end, entry.num_frames, has_format=True)
+    packed = scan.packed()
+    again = Scan.unpacked(packed, start, end)
+    assert again is not None and again.packed() == packed
+    assert (again.types, again.starts, again.is_exact) == (scan.types, scan.starts, scan.is_exact)
+    assert [Scan.unpacked(packed[:size], start, end) for size in range(len(packed))] == [None] * len(packed)
+    assert Scan.unpacked(packed, start, end - 1) is None
+    assert Scan.unpacked(packed, end + 1, end + 1) is None
+    if scan.frames:
+        assert Scan.unpacked(packed, scan.starts[0] + 1, end) is None
+
+
+def test_images_are_found_by_a_later_process_without_a_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "containers"
+    folder.mkdir()
+    path = folder / "made.kdb"
+    path.write_bytes(bytes(with_images(tmp_path, frames())))
+    os.utime(path, (1, 1))
+
+    def shown(is_known: bool) -> dict[str, bytes]:
+        scans: list[int] = []
+        run = Scan._run
+        with monkeypatch.context() as patch:
+            patch.setattr(Scan, "_run", lambda scan, *rest: scans.append(1) or run(scan, *rest))
+            with open_tree(path) as tree:
+                found = {at: node.read(0, node.size) for at, node in tree.walk() if isinstance(node, File)}
+        assert bool(scans) is not is_known
+        return found
+
+    before = shown(is_known=False)
+    assert any(at.endswith("front/000003.png") for at in before)
+    assert shown(is_known=True) == before
+    os.utime(path, (2, 2))  # as after a change
+    assert shown(is_known=False) == before

@@ -13,7 +13,7 @@ from writers.wshard import WShardWriter, write_chunked
 
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Container, Group, Recording, Table, members_of
-from glassfs.formats.wshard.table import MOST_CAMERAS
+from glassfs.content.episodes import MOST_CAMERAS
 from glassfs.view.parquet import VIEW
 from tests.formats.wshard_files import made, with_flipped
 from tests.helpers import open_bytes, open_path

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from writers.wshard import WShardWriter, pack_residual, write_streamed
 
-from glassfs.content import Array, Blob, Json
+from glassfs.content import Array, Blob, Container, Guessed, Json
 from glassfs.errors import Damaged
 from glassfs.formats.registry import AHEAD, open_container
 from tests.formats.wshard_files import (
@@ -104,11 +104,59 @@ def test_all_ways_to_describe_a_channel(block: str, described: dict[str, Any]) -
     assert np.array_equal(array_of(opened(blocks_of({block: array, metadata: described})), block), array)
 
 
-@pytest.mark.parametrize("block", ["omen/arm/pos/dreamer", "uncert/arm/pos/std", "omen/latent_action/genie"])
-def test_predictions_without_a_description_are_bytes(block: str) -> None:
-    described = channels({"id": "arm/pos", "dtype": "f32", "shape": [2], "modality": "proprioception"})
-    blocks = {"signal/arm/pos": ramp("f4", 2), block: ramp("f4", 2), "meta/channels": described}
-    assert isinstance(only(opened(blocks_of(blocks)), block), Blob)
+SIGNAL = channels({"id": "arm/pos", "dtype": "f32", "shape": [2], "modality": "proprioception"})
+
+
+def guessed(container: Container, block: str, stored: bytes) -> Array | None:
+    """Return the guess at a block that is shown as bytes."""
+    content = only(container, block)
+    assert isinstance(content, Blob) and content.data.whole() == stored
+    return content.likely if isinstance(content, Guessed) else None
+
+
+@pytest.mark.parametrize("block", [
+    "omen/arm/pos/dreamer", "omen/arm/pos/rssm/v2", "uncert/arm/pos/std", "uncert/arm/pos/dreamer/variance",
+])
+def test_predictions_are_guessed_to_be_like_the_signal_if_as_large(block: str) -> None:
+    array = ramp("f4", 2)
+    blocks = {"signal/arm/pos": ramp("f4", 2), block: array, "meta/channels": SIGNAL}
+    container = opened(blocks_of(blocks))
+    likely = guessed(container, block, array.tobytes())
+    assert likely is not None and np.array_equal(values_of(likely), array)
+    found = only(container, block).attributes()
+    assert (found["dtype"], found["shape"]) == ("f32", str([STEPS, 2]))
+    for other in (ramp("f4", 3), ramp("f8", 2), b"123"):
+        stored = other if isinstance(other, bytes) else other.tobytes()
+        container = opened(blocks_of(blocks | {block: other}))
+        assert guessed(container, block, stored) is None and "dtype" not in only(container, block).attributes()
+    assert guessed(opened(blocks_of({block: array, "meta/channels": SIGNAL})), block, array.tobytes()) is None
+
+
+def test_a_declared_prediction_is_what_it_declares() -> None:
+    own = {"id": "omen/arm/pos/m", "dtype": "i16", "shape": [4], "signal_block": "omen/arm/pos/m"}
+    array = ramp("i2", 4)
+    described = {"channels": [*SIGNAL["channels"], own]}
+    blocks = {"signal/arm/pos": ramp("f4", 2), "omen/arm/pos/m": array, "meta/channels": described}
+    assert np.array_equal(array_of(opened(blocks_of(blocks)), "omen/arm/pos/m"), array)
+    own["dtype"] = "i99"
+    assert guessed(opened(blocks_of(blocks)), "omen/arm/pos/m", array.tobytes()) is None
+
+
+def test_latent_actions_have_a_dtype_by_convention() -> None:
+    arrays = {
+        "omen/latent_action/genie": ramp("f4", 16), "omen/latent_action_codebook/genie": ramp("i4"),
+        "omen/latent_action_codebook/vq/2": ramp("i4", 3),
+    }
+    other = ramp("f4", 16)
+    container = opened(blocks_of(arrays | {"uncert/latent_action/genie": other, "meta/episode": {"length_T": STEPS}}))
+    for block, array in arrays.items():
+        likely = guessed(container, block, array.tobytes())
+        assert likely is not None and np.array_equal(values_of(likely), array)
+    assert guessed(container, "uncert/latent_action/genie", other.tobytes()) is None
+    for length in ({}, {"length_T": STEPS + 1}, {"length_T": 0}):
+        container = opened(blocks_of(arrays | {"meta/episode": length}))
+        block = "omen/latent_action/genie"
+        assert guessed(container, block, arrays[block].tobytes()) is None
 
 
 def test_shapes_without_axes_with_no_values_and_with_many_axes() -> None:

@@ -12,7 +12,7 @@ import pytest
 from writers.wshard import WShardWriter, pack_residual, write_chunked, write_manifest
 
 from glassfs.cache import BlockCache
-from glassfs.content import Container, Json
+from glassfs.content import Blob, Container, Guessed, Json
 from glassfs.errors import Damaged, Refused, Unavailable
 from glassfs.formats.registry import Opening, open_container
 from glassfs.testing import WatchedStore
@@ -176,6 +176,26 @@ def test_blocks_that_differ_between_parts_are_not_joined(tmp_path: Path) -> None
     assert b"chunks/0001/signal/other" in found
     assert container.root.error is not None and "signal/other" in container.root.error
     assert {"signal/other", "late"} <= set(faults_of(container))
+
+
+def test_guesses_are_joined_if_all_parts_have_the_same(tmp_path: Path) -> None:
+    chunks = []
+    whole = np.arange(16, dtype="<f4").reshape(8, 2)
+    for number in range(2):
+        path, part = tmp_path / f"{number}.wshard", whole[4 * number :][:4]
+        with WShardWriter(path) as writer:
+            writer.add_channel("pose", part)
+            writer.add("omen/pose/model", part.tobytes())
+            writer.add("omen/other/model", part.tobytes() if number else b"1")
+        chunks.append({
+            "chunk_index": number, "uri": path.name, "timestep_range": [4 * number, 4 * number + 3], "length_T": 4,
+        })
+    container = open_path(write_manifest(tmp_path / "m.wshard", {"chunks": chunks}))
+    found, other = only(container, "omen/pose/model"), only(container, "omen/other/model")
+    assert isinstance(found, Guessed) and found.data.whole() == whole.tobytes()
+    assert np.array_equal(values_of(found.likely), whole)
+    assert found.attributes()["shape"] == "[8, 2]"
+    assert type(other) is Blob
 
 
 # Parts and stores: many parts, descriptors that run out, links.

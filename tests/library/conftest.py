@@ -26,7 +26,7 @@ def video() -> np.ndarray:
 def write_wave(path: Path) -> None:
     with WShardWriter(path, episode={"episode_id": "demo", "length_T": FRAMES}) as writer:
         writer.add_channel("rgb", video(), modality="rgb", codec="zstd")
-        writer.add_channel("force", np.arange(FRAMES * 4000, dtype=np.float32).reshape(FRAMES, 4000))
+        writer.add_channel("force", np.arange(FRAMES * 6000, dtype=np.float32).reshape(FRAMES, 6000))
 
 
 def write_table(path: Path) -> None:

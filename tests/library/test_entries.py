@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import html
 import json
 from collections.abc import Iterable, Iterator
@@ -15,7 +16,6 @@ from writers.kastore import KastoreWriter
 
 import glassfs
 from glassfs.errors import Damaged, IsADirectory, NoSuchEntry, NotADirectory, NotFound, Refused, Unsuited
-from glassfs.library import finding
 from glassfs.tree.sources.folder import Folder
 
 EPISODE = "run1.kdb/episodes/0"
@@ -34,6 +34,31 @@ def test_else_the_file_without_its_extension(data: glassfs.Library) -> None:
     assert data["table.idv/columns/Species"].json()[:2] == ["setosa", "virginica"]
 
 
+def found(entry: glassfs.Entry, path: str) -> str:
+    """Return the path of what an entry has at a path, or the kind of the error."""
+    try:
+        return entry[path].path
+    except (NotFound, NotADirectory) as error:
+        return type(error).__name__
+
+
+@pytest.mark.parametrize("views", ["", "all"])
+def test_paths_below_an_entry_are_those_from_the_root(datasets: Path, views: str) -> None:
+    inner = (
+        "state", "state.npy", "images/front", "images/front/000003", "images//front/./000003.png", "images/front/",
+        "images/front.mp4", "images/front/front", "meta/episode", "meta", "", ".", "..", "../1/state", "steps", "../..",
+        "../../meta/file", "../../../run2.kdb/episodes/1/action", "nothing", "images/nothing/000003", "state/nothing",
+        "images/front/000003/nothing", "../../by-task/open the drawer/000001/state", "../nothing/../0/state",
+    )
+    starts = ("run1.kdb", EPISODE, f"{EPISODE}/images", "run1.kdb/by-task", "wave.wshard/signal", "trees.trees/nodes")
+    with glassfs.open(datasets, views=views) as data:
+        for start in starts:
+            entry = data[start]
+            for path in (*inner, "open the drawer/000001/state", "rgb/000002", "rgb.mp4", "time", "time.npy"):
+                expected = found(data, f"{start}/{path}")
+                assert found(entry, path) == found(entry, path) == expected, (start, path)
+
+
 def test_arrays_come_before_other_files_of_one_name(tmp_path: Path) -> None:
     for name in ("a.json", "a.npy", "a.txt", "b.json", "b.tar.gz"):
         (tmp_path / name).write_text(name)
@@ -48,7 +73,7 @@ def test_else_a_view_that_is_not_listed(data: glassfs.Library) -> None:
     assert data["run1.kdb/episodes.parquet"].bytes()[:4] == b"PAR1"
     assert data["wave.wshard/signal/rgb.mp4"].bytes()[4:8] == b"ftyp"
     assert data[f"{EPISODE}/steps"].name == "steps.parquet"
-    assert json.loads(data["wave.wshard/signal/force.zarr/zarr"].bytes())["shape"] == [6, 4000]
+    assert json.loads(data["wave.wshard/signal/force.zarr/zarr"].bytes())["shape"] == [6, 6000]
     assert "episodes.parquet" not in list(data["run1.kdb"])
     link = data["run1.kdb/by-task/open the drawer/000001"]
     assert (link.path, link["state"].shape) == ("run1.kdb/episodes/1", (24, 7))
@@ -138,13 +163,13 @@ def test_similar_names_are_suggested_among_many(tmp_path: Path, monkeypatch: pyt
         for number in range(3000):
             store.add(f"{'ab' * 100}{number:04}", np.zeros(1))
     compared: list[tuple[str, list[str]]] = []
-    closest = finding.difflib.get_close_matches
+    closest = difflib.get_close_matches
 
     def recorded(word: str, possible: Iterable[str], n: int, cutoff: float) -> list[str]:
         compared.append((word, list(possible)))
         return closest(word, possible, n, cutoff)
 
-    monkeypatch.setattr(finding.difflib, "get_close_matches", recorded)
+    monkeypatch.setattr(difflib, "get_close_matches", recorded)
     with glassfs.open(tmp_path / "a.kas") as data, pytest.raises(NoSuchEntry, match="the nearest: abab"):
         data["ab" * 120]
     (word, possible), = compared

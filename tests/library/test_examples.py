@@ -51,7 +51,7 @@ def test_the_dataset_says_what_is_missing(tmp_path: Path) -> None:
     done = run(tmp_path / "mixed", "front")
     assert (done.stdout, done.returncode) == ("72 steps\n", 0)
     assert done.stderr == (
-        f"{tmp_path}/mixed: 3 of 6 episodes are left out: they lack camera 'front', or a state of 7 and an action of 7 "
+        f"{tmp_path}/mixed: 4 of 7 episodes are left out: they lack camera 'front', or a state of 7 and an action of 7 "
         "values\n"
     )
     done = run(tmp_path / "mixed", "top", 2)

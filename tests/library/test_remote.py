@@ -9,7 +9,8 @@ import pytest
 
 import glassfs
 from glassfs.errors import IsADirectory, NotADirectory
-from glassfs.source.local import LocalSource, LocalStore
+from glassfs.source.local import LocalStore
+from glassfs.source.local_source import LocalSource
 from tests.library.conftest import write_store
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import make_samples
 import numpy as np
 import pytest
+from writers.kinodb import KinoWriter
 from writers.wshard import WShardWriter
 
 import glassfs
@@ -123,6 +124,43 @@ def test_lookups_find_the_current_version(tmp_path: Path, monkeypatch: pytest.Mo
         assert "a.kas" not in folder and "a.kas/large" not in folder
         write_store(tmp_path / "a.kas", 4.0)
         assert folder["a.kas/large"].numpy()[0] == container["large"].numpy()[0] == 4.0
+
+
+def write_state(path: Path, value: float) -> None:
+    """Replace a container by one of one episode, whose state is ``value``."""
+    with KinoWriter(path.with_suffix(".new")) as writer:
+        state = np.full((3, 2), value, np.float32)
+        writer.add_episode(state, state, images=[{"cam": np.full((4, 4, 3), int(value), np.uint8)}] * 3)
+    os.replace(path.with_suffix(".new"), path)
+
+
+def test_lookups_from_an_entry_find_the_current_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glassfs.library.finding.VALID_SECONDS", 0.0)
+    write_state(tmp_path / "a.kdb", 1)
+    with glassfs.open(tmp_path) as data:
+        episode = data["a.kdb/episodes/0"]
+        first = episode["state"]
+        for value in (2, 3):
+            write_state(tmp_path / "a.kdb", value)
+            assert (episode["state"].numpy() == value).all()
+            assert (episode["images/cam/000001"].numpy() == value).all()
+        with pytest.raises(Changed):
+            first.numpy()
+        (tmp_path / "a.kdb").unlink()
+        assert episode.get("state") is None and episode.get("images/cam/000001") is None
+
+
+def test_a_container_is_compared_again_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    write_state(tmp_path / "a.kdb", 1)
+    with glassfs.open(tmp_path) as data:
+        episode = data["a.kdb/episodes/0"]
+        write_state(tmp_path / "a.kdb", 2)
+        now += 0.09
+        assert data["a.kdb/episodes/0/state"].path == episode["state"].path
+        now += 0.02
+        assert (episode["state"].numpy() == 2).all()
 
 
 def aged(data: glassfs.Library) -> None:

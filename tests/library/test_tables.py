@@ -50,6 +50,32 @@ def test_the_episodes_of_a_container(data: glassfs.Library, datasets: Path) -> N
         assert "pick up the red block" in alone.episodes()._repr_html_() and "3 rows" in repr(alone.episodes())
     with pytest.raises(Unsuited, match=r"table\.idv: has no table of episodes"):
         data["table.idv"].episodes()
+    assert list(data["table.idv"].joined()) == ["tables"]
+    (row,) = data["table.idv"].joined()["tables"]
+    assert row["rows"] > 0 and row["columns"] == len(row["names"])
+
+
+def test_all_tables_over_a_folder(data: glassfs.Library) -> None:
+    tables = data.joined()
+    assert list(tables) == ["episodes", "tables", "trees"]
+    assert list(tables["episodes"]) == list(data.episodes())
+    (row,) = tables["trees"]
+    rows = data["trees.trees"].joined()["trees"]
+    assert len(rows) == 1 and rows["num_trees"] == [row["num_trees"]] and row["num_trees"] > 0
+    frame = tables["trees"].to_pandas()
+    assert list(frame.columns) == tables["trees"].columns and frame["container"].tolist() == ["trees.trees"]
+    assert rows.to_polars()["num_samples"].to_list() == tables["trees"]["num_samples"]
+    with pytest.raises(Unsuited, match="has no table of episodes, but of trees: use joined"):
+        data["trees.trees"].episodes()
+    assert data["store.kas"].joined() == {}
+
+
+def test_a_table_is_the_same_from_any_of_its_files(data: glassfs.Library) -> None:
+    tables = [data[f"run1.kdb/episodes.{suffix}"].table() for suffix in ("parquet", "csv", "jsonl")]
+    tables += [data[f"episodes.{suffix}"].table() for suffix in ("parquet", "csv", "jsonl")]
+    for first, *others in (tables[:3], tables[3:]):
+        for table in others:
+            assert list(table) == list(first) and table.to_arrow() == first.to_arrow()
 
 
 def test_the_steps_of_an_episode(data: glassfs.Library) -> None:

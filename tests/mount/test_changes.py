@@ -28,7 +28,9 @@ from tests.waiting import wait_until
 DATA = "signal/data.npy"
 
 
-@pytest.mark.parametrize(("kind", "put"), [("raw", replace), ("compressed", replace), ("raw", write)])
+@pytest.mark.parametrize(("kind", "put"), [
+    ("raw", replace), pytest.param("compressed", replace, marks=pytest.mark.slow), ("raw", write),
+])
 def test_changed_container_shows_within_a_second(
     mounted: Mounted, tmp_path: Path, kind: str, put: Callable[[Path, int, str], None],
 ) -> None:
@@ -73,7 +75,9 @@ def assert_old_or_refused(descriptor: int, version: int) -> None:
             position += len(data)
 
 
-@pytest.mark.parametrize("change", ["replaced", "rewritten", "truncated", "emptied"])
+@pytest.mark.parametrize("change", [
+    "replaced", "rewritten", "truncated", pytest.param("emptied", marks=pytest.mark.slow),
+])
 def test_open_file_keeps_its_bytes_or_is_refused(mounted: Mounted, tmp_path: Path, change: str) -> None:
     path = tmp_path / "changing"
     write(path, 1)
@@ -114,7 +118,7 @@ def test_two_versions_open_at_the_same_time(mounted: Mounted, tmp_path: Path, ag
         assert set(np.load(shown, mmap_mode="r").tobytes()) == {2}
 
 
-@pytest.mark.parametrize("in_folder", [True, False])
+@pytest.mark.parametrize("in_folder", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_replacement_of_the_same_size_and_time(mounted: Mounted, tmp_path: Path, in_folder: bool) -> None:
     """`cp -p` and rsync make these: only the inode number differs."""
     path = write_in_folder(tmp_path)

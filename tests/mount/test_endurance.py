@@ -80,3 +80,23 @@ def test_errors_leave_nothing_behind(store: Mount, growth: int, scale: Scale) ->
     work(4 * times)
     assert store.resident() - memory < growth
     wait_until(lambda: store.descriptors() <= descriptors)
+
+
+@pytest.mark.parametrize("name", ["plain", "new\nline", "%41%", "\x1b[31mred"])
+def test_deleted_files_are_released_whatever_their_names(
+    tmp_path: Path, mounted: Mounted, libfuse3: None, name: str,
+) -> None:
+    """The kernel is told the name that it knows, so that it forgets the file and the daemon closes it."""
+    folders = [tmp_path / "source" / str(number) for number in range(10)]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / name).write_bytes(b"x" * 100)
+    with mounted(tmp_path / "source") as mount:
+        for folder in folders:
+            for shown in (mount.path / folder.name).iterdir():
+                assert shown.read_bytes() == b"x" * 100
+        assert len([target for target in mount.open_files() if "/source/" in target]) == len(folders)
+        for folder in folders:
+            (folder / name).unlink()
+            folder.rmdir()
+        wait_until(lambda: not [target for target in mount.open_files() if "/source/" in target])

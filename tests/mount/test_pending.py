@@ -158,7 +158,7 @@ def test_daemon_can_be_killed_while_a_look_up_is_pending(mount: Mount, folder: P
         assert slow.wait(SECONDS) != 0
 
 
-@pytest.mark.parametrize("change", ["chmod", "rename"])
+@pytest.mark.parametrize("change", [pytest.param("chmod", marks=pytest.mark.slow), "rename"])
 def test_daemon_and_readers_can_be_killed_while_a_version_changes(
     mounted: Mounted, folder: Path, gates: Gates, change: str, scale: Scale, as_root: None,
 ) -> None:

@@ -13,7 +13,7 @@ from tests.mount.conftest import Mounted
 from tests.mount.gallery import Gallery, check
 from tests.mount.mounts import Mount
 
-SUFFIXES = (".mp4", ".parquet", ".jsonl")
+SUFFIXES = (".mp4", ".parquet", ".jsonl", ".csv")
 PAGES = ("index.html", "data.js", "poster")
 DIRECTORIES = ("by-task", "by-success")
 
@@ -32,7 +32,7 @@ def files_below(root: Path) -> set[str]:
 def is_derived(path: str) -> bool:
     parts = Path(path).parts
     is_below = any(part in DIRECTORIES or part.endswith(".zarr") for part in parts)
-    return path.endswith(SUFFIXES) or parts[-1] in PAGES or is_below
+    return path.endswith((*SUFFIXES, "tables.html")) or parts[-1] in PAGES or is_below
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_views_are_added_to_the_plain_tree(viewed: Mount, shown: Mount, gallery:
     assert plain < all_files
     derived = all_files - plain
     assert all(map(is_derived, derived))
-    for wanted in ("mp4", "parquet", "jsonl"):
+    for wanted in ("mp4", "parquet", "jsonl", "csv"):
         assert any(path.endswith(f".{wanted}") for path in derived), wanted
     assert all(any(path.endswith(f"/{name}") for path in derived) for name in PAGES)
     assert any("by-task" in path for path in derived) and any(".zarr/" in path for path in derived)

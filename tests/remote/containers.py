@@ -11,6 +11,7 @@ from writers.idv import IdvWriter
 from writers.ikv import write_ikv2
 from writers.kastore import KastoreWriter
 from writers.kinodb import KinoWriter
+from writers.safetensors import write_safetensors
 from writers.wshard import WShardWriter
 
 HEIGHT, WIDTH = 480, 640
@@ -22,7 +23,8 @@ def write_each_format(folder: Path) -> dict[str, Path]:
     chance = np.random.default_rng(12)
     paths = {
         name: folder / f"some.{suffix}" for name, suffix in
-        (("kastore", "kas"), ("kinodb", "kdb"), ("wshard", "wshard"), ("ikv", "ikv"), ("idv", "idv"))
+        (("kastore", "kas"), ("kinodb", "kdb"), ("wshard", "wshard"), ("ikv", "ikv"), ("idv", "idv"), ("npz", "npz"),
+         ("safetensors", "safetensors"))
     }
     with KastoreWriter(paths["kastore"]) as store:
         for key in ("nodes/time", "edges/left"):
@@ -41,6 +43,9 @@ def write_each_format(folder: Path) -> dict[str, Path]:
     with IdvWriter(paths["idv"], rows_per_block=1024) as view:
         view.add("Features", chance.random((20_000, 20), np.float32))
         view.add("Label", chance.random(20_000, np.float32))
+    np.savez(paths["npz"], a=chance.random(50_000), b=chance.integers(0, 9, (20, 1000)), c=chance.random(50_000))
+    weights = {f"layers.{number}.weight": chance.random((100, 900)) for number in range(3)}
+    write_safetensors(paths["safetensors"], weights)
     return paths
 
 

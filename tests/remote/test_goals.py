@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from writers.kastore import KastoreWriter
 
+import glassfs
 from glassfs.library.session import open_tree
 from glassfs.source import Connection
 from glassfs.tree import File
@@ -24,7 +25,7 @@ from tests.remote.containers import FRAME, write_each_format, write_sparse_episo
 from tests.remote.s3 import PAGE, Bucket, S3Server
 
 BLOCK = 512 << 10
-MOST_REQUESTS = {"kastore": 2, "kinodb": 2, "wshard": 3, "ikv": 4, "idv": 4}
+MOST_REQUESTS = {"kastore": 2, "kinodb": 2, "wshard": 3, "ikv": 4, "idv": 4, "npz": 5, "safetensors": 1}
 LONG_POLL = "poll=3600"
 
 
@@ -54,6 +55,18 @@ def test_listing_a_container_costs_few_requests(name: str, containers: dict[str,
     assert found and all(node.size >= 0 for node in found if isinstance(node, File))
     assert each.count("GET") == each.count() <= MOST_REQUESTS[name]
     tree.close()
+
+
+def test_a_tensor_costs_a_request(containers: dict[str, Path], each: S3Server) -> None:
+    """The header comes with the first request; each tensor, read as a whole, with one more."""
+    path = containers["safetensors"]
+    with glassfs.open(f"s3://bucket/{path.name}") as model:
+        assert len(model["tensors"]) == 3 and each.count() == 1
+        for number in (1, 2):
+            expected = package("safetensors.numpy", "test").load_file(path)[f"layers.{number}.weight"]
+            before = each.count()
+            assert np.array_equal(model[f"tensors/layers.{number}.weight"].numpy(), expected)
+            assert each.count("GET") - before == each.count() - before == 1
 
 
 def test_mounting_costs_no_more(containers: dict[str, Path], each: S3Server, mounted: Mounted) -> None:

@@ -100,16 +100,16 @@ def test_command_and_mount_show_no_session_token(
     serving: Serving, mounted: Mounted, store: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def is_bad(request: Request) -> bool:
-        return request.path.endswith(("/bad.kas", "/plain")) and request.method == "GET"
+        return request.path.endswith(("/bad.trees", "/plain")) and request.method == "GET"
 
     monkeypatch.setenv("AWS_SESSION_TOKEN", TOKEN)
-    bucket = Bucket({"data/bad.kas": store, "data/good.kas": store, "data/plain": CONTENT})
+    bucket = Bucket({"data/bad.trees": store, "data/good.kas": store, "data/plain": CONTENT})
     with serving(bucket, faults=repeating(403, is_bad)), mounted("s3://bucket/data") as mount:
-        done = glassfs("ls", "s3://bucket/data/bad.kas")
+        done = glassfs("ls", "s3://bucket/data/bad.trees")
         assert done.returncode == 1
         demand_none_of(TOKEN, done.stderr)
         assert os.listdir(mount.path / "good.kas")
-        demand_none_of(TOKEN, os.getxattr(mount.path / ".glassfs/views/episodes.jsonl", REASON).decode())
+        demand_none_of(TOKEN, os.getxattr(mount.path / ".glassfs/views/trees.jsonl", REASON).decode())
         with pytest.raises(PermissionError):
             (mount.path / "plain").read_bytes()
         demand_none_of(TOKEN, "\n".join(mount.log_lines()))

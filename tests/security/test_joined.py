@@ -9,12 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tskit
 from writers.kinodb import KinoWriter
 
 from glassfs.tree.sources.walk import DEEPEST
 from tests.security.conftest import Shared
 from tests.security.places import give, make_folder, read_or_refusal, set_access
 from tests.security.users import STRANGER, User, as_user
+from tests.waiting import wait_until
 
 SECRET = "secret-of-root"
 
@@ -62,13 +64,14 @@ def test_joined_tables_omit_closed_containers(shared: Shared, place: Path) -> No
             assert SECRET not in text
 
 
-def test_joined_tables_of_a_closed_root_are_empty(shared: Shared, place: Path) -> None:
+def test_a_closed_root_has_no_joined_tables(shared: Shared, place: Path) -> None:
     source = made_source(place)
     source.chmod(0o750)
     daemon = shared(source, options=["views=all"])
-    assert as_user(read_or_refusal, f"{daemon.path}/episodes.jsonl") != b""
-    names, omitted, text = shown(str(daemon.path))
-    assert (names, omitted) == ([], b"6") and SECRET not in text
+    assert isinstance(as_user(read_or_refusal, f"{daemon.path}/episodes.jsonl"), int)
+    assert {*os.listdir(daemon.path)} - {*os.listdir(source)} <= {".glassfs"}
+    with pytest.raises(FileNotFoundError):
+        os.stat(daemon.path / "episodes.jsonl")
 
 
 def write_deep(source: Path) -> None:
@@ -106,3 +109,27 @@ def test_closed_containers_leave_joined_tables_within_a_second(
     assert not as_user(readable, 1.5)
     assert [json.loads(line)["container"] for line in as_user(tables[0].read_text).splitlines()] == ["open.kdb"]
     assert as_user(os.listdir, f"{daemon.path}/by-task") == ["open"]
+
+
+def write_trees(path: Path, name: str, mode: int = 0o644) -> Path:
+    tables = tskit.TableCollection(1.0)
+    schema = {"codec": "json", "type": "object", "properties": {name: {"type": "string"}}}
+    tables.metadata_schema, tables.metadata = tskit.MetadataSchema(schema), {name: name}
+    tables.dump(path)
+    return give(path, mode)
+
+
+def test_trees_of_closed_files_and_their_columns_are_omitted(shared: Shared, place: Path) -> None:
+    source = make_folder(place / "source")
+    write_trees(source / "open.trees", "open")
+    write_trees(source / "mode.trees", SECRET, 0o600)
+    write_trees(make_folder(source / SECRET, 0o700) / "open.trees", SECRET)
+    daemon = shared(source, options=["views=all"])
+    for root in (daemon.path, daemon.path / ".glassfs/views"):
+        for name in ("trees.parquet", "trees.jsonl", "index.html"):
+            data = as_user(read_or_refusal, root / name)
+            assert isinstance(data, bytes) and b"metadata.open" in data and SECRET.encode() not in data
+            assert as_user(os.getxattr, root / name, "user.glassfs.omitted") == b"2"
+    source.joinpath("open.trees").chmod(0o600)
+    wait_until(lambda: not (daemon.path / "trees.jsonl").exists())
+    assert not [name for name in as_user(os.listdir, daemon.path) if name.startswith(("trees.p", "trees.j", "index"))]

@@ -142,7 +142,7 @@ def test_hard_links_have_the_mode_of_their_file(shared: Shared, place: Path, sou
     assert OPEN in as_user(read_or_refusal, shown / "open store.kas/word.npy")
 
 
-@pytest.mark.parametrize("kind", ["fifo", "socket", "device"])
+@pytest.mark.parametrize("kind", ["fifo", pytest.param("socket", marks=pytest.mark.slow), "device"])
 def test_special_files_are_not_opened(shared: Shared, source: Path, kind: str) -> None:
     """A daemon that opened a FIFO would wait for its writer and answer no request."""
     path = source / "incoming/odd"

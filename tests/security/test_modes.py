@@ -197,7 +197,9 @@ def test_access_list_leaves_group_and_others_nothing(shared: Shared, place: Path
 # S6: the status
 
 
-@pytest.mark.parametrize("kind", ["folder", "container", "several"])
+@pytest.mark.parametrize("kind", [
+    "folder", pytest.param("container", marks=pytest.mark.slow), pytest.param("several", marks=pytest.mark.slow),
+])
 def test_status_is_readable_by_the_mount_owner_only(shared: Shared, place: Path, kind: str) -> None:
     """The status names open containers, also those in folders that other users may not list."""
     source = make_folder(place / "source")

@@ -5,17 +5,23 @@ from __future__ import annotations
 import os
 import struct
 import threading
+import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Unavailable
 from glassfs.source import Kind, Store, foreign, locate, mountinfo
-from glassfs.source.local import ACL, LocalStore, translated
+from glassfs.source.local import ACL, LocalStore
+from glassfs.source.local_source import translated
 from glassfs.source.mountinfo import Mount
 from tests.source.store_suite import CONTENT, Lab, StoreSuite, parts
 from tests.waiting import wait_until
+
+T = TypeVar("T")
 
 
 class LocalLab(Lab):
@@ -54,6 +60,16 @@ class TestLocalStore(StoreSuite):
     def lab(self, tmp_path: Path) -> Lab:
         (tmp_path / "root").mkdir()
         return LocalLab(tmp_path / "root")
+
+
+def test_an_unchanged_file_is_seen_without_its_entry(tmp_path: Path) -> None:
+    (tmp_path / "root/folder").mkdir(parents=True)
+    (tmp_path / "root/folder/file").write_bytes(b"some")
+    store = LocalStore(tmp_path / "root")
+    entry = store.entry(("folder", "file"))
+    assert store.is_unchanged(("folder", "file"), entry) and not store.is_unchanged(("folder", "other"), entry)
+    (tmp_path / "root").rename(tmp_path / "old")
+    assert not store.is_unchanged(("folder", "file"), entry)
 
 
 def held(folder: Path) -> int:
@@ -103,6 +119,45 @@ def test_short_reads_of_the_system_are_continued(path: Path, monkeypatch: pytest
     buffers = [memoryview(bytearray(size)) for size in (0, 3, 0, 100, 1, 0, 396, 0)]
     source.scatter(buffers, 10)
     assert b"".join(buffers) == CONTENT[10:510]
+
+
+def test_only_regular_files_are_opened_by_a_look_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A FIFO or a device may do something when it is opened."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "file").write_bytes(b"1")
+    store = LocalStore(tmp_path)
+    opened: list[str] = []
+    real = os.open
+
+    def recorded(name: str, flags: int, *rest: int, **more: int) -> int:
+        if not flags & os.O_PATH:
+            opened.append(str(name))
+        return real(name, flags, *rest, **more)
+
+    monkeypatch.setattr(os, "open", recorded)
+    for name in ("pipe", "folder", "link"):
+        assert store.found((name,))[1] is None
+    entry, source = store.found(("file",))
+    assert source is not None and source.entry == entry and source.read(0, 1) == b"1"
+    source.close()
+    assert [name for name in opened if name in ("pipe", "folder", "link", "file")] == ["file"]
+    assert held(tmp_path / "file") == 0
+
+
+def test_look_up_of_a_file_that_cannot_be_opened_gives_its_entry(
+    path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = LocalStore(path.parent)
+    path.chmod(0o600)
+    expected = store.entry((path.name,))
+
+    def refused(*_: object, **__: object) -> int:
+        raise PermissionError(1, "refused")
+
+    monkeypatch.setattr(os, "open", refused)
+    assert store.found((path.name,)) == (expected, None)
 
 
 def test_a_fifo_or_a_device_is_refused_at_once(tmp_path: Path) -> None:
@@ -280,6 +335,29 @@ def test_a_file_with_an_acl_is_shown_to_its_owner_only(path: Path) -> None:
         assert store.open((path.name,)).entry.permissions == 0o600
         assert next(store.list(()))[1].permissions == 0o600
         os.removexattr(path, ACL)
+
+
+def test_a_folder_that_others_write_to_stays_open_to_all(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each new file changes the folder's ctime, also between two looks at the folder."""
+    calls = 0
+
+    def changing(function: Callable[..., T]) -> Callable[..., T]:
+        def called(*arguments: Any, **named: Any) -> T:
+            nonlocal calls
+            calls += 1
+            if calls % 7 == 0:
+                time.sleep(0.02)  # the clock of ctimes has coarse ticks
+                (root / f"new{calls}").touch()
+            return function(*arguments, **named)
+
+        return called
+
+    store = LocalStore(root)
+    for name in ("stat", "fstat", "getxattr"):
+        monkeypatch.setattr(os, name, changing(getattr(os, name)))
+    root.chmod(0o755)
+    assert {store.entry(()).permissions for _ in range(50)} == {0o755}
+    assert calls > 100
 
 
 # Mounts of glassfs are not entered.

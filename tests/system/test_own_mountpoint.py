@@ -35,7 +35,9 @@ def here(tmp_path: Path, store: Path) -> Iterator[Path]:
             subprocess.run(["umount", "-l", str(path)], check=False)
 
 
-@pytest.mark.parametrize(("source", "name"), [("run.kas", "run"), ("data", "data-glassfs"), ("data/", "data-glassfs")])
+@pytest.mark.parametrize(("source", "name"), [
+    ("run.kas", "run"), ("data/", "data-glassfs"), pytest.param("data", "data-glassfs", marks=pytest.mark.slow),
+])
 def test_mount_point_is_created_printed_and_removed(here: Path, source: str, name: str) -> None:
     before = sorted(os.listdir(here))
     done = glassfs("mount", source, cwd=here)
@@ -92,7 +94,7 @@ def test_given_mount_point_stays(here: Path) -> None:
     assert (here / "run").is_dir()
 
 
-@pytest.mark.parametrize("change", ["replaced", "filled"])
+@pytest.mark.parametrize("change", ["replaced", pytest.param("filled", marks=pytest.mark.slow)])
 def test_mount_point_changed_after_a_lazy_unmount_stays(here: Path, change: str) -> None:
     """Only the directory that was created is removed, and only while it is empty."""
     assert glassfs("mount", "run.kas", cwd=here).returncode == 0
@@ -173,7 +175,9 @@ def test_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, nam
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("name", ["run.kas", "robot.kdb", "data"])
+@pytest.mark.parametrize("name", [
+    "robot.kdb", pytest.param("run.kas", marks=pytest.mark.slow), pytest.param("data", marks=pytest.mark.slow),
+])
 def test_a_terminal_is_told_where_the_page_with_the_episodes_is(here: Path, name: str) -> None:
     (here / "mnt").mkdir()
     with KinoWriter(here / "robot.kdb") as writer:
@@ -183,4 +187,4 @@ def test_a_terminal_is_told_where_the_page_with_the_episodes_is(here: Path, name
     with open(ours, "rb", 0) as terminal, open(theirs, "wb", 0) as other:
         assert subprocess.run([*COMMAND, "mount", name, "mnt"], cwd=here, stdout=other, check=False).returncode == 0
         said = terminal.read(1000).decode() if select([terminal], [], [], 0)[0] else ""
-    assert said == ("" if name == "run.kas" else "episodes in a browser: mnt/.glassfs/views/index.html\r\n")
+    assert said == ("" if name == "run.kas" else "in a browser: mnt/.glassfs/views/index.html\r\n")

@@ -99,6 +99,7 @@ def metadata(wheel: dict[str, bytes]) -> Message:
     return Parser().parsestr(text.decode())
 
 
+@pytest.mark.slow
 def test_manual_page_needs_only_build_requirements() -> None:
     """setup.py imports the commands in an environment with nothing but build-system.requires."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from glassfs.cache import BlockCache
-from glassfs.content import Container, Group, Records, Table
+from glassfs.content import EPISODES, Container, Group, Records, Table
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.registry import Format, Opening
 from glassfs.source import Named, Store
@@ -69,7 +69,7 @@ def _open(opening: Opening) -> Container:
     return Container("takes", "1", Group(b"", lambda: ()), [source, *siblings], episodes=lambda: table)
 
 
-FORMAT = Format("takes", lambda head: head.startswith(MAGIC), _open)
+FORMAT = Format("takes", lambda head: head.startswith(MAGIC), _open, joined=(EPISODES,))
 
 
 def tree_of(

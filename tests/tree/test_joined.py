@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from glassfs.content.join import COLUMNS
+from glassfs.content.summary import COLUMNS, EPISODES
 from glassfs.errors import Changed, GlassfsError, NotFound, TooLarge
 from glassfs.formats import registry
 from glassfs.source import Entry
 from glassfs.tree import Audience, Directory, File, Sources, Symlink
+from glassfs.tree.sources import formats as formats_below
 from glassfs.tree.sources import joined, snapshots
-from glassfs.tree.sources.joined import Joins, episodes_of
+from glassfs.tree.sources.joined import Joins, joined_of
 from glassfs.view import by_task
 from tests.memory_store import MemoryStore
 from tests.tree.made import FORMAT as MADE
@@ -25,8 +26,8 @@ from tests.tree.made import made
 from tests.tree.takes import FORMAT, LastingStore, joins_of, rows_of, take, takes, tree_of
 from tests.waiting import wait_until
 
-TABLES = "parquet+jsonl+by-task"
-JOINED = ["episodes.parquet", "episodes.jsonl", "by-task", "by-success"]
+TABLES = "parquet+jsonl+csv+by-task"
+JOINED = ["episodes.parquet", "episodes.jsonl", "episodes.csv", "by-task", "by-success"]
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +136,7 @@ def test_names_that_a_folder_has_itself_win(store: MemoryStore) -> None:
     assert tree.file("/by-task/x").read(0, 9) == b"its own"
     assert isinstance(tree.lookup("/by-task~2/pick"), Directory)
     names = [node.name for node in tree.root.listing()]
-    assert names[-4:] == ["episodes~2.parquet", "episodes.jsonl", "by-task~2", "by-success"]
+    assert names[-5:] == ["episodes~2.parquet", "episodes.jsonl", "episodes.csv", "by-task~2", "by-success"]
     for name in ("episodes~3.parquet", "by-task~3", "episodes"):
         with pytest.raises(NotFound):
             tree.lookup(name)
@@ -324,15 +325,18 @@ def test_a_folder_exchanged_while_listed_is_not_public() -> None:
             return found
 
     store = Exchanged({"a/b/x": takes(take()), "y": takes(take())})
-    assert joins_of(store).snapshot().table.rows == 2
-    table = joins_of(store, is_shared=True).snapshot().table
+    assert joins_of(store).snapshot().table(EPISODES).rows == 2
+    table = joins_of(store, is_shared=True).snapshot().table(EPISODES)
     assert table.rows == 1 and table.attributes() == {"omitted": "1"}
 
 
 def rows_and_opens(store: LastingStore, has_catalogue: bool) -> tuple[list[dict[str, Any]], int]:
+    """Return the rows, and how many files were opened for them."""
     opens = store.opens
     sources = tree_of(store, has_catalogue=has_catalogue)
-    rows = rows_of(sources)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(formats_below, "MOST_HEADS", 0)
+        rows = rows_of(sources)
     sources.tree.close()
     return rows, store.opens - opens
 
@@ -385,11 +389,11 @@ def test_the_table_of_whatever_there_is(store: LastingStore) -> None:
     for views in ("", "all"):
         tree = tree_of(store, views=views).tree
         for path, count in (("/", 4), ("/a", 1), ("/b.take", 2)):
-            table = episodes_of(tree.directory(path))
+            table = joined_of(tree.directory(path), EPISODES)
             assert table is not None and table.rows == count
-        assert episodes_of(tree.directory("/other.made")) is None
+        assert joined_of(tree.directory("/other.made"), EPISODES) is None
     side_by_side = tree_of(store, "a", "b.take", views="").tree
-    table = episodes_of(side_by_side.root)
+    table = joined_of(side_by_side.root, EPISODES)
     assert table is not None and table.rows == 3
 
 
@@ -414,7 +418,7 @@ def test_there_are_no_links_for_very_many(store: LastingStore, monkeypatch: pyte
 
 def test_sizes_are_exact_in_ranges(store: LastingStore) -> None:
     tree = tree_of(store).tree
-    for name in ("episodes.parquet", "episodes.jsonl"):
+    for name in ("episodes.parquet", "episodes.jsonl", "episodes.csv"):
         file = tree.file(name)
         assert isinstance(file, File)
         whole = file.read(0, file.size)
@@ -428,7 +432,7 @@ def test_unknown_names_take_no_snapshot(store: LastingStore) -> None:
     sources.joins.close()
     asked: list[Joins] = []
     sources.joins.snapshot = lambda: asked.append(sources.joins)  # type: ignore[assignment, return-value, func-returns-value]
-    for name in (".git", "autorun.inf", "episodes", "episodes.csv"):
+    for name in (".git", "autorun.inf", "episodes", "episodes.xml"):
         with pytest.raises(NotFound):
             sources.tree.lookup(name)
     assert not asked

@@ -16,26 +16,9 @@ import pytest
 from glassfs.cache import BlockCache, catalogue
 from glassfs.cache.blocks import LARGEST_UNRESERVED
 from glassfs.content import Memory, Records, Table
-from glassfs.content.join import (
-    AS_JSON,
-    BLOCK_BYTES,
-    COLUMNS,
-    LONG,
-    LONGEST,
-    RECORD_COLUMNS,
-    TEXT,
-    TEXTS,
-    ContainerPiece,
-    Joined,
-    JoinedRows,
-    Piece,
-    block_without,
-    joined_block,
-    piece_of,
-    pieces_of,
-    sizes_of,
-    values_of,
-)
+from glassfs.content.join import BLOCK_BYTES, Joined, JoinedRows, Layout, block_without, joined_block, sizes_of
+from glassfs.content.pieces import AS_JSON, LONG, ContainerPiece, Piece, piece_of, pieces_of, values_of
+from glassfs.content.summary import COLUMNS, EPISODES, LONGEST, RECORD_COLUMNS, TEXT, TEXTS, Summary
 from glassfs.errors import Damaged, GlassfsError
 from glassfs.formats import registry
 from glassfs.source.local import LocalStore
@@ -104,20 +87,20 @@ def test_a_hanging_file_costs_only_its_part(monkeypatch: pytest.MonkeyPatch) -> 
     store.hanging = ("a", "b/y")
     joins = store.joins()
     for _ in range(3):  # what still hangs is not waited for again
-        table = joins.snapshot().table
+        table = joins.snapshot().table(EPISODES)
         assert table.rows == 1
         assert table.attributes()["error"] == "a: does not answer; b/y: does not answer"
 
     assert len(joins.calls) == 2
     store.goes_on.set()
-    wait_until(lambda: joins.snapshot().table.rows == 3)
+    wait_until(lambda: joins.snapshot().table(EPISODES).rows == 3)
     wait_until(lambda: not helpers())
 
 
 def test_a_few_containers_that_hang_cost_their_own_rows() -> None:
     store = Hanging({f"{number}": takes(take()) for number in range(MOST_OF_VOLUME + 4)})
     store.hanging = tuple(f"{number}" for number in range(MOST_OF_VOLUME))
-    table = store.joins().snapshot().table
+    table = store.joins().snapshot().table(EPISODES)
     assert table.rows == 4
     assert table.attributes()["error"] == "; ".join(f"{name}: does not answer" for name in store.hanging)
     store.goes_on.set()
@@ -146,23 +129,23 @@ def test_a_folder_that_cannot_be_listed_costs_its_part() -> None:
             return super().list(path)
 
     joins = joins_of(Forbidding({"a/x": takes(take()), "b": takes(take())}))
-    assert joins.snapshot().table.rows == 1
-    assert joins.snapshot().table.attributes() == {"error": "a: is forbidden"}
+    assert joins.snapshot().table(EPISODES).rows == 1
+    assert joins.snapshot().table(EPISODES).attributes() == {"error": "a: is forbidden"}
 
 
 def test_depth_and_number_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore({"/".join("d" * depth) + "/x": takes(take()) for depth in range(1, 6)})
     monkeypatch.setattr(walk, "DEEPEST", 3)
-    table = joins_of(store).snapshot().table
+    table = joins_of(store).snapshot().table(EPISODES)
     assert table.rows == 2 and table.attributes() == {"error": "d/d/d: is more than 3 folders deep"}
     monkeypatch.setattr(walk, "MOST_ENTRIES", 5)
-    table = joins_of(MemoryStore({f"{n}": takes(take()) for n in range(9)})).snapshot().table
+    table = joins_of(MemoryStore({f"{n}": takes(take()) for n in range(9)})).snapshot().table(EPISODES)
     assert table.rows == 4 and "more than 5 files and folders" in table.attributes()["error"]
 
 
 def test_characters_of_paths_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(walk, "MOST_CHARACTERS", 50)
-    table = joins_of(MemoryStore({"d" * 8 + f"/{n}": takes(take()) for n in range(9)})).snapshot().table
+    table = joins_of(MemoryStore({"d" * 8 + f"/{n}": takes(take()) for n in range(9)})).snapshot().table(EPISODES)
     assert table.rows == 4 and "more than 50 characters in their paths" in table.attributes()["error"]
 
 
@@ -176,7 +159,7 @@ def test_very_long_texts_are_cut() -> None:
 
 def test_a_block_has_no_more_bytes_than_fit_into_memory() -> None:
     store = LastingStore({f"{number}": takes(take("\u2028" * LONGEST, number=number)) for number in range(12)})
-    found = joins_of(store).snapshot().found()
+    found = joins_of(store).snapshot().found(EPISODES)
     assert found.rows == 12 and found.blocks > 1
     assert max(found.block(number).size for number in range(found.blocks)) <= BLOCK_BYTES + 4096
 
@@ -214,23 +197,24 @@ def test_rows_larger_than_the_cache_are_made_once_a_pass(
 def test_long_texts_of_pieces_and_blocks_are_restored() -> None:
     texts = [None, "", "é" * LONG, "\ud800" * (LONG + 1), "x" * 3 * LONG, "\U0001f916" * 2 * LONG]
     lists = [None, [], ["x" * 2 * LONG, "y", "é" * 2 * LONG], ["z"], [""], ["\x01" * 2 * LONG]]
-    wanted: dict[str, list[Any]] = {name: list(range(len(texts))) for name in RECORD_COLUMNS}
+    wanted: dict[str, list[Any]] = {name: list(range(len(texts))) for name, _ in RECORD_COLUMNS}
     wanted |= {name: texts if dtype == TEXT else lists for name, dtype in COLUMNS.items() if dtype in (TEXT, TEXTS)}
     del wanted["container"]
-    piece = piece_of(list(wanted.values()))
+    piece = piece_of(list(wanted.values()), RECORD_COLUMNS)
     assert values_of(piece) == list(wanted.values())
     with pytest.raises(Damaged, match="ends within a text"):
         values_of(piece._replace(data=piece.data[:-1]))
-    block = Memory(joined_block([ContainerPiece("a", 0, piece), ContainerPiece("b", 5, piece)]))
-    found = JoinedRows(2 * piece.rows, 1, lambda number: block, sizes_of(block))
-    table = Joined(lambda: found, lambda path: None)
+    layout = Layout(RECORD_COLUMNS)
+    block = Memory(joined_block([ContainerPiece("a", 0, piece), ContainerPiece("b", 5, piece)], layout.head))
+    found = JoinedRows(2 * piece.rows, 1, lambda number: block, [sizes_of(block)], layout.shown(-1))
+    table = Joined(EPISODES, lambda: found)
     for column in table.columns():
         name = column.name.decode()
         assert column.content.block(0) == {  # type: ignore[union-attr]
             "container": ["a"] * piece.rows + ["b"] * piece.rows, "position": [*range(6), *range(5, 11)],
         }.get(name, 2 * wanted.get(name, [])), name
     left = Memory(block_without(block, {"a"}))
-    assert left.read(0, left.size) == joined_block([ContainerPiece("b", 5, piece)])
+    assert left.read(0, left.size) == joined_block([ContainerPiece("b", 5, piece)], layout.head)
 
 
 def test_large_rows_are_made_in_reserved_memory() -> None:
@@ -248,7 +232,7 @@ def test_large_rows_are_made_in_reserved_memory() -> None:
         return [take(f"{number}" * 400)] * 1000
 
     table = Table(b"", 2000, list, Records(b"", 2, block, cost=lambda number: LARGEST_UNRESERVED + number))
-    for _ in pieces_of(table, Noting()):
+    for _ in pieces_of(Summary(RECORD_COLUMNS, table), Noting()):
         assert not sum(taken)
     reserved = [size for size in taken if size > 0]
     assert len(reserved) == 3
@@ -274,7 +258,7 @@ def test_the_catalogue_gives_rows_a_few_bytes_at_a_time(monkeypatch: pytest.Monk
     monkeypatch.setattr(catalogue.Catalogue, "find", found_by)
     opens = store.opens
     sources = tree_of(store, has_catalogue=True)
-    sources.joins.snapshot().found()
+    sources.joins.snapshot().found(EPISODES)
     assert store.opens == opens and len(rows) == 9
     assert sum(found) == 10 and max(found) < 10
     assert rows_of(sources) == rows
@@ -304,7 +288,7 @@ def slow_joins(store: Slow) -> Joins:
 
 def test_a_walk_ends() -> None:
     joins = slow_joins(Slow({f"{name}/x": takes(take()) for name in "abcd"}))
-    table = joins.snapshot().table
+    table = joins.snapshot().table(EPISODES)
     assert table.rows == 1
     assert "it and others are left out: listing folders took" in table.attributes()["error"]
 
@@ -315,12 +299,12 @@ def test_a_pass_ends_and_the_next_gets_further(monkeypatch: pytest.MonkeyPatch) 
     joins = slow_joins(store)
     snapshot = joins.snapshot()
     store.now += 10_000
-    table = snapshot.table
+    table = snapshot.table(EPISODES)
     assert table.rows == 3
     assert "3: it and others are left out: reading containers took" in table.attributes()["error"]
     assert joins.snapshot() is snapshot, "it is not begun anew at once"
     store.now += 10_000
     again = joins.snapshot()
-    assert again is not snapshot and again.table.rows == 5
-    assert "others" not in again.table.attributes()["error"]
+    assert again is not snapshot and again.table(EPISODES).rows == 5
+    assert "others" not in again.table(EPISODES).attributes()["error"]
     joins.containers.close()

@@ -12,7 +12,7 @@ import pytest
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.content.join import CONTAINER
+from glassfs.content.summary import CONTAINER, EPISODES
 from glassfs.errors import DeviceFailed
 from glassfs.formats import registry
 from glassfs.source import Entry
@@ -93,7 +93,7 @@ def joins(store: Counting, clock: Clock) -> Joins:
 
 
 def shown(snapshot: Snapshot) -> list[str]:
-    table = snapshot.table
+    table = snapshot.table(EPISODES)
     assert table.records is not None
     rows = [row for number in range(table.records.blocks) for row in table.records.block(number)]
     assert len(rows) == table.rows
@@ -148,7 +148,7 @@ def test_closed_rows_leave_a_valid_table(
     assert shown(after) == left
     assert (after is before) == (left == ALL) == (after.identity == before.identity)
     closed = len(ALL) - len(left)
-    assert after.table.attributes().get("omitted", "0") == f"{closed}"
+    assert after.table(EPISODES).attributes().get("omitted", "0") == f"{closed}"
     assert shown(before) == ALL, "open files keep their snapshot"
     if after is not before:
         joins.containers.services.cache.clear()
@@ -211,10 +211,10 @@ def test_files_on_a_disk_that_fails_keep_their_rows(store: Counting, joins: Join
 
 def test_errors_of_closed_containers_are_not_shown(store: Counting, joins: Joins, clock: Clock) -> None:
     store.put("secret.take", takes(take(), declared=3))
-    assert "secret.take" in joins.snapshot().table.attributes()["error"]
+    assert "secret.take" in joins.snapshot().table(EPISODES).attributes()["error"]
     store.set_permissions("secret.take", 0o600)
     clock.now += LATER
-    assert "secret" not in str(joins.snapshot().table.attributes())
+    assert "secret" not in str(joins.snapshot().table(EPISODES).attributes())
 
 
 def test_only_so_many_folders_are_watched(store: Counting, joins: Joins, clock: Clock, monkeypatch: Any) -> None:
@@ -251,7 +251,7 @@ def test_a_file_closed_while_others_are_read_is_left_out(store: Counting, clock:
     clock.now += LATER + 0.1
     store.set_permissions("a/z.take", 0o600)
     assert shown(snapshot) == ["a/b/x.take", "a/parts.take", "other.take"]
-    assert snapshot.table.attributes()["omitted"] == "1"
+    assert snapshot.table(EPISODES).attributes()["omitted"] == "1"
 
 
 def test_check_waits_for_one_whose_caller_was_stopped(store: Counting, joins: Joins) -> None:

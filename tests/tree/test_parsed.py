@@ -394,3 +394,16 @@ def test_containers_are_not_weighed_too_often(monkeypatch: pytest.MonkeyPatch) -
     for _ in range(3):
         sources.refresh()
     assert len(measured) == 80
+
+
+def test_containers_that_know_their_weight_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parsed, "weight_of", lambda thing, limit: pytest.fail("measured"))
+    evicted: list[ContainerLease] = []
+    cached = ParsedContainers(3 * (1000 + parsed.LEAST_WEIGHT), 100, evicted.append)
+    store = MemoryStore(dict.fromkeys("abcd", b""))
+    for name in "abcd":
+        lease = ContainerLease(Location(store, (name,)), "/" + name, "made", [((name,), store.open((name,)))])
+        container = Container("made", "1", Group(b"", list), list(lease.sources), held=1000)
+        cached.put(container, lease, lambda container, lease: OpenContainer(container, lease, origin()))
+        cached.weigh_some()
+    assert [lease.location.path for lease in evicted] == [("a",)]

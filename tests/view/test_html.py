@@ -267,7 +267,12 @@ def test_tables_without_directories_have_no_page() -> None:
 class Joined(Table):
     """A table over a folder."""
 
+    name = "episodes"
     title = "robots </script>"
+    is_first = True
+
+    def tables(self) -> list[str]:
+        return [self.name, "</script>"]
 
     def path_of(self, record: dict[str, Any]) -> str:
         return f"{record['container']}/{record['position']}"
@@ -288,11 +293,26 @@ def test_folder_page_loads_no_data() -> None:
     assert rows == [[f"{name}.kdb", number, f"{name}.kdb/{number}"] for number, name in enumerate(names)]
     assert (told["omitted"], told["error"], told["directory"]) == ("3", "</script>", None)
     assert told["title"] == Joined.title
+    assert (told["table"], told["tables"]) == ("episodes", ["episodes", "</script>"])
     found = Page(data)
     assert [tag for tag, _ in found.tags].count("script") == 2
     (policy,) = [found["content"] for tag, found in found.tags if found.get("http-equiv")]
     assert policy is not None and "script-src 'sha256-" in policy
     assert "file:" not in policy.partition("script-src")[2].partition(";")[0]
+
+
+def test_pages_of_other_tables_have_their_names() -> None:
+    class Others(Joined):
+        name = "<b>things"
+        is_first = False
+
+    plain = table([{"container": "a", "position": 0, "size": 3}], directory=b"")
+    found = files(Others(plain.key, plain.rows, plain.columns, plain.records))
+    assert list(found) == ["<b>things.html"]
+    page = whole(lambda: found["<b>things.html"])
+    assert "b" not in [tag for tag, _ in Page(page).tags] and b"things.jsonl" in page
+    rows, told = listed(page)
+    assert rows == [["a", 0, 3, "a/0"]] and told["table"] == "<b>things"
 
 
 def test_list_takes_no_memory_beyond_the_cache() -> None:

@@ -72,7 +72,8 @@ def takes_a_pass(path: str, node: File) -> bool:
         except GlassfsError:
             return True
     # The metadata of a Zarr group is rendered to find its size, from the index alone.
-    return path.endswith((".jsonl", "/arrays.zarr/zarr.json")) or (".zarr" not in path and not path.endswith(".mp4"))
+    has_pass = path.endswith((".jsonl", ".csv", "/arrays.zarr/zarr.json"))
+    return has_pass or (".zarr" not in path and not path.endswith(".mp4"))
 
 
 def derived(path: Path) -> Iterator[tuple[str, File]]:

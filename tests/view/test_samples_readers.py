@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import io
+import json
 import math
+from base64 import b64encode
+from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +16,7 @@ import duckdb
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -19,7 +25,7 @@ from glassfs.content.table import slot_names
 from glassfs.errors import GlassfsError
 from glassfs.library import open_tree
 from glassfs.tree import Directory, File, Node, Tree
-from glassfs.view.parquet.leaves import MOST_SLOTS, Names
+from glassfs.view.parquet.columns import MOST_SLOTS, Names
 from tests.formats.derived import LARGEST
 from tests.helpers import file_data
 from tests.view.test_samples import OTHERS, SMALL, nodes_of
@@ -43,7 +49,7 @@ def container(request: pytest.FixtureRequest) -> Path:
 
 def opened(path: Path) -> Tree:
     try:
-        return open_tree(path, views="parquet+zarr")
+        return open_tree(path, views="parquet+csv+zarr")
     except GlassfsError:
         pytest.skip("is refused")
 
@@ -126,6 +132,48 @@ class Compared:
         in_duckdb = [row[number] for row in self._rows]
         if str(self._arrow.schema.types[number]) != "duration[us]":  # an integer to DuckDB
             assert plain(in_duckdb) == arrow
+
+
+def test_csv_equals_parquet(container: Path) -> None:
+    csv.field_size_limit(LARGEST)
+    with opened(container) as tree:
+        shown = dict(nodes_of(tree))
+        for place, node in shown.items():
+            other = shown.get(f"{place.removesuffix('.csv')}.parquet")
+            if place.endswith(".csv") and isinstance(other, File) and isinstance(node, File):
+                raws = bytes_of(node), bytes_of(other)
+                if None not in raws:
+                    names, *rows = csv.reader(io.StringIO(raws[0].decode(), newline=""), strict=True)
+                    table = pq.read_table(io.BytesIO(raws[1]))
+                    assert names == table.schema.names and len(rows) == table.num_rows, place
+                    for number, field in enumerate(table.schema):
+                        for row, expected in zip(rows, table.column(number).to_pylist(), strict=True):
+                            assert is_cell(row[number], expected, field.type), (place, field, row[number], expected)
+
+
+def is_cell(cell: str, value: Any, kind: pa.DataType) -> bool:
+    """Return whether a cell of CSV has the value that Parquet has. Parquet has less of times and of invalid UTF-8."""
+    if value is None or pa.types.is_boolean(kind):
+        return cell == ("" if value is None else str(value).lower())
+    if pa.types.is_floating(kind):
+        found = np.array(cell, kind.to_pandas_dtype())
+        return bool(np.array_equal(found, np.array(value, found.dtype), equal_nan=True))
+    if pa.types.is_integer(kind):
+        return int(cell) == value
+    if pa.types.is_timestamp(kind):
+        return bool(np.datetime64(cell, "us") == np.datetime64(value, "us"))
+    if pa.types.is_duration(kind):
+        return bool(Decimal(cell) // Decimal("0.000001") == value // timedelta(microseconds=1)) or "-" in cell
+    if pa.types.is_list(kind):
+        items = json.loads(cell)
+        shown = ["" if item is None else item if isinstance(item, str) else json.dumps(item) for item in items]
+        return len(items) == len(value) and all(
+            one == two or is_cell(one, two, kind.value_type) for one, two in zip(shown, value, strict=True)
+        )
+    if isinstance(value, bytes):
+        texts = cell.encode(), cell.encode("utf-32-le").rstrip(b"\0")
+        return cell == b64encode(value).decode() or value.rstrip(b"\0") in texts or "\ufffd" in cell
+    return cell == value.replace("\0", "\ufffd") or "\ufffd" in cell
 
 
 def plain(value: Any) -> Any:

@@ -67,7 +67,8 @@ class Outcome(NamedTuple):
 
     ``data`` is the command's output for the container, in parts if it is large: the next part starts from ``rest``
     unless that is None. If the container ``is_several`` files, the version of its main file does not cover all of them.
-    ``rows`` is the number of table rows in ``data``. ``fatal`` is why no other item can be processed either.
+    ``rows`` is the number of table rows in ``data``. ``fatal`` is why no other item can be processed either. ``tables``
+    are the joined tables to which the container may give rows.
     """
 
     faults: tuple[Fault, ...] = ()
@@ -77,6 +78,7 @@ class Outcome(NamedTuple):
     is_several: bool = False
     rows: int | None = None
     fatal: str = ""
+    tables: tuple[str, ...] = ()
 
 
 class Item(NamedTuple):

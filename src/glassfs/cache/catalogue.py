@@ -45,10 +45,7 @@ log = logging.getLogger(__name__)
 
 
 class Part(NamedTuple):
-    """Part ``number`` of ``parts`` of what is stored under a key. Callers give the other fields their meaning.
-
-    ``head`` is the same in all parts.
-    """
+    """Part ``number`` of ``parts`` of what is stored under a key. Callers give the other fields their meaning."""
 
     number: int
     parts: int

@@ -25,6 +25,7 @@ COMMANDS = {
     "info": "Describe a container: format, sizes, contents.",
     "export": "Copy a container's tree, or parts of it, to a folder.",
     "episodes": "Print or write the table of the episodes in containers and folders.",
+    "formats": "List the formats of containers, and those that other packages add.",
     "views": "List the additional forms in which contents can be shown.",
     "verify": "Read and check all data in containers.",
     "status": "Show what is mounted.",
@@ -95,7 +96,9 @@ def _suggestion(arguments: list[str]) -> str:
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, "-V", "--version", message="glassfs %(version)s")
 def glassfs() -> None:
-    """Data containers as read-only directories: KinoDB, WShard, kastore and tskit, iKv, ML.NET IDV."""
+    """Data containers as read-only directories: KinoDB, WShard, kastore and tskit, iKv, ML.NET IDV, NPZ, safetensors,
+    HDF5.
+    """
 
 
 def main() -> None:

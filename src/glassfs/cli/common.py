@@ -12,6 +12,7 @@ from click.shell_completion import CompletionItem
 
 from glassfs.arguments import harmless
 from glassfs.content import Array, Image
+from glassfs.content.dtypes import STRUCTURED
 from glassfs.errors import GlassfsError, NotADirectory, NotFound
 from glassfs.formats.registry import may_be_container
 from glassfs.library import open_tree
@@ -52,10 +53,10 @@ def name_of(source: str) -> str:
 def located(typed: str) -> Located:
     """Split what the user typed into a source and a path in it.
 
-    The source is the longest prefix that exists as a file; a folder counts only if the rest may be an escaped name
-    (``%0A``). A path that exists is not split. A URL is split without a request: the source ends with the first
-    component that is named like a container and followed by another; a URL with a query is not split. Raises Refused
-    for a URL that must not be typed.
+    The source is the longest prefix that exists; a folder counts only if the rest may be an escaped name (``%0A``) or
+    one of its views, as finding these reads the containers below it. A path that exists is not split. A URL is split
+    without a request: the source ends with the first component that is named like a container and followed by another;
+    a URL with a query is not split. Raises Refused for a URL that must not be typed.
     """
     if is_url(typed):
         return _located_url(typed)
@@ -64,9 +65,15 @@ def located(typed: str) -> Located:
     while source and not os.path.lexists(source):
         source, _, name = source.rpartition("/")
         source, inner = source.rstrip("/"), f"/{name}{inner}"
-    if not source or (inner and os.path.isdir(source) and "%" not in inner):
+    if not source or (inner and os.path.isdir(source) and "%" not in inner and not _may_be_view(inner)):
         return Located(typed, "/")
     return Located(source, inner or "/")
+
+
+def _may_be_view(path: str) -> bool:
+    """Return whether a path may lead to a view of the tables over a folder, or into one."""
+    name = path.split("/", 2)[1]
+    return name.startswith("by-") or name.endswith((".parquet", ".jsonl", ".csv", ".html", ".js"))
 
 
 def _located_url(typed: str) -> Located:
@@ -84,6 +91,7 @@ def _located_url(typed: str) -> Located:
 
 
 def _demand_views(_context: click.Context, _parameter: click.Parameter, names: str) -> str:
+    names = names.replace(",", "+")
     try:
         chosen(names)
     except NotFound as error:
@@ -213,8 +221,8 @@ def described(node: Node) -> str:
     """Return type and shape of an array or raw image, as ``float32 [300, 7]``; empty if that requires reading blocks.
     """
     content = node.content if isinstance(node, File) else None
-    if isinstance(content, Array) and isinstance(content.shape, tuple):
-        return f"{_type_name(content.dtype)} {list(content.shape)}"
+    if isinstance(content, Array) and content.known_shape is not None:
+        return f"{_type_name(content.dtype)} {list(content.known_shape)}"
     if isinstance(content, Image):
         shape = [content.height, content.width, content.channels]
         return f"uint{content.bits} {shape[:2] if content.channels == 1 else shape}"
@@ -223,6 +231,8 @@ def described(node: Node) -> str:
 
 def _type_name(descr: str) -> str:
     """Return NumPy's name of a descr string; importing NumPy takes longer than a listing."""
+    if descr.startswith(STRUCTURED):
+        return "struct"
     kind, size = descr[1], descr[2:]
     if kind == "b":
         return "bool"

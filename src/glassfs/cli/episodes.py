@@ -6,6 +6,7 @@ The rows are those of ``episodes.jsonl`` and ``episodes.parquet`` at the root of
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,15 +23,17 @@ from glassfs.batch.report import Report
 from glassfs.batch.run import Plan, Run
 from glassfs.cli.atomic import SUFFIX, AtomicFile
 from glassfs.cli.common import complain, connection_option, reason_of
-from glassfs.cli.many import counted, fault_of, found_under, many_options, summary, where_option
+from glassfs.cli.many import fault_of, found_under, many_options, summary, where_option
 from glassfs.cli.many import progress as progress_over
 from glassfs.cli.progress import Progress
 from glassfs.cli.rows import CSV, CSV_SAFE, FORMS, PARQUET, Lines, Table, chosen, encoded, head, read_back
 from glassfs.cli.stopping import stoppable
 from glassfs.cli.where import condition
-from glassfs.content.join import ContainerPiece, pieces_of
+from glassfs.content.pieces import ContainerPiece, pieces_of
+from glassfs.content.summary import EPISODES, RECORD_COLUMNS, Summary
 from glassfs.errors import Changed, Damaged, GlassfsError, Refused, Unrecognised
-from glassfs.formats.registry import HEAD, recognise
+from glassfs.formats.registry import HEAD, Head, recognise
+from glassfs.sizes import counted
 from glassfs.source import Connection, Named, is_url
 from glassfs.terminal import printable
 
@@ -86,10 +89,19 @@ def command(
         _demand_replaceable(output, sources, plan.report)
     is_kept = bool(plan.report and output) and form != PARQUET
     with stoppable(is_kept), progress_over(search, plan.shard, progress if output else bool(progress)) as bar:
-        run, rows = _run(plan, search, Rows(Settings(connection=connection), form, where), bar, output)
+        run, rows, tables = _run(plan, search, Rows(Settings(connection=connection), form, where), bar, output)
     if output:
         click.echo(printable(f"{summary(run)}; {counted(rows, 'row')} in {output}"), err=True)
+    if tables and EPISODES not in tables and not rows:
+        click.echo(printable(_instead(tables, sources)), err=True)
     return 1 if run.faults else 0
+
+
+def _instead(tables: Mapping[str, int], sources: Sequence[str]) -> str:
+    """Return what there is in containers without episodes."""
+    found = ", ".join(f"{counted(count, 'container')} with {name}" for name, count in sorted(tables.items()))
+    source = sources[0] if len(sources) == 1 and (is_url(sources[0]) or os.path.isdir(sources[0])) else "FOLDER"
+    return f"no episodes, but {found}; for a table, run: glassfs cat {shlex.quote(source)} {min(tables)}.jsonl"
 
 
 def _form_of(output: str) -> str:
@@ -112,13 +124,14 @@ def _demand_replaceable(output: str, sources: Sequence[str], report: str) -> Non
         if any(os.path.realpath(source) == path for source in sources if not is_url(source)):
             raise Refused("is a source; name another file", output)
         with suppress(OSError), open(path, "rb") as file:
-            if recognise(file.read(HEAD)) is not None:
+            if recognise(Head(file.read(HEAD))) is not None:
                 raise Refused("is a container; name another file", output)
 
 
-def _run(plan: Plan, search: Search, work: Rows, bar: Progress, output: str) -> tuple[Run, int]:
-    """Return the run, and the number of rows in the file."""
+def _run(plan: Plan, search: Search, work: Rows, bar: Progress, output: str) -> tuple[Run, int, Counter[str]]:
+    """Return the run, the number of rows in the file, and of containers for each joined table."""
     form = work.form
+    tables: Counter[str] = Counter()
 
     def show(name: str, reason: object) -> None:
         with bar.aside():
@@ -138,10 +151,11 @@ def _run(plan: Plan, search: Search, work: Rows, bar: Progress, output: str) -> 
             for fault in done.outcome.faults:
                 show(done.item.found.name, fault)
             if done.is_last:
+                tables.update(done.outcome.tables)
                 bar.advance(done.item.found.size)
         with writing():
             table.end()
-    return run, rows
+    return run, rows, tables
 
 
 @contextmanager
@@ -203,6 +217,7 @@ class Rows:
 
     def _outcome(self, item: Item, opener: Opener) -> Outcome:
         placed: list[ContainerPiece] = []
+        tables: list[str] = []
         rest: _Rest | None = None
         faults: tuple[Fault, ...] = ()
         is_container = True
@@ -210,7 +225,7 @@ class Rows:
         try:
             named = opener.named(item.found)
             name = named.store.shown(named.path)
-            rest = _take(item, named, opener, placed)
+            rest = _take(item, named, opener, placed, tables)
         except GlassfsError as error:
             is_container = item.found.is_named or not isinstance(error, Unrecognised)
             if is_container:
@@ -218,19 +233,27 @@ class Rows:
         if self.where:
             placed = list(chosen(placed, condition(self.where)))
         rows = sum(one.piece.rows for one in placed)
-        return Outcome(faults, is_container, encoded(self.form, placed), rest, opener.is_several, rows)
+        data = encoded(self.form, placed)
+        return Outcome(faults, is_container, data, rest, opener.is_several, rows, tables=tuple(tables))
 
 
-def _take(item: Item, named: Named, opener: Opener, placed: list[ContainerPiece]) -> _Rest | None:
-    """Append rows of a container to ``placed``, also if later ones cannot be read; return where to continue."""
+def _take(
+    item: Item, named: Named, opener: Opener, placed: list[ContainerPiece], tables: list[str],
+) -> _Rest | None:
+    """Append rows of a container to ``placed``, also if later ones cannot be read; return where to continue.
+
+    The names of all tables to which it gives rows are appended to ``tables``.
+    """
     entry = named.store.entry(named.path)
     block, position, version = item.rest or _Rest(0, 0, str(entry.version))
     if version != entry.version:
         raise Changed("has been replaced by another file")
     size = 0
     with opener.glimpsed(named, entry.version) as container:
-        table = container.episodes()
-        for piece in pieces_of(table, opener.cache, block) if table is not None else ():
+        tables += container.tables
+        found = container.summary(EPISODES)
+        table = found.table if found is not None else None
+        for piece in pieces_of(Summary(RECORD_COLUMNS, table), opener.cache, block) if table is not None else ():
             if size >= AT_ONCE:
                 return _Rest(piece.block, position, version)
             placed.append(ContainerPiece(item.found.path, position, piece))

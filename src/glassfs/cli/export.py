@@ -13,14 +13,14 @@ from glassfs.cli.common import connection_option, located, lookup, name_of, node
 from glassfs.cli.complete import complete_path_or_folder, complete_source
 from glassfs.cli.export_many import export_many, report_failure
 from glassfs.cli.exporting import Export, Links, is_within
-from glassfs.cli.many import counted, many_options, where_option
+from glassfs.cli.many import many_options, where_option
 from glassfs.cli.picking import picked_episodes
 from glassfs.cli.progress import Progress
 from glassfs.cli.stopping import stoppable
 from glassfs.cli.target import Existing, NotWritten, names_below
 from glassfs.cli.targets import opened_target
 from glassfs.errors import GlassfsError
-from glassfs.sizes import human_size
+from glassfs.sizes import counted, human_size
 from glassfs.source import Connection, is_url
 from glassfs.source.remote.options import meant_by
 from glassfs.source.remote.url import local_name

@@ -24,7 +24,7 @@ from glassfs.cli.common import (
 )
 from glassfs.cli.complete import complete_source
 from glassfs.errors import GlassfsError, Unrecognised
-from glassfs.sizes import human_size
+from glassfs.sizes import counted, human_size
 from glassfs.source import Kind
 from glassfs.source.remote.connection import Connection
 from glassfs.terminal import printable
@@ -40,12 +40,17 @@ KINDS: dict[type[content.Content], str] = {
 
 SUMMED = {
     "num_episodes": "episodes", "num_frames": "frames", "length_T": "steps", "rows": "rows", "keys": "keys",
-    "members": "members",
+    "members": "members", "tensors": "tensors",
 }
 """Facts of containers that can be summed, and what they count."""
 
 MOST_SEARCHED = 256
 """Directories searched for views, and paths listed per kind of view."""
+
+
+def _kind(found: content.Content | None) -> str:
+    """Return what a content counts as: as the nearest kind from which its kind derives."""
+    return next((KINDS[base] for base in type(found).__mro__ if base in KINDS), "others")
 
 
 @click.command()
@@ -155,7 +160,7 @@ def _counted(tree: Tree, size: int, has_episodes: bool, start: str = "/") -> dic
         if not isinstance(node, File) or node.content is None:
             counts["directories"] += 1
         else:
-            counts[KINDS.get(type(node.content), "others")] += 1
+            counts[_kind(node.content)] += 1
             if not node.data.is_sized:
                 unsized += 1
             elif not _is_repeated(node):
@@ -220,7 +225,8 @@ def _for_people(found: dict[str, Any]) -> str:
     if "contents" in found:
         lines.append(f"  contents: {_list(found['contents'])}")
         ratio = "" if found["ratio"] is None else f", {found['ratio']:.2f} times the file"
-        left_out = f" ({found['not_counted']:,} not counted)" if found["not_counted"] else ""
+        unknown = found["not_counted"]
+        left_out = f" (without {counted(unknown, 'file')} of unknown size)" if unknown else ""
         lines.append(f"  raw: {human_size(found['raw_bytes'])}{ratio}{left_out}")
         if found.get("cameras"):
             lines.append("  cameras: " + ", ".join(f"{name} (in {n:,})" for name, n in found["cameras"].items()))
@@ -249,7 +255,7 @@ def _inside_for_people(found: dict[str, Any]) -> str:
 def _folder_for_people(found: dict[str, Any]) -> str:
     count = sum(sums["containers"] for sums in found["formats"].values())
     size = sum(sums["bytes"] for sums in found["formats"].values())
-    lines = [f"{found['source']}: {count:,} container{'' if count == 1 else 's'}, {human_size(size)}"]
+    lines = [f"{found['source']}: {counted(count, 'container')}{f', {human_size(size)}' if count else ''}"]
     for name, sums in found["formats"].items():
         more = "".join(f", {sums[fact]:,} {plural}" for fact, plural in SUMMED.items() if fact in sums)
         lines.append(f"  {name}: {sums['containers']:,}, {human_size(sums['bytes'])}{more}")

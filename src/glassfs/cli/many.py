@@ -16,6 +16,7 @@ from glassfs.batch.run import Plan, Run, Shard
 from glassfs.cli.common import reason_of, with_hint
 from glassfs.cli.progress import Progress
 from glassfs.errors import Damaged, GlassfsError, NotFound, Passing, Unavailable
+from glassfs.sizes import counted
 from glassfs.source import Connection, Kind, is_url
 from glassfs.source.remote.options import demand_plain
 
@@ -124,10 +125,6 @@ def summary(run: Run) -> str:
     """Return the line that ends a command."""
     where = f"; report in {run.plan.report}" if run.plan.report else ""
     return f"{counted(run.containers, 'container')}, {counted(run.faults, 'fault')}{where}"
-
-
-def counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _jobs(text: str) -> int:

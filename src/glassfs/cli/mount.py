@@ -55,7 +55,7 @@ def command(
     if not paths:
         raise click.UsageError("SOURCE is missing: name a container or a folder", click.get_current_context())
     try:
-        parsed = MountOptions.parse([*options, *([f"views={views}"] if views else [])])
+        parsed = MountOptions.parse([*options, *([f"views={views.replace(',', '+')}"] if views else [])])
     except WrongOption as error:
         raise click.UsageError(str(error), click.get_current_context()) from None
     if len(paths) == 1:

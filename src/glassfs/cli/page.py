@@ -1,4 +1,4 @@
-"""Tell a user at a terminal where the page with the episodes of a new mount is."""
+"""Tell a user at a terminal where the start page of a new mount is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from glassfs.terminal import printable
 
 PAGE = ".glassfs/views/index.html"
 PATIENCE_SECONDS = 1.0
-"""For a folder, the mount reads all containers before it knows whether there are episodes."""
+"""For a folder, the mount reads all containers before it knows how large its page is."""
 
 
 def tell(mountpoint: str) -> None:
@@ -22,4 +22,4 @@ def tell(mountpoint: str) -> None:
     path = os.path.join(mountpoint, PAGE)
     (answer,) = probe.ask([lambda: str(os.path.exists(path)).encode()], PATIENCE_SECONDS)
     if answer != b"False":
-        click.echo(f"episodes in a browser: {printable(path)}")
+        click.echo(f"in a browser: {printable(path)}")

@@ -18,10 +18,12 @@ from glassfs.cli.exporting import Written
 from glassfs.cli.many import found_under
 from glassfs.cli.rows import PARQUET, Table, records
 from glassfs.cli.target import PIECE, Target
-from glassfs.content.join import CONTAINER, POSITION, ContainerPiece
+from glassfs.content.episodes import POSITION
+from glassfs.content.pieces import ContainerPiece
+from glassfs.content.summary import CONTAINER, EPISODES
 from glassfs.names import component, raw
 from glassfs.tree import Directory, Tree
-from glassfs.tree.sources.joined import episodes_of
+from glassfs.tree.sources.joined import joined_of
 
 TABLE = "/episodes.parquet"
 LONGEST_TASK = 60
@@ -84,7 +86,7 @@ def picked_episodes(tree: Tree, source: str, settings: Settings, where: str) -> 
 def _directory_of(tree: Tree, container: str) -> str:
     """Return the name of the directory with an episode at each position; "" if the container is an episode itself."""
     node = tree.lookup(container)
-    table = episodes_of(node) if isinstance(node, Directory) else None
+    table = joined_of(node, EPISODES) if isinstance(node, Directory) else None
     return component(table.directory) if table is not None and table.directory else ""
 
 

@@ -7,7 +7,6 @@ temporary file. One thread.
 from __future__ import annotations
 
 import csv
-import io
 import json as standard_json
 import re
 import tempfile
@@ -19,22 +18,21 @@ from typing import Any, BinaryIO
 
 from glassfs.cache import BlockCache
 from glassfs.content.data import Data, Memory
+from glassfs.content.episodes import TEXT
 from glassfs.content.join import (
     BLOCK_BYTES,
-    COLUMNS,
-    CONTAINER,
-    PIECE_ROWS,
-    TEXT,
-    ContainerPiece,
     Joined,
     JoinedRows,
+    Layout,
     joined_block,
-    piece_of,
     sizes_of,
-    values_of,
 )
+from glassfs.content.pieces import PIECE_ROWS, ContainerPiece, piece_of, values_of
+from glassfs.content.summary import COLUMNS, CONTAINER, EPISODES, RECORD_COLUMNS
 from glassfs.errors import GlassfsError
 from glassfs.view import json
+from glassfs.view.csv.cells import cell
+from glassfs.view.csv.cells import encoded as as_csv
 from glassfs.view.parquet.file import Parquet
 
 JSONL, CSV, PARQUET = "jsonl", "csv", "parquet"
@@ -56,7 +54,7 @@ def chosen(placed: Iterable[ContainerPiece], is_chosen: Callable[[dict[str, Any]
         for _, group in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
             run = [number for _, number in group]
             start, rows = run[0], len(run)
-            kept = piece_of([column[start : start + rows] for column in columns])
+            kept = piece_of([column[start : start + rows] for column in columns], RECORD_COLUMNS)
             yield ContainerPiece(one.path, one.first + start, kept)
 
 
@@ -70,8 +68,8 @@ def encoded(form: str, placed: Sequence[ContainerPiece]) -> Any:
     if form == PARQUET:
         return tuple(placed)
     if form in _ALL_CSV:
-        rows = (row for one in placed for row in _rows(one))
-        return _as_csv(rows, _safe_cell if form == CSV_SAFE else _cell)
+        as_cell = _safe_cell if form == CSV_SAFE else cell
+        return as_csv(map(as_cell, row) for one in placed for row in _rows(one))
     return b"".join([json.line(record) + b"\n" for one in placed for record in records(one)])
 
 
@@ -81,29 +79,14 @@ def _rows(placed: ContainerPiece) -> Iterator[tuple[Any, ...]]:
         yield (placed.path, number, *values)
 
 
-def _as_csv(rows: Iterable[Iterable[Any]], cell: Callable[[Any], str]) -> bytes:
-    text = io.StringIO(newline="")
-    csv.writer(text).writerows(map(cell, row) for row in rows)
-    return text.getvalue().encode()
-
-
-def _cell(value: Any) -> str:
-    """Return text unchanged, None as empty, all else as JSON."""
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return json.as_text(value).replace("\0", "\ufffd")  # many CSV readers stop at NUL
-    return json.line(value).decode().strip('"')
-
-
-def _safe_cell(value: Any) -> str:
-    cell = _cell(value)
-    return f"'{cell}" if isinstance(value, str) and _FORMULA.match(cell) else cell
+def _safe_cell(value: Any) -> Any:
+    shown = cell(value)
+    return f"'{shown}" if isinstance(value, str) and _FORMULA.match(shown) else shown
 
 
 def head(form: str) -> bytes:
     """Return what precedes all rows."""
-    return _as_csv([COLUMNS], _cell) if form in _ALL_CSV else b""
+    return as_csv([COLUMNS]) if form in _ALL_CSV else b""
 
 
 class Lines:
@@ -126,7 +109,8 @@ class Table:
     def __init__(self, file: BinaryIO, folder: str | None) -> None:
         self._file = file
         self._aside = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
-        self._ends, self._sizes = array("Q", [0]), array("Q")
+        self._ends, self._sizes = array("Q", [0]), list[list[int]]()
+        self._layout = Layout(RECORD_COLUMNS)
         self._rows = 0
         self._placed: list[ContainerPiece] = []
         self._count = self._size = 0
@@ -147,18 +131,19 @@ class Table:
         with self._aside:
             if self._placed:
                 self._close()
-            found = JoinedRows(self._rows, len(self._ends) - 1, self._block, self._sizes)
-            for piece in Parquet(Joined(lambda: found, lambda path: None), BlockCache(), ("episodes",)).pieces():
+            columns = self._layout.shown(-1)
+            found = JoinedRows(self._rows, len(self._ends) - 1, self._block, self._sizes, columns)
+            for piece in Parquet(Joined(EPISODES, lambda: found), BlockCache(), (EPISODES,)).pieces():
                 self._file.write(piece)
             self._file.flush()
 
     def _close(self) -> None:
-        block = joined_block(self._placed)
+        block = joined_block(self._placed, self._layout.head)
         self._placed, self._count, self._size = [], 0, 0
         self._aside.seek(self._ends[-1])
         self._aside.write(block)
         self._ends.append(self._ends[-1] + len(block))
-        self._sizes.extend(sizes_of(Memory(block)))
+        self._sizes.append(sizes_of(Memory(block)))
 
     def _block(self, number: int) -> Data:
         self._aside.seek(self._ends[number])
@@ -211,8 +196,8 @@ def _csv_back(file: BinaryIO, is_safe: bool) -> Iterator[tuple[str, bytes]]:
             if len(row) != len(COLUMNS):
                 raise _no_row(number, CSV)
             if is_safe and any(
-                dtype == TEXT and _FORMULA.match(cell) and not cell.startswith("'")
-                for dtype, cell in zip(COLUMNS.values(), row, strict=True)
+                dtype == TEXT and _FORMULA.match(shown) and not shown.startswith("'")
+                for dtype, shown in zip(COLUMNS.values(), row, strict=True)
             ):
                 raise GlassfsError(f"cannot resume: line {number} was written without --csv-safe")
             yield row[0][1:] if is_safe and _FORMULA.match(row[0]) else row[0], line

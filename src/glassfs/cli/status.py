@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from glassfs.mount import probe
-from glassfs.sizes import human_size
+from glassfs.sizes import counted, human_size
 from glassfs.source import mountinfo
 from glassfs.terminal import printable
 
@@ -35,7 +35,7 @@ def _details(found: dict[str, Any]) -> str:
     cache = found["cache"]
     return (
         f"pid {found['pid']}, up {_duration(found['uptime_seconds'])}, "
-        f"{len(found['open_containers'])} containers open, "
+        f"{counted(len(found['open_containers']), 'container')} open, "
         f"cache {human_size(cache['used'])} of {human_size(cache['budget'])}, "
         f"{cache['hits']:,} hits, {cache['misses']:,} misses, {found['errors']:,} errors"
     )

@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from glassfs.content.join import COLUMNS, TEXT, TEXTS
+from glassfs.content.episodes import TEXT, TEXTS
+from glassfs.content.summary import COLUMNS
 from glassfs.errors import GlassfsError
 
 LONGEST = 4096
@@ -106,7 +107,7 @@ def _column(typed: str) -> _Value:
     if name not in COLUMNS:
         known = [*COLUMNS, *ALIASES]
         close = get_close_matches(typed, known, 1)
-        hint = f"did you mean {close[0]}?" if close else f"the columns are {', '.join(known)}"
+        hint = f"did you mean {close[0]}?" if close else f"the columns are {', '.join(known)}; text needs quotes"
         raise WrongCondition(f"names an unknown column, {typed}; {hint}")
     return _Value(_DTYPES.get(COLUMNS[name], NUMBER), operator.itemgetter(name))
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Flag, auto
 from typing import NamedTuple
+
+from glassfs.codec.deflate import Bytes, adler32, crc32
 
 
 class Covers(Flag):
@@ -13,24 +16,73 @@ class Covers(Flag):
     STORED = auto()
 
 
-class Crc32c(NamedTuple):
-    """A stored CRC-32C (Castagnoli). If it may cover either kind of bytes, one match is enough."""
+class Algorithm(NamedTuple):
+    """A checksum of 32 bits: ``start`` is that of no bytes, ``update`` returns that of bytes appended to others."""
 
+    name: str
+    update: Callable[[Bytes, int], int]
+    start: int = 0
+
+
+def crc32c(data: Bytes, start: int = 0) -> int:
+    """Return the CRC-32C (Castagnoli) of ``data`` appended to bytes whose CRC is ``start``."""
+    import crc32c as implementation
+
+    return implementation.crc32c(data, start)
+
+
+CRC32 = Algorithm("crc32", crc32)
+"""That of zlib, gzip, PNG and ZIP."""
+CRC32C = Algorithm("crc32c", crc32c)
+ADLER32 = Algorithm("adler32", adler32, 1)
+
+
+class Checksum(NamedTuple):
+    """A stored checksum. If it may cover either kind of bytes, one match is enough."""
+
+    algorithm: Algorithm
     value: int
     covers: Covers = Covers.RAW
 
     def matches(self, raw: int, stored: int) -> bool:
-        """Return whether it equals the CRC of the raw or of the stored bytes, whichever it covers."""
+        """Return whether it equals that of the raw or of the stored bytes, whichever it covers."""
         return (Covers.RAW in self.covers and raw == self.value) or (
             Covers.STORED in self.covers and stored == self.value
         )
 
+    @property
+    def key(self) -> tuple[str, int]:
+        """What identifies it in keys of the cache."""
+        return str(self), self.covers.value
+
     def __str__(self) -> str:
-        return f"crc32c:{self.value:08x}"
+        return f"{self.algorithm.name}:{self.value:08x}"
 
 
-def crc32c(data: bytes | bytearray | memoryview, start: int = 0) -> int:
-    """Return the CRC-32C of ``data`` appended to bytes whose CRC is ``start``."""
-    import crc32c as implementation
+_WORDS = 1 << 16
+_MODULUS = 65535
 
-    return implementation.crc32c(data, start)
+
+def fletcher32(data: bytes | bytearray | memoryview) -> int:
+    """Return Fletcher's checksum of big-endian 16-bit words, as HDF5 computes it: zeros are added to an odd byte.
+
+    A sum that the modulus 65535 divides is 65535 there, unless all words are zero.
+    """
+    import numpy as np
+
+    size = len(data)
+    words = np.frombuffer(data, ">u2", size // 2)
+    if size % 2:
+        words = np.append(words, np.uint16(data[-1] << 8))
+    first = second = 0
+    is_zero = True
+    weights = np.arange(_WORDS, 0, -1, dtype=np.uint64)
+    for start in range(0, len(words), _WORDS):
+        some = words[start : start + _WORDS].astype(np.uint64)
+        total = int(some.sum())
+        second = (second + first * len(some) + int(some @ weights[_WORDS - len(some) :])) % _MODULUS
+        first = (first + total) % _MODULUS
+        is_zero = is_zero and not total
+    if is_zero:
+        return 0
+    return (second or _MODULUS) << 16 | (first or _MODULUS)

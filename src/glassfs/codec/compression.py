@@ -14,7 +14,11 @@ from glassfs.errors import Damaged
 
 Stored = bytes | bytearray
 
-NONE, ZSTD, LZ4, DEFLATE = "none", "zstd", "lz4", "deflate"
+NONE, ZSTD, LZ4 = "none", "zstd", "lz4"
+DEFLATE = "deflate"
+"""A stream of raw deflate (RFC 1951). Bytes after its end are ignored."""
+DEFLATE_PREFIX = "deflate, first bytes"
+"""A longer stream of raw deflate, of which only the first bytes count."""
 
 CHUNK = 1 << 20
 _SLACK = 64  # beyond the ratios, for very short inputs
@@ -23,9 +27,15 @@ _RATIOS = {
     ZSTD: 32768,  # a block of 4 bytes gives at most 128 KiB (RFC 8878, 3.1.1.2)
     LZ4: 255,  # a length byte of 255 stands for at most 255 bytes of a match
     DEFLATE: 1032,  # two bits for a match of 258 bytes
+    DEFLATE_PREFIX: 1032,
 }
 _LARGEST_WINDOW = 128 << 20  # of zstd, unless asked for more
 _STREAM_COST = 4 * CHUNK
+
+
+def name_of(codec: str) -> str:
+    """Return how users know a codec."""
+    return codec.partition(",")[0]
 
 
 def reach(codec: str, stored: int) -> int:
@@ -49,18 +59,27 @@ def stream_cost(codec: str, size: int) -> int:
 def decompress(codec: str, data: Stored, size: int) -> bytes:
     """Return exactly ``size`` raw bytes.
 
-    zstd data are one frame, lz4 data a raw block: both must decompress to exactly that size. Of deflate data (RFC 1951)
-    the first ``size`` bytes count, and the rest is ignored. Raises Damaged.
+    zstd data are one frame, lz4 data a raw block, deflate data a stream: they must decompress to exactly that size. Of
+    DEFLATE_PREFIX the first ``size`` bytes count, and the rest is ignored. Raises Damaged.
     """
+    name = name_of(codec)
     if size > reach(codec, len(data)):
-        raise Damaged(f"{len(data)} bytes of {codec} data cannot give {size} bytes")
+        raise Damaged(f"{len(data)} bytes of {name} data cannot give {size} bytes")
     try:
         raw = _WHOLE[codec](data, size)
     except (MemoryError, OverflowError) as error:
-        raise Damaged(f"{codec} data cannot give {size} bytes") from error
+        raise Damaged(f"{name} data cannot give {size} bytes") from error
+    if len(raw) > size:
+        raise Damaged(f"{name} data give more than the declared {size} bytes")
     if len(raw) != size:
-        raise Damaged(f"{codec} data give {len(raw)} bytes, but {size} are declared")
+        raise Damaged(f"{name} data give {len(raw)} bytes, but {size} are declared")
     return raw
+
+
+def decompress_prefix(codec: str, data: Stored, size: int) -> bytes:
+    """Return up to ``size`` first bytes of deflate data of which ``data`` are the first. Raises Damaged."""
+    with deflate.errors():
+        return deflate.inflater().decompress(data, size)
 
 
 def decompress_stream(codec: str, pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
@@ -68,19 +87,19 @@ def decompress_stream(codec: str, pieces: Iterable[bytes], size: int) -> Iterato
 
     Raises Damaged at the piece that fails, or at the end if the sizes differ.
     """
-    left = size
+    left, name = size, name_of(codec)
     for piece in _STREAM[codec](pieces):
         if len(piece) > left:
-            if codec != DEFLATE:
-                raise Damaged(f"{codec} data give more than the declared {size} bytes")
+            if codec != DEFLATE_PREFIX:
+                raise Damaged(f"{name} data give more than the declared {size} bytes")
             piece = piece[:left]
         left -= len(piece)
         if piece:
             yield piece
-        if left == 0 and codec == DEFLATE:
+        if left == 0 and codec == DEFLATE_PREFIX:
             return
     if left:
-        raise Damaged(f"{codec} data give {size - left} bytes, but {size} are declared")
+        raise Damaged(f"{name} data give {size - left} bytes, but {size} are declared")
 
 
 def _unzstd(data: Stored, size: int) -> bytes:
@@ -127,6 +146,11 @@ class _Pieces:
 
 
 def _inflate(data: Stored, size: int) -> bytes:
+    with deflate.errors():
+        return deflate.inflater().decompress(data, size + 1)  # one byte more, to find a stream that is too long
+
+
+def _inflate_prefix(data: Stored, size: int) -> bytes:
     if size == 0:  # zlib takes 0 for no limit
         return b""
     with deflate.errors():
@@ -161,7 +185,9 @@ def _unlz4(data: Stored, size: int) -> bytes:
 
 _WHOLE: dict[str, Callable[[Stored, int], bytes]] = {
     NONE: lambda data, size: bytes(data), ZSTD: _unzstd, LZ4: _unlz4, DEFLATE: _inflate,
+    DEFLATE_PREFIX: _inflate_prefix,
 }
 _STREAM: dict[str, Callable[[Iterable[bytes]], Iterator[bytes]]] = {
     NONE: iter, ZSTD: _unzstd_stream, LZ4: lz4_block.decompress_stream, DEFLATE: _inflate_stream,
+    DEFLATE_PREFIX: _inflate_stream,
 }

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Bytes = bytes | bytearray | memoryview
 
-_RAW = -15  # window bits: deflate without a header
+_RAW, _ZLIB = -15, 15  # window bits: deflate without a header, and with the one of zlib
 _ADLER_BASE = 65521
 
 
@@ -28,6 +28,22 @@ def inflater() -> zlib._Decompress:
     """Return a decoder of raw deflate (RFC 1951), to be used inside of ``errors``."""
     found: zlib._Decompress = library().decompressobj(_RAW)
     return found
+
+
+def decompress_zlib(data: Bytes, most: int) -> bytes:
+    """Return the raw bytes of a zlib stream (RFC 1950), at most ``most``; what follows the stream is ignored.
+
+    Its Adler-32 is checked. Raises Damaged.
+    """
+    decoder = library().decompressobj(_ZLIB)
+    with errors():
+        raw: bytes = decoder.decompress(data, max(1, most))
+        is_longer = bool(not decoder.eof and decoder.decompress(decoder.unconsumed_tail, 1))
+    if is_longer or len(raw) > most:
+        raise Damaged(f"deflate data give more than {most} bytes")
+    if not decoder.eof:
+        raise Damaged("deflate data are cut short")
+    return raw
 
 
 @contextmanager

@@ -7,9 +7,11 @@ keeps.
 from glassfs.content.blocks import Decoded, Rendered
 from glassfs.content.container import Container, Fault
 from glassfs.content.data import Data, Extent, Location, Memory, Slice, Unreadable, Zeros
+from glassfs.content.episodes import EPISODE_COLUMNS, episodes_table, with_recording
 from glassfs.content.model import (
     TIME,
     Array,
+    AsStored,
     Beside,
     Blob,
     Collection,
@@ -18,11 +20,13 @@ from glassfs.content.model import (
     EncodedImage,
     Fields,
     Group,
+    Guessed,
     Image,
     Json,
     Link,
     Member,
     Null,
+    Order,
     Outline,
     Part,
     RaggedText,
@@ -34,6 +38,7 @@ from glassfs.content.model import (
     Video,
     members_of,
 )
+from glassfs.content.ordering import array_as_stored
 from glassfs.content.parts import (
     Blocked,
     Computed,
@@ -46,6 +51,8 @@ from glassfs.content.parts import (
     Regular,
     booleans,
 )
+from glassfs.content.rows import rows_of
+from glassfs.content.summary import EPISODES, Summary, summary_of
 from glassfs.content.table import Cells, Column, Documents, Ragged, Recording, Table
 
 # Former names, for formats and views of other packages.
@@ -53,8 +60,11 @@ Film = Video
 Picture = EncodedImage
 
 __all__ = [
+    "EPISODES",
+    "EPISODE_COLUMNS",
     "TIME",
     "Array",
+    "AsStored",
     "Beside",
     "Blob",
     "Blocked",
@@ -78,6 +88,7 @@ __all__ = [
     "Film",
     "Gathered",
     "Group",
+    "Guessed",
     "Image",
     "Json",
     "Link",
@@ -86,6 +97,7 @@ __all__ = [
     "Member",
     "Memory",
     "Null",
+    "Order",
     "Outline",
     "Part",
     "Parted",
@@ -100,11 +112,17 @@ __all__ = [
     "Series",
     "Slice",
     "Stored",
+    "Summary",
     "Table",
     "Text",
     "Unreadable",
     "Video",
     "Zeros",
+    "array_as_stored",
     "booleans",
+    "episodes_table",
     "members_of",
+    "rows_of",
+    "summary_of",
+    "with_recording",
 ]

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.codec import checksum, compression
-from glassfs.codec.checksum import Crc32c
+from glassfs.codec import compression
+from glassfs.codec.checksum import Algorithm, Checksum, Covers
 from glassfs.content.data import PIECE, Data, Extent, Location, SizedData
 from glassfs.errors import Damaged, GlassfsError
 from glassfs.source import total
 
 CHECKED_AT_ONCE = 16 << 20
 HELD_BACK = 128 << 10
+MOST_MISSING = 4 << 20
+"""Bytes that may not have been read of a block that is read as a whole: requests come out of order."""
 
 
 class Rendered(Data):
@@ -71,24 +74,31 @@ class Decoded(SizedData):
 
     ``part`` names the block in messages. The cache keeps the raw bytes of a compressed block. If a block is too large
     to check before its first byte is returned, the last HELD_BACK bytes are returned only after the whole block has
-    passed the check.
+    passed the check. If an uncompressed block ``is_checked_at_end``, a reader of part of it gets that part unchecked:
+    the check runs behind readers and has read no more than they did until all of the block was read once; then the last
+    bytes are returned only if it passes.
     """
 
-    __slots__ = ("_cache", "_check", "_crc", "_extent", "codec", "key", "part")
+    __slots__ = ("_cache", "_check", "_checksum", "_extent", "_given", "_is_checked_at_end", "codec", "key", "part")
 
     def __init__(
-        self, cache: BlockCache, extent: Extent, codec: str, size: int, part: str, crc: Crc32c | None = None,
+        self, cache: BlockCache, extent: Extent, codec: str, size: int, part: str, checksum: Checksum | None = None,
+        is_checked_at_end: bool = False,
     ) -> None:
         super().__init__(size)
         self._cache = cache
         self._extent = extent
-        self._crc = crc
+        self._checksum = checksum
+        self._is_checked_at_end = is_checked_at_end
+        self._given = 0
         self._check = None
-        if codec == compression.NONE and crc is not None:
-            self._check = _Check(cache, extent, crc)
+        if codec == compression.NONE and checksum is not None:
+            self._check = _Check(cache, extent, checksum)
         self.codec = codec
         self.part = part
-        self.key: tuple[Hashable, ...] = (extent.source.version, extent.offset, extent.size, codec, size, crc)
+        self.key: tuple[Hashable, ...] = (
+            extent.source.version, extent.offset, extent.size, codec, size, checksum and checksum.key,
+        )
 
     @property
     def cost(self) -> int:
@@ -99,40 +109,49 @@ class Decoded(SizedData):
         return compression.stream_cost(self.codec, self.size)
 
     def location(self) -> Location:
-        crc = None if self._crc is None else str(self._crc)
-        return Location(self._extent.offset, self._extent.size, self.codec, crc)
+        checksum = None if self._checksum is None else str(self._checksum)
+        return Location(self._extent.offset, self._extent.size, compression.name_of(self.codec), checksum)
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         if self.codec != compression.NONE:
             self._cache.read_into(self, buffer, offset)
             return
-        self._demand_right(offset + len(buffer))
+        self._demand_right(offset, offset + len(buffer))
         self._extent.read_into(buffer, offset)
 
     def scatter_into(self, buffers: Sequence[memoryview], offset: int) -> None:
         if self.codec != compression.NONE:
             super().scatter_into(buffers, offset)
             return
-        self._demand_right(offset + total(buffers))
+        self._demand_right(offset, offset + total(buffers))
         self._extent.scatter_into(buffers, offset)
 
     def mapped(self) -> memoryview | None:
-        """Return the bytes of an uncompressed block after checking them; None for others."""
+        """Return the bytes of an uncompressed block, after the check unless it is at the end; None for others."""
         if self.codec != compression.NONE:
             return None
-        self._demand_right(self.size)
+        end = self.size
+        self._demand_right(end if self._is_checked_at_end else 0, end)
         return self._extent.mapped()
 
-    def _demand_right(self, end: int) -> None:
-        """Raise Damaged if the bytes up to ``end`` of an uncompressed block must not be returned."""
+    def _demand_right(self, start: int, end: int) -> None:
+        """Raise Damaged if the bytes from ``start`` to ``end`` of an uncompressed block must not be returned."""
         if self._extent.size != self.size:
             raise self._damage(f"has {self._extent.size} stored bytes, but {self.size} are declared")
-        if self._check is not None and not self._check.found:
-            is_early = self.size > CHECKED_AT_ONCE and end <= self.size - HELD_BACK
-            if is_early and self._check.found is None:
-                self._check.go_on_ahead()
-            elif not self._check.result():
-                raise self._damage("its checksum does not match")
+        check = self._check
+        if check is None or check.found:
+            return
+        if self._is_checked_at_end and check.found is None:
+            self._given += end - start
+            is_whole = self._given >= self.size - min(MOST_MISSING, self.size // 4) or self.size <= HELD_BACK
+            if not is_whole or end <= self.size - HELD_BACK or start == end:
+                check.go_on_ahead(min(self._given, self.size))
+                return
+        elif self.size > CHECKED_AT_ONCE and end <= self.size - HELD_BACK and check.found is None:
+            check.go_on_ahead()
+            return
+        if not check.result():
+            raise self._damage("its checksum does not match")
 
     def whole(self) -> bytes:
         if self._extent.size > self.size + HELD_BACK:
@@ -143,29 +162,30 @@ class Decoded(SizedData):
             raw = compression.decompress(self.codec, stored, self.size)
         except Damaged as error:
             raise error.at(self._extent.source.name, self.part) from error
-        if self._crc is not None and not self._crc.matches(checksum.crc32c(raw), checksum.crc32c(stored)):
+        check = self._checksum
+        if check is not None and not check.matches(_of(check.algorithm, raw), _of(check.algorithm, stored)):
             raise self._damage("its checksum does not match")
         return raw
 
     def pieces(self) -> Iterator[bytes]:
-        raw_crc = 0
+        check, raw_sum = self._checksum, 0 if self._checksum is None else self._checksum.algorithm.start
         left, held = self.size, b""
-        stored = _Stored(self._extent, self._cache, is_counted=self._crc is not None)
+        stored = _Stored(self._extent, self._cache, check)
         try:
             for piece in compression.decompress_stream(self.codec, stored, self.size):
-                if self._crc is not None:
-                    raw_crc = checksum.crc32c(piece, raw_crc)
+                if check is not None and Covers.RAW in check.covers:
+                    raw_sum = check.algorithm.update(piece, raw_sum)
                 left -= len(piece)
                 if left > HELD_BACK:
                     yield piece
                 else:
                     held += piece
-            if self._crc is not None:
+            if check is not None and Covers.STORED in check.covers:
                 for _ in stored:  # the checksum of the stored bytes also covers what the decoder did not need
                     pass
         except GlassfsError as error:
             raise error.at(self._extent.source.name, self.part) from error
-        if self._crc is not None and not self._crc.matches(raw_crc, stored.crc):
+        if check is not None and not check.matches(raw_sum, stored.sum):
             raise self._damage("its checksum does not match")
         yield held
 
@@ -173,14 +193,18 @@ class Decoded(SizedData):
         return self._extent.source.damage(reason, self.part)
 
 
-class _Stored:
-    """The stored bytes in pieces, with the CRC-32C of those that were returned. Iterable once."""
+def _of(algorithm: Algorithm, data: bytes | bytearray) -> int:
+    return algorithm.update(data, algorithm.start)
 
-    def __init__(self, extent: Extent, cache: BlockCache, is_counted: bool) -> None:
-        self.crc = 0
+
+class _Stored:
+    """The stored bytes in pieces, and the sum of those that were returned if a checksum covers them. Iterable once."""
+
+    def __init__(self, extent: Extent, cache: BlockCache, checksum: Checksum | None) -> None:
+        self._algorithm = checksum.algorithm if checksum is not None and Covers.STORED in checksum.covers else None
+        self.sum = 0 if self._algorithm is None else self._algorithm.start
         self._pieces = extent.pieces()
         self._cache = cache
-        self._is_counted = is_counted
 
     def __iter__(self) -> Iterator[bytes]:
         return self
@@ -188,8 +212,8 @@ class _Stored:
     def __next__(self) -> bytes:
         with self._cache.waiting():
             piece = next(self._pieces)
-        if self._is_counted:
-            self.crc = checksum.crc32c(piece, self.crc)
+        if self._algorithm is not None:
+            self.sum = self._algorithm.update(piece, self.sum)
         return piece
 
 
@@ -200,26 +224,27 @@ class _Check:
     on from there. The cache notes blocks that are right for the next opening of the container.
     """
 
-    __slots__ = ("_cache", "_crc", "_extent", "_is_queued", "_lock", "_position", "_so_far", "found")
+    __slots__ = ("_cache", "_checksum", "_extent", "_is_queued", "_lock", "_position", "_so_far", "found")
 
-    def __init__(self, cache: BlockCache, extent: Extent, crc: Crc32c) -> None:
+    def __init__(self, cache: BlockCache, extent: Extent, checksum: Checksum) -> None:
         self._cache = cache
         self._extent = extent
-        self._crc = crc
+        self._checksum = checksum
         self._lock = threading.Lock()
-        self._position = self._so_far = 0
+        self._position, self._so_far = 0, checksum.algorithm.start
         """The bytes that were checked, and their checksum."""
         self._is_queued = False
         self.found: bool | None = None
 
-    def go_on_ahead(self) -> None:
-        """Check CHECKED_AT_ONCE more bytes on another thread. Raises nothing, whatever the result.
+    def go_on_ahead(self, end: int | None = None) -> None:
+        """Check up to ``end``, or CHECKED_AT_ONCE more bytes, on another thread. Raises nothing, whatever the result.
 
         Each read of the block calls this. So the check keeps up with a reader, and ends soon after the last one.
         """
-        if not self._is_queued:
+        until = self._position + CHECKED_AT_ONCE if end is None else end
+        if not self._is_queued and until >= self._position + PIECE:
             self._is_queued = True
-            self._cache.run(self._run_ahead)
+            self._cache.run(partial(self._run_ahead, until))
 
     def result(self) -> bool:
         """Return whether the block is right, after checking the rest of it."""
@@ -228,11 +253,10 @@ class _Check:
                 self._go_on()
             return self.found
 
-    def _run_ahead(self) -> None:
+    def _run_ahead(self, until: int) -> None:
         try:
             if self._lock.acquire(blocking=False):  # else a reader checks all of it
                 try:
-                    until = self._position + CHECKED_AT_ONCE
                     while self.found is None and self._position < until:
                         self._go_on()
                 finally:
@@ -243,14 +267,14 @@ class _Check:
     def _go_on(self) -> None:
         """Check the next piece. The caller holds the lock."""
         size, notes, source = self._extent.size, self._cache.notes, self._extent.source
-        key = (source.version, self._extent.offset, size, self._crc, "right")
+        key = (source.version, self._extent.offset, size, self._checksum.key, "right")
         if not self._position and notes.get(key) is not None:
             self.found = True
             return
         piece = self._extent.read(self._position, min(PIECE, size - self._position))
-        self._so_far = checksum.crc32c(piece, self._so_far)
+        self._so_far = self._checksum.algorithm.update(piece, self._so_far)
         self._position += len(piece)
         if self._position == size:
-            self.found = self._crc.matches(self._so_far, self._so_far)
+            self.found = self._checksum.matches(self._so_far, self._so_far)
             if self.found:
                 notes.put(key, ())

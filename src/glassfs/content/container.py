@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from glassfs.content.model import Collection
+from glassfs.content.summary import EPISODES, RECORD_COLUMNS, Summary
 from glassfs.content.table import Table
 from glassfs.source import Source
 
@@ -18,6 +19,10 @@ class Fault(NamedTuple):
     reason: str
 
 
+def _no_episodes() -> None:
+    """Return nothing, for containers of other things."""
+
+
 @dataclass(slots=True)
 class Container:
     """An open container.
@@ -25,7 +30,9 @@ class Container:
     ``facts`` are what its header and index say: JSON values in display order. ``sources`` are all its files, its own
     first. ``check`` yields damage that reading all contents does not find (holes, overlaps, cross-references).
     ``episodes`` returns the table of its episodes; for a container that is one episode, a table of one row and no
-    ``directory``.
+    ``directory``. ``summaries`` are functions that return its rows for other joined tables, by their names, or None if
+    it has none after all. ``held`` is the most memory in bytes that the container ever takes while it is open, without
+    its sources, if the format knows that beforehand; otherwise it is measured, which takes as long as opening it.
     """
 
     format: str
@@ -34,7 +41,22 @@ class Container:
     sources: list[Source]
     facts: dict[str, Any] = field(default_factory=dict)
     check: Callable[[], Iterator[Fault]] = lambda: iter(())
-    episodes: Callable[[], Table | None] = lambda: None
+    episodes: Callable[[], Table | None] = _no_episodes
+    summaries: Mapping[str, Callable[[], Summary | None]] = field(default_factory=dict)
+    held: int | None = None
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The names of the joined tables to which it may give rows."""
+        return (*((EPISODES,) if self.episodes is not _no_episodes else ()), *self.summaries)
+
+    def summary(self, name: str) -> Summary | None:
+        """Return its rows for the joined table of this name, or None."""
+        if name == EPISODES and self.episodes is not _no_episodes:
+            table = self.episodes()
+            return Summary(RECORD_COLUMNS, table) if table is not None else None
+        find = self.summaries.get(name)
+        return find() if find else None
 
     def keep(self) -> None:
         """Keep descriptors open once they are needed."""

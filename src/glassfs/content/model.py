@@ -10,12 +10,14 @@ import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from glassfs.content.data import Data
 
 Name = tuple[bytes, ...]
 TIME = "time"
+Order: TypeAlias = Literal["C", "F"]
+"""Which index of neighboring items differs: the last one, or, in Fortran order, the first."""
 _HARMLESS = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 
 
@@ -37,24 +39,44 @@ class Stored(Content):
     data: Data
 
     def attributes(self) -> dict[str, str]:
-        location = self.data.location()
-        if location is None:
-            return {}
-        found = {"codec": location.codec, "stored_bytes": str(location.stored), "offset": str(location.offset)}
-        if location.checksum:
-            found["checksum"] = location.checksum
-        return found
+        return _located(self.data)
+
+
+def _located(data: Data) -> dict[str, str]:
+    """Return where bytes are stored, as attributes."""
+    location = data.location()
+    if location is None:
+        return {}
+    found = {"codec": location.codec, "stored_bytes": str(location.stored), "offset": str(location.offset)}
+    if location.checksum:
+        found["checksum"] = location.checksum
+    return found
+
+
+class AsStored(NamedTuple):
+    """The items of an array as its container stores them.
+
+    ``data`` has them in ``order`` ("C" or "F"), each of ``dtype``, which may be big-endian. ``rows`` has the same items
+    in C order.
+    """
+
+    data: Data
+    dtype: str
+    order: Order
+    rows: Data
 
 
 @dataclass(slots=True)
 class Array(Stored):
     """An array in C order, little-endian: ``data`` has product(shape) items of ``dtype``.
 
-    ``dtype`` is NumPy's descr string (``<f4``, ``|b1``, ``<M8[100ns]``), ``type_name`` the container's name for it.
-    ``modality`` is ``rgb`` or ``depth`` if metadata say that it is an image. The shape is a function if finding it
-    takes a pass over the data, as ``data.size`` then does. ``label`` distinguishes arrays of one name
+    ``dtype`` is NumPy's descr string (``<f4``, ``|b1``, ``<M8[100ns]``, see ``dtypes``), ``type_name`` the container's
+    name for it. ``modality`` is ``rgb`` or ``depth`` if metadata say that it is an image. The shape is a function if
+    finding it takes a pass over the data, as ``data.size`` then does. ``label`` distinguishes arrays of one name
     (``.offset_minutes``, for example). ``fps`` is that of a ``Video``, if rows of the array are frames. ``axis`` is
-    ``TIME`` if there is a row for each step of a recording, else empty.
+    ``TIME`` if there is a row for each step of a recording, else empty. ``as_stored`` is given if the container has
+    another order of bytes or axes: ``array_as_stored`` makes such an array. ``file`` is the NPY file of the array, if
+    the container stores one, which is then shown unchanged.
     """
 
     dtype: str
@@ -64,11 +86,27 @@ class Array(Stored):
     label: str = ""
     fps: float | Callable[[], float] = 0.0
     axis: str = ""
+    as_stored: AsStored | None = None
+    file: Data | None = None
+
+    @property
+    def known_shape(self) -> tuple[int, ...] | None:
+        """The shape if it is known without a pass over the data, else None."""
+        return self.shape if isinstance(self.shape, tuple) else None
+
+    @property
+    def resolved_shape(self) -> tuple[int, ...]:
+        """The shape. Finding it may take a pass over the data, which may raise Damaged."""
+        return self.shape if isinstance(self.shape, tuple) else self.shape()
+
+    @property
+    def stored(self) -> AsStored:
+        """The items as they are stored."""
+        return self.as_stored or AsStored(self.data, self.dtype, "C", self.data)
 
     def attributes(self) -> dict[str, str]:
-        shape = self.shape if isinstance(self.shape, tuple) else self.shape()
-        found = {"dtype": self.type_name or self.dtype, "shape": str(list(shape))}
-        return found | Stored.attributes(self)
+        found = {"dtype": self.type_name or self.dtype, "shape": str(list(self.resolved_shape))}
+        return found | _located(self.file or self.data)
 
 
 @dataclass(slots=True)
@@ -203,6 +241,16 @@ class Blob(Stored):
     """Bytes without a description."""
 
 
+@dataclass(slots=True)
+class Guessed(Blob):
+    """Bytes without a description that probably are the array ``likely``."""
+
+    likely: Array
+
+    def attributes(self) -> dict[str, str]:
+        return self.likely.attributes()
+
+
 class Member(NamedTuple):
     """A content and its name inside a group; leading components are directories."""
 
@@ -228,14 +276,15 @@ class Outline:
     name, whatever extensions their files get.
     """
 
-    __slots__ = ("collections", "names", "numbers")
+    __slots__ = ("collections", "names", "stems", "texts")
 
     def __init__(self, collections: Sequence[bytes] = (), others: Sequence[bytes] = ()) -> None:
         self.names = (*collections, *others)
-        self.numbers = {name: number for number, name in enumerate(self.names)}
-        self.collections = len(collections)
-        if len(self.numbers) != len(self.names) or not all(map(_HARMLESS.fullmatch, self.names)):
+        if len(set(self.names)) != len(self.names) or not all(map(_HARMLESS.fullmatch, self.names)):
             raise ValueError(f"not distinct names of letters, digits, _ and -: {self.names}")
+        self.texts = tuple(name.decode("ascii") for name in self.names)
+        self.stems = {text: number for number, text in enumerate(self.texts)}
+        self.collections = len(collections)
 
 
 @dataclass(slots=True)

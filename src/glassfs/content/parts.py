@@ -207,7 +207,9 @@ class Converted(SizedData, Made):
 
     __slots__ = ("_convert", "_data", "_shown", "_stored")
 
-    def __init__(self, data: Data, stored: int, shown: int, size: int, convert: Callable[[bytes], bytes]) -> None:
+    def __init__(
+        self, data: Data, stored: int, shown: int, size: int, convert: Callable[[bytes], bytes | memoryview],
+    ) -> None:
         super().__init__(size)
         self._data = data
         self._stored, self._shown = stored, shown
@@ -224,7 +226,7 @@ class Converted(SizedData, Made):
     def location(self) -> Location | None:
         return self._data.location()
 
-    def make(self, first: int, count: int) -> bytes:
+    def make(self, first: int, count: int) -> bytes | memoryview:
         start = first * self._stored
         return self._convert(self._data.read(start, min(count * self._stored, self._data.size - start)))
 

@@ -136,7 +136,7 @@ def is_sized(column: Column) -> bool:
     """Return whether the sizes of a column's data are known without reading blocks; those of records never are."""
     content = column.content
     if isinstance(content, Array):
-        return isinstance(content.shape, tuple) and content.data.is_sized
+        return content.known_shape is not None and content.data.is_sized
     if isinstance(content, RaggedText):
         return content.text.is_sized and content.offsets.is_sized
     return isinstance(content, Ragged) and content.values.is_sized and content.offsets.is_sized

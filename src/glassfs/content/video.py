@@ -57,7 +57,8 @@ def _frame(array: Array, layout: _Layout, number: int) -> Image:
 
 
 def _layout_of(array: Array) -> _Layout | None:
-    return _layout(array.dtype, array.shape, array.modality) if isinstance(array.shape, tuple) else None
+    shape = array.known_shape
+    return None if shape is None else _layout(array.dtype, shape, array.modality)
 
 
 def _layout(dtype: str, shape: tuple[int, ...], modality: str | None) -> _Layout | None:

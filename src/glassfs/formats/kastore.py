@@ -14,20 +14,21 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import accumulate, compress
 from operator import add, le, lt, mul, not_, sub
 from typing import Any, NamedTuple
 
-from glassfs.content import Array, Container, Extent, Fault, Group, Member
+from glassfs import work
+from glassfs.content import Array, Container, Extent, Fault, Group, Member, Records, Summary, summary_of
 from glassfs.errors import Damaged
-from glassfs.formats import tskit
-from glassfs.formats.registry import BUILT_IN, Format, Opening
+from glassfs.formats import tree_sequences, tskit
+from glassfs.formats.registry import BUILT_IN, JOINED, Format, Opening
 from glassfs.once import once
 from glassfs.source import Reader
 
 MAGIC = b"\x89KAS\r\n\x1a\n"
-HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 HEADER = struct.Struct("<8sHHIQ40x")
 DESCRIPTOR = "B7xQQQQ24x"
 DESCRIPTOR_SIZE = 64
@@ -37,6 +38,7 @@ ITEMS_AT_ONCE = 4096
 LARGEST_KEY_BLOCK = 64 << 20  # each key becomes a name in memory
 DEEPEST = 256  # components of a key; the rest is one component
 MOST_STORES = 1 << 16
+LARGEST_SUMMARY = 512  # columns of the table of trees
 
 
 TYPES = (
@@ -288,7 +290,42 @@ def _open(opening: Opening) -> Container:
             yield rest
 
     root = Group(b"", members, error=f"{rest.place}: {rest.reason}" if rest is not None and rest.place else None)
-    return Container("kastore", f"{first.major}.{first.minor}", root, [source], facts, check)
+    is_of_trees = first.tree_sequence is not None or appended
+    summaries = {tree_sequences.NAME: partial(_trees, opening, first, appended)} if is_of_trees else {}
+    return Container("kastore", f"{first.major}.{first.minor}", root, [source], facts, check, summaries=summaries)
+
+
+def _trees(opening: Opening, first: Store, appended: Sequence[int]) -> Summary | None:
+    """Return a row for each store that is a tree sequence, in the order of the stores."""
+
+    def row_at(start: int) -> tree_sequences.Row | None:
+        sequence = (Store(opening, start) if start else first).tree_sequence
+        return None if sequence is None else tree_sequences.Row(sequence, opening.cache)
+
+    def found(number: int) -> tree_sequences.Row:
+        row = rows[0] if number == 0 else row_at(starts[number])
+        if row is None:
+            raise opening.source.damage("is another store than before")
+        return row
+
+    starts, rows = array("Q"), list[tree_sequences.Row]()
+    columns: dict[str, str] = {}
+    for number, start in enumerate((0, *appended)):
+        work.check()
+        with suppress(Damaged) if number else nullcontext():  # an appended store costs only its own row
+            row = row_at(start)
+            if row is not None:
+                starts.append(start)
+                rows = rows or [row]  # the others are made again when they are needed
+                if len(columns) < LARGEST_SUMMARY:
+                    columns = dict(row.columns) | columns
+    if not starts:
+        return None
+    records = Records(
+        tree_sequences.NAME.encode(), len(starts), lambda number: [found(number).values],
+        cost=lambda number: found(number).cost,
+    )
+    return summary_of(tree_sequences.NAME, tuple(columns.items()), len(starts), records)
 
 
 def _appended(opening: Opening, position: int) -> tuple[array[int], Fault | None]:
@@ -326,14 +363,11 @@ def _members_of(opening: Opening, start: int, place: str) -> Iterable[Member]:
 
 
 def _hint(head: bytes) -> str | None:
-    if head.startswith(HDF5_MAGIC):
-        return (
-            "is an HDF5 file; convert a .trees file of msprime before 0.6.0 "
-            "with `tskit upgrade` of tskit 0.6.0 or earlier"
-        )
     if head.startswith(MAGIC[:4]):
         return "starts like a kastore file, but its magic bytes are damaged, as after a transfer in text mode"
     return None
 
 
-FORMAT = Format("kastore", lambda head: head.startswith(MAGIC), _open, _hint, BUILT_IN["kastore"])
+FORMAT = Format(
+    "kastore", lambda head: head.startswith(MAGIC), _open, _hint, BUILT_IN["kastore"], joined=JOINED["kastore"],
+)

@@ -3,25 +3,35 @@
 Third parties add a format with an entry point in the group ``glassfs.formats``: the entry point's name is the format's
 name, its value a ``Format``.
 
-The first bytes of a file decide its format. In stores where reading them is too slow (``Store.is_remote``), the file
-name decides whether the file is listed as a container, and its first bytes decide when a reader enters it.
+The first bytes of a file decide its format, or its last ones if a format keeps its index there. In stores where reading
+them is too slow (``Store.is_remote``), the file name decides whether the file is listed as a container, and its bytes
+decide when a reader enters it.
 """
 
 from __future__ import annotations
 
+import io
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
 
 from glassfs.cache import BlockCache
-from glassfs.content import Container
-from glassfs.errors import GlassfsError, NotFound, Passing, Refused, Unrecognised
-from glassfs.source import Path, Source, Store
+from glassfs.cache.findings import Findings
+from glassfs.content import EPISODES, Container
+from glassfs.errors import GlassfsError, NotFound, Passing, Postponed, Refused, Unrecognised
+from glassfs.sandbox import Sandbox
+from glassfs.source import BUFFERED, Path, Source, SourceFile, Store
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "glassfs.formats"
 HEAD = 4096
+LONGEST_TAIL = 128 << 10
 AHEAD = 16 << 10
 """Bytes of a file read at once to recognize and open it; enough for small containers."""
 RESERVED = 64  # bytes that writers leave zero, at least, until they finish the file
@@ -32,8 +42,18 @@ BUILT_IN: Mapping[str, tuple[str, ...]] = {
     "kastore": (".kas", ".trees"),
     "ikv": (".ikv",),
     "idv": (".idv",),
+    "npz": (".npz",),
+    "safetensors": (".safetensors",),
+    "hdf5": (".h5", ".hdf5"),
 }
 """Built-in formats in the order of recognition, and their suffixes. Modules are imported on demand."""
+JOINED: Mapping[str, tuple[str, ...]] = {
+    "kinodb": (EPISODES,), "wshard": (EPISODES,), "kastore": ("trees",), "idv": ("tables",), "npz": (EPISODES,),
+    "hdf5": (EPISODES,),
+}
+"""The joined tables to which containers of built-in formats may contribute rows; those of others have none."""
+SELDOM = (".kas", ".npz", ".h5", ".hdf5")
+"""Suffixes of files that could, but seldom do: tree sequences are called ``.trees``, most arrays are no episode."""
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +63,8 @@ class Opening:
     """What a format needs to open a container: its ``source``, and a ``cache`` for decoded blocks.
 
     ``store`` and ``path`` locate the source; a source without a store has none. ``known`` are open siblings that the
-    caller keeps. ``asked`` records the requested siblings and the opened sources.
+    caller keeps. ``asked`` records the requested siblings and the opened sources. ``findings`` are what formats keep.
+    ``may_wait`` says that the caller only wants to know whether the file looks like a container, if opening it is slow.
     """
 
     source: Source
@@ -52,6 +73,20 @@ class Opening:
     path: Path = ()
     asked: list[tuple[Path, Source | None]] = field(default_factory=list)
     known: Mapping[Path, Source] = field(default_factory=dict)
+    findings: Findings | None = None
+    may_wait: bool = False
+
+    def found(self, name: bytes) -> bytes | None:
+        """Return what ``keep`` stored under a name for this version of the container; the format must check it."""
+        if self.findings is None or self.store is None or not self.store.has_lasting_versions:
+            return None
+        return self.findings.find(self.source.entry.stamp, name)
+
+    def keep(self, name: bytes, value: bytes) -> None:
+        """Store, if possible, what took long to find in the container, for other processes and later."""
+        if self.findings is not None and self.store is not None and self.store.has_lasting_versions:
+            entry = self.source.entry
+            self.findings.keep(entry.stamp, entry.mtime_ns, name, value)
 
     def sibling(self, name: str) -> Source:
         """Open the file ``name`` in the container's folder. Raises NotFound, also for names outside that folder."""
@@ -65,48 +100,108 @@ class Opening:
             self.asked[-1] = path, source
         return source
 
+    def sandbox(self, library: str) -> Sandbox:
+        """Return requests on the source to a worker process with a library: ``library`` is a module of the sandbox."""
+        return Sandbox(self.source, library)
+
     def close_asked(self) -> None:
         """Close the siblings that were opened."""
         for _, source in self.asked:
             if source is not None:
                 source.close()
 
+    def file(self, source: Source | None = None) -> io.BufferedReader:
+        """Return a seekable, read-only file object over a source, by default the container's own.
+
+        It is for libraries that want one, and for one thread at a time. Reads raise the errors of the source, which are
+        also OSErrors. Closing it leaves the source open.
+        """
+        return io.BufferedReader(SourceFile(source or self.source), BUFFERED)
+
     def warn(self, reason: str, part: str = "") -> None:
         """Log an error that costs at most part of the container."""
         log.warning("%s", GlassfsError(reason, self.source.name, part))
 
 
+class Head(bytes):
+    """The first bytes of a file, at most HEAD, which decide its format, and on request more of what tells it.
+
+    ``name`` is the file's name without its folder, empty if unknown, and ``size`` its size.
+    """
+
+    name: str
+    size: int
+    _read: Callable[[int, int], bytes] | None
+    _tail: bytes
+
+    def __new__(
+        cls, data: bytes, name: str = "", size: int | None = None, read: Callable[[int, int], bytes] | None = None,
+    ) -> Head:
+        made = super().__new__(cls, data)
+        made.name, made.size, made._read, made._tail = name, len(data) if size is None else size, read, b""
+        return made
+
+    @classmethod
+    def of(cls, source: Source, data: bytes) -> Head:
+        """Return the head of a source that starts with ``data``."""
+        return cls(data[:HEAD], source.name.rpartition("/")[2], source.size, source.read)
+
+    def tail(self, size: int) -> bytes:
+        """Return the last ``size`` bytes, at most LONGEST_TAIL, or all if there are fewer.
+
+        They are read from the file unless the head reaches so far: check head, name and size before, as every file of
+        a folder is asked. Raises what prevents reading.
+        """
+        size = min(size, LONGEST_TAIL, self.size)
+        if self.size <= len(self) or self._read is None:
+            return bytes(self[len(self) - min(size, len(self)) :])
+        if len(self._tail) < size:
+            self._tail = self._read(self.size - size, size)
+        return self._tail[len(self._tail) - size :]
+
+
 @dataclass(frozen=True)
 class Format:
-    """A format. ``recognises`` receives the first bytes (at most HEAD) and must be quick and certain.
+    """A format. ``recognises`` receives the first bytes of a file (at most HEAD) and must be quick and certain.
 
     ``open`` reads and checks header and index. It raises Damaged or Refused if nothing can be shown, and must not
     allocate by counts that it has not compared with the source's size.
     """
 
     name: str
-    recognises: Callable[[bytes], bool]
+    recognises: Callable[[Head], bool]
     open: Callable[[Opening], Container]
 
-    hint: Callable[[bytes], str | None] = lambda head: None
+    hint: Callable[[Head], str | None] = lambda head: None
     """Return why a file with these first bytes is not of this format although it looks similar, or None."""
 
     suffixes: tuple[str, ...] = ()
     """Suffixes of such files, lower case with the dot, for stores where reading first bytes is too slow. Without
     suffixes, files of the format must be named explicitly there."""
 
+    joined: tuple[str, ...] = ()
+    """The joined tables to which its containers may contribute rows (``Container.tables``). A folder lists those of
+    the formats that it seems to contain, before any container is opened."""
+
+    is_slow: Callable[[], bool] = lambda: False
+    """Return whether opening a container takes milliseconds. Folders then list files by their first bytes alone."""
+
 
 def open_container(opening: Opening) -> Container:
     """Open a container with the format that recognizes it.
 
-    Raises Unrecognised if none does, Refused if the container cannot be opened, Passing if it cannot be determined now.
+    Raises Unrecognised if none does, Refused if the container cannot be opened, Passing if it cannot be determined now,
+    and Postponed if the format is slow and the caller may wait.
     """
     source = opening.source
-    with source.ahead(AHEAD) as ahead:
-        head = ahead[:HEAD]
+    ahead = source.read_ahead(AHEAD)
+    try:
+        head = Head.of(source, ahead)
         chosen = recognise(head)
         if chosen is None:
             raise Unrecognised(why_unrecognised(head), source.name)
+        if opening.may_wait and chosen.is_slow():
+            raise Postponed(f"is opened as {chosen.name} when it is needed", source.name)
         try:
             return chosen.open(opening)
         except BaseException as error:
@@ -117,11 +212,16 @@ def open_container(opening: Opening) -> Container:
                 raise error.at(source.name) from error
             shown = error if error.source in ("", source.name) else GlassfsError(str(error))
             raise Refused(shown.reason, source.name, shown.part) from error
+    finally:
+        source.drop_ahead()
 
 
-def recognise(head: bytes) -> Format | None:
-    """Return the format of a file that starts with ``head`` (its first HEAD bytes), or None."""
-    return next((known for known in _all_formats() if known.recognises(head)), None)
+def recognise(head: Head) -> Format | None:
+    """Return the format of a file that starts with ``head``, or None."""
+    for known in _all_formats():
+        if known.recognises(head):
+            return known
+    return None
 
 
 def may_be_container(name: str) -> bool:
@@ -132,10 +232,33 @@ def may_be_container(name: str) -> bool:
     return any(name.endswith(tuple(added.suffixes)) for added in installed())
 
 
+def joined_by(name: str) -> Sequence[str] | None:
+    """Return the joined tables to which a file of this name should give rows, None if its suffix tells nothing."""
+    name = name.lower()
+    for known, suffixes in BUILT_IN.items():
+        if name.endswith(SELDOM):
+            return ()
+        if name.endswith(suffixes):
+            return JOINED.get(known, ())
+    return next((added.joined for added in installed() if name.endswith(tuple(added.suffixes))), None)
+
+
+@cache
+def joined_names() -> frozenset[str]:
+    """Return the names of all joined tables that formats say they contribute to."""
+    return frozenset(chain.from_iterable(JOINED.values())).union(*(added.joined for added in installed()))
+
+
 def built_in() -> Iterator[Format]:
     """Yield the built-in formats in the order of recognition, importing each on demand."""
     for name in BUILT_IN:
-        yield import_module(f"glassfs.formats.{name}").FORMAT
+        yield _built_in(name)
+
+
+@cache
+def _built_in(name: str) -> Format:
+    found: Format = import_module(f"glassfs.formats.{name}").FORMAT
+    return found
 
 
 def _all_formats() -> Iterator[Format]:
@@ -143,26 +266,50 @@ def _all_formats() -> Iterator[Format]:
     yield from installed()
 
 
+class PlugIn(NamedTuple):
+    """A format of another package: the name of its entry point, and the package with its version.
+
+    ``format`` is None if it cannot be used, ``reason`` says why.
+    """
+
+    name: str
+    package: str
+    format: Format | None
+    reason: str = ""
+
+
 @cache
-def installed() -> tuple[Format, ...]:
-    """Return the formats of other packages. Called only for files that no built-in format recognizes."""
+def plug_ins() -> tuple[PlugIn, ...]:
+    """Load the formats of other packages. None of them can fail another."""
     from importlib.metadata import entry_points
 
-    found = []
-    for entry in entry_points(group=GROUP):
-        try:
-            loaded = entry.load()
-        except Exception as error:
-            log.warning("format %s cannot be loaded: %s", entry.name, error)
-            continue
-        if isinstance(loaded, Format):
-            found.append(loaded)
-        else:
-            log.warning("format %s is not a glassfs.formats.registry.Format", entry.name)
-    return tuple(found)
+    return tuple(map(_loaded, entry_points(group=GROUP)))
 
 
-def why_unrecognised(head: bytes) -> str:
+def _loaded(entry: EntryPoint) -> PlugIn:
+    package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
+    try:
+        loaded = entry.load()
+    except Exception as error:
+        return PlugIn(entry.name, package, None, f"cannot be loaded: {type(error).__name__}: {error}")
+    if not isinstance(loaded, Format):
+        return PlugIn(entry.name, package, None, "is not a glassfs.formats.registry.Format")
+    return PlugIn(entry.name, package, loaded)
+
+
+@cache
+def installed() -> tuple[Format, ...]:
+    """Return the formats of other packages, and log which cannot be used.
+
+    Called only for files that no built-in format recognizes.
+    """
+    for one in plug_ins():
+        if one.format is None:
+            log.warning("format %s %s", one.name, one.reason)
+    return tuple(one.format for one in plug_ins() if one.format is not None)
+
+
+def why_unrecognised(head: Head) -> str:
     """Return why no format recognizes a file that starts with ``head``."""
     if not head:
         return "is empty"

@@ -85,7 +85,7 @@ class TreeSequence:
     def facts(self) -> dict[str, Any]:
         """Return version, sequence length and rows per table; None for missing values."""
         version = self._numbers("format/version")
-        length = self._sequence_length()
+        length = self.sequence_length()
         return {
             "tskit_version": ".".join(map(str, version)) or None,
             "sequence_length": length if math.isfinite(length) else None,
@@ -96,15 +96,15 @@ class TreeSequence:
         """Return the number of rows, from the first column that gives it."""
         for name, kind in TABLES[table].items():
             is_ragged = "ragged" in kind
-            column = self._column(f"{table}/{name}_offset" if is_ragged else f"{table}/{name}")
+            column = self.column(f"{table}/{name}_offset" if is_ragged else f"{table}/{name}")
             if column is not None:
-                return max(0, _length(column) - is_ragged)
+                return max(0, length_of(column) - is_ragged)
         return None
 
     def members(self) -> Iterator[Member]:
         """Yield the text. Text of the wrong type, or with other rows than its table, is left out."""
         for key, kind in {**TEXTS, **SCHEMAS, **METADATA}.items():
-            column = self._column(key, kind)
+            column = self.column(key, kind)
             if column is not None and key in TEXTS:
                 yield _member(Text(column.key, column.data))
             elif column is not None and column.data.size and (key in SCHEMAS or self._is_json(f"{key}_schema", kind)):
@@ -130,9 +130,9 @@ class TreeSequence:
     def _is_whole(self, table: str, rows: int) -> bool:
         for name, kind in TABLES[table].items():
             key = f"{table}/{name}"
-            column, offsets = self._column(key), self._column(f"{key}_offset")
+            column, offsets = self.column(key), self.column(f"{key}_offset")
             if "ragged" not in kind:
-                if column is not None and _length(column) != rows:
+                if column is not None and length_of(column) != rows:
                     return False
             elif (column is None) != (offsets is None) or (offsets is not None and self._offsets(key) is None):
                 return False
@@ -143,7 +143,7 @@ class TreeSequence:
         found = []
         for name in TABLES[table]:
             key = f"{table}/{name}"
-            column, offsets = self._column(key), self._offsets(key)
+            column, offsets = self.column(key), self._offsets(key)
             if column is None:
                 continue
             content: Array | RaggedText | Ragged | None = column
@@ -162,10 +162,10 @@ class TreeSequence:
         return rows if rows is not None and self._is_text(f"{table}/metadata") else None
 
     def _ragged_text(self, key: str, is_json: bool = False) -> RaggedText | None:
-        text, offsets = self._column(key, "uint8"), self._offsets(key)
+        text, offsets = self.column(key, "uint8"), self._offsets(key)
         if text is None or offsets is None:
             return None
-        return RaggedText(text.key, text.data, offsets.data, offsets.dtype, _length(offsets) - 1, is_json)
+        return RaggedText(text.key, text.data, offsets.data, offsets.dtype, length_of(offsets) - 1, is_json)
 
     def _is_text(self, key: str) -> bool:
         return key in TEXT_COLUMNS or (key.endswith("/metadata") and self._is_json(f"{key}_schema", "uint8"))
@@ -173,18 +173,18 @@ class TreeSequence:
     def faults(self) -> Iterator[Fault]:
         """Yield violations of tskit's rules, each with its key as place; for the values of a column only the first."""
         for key, kind in {**TEXTS, **SCHEMAS, **METADATA, **NUMBERS}.items():
-            column = self._column(key)
+            column = self.column(key)
             if column is not None and column.type_name != kind:
                 yield Fault(key, f"is {column.type_name}, but {kind} is expected")
         for key, length in LENGTHS.items():
-            column = self._column(key)
+            column = self.column(key)
             if column is None:
                 yield Fault(key, "is missing")
-            elif _length(column) != length:
-                yield Fault(key, f"has {_length(column)} elements, but {length} are expected")
+            elif length_of(column) != length:
+                yield Fault(key, f"has {length_of(column)} elements, but {length} are expected")
         if self._numbers("format/version")[:1] != (MAJOR,):
             return  # tables of other versions are unknown
-        if not 0 < self._sequence_length() < math.inf:
+        if not 0 < self.sequence_length() < math.inf:
             yield Fault("sequence_length", "is not a positive number")
         for key, kind in COLUMNS.items():
             yield from self._column_faults(key, *kind.split())
@@ -192,8 +192,8 @@ class TreeSequence:
         yield from self._value_faults()
 
     def _column_faults(self, key: str, kind: str, *traits: str) -> Iterator[Fault]:
-        column = self._column(key)
-        offsets = self._column(f"{key}_offset") if "ragged" in traits else None
+        column = self.column(key)
+        offsets = self.column(f"{key}_offset") if "ragged" in traits else None
         if column is None:
             if offsets is not None or "optional" not in traits:
                 yield Fault(key, "is missing")
@@ -202,23 +202,23 @@ class TreeSequence:
             yield Fault(key, f"is {column.type_name}, but {kind} is expected")
         rows = self.rows(key.partition("/")[0]) or 0
         if "ragged" not in traits:
-            if _length(column) != rows:
-                yield Fault(key, f"has {_length(column)} rows, but its table has {rows}")
+            if length_of(column) != rows:
+                yield Fault(key, f"has {length_of(column)} rows, but its table has {rows}")
         elif offsets is None:
             yield Fault(f"{key}_offset", "is missing")
         elif self._offsets(key) is None:
-            found = f"{offsets.type_name} [{_length(offsets)}]"
+            found = f"{offsets.type_name} [{length_of(offsets)}]"
             yield Fault(f"{key}_offset", f"is {found}, but uint32 or uint64 [{rows + 1}] is expected")
-        elif not _rises(offsets, _length(column)):
-            yield Fault(f"{key}_offset", f"does not rise from 0 to its column's length, {_length(column)}")
+        elif not _rises(offsets, length_of(column)):
+            yield Fault(f"{key}_offset", f"does not rise from 0 to its column's length, {length_of(column)}")
 
     def _index_faults(self) -> Iterator[Fault]:
-        found = [(key, column) for key in INDEXES if (column := self._column(key)) is not None]
+        found = [(key, column) for key in INDEXES if (column := self.column(key)) is not None]
         if len(found) == 1:
             yield Fault(found[0][0], "exists, but the other index is missing")
         for key, column in found:
-            if _length(column) != self.rows("edges"):
-                yield Fault(key, f"has {_length(column)} rows, but edges has {self.rows('edges')}")
+            if length_of(column) != self.rows("edges"):
+                yield Fault(key, f"has {length_of(column)} rows, but edges has {self.rows('edges')}")
 
     def _value_faults(self) -> Iterator[Fault]:
         import numpy as np
@@ -235,7 +235,7 @@ class TreeSequence:
             lambda time: np.isfinite(time) | (time.view("<u8") == UNKNOWN_TIME),
             "is neither finite nor tskit's unknown time",
         )
-        length = self._sequence_length()
+        length = self.sequence_length()
         if not length > 0:
             length = math.inf
         is_inside = partial(_is_within, lowest=0, end=length)
@@ -252,8 +252,8 @@ class TreeSequence:
         import numpy as np
 
         kinds = {**COLUMNS, **NUMBERS}
-        columns = [column for key in keys if (column := self._column(key, kinds[key].split()[0])) is not None]
-        if len(columns) < len(keys) or len(set(map(_length, columns))) > 1:
+        columns = [column for key in keys if (column := self.column(key, kinds[key].split()[0])) is not None]
+        if len(columns) < len(keys) or len(set(map(length_of, columns))) > 1:
             return
         position = 0
         for pieces in zip(*(column.data.pieces() for column in columns), strict=True):
@@ -265,30 +265,32 @@ class TreeSequence:
                 return
             position += len(values[0])
 
-    def _column(self, key: str, kind: str | None = None) -> Array | None:
+    def column(self, key: str, kind: str | None = None) -> Array | None:
+        """Return the column under ``key`` if it exists, and is of the element type ``kind`` if that is given."""
         column = self._columns.get(key.encode())
         return column if column is not None and kind in (None, column.type_name) else None
 
     def _offsets(self, key: str) -> Array | None:
         """Return the offsets of a ragged column if their type and number are right."""
-        offsets = self._column(f"{key}_offset")
+        offsets = self.column(f"{key}_offset")
         if offsets is None or offsets.type_name not in ("uint32", "uint64"):
             return None
-        return offsets if _length(offsets) - 1 == self.rows(key.partition("/")[0]) else None
+        return offsets if length_of(offsets) - 1 == self.rows(key.partition("/")[0]) else None
 
-    def _sequence_length(self) -> float:
+    def sequence_length(self) -> float:
+        """Return the sequence length, or NaN."""
         return next(iter(self._numbers("sequence_length")), math.nan)
 
     def _numbers(self, key: str) -> tuple[Any, ...]:
         """Return the numbers of a property, or none if their count is wrong."""
-        column = self._column(key, NUMBERS[key])
-        if column is None or _length(column) != LENGTHS[key]:
+        column = self.column(key, NUMBERS[key])
+        if column is None or length_of(column) != LENGTHS[key]:
             return ()
         return struct.unpack(f"<{LENGTHS[key]}{'I' if column.type_name == 'uint32' else 'd'}", column.data.whole())
 
     def _is_json(self, key: str, kind: str) -> bool:
         """Return whether the schema under ``key`` says that metadata are JSON."""
-        schema = self._column(key, kind)
+        schema = self.column(key, kind)
         if schema is None or schema.data.size > LARGEST_SCHEMA:
             return False
         try:
@@ -298,7 +300,8 @@ class TreeSequence:
         return isinstance(parsed, dict) and parsed.get("codec") == "json"
 
 
-def _length(column: Array) -> int:
+def length_of(column: Array) -> int:
+    """Return the number of elements of a column."""
     return column.data.size // int(column.dtype[2:])
 
 

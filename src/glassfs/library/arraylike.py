@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from glassfs import content as contents
-from glassfs.errors import Unsuited
+from glassfs.errors import GlassfsError, Unsuited
 from glassfs.library import arrays, documents, images, selecting
 from glassfs.library.stream import stream_of
 from glassfs.terminal import printable
@@ -36,13 +35,10 @@ class ArrayLike(ABC):
     def _of_array(self) -> File:
         """Return the file of the array or video."""
 
-    @abstractmethod
-    def _located(self) -> AbstractContextManager[None]: ...
-
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of ``numpy()``. For some columns this needs a pass over the data."""
-        with self._located():
+        with Located(self):
             rows = self._rows()
             if rows is not None:
                 return rows.shape
@@ -53,7 +49,7 @@ class ArrayLike(ABC):
     @property
     def dtype(self) -> np.dtype[Any]:
         """The dtype of ``numpy()``."""
-        with self._located():
+        with Located(self):
             rows = self._rows()
             if rows is not None:
                 return rows.dtype
@@ -80,7 +76,7 @@ class ArrayLike(ABC):
         """Return an array, a scalar, or the pixels of an image: (height, width, channels), or (height, width) if gray.
         For a directory of frames, return the array of the whole video.
 
-        The result is read-only. Arrays of 16 KiB and more that a local container stores uncompressed are mapped from
+        The result is read-only. Arrays of 128 KiB and more that a local container stores uncompressed are mapped from
         its file: they change if another process writes to the container, and if it truncates it, reading them ends
         this process (SIGBUS). With ``copy`` the values are always in memory of their own, and writable.
 
@@ -88,7 +84,7 @@ class ArrayLike(ABC):
         ``.astype("M8[us]")``.
         """
         file = self._of_array()
-        with self._located():
+        with Located(self):
             content = canonical(file)
             values = None if content is None else arrays.array_of(content, copy)
             if values is None and file.name.endswith(FIRST_EXTENSION):
@@ -111,7 +107,7 @@ class ArrayLike(ABC):
 
     def _selected(self, key: Any) -> Any:
         """Return what an index selects of the array, read into memory of its own."""
-        with self._located():
+        with Located(self):
             rows = self._rows()
             return self.numpy(copy=True)[key] if rows is None else selecting.select(rows, key)
 
@@ -134,6 +130,8 @@ class ArrayLike(ABC):
         """Return the rows of an array or a video, which can be read one by one; None for other files."""
         file = self._of_array()
         content = file.content
+        if isinstance(content, contents.Guessed):
+            return selecting.rows_of(content.likely)
         if isinstance(content, contents.Video) or (
             isinstance(content, contents.Array) and file.name.endswith((FIRST_EXTENSION, VIDEO))
         ):
@@ -144,9 +142,32 @@ class ArrayLike(ABC):
         return None
 
 
+class Located:
+    """Add the path of an entry to errors that do not name a part themselves. A context manager.
+
+    Not a generator, as entering one takes as long as finding an array.
+    """
+
+    __slots__ = ("_entry",)
+
+    def __init__(self, entry: ArrayLike) -> None:
+        self._entry = entry
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, GlassfsError):
+            error.part = error.part or printable(self._entry.path)
+
+
 def canonical(file: File) -> contents.Content | None:
-    """Return the content of a file, unless the file is another view of an array."""
+    """Return the content of a file, unless the file is another view of an array; of bytes, the array that they
+    likely are.
+    """
     content = file.content
+    if isinstance(content, contents.Guessed):
+        return content.likely
     if isinstance(content, contents.Array) and not file.name.endswith(FIRST_EXTENSION):
         return None
     return content

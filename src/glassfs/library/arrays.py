@@ -6,7 +6,7 @@ import io
 from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
-from glassfs.content import Array, Content, Data, EncodedImage, Image, Scalar
+from glassfs.content import Array, Content, Data, EncodedImage, Image, Order, Scalar, dtypes
 from glassfs.errors import Damaged, Unavailable
 from glassfs.library import images
 
@@ -18,8 +18,12 @@ NOT_AN_ARRAY = (
     ValueError, EOFError, OverflowError, TypeError, SyntaxError, RecursionError, TokenError,
 )
 """What NumPy raises for files that are not ``.npy``, or whose header NumPy would not write."""
-MAPPED_FROM = 16 << 10
-"""Size in bytes; smaller arrays are read, which is faster than mapping."""
+MAPPED_FROM = 128 << 10
+"""Size in bytes. Smaller arrays are read, which is faster than mapping them and touching a page. Reading all values is
+faster up to 512 KiB, but a program may need few of them, and keeps a copy in its own memory."""
+UNALIGNED_FROM = 1 << 20
+"""Size in bytes; smaller arrays whose items are not aligned in the container are read, as some libraries need them
+aligned."""
 
 
 def dtype_of(content: Content) -> np.dtype[Any] | None:
@@ -27,7 +31,7 @@ def dtype_of(content: Content) -> np.dtype[Any] | None:
     import numpy as np
 
     if isinstance(content, Array):
-        return np.dtype(content.dtype)
+        return dtypes.parsed(content.stored.dtype)
     if isinstance(content, Image):
         return np.dtype(f"<u{content.bits // 8}")
     if isinstance(content, Scalar):
@@ -40,7 +44,7 @@ def dtype_of(content: Content) -> np.dtype[Any] | None:
 def shape_of(content: Content) -> tuple[int, ...] | None:
     """Return the shape of ``array_of``, or None. May need a pass over the data, which may raise Damaged."""
     if isinstance(content, Array):
-        return content.shape if isinstance(content.shape, tuple) else content.shape()
+        return content.resolved_shape
     if isinstance(content, Image):
         return _pixels(content.height, content.width, content.channels)
     if isinstance(content, Scalar):
@@ -59,9 +63,8 @@ def array_of(content: Content, is_copy: bool) -> NDArray[Any] | None:
     import numpy as np
 
     if isinstance(content, Array):
-        shape = shape_of(content)
-        assert shape is not None
-        return _finished(_values(content.data, np.dtype(content.dtype), shape, is_copy), is_copy)
+        data, dtype, order, _ = content.stored
+        return _finished(_values(data, dtypes.parsed(dtype), content.resolved_shape, is_copy, order), is_copy)
     if isinstance(content, Image):
         return _finished(_of_image(content, is_copy), is_copy)
     if isinstance(content, Scalar):
@@ -102,7 +105,9 @@ def _pixels(height: int, width: int, channels: int) -> tuple[int, ...]:
     return (height, width) if channels == 1 else (height, width, channels)
 
 
-def _values(data: Data, dtype: np.dtype[Any], shape: tuple[int, ...], is_copy: bool) -> NDArray[Any]:
+def _values(
+    data: Data, dtype: np.dtype[Any], shape: tuple[int, ...], is_copy: bool, order: Order = "C",
+) -> NDArray[Any]:
     import numpy as np
 
     size = data.size
@@ -114,15 +119,15 @@ def _values(data: Data, dtype: np.dtype[Any], shape: tuple[int, ...], is_copy: b
     if not is_copy and size >= MAPPED_FROM:
         mapped = data.mapped()
         if mapped is not None:
-            values: NDArray[Any] = np.frombuffer(mapped, dtype).reshape(shape)
-            if values.flags.aligned:
+            values: NDArray[Any] = np.frombuffer(mapped, dtype).reshape(shape, order=order)
+            if values.flags.aligned or size >= UNALIGNED_FROM:
                 return values
     try:
         raw = np.empty(size, np.uint8)
     except (MemoryError, ValueError) as error:
         raise Unavailable(f"there is not enough memory for an array of {size} bytes") from error
     data.read_into(raw.data, 0)
-    return raw.view(dtype).reshape(shape)
+    return raw.view(dtype).reshape(shape, order=order)
 
 
 def _finished(values: NDArray[Any], is_copy: bool) -> NDArray[Any]:

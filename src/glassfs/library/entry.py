@@ -10,7 +10,6 @@ import io
 import os
 from collections.abc import ItemsView as Items
 from collections.abc import Iterator, KeysView, Mapping, ValuesView
-from contextlib import contextmanager
 from itertools import islice
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, cast, overload
@@ -27,13 +26,11 @@ from glassfs.errors import (
     Unsuited,
 )
 from glassfs.library import documents, images, selecting, shown
-from glassfs.library.arraylike import VIDEO, ArrayLike, canonical
+from glassfs.library.arraylike import VIDEO, ArrayLike, Located, canonical
 from glassfs.library.finding import REPLACED, below, parts, version_of
 from glassfs.library.globbing import matching
 from glassfs.library.session import Asked, LibrarySession, named
 from glassfs.library.stream import stream_of
-from glassfs.library.table import Table
-from glassfs.library.tables import episodes_in, table_of
 from glassfs.source import Connection
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node
@@ -42,6 +39,8 @@ from glassfs.tree.nodes import FIRST_EXTENSION, XATTR_PREFIX
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
+
+    from glassfs.library.table import Table
 
 Default = TypeVar("Default")
 COMPLETED = 2000
@@ -186,14 +185,25 @@ class Entry(ArrayLike):
 
     def episodes(self) -> Table:
         """Return the table of all episodes in this container, or in this folder and all below it."""
-        return episodes_in(self._directory(), self._session.paths, self.path)
+        from glassfs.library.tables import joined_in  # programs that only load samples need no tables
+
+        return joined_in(self._directory(), self.path, contents.EPISODES)
+
+    def joined(self) -> dict[str, Table]:
+        """Return the tables with a row for each thing of a kind in this container, or in this folder and all below it.
+
+        By name: ``episodes``, ``trees`` for tree sequences, ``tables`` for ML.NET data, and those of other formats.
+        """
+        from glassfs.library.tables import all_joined_in
+
+        return all_joined_in(self._directory(), self.path)
 
     # Files.
 
     def image(self) -> Image:
         """Return an image decoded by Pillow."""
         file = self._file()
-        with self._located():
+        with Located(self):
             content = canonical(file)
             if isinstance(content, contents.EncodedImage):
                 return images.decoded(content)
@@ -205,7 +215,7 @@ class Entry(ArrayLike):
 
     def bytes(self) -> builtins.bytes:
         """Return all bytes of a file."""
-        with self._located():
+        with Located(self):
             return documents.bytes_of(self._file())
 
     def text(self, encoding: str = "utf-8", errors: str = "strict") -> str:
@@ -214,7 +224,7 @@ class Entry(ArrayLike):
 
     def json(self) -> Any:
         """Return the value of a JSON document or a scalar; of JSON lines, the list of their values."""
-        with self._located():
+        with Located(self):
             file = self._file()
             if isinstance(file.content, (contents.Null, contents.Scalar)) or ".json" in file.name[-6:]:
                 return documents.value_of(file)
@@ -222,6 +232,8 @@ class Entry(ArrayLike):
 
     def table(self) -> Table:
         """Return the table of a directory of columns, or of a view's ``.parquet`` file."""
+        from glassfs.library.tables import table_of
+
         found = table_of(self._entered, self._session.paths, self._path)
         if found is None:
             raise self._unsuited("a table")
@@ -229,7 +241,7 @@ class Entry(ArrayLike):
 
     def open(self) -> io.BufferedReader:
         """Return a file object with ``read`` and ``seek``. The caller must close it."""
-        with self._located():
+        with Located(self):
             return stream_of(self._file(), self.path)
 
     # Representation, comparison, pickling.
@@ -306,9 +318,13 @@ class Entry(ArrayLike):
         session = self._session
         if session.is_closed:
             raise Closed("was closed", session.asked.shown)
-        if self._path != "/" and isinstance(self._node, File):
+        start = self._node
+        if isinstance(start, Directory) and self._era == session.era:
+            found, node = session.paths.find_below(self._path, start, path)
+        elif isinstance(start, File) and self._path != "/":
             raise NotADirectory("is not a directory", part=printable(self.path))
-        found, node = session.paths.find(below(self._path, path))
+        else:
+            found, node = session.paths.find(below(self._path, path))
         return Entry(session, found, node)
 
     def _directory(self) -> Directory:
@@ -318,6 +334,9 @@ class Entry(ArrayLike):
         return node
 
     def _file(self) -> File:
+        node = self._found
+        if isinstance(node, File):
+            return node
         node = self._entered
         if not isinstance(node, File):
             raise IsADirectory("is a directory", part=printable(self.path))
@@ -330,6 +349,8 @@ class Entry(ArrayLike):
     def _of_array(self) -> File:
         """Return the file, or for a directory of frames that of the video."""
         node = self._found
+        if isinstance(node, File):
+            return node
         if isinstance(node, Directory) and self._path != "/":
             beside = self._session.paths.beside(self._path, node, FIRST_EXTENSION)
             if isinstance(beside, File):
@@ -360,15 +381,6 @@ class Entry(ArrayLike):
 
     def _unsuited(self, wanted: str) -> Unsuited:
         return Unsuited(f"is not {wanted}", part=printable(self.path))
-
-    @contextmanager
-    def _located(self) -> Iterator[None]:
-        """Add the path to errors that do not name a part themselves."""
-        try:
-            yield
-        except GlassfsError as error:
-            error.part = error.part or printable(self.path)
-            raise
 
 
 class Library(Entry):

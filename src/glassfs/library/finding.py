@@ -1,24 +1,24 @@
 """Find the node at a path that a user writes: exact names first, files without their extension, derived views.
 
 Directories are cached by their paths. Those in a container belong to one version of it, which is compared with its
-store now and then, not on each lookup. Any thread.
+store now and then, not on each lookup. A lookup from an entry starts at the entry's own directory as long as that
+version is current (``_Directories.inside``): programs that load samples ask an episode for several files. It finds what
+the walk from the root finds, which decides in all other cases. Any thread.
 """
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 from glassfs.errors import Changed, GlassfsError, NoSuchEntry, NotADirectory, NotFound
 from glassfs.terminal import printable
 from glassfs.tree import Directory, Node, Sources, Symlink, Tree
 from glassfs.tree.containers.lease import ContainerLease
 from glassfs.tree.lease import Lease
-from glassfs.tree.nodes import FixedDirectory, Settled, stem
+from glassfs.tree.nodes import FixedDirectory, Settled, Standing, stem
 from glassfs.tree.paths import PathCache
 from glassfs.tree.sources.folder import LostDirectory
 from glassfs.tree.sources.sources import VIEWED
@@ -32,6 +32,8 @@ REPLACED = "has been replaced since this entry was found"
 COMPARED_NAMES = 2_000
 COMPARED_CHARACTERS = 64
 SUGGESTED = 3
+
+_NO_NAMES = ("", ".", "..")
 
 Found = tuple[str, Node]
 """The path that leads to a node without links, with a leading slash, and the node."""
@@ -69,6 +71,17 @@ class Paths:
                 return self._found(path, self._viewed, is_exact)
             except NotFound:
                 raise NoSuchEntry("there is no such entry", missing.source, printable(path.lstrip("/"))) from None
+
+    def find_below(self, place: str, directory: Directory, inner: str) -> Found:
+        """Return what ``find`` returns for ``inner`` below the normal path at which a directory was found earlier."""
+        if directory.origin.services is self.sources.containers.services:
+            try:
+                found = self._listed.inside(place, directory, inner)
+                if found is not None:
+                    return found
+            except (NotFound, Changed):
+                pass  # a view, or a name that is not there
+        return self.find(below(place, inner))
 
     def entered(self, path: str, is_exact: bool = False) -> Node:
         """Return the node at a path, parsed if it is presumed."""
@@ -149,8 +162,8 @@ class _Directories:
         self._root = root
         self._compare = is_current
         self._cached: PathCache[ResolvedDirectory] = PathCache(CACHED_PATHS)
-        self._valid_until: WeakKeyDictionary[Lease, float] = WeakKeyDictionary()
-        """By lease: until when a container is not compared with its store again."""
+        self._expired = 0.0
+        """Containers that were compared with their stores up to this time are compared again."""
 
     def root(self) -> Directory:
         return self.at("").directory
@@ -159,39 +172,66 @@ class _Directories:
         """Return the directory at a path, following links. Raises NotFound and NotADirectory."""
         return self._get(path) or self._walked(path)
 
+    def inside(self, place: str, directory: Directory, inner: str) -> Found | None:
+        """Return what ``inner`` leads to in a directory found at ``place``, without a walk from the root.
+
+        Returns None if the directory is not one of the current version of a container, or if there are links on the
+        way, or names such as "..". Raises NotFound and Changed.
+        """
+        lease = directory.origin.lease
+        if not isinstance(lease, ContainerLease) or isinstance(directory, Standing) or not self._is_current(lease):
+            return None
+        above, _, name = inner.rpartition("/")
+        if name in _NO_NAMES or not place.startswith(lease.at):  # joined tables show containers at other paths, too
+            return None
+        if above:
+            path = f"{place}/{above}"
+            known = self._get(path) or self._below(path, directory, above)
+            if known is None:
+                return None
+            place, directory = known
+        node = directory.named(name)
+        return None if isinstance(node, Symlink) else (f"{place}/{node.name}", node)
+
+    def _below(self, path: str, directory: Directory, inner: str) -> ResolvedDirectory | None:
+        """Return the directory to which ``inner``, and ``path`` from the root, lead; None for other nodes and links."""
+        generation = self._cached.generation
+        for name in inner.split("/"):
+            node = directory.child(name)
+            if not isinstance(node, Directory):
+                return None
+            directory = node
+        found = ResolvedDirectory(path, directory)
+        self._put(path, found, generation)
+        return found
+
     def forget(self, lease: Lease | None = None) -> None:
         self._cached.forget(lease)
 
     def expire(self) -> None:
-        self._valid_until = WeakKeyDictionary()
+        self._expired = time.monotonic()
 
     def _is_current(self, lease: Lease) -> bool:
         if not lease.sources:  # only directories that are listed anew on each call are cached for these
             return True
         now = time.monotonic()
-        if not lease.is_retired and now < self._valid_until.get(lease, 0.0):
+        if now - lease.compared < VALID_SECONDS and lease.compared > self._expired and not lease.is_retired:
             return True
         is_current = self._compare(lease)
         if is_current:
-            self._valid_until[lease] = now + VALID_SECONDS
+            lease.compared = now
         else:
             self.forget(lease)
         return is_current
 
     def _walked(self, path: str) -> ResolvedDirectory:
         generation, links = self._cached.generation, 0
-        root = self._get("")
-        if root is None:
-            root = ResolvedDirectory("", self._root())
-            if not isinstance(root.directory, LostDirectory):
-                self._put("", root, generation)
-        names = path.split("/")[1:]
-        names.reverse()
-        found, is_lasting = root, True
+        found, names = self._nearest(path, generation)
+        is_lasting = True
         while names:
             name = names.pop()
             below = f"{found.path}/{name}"
-            known = self._get(below)
+            known = self._get(below) if links else None
             if known is not None:
                 found = known
                 continue
@@ -203,15 +243,30 @@ class _Directories:
                 if links > MOST_LINKS:
                     raise UnfollowedLink("there are too many links one after another", part=printable(path))
                 names += reversed(list(parts(target(found.path, node))))
-                found = root
+                found = self.at("")
                 continue
             if not isinstance(node, Directory):
                 raise NotADirectory("is not a directory", part=printable(below.lstrip("/")))
             found = ResolvedDirectory(below, node)
-            self._put(below, found, generation)
-        if found is not root and is_lasting:
+            if not names or not _is_made_quickly(node):
+                self._put(below, found, generation)
+        if found.path != path and is_lasting:
             self._put(path, found, generation)
         return found
+
+    def _nearest(self, path: str, generation: int) -> tuple[ResolvedDirectory, list[str]]:
+        """Return the last cached directory on the way to a path, and the names that lead on from it, the last first."""
+        names: list[str] = []
+        while path:
+            path, _, name = path.rpartition("/")
+            names.append(name)
+            known = self._get(path)
+            if known is not None:
+                return known, names
+        root = ResolvedDirectory("", self._root())
+        if not isinstance(root.directory, LostDirectory):
+            self._put("", root, generation)
+        return root, names
 
     def _get(self, path: str) -> ResolvedDirectory | None:
         found = self._cached.get(path)
@@ -222,12 +277,17 @@ class _Directories:
         if path and not lease.sources and isinstance(found.directory, (FixedDirectory, Settled)):
             return  # Its listing never changes, and nothing would report that another directory took its place.
         self._cached.put(path, found, lease, generation)
-        if lease.sources:
-            self._valid_until.setdefault(lease, time.monotonic() + VALID_SECONDS)
+
+
+def _is_made_quickly(directory: Directory) -> bool:
+    """Return whether a directory is made without a store: it is one in a container."""
+    return isinstance(directory, Settled) and not isinstance(directory, Standing)
 
 
 def nearest(directory_at: Callable[[str], Directory], path: str) -> list[str]:
     """Return the existing paths most similar to a missing one. ``directory_at`` takes "" for the root."""
+    import difflib  # rarely needed
+
     above, name = "", ""
     try:
         directory = directory_at(above)

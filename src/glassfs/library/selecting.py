@@ -16,7 +16,7 @@ from operator import index as integer
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
-from glassfs.content import Array, Content, Data, Video
+from glassfs.content import Array, Content, Data, Video, dtypes
 from glassfs.errors import Damaged, Unavailable
 from glassfs.library import arrays
 from glassfs.once import once
@@ -103,6 +103,10 @@ class ArrayRows(Rows):
         self.read_into(out, 0)
         return out
 
+    def whole(self) -> Any:
+        """Return all values; of an array without axes its value, as NumPy does."""
+        return self.read(0, self._shape[0]) if self._shape else self.value()[()]
+
 
 class VideoRows(Rows):
     """The frames of a video, which all have the size of the first one that exists. Raises Damaged if there is none."""
@@ -151,10 +155,8 @@ class VideoRows(Rows):
 
 def rows_of(content: Content) -> Rows | None:
     """Return the rows of an array or a video, None for other contents."""
-    import numpy as np
-
     if isinstance(content, Array):
-        return ArrayRows(arrays.shape_of(content) or (), np.dtype(content.dtype), content.data)
+        return ArrayRows(content.resolved_shape, dtypes.parsed(content.stored.dtype), content.stored.rows)
     return VideoRows(content) if isinstance(content, Video) else None
 
 
@@ -199,6 +201,8 @@ def select(rows: Rows, key: Any) -> Any:
     """Return what ``array[key]`` of NumPy returns, in memory of its own. Raises IndexError as NumPy does."""
     if isinstance(rows, VideoRows) and not isinstance(key, tuple) and _is_integer(key):
         return rows.row(integer(key))  # without the first frame, which gives the shape
+    if type(key) is int and isinstance(rows, ArrayRows) and rows.shape:
+        return rows.row(key).whole()  # what most programs ask for, without the rest of this
     index = _expanded(key, rows.shape)
     if not _is_advanced(index):
         while (axis := _first_axis(index)) is not None and isinstance(index[axis], int):

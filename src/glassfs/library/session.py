@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from weakref import WeakSet, WeakValueDictionary
@@ -77,7 +76,7 @@ class LibrarySession:
 
     def __init__(self, asked: Asked, token: str = "") -> None:
         self.asked = asked
-        self.token = token or uuid.uuid4().hex
+        self.token = token or os.urandom(16).hex()
         self.era = 0
         self.is_closed = False
         self._away = asked.absolute()

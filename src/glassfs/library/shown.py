@@ -113,8 +113,8 @@ def description(node: Node | None) -> str:
         return "link"
     words = []
     content = node.content
-    if isinstance(content, contents.Array) and isinstance(content.shape, tuple) and node.name.endswith(".npy"):
-        words.append(f"array {content.dtype} {content.shape}")
+    if isinstance(content, contents.Array) and content.known_shape is not None and node.name.endswith(".npy"):
+        words.append(f"array {printable(content.stored.dtype)} {content.shape}")
     elif isinstance(content, contents.Image):
         words.append(f"image {content.width} × {content.height}")
     elif isinstance(content, contents.Table):

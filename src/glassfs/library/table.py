@@ -8,14 +8,14 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import islice, pairwise
-from math import prod
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from glassfs import content as contents
 from glassfs import installing
+from glassfs.content.rows import AT_ONCE, of_records, rows_of, values
 from glassfs.content.table import Column
-from glassfs.errors import Damaged, GlassfsError, NoSuchEntry, TooLarge
+from glassfs.errors import GlassfsError, NoSuchEntry
 from glassfs.library.shown import cell
 from glassfs.library.stream import Raw
 from glassfs.names import text
@@ -26,24 +26,14 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     import pyarrow as pa
-    from numpy.typing import NDArray
 
 SHOWN_ROWS = 10
 Frame = TypeVar("Frame")
 
 SHOWN_COLUMNS = 50
 SHOWN_CHARACTERS = 80
-ROWS_AT_ONCE = 4096
-AT_ONCE = 1 << 20
-"""Bytes of a column read at once, if no row is larger."""
-ALL_AT_ONCE = 16 << 20
-"""Bytes of all columns of a table read at once."""
-LARGEST_ROW = 8 << 20
-"""Bytes of a value in a row; as a list it takes many times as much."""
 SHOWN_VALUES = 4 * SHOWN_CHARACTERS + 4
 """Values, or bytes of a text, that exceed any cell: a character may take four bytes."""
-OFFSET_COST = 64
-"""Bytes of an offset as a Python integer, with its reference."""
 _readers = DaemonPool("tables")
 
 
@@ -71,21 +61,14 @@ class Table:
         return [text(column.name) for column in self._table.columns()]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows as dicts from column names to values. Missing values are None."""
-        if self._table.records is not None:
-            yield from _records(self._table.records)
-            return
-        columns = self._table.columns()
-        at_once = min(AT_ONCE, ALL_AT_ONCE // max(1, len(columns)))
-        values = {text(column.name): _values(column, self._table.rows, at_once) for column in columns}
-        for row in zip(*values.values(), strict=True):
-            yield dict(zip(values, row, strict=True))
+        """Return an iterator over the rows as dicts from column names to values. Missing values are None."""
+        return rows_of(self._table)
 
     def __getitem__(self, name: str) -> list[Any]:
         """Return the values of a column. Raises NoSuchEntry, which is a KeyError."""
         for column in self._table.columns():
             if text(column.name) == name:
-                return list(_values(column, self._table.rows, AT_ONCE))
+                return list(values(column, self._table.rows, AT_ONCE))
         raise NoSuchEntry("there is no such column", self._name, printable(name))
 
     def to_pandas(self) -> pd.DataFrame:
@@ -157,12 +140,12 @@ class Table:
     def _first(self, columns: Sequence[Column]) -> Iterator[dict[str, Any]]:
         """Yield the rows to be shown, with long values cut."""
         if self._table.records is not None:
-            yield from islice(_records(self._table.records), SHOWN_ROWS)
+            yield from islice(of_records(self._table.records), SHOWN_ROWS)
             return
         count = min(self._table.rows, SHOWN_ROWS)
-        values = {text(column.name): _values(column, count, AT_ONCE, is_cut=True) for column in columns}
-        for row in zip(*(islice(column, count) for column in values.values()), strict=True):
-            yield dict(zip(values, row, strict=True))
+        found = {text(column.name): values(column, count, AT_ONCE, SHOWN_VALUES) for column in columns}
+        for row in zip(*(islice(column, count) for column in found.values()), strict=True):
+            yield dict(zip(found, row, strict=True))
 
 
 def _short(value: Any, most: int = SHOWN_CHARACTERS) -> str:
@@ -172,87 +155,3 @@ def _short(value: Any, most: int = SHOWN_CHARACTERS) -> str:
 
 def _missing(method: str, wanted: str, extra: str) -> ImportError:
     return ImportError(f"{method}() needs {wanted}: {installing.command(extra)}", name=extra)
-
-
-def _records(records: contents.Records) -> Iterator[Any]:
-    for block in range(records.blocks):
-        yield from records.block(block)
-
-
-def _values(column: Column, rows: int, at_once: int, is_cut: bool = False) -> Iterator[Any]:
-    """Yield a plain Python value for each row; with ``is_cut``, only the beginning of long ones.
-
-    About ``at_once`` bytes are read at a time. Raises Damaged, or TooLarge for too large a row.
-    """
-    content = column.content
-    if isinstance(content, contents.Array):
-        return _of_array(content, rows, at_once, is_cut)
-    if isinstance(content, contents.RaggedText):
-        runs = _runs(content.text, content.offsets, content.offset_dtype, rows, at_once, is_cut)
-        return (run.decode("utf-8", "replace") for run in runs)
-    if isinstance(content, contents.Ragged):
-        return _of_ragged(content, rows, at_once, is_cut)
-    return _records(content)
-
-
-def _of_array(array: contents.Array, rows: int, at_once: int, is_cut: bool) -> Iterator[Any]:
-    import numpy as np
-
-    dtype = np.dtype(array.dtype)
-    shape = array.shape if isinstance(array.shape, tuple) else array.shape()
-    inner = shape[1:]
-    row = dtype.itemsize * prod(inner)
-    if is_cut and row > SHOWN_VALUES * dtype.itemsize:
-        for number in range(rows):
-            yield _plain(np.frombuffer(array.data.read(number * row, SHOWN_VALUES * dtype.itemsize), dtype))
-        return
-    taken = max(1, dtype.itemsize) * prod(max(1, length) for length in inner)  # lists may be empty
-    _demand_small(taken)
-    most = _rows_at_once(taken, at_once)
-    for start in range(0, rows, most):
-        count = min(most, rows - start)
-        some = np.frombuffer(array.data.read(start * row, count * row), dtype) if row else np.empty(0, dtype)
-        yield from _plain(some.reshape(count, *inner))
-
-
-def _of_ragged(ragged: contents.Ragged, rows: int, at_once: int, is_cut: bool) -> Iterator[Any]:
-    import numpy as np
-
-    dtype = np.dtype(ragged.dtype)
-    for run in _runs(ragged.values, ragged.offsets, ragged.offset_dtype, rows, at_once, is_cut, dtype.itemsize):
-        yield run if dtype.kind == "V" else np.frombuffer(run, dtype).tolist()
-
-
-def _runs(
-    data: contents.Data, offsets: contents.Data, offset_dtype: str, rows: int, at_once: int, is_cut: bool,
-    item: int = 1,
-) -> Iterator[bytes]:
-    """Yield the bytes of each row. Raises Damaged if the offsets are not ascending within the data."""
-    import numpy as np
-
-    dtype = np.dtype(offset_dtype)
-    most = _rows_at_once(OFFSET_COST, at_once)
-    for start in range(0, rows, most):
-        count = min(most, rows - start)
-        stored = offsets.read(start * dtype.itemsize, (count + 1) * dtype.itemsize)
-        bounds = [item * int(offset) for offset in np.frombuffer(stored, dtype)]
-        for begin, end in pairwise(bounds):
-            if not 0 <= begin <= end <= data.size:
-                raise Damaged("has offsets that descend or exceed its data")
-            size = min(end - begin, SHOWN_VALUES * item) if is_cut else end - begin
-            _demand_small(size)
-            yield data.read(begin, size)
-
-
-def _plain(values: NDArray[Any]) -> list[Any]:
-    found: list[Any] = values.tolist() if values.dtype.kind in "biuf" else list(values)
-    return found
-
-
-def _rows_at_once(row: int, at_once: int) -> int:
-    return max(1, min(ROWS_AT_ONCE, at_once // row))
-
-
-def _demand_small(size: int) -> None:
-    if size > LARGEST_ROW:
-        raise TooLarge(f"has a row of {size} bytes, which is too large to be a value in a list")

@@ -91,7 +91,7 @@ def _check_fuse(options: MountOptions) -> None:
     except FileNotFoundError:
         raise MountError(
             f"{FUSE_DEVICE} does not exist: 'modprobe fuse' as root, or in a container start it with "
-            f"'--device {FUSE_DEVICE} --cap-add SYS_ADMIN'; 'glassfs ls', 'cat' and 'export' work without it"
+            f"'--device {FUSE_DEVICE} --cap-add SYS_ADMIN'; all commands but 'mount', and Python, work without it"
         ) from None
     except OSError as error:
         raise MountError(f"{FUSE_DEVICE} cannot be opened ({error.strerror}): {_device_advice(error)}") from None

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Hashable, Iterable, Iterator, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Set
 
 from glassfs.errors import Changed, NotADirectory
 from glassfs.mount.runs import HeldLease, KnownIds, Run, by_version
@@ -35,43 +35,57 @@ SPARSE = 1024
 
 
 class _NodeCache:
-    """Up to ``limit`` nodes by id, at most half of them of one lease; the nodes of the oldest lease are evicted first.
+    """Keeps up to ``limit`` nodes in ``nodes``, by id, at most half of them of one lease.
 
-    Changed under the lock of the table, read without.
+    The nodes of the oldest lease are evicted first. Changed under the lock of the table.
     """
 
-    __slots__ = ("_count", "_limit", "_of")
+    __slots__ = ("_count", "_limit", "_nodes", "_of")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, nodes: dict[int, Node]) -> None:
         self._limit = limit
         self._count = 0
-        self._of: dict[HeldLease, dict[int, Node]] = {}
+        self._nodes = nodes
+        self._of: dict[HeldLease, set[int]] = {}
 
     def __len__(self) -> int:
         return self._count
 
-    def find(self, holding: HeldLease, ident: int) -> Node | None:
-        nodes = self._of.get(holding)
-        return None if nodes is None else nodes.get(ident)
-
     def put(self, holding: HeldLease, ident: int, node: Node) -> None:
-        nodes = self._of.get(holding)
-        if nodes is not None and len(nodes) >= self._limit // 2:
+        idents = self._of.get(holding)
+        if idents is not None and len(idents) >= self._limit // 2:
             self.drop(holding)
-            nodes = None
-        if nodes is None:
-            nodes = self._of[holding] = {}
-        self._count += ident not in nodes
-        nodes[ident] = node
+            idents = None
+        if idents is None:
+            idents = self._of[holding] = set()
+        if ident not in idents:
+            idents.add(ident)
+            self._count += 1
+        self._nodes[ident] = node
         if self._count > self._limit:
             self.drop(next(iter(self._of)))
 
     def drop(self, holding: HeldLease) -> None:
-        self._count -= len(self._of.pop(holding, ()))
+        self._remove(self._of.pop(holding, ()))
+
+    def drop_run(self, run: Run) -> None:
+        """Drop the nodes of one run."""
+        idents = self._of.get(run.holding)
+        if idents:
+            ids = range(run.first, run.first + run.count)
+            dropped = [ident for ident in (ids if len(ids) < len(idents) else tuple(idents)) if ident in ids]
+            dropped = [ident for ident in dropped if ident in idents]
+            idents.difference_update(dropped)
+            self._remove(dropped)
 
     def clear(self) -> None:
-        self._of = {}
-        self._count = 0
+        for holding in list(self._of):
+            self.drop(holding)
+
+    def _remove(self, idents: Collection[int]) -> None:
+        for ident in idents:
+            del self._nodes[ident]
+        self._count -= len(idents)
 
 
 class Inodes:
@@ -95,8 +109,10 @@ class Inodes:
         """Leases of versions that were replaced."""
         self._detached: dict[int, Run] = {}
         """Runs whose name has another run, or will have, by their first ids."""
-        self._directories = _NodeCache(MAX_DIRECTORIES)
-        self._files = _NodeCache(MAX_FILES)
+        self._nodes: dict[int, Node] = {}
+        """Cached nodes in containers, by id. Changed under the lock, read without."""
+        self._directories = _NodeCache(MAX_DIRECTORIES, self._nodes)
+        self._files = _NodeCache(MAX_FILES, self._nodes)
 
     def __len__(self) -> int:
         """Return the number of runs."""
@@ -110,15 +126,16 @@ class Inodes:
 
     def node(self, ident: int) -> Node:
         """Return the node with that id. Raises Changed if it no longer exists."""
+        found = self._nodes.get(ident)
+        if found is not None:
+            return found
         if ident == ROOT:
             return self._root()
         run = self._run(ident)
         if run.node is not None:
             return run.node
-        found = self._directories.find(run.holding, ident) or self._files.find(run.holding, ident)
-        if found is None:
-            found = _verified(run, self._directory_of(run).at(ident - run.first))
-            self._keep(self._cache_of(found), run.holding, ident, found)
+        found = _verified(run, self._directory_of(run).at(ident - run.first))
+        self._keep(run.holding, ident, found)
         return found
 
     def directory(self, ident: int) -> Directory:
@@ -160,21 +177,18 @@ class Inodes:
             named = directory.child(name)
             return self.hold_named(parent, named), named
         number, node = directory.found(name)
-        run = self.hold_settled(parent, directory, node.origin, 1, number)
-        ident = run.first + number
+        run = self.hold_settled(parent, directory, node.origin, 1, number, node)
         if self.remembers_names and name not in run.used and len(run.used) < MAX_USED:
             run.used = {*run.used, name}
-        cache = self._cache_of(node)
-        if cache.find(run.holding, ident) is None:
-            self._keep(cache, run.holding, ident, node)
-        return ident, node
+        return run.first + number, node
 
     def hold_settled(
         self, parent: int, directory: Settled, origin: Origin, references: int, number: int | None = None,
+        node: Node | None = None,
     ) -> Run:
         """Return the run of a directory's children, which have this origin, with so many more references.
 
-        They are to the child with that number; without one, the caller calls ``keep``.
+        They are to the child with that number, whose ``node`` is kept; without one, the caller calls ``keep``.
         """
         identity = origin.identity
         count, above = 0, None
@@ -188,6 +202,8 @@ class Inodes:
                     run.held += references
                     if number is not None:
                         run.note(number, 1, references)
+                    if node is not None and number is not None and run.first + number not in self._nodes:
+                        self._cache_of(node).put(run.holding, run.first + number, node)
                     return run
             count = directory.count  # not under the lock: this may read
             above = None if parent == ROOT else self._run(parent)
@@ -256,6 +272,9 @@ class Inodes:
             if run.node is not None and self._named.get(key) is run:
                 del self._named[key]
             left = self._left(run.holding)
+            if left is None:
+                self._directories.drop_run(run)
+                self._files.drop_run(run)
             if self._gone > SPARSE and 2 * self._gone > len(runs):
                 still: list[Run | None] = [run for run in runs if run is not None]
                 self._table, self._gone = ([run.first for run in still if run is not None], still), 0
@@ -377,18 +396,18 @@ class Inodes:
         if found is None:
             above = run.above
             assert above is not None
-            found = above.node or self._directories.find(above.holding, above.first + run.number)
+            found = above.node or self._nodes.get(above.first + run.number)
             if found is None:
                 found = _verified(above, self._directory_of(above).at(run.number))
-                self._keep(self._directories, above.holding, above.first + run.number, found)
+                self._keep(above.holding, above.first + run.number, found)
         if not isinstance(found, Settled):
             raise Changed("is no longer the same directory")
         return found
 
-    def _keep(self, cache: _NodeCache, holding: HeldLease, ident: int, node: Node) -> None:
+    def _keep(self, holding: HeldLease, ident: int, node: Node) -> None:
         with self._lock:
             if holding.runs:  # else released meanwhile
-                cache.put(holding, ident, node)
+                self._cache_of(node).put(holding, ident, node)
 
     def _cache_of(self, node: Node) -> _NodeCache:
         return self._files if isinstance(node, File) else self._directories

@@ -429,6 +429,8 @@ class Operations:
 
     def _timeout_in(self, ident: int, directory: Directory) -> float:
         """Return the timeout of a directory's entries. Call it before reading them, as it begins to watch."""
+        if ident != ROOT and isinstance(directory, Settled):
+            return self.longest
         is_notified = isinstance(directory, Settled) or directory.watch()
         if is_notified and (ident != ROOT or len(self._names_at_root) < MAX_NAMES):
             return self.longest

@@ -1,6 +1,7 @@
 """Stores of files and the sources that they open (``contract``); local and ``remote``."""
 
 from glassfs.source.contract import Entry, Kind, Named, Path, Source, Store, Version, distribute
+from glassfs.source.file import BUFFERED, SeekableFile, SourceFile
 from glassfs.source.named import locate
 from glassfs.source.reader import Reader
 from glassfs.source.remote.connection import Connection
@@ -8,6 +9,6 @@ from glassfs.source.remote.url import absolute, is_url
 from glassfs.source.scattered import SEGMENTS, Scattered, Spans, total
 
 __all__ = [
-    "SEGMENTS", "Connection", "Entry", "Kind", "Named", "Path", "Reader", "Scattered", "Source", "Spans", "Store",
-    "Version", "absolute", "distribute", "is_url", "locate", "total",
+    "BUFFERED", "SEGMENTS", "Connection", "Entry", "Kind", "Named", "Path", "Reader", "Scattered", "SeekableFile",
+    "Source", "SourceFile", "Spans", "Store", "Version", "absolute", "distribute", "is_url", "locate", "total",
 ]

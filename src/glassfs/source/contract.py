@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from enum import Enum
 from typing import NamedTuple, NewType
 
@@ -110,6 +109,8 @@ class Source(ABC):
 
     def read(self, offset: int, size: int) -> bytes:
         """Return the bytes ``[offset, offset + size)``. Nothing is allocated for a range outside the source."""
+        if 0 <= offset <= offset + size <= len(self._head):
+            return self._head[offset : offset + size]
         return bytes(self.buffer(offset, size))
 
     def buffer(self, offset: int, size: int) -> bytearray:
@@ -123,14 +124,13 @@ class Source(ABC):
         self.read_into(memoryview(buffer), offset)
         return buffer
 
-    @contextmanager
-    def ahead(self, size: int) -> Iterator[bytes]:
-        """Read the first ``size`` bytes, or all; inside the ``with``, ``read`` serves them from memory."""
-        head = self._head = self.read(0, min(size, self.size))
-        try:
-            yield head
-        finally:
-            self._head = b""
+    def read_ahead(self, size: int) -> bytes:
+        """Return the first ``size`` bytes, or all; ``read`` serves them from memory until ``drop_ahead``."""
+        self._head = self.read(0, min(size, self.size))
+        return self._head
+
+    def drop_ahead(self) -> None:
+        self._head = b""
 
     def damage(self, reason: str, part: str = "") -> Damaged:
         """Return an exception that names this source."""
@@ -156,6 +156,20 @@ class Store(ABC):
     @abstractmethod
     def entry(self, path: Path) -> Entry:
         """Return what is at ``path`` now."""
+
+    def found(self, path: Path) -> tuple[Entry, Source | None]:
+        """Return what is at ``path`` now; if it is a file, also its source, if that costs less than opening it later.
+
+        The source must be closed. Its entry is the returned one.
+        """
+        return self.entry(path), None
+
+    def is_unchanged(self, path: Path, entry: Entry) -> bool:
+        """Return whether ``path`` leads to what ``entry`` describes, with the same stamp, if that costs little to see.
+
+        It follows links, to a file of the same stamp at most. False says nothing: callers then ask for the ``entry``.
+        """
+        return False
 
     def glances(self, folder: Path, names: Sequence[str]) -> list[tuple[str, int] | None]:
         """Return stamp and mode bits of what has these names in a folder, None for names that are not there.

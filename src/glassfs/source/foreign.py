@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import stat
 import threading
 
 from glassfs.source import libc, mountinfo
@@ -15,13 +16,15 @@ from glassfs.source import libc, mountinfo
 _AT_SYMLINK_NOFOLLOW, _AT_NO_AUTOMOUNT, _AT_STATX_DONT_SYNC = 0x100, 0x800, 0x4000
 _FLAGS = _AT_SYMLINK_NOFOLLOW | _AT_NO_AUTOMOUNT | _AT_STATX_DONT_SYNC
 _SIZE = 256
-_DEVICE_MAJOR, _DEVICE_MINOR = 0x88, 0x8C  # of struct statx, linux/stat.h
+_MODE, _DEVICE_MAJOR, _DEVICE_MINOR = 0x1C, 0x88, 0x8C  # of struct statx, linux/stat.h
+_STATX_TYPE = 0x01  # set in its first field if the mode has the type
 
 
 class _Buffer(threading.local):
     def __init__(self) -> None:
         self.raw = ctypes.create_string_buffer(_SIZE)
         self.words = memoryview(self.raw).cast("B").cast("I")
+        self.halves = memoryview(self.raw).cast("B").cast("H")
 
 
 _function = libc.function(
@@ -39,6 +42,13 @@ def device_of(folder: int, name: str = ".") -> int | None:
         return None
     words = buffer.words
     return os.makedev(words[_DEVICE_MAJOR // 4], words[_DEVICE_MINOR // 4])
+
+
+def is_file(folder: int, name: str, device: int | None) -> bool:
+    """Return whether ``name`` is a regular file on the ``device`` of its folder, as far as the system can tell."""
+    found = device_of(folder, name)
+    has_type = found is not None and _buffer.words[0] & _STATX_TYPE
+    return bool(has_type) and found == device and stat.S_ISREG(_buffer.halves[_MODE // 2])
 
 
 def is_glassfs(folder: int, name: str, device: int | None) -> bool:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 from glassfs.errors import GlassfsError
 from glassfs.source.contract import Named, Store
-from glassfs.source.local import LocalStore, translated
+from glassfs.source.local import LocalStore
+from glassfs.source.local_source import translated
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.url import is_url, local_name
 

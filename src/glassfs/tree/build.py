@@ -7,12 +7,11 @@ others get ``~2``, ``~3`` … before the extension.
 from __future__ import annotations
 
 import stat
-import sys
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import count, repeat
 from sys import getsizeof
 from typing import cast
@@ -44,7 +43,6 @@ from glassfs.tree.nodes import (
     Origin,
     Settled,
     Symlink,
-    facts_of,
     inode,
     inode_of_bytes,
     not_found,
@@ -349,17 +347,17 @@ class FieldsDirectory(Settled):
 
     def _with_stem(self, name: str) -> tuple[int, Node]:
         """Return the only child that may have this name: the extension of a file is known once it is made."""
-        number = self._fields.outline.numbers.get(name.partition(".")[0].encode("ascii", "replace"))
+        number = self._fields.outline.stems.get(name.partition(".")[0])
         if number is None:
             raise not_found(name)
         return number, self.at(number)
 
     def at(self, number: int) -> Node:
-        original, origin = self._fields.outline.names[number], self.origin
+        outline, origin = self._fields.outline, self.origin
+        original, name = outline.names[number], outline.texts[number]
         content = self._fields.item(original)
-        name = original.decode("ascii")
-        if isinstance(content, Collection):
-            return directory(name, inode(name, self.ino), origin, content)
+        if number < outline.collections:
+            return directory(name, inode_of_bytes(original, self.ino), origin, cast("Collection", content))
         suffix, data = file_of(content, origin.services.cache, (origin.identity, self.ino, number))
         name += suffix
         return File(name, inode(name, self.ino), origin, data, content)
@@ -371,51 +369,68 @@ class FieldsDirectory(Settled):
         outline, mode = self._fields.outline, self.origin.directory_mode
         for name in outline.names[start : min(stop, outline.collections)]:
             yield name, inode_of_bytes(name, self.ino), mode, None
+        mode, cache = self.origin.file_mode, self.origin.services.cache
         for number in range(max(start, outline.collections), min(stop, len(outline.names))):
-            yield facts_of(self.at(number))
+            name = outline.names[number]
+            suffix, data = file_of(self._fields.item(name), cache, (self.origin.identity, self.ino, number))
+            name += suffix.encode()
+            yield name, inode_of_bytes(name, self.ino), mode, data.size if data.is_sized else None
 
     def xattrs(self) -> dict[str, bytes]:
         return {XATTR_PREFIX + "format": self.origin.format.encode(), XATTR_PREFIX + "key": self._fields.key}
 
 
+@lru_cache(1024)
+def _shape(digits: int, suffix: str, is_of_links: bool) -> tuple[str, str, bool]:
+    """Return one object for all directories of one shape, as there may be many."""
+    return f"%0{digits}d" + suffix.replace("%", "%%"), suffix, is_of_links
+
+
 class SeriesDirectory(Settled):
     """A directory of numbered contents. Nothing is cached."""
 
-    __slots__ = ("_is_of_links", "_numbers", "_pattern", "_series", "_suffix")
+    __slots__ = ("_numbers", "_series", "_shape")
 
     def __init__(self, name: str, ino: int, origin: Origin, series: Series) -> None:
         super().__init__(name, ino, origin)
         self._series = series
         self._numbers: Sequence[int] = range(series.count) if series.numbers is None else series.numbers
-        self._suffix = ""
-        self._is_of_links = False
-        if series.count and not series.has_groups:
-            first = series.item(self._numbers[0])
-            self._is_of_links = isinstance(first, Link)
-            if not self._is_of_links:
-                self._suffix = file_of(first, origin.services.cache, ()).suffix
-        self._pattern = sys.intern(f"%0{series.digits}d" + self._suffix.replace("%", "%%"))
+        self._shape: tuple[str, str, bool] | None = None
+
+    def _shaped(self) -> tuple[str, str, bool]:
+        """Return the pattern of all names, the suffix in it, and whether the contents are links."""
+        if self._shape is None:
+            series, suffix, is_of_links = self._series, "", False
+            if series.count and not series.has_groups:
+                first = series.item(self._numbers[0])
+                is_of_links = isinstance(first, Link)
+                if not is_of_links:
+                    suffix = file_of(first, self.origin.services.cache, ()).suffix
+            self._shape = _shape(series.digits, suffix, is_of_links)
+        return self._shape
 
     @property
     def count(self) -> int:
         return self._series.count
 
     def find(self, name: str) -> int:
-        digits = name.removesuffix(self._suffix)
+        pattern, suffix, _ = self._shaped()
+        digits = name.removesuffix(suffix)
         if digits.isascii() and digits.isdigit() and len(digits) <= 20:
             number, numbers = int(digits), self._series.numbers
             index = number if numbers is None else bisect_left(numbers, number)
-            if index < self._series.count and self._pattern % self._numbers[index] == name:
+            if index < self._series.count and pattern % self._numbers[index] == name:
                 return index
         raise not_found(name)
 
     def named(self, name: str) -> Node:
-        return self.child(name if not self._suffix or name.endswith(self._suffix) else name + self._suffix)
+        suffix = self._shaped()[1]
+        return self.child(name if not suffix or name.endswith(suffix) else name + suffix)
 
     def at(self, number: int) -> Node:
         # Kept fast: a listing asks for all children.
         number = self._numbers[number]
-        name, content, origin = self._pattern % number, self._series.item(number), self.origin
+        name, content, origin = self._shaped()[0] % number, self._series.item(number), self.origin
         if isinstance(content, Collection):
             return directory(name, inode(name, self.ino), origin, content)
         if isinstance(content, Link):
@@ -430,8 +445,9 @@ class SeriesDirectory(Settled):
             yield from super().facts(start, stop)
             return
         # Making contents and nodes would take several times as long.
-        pattern, parent = self._pattern.encode(), self.ino
-        mode = LINK_MODE if self._is_of_links else origin.file_mode
+        shown, _, is_of_links = self._shaped()
+        pattern, parent = shown.encode(), self.ino
+        mode = LINK_MODE if is_of_links else origin.file_mode
         mode = origin.directory_mode if series.has_groups else mode
         for number, size in zip(numbers, sizes, strict=False):
             name = pattern % number
@@ -440,7 +456,7 @@ class SeriesDirectory(Settled):
     def _sizes(self, start: int, stop: int) -> Iterable[int] | None:
         """Return the sizes of these files, if they are known without making any but the first."""
         series, origin = self._series, self.origin
-        if self._is_of_links:
+        if self._shaped()[2]:
             return (len(raw(_target(cast(Link, series.item(number))))) for number in self._numbers[start:stop])
         if not series.count or not (series.is_uniform or series.sizes):
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 
 from glassfs.source import Source
@@ -15,13 +16,15 @@ class Lease:
     readable; after the last release they are parked, and reading works only while that version is still there. Caches
     call ``keep`` instead: the sources stay open for speed, but give up their descriptors when these run out.
 
-    A lease is retired when its location has another version (``is_replaced``) or no file.
+    A lease is retired when its location has another version (``is_replaced``) or no file. ``compared`` is when a
+    lookup compared it with its store last, or made it, by ``time.monotonic``.
     """
 
-    __slots__ = ("__weakref__", "_keepers", "_lock", "_users", "is_replaced", "is_retired", "sources")
+    __slots__ = ("__weakref__", "_keepers", "_lock", "_users", "compared", "is_replaced", "is_retired", "sources")
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self.sources = sources
+        self.compared = time.monotonic()
         self.is_retired = self.is_replaced = False
         self._users = self._keepers = 0
         self._lock = threading.Lock()

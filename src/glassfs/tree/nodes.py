@@ -213,7 +213,7 @@ class File(Node):
             described = self.content.attributes()
         except GlassfsError as error:
             described = {"error": str(error)}
-        found = {"format": self.origin.format} | described
+        found = ({"format": self.origin.format} if self.origin.format else {}) | described
         encoded = {XATTR_PREFIX + name: text.encode("utf-8", "replace") for name, text in found.items()}
         return {XATTR_PREFIX + "key": self.content.key} | encoded
 
@@ -239,7 +239,7 @@ class Directory(Node):
 
     @property
     def is_presumed(self) -> bool:
-        """Whether only its name says so far that it is one, as opening it costs a request."""
+        """Whether only its name or its first bytes say so far that it is one, as opening it takes long."""
         return False
 
     def enter(self) -> None:

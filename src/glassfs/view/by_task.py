@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
 from glassfs.content import Group, Link, Member, Series, Table
+from glassfs.content.episodes import POSITION
 from glassfs.content.growth import Growth, held, held_by_member
-from glassfs.content.join import CONTAINER, POSITION, Joined
+from glassfs.content.join import Joined
+from glassfs.content.summary import CONTAINER, EPISODES
 from glassfs.errors import TooLarge
 from glassfs.names import raw, shortened
 from glassfs.view.contract import Key, Shown, View
@@ -64,7 +66,8 @@ GROUPINGS = Grouping(b"by-task", "language_instruction", _task), Grouping(b"by-s
 
 
 def show(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
-    if table.records is None or not (table.directory or isinstance(table, Joined)):
+    is_of_episodes = table.name == EPISODES if isinstance(table, Joined) else table.directory
+    if table.records is None or not is_of_episodes:
         return
     if not isinstance(table, Joined):  # its number of rows is found when it is listed
         _demand_few(table)

@@ -68,8 +68,9 @@ def has_file(content: Content) -> bool:
 def file_of(content: Content, cache: BlockCache, key: Key) -> File:
     """Return the file of a content, shown like the nearest kind from which its kind derives."""
     for base in type(content).__mro__:
-        if base in _VIEWS:
-            return File(*_VIEWS[base](content, cache, key))
+        view = _VIEWS.get(base)
+        if view is not None:
+            return File(*view(content, cache, key))
     raise TypeError(f"there is no file for a content of type {type(content).__name__}")
 
 

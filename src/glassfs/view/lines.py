@@ -9,7 +9,7 @@ from __future__ import annotations
 import json as standard_json
 import struct
 from array import array
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ def records(content: Records, cache: BlockCache, key: Key) -> tuple[str, Data]:
         for value in content.block(block):
             yield _ended(json.line(value))
 
-    return ".jsonl", _measured(cache, lambda: content.blocks, lines, content.cost, key)
+    return ".jsonl", _in_blocks(cache, lambda: content.blocks, lines, content.cost, key)
 
 
 def ragged_text(content: RaggedText, cache: BlockCache, key: Key) -> tuple[str, Data]:
@@ -52,7 +52,7 @@ def documents(content: RaggedText, cache: BlockCache, key: Key, empty: bytes = b
     def cost(block: int) -> int:
         return ROW_COST * min(json.LIMIT, max(end - start for start, end in rows.spans(block)))
 
-    return ".jsonl", _measured(cache, lambda: rows.blocks, lines, cost, key)
+    return ".jsonl", _in_blocks(cache, lambda: rows.blocks, lines, cost, key)
 
 
 class PlainLines(Blocked):
@@ -156,22 +156,26 @@ class _Lines(NamedTuple):
         return self.lines()
 
 
-def _measured(
-    cache: BlockCache, blocks: Callable[[], int], lines: Callable[[int], Iterator[bytes | bytearray]],
-    cost: Callable[[int], int], key: Key,
+class Measure(NamedTuple):
+    """What a pass finds of a block of lines: the memory in bytes that making it takes, and its size."""
+
+    cost: int
+    size: int
+
+
+def measured(
+    cache: BlockCache, measure: Callable[[], Iterable[Measure]], lines: Callable[[int], Iterator[bytes | bytearray]],
+    key: Key,
 ) -> Blocked:
-    """Return blocks of lines whose sizes are found by making them once. ``cost(block)`` is the memory that this
-    takes.
-    """
+    """Return blocks of lines, ``lines(i)`` those of block i, whose sizes ``measure`` finds by making them once."""
     costs = array("Q")
 
     def bounds() -> Sequence[int]:
         found = array("Q", [0])
         del costs[:]
-        for number in range(blocks()):
-            costs.append(cost(number))
-            with cache.measuring(costs[-1]):
-                found.append(found[-1] + sum(map(len, lines(number))))
+        for cost, size in measure():
+            costs.append(cost)
+            found.append(found[-1] + size)
         return found
 
     def block(number: int) -> _Lines:
@@ -180,6 +184,22 @@ def _measured(
 
     blocked = Blocked(cache, bounds, block)
     return blocked
+
+
+def _in_blocks(
+    cache: BlockCache, blocks: Callable[[], int], lines: Callable[[int], Iterator[bytes | bytearray]],
+    cost: Callable[[int], int], key: Key,
+) -> Blocked:
+    """Return ``blocks()`` blocks of lines, each of which takes ``cost(block)`` bytes of memory."""
+
+    def measure() -> Iterator[Measure]:
+        for number in range(blocks()):
+            spent = cost(number)
+            with cache.measuring(spent):
+                size = sum(map(len, lines(number)))
+            yield Measure(spent, size)
+
+    return measured(cache, measure, lines, key)
 
 
 def _ended(line: bytes | bytearray) -> bytes | bytearray:

@@ -1,4 +1,4 @@
-"""Arrays as NPY files, byte for byte what ``numpy.save`` writes.
+"""Arrays as NPY files: the container's own file if it stores one, else byte for byte what ``numpy.save`` writes.
 
 The format is NumPy's own, ``numpy/lib/format.py``. NumPy itself is not needed: any range is header or array bytes.
 """
@@ -9,7 +9,7 @@ from collections.abc import Hashable
 from functools import lru_cache
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Data, Location
+from glassfs.content import Array, Data, Location, dtypes
 
 MAGIC = b"\x93NUMPY"
 ALIGNMENT = 64
@@ -18,7 +18,7 @@ LONGEST_1_0 = 0xFFFF
 
 
 def view(array: Array, cache: BlockCache, key: Hashable) -> tuple[str, Data]:
-    return f"{array.label}.npy", Npy(array)
+    return f"{array.label}.npy", array.file or Npy(array)
 
 
 class Npy(Data):
@@ -31,7 +31,7 @@ class Npy(Data):
 
     @property
     def is_sized(self) -> bool:
-        return isinstance(self._array.shape, tuple) and self._array.data.is_sized
+        return self._array.known_shape is not None and self._array.data.is_sized
 
     @property
     def size(self) -> int:
@@ -50,20 +50,32 @@ class Npy(Data):
             self._array.data.read_into(buffer, offset - len(header))
 
     def _header(self) -> bytes:
-        shape = self._array.shape
-        return header(self._array.dtype, shape if isinstance(shape, tuple) else shape())
+        return header(self._array.dtype, self._array.resolved_shape)
 
 
 @lru_cache(4096)
 def header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """Return the header that ``numpy.save`` writes for an array in C order; ``dtype`` is its descr."""
-    text = f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
+    """Return the header that ``numpy.save`` writes for an array in C order; ``dtype`` is its description."""
+    literal = dtype if dtype.startswith(dtypes.STRUCTURED) else repr(dtype)
+    text = f"{{'descr': {literal}, 'fortran_order': False, 'shape': {shape!r}, }}"
     if shape:
         text += " " * (GROWTH_DIGITS - len(repr(shape[0])))
-    for version, length_size in ((b"\x01\x00", 2), (b"\x02\x00", 4)):
+    encoded, versions = _encoded(text)
+    for version, length_size in versions:
         prefix = len(MAGIC) + len(version) + length_size
-        padding = ALIGNMENT - (prefix + len(text) + 1) % ALIGNMENT
-        length = len(text) + padding + 1
+        padding = ALIGNMENT - (prefix + len(encoded) + 1) % ALIGNMENT
+        length = len(encoded) + padding + 1
         if length <= LONGEST_1_0 or length_size == 4:
             break
-    return MAGIC + version + length.to_bytes(length_size, "little") + text.encode("latin1") + b" " * padding + b"\n"
+    return MAGIC + version + length.to_bytes(length_size, "little") + encoded + b" " * padding + b"\n"
+
+
+def _encoded(text: str) -> tuple[bytes, tuple[tuple[bytes, int], ...]]:
+    """Return the text of a header, and versions that can hold it, with the size of the length that they have.
+
+    Only names of fields can be beyond Latin-1.
+    """
+    try:
+        return text.encode("latin1"), ((b"\x01\x00", 2), (b"\x02\x00", 4))
+    except UnicodeEncodeError:
+        return text.encode(), ((b"\x03\x00", 4),)

@@ -48,6 +48,7 @@ ARRAY_COST = 8 << 10
 GROUP = b"arrays.zarr"
 METADATA = b"zarr.json"
 _NUMBERS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
+_LARGEST = {"f": 8, "c": 16}
 _TIMES = {"M": "numpy.datetime64", "m": "numpy.timedelta64"}
 _DTYPE = re.compile(r"[<|]([a-zA-Z])(\d+)(?:\[(\d*)([a-zA-Z]+)\])?")
 
@@ -132,18 +133,18 @@ class _Arrays:
         """
         found = None
         for name, array in self._members:
-            if isinstance(array, Array) and isinstance(array.shape, tuple):
-                if name[-1] == TIME.encode() and len(array.shape) != 1:
+            if isinstance(array, Array) and array.known_shape is not None:
+                if name[-1] == TIME.encode() and len(array.known_shape) != 1:
                     return None
                 if array.axis == TIME and found is None:
-                    found = array.shape[0]
+                    found = array.known_shape[0]
         return found
 
 
 def _layout(array: Array) -> _Layout | None:
     """Return the layout, or None if Zarr has no such type or finding the shape would take a pass."""
-    found, shape = _DTYPE.fullmatch(array.dtype), array.shape
-    if found is None or not isinstance(shape, tuple):
+    found, shape = _DTYPE.fullmatch(array.dtype), array.known_shape
+    if found is None or shape is None:
         return None
     data_type, item = _type(*found.groups()), int(found.group(2))
     if data_type is None:
@@ -161,7 +162,7 @@ def _type(kind: str, size: str, scale: str | None, unit: str | None) -> Any:
     """Return Zarr's name for a NumPy type, or None if it has none."""
     if kind in _TIMES:
         return {"name": _TIMES[kind], "configuration": {"unit": unit or "generic", "scale_factor": int(scale or 1)}}
-    if kind not in _NUMBERS or unit:
+    if kind not in _NUMBERS or unit or int(size) > _LARGEST.get(kind, 8):
         return None
     return "bool" if kind == "b" else f"{_NUMBERS[kind]}{8 * int(size)}"
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from glassfs.formats.idv.file import open_idv
 from glassfs.formats.idv.table import SIGNATURE
-from glassfs.formats.registry import BUILT_IN, Format
+from glassfs.formats.registry import BUILT_IN, JOINED, Format
 
 
 def _hint(head: bytes) -> str | None:
@@ -27,4 +27,4 @@ def _hint(head: bytes) -> str | None:
     return None
 
 
-FORMAT = Format("idv", lambda head: head.startswith(SIGNATURE), open_idv, _hint, BUILT_IN["idv"])
+FORMAT = Format("idv", lambda head: head.startswith(SIGNATURE), open_idv, _hint, BUILT_IN["idv"], joined=JOINED["idv"])

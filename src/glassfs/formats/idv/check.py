@@ -85,7 +85,7 @@ def _block_faults(blocks: Blocks, number: int, place: str) -> Iterator[Fault]:
         yield Fault(place, "has text that is not UTF-8")
     offset, length, _ = blocks.locate(number)
     extent = Extent(blocks.file.source, offset, length)
-    if blocks.compression == compression.DEFLATE:
+    if blocks.compression == compression.DEFLATE_PREFIX:
         yield from _stream_faults(extent, run.block.size, place)
     elif length > run.block.size:
         yield Fault(place, f"stores {length} bytes, but declares {run.block.size}")

@@ -11,8 +11,10 @@ from functools import partial
 from itertools import islice
 from typing import Any, cast
 
-from glassfs.content import Array, Container, Data, Document, Group, Member, Ragged, Table
+from glassfs.content import Array, Container, Data, Document, Group, Member, Ragged, Records, Summary, Table, summary_of
 from glassfs.content import Column as TableColumn
+from glassfs.content.episodes import TEXTS
+from glassfs.content.summary import INTEGER
 from glassfs.content.table import WIDEST
 from glassfs.errors import Damaged, Refused, TooLarge
 from glassfs.formats.idv.blocks import Blocks
@@ -28,6 +30,11 @@ COMPRESSION_NAMES = {0: "None", 1: "Deflate"}
 MOST_METADATA = 100_000
 MOST_METADATA_BYTES = 8 << 20
 COLUMN_COST, NAME_COST = 4096, 12
+JOINED = "tables"
+SUMMARY = (("rows", INTEGER), ("columns", INTEGER), ("names", TEXTS))
+"""The joined table with a row for each file, and its columns."""
+MOST_NAME_BYTES, NAMES_COST = 64 << 10, 1 << 20
+"""Limit of the bytes of names in a row, and the memory in bytes that they take, with their table."""
 SLOT_NAMES = b"SlotNames"
 MOST_KINDS, MOST_SLOT_TEXT = 64, 1 << 20
 """Metadata values of a column among which slot names are searched, and the memory in bytes that the names may take."""
@@ -60,7 +67,25 @@ def open_idv(opening: Opening) -> Container:
     }
     contents = _Contents(opened, opening, end - header.toc, has_columns=header.columns > unreadable)
     root = Group(b"", contents.members)
-    return Container("idv", version, root, [source], facts, partial(faults, opened))
+    summaries = {JOINED: partial(_summary, opened)}
+    return Container("idv", version, root, [source], facts, partial(faults, opened), summaries=summaries)
+
+
+def _summary(opened: IdvFile) -> Summary:
+    """Return the file's row in the table ``tables`` over a folder. The names of columns are those of the first ones."""
+    header = opened.header
+
+    def row(block: int) -> list[dict[str, Any]]:
+        names, left = list[str](), MOST_NAME_BYTES
+        for column in islice(opened.columns(), WIDEST):
+            left -= len(column.name)
+            if left < 0:
+                break
+            names.append(column.name.decode("utf-8", "replace"))
+        return [{"rows": header.rows, "columns": header.columns, "names": names}]
+
+    records = Records(JOINED.encode(), 1, row, cost=lambda block: NAMES_COST)
+    return summary_of(JOINED, SUMMARY, 1, records)
 
 
 class _Listed:

@@ -15,6 +15,8 @@ Facts: docs/formats/kinodb.md; § in this package cites its sections.
 from __future__ import annotations
 
 from glassfs.formats.kinodb.file import MAGIC, open_kinodb
-from glassfs.formats.registry import BUILT_IN, Format
+from glassfs.formats.registry import BUILT_IN, JOINED, Format
 
-FORMAT = Format("kinodb", lambda head: head.startswith(MAGIC), open_kinodb, suffixes=BUILT_IN["kinodb"])
+FORMAT = Format(
+    "kinodb", lambda head: head.startswith(MAGIC), open_kinodb, suffixes=BUILT_IN["kinodb"], joined=JOINED["kinodb"],
+)

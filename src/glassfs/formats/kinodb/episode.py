@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from glassfs.content import (
@@ -38,6 +39,7 @@ from glassfs.formats.registry import Opening
 from glassfs.source import Reader
 
 STEP_SIZE = 5  # bytes of reward and is_terminal, after state and action of a record
+SHORT = 4 << 10  # bytes of metadata that are read and parsed at once
 TEXT_WRAP = 1 << 16  # where the length field of a string wraps to 0
 LONGEST_TEXTS = 2 * TEXT_WRAP
 TEXT_COST = 48  # per byte of text, as a string of wide characters that all need escapes
@@ -45,6 +47,7 @@ DOCUMENT_COST = 8 << 10  # for the rest
 CAMERAS_COST = TEXT_COST * CAMERA_BYTES  # of the names of an episode
 
 ENTRY = struct.Struct("<QIHHQQQQQQ")
+_LENGTH, _AFTER_TEXTS = struct.Struct("<H"), struct.Struct("<4sBB")
 _ARRAYS = (b"state", b"action", b"reward", b"is_terminal")
 _WITH_IMAGES, _WITHOUT_IMAGES = Outline((b"meta", b"images"), _ARRAYS), Outline((b"meta",), _ARRAYS)
 _META = Outline(others=(b"episode",))
@@ -117,6 +120,10 @@ class Episode:
     def metadata(self) -> Metadata:
         """Read the metadata. Raises Damaged if they are cut off, not UTF-8, or have impossible lengths."""
         offset, length = self.entry.meta_offset, self.entry.meta_length
+        if length <= SHORT and offset + length <= self.source.size:
+            short = _short_metadata(self.source.read(offset, length))
+            if short is not None:
+                return short
         reader = Reader(self.source, offset, offset + length, f"the metadata of episode {self.position}")
         embodiment, task = (self._text(reader, field) for field in ("embodiment", "task"))
         fps, success, flag = reader.unpack("<4sBB")
@@ -267,6 +274,25 @@ class Episode:
             yield Fault(place, f"the reward flag is {metadata.reward_flag}, not 0 or 1")
 
 
+def _short_metadata(data: bytes) -> Metadata | None:
+    """Return metadata of up to SHORT bytes; None if they are damaged, for ``Episode.metadata`` to say how."""
+    try:
+        end = 2 + _LENGTH.unpack_from(data)[0]
+        last = end + 2 + _LENGTH.unpack_from(data, end)[0]
+        fps, success, flag = _AFTER_TEXTS.unpack_from(data, last)
+        embodiment, task = data[2:end].decode(), data[end + 2 : last].decode()
+    except (struct.error, UnicodeDecodeError):
+        return None
+    position = last + _AFTER_TEXTS.size
+    total_reward = None
+    if flag == 1:
+        if position + 4 > len(data):
+            return None
+        total_reward = shortest(data[position : position + 4])
+        position += 4
+    return Metadata(embodiment, task, shortest(fps), success, flag, total_reward, len(data) - position)
+
+
 def metadata_cost(length: int) -> int:
     """Return the bytes of memory for parsing and rendering metadata of so many bytes."""
     return DOCUMENT_COST + TEXT_COST * min(length, LONGEST_TEXTS)
@@ -288,6 +314,7 @@ def described(position: int, entry: Entry, metadata: Metadata | None) -> dict[st
     }
 
 
+@lru_cache(1024)
 def shortest(stored: bytes) -> float:
     """Return a stored float32 as the shortest decimal that reads back as it (29.97, not 29.969999…)."""
     (value,) = struct.unpack("<f", stored)

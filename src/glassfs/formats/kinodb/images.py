@@ -67,18 +67,31 @@ class Images:
                 yield Fault(f"{self._place}/{camera}/{frame:06d}", reason)
 
     def _scan(self, may_predict: bool = True) -> Scan:
+        """Return a scan of the section: one that was kept, or a prediction, if it may be that."""
+        source, start, end = self._source, self._offset, min(self._offset + self._length, self._source.size)
+        if start > end:
+            raise source.damage("the image section lies outside the file", self._place)
+        if self._real_scan is not None:
+            return self._real_scan
+        if not may_predict:
+            return self._scanned(start, end, may_predict=False)
+        name = b"images %d %d %d" % (start, self._length, self._num_frames)
+        known = self._opening.found(name)
+        scan = None if known is None else Scan.unpacked(known, start, end)
+        if scan is None:
+            scan = self._scanned(start, end, source.is_remote)
+            if not scan.error and not scan.headers:
+                self._opening.keep(name, scan.packed())
+        return scan
+
+    def _scanned(self, start: int, end: int, may_predict: bool) -> Scan:
         """Scan the section in the layout in which it was written.
 
         Files from before the format byte also declare version 0.1. In the right layout the last frame ends with the
         section (§8). If that holds for both, or for neither as the section is cut off, the older layout is chosen only
         if it explains all its images to the byte.
         """
-        source, start, end = self._source, self._offset, min(self._offset + self._length, self._source.size)
-        if start > end:
-            raise source.damage("the image section lies outside the file", self._place)
-        if self._real_scan is not None:
-            return self._real_scan
-        may_predict = may_predict and source.is_remote
+        source = self._source
         scan = Scan(source, start, end, self._num_frames, has_format=True, may_predict=may_predict)
         if scan.is_exact and scan.is_all_confirmed:
             return scan

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import re
 import struct
+import threading
 from array import array
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import lru_cache
+from operator import add
+from typing import Any, NamedTuple
 
 from glassfs.errors import Damaged
 from glassfs.source import Reader, Source
@@ -19,6 +23,7 @@ MOST_NAME_BYTES = 16 << 20  # of camera names in one episode, each directory cou
 DIRECTORY = 128
 FAR = 8 << 10  # larger images are skipped, smaller ones are read along
 NEAR_WINDOW, WINDOW, WIDE_WINDOW = 512, 64 << 10, 256 << 10
+FEW_IMAGES = 8  # of a frame, whose headers are remembered for other sections
 IMAGE_HEAD = 256  # bytes that hold the header of most images and the signature of their data
 
 MOST_CAMERAS, CAMERA_BYTES = 32, 512
@@ -29,6 +34,11 @@ PREDICT_FROM_BYTES = 16 << 20  # smaller remote sections are scanned
 MEDIA = (None, "jpeg", "png")
 _SIGNATURES = (b"", b"\xff\xd8\xff", b"\x89PNG")
 _LENGTH = struct.Struct("<I")
+_Unpack = Callable[[memoryview, int], tuple[Any, ...]]
+_WITH_FORMAT, _WITHOUT_FORMAT = struct.Struct("<IIBB"), struct.Struct("<IIB")
+_SHAPES = {shape.size: shape for shape in (_WITH_FORMAT, _WITHOUT_FORMAT)}
+_PACKED, _TYPE = struct.Struct("<BQIII"), struct.Struct("<IIIBB")  # of a packed scan: its head, and an image type
+IMAGE_SIZE = 21  # bytes of an image in a packed scan
 _ZEROS = re.compile(rb"\0+")
 
 
@@ -41,6 +51,16 @@ class ImageType(NamedTuple):
     channels: int
     format: int
     raw_size: int
+
+
+class _Window(threading.local):
+    """Bytes of a section that a scan of this thread looks at, allocated once."""
+
+    def __init__(self) -> None:
+        self.bytes = bytearray(WIDE_WINDOW)
+
+
+_window = _Window()
 
 
 class Scan:
@@ -65,8 +85,50 @@ class Scan:
         self.error: str | None = None
         self.headers: list[bytes] = []
         self._may_predict = may_predict
-        self._shape = struct.Struct("<IIBB" if has_format else "<IIB")
-        self._run(source, num_frames, bytearray(min(WIDE_WINDOW, end - start)))
+        self._shape = _WITH_FORMAT if has_format else _WITHOUT_FORMAT
+        self._run(source, num_frames, _window.bytes)
+
+    def packed(self) -> bytes:
+        """Return the scan as bytes for ``unpacked``, in the byte order of this machine."""
+        columns = (self.type_of, self.frames, self.sizes, self.starts, self.media)
+        types = b"".join(
+            _TYPE.pack(len(kind.camera), kind.width, kind.height, kind.channels, kind.format) + kind.camera
+            for kind in self.types
+        )
+        head = _PACKED.pack(self._shape.size, self.position, len(self.types), len(types), len(self.frames))
+        return head + types + b"".join(map(array.tobytes, columns))
+
+    @classmethod
+    def unpacked(cls, packed: bytes, start: int, end: int) -> Scan | None:
+        """Return the scan of the section ``[start, end)``, or None if these bytes are not what ``packed`` returns.
+
+        All images lie inside the section.
+        """
+        try:
+            shape, position, types, size, images = _PACKED.unpack_from(packed)
+            if len(packed) != _PACKED.size + size + images * IMAGE_SIZE or shape not in _SHAPES:
+                return None
+            scan = cls.__new__(cls)
+            scan._may_predict, scan._shape, scan.end = False, _SHAPES[shape], end
+            scan.position, scan.error, scan.headers, scan.types = position, None, [], []
+            at = _PACKED.size
+            for _ in range(types):
+                length, width, height, channels, form = _TYPE.unpack_from(packed, at)
+                at += _TYPE.size + length
+                raw_size = width * height * channels
+                scan.types.append(ImageType(packed[at - length : at], width, height, channels, form, raw_size))
+        except struct.error:
+            return None
+        scan.type_of, scan.frames, scan.sizes = array("I"), array("I"), array("I")
+        scan.starts, scan.media = array("Q"), array("B")
+        for column in (scan.type_of, scan.frames, scan.sizes, scan.starts, scan.media):
+            column.frombytes(packed[at : at + images * column.itemsize])
+            at += images * column.itemsize
+        is_right = at == len(packed) and start <= position <= end
+        if images:
+            is_right = is_right and max(scan.type_of) < types and max(scan.media) < len(MEDIA)
+            is_right = is_right and start <= min(scan.starts) and max(map(add, scan.starts, scan.sizes)) <= end
+        return scan if is_right else None
 
     @property
     def is_exact(self) -> bool:
@@ -167,33 +229,32 @@ class Scan:
         Returns the next frame and its position. Takes a third of the time, as shared header fields are parsed once.
         """
         images, first = len(pattern), frame
-        prefix = images.to_bytes(2, "little")
-        heads = []
-        for number, (head, media) in enumerate(pattern):
-            header, signature = head if number else prefix + head, _SIGNATURES[media]
-            fields = struct.Struct(f"<{len(header)}sI{len(signature)}s")
-            skipped = len(header) + _LENGTH.size
-            heads.append((fields.unpack_from, fields.size, header, skipped, signature, len(signature)))
+        is_short = images <= FEW_IMAGES and sum(len(head) for head, _ in pattern) <= IMAGE_HEAD
+        heads = (_known_heads if is_short else _heads)(tuple(pattern))
         last = min(num_frames, frame + (MOST_IMAGES - len(self.frames)) // images)
-        sizes, starts, at = list[int](), list[int](), self.position - base
-        while frame < last:
-            before = at
-            for fields_at, needed, head, skipped, signature, least in heads:
-                if at + needed > limit:
-                    break
-                header, stored, begin = fields_at(window, at)
-                if header != head or begin != signature or stored < least:
-                    break
-                at += skipped
-                sizes.append(stored)
-                starts.append(base + at)
-                at += stored
-            else:
-                if base + at <= self.end:
-                    frame += 1
-                    continue
-            at = before
-            break
+        sizes, starts, at, end = list[int](), list[int](), self.position - base, self.end - base
+        add_size, add_start = sizes.append, starts.append
+        seen = memoryview(window)[:limit]
+        before = at
+        try:
+            while frame < last:
+                for fields_at, head, skipped, signature, least in heads:
+                    header, stored, begin = fields_at(seen, at)
+                    if header != head or begin != signature or stored < least:
+                        break
+                    at += skipped
+                    add_size(stored)
+                    add_start(base + at)
+                    at += stored
+                else:
+                    if at <= end:
+                        frame += 1
+                        before = at
+                        continue
+                break
+        except struct.error:  # the image begins at the end of the window, or beyond
+            pass
+        at = before
         count = frame - first
         self.position = base + at
         self.sizes.extend(sizes[: count * images])
@@ -240,6 +301,23 @@ class Scan:
         confirmed = [image for image in range(first, len(self.frames)) if self.is_confirmed(image)]
         for column in (self.type_of, self.frames, self.sizes, self.starts, self.media):
             column[first:] = array(column.typecode, [column[image] for image in confirmed])
+
+
+def _heads(pattern: tuple[tuple[bytes, int], ...]) -> list[tuple[_Unpack, bytes, int, bytes, int]]:
+    """Return how to read each image of frames with these headers and kinds of data.
+
+    For each image: what unpacks its header, stored size and signature; the header, and its bytes up to the data; the
+    signature, and its bytes.
+    """
+    heads: list[tuple[_Unpack, bytes, int, bytes, int]] = []
+    for number, (head, media) in enumerate(pattern):
+        header, signature = head if number else len(pattern).to_bytes(2, "little") + head, _SIGNATURES[media]
+        fields = struct.Struct(f"<{len(header)}sI{len(signature)}s")
+        heads.append((fields.unpack_from, header, len(header) + _LENGTH.size, signature, len(signature)))
+    return heads
+
+
+_known_heads = lru_cache(64)(_heads)
 
 
 def first_cameras(source: Source, start: int, end: int, num_frames: int) -> list[bytes] | None:

@@ -12,7 +12,7 @@ from functools import partial
 
 from glassfs.content import Container, Group
 from glassfs.errors import Refused
-from glassfs.formats.registry import BUILT_IN, Format, Opening
+from glassfs.formats.registry import BUILT_IN, JOINED, Format, Opening
 from glassfs.formats.wshard.episode import Episode
 from glassfs.formats.wshard.index import MAGIC, MANIFEST_ROLE, WSHARD_ROLE, Index
 from glassfs.formats.wshard.manifest import open_manifest
@@ -45,4 +45,6 @@ def open_wshard(opening: Opening) -> Container:
     )
 
 
-FORMAT = Format("wshard", lambda head: head.startswith(MAGIC), open_wshard, suffixes=BUILT_IN["wshard"])
+FORMAT = Format(
+    "wshard", lambda head: head.startswith(MAGIC), open_wshard, suffixes=BUILT_IN["wshard"], joined=JOINED["wshard"],
+)

@@ -12,22 +12,23 @@ from typing import Any
 
 from glassfs.cache import BlockCache
 from glassfs.codec import compression
-from glassfs.codec.checksum import Covers, Crc32c
+from glassfs.codec.checksum import CRC32C, Checksum, Covers
 from glassfs.content import (
     TIME,
     Array,
     Blob,
     Content,
-    Converted,
     Data,
     Decoded,
     Extent,
+    Guessed,
     Json,
     Member,
     Unreadable,
     booleans,
 )
 from glassfs.content.video import is_video
+from glassfs.content.widening import BFLOAT16, widened
 from glassfs.errors import Damaged
 from glassfs.formats.wshard import metadata, residual
 from glassfs.formats.wshard.index import Entry, Index
@@ -37,6 +38,9 @@ from glassfs.once import once
 CHANNELS, EPISODE, WSHARD = b"meta/channels", b"meta/episode", b"meta/wshard"
 UNNAMED = b"unnamed"
 LARGEST_SHOWN = 1 << 60  # of an unreadable block: file sizes have 63 bits
+MOST_MODEL_PARTS = 8
+"""Slashes after the channel in the name of a prediction: the names of model and kind may contain some."""
+_PREDICTIONS = (b"omen/", b"uncert/")
 
 
 class Episode:
@@ -110,19 +114,23 @@ class Episode:
         if entry.is_metadata:
             return Json(key, data)
         if fitted is not None:
-            (type_name, shape, modality), steps = fitted
-            if type_name == "bool":
-                data = booleans(data, data.size)
-            elif type_name == "bf16":
-                data = Converted(data, 2, 4, 2 * data.size, _widened)
-            dtype = metadata.DTYPES[type_name][0]
-            axis = self._axis(steps)
-            return Array(key, data, dtype, (steps, *shape), type_name, modality, fps=lambda: self.rate, axis=axis)
+            return self._array(key, data, *fitted)
         layout = None if reason is not None else self._residual(key, data)
         if layout is not None:
             axis = self._axis(layout.shape[0])
             return Array(key, residual.UnpackedBits(data, layout), "|b1", layout.shape, "bits", axis=axis)
-        return Blob(key, data)
+        likely = None if reason is not None else self._likely(entry)
+        return Blob(key, data) if likely is None else Guessed(key, data, self._array(key, data, *likely))
+
+    def _array(self, key: bytes, data: Data, description: metadata.Description, steps: int) -> Array:
+        type_name, shape, modality = description
+        if type_name == "bool":
+            data = booleans(data, data.size)
+        elif type_name == "bf16":
+            data = widened(data, BFLOAT16)
+        dtype = metadata.DTYPES[type_name][0]
+        axis = self._axis(steps)
+        return Array(key, data, dtype, (steps, *shape), type_name, modality, fps=lambda: self.rate, axis=axis)
 
     def _axis(self, steps: int) -> str:
         """Return what the first axis counts: T, unless it contradicts the episode's length."""
@@ -131,6 +139,19 @@ class Episode:
     def _fitted(self, entry: Entry) -> tuple[metadata.Description, int] | None:
         """Return the description of a block and its steps, or None."""
         return None if entry.is_metadata else self.metadata.fit(entry.name or b"", entry.size)
+
+    def _likely(self, entry: Entry) -> tuple[metadata.Description, int] | None:
+        """Guess the description and the steps of a prediction that has none (docs/formats/wshard.md §9), or None."""
+        name = entry.name or b""
+        if not name.startswith(_PREDICTIONS) or self.metadata.is_described(name):
+            return None
+        channel = name.partition(b"/")[2]
+        for _ in range(MOST_MODEL_PARTS):
+            channel = channel.rpartition(b"/")[0]
+            signal = self._signals.get(b"signal/" + channel)
+            if signal is not None and signal.size == entry.size:
+                return self.metadata.fit(b"signal/" + channel, entry.size)
+        return self.metadata.fit_latent(name, entry.size)
 
     def _residual(self, name: bytes, data: Data) -> residual.Layout | None:
         """Return the layout of a residual block; None for other blocks, and if the layout is ambiguous."""
@@ -170,7 +191,7 @@ class Episode:
             return extent
         # Some writers compute it over the raw bytes, others over the stored ones, without marking which
         # (docs/formats/wshard.md §6); 0 means none.
-        crc = Crc32c(entry.crc, Covers.RAW | Covers.STORED) if entry.crc else None
+        crc = Checksum(CRC32C, entry.crc, Covers.RAW | Covers.STORED) if entry.crc else None
         return Decoded(self.cache, extent, entry.codec, entry.size, entry.label, crc)
 
     def _value(self, entry: Entry | None) -> Any:
@@ -194,12 +215,3 @@ class Episode:
         """Return whether a streaming writer made the file; True if unknown."""
         with self.json(WSHARD) as found:
             return not isinstance(found, dict) or bool(found.get("streaming"))
-
-
-def _widened(raw: bytes) -> bytes:
-    """Convert bfloat16 to float32: the stored halves are the upper ones."""
-    import numpy as np
-
-    halves = np.zeros((len(raw) // 2, 2), "<u2")
-    halves[:, 1] = np.frombuffer(raw, "<u2")
-    return halves.tobytes()

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.codec import compression
-from glassfs.codec.checksum import Crc32c
+from glassfs.codec.checksum import CRC32C, Checksum
 from glassfs.content import Data, Decoded, Extent, Parted, Regular
 from glassfs.formats.wshard.index import Entry, Index
 from glassfs.source import Source
@@ -66,7 +66,7 @@ def find_overlaps(
     if repaired:
         witnesses: list[Data] = [
             Decoded(cache, Extent(index.source, entry.offset, entry.stored), compression.NONE, entry.stored,
-                    f"{entry.label} (as indexed)", Crc32c(entry.crc))
+                    f"{entry.label} (as indexed)", Checksum(CRC32C, entry.crc))
             for entry in entries if entry.number in repaired and entry.crc
         ]
         return Overlaps(repaired, set(), set(), witnesses)

@@ -15,13 +15,14 @@ from functools import partial
 from operator import sub
 from typing import Any, NamedTuple
 
-from glassfs.content import Array, Blob, Concatenated, Container, Content, Fault, Group, Member
+from glassfs.content import Array, Blob, Concatenated, Container, Content, Fault, Group, Guessed, Member
+from glassfs.content.episodes import is_camera
 from glassfs.errors import GlassfsError, Passing, Refused
 from glassfs.formats.registry import Opening
 from glassfs.formats.wshard.episode import EPISODE, WSHARD, Episode
 from glassfs.formats.wshard.index import MOST_ENTRIES, MOST_NAME_BYTES, WSHARD_ROLE, Index, label
 from glassfs.formats.wshard.metadata import MOST_CHANNELS, text
-from glassfs.formats.wshard.table import EpisodeRecord, is_camera, members
+from glassfs.formats.wshard.table import EpisodeRecord, members
 from glassfs.formats.wshard.verification import facts, faults
 from glassfs.names import raw
 from glassfs.source import Kind, Source
@@ -230,12 +231,14 @@ class _Whole:
 
     def members(self) -> Iterator[Member]:
         yield from self._own.blocks()
-        joined = (Member(tuple(content.key.split(b"/")), content) for content in self._joined)
-        yield from self.record().members(joined, lambda: self._joined)
+        yield from self.record().members(self._members_joined)
         for part in self._parts:
             uri = raw(part.record.uri)
             group = Group(uri, partial(members, part.episode), error=part.episode.error)
             yield Member((b"chunks", b"%04d" % part.record.number), group)
+
+    def _members_joined(self) -> Iterator[Member]:
+        return (Member(tuple(content.key.split(b"/")), content) for content in self._joined)
 
     def record(self) -> EpisodeRecord:
         """Return the record from the manifest, completed from the first part."""
@@ -274,8 +277,10 @@ def _joined(contents: Sequence[Content]) -> Content | None:
     """Return one content, or None if these are of different kinds."""
     data = Concatenated([content.data for content in contents if isinstance(content, (Array, Blob))])
     if all(isinstance(content, Blob) for content in contents):
-        return Blob(contents[0].key, data)
-    arrays = [(array, array.shape) for array in contents if isinstance(array, Array) and isinstance(array.shape, tuple)]
+        guesses = [content.likely for content in contents if isinstance(content, Guessed)]
+        likely = _joined(guesses) if len(guesses) == len(contents) else None
+        return Guessed(contents[0].key, data, likely) if isinstance(likely, Array) else Blob(contents[0].key, data)
+    arrays = [(array, array.known_shape) for array in contents if isinstance(array, Array) and array.known_shape]
     kinds = {(array.dtype, shape[1:], array.type_name) for array, shape in arrays}
     if len(arrays) < len(contents) or len(kinds) > 1:
         return None

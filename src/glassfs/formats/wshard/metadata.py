@@ -54,6 +54,8 @@ _CONVENTIONS = {
     b"time/ticks": Description("i32", ()),
     b"time/timestamps_ns": Description("i64", ()),
 }
+_LATENT = {b"latent_action": "f32", b"latent_action_codebook": "i32"}
+"""By the channel under ``omen/``: the type of latent actions and of codebook indices, by convention (§7)."""
 
 
 def room_for(cache: BlockCache, size: int) -> AbstractContextManager[None]:
@@ -130,6 +132,16 @@ class Metadata:
             if found is None and not (is_borrowed and self.length is not None):
                 found = description, steps
         return found
+
+    def fit_latent(self, name: bytes, size: int) -> tuple[Description, int] | None:
+        """Return the description of latent actions by convention, and the episode's steps; None if they do not fit."""
+        prefix, channel, *model = name.split(b"/", 2)
+        type_name = _LATENT.get(channel) if prefix == b"omen" and model else None
+        if type_name is None or not self.length or not size:
+            return None
+        width, rest = divmod(size, DTYPES[type_name][1] * self.length)
+        is_index = type_name == "i32" and width == 1
+        return None if rest else (Description(type_name, () if is_index else (width,)), self.length)
 
     def width(self, channel: bytes) -> int | None:
         """Return the values per step of a channel, or None."""

@@ -10,19 +10,15 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
-from glassfs.content import Array, Cells, Column, Content, Counted, Member, Recording, Records, Table
-from glassfs.content.table import WIDEST
-from glassfs.content.video import is_video
+from glassfs.content import Member, Table, episodes_table, with_recording
+from glassfs.content.episodes import EPISODE_COLUMNS, TEXT
 from glassfs.formats.wshard.episode import EPISODE, WSHARD, Episode
 
-EPISODES, CHANNELS, CAMERAS = b"episodes", "channels", "cameras"
-STEPS, FRAME, WHOLE = b"steps", b"frame", b"episode"
+CHANNELS, CAMERAS = "channels", "cameras"
 COST = 8 << 10
 TEXT_COST = 48  # per byte of JSON or name, as text of wide characters that all need escapes
-MOST_CAMERAS = 256
 _CHANNEL_PREFIXES = (b"signal/", b"action/")
 _TEXTS = {
     "episode_name": ("episode_id", "id"), "embodiment": ("embodiment",), "env_id": ("env_id",),
@@ -30,11 +26,13 @@ _TEXTS = {
 }
 """Text fields of a record, and the metadata keys that may hold them."""
 _COLUMNS = {
-    "position": "<i8", **dict.fromkeys(_TEXTS, ""), "fps": "<f8", "success": "|b1", "total_reward": "<f8",
-    "num_frames": "<i8", "state_dim": "<i8", "action_dim": "<i8", CHANNELS: "",
-    CAMERAS: "",
+    name: EPISODE_COLUMNS.get(name, TEXT)
+    for name in (
+        "position", *_TEXTS, "fps", "success", "total_reward", "num_frames", "state_dim", "action_dim",
+        CHANNELS, CAMERAS,
+    )
 }
-"""Columns of the table of the episode, and their dtypes; text has none."""
+"""Columns of the table of the episode: those of other formats, without the number ``episode_id``, and ``env_id``."""
 _OWN_KEYS = {key for keys in _TEXTS.values() for key in keys} | {"length_T", "length_t", "chunks"}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -57,29 +55,13 @@ class EpisodeRecord:
         self._cameras = cameras
         self._left_out = {*_OWN_KEYS, *left_out}
 
-    def members(self, blocks: Iterable[Member], contents: Callable[[], Iterable[Content]]) -> Iterator[Member]:
-        """Yield the blocks, then the table of steps if there are signals, and the episode.
-
-        The table has a row per step and a column per signal: an array of one or two axes with steps first.
-        ``contents`` returns the contents of the blocks again. If the number of steps is unknown, the first signal gives
-        it.
-        """
-        signals, steps, member = 0, self._steps, None
-        for member in blocks:
-            yield member
-            found = _steps(member.content)
-            if found is not None and steps in (None, found):
-                steps = found
-                signals += 1
-        table = Table(STEPS, steps or 0, partial(_columns, contents, steps or 0), width=1 + signals)
-        if signals:
-            yield Member((STEPS,), table)
-        if member is not None:
-            yield Member((WHOLE,), Recording(WHOLE, self._record, table, partial(_cameras, contents)))
+    def members(self, blocks: Callable[[], Iterable[Member]]) -> Iterator[Member]:
+        """Yield the blocks, the table of steps, and the episode. ``blocks`` returns them each time it is called."""
+        return with_recording(blocks, self._record, self._steps)
 
     def table(self) -> Table:
         """Return the table of episodes with its only row."""
-        return Table(EPISODES, 1, self._columns, Records(EPISODES, 1, self._rows, cost=self._cost))
+        return episodes_table(1, self._rows, columns=_COLUMNS, cost=self._cost)
 
     def _record(self) -> dict[str, Any]:
         """Return the row of the table, and all other values in the metadata."""
@@ -91,18 +73,6 @@ class EpisodeRecord:
     def _rows(self, block: int) -> list[dict[str, Any]]:
         with ExitStack() as stack:
             return [self._row(self._merged(stack))]
-
-    def _columns(self) -> list[Column]:
-        found = []
-        for name, dtype in _COLUMNS.items():
-            content = Records(name.encode(), 1, partial(self._values, name), cost=self._cost)
-            if dtype:
-                content = Cells(content.key, 1, content.block, cost=self._cost, dtype=dtype)
-            found.append(Column(content.key, content, is_list=name in (CHANNELS, CAMERAS)))
-        return found
-
-    def _values(self, name: str, block: int) -> list[Any]:
-        return [row[name] for row in self._rows(block)]
 
     def _merged(self, stack: ExitStack) -> dict[str, Any]:
         """Return the values of all sources; they stay reserved while the stack is held."""
@@ -147,38 +117,7 @@ def record_of(episode: Episode) -> EpisodeRecord:
 
 def members(episode: Episode) -> Iterator[Member]:
     """Yield all blocks in the order of the index, the table of steps, and the episode."""
-    return record_of(episode).members(episode.blocks(), lambda: map(episode.content, episode.index))
-
-
-def _columns(contents: Callable[[], Iterable[Content]], steps: int) -> list[Column]:
-    columns = [Column(FRAME, Array(FRAME, Counted(steps), "<i8", (steps,)))]
-    for content in contents():
-        if isinstance(content, Array) and _steps(content) == steps and len(columns) < WIDEST:
-            columns.append(Column(content.key, content))
-    return columns
-
-
-def _shape(content: Content) -> tuple[int, ...]:
-    return content.shape if isinstance(content, Array) and isinstance(content.shape, tuple) else ()
-
-
-def _steps(content: Content) -> int | None:
-    """Return the steps of a signal, or None if it is none."""
-    shape = _shape(content)
-    return shape[0] if len(shape) in (1, 2) and 0 not in shape[1:] else None
-
-
-def _cameras(contents: Callable[[], Iterable[Content]]) -> list[Member]:
-    """Return the first videos."""
-    found: dict[bytes, Member] = {}
-    for content in contents():
-        if is_camera(content) and len(found) < MOST_CAMERAS:
-            found.setdefault(content.key, Member(tuple(content.key.split(b"/")), content))
-    return list(found.values())
-
-
-def is_camera(content: Content) -> bool:
-    return isinstance(content, Array) and is_video(content.dtype, _shape(content), content.modality)
+    return record_of(episode).members(episode.blocks)
 
 
 def _texts(names: Iterable[bytes]) -> list[str]:

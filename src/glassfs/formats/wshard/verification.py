@@ -161,9 +161,9 @@ def _block_faults(episode: Episode) -> Iterator[Fault]:
                 yield Fault(entry.label, error.reason)
             continue
         content, length = episode.content(entry), episode.metadata.length
-        if isinstance(content, Array) and isinstance(content.shape, tuple):
-            if length not in (None, content.shape[0]):
-                yield Fault(entry.label, f"has {content.shape[0]} steps, but the episode has {length}")
+        if isinstance(content, Array) and content.known_shape is not None:
+            if length not in (None, content.known_shape[0]):
+                yield Fault(entry.label, f"has {content.known_shape[0]} steps, but the episode has {length}")
         elif episode.metadata.is_described(entry.name):
             known = episode.metadata.blocks.get(entry.name, [None])
             reason = f"{entry.size} bytes are not a whole number of steps" if known else "its dtype or shape is unknown"

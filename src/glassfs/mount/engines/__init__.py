@@ -44,7 +44,7 @@ def load(failures: Failures, is_debugging: bool = False) -> Engine:
     advice = "install macFUSE" if sys.platform == "darwin" else _INSTALL
     if wanted == "2":
         advice = "install it ('apt install libfuse2')"
-    raise MountError(f"{' and '.join(reasons)}: {advice}; 'glassfs ls', 'cat' and 'export' work without it")
+    raise MountError(f"{' and '.join(reasons)}: {advice}; all commands but 'mount', and Python, work without it")
 
 
 def _library(generation: int) -> tuple[str, ctypes.CDLL] | None:

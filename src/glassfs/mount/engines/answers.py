@@ -96,13 +96,13 @@ class Answers:
             else:
                 self.fail(unique, errno.ENOENT)
             return
-        body = wire.entry_out(found.ident, found.entry_timeout, found.timeout, found.attributes)
-        if not self._reply(unique, body):
+        answer = wire.looked_up(unique, found.ident, found.entry_timeout, found.timeout, found.attributes)
+        if not self._send((answer,)):
             self._operations.forget(found.ident, 1)
 
     def _getattr(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
         attributes, timeout = self._operations.attributes(ident)
-        self._reply(unique, wire.attr_out(timeout, attributes))
+        self._send((wire.described(unique, timeout, attributes),))
 
     def _read(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
         _, offset, size = wire.READ_IN.unpack_from(message, _REQUEST)

@@ -13,7 +13,7 @@ from functools import lru_cache
 from mmap import PAGESIZE
 from typing import NamedTuple
 
-from glassfs.mount.operations import LONGEST_NAME, Attributes
+from glassfs.mount.operations import BLOCK, LONGEST_NAME, Attributes
 from glassfs.names import text
 
 LEAST_READ = 8192
@@ -99,9 +99,11 @@ INIT_FLAGS2 = struct.Struct("=I")
 OUT_HEADER = struct.Struct("=IiQ")  # length, negative errno, unique
 ATTRIBUTES = "6Q10I"  # struct fuse_attr
 ENTRY_OUT = struct.Struct(f"=4Q2I{ATTRIBUTES}")
-ATTR_OUT = struct.Struct(f"=Q2I{ATTRIBUTES}")
 ENTRY_HEAD = "4Q2I3Q"  # of ENTRY_OUT: the fields that differ between the files of one directory
-ENTRY_TAIL = ENTRY_OUT.size - struct.calcsize(f"={ENTRY_HEAD}")
+TAIL = struct.Struct("=3Q10I")  # the rest: times and all that follows from the owner and the mode
+ENTRY_TAIL = TAIL.size
+LOOKUP_OUT = struct.Struct(f"=IiQ{ENTRY_HEAD}{ENTRY_TAIL}s")  # OUT_HEADER and ENTRY_OUT
+GETATTR_OUT = struct.Struct(f"=IiQQ2I3Q{ENTRY_TAIL}s")  # OUT_HEADER and struct fuse_attr_out
 STATFS_OUT = struct.Struct("=5Q4I24x")
 XATTR_OUT = struct.Struct("=II")
 OPEN_OUT = struct.Struct("=QII")
@@ -143,17 +145,32 @@ def times(seconds: float) -> tuple[int, int]:
     return whole, int((seconds - whole) * 10**9)
 
 
+@lru_cache(1024)
+def tail(mode: int, nlink: int, uid: int, gid: int, mtime_ns: int) -> bytes:
+    """Return the part of attributes that most files of one container share."""
+    mtime, mtime_ns = divmod(mtime_ns, 10**9)
+    mtime &= U64
+    return TAIL.pack(
+        mtime, mtime, mtime, mtime_ns, mtime_ns, mtime_ns, mode, nlink, uid, gid, 0, BLOCK_SIZE, 0,
+    )
+
+
+def looked_up(unique: int, ident: int, entry_timeout: float, timeout: float, found: Attributes) -> bytes:
+    """Return a whole message: the reply to a look-up, as ``entry_out``."""
+    seconds, nanoseconds = times(timeout)
+    entry_seconds, entry_nanoseconds = (
+        (seconds, nanoseconds) if entry_timeout == timeout else times(entry_timeout)
+    )
+    mode, nlink, ino, uid, gid, size, mtime_ns = found
+    return LOOKUP_OUT.pack(
+        LOOKUP_OUT.size, 0, unique, ident, 0, entry_seconds, seconds, entry_nanoseconds, nanoseconds,
+        ino, size, -(-size // BLOCK), tail(mode, nlink, uid, gid, mtime_ns),
+    )
+
+
 def entry_out(ident: int, entry_timeout: float, timeout: float, found: Attributes) -> bytes:
     """Return a node's id and attributes, with timeouts in seconds. The generation is 0, as no id is reused."""
-    entry_seconds, entry_nanoseconds = times(entry_timeout)
-    seconds, nanoseconds = times(timeout)
-    mtime, mtime_ns = divmod(found.mtime_ns, 10**9)
-    mtime &= U64
-    return ENTRY_OUT.pack(
-        ident, 0, entry_seconds, seconds, entry_nanoseconds, nanoseconds,
-        found.ino, found.size, found.blocks, mtime, mtime, mtime, mtime_ns, mtime_ns, mtime_ns,
-        found.mode, found.nlink, found.uid, found.gid, 0, BLOCK_SIZE, 0,
-    )
+    return looked_up(0, ident, entry_timeout, timeout, found)[OUT_HEADER.size :]
 
 
 def no_entry(timeout: float) -> bytes:
@@ -162,14 +179,13 @@ def no_entry(timeout: float) -> bytes:
     return ENTRY_OUT.pack(0, 0, seconds, 0, nanoseconds, *[0] * 17)
 
 
-def attr_out(timeout: float, found: Attributes) -> bytes:
+def described(unique: int, timeout: float, found: Attributes) -> bytes:
+    """Return a whole message: the reply to GETATTR, with a timeout in seconds."""
     seconds, nanoseconds = times(timeout)
-    mtime, mtime_ns = divmod(found.mtime_ns, 10**9)
-    mtime &= U64
-    return ATTR_OUT.pack(
-        seconds, nanoseconds, 0,
-        found.ino, found.size, found.blocks, mtime, mtime, mtime, mtime_ns, mtime_ns, mtime_ns,
-        found.mode, found.nlink, found.uid, found.gid, 0, BLOCK_SIZE, 0,
+    mode, nlink, ino, uid, gid, size, mtime_ns = found
+    return GETATTR_OUT.pack(
+        GETATTR_OUT.size, 0, unique, seconds, nanoseconds, 0, ino, size, -(-size // BLOCK),
+        tail(mode, nlink, uid, gid, mtime_ns),
     )
 
 
@@ -186,7 +202,7 @@ def direntplus(length: int) -> struct.Struct:
 
 def tail_of(attributes: Attributes) -> bytes:
     """Return the part that entries share whose attributes differ in inode number and size only."""
-    return entry_out(0, 0, 0, attributes)[-ENTRY_TAIL:]
+    return tail(attributes.mode, attributes.nlink, attributes.uid, attributes.gid, attributes.mtime_ns)
 
 
 def offer_of(message: bytes) -> Offer:

@@ -18,8 +18,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from glassfs.cache import BlockCache
+from glassfs.cache.findings import Findings as CatalogueFindings
 from glassfs.content import Container
-from glassfs.errors import Changed, Refused, Unrecognised
+from glassfs.errors import Changed, Postponed, Refused, Unrecognised
 from glassfs.formats.registry import Opening
 from glassfs.keyed_lock import KeyedLock
 from glassfs.lru import LRU
@@ -83,6 +84,8 @@ class Containers:
         self._parsing = KeyedLock()
         self._parsed = ParsedContainers(settings.budget, settings.limit, self._forget_nodes)
         self._findings: LRU[Location, Finding] = LRU(REMEMBERED_FILES)
+        self._kept = CatalogueFindings(lambda: self.catalogue)
+        """What formats found out about containers, beside their contents."""
         self._named: set[Location] = set()
         """Files that a user named as containers, whatever their suffixes."""
         self._leases = Leases()
@@ -99,6 +102,10 @@ class Containers:
 
     def all_open(self) -> list[OpenContainer]:
         return self._parsed.all()
+
+    def parsed(self, lease: ContainerLease) -> OpenContainer | None:
+        """Return the container of a lease if it is parsed now."""
+        return self._parsed.find(lease)
 
     def opened(self, lease: ContainerLease) -> OpenContainer:
         """Return the leased container, parsing it again if needed. Raises Changed if it was replaced."""
@@ -117,7 +124,8 @@ class Containers:
             self._named.add(location)
             lease = self._leases.find(location)
             if lease is None or lease.version != version:
-                return self._parse(open_version(location, version, self.services.cache), location, at)
+                opening = open_version(location, version, self.services.cache, findings=self._kept)
+                return self._parse(opening, location, at)
         return self.opened(lease)
 
     @contextmanager
@@ -146,23 +154,42 @@ class Containers:
             raise
         try:
             if lease is None or not lease.is_presumed:
-                self._remember(location, _finding(opening.source, container.format, parts))
+                self._remember(location, _finding(opening.source, container, parts))
             with format_errors(opening.source.name):
                 files = [(location.path, opening.source), *parts]
                 yield container, [(path, source.entry) for path, source in files]
         finally:
             container.close()
 
-    def verdict(self, location: Location, entry: Entry, at: str) -> Verdict:
+    def tables_of(self, location: Location, version: Version) -> Sequence[str] | None:
+        """Return the joined tables to which a file may give rows, or None if it was not parsed yet. Cheap."""
+        known = self._findings.get(location)
+        return None if known is None or known.version != version or known.is_presumed else known.tables
+
+    def looked_up(self, location: Location) -> tuple[Entry, Source | None]:
+        """Return what is at a location, for ``verdict``, and its bytes if it is a file that ``verdict`` would open."""
+        if self._findings.peek(location) is None and not location.store.is_remote:
+            return location.store.found(location.path)
+        return location.store.entry(location.path), None
+
+    def verdict(self, location: Location, entry: Entry, at: str, source: Source | None = None) -> Verdict:
         """Return whether the file of that ``entry`` is a container. ``at`` is its path in the tree.
 
-        Raises GlassfsError if that cannot be determined now; nothing is remembered then.
+        ``source`` has its bytes if it is open already, and becomes part of the container or is closed. Raises
+        GlassfsError if that cannot be determined now; nothing is remembered then.
         """
-        known = self._known(location, entry, at)
-        if known is None:
-            with self._parsing.hold(location):
-                known = self._known(location, entry, at) or self._examine(location, entry, at)
-        return known
+        try:
+            known = self._known(location, entry, at)
+            if known is None:
+                with self._parsing.hold(location):
+                    known = self._known(location, entry, at)
+                    if known is None:
+                        used, source = source, None
+                        known = self._examine(location, entry, at, used)
+            return known
+        finally:
+            if source is not None:
+                source.close()
 
     def refresh(self) -> list[str]:
         """Compare leased containers with their stores; return the tree paths of what changed. Waits for stores.
@@ -173,12 +200,14 @@ class Containers:
         self.services.cache.drop_idle()
         self.watcher.refresh()
         self._parsed.weigh_some()
+        self._kept.flush()
         return self.watcher.changes()
 
     def close(self) -> None:
         """Release all parsed containers, decoded blocks and descriptors. Later calls open containers again."""
         for opened in self._parsed.all():
             self._drop(opened.lease)
+        self._kept.flush()
         if "catalogue" in self.__dict__ and self.catalogue is not None:
             self.catalogue.close()
         self.services.listings.clear()
@@ -223,12 +252,19 @@ class Containers:
         is_same = [known.version for known in lease.entries] == [known.version for known in entries]
         return Verdict(None, entries, lease) if is_same else None
 
-    def _examine(self, location: Location, entry: Entry, at: str) -> Verdict:
-        opening = open_version(location, entry.version, self.services.cache)
+    def _examine(self, location: Location, entry: Entry, at: str, source: Source | None) -> Verdict:
+        may_wait = location not in self._named
+        opening = open_version(location, entry.version, self.services.cache, source, self._kept, may_wait)
         try:
             lease = self._parse(opening, location, at).lease
         except Refused as error:
             return Verdict(self._refuse(opening, location, error), [entry])
+        except Postponed:
+            self._remember(location, Finding(entry.version, None))
+            known = self._known(location, entry, at)
+            if known is None:
+                raise Changed("has been replaced by another file", opening.source.name) from None
+            return known
         return Verdict(None, (entry, *lease.entries[1:]), lease)
 
     def _refuse(self, opening: Opening, location: Location, error: Refused) -> str:
@@ -253,7 +289,7 @@ class Containers:
         container, parts = parse_or_close(opening)
         lease = ContainerLease(location, at, container.format, [(location.path, opening.source), *parts])
         previous = self._leases.replace(lease)
-        self._remember(location, _finding(opening.source, container.format, parts))
+        self._remember(location, _finding(opening.source, container, parts))
         if previous is not None:
             self.watcher.note(previous.at)
             self._drop(previous)
@@ -263,12 +299,12 @@ class Containers:
     def _parse_again(self, lease: ContainerLease) -> OpenContainer:
         if lease.is_replaced:
             raise Changed("has been replaced by another file", lease.sources[0].name)
-        opening = lease.opening(self.services.cache)
+        opening = lease.opening(self.services.cache, self._kept)
         lease.keep()  # so that each file is opened once
         try:
             container = parse(opening)
             if lease.is_presumed:
-                self._settle(lease, container.format, used_parts(opening, container))
+                self._settle(lease, container, used_parts(opening, container))
             elif opening.asked:
                 opening.close_asked()
                 self._findings.pop(lease.location)
@@ -284,10 +320,10 @@ class Containers:
         finally:
             lease.unkeep()
 
-    def _settle(self, lease: ContainerLease, format_name: str, parts: Parts) -> None:
+    def _settle(self, lease: ContainerLease, container: Container, parts: Parts) -> None:
         """Record that a presumed container is one."""
-        self._leases.settle(lease, format_name, parts)
-        self._remember(lease.location, _finding(lease.sources[0], format_name, parts))
+        self._leases.settle(lease, container.format, parts)
+        self._remember(lease.location, _finding(lease.sources[0], container, parts))
         if parts:  # their attributes and versions count, too
             self.watcher.note(lease.at)
             self._on_change()
@@ -296,6 +332,7 @@ class Containers:
         return OpenContainer(container, lease, lease.origin(self.services))
 
 
-def _finding(source: Source, format_name: str, parts: Parts) -> Finding:
+def _finding(source: Source, container: Container, parts: Parts) -> Finding:
     """Return the finding that a file is a container with these further files."""
-    return Finding(source.version, None, format_name, [(path, part.entry) for path, part in parts])
+    others = [(path, part.entry) for path, part in parts]
+    return Finding(source.version, None, container.format, others, tables=container.tables)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import xxhash
 
 from glassfs.cache import BlockCache
+from glassfs.cache.findings import Findings
 from glassfs.content import Container
 from glassfs.formats.registry import Opening, may_be_container
 from glassfs.source import Entry, Path, Source, Store, Version
@@ -40,8 +41,8 @@ class ContainerLease(Lease):
     they were compared last. Its contents can be parsed again from the sources, also after the files were deleted while
     a reader has acquired the lease.
 
-    If it ``is_presumed``, only its name says that it is a container. Format and further files are unknown until
-    ``settle`` records them.
+    If it ``is_presumed``, only its name or its first bytes say that it is a container. Format and further files are
+    unknown until ``settle`` records them.
     """
 
     __slots__ = ("_paths", "_rounds", "at", "entries", "format", "identity", "is_presumed", "location")
@@ -77,10 +78,10 @@ class ContainerLease(Lease):
             self.identity, Access.of(entries), first.mtime_ns, services, self, self.format, first.volume,
         )
 
-    def opening(self, cache: BlockCache) -> Opening:
+    def opening(self, cache: BlockCache, findings: Findings) -> Opening:
         """Return what a format needs to parse it again."""
         known = dict(zip(self._paths[1:], self.sources[1:], strict=True))
-        return Opening(self.sources[0], cache, *self.location, known=known)
+        return Opening(self.sources[0], cache, *self.location, known=known, findings=findings)
 
     def settle(self, format_name: str, parts: Sequence[tuple[Path, Source]]) -> None:
         """Record its format and further files, which ``extend`` has added to its sources."""

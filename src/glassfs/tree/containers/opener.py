@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from glassfs.cache import BlockCache
+from glassfs.cache.findings import Findings
 from glassfs.content import Container
 from glassfs.errors import Changed, GlassfsError, Refused, Unavailable
 from glassfs.formats.registry import Opening, open_container
@@ -19,19 +20,27 @@ Parts = Sequence[tuple[Path, Source]]
 """The further files that a container is made of."""
 
 
-def open_version(location: Location, version: Version, cache: BlockCache) -> Opening:
-    """Open the file at a location for parsing. Raises Changed if it is not that version."""
-    source = location.store.open(location.path)
+def open_version(
+    location: Location, version: Version, cache: BlockCache, source: Source | None = None,
+    findings: Findings | None = None, may_wait: bool = False,
+) -> Opening:
+    """Open the file at a location, unless ``source`` is that, for parsing. Raises Changed if it is not that version."""
+    if source is None:
+        source = location.store.open(location.path)
     if source.version != version:
         source.close()
         raise Changed("has been replaced by another file", source.name)
-    return Opening(source, cache, *location)
+    return Opening(source, cache, *location, findings=findings, may_wait=may_wait)
 
 
 def parse(opening: Opening) -> Container:
-    """Return the container. Raises Refused if the file is not one, or if its format fails."""
-    with format_errors(opening.source.name):
+    """Return the container. Raises Refused if the file is not one, or if its format fails, and Postponed."""
+    try:
         return open_container(opening)
+    except GlassfsError:
+        raise
+    except Exception as error:
+        raise _format_error(error, opening.source.name) from error
 
 
 def parse_or_close(opening: Opening) -> tuple[Container, Parts]:
@@ -63,8 +72,13 @@ def format_errors(name: str) -> Iterator[None]:
         yield
     except GlassfsError:
         raise
-    except MemoryError:
-        raise Unavailable("there is not enough memory to open it", name) from None
     except Exception as error:
-        log.exception("%s", GlassfsError("cannot be opened, due to an error in its format", name))
-        raise Refused(f"cannot be opened: {type(error).__name__}: {error}", name) from error
+        raise _format_error(error, name) from error
+
+
+def _format_error(error: Exception, name: str) -> GlassfsError:
+    """Log an unexpected exception of a format, and return the error to raise."""
+    if isinstance(error, MemoryError):
+        return Unavailable("there is not enough memory to open it", name)
+    log.exception("%s", GlassfsError("cannot be opened, due to an error in its format", name))
+    return Refused(f"cannot be opened: {type(error).__name__}: {error}", name)

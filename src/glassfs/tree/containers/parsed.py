@@ -1,6 +1,7 @@
 """The cache of parsed containers, within a memory budget. Any thread.
 
-Weights are measured when a container is added and again after use, as some containers allocate late.
+Unless a container knows its weight, it is measured when the container is added and again after use, as some containers
+allocate late.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class ParsedContainers:
         if not self._to_weigh:
             if begun < self._next_round:
                 return
-            self._to_weigh = [lease for lease, _ in self._cached.items()]
+            self._to_weigh = [lease for lease, cached in self._cached.items() if cached.opened.container.held is None]
             self._next_round = begun + PAUSE_SECONDS
         weighed = 0
         while self._to_weigh and weighed < ROUND_BYTES:
@@ -92,7 +93,7 @@ class ParsedContainers:
         cached = self._cached.peek(lease)
         if cached is None:
             return 0
-        weight = LEAST_WEIGHT + weight_of(cached.opened.container, self._budget)
+        weight = self._weight(cached.opened.container)
         with self._lock:
             evicted = self._cached.reweigh(lease, weight) if self._cached.peek(lease) is cached else []
         self._release(evicted)
@@ -103,7 +104,7 @@ class ParsedContainers:
 
         It is not cached if another version has replaced it meanwhile. The lease must not be cached already.
         """
-        weight = LEAST_WEIGHT + weight_of(container, self._budget)
+        weight = self._weight(container)
         evicted = []
         lease.keep()  # under no lock, as it may have to wait for a disk
         with self._lock:
@@ -116,6 +117,10 @@ class ParsedContainers:
             lease.unkeep()
         self._release(evicted)
         return opened
+
+    def _weight(self, container: Container) -> int:
+        held = container.held
+        return LEAST_WEIGHT + (weight_of(container, self._budget) if held is None else held)
 
     def exchange(self, lease: ContainerLease, make: Make) -> None:
         """Make the open container of a lease anew, if it is cached, after the lease's entries changed."""
@@ -140,7 +145,8 @@ class ParsedContainers:
         before, _ = self._recent.popitem(last=False)
         cached = self._cached.peek(before)
         # After 1, 2, 4, 8 … uses: what is allocated late is mostly allocated at the first use.
-        return before if cached is not None and cached.uses & (cached.uses - 1) == 0 else None
+        is_due = cached is not None and cached.opened.container.held is None and cached.uses & (cached.uses - 1) == 0
+        return before if is_due else None
 
     def _release(self, evicted: list[tuple[ContainerLease, _Cached]]) -> None:
         for lease, cached in evicted:

@@ -34,6 +34,13 @@ class Finding(NamedTuple):
     format: str = ""
     others: Sequence[tuple[Path, Entry]] = ()
     asked: Sequence[tuple[Path, str]] = ()
+    tables: Sequence[str] = ()
+    """The joined tables to which the container may give rows."""
+
+    @property
+    def is_presumed(self) -> bool:
+        """Whether the file looks like a container, and was not opened as one."""
+        return self.refusal is None and not self.format
 
     def others_now(self, store: Store) -> Sequence[Entry] | None:
         """Return current entries of the further files, or None if the finding no longer holds."""

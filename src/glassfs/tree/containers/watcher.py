@@ -64,7 +64,9 @@ class Watcher:
     def is_current(self, lease: Lease) -> bool:
         """Ask the store, and return whether what is leased is still at its location, as far as is known."""
         if isinstance(lease, ContainerLease) and not lease.is_retired:
-            self._poll(lease.location)
+            store, path = lease.location
+            if not store.is_unchanged(path, lease.entries[0]):
+                self._poll(lease.location)
         return not lease.is_retired
 
     def watch(self, folder: Location, at: str) -> bool:
@@ -112,8 +114,11 @@ class Watcher:
         for folder, at, name in notified:
             if name:
                 self._poll(Location(folder.store, (*folder.path, name)))
-            shown = _unchanged_name(name)
-            self.note(f"{at}/{shown}" if shown else at)
+            shown = _shown_name(name)
+            if shown:
+                self.note(f"{at}/{shown}")
+            if shown != name or not name:
+                self.note(at)  # which name is shown may depend on others in the folder
         with self._lock:
             changed, self._changed = self._changed, set()
         return sorted(changed)
@@ -158,9 +163,9 @@ def _entry_now(location: Location) -> Entry | None:
         return None
 
 
-def _unchanged_name(name: str) -> str:
-    """Return the name that a folder shows for one in a store, "" if that depends on its neighbors."""
+def _shown_name(name: str) -> str:
+    """Return the name that a folder shows for one in a store unless it is taken, "" if it shows none."""
     try:
-        return name if component(raw(name)) == name else ""
+        return component(raw(name)) if name else ""
     except UnicodeEncodeError:
         return ""

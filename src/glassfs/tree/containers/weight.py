@@ -9,10 +9,11 @@ from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from glassfs.cache import BlockCache
+from glassfs.cache.findings import Findings
 from glassfs.source import Source, Store
 from glassfs.tree.lease import Lease
 
-_SHARED = (type, ModuleType, CodeType, FrameType, BlockCache, Store, Source, Lease)
+_SHARED = (type, ModuleType, CodeType, FrameType, BlockCache, Findings, Store, Source, Lease)
 """Types of objects that outlive what refers to them."""
 _MOST_TYPES = 1 << 12
 

@@ -43,17 +43,19 @@ ATTEMPTS = 4
 
 def node_at(
     containers: Containers, location: Location, entry: Entry, name: str, ino: int, at: str, is_mount_root: bool = False,
+    source: Source | None = None,
 ) -> Node | None:
     """Return the node for what is at a location, or None if there is nothing to show.
 
-    ``entry`` is what was there a moment ago, ``at`` the path in the tree. Raises Unavailable if the kind of a file
-    cannot be determined now.
+    ``entry`` is what was there a moment ago, ``source`` its bytes if it is open already, ``at`` the path in the tree.
+    Raises Unavailable if the kind of a file cannot be determined now.
     """
     for _ in range(ATTEMPTS):
         try:
-            return _node(containers, location, entry, name, ino, at, is_mount_root)
+            return _node(containers, location, entry, name, ino, at, is_mount_root, source)
         except Changed as error:
             reason = error.without_source
+            source = None
             try:
                 entry = location.store.entry(location.path)
             except (NotFound, NotADirectory):
@@ -68,6 +70,7 @@ def node_at(
 
 def _node(
     containers: Containers, location: Location, entry: Entry, name: str, ino: int, at: str, is_mount_root: bool,
+    source: Source | None,
 ) -> Node | None:
     """Return the node for ``entry``. Raises NotFound or Changed if it is out of date."""
     if entry.kind is Kind.FOLDER:
@@ -81,7 +84,7 @@ def _node(
         return None
     try:
         containers.watcher.check(location, entry)
-        verdict = containers.verdict(location, entry, at)
+        verdict = containers.verdict(location, entry, at, source)
     except (NotFound, Changed, Unavailable):
         raise
     except GlassfsError as error:
@@ -165,7 +168,9 @@ class ContainerDirectory(Standing):
         if self.is_presumed:
             return {}
         found = {XATTR_PREFIX + "format": self._lease.format.encode()}
-        return found | error_of(self.shown()) if self.origin.services.views else found
+        # Views have errors that only parsing finds; the container's own are known once it was listed.
+        opened = self.opened() if self.origin.services.views else self.containers.parsed(self._lease)
+        return found if opened is None else found | error_of(opened.root)
 
 
 class Folder(Directory):
@@ -198,7 +203,7 @@ class Folder(Directory):
         if _shown_name(name, self.is_mount_root) == name:
             location = self.location.below(name)
             try:
-                node = self._node(name, name, location.store.entry(location.path))
+                node = self._node(name, name, *self.containers.looked_up(location))
             except (NotFound, NotADirectory):
                 self.containers.watcher.check(location, None)
         if node is None and _MAY_BE_CHANGED.search(name):
@@ -216,9 +221,10 @@ class Folder(Directory):
     def _entries(self) -> Iterator[tuple[str, str, Entry]]:
         return shown_entries(self.location, self.is_mount_root)
 
-    def _node(self, name: str, original: str, entry: Entry) -> Node | None:
+    def _node(self, name: str, original: str, entry: Entry, source: Source | None = None) -> Node | None:
         return node_at(
             self.containers, self.location.below(original), entry, name, inode(name, self.ino), f"{self._at}/{name}",
+            source=source,
         )
 
 

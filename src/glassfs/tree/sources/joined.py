@@ -1,4 +1,7 @@
-"""The table of the episodes in all containers below a root, and its views beside what is in that root.
+"""The tables over all containers below a root, and their views beside what is in that root.
+
+A root lists the tables that have rows. Before their rows are read, these are the ones that the formats of the files
+below should give rows to; a table is found by the names of its views if it has rows, or if the root may have listed it.
 
 A snapshot of the files below is taken on demand. It is valid for at least a second, and for ten times as long as taking
 it took. Any thread: callers that need the same snapshot wait for one of them, and no others wait.
@@ -9,19 +12,22 @@ from __future__ import annotations
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from copy import copy
+from functools import partial
 from typing import NamedTuple
 
 from glassfs import work
 from glassfs.content import Table
 from glassfs.errors import NotFound
+from glassfs.formats.registry import joined_names
 from glassfs.names import free_name
 from glassfs.tree.containers.containers import Containers
 from glassfs.tree.nodes import Access, Directory, Node, inode
 from glassfs.tree.sources import snapshots
 from glassfs.tree.sources.folder import ContainerDirectory, Folder
-from glassfs.tree.sources.snapshots import CHECK_SECONDS, CHECK_SHARE, Snapshot
+from glassfs.tree.sources.formats import Formats
+from glassfs.tree.sources.snapshots import CHECK_SECONDS, CHECK_SHARE, Snapshot, in_order
 from glassfs.tree.sources.timed_calls import TIMEOUT_SECONDS, TimedCalls
 from glassfs.tree.sources.walk import FileSnapshot, Start
 from glassfs.view import ViewSet
@@ -49,12 +55,17 @@ class Joins:
         self._title = title
         self._clock = clock
         self.calls = TimedCalls(timeout_seconds)
+        self._formats = Formats(containers, clock)
         self._lock = threading.Lock()
         self._last: Snapshot | None = None
         self._before: Snapshot | None = None
         """The previous snapshot, which a reader may still be using."""
         self._until = 0.0
         self._names: set[str] = set()
+        """Names that views of tables may have, and for which tables and views they were noted."""
+        self._noted: set[Hashable] = set()
+        self._listed: Sequence[str] = ()
+        """The tables that were listed last."""
         self._walking = threading.Lock()
         self._check_at = 0.0
 
@@ -75,13 +86,27 @@ class Joins:
         with self._lock:
             self._last, self._before, self._until = None, None, 0.0
 
-    def noted(self, nodes: Sequence[Node]) -> Sequence[Node]:
-        """Remember the names of nodes, for ``may_have``; return the nodes."""
-        self._names.update(node.name for node in nodes)
-        return nodes
+    def tables(self, snapshot: Snapshot) -> Sequence[str]:
+        """Return the names of its tables that are to be listed. No container is opened for that."""
+        tables = snapshot.tables(self._formats)
+        if tables != self._listed:
+            if self._listed:  # the kernel may remember names, and the listing
+                self.containers.watcher.note("")
+            self._listed = tables
+        return tables
+
+    def expected(self, snapshot: Snapshot) -> Sequence[str]:
+        """Return the names of the tables that were listed before the rows were read."""
+        return snapshot.expected(self._formats)
+
+    def note(self, key: Hashable, nodes: Callable[[], Iterable[Node]]) -> None:
+        """Remember the names of nodes, for ``may_have``, once for each key."""
+        if key not in self._noted:
+            self._names.update(node.name for node in nodes())
+            self._noted.add(key)
 
     def may_have(self, name: str) -> bool:
-        """Whether a view of the table may have this name. Cheap, as it is called often; takes no snapshot."""
+        """Whether a view of a table may have this name. Cheap, as it is called often; takes no snapshot."""
         return not self._names or any(_may_become(known, name) for known in list(self._names))
 
     def _recent(self) -> Snapshot | None:
@@ -134,7 +159,7 @@ class Joinable(Directory):
 
 
 class WithJoined(Joinable):
-    """A root with the views of the joined table added. These get other names where theirs are taken."""
+    """A root with the views of the joined tables added. These get other names where theirs are taken."""
 
     __slots__ = ("_inner", "_joins", "_views")
 
@@ -156,12 +181,18 @@ class WithJoined(Joinable):
         return self._inner.xattrs()
 
     def watch(self) -> bool:
-        return self._inner.watch()
+        self._inner.watch()
+        return False  # nothing reports that a table gets its first rows, or loses the last ones
 
     def listing(self) -> Sequence[Node]:
         nodes = list(self._inner.listing())
         taken = {node.name for node in nodes}
-        return nodes + [_renamed(node, taken.__contains__, self.ino) for node in self._derived()]
+        snapshot = self._joins.snapshot()
+        self._note(snapshot)
+        for node in self._derived(snapshot, self._joins.tables(snapshot)):
+            nodes.append(_renamed(node, taken.__contains__, self.ino))
+            taken.add(nodes[-1].name)
+        return nodes
 
     def child(self, name: str) -> Node:
         try:
@@ -173,11 +204,17 @@ class WithJoined(Joinable):
             return node
 
     def _joined_child(self, name: str) -> Node | None:
-        for node in self._derived():
-            if _may_become(node.name, name):
-                node = _renamed(node, self._is_taken, self.ino)
-                if node.name == name:
-                    return node
+        """Return the node of this name. If no listed table has it, containers are read to find others with rows."""
+        snapshot = self._joins.snapshot()
+        self._note(snapshot)
+        if not self._joins.may_have(name):
+            return None
+        for tables_of in (self._joins.tables, self._joins.expected, Snapshot.with_rows):
+            for node in self._derived(snapshot, tables_of(snapshot)):
+                if _may_become(node.name, name):
+                    node = _renamed(node, self._is_taken, self.ino)
+                    if node.name == name:
+                        return node
         return None
 
     def _is_taken(self, name: str) -> bool:
@@ -187,23 +224,52 @@ class WithJoined(Joinable):
             return False
         return True
 
-    def _derived(self) -> Sequence[Node]:
-        snapshot, origin = self._joins.snapshot(), self.origin
+    def _note(self, snapshot: Snapshot) -> None:
+        """Note all names that views of tables may have, whichever has rows and whichever is the first."""
+        for tables in (joined_names(), in_order(self._joins.tables(snapshot))):
+            for name in tables:
+                for order in ([name], ["", name]):
+                    key = (*(view.name for view in self._views.views), *order)
+                    self._joins.note(key, partial(self._derived, snapshot, order))
+
+    def _derived(self, snapshot: Snapshot, tables: Sequence[str]) -> Sequence[Node]:
+        """Return the nodes of the views of some tables."""
+        origin, found = self.origin, list[Node]()
         access = Access(origin.access.permissions & 0o444, origin.uid, origin.gid)
         if not (self._joins.is_shared or snapshot.is_public):
             access = Access(0o400, *(self._joins.reader or (origin.uid, origin.gid)))
-        return self._joins.noted(snapshot.directory(self._views, access, self.ino, origin.volume).listing())
+        for name in filter(None, tables):
+            is_first = name == tables[0]
+            found += snapshot.directory(name, is_first, self._views, access, self.ino, origin.volume).listing()
+        return found
 
 
-def episodes_of(node: Directory) -> Table | None:
-    """Return the table of the episodes in a container, or in all below a folder. Raises what opening raises."""
+def joined_of(node: Directory, name: str) -> Table | None:
+    """Return the rows of a container for a joined table, or the table over all below a folder; None if there is none.
+
+    That of a folder may be empty. Raises what opening raises.
+    """
     if isinstance(node, ContainerDirectory):
-        return node.opened().container.episodes()
+        summary = node.opened().container.summary(name)
+        return summary.table if summary is not None else None
+    joins = _joins_of(node)
+    return joins.snapshot().table(name) if joins is not None else None
+
+
+def tables_with_rows(node: Directory) -> Sequence[str]:
+    """Return the names of the joined tables to which a container, or those below a folder, give rows."""
+    if isinstance(node, ContainerDirectory):
+        container = node.opened().container
+        found = ((name, container.summary(name)) for name in container.tables)
+        return in_order(name for name, summary in found if summary is not None and summary.table.rows)
+    joins = _joins_of(node)
+    return joins.snapshot().with_rows() if joins is not None else ()
+
+
+def _joins_of(node: Directory) -> Joins | None:
     if isinstance(node, Joinable):
-        return node.joins.snapshot().table
-    if isinstance(node, Folder):
-        return Joins(node.containers, [Start("", node.location, node.is_mount_root)]).snapshot().table
-    return None
+        return node.joins
+    return Joins(node.containers, [Start("", node.location, node.is_mount_root)]) if isinstance(node, Folder) else None
 
 
 def _renamed(node: Node, is_taken: Callable[[str], bool], parent: int) -> Node:

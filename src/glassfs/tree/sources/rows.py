@@ -1,4 +1,4 @@
-"""The episode rows of containers, from the catalogue on disk or from the containers. Any thread.
+"""The rows of containers for joined tables, from the catalogue on disk or from the containers. Any thread.
 
 The catalogue has only containers of one file whose version is unique for good. Its key covers what else the rows depend
 on: the version of glassfs and the formats that other packages add.
@@ -6,18 +6,20 @@ on: the version of glassfs and the formats that other packages add.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import NamedTuple
 
 import xxhash
 
 from glassfs import work
 from glassfs.cache.catalogue import Part, searched
-from glassfs.content.join import LAYOUT, Piece, pieces_of
+from glassfs.content.pieces import LAYOUT, Piece, pieces_of
+from glassfs.content.summary import RECORD_COLUMNS, Columns
 from glassfs.errors import Unrecognised
 from glassfs.formats.registry import GROUP
 from glassfs.names import component
@@ -35,19 +37,31 @@ MOST_KEPT, MOST_NOTED = 16 << 20, 4 << 20
 ALONGSIDE = 16
 """Remote files read at a time."""
 SETTLED_NANOSECONDS = 2 * 10**9
+HEADS = 32
+"""What precedes pieces is mostly the same: this many of the last ones are kept parsed."""
 
 
-class Episodes(NamedTuple):
-    """Piece ``number`` of a container's table, the directory of its episodes, and whether every user may read it.
+class Found(NamedTuple):
+    """Piece ``number`` of a container's rows for the joined table ``table``, and whether every user may read it.
 
-    ``parts`` are the paths and stamps of its further files.
+    ``directory`` is that of what the rows describe. ``parts`` are the paths and stamps of its further files.
     """
 
+    table: str
     number: int
     piece: Piece
     directory: str
     is_public: bool
     parts: Sequence[tuple[Path, str]] = ()
+
+
+class Wanted(NamedTuple):
+    """A piece to be read again: of which file and table, its number, and its first block in the container's table."""
+
+    file: File
+    table: str
+    number: int
+    block: int
 
 
 class Rows:
@@ -65,7 +79,7 @@ class Rows:
         self._noted: dict[bytes, Sequence[Part]] = {}
         self._size = 0
 
-    def of_all(self, files: Sequence[File]) -> Iterator[tuple[int, Iterator[Episodes]]]:
+    def of_all(self, files: Sequence[File]) -> Iterator[tuple[int, Iterator[Found]]]:
         """Yield the number of each file and its pieces, which must be consumed before the next file.
 
         Iterating over the pieces raises why a container cannot be read. Files that are not containers have none.
@@ -78,14 +92,14 @@ class Rows:
             self._prefetches.close()
             self.flush()
 
-    def _of_all(self, files: Sequence[File]) -> Iterator[tuple[int, Iterator[Episodes]]]:
+    def _of_all(self, files: Sequence[File]) -> Iterator[tuple[int, Iterator[Found]]]:
         start = 0
         while start < len(files):
             some = files[start : start + AT_ONCE]
             known = self._known(some, 0)
             keys = [_key(file) for file in some]
             pairs = [(file, known.get(key)) for file, key in zip(some, keys[: searched(keys, known)], strict=False)]
-            begun: dict[int, Iterator[Episodes]] = {}
+            begun: dict[int, Iterator[Found]] = {}
             for number, (file, kept) in enumerate(pairs):
                 for ahead, (other, other_kept) in enumerate(pairs[number : number + ALONGSIDE], number):
                     if other_kept is None and other.location.store.is_remote and ahead not in begun:
@@ -93,27 +107,28 @@ class Rows:
                 yield start, self._of(file, kept, begun.pop(number, None))
                 start += 1
 
-    def again(self, wanted: Sequence[tuple[File, int, int]]) -> Iterator[Piece | None]:
-        """Yield pieces again, each given by file, number and first block; None for a piece that no longer exists.
+    def again(self, wanted: Sequence[Wanted]) -> Iterator[Piece | None]:
+        """Yield pieces of one table again; None for a piece that no longer exists.
 
         A file is opened once for consecutive pieces.
         """
         known: dict[tuple[bytes, int], Part] = {}
-        for number in {number for _, number, _ in wanted}:
-            files = [file for file, one, _ in wanted if one == number]
+        for number in {one.number for one in wanted}:
+            files = [one.file for one in wanted if one.number == number]
             known |= {(key, number): kept for key, kept in self._known(files, number).items()}
         following: tuple[File, int] | None = None
         with ExitStack() as opened:
-            for file, number, block in wanted:
+            for file, table, number, block in wanted:
                 kept = known.get((_key(file), number))
                 if kept is not None:
-                    yield Piece(kept.rows, kept.data, kept.block)
+                    yield _stored(kept)[2]
                     continue
                 if following != (file, number):
                     opened.close()
-                    pieces = opened.enter_context(closing(self._read(file, block)))
+                    pieces = opened.enter_context(closing(self._read(file, table, block)))
                 following = file, number + 1
-                yield next((one.piece for one in pieces), None)
+                found = next(pieces, None)
+                yield found.piece if found is not None and found.table == table else None
 
     def flush(self) -> None:
         """Store the rows read so far in the catalogue."""
@@ -126,21 +141,21 @@ class Rows:
         keys = [_key(file) for file in files if file.location.store.has_lasting_versions]
         return self._catalogue.find(keys, number) if self._catalogue is not None and keys else {}
 
-    def _of(self, file: File, kept: Part | None, begun: Iterator[Episodes] | None) -> Iterator[Episodes]:
+    def _of(self, file: File, kept: Part | None, begun: Iterator[Found] | None) -> Iterator[Found]:
         if kept is None:
             yield from self._timed(file, begun or self._read(file))
             return
-        directory = kept.head.decode()
         for number in range(kept.parts):
             if number:
                 more = self._known([file], number).get(_key(file))
                 if more is None:  # evicted meanwhile
-                    yield from self._rest(file, number, kept.block)
+                    yield from self._rest(file, number, _stored(kept)[0], kept.block)
                     return
                 kept = more
-            yield Episodes(number, Piece(kept.rows, kept.data, kept.block), directory, file.is_public)
+            table, directory, piece = _stored(kept)
+            yield Found(table, number, piece, directory, file.is_public)
 
-    def _timed(self, file: File, pieces: Iterator[Episodes]) -> Iterator[Episodes]:
+    def _timed(self, file: File, pieces: Iterator[Found]) -> Iterator[Found]:
         """Yield the pieces of a file, each read with a timeout."""
         if self._calls is None:
             yield from pieces
@@ -148,12 +163,12 @@ class Rows:
         probe = partial(file.location.store.entry, file.location.path)
         while True:
             with self._cache.memory.waiting():  # or the other thread would wait for memory that this one reserves
-                episodes = self._calls.call(file.location, file.volume, partial(self._next, pieces), probe)
-            if episodes is None:
+                found = self._calls.call(file.location, file.volume, partial(self._next, pieces), probe)
+            if found is None:
                 return
-            yield episodes
+            yield found
 
-    def _prefetched(self, file: File) -> Iterator[Episodes]:
+    def _prefetched(self, file: File) -> Iterator[Found]:
         """Return the pieces of a remote file. The first is read ahead on another thread; most files have only one."""
         pieces = self._read(file)
         ahead = work.derived()
@@ -161,32 +176,32 @@ class Rows:
         first = self._prefetches.submit(partial(work.done_for, ahead, partial(self._next, pieces)))
         first.add_done_callback(lambda _: self._ahead.discard(ahead))
 
-        def begun() -> Iterator[Episodes]:
+        def begun() -> Iterator[Found]:
             try:
                 work.is_done(first)
             except BaseException:  # the only reader has gone
                 ahead.cancel()
                 raise
-            episodes = first.result()
-            if episodes is not None:
-                yield episodes
+            found = first.result()
+            if found is not None:
+                yield found
                 yield from pieces
 
         return begun()
 
-    def _next(self, pieces: Iterator[Episodes]) -> Episodes | None:
+    def _next(self, pieces: Iterator[Found]) -> Found | None:
         with self._cache.memory.nested():
             return next(pieces, None)
 
-    def _rest(self, file: File, first: int, after: int) -> Iterator[Episodes]:
-        """Yield the pieces from number ``first`` on, given the first block of the previous piece."""
-        for episodes in self._read(file, after):
-            if episodes.number:
-                yield episodes._replace(number=first - 1 + episodes.number)
+    def _rest(self, file: File, first: int, table: str, after: int) -> Iterator[Found]:
+        """Yield the pieces from number ``first`` on, given the table and the first block of the previous piece."""
+        for found in self._read(file, table, after):
+            if found.number:
+                yield found._replace(number=first - 1 + found.number)
 
-    def _read(self, file: File, block: int = 0) -> Generator[Episodes, None, None]:
-        """Read the pieces from a block of the table on; all of them are also noted for the catalogue."""
-        is_kept = not block and self._catalogue is not None and _is_lasting(file)
+    def _read(self, file: File, table: str = "", block: int = 0) -> Generator[Found, None, None]:
+        """Read the pieces of all tables, or from a block of one on; all of them are also noted for the catalogue."""
+        is_kept = not table and self._catalogue is not None and _is_lasting(file)
         noted: list[Part] = []
         size = 0
         try:
@@ -194,16 +209,22 @@ class Rows:
                 is_kept = is_kept and len(container.sources) == len(files) == 1 and files[0][1].stamp == file.stamp
                 is_public = file.is_public and all(_is_readable(entry) for _, entry in files)
                 parts = [(path, entry.stamp) for path, entry in files[1:]]
-                table = container.episodes()
-                directory = table.directory if table is not None else b""
-                shown = component(directory) if directory else ""
-                for number, piece in enumerate(pieces_of(table, self._cache, block) if table is not None else ()):
-                    size += len(piece.data)
-                    if is_kept and size <= MOST_KEPT:
-                        noted.append(Part(number, 0, piece.rows, piece.block, shown.encode(), piece.data))
-                    else:
-                        noted.clear()
-                    yield Episodes(number, piece, shown, is_public, parts)
+                names = list(container.tables)
+                number = 0
+                for name in names[names.index(table) :] if table in names else names if not table else ():
+                    summary = container.summary(name)
+                    if summary is None:
+                        continue
+                    directory = component(summary.table.directory) if summary.table.directory else ""
+                    for piece in pieces_of(summary, self._cache, block if name == table else 0):
+                        head = _head_of(name, directory, piece.columns)
+                        size += len(head) + len(piece.data)
+                        if is_kept and size <= MOST_KEPT:
+                            noted.append(Part(number, 0, piece.rows, piece.block, head, piece.data))
+                        else:
+                            noted.clear()
+                        yield Found(name, number, piece, directory, is_public, parts)
+                        number += 1
         except Unrecognised:
             if not is_kept:
                 return
@@ -215,6 +236,24 @@ class Rows:
                 is_much = self._size > MOST_NOTED or len(self._noted) >= AT_ONCE
             if is_much:
                 self.flush()
+
+
+def _head_of(table: str, directory: str, columns: Columns) -> bytes:
+    """Return what the catalogue has of a piece beside its rows."""
+    brief = None if columns == RECORD_COLUMNS else columns  # those of most containers
+    return json.dumps([table, directory, brief], separators=(",", ":")).encode()
+
+
+@lru_cache(HEADS)
+def _head(head: bytes) -> tuple[str, str, Columns]:
+    table, directory, columns = json.loads(head)
+    return table, directory, RECORD_COLUMNS if columns is None else tuple((name, dtype) for name, dtype in columns)
+
+
+def _stored(kept: Part) -> tuple[str, str, Piece]:
+    """Return the table, the directory and the piece that the catalogue has."""
+    table, directory, columns = _head(kept.head)
+    return table, directory, Piece(kept.rows, kept.data, columns, kept.block)
 
 
 def _is_readable(entry: Entry) -> bool:

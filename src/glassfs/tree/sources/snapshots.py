@@ -22,26 +22,26 @@ from glassfs.content.data import PIECE, Data
 from glassfs.content.join import (
     BLOCK_BYTES,
     FROM_JSON,
-    NAME,
-    PIECE_ROWS,
-    SIZES,
-    ContainerPiece,
     Joined,
     JoinedRows,
-    Piece,
+    Layout,
     block_without,
     joined_block,
     sizes_of,
 )
+from glassfs.content.pieces import PIECE_ROWS, ContainerPiece
+from glassfs.content.summary import EPISODES, RECORD_COLUMNS
 from glassfs.errors import Damaged, GlassfsError, Passing, Unavailable
+from glassfs.formats.registry import joined_by
 from glassfs.names import raw
 from glassfs.source import Path
 from glassfs.tree.build import ContentDirectory, Draft
 from glassfs.tree.containers.containers import Containers
 from glassfs.tree.lease import Lease
-from glassfs.tree.nodes import Access, Origin
+from glassfs.tree.nodes import Access, Origin, inode
+from glassfs.tree.sources.formats import Formats
 from glassfs.tree.sources.rights import Rights
-from glassfs.tree.sources.rows import Rows
+from glassfs.tree.sources.rows import Rows, Wanted
 from glassfs.tree.sources.timed_calls import TimedCalls
 from glassfs.tree.sources.walk import File, FileSnapshot
 from glassfs.view import ViewSet
@@ -61,30 +61,57 @@ _numbers = itertools.count(1)
 
 
 class _Part(NamedTuple):
-    """A piece of a file's table in a block: its number, first row, row count, and first block in that table."""
+    """A piece of a file's rows in a block: its number, first row, row count, and first block in the container's table.
+
+    The bits of ``columns`` are the numbers of its columns in the joined table.
+    """
 
     file: int
     number: int
     first: int
     rows: int
     block: int
+    columns: int
+
+
+class _Block(NamedTuple):
+    """A block of a joined table: its key in the cache, its parts, and the columns at its beginning."""
+
+    key: str
+    parts: tuple[_Part, ...]
+    head: bytes
+
+
+class _Made(NamedTuple):
+    """The rows of one joined table and what they are made of."""
+
+    rows: JoinedRows
+    blocks: Sequence[_Block]
+    layout: Layout
 
 
 class _Contents(NamedTuple):
     """The rows of a snapshot and what they are made of. Never changed, so that no thread sees half of a change.
 
-    ``blocks`` are the key of each block in the cache, and its parts; ``files`` those with rows or faults, by number.
-    ``rights`` are those to what a shared table shows.
+    ``tables`` are the joined tables by name; ``files`` those with rows or faults, by number. ``rights`` are those to
+    what a shared table shows.
     """
 
-    rows: JoinedRows
-    blocks: Sequence[tuple[str, tuple[_Part, ...]]]
+    tables: Mapping[str, _Made]
     files: Mapping[int, File]
-    faults: Sequence[tuple[str, GlassfsError]]
+    faults: Sequence[_Fault]
     rights: Rights | None
 
     def lost(self) -> set[int]:
         return self.rights.lost() & self.files.keys() if self.rights is not None else set()
+
+
+class _Fault(NamedTuple):
+    """What is missing in the tables called ``tables``, or in all if there are none, and why."""
+
+    path: str
+    error: GlassfsError
+    tables: Sequence[str] = ()
 
 
 class Snapshot:
@@ -111,8 +138,10 @@ class Snapshot:
         self._is_shared = is_shared
         self._lock = threading.Lock()
         self._contents: _Contents | None = None
-        self._directories: dict[str, str] = {}
-        self._shown: dict[int, ContentDirectory] = {}
+        self._expected: Sequence[str] | None = None
+        self._directories: dict[tuple[str, str], str] = {}
+        """Those of what the rows describe, by table and container."""
+        self._shown: dict[tuple[int, str, bool], ContentDirectory] = {}
         self._lease = Lease(())
         self.is_whole = not any(isinstance(fault.error, Passing) for fault in walked.faults)
         """Whether nothing is left out for a passing reason."""
@@ -121,11 +150,45 @@ class Snapshot:
         files = (f"{file.path}\0{file.stamp}\0{file.is_public}" for file in walked.files)
         self.state = _hashed(itertools.chain(files, (f"{fault.path}\0{fault.error}" for fault in walked.faults)))
         self.identity = f"joined:{next(_numbers)}"
-        self.table = Joined(self.found, self._directories.get, title)
+        self.title = title
 
-    def found(self) -> JoinedRows:
-        """Return its rows. The first caller reads the containers."""
-        return self._read().rows
+    def table(self, name: str, is_first: bool = True) -> Joined:
+        """Return a joined table, which may have no rows."""
+
+        def directory_of(container: str) -> str | None:
+            return self._directories.get((name, container))
+
+        return Joined(name, partial(self.found, name), directory_of, self.title, is_first, self.with_rows)
+
+    def found(self, name: str) -> JoinedRows:
+        """Return the rows of a table. The first caller reads the containers."""
+        contents = self._read()
+        made = contents.tables.get(name)
+        if made is None:
+            error = _sentence(contents.faults, name)
+            return JoinedRows(0, 0, partial(self._block, name), (), _layout(name).shown(-1), 0, error)
+        return made.rows
+
+    def tables(self, formats: Formats) -> Sequence[str]:
+        """Return the names of the tables that have rows: before these were read, of those that should have some.
+
+        That is found out without opening containers: the suffixes of files tell, or for the first files with others
+        their first bytes.
+        """
+        return self.expected(formats) if self._contents is None else self.with_rows()
+
+    def expected(self, formats: Formats) -> Sequence[str]:
+        """Return the names of the tables that should have rows, as far as that was known before they were read."""
+        if self._expected is None:
+            if self._contents is not None:
+                return self.with_rows()
+            files = [file for file in self._walked if file.is_public or not self._is_shared]
+            self._expected = in_order(formats.tables_of(files))
+        return self._expected
+
+    def with_rows(self) -> Sequence[str]:
+        """Return the names of the tables that have rows. Reads the containers."""
+        return in_order(name for name, made in self._read().tables.items() if made.rows.rows)
 
     def _read(self) -> _Contents:
         if self._contents is None:
@@ -145,61 +208,67 @@ class Snapshot:
         return self._contents
 
     def _find(self, until: float) -> _Contents:
-        faults = [(fault.path, fault.error) for fault in self._folders if fault.is_public or not self._is_shared]
-        omitted = len(self._folders) - len(faults)
-        block = _Block()
-        blocks: list[tuple[str, tuple[_Part, ...]]] = []
-        sizes = array("Q")
+        faults = [_Fault(fault.path, fault.error) for fault in self._folders if fault.is_public or not self._is_shared]
+        unlisted = len(self._folders) - len(faults)
+        tables: dict[str, _Growing] = {}
         faulted: set[int] = set()
         further: dict[int, Sequence[tuple[Path, str]]] = {}
-
-        def close() -> None:
-            files = [self._walked[part.file] for part in block.parts]
-            key = _key(files, block.parts)
-            data = self._kept(key, partial(joined_block, block.placed), block.size)
-            sizes.extend(sizes_of(data))
-            blocks.append((key, tuple(block.parts)))
-            block.clear()
-
-        rows, is_whole = 0, self.is_whole
+        is_whole = self.is_whole
         for number, pieces in Rows(self._containers, self._calls).of_all(self._walked):
-            file, first = self._walked[number], 0
+            file = self._walked[number]
             is_shown = file.is_public or not self._is_shared
             if self._clock() > until:
                 reason = f"it and others are left out: reading containers took longer than {PASS_SECONDS:g} seconds"
-                faults.insert(0, (file.path if is_shown else "", Unavailable(reason)))
+                faults.insert(0, _Fault(file.path if is_shown else "", Unavailable(reason)))
                 is_whole = False
                 break
+            firsts: dict[str, int] = {}
             try:
-                for episodes in pieces:
-                    piece, count = episodes.piece, episodes.piece.rows
-                    is_shown = is_shown and (episodes.is_public or not self._is_shared)
-                    omitted += not is_shown and count > 0 and not first
-                    if is_shown and count:
-                        if not block.has_room(piece):
-                            close()
-                        part = _Part(number, episodes.number, first, count, piece.block)
-                        block.add(part, ContainerPiece(file.path, first, piece))
-                        further[number] = episodes.parts
-                        if episodes.directory:
-                            self._directories[file.path] = episodes.directory
-                    first += count
+                for found in pieces:
+                    table, piece, count = found.table, found.piece, found.piece.rows
+                    first = firsts.get(table, 0)
+                    is_shown = is_shown and (found.is_public or not self._is_shared)
+                    growing = tables.get(table)
+                    if growing is None:
+                        growing = tables[table] = _Growing(table, self._walked, self._kept)
+                    if count and not is_shown:
+                        growing.omitted += not first
+                    elif count:
+                        growing.add(number, found.number, ContainerPiece(file.path, first, piece))
+                        further[number] = found.parts
+                        if found.directory:
+                            self._directories[table, file.path] = found.directory
+                    firsts[table] = first + count
                     if self._clock() > until:
                         raise Unavailable("is left out from here on: there was no more time")
             except GlassfsError as error:
                 if is_shown:
-                    faults.append((file.path, error))
+                    faults.append(_Fault(file.path, error, tuple(firsts) or joined_by(file.path) or ()))
                     faulted.add(number)
                 is_whole = is_whole and not isinstance(error, Passing)
-            rows += first if is_shown else 0
-        if block.parts:
-            close()
-        used = {part.file for _, parts in blocks for part in parts} | faulted
+        for growing in tables.values():
+            growing.close()
+        used = {part.file for one in tables.values() for block in one.blocks for part in block.parts} | faulted
         files = {number: self._walked[number] for number in used}
         rights = Rights(self._containers.watcher, self._calls, files, further) if self._is_shared else None
-        found = JoinedRows(rows, len(blocks), self._block, sizes, omitted, _sentence(faults))
+        made = {name: self._made(name, one, unlisted + one.omitted, faults) for name, one in tables.items()}
         self.is_whole = is_whole
-        return _Contents(found, blocks, files, faults, rights)
+        return _Contents(made, files, faults, rights)
+
+    def _made(self, name: str, found: _Growing, omitted: int, faults: Sequence[_Fault]) -> _Made:
+        """Return a table of blocks."""
+        columns = rows = 0
+        for block in found.blocks:
+            for part in block.parts:
+                columns |= part.columns
+                rows += part.rows
+        error = _sentence(faults, name)
+        if found.layout.is_cut:
+            error = "; ".join(filter(None, [error, "columns are left out: there are too many"]))
+        shown = found.layout.shown(-1 if name == EPISODES else columns)
+        block_of = partial(self._block, name)
+        made = JoinedRows(rows, len(found.blocks), block_of, found.sizes, shown, omitted, error)
+        return _Made(made, found.blocks, found.layout)
 
     def current(self) -> Snapshot:
         """Return a snapshot without the containers that not every user may read any more; itself if there is none."""
@@ -211,49 +280,61 @@ class Snapshot:
         left._lock, left._shown, left._lease = threading.Lock(), {}, Lease(())
         left.identity = f"joined:{next(_numbers)}"
         left.state = _hashed([self.state, *map(str, sorted(lost))])
-        left.table = Joined(left.found, left._directories.get, self.table.title)
+        left._expected = None
         left._contents = left._without(lost, contents)
         return left
 
     def _without(self, lost: set[int], contents: _Contents) -> _Contents:
         """Return the contents of all other containers. Only blocks that have rows of these change."""
-        found, before_blocks, files, before_faults, rights = contents
+        files, rights = contents.files, contents.rights
         names = {files[number].path for number in lost}
-        faults = [(path, error) for path, error in before_faults if path not in names]
-        shown = {part.file for _, parts in before_blocks for part in parts}
-        blocks: list[tuple[str, tuple[_Part, ...]]] = []
-        sizes = array("Q")
-        for number, (key, parts) in enumerate(before_blocks):
-            left = tuple(part for part in parts if part.file not in lost)
-            before = _sizes_at(found.sizes, number)
-            if left == parts:
-                sizes.extend(before)
-            elif left:
-                # Not ``_block``, which may wait for the caller of this.
-                whole = self._kept(key, partial(self._made_again, files, parts), sum(before))
-                key = _key([files[part.file] for part in left], left)
+        faults = [fault for fault in contents.faults if fault.path not in names]
+        found: dict[str, tuple[_Growing, int]] = {}
+        for name, (rows, blocks, layout) in contents.tables.items():
+            left = _Growing(name, files, self._kept, layout)
+            shown = {part.file for block in blocks for part in block.parts}
+            for block, sizes in zip(blocks, rows.sizes, strict=True):
                 try:
-                    sizes.extend(sizes_of(self._kept(key, partial(block_without, whole, names), sum(before))))
+                    self._take(left, files, block, sizes, lost)
                 except GlassfsError as error:  # changed since: the next snapshot has these rows
-                    faults.append((files[left[0].file].path, error))
-                    continue
-            if left:
-                blocks.append((key, left))
-        count = sum(part.rows for _, parts in blocks for part in parts)
-        omitted = found.omitted + len(lost & shown)
-        rows = JoinedRows(count, len(blocks), self._block, sizes, omitted, _sentence(faults))
-        return _Contents(rows, blocks, {at: file for at, file in files.items() if at not in lost}, faults, rights)
+                    at = next(part.file for part in block.parts if part.file not in lost)
+                    faults.append(_Fault(files[at].path, error, (name,)))
+            found[name] = left, rows.omitted + len(lost & shown)
+        tables = {name: self._made(name, left, omitted, faults) for name, (left, omitted) in found.items()}
+        return _Contents(tables, {at: file for at, file in files.items() if at not in lost}, faults, rights)
 
-    def directory(self, views: ViewSet, access: Access, ino: int, volume: str) -> ContentDirectory:
-        """Return the directory of what these views make of the table."""
-        found = self._shown.get(ino)
+    def _take(
+        self, left: _Growing, files: Mapping[int, File], block: _Block, sizes: Sequence[int], lost: set[int],
+    ) -> None:
+        """Add a block without the rows of some files."""
+        parts = tuple(part for part in block.parts if part.file not in lost)
+        if parts == block.parts:
+            left.blocks.append(block)
+            left.sizes.append(sizes)
+        elif parts:
+            # Not ``_block``, which may wait for the caller of this.
+            make = partial(self._made_again, left.name, files, block)
+            whole = self._kept(left.name, block.key, make, sum(sizes))
+            names = {files[number].path for number in lost}
+            made = block._replace(parts=parts, key=_key(files, parts, block.head))
+            data = self._kept(left.name, made.key, partial(block_without, whole, names), sum(sizes))
+            left.sizes.append(array("Q", sizes_of(data)))
+            left.blocks.append(made)
+
+    def directory(
+        self, name: str, is_first: bool, views: ViewSet, access: Access, ino: int, volume: str,
+    ) -> ContentDirectory:
+        """Return the directory of what these views make of a table."""
+        found = self._shown.get((ino, name, is_first))
         if found is None:
             services = self._containers.services._replace(views=views)
             origin = Origin(
-                self.identity, access, self.mtime_ns, services, self._lease, volume=volume, has_other_names=True,
+                f"{self.identity}:{int(is_first)}:{name}", access, self.mtime_ns, services, self._lease, volume=volume,
+                has_other_names=True,
             )
-            group = Group(b"", lambda: [Member((NAME,), self.table)])
-            found = self._shown.setdefault(ino, ContentDirectory("", ino, origin, Draft(group)))
+            group = Group(b"", lambda: [Member((raw(name),), self.table(name, is_first))])
+            made = ContentDirectory("", inode(f"{name}/{is_first}", ino), origin, Draft(group))
+            found = self._shown.setdefault((ino, name, is_first), made)
         return found
 
     def retire(self) -> None:
@@ -261,58 +342,86 @@ class Snapshot:
         self._lease.retire(is_replaced=False)
         self._containers.services.listings.forget(self._lease)
 
-    def _block(self, number: int) -> Data:
+    def _block(self, name: str, number: int) -> Data:
         contents = self._read()
-        key, parts = contents.blocks[number]
-        make = partial(self._made_again, contents.files, parts)
-        return self._kept(key, make, sum(_sizes_at(contents.rows.sizes, number)))
+        made = contents.tables[name]
+        block = made.blocks[number]
+        make = partial(self._made_again, name, contents.files, block)
+        return self._kept(name, block.key, make, sum(made.rows.sizes[number]))
 
-    def _kept(self, key: str, make: Callable[[], bytes], size: int) -> Data:
+    def _kept(self, name: str, key: str, make: Callable[[], bytes], size: int) -> Data:
         """Return the data of a block, made of pieces of so many bytes."""
-        return Rendered(self._containers.services.cache, (key, NAME), make, cost=PIECE + FROM_JSON * size)
+        return Rendered(self._containers.services.cache, (key, name), make, cost=PIECE + FROM_JSON * size)
 
-    def _made_again(self, files: Mapping[int, File], parts: Sequence[_Part]) -> bytes:
-        wanted = [(files[part.file], part.number, part.block) for part in parts]
+    def _made_again(self, name: str, files: Mapping[int, File], block: _Block) -> bytes:
+        wanted = [Wanted(files[part.file], name, part.number, part.block) for part in block.parts]
         placed = []
-        for part, piece in zip(parts, Rows(self._containers).again(wanted), strict=True):
+        for part, piece in zip(block.parts, Rows(self._containers).again(wanted), strict=True):
             file = files[part.file]
             if piece is None or piece.rows != part.rows:
                 raise Damaged("has other rows than before", file.path)
             placed.append(ContainerPiece(file.path, part.first, piece))
-        return joined_block(placed)
+        return joined_block(placed, block.head)
 
 
-class _Block:
-    """A block under construction."""
+class _Growing:
+    """A joined table under construction. ``keep`` returns the data of a block, given its table, key, maker and size."""
 
-    def __init__(self) -> None:
-        self.clear()
+    def __init__(
+        self, name: str, files: Sequence[File] | Mapping[int, File],
+        keep: Callable[[str, str, Callable[[], bytes], int], Data], layout: Layout | None = None,
+    ) -> None:
+        self.name = name
+        self.files = files
+        self.layout = layout or _layout(name)
+        self.blocks: list[_Block] = []
+        self.sizes: list[Sequence[int]] = []
+        self.omitted = 0
+        self._keep = keep
+        self._clear()
 
-    def clear(self) -> None:
-        self.parts: list[_Part] = []
-        self.placed: list[ContainerPiece] = []
-        self.rows = self.size = 0
+    def add(self, file: int, number: int, placed: ContainerPiece) -> None:
+        """Add a piece to the last block, or to a new one if there is no space."""
+        piece = placed.piece
+        fits = self._rows + piece.rows <= PIECE_ROWS and self._size + len(piece.data) <= BLOCK_BYTES
+        if self._parts and not fits:
+            self.close()
+        self._parts.append(_Part(file, number, placed.first, piece.rows, piece.block, self.layout.add(piece.columns)))
+        self._placed.append(placed)
+        self._rows += piece.rows
+        self._size += len(piece.data)
 
-    def has_room(self, piece: Piece) -> bool:
-        """Whether the piece still fits; an empty block accepts any piece."""
-        fits = self.rows + piece.rows <= PIECE_ROWS and self.size + len(piece.data) <= BLOCK_BYTES
-        return fits or not self.parts
+    def close(self) -> None:
+        """Complete the last block."""
+        if not self._parts:
+            return
+        head = self.layout.head
+        key = _key(self.files, self._parts, head)
+        data = self._keep(self.name, key, partial(joined_block, self._placed, head), self._size)
+        self.sizes.append(array("Q", sizes_of(data)))
+        self.blocks.append(_Block(key, tuple(self._parts), head))
+        self._clear()
 
-    def add(self, part: _Part, placed: ContainerPiece) -> None:
-        self.parts.append(part)
-        self.placed.append(placed)
-        self.rows += part.rows
-        self.size += len(placed.piece.data)
+    def _clear(self) -> None:
+        self._parts: list[_Part] = []
+        self._placed: list[ContainerPiece] = []
+        self._rows = self._size = 0
 
 
-def _key(files: Sequence[File], parts: Sequence[_Part]) -> str:
-    """Return the key of a block of these parts, each of which is of the file with the same index."""
-    return _hashed(f"{file.path}\0{file.stamp}\0{part[1:]}" for file, part in zip(files, parts, strict=True))
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return the names of tables in the order in which they are shown."""
+    return sorted(names, key=lambda name: (name != EPISODES, raw(name)))
 
 
-def _sizes_at(sizes: Sequence[int], number: int) -> Sequence[int]:
-    """Return the sizes of one block."""
-    return sizes[number * SIZES : (number + 1) * SIZES]
+def _layout(name: str) -> Layout:
+    """Return the columns that a table has before any container brings some."""
+    return Layout(RECORD_COLUMNS if name == EPISODES else ())
+
+
+def _key(files: Sequence[File] | Mapping[int, File], parts: Sequence[_Part], head: bytes) -> str:
+    """Return the key of a block of these parts."""
+    described = (f"{files[part.file].path}\0{files[part.file].stamp}\0{part[1:]}" for part in parts)
+    return _hashed(itertools.chain([head.decode()], described))
 
 
 def _hashed(words: Iterable[str]) -> str:
@@ -322,9 +431,10 @@ def _hashed(words: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-def _sentence(faults: Sequence[tuple[str, GlassfsError]]) -> str:
-    """Return what is left out, and why; of very many faults the first ones."""
-    texts = [f"{path or '.'}: {error.without_source}"[:FAULT_CHARACTERS] for path, error in faults[:MOST_FAULTS]]
+def _sentence(all_faults: Sequence[_Fault], table: str) -> str:
+    """Return what a table lacks, and why; of very many faults the first ones."""
+    faults = [fault for fault in all_faults if not fault.tables or table in fault.tables]
+    texts = [f"{path or '.'}: {error.without_source}"[:FAULT_CHARACTERS] for path, error, _ in faults[:MOST_FAULTS]]
     if len(faults) > MOST_FAULTS:
         texts.append(f"and {len(faults) - MOST_FAULTS:,} more")
     return "; ".join(texts)

@@ -1,6 +1,6 @@
-// The page of many episodes: rows to filter and sort, a page at a time.
+// The page of many episodes, or of what else tables over a folder describe: rows to filter and sort, a page at a time.
 (() => {
-  const AT_ONCE = 100, SHOWN = 12;
+  const AT_ONCE = 100, SHOWN = 12, SHOWN_OF_OTHERS = 40;
   const LABELS = {
     container: "Container", language_instruction: "Instruction", embodiment: "Embodiment", success: "Outcome",
     num_frames: "Frames", fps: "Frames/s", total_reward: "Reward", state_dim: "State", action_dim: "Action",
@@ -24,7 +24,7 @@
   };
   const asNumber = (value) => String(Number.isInteger(value) ? value : Number(value.toPrecision(4)));
 
-  let rows = [], names = [], shown = [], page = 0, sorted = { name: "", isDown: false };
+  let isOfEpisodes = true, thing = "episode", rows = [], names = [], shown = [], page = 0, sorted = { name: "", isDown: false };
 
   class Row {
     constructor(values, number, facts) {
@@ -65,6 +65,8 @@
 
   window.glassfs = {
     rows({ rows: data, facts }) {
+      isOfEpisodes = (facts.table ?? "episodes") === "episodes";
+      thing = isOfEpisodes ? "episode" : "row";
       rows = data.slice(0, -1).map((values, number) => new Row(values, number, facts));
       // Leaves out columns without values.
       const all = new Set(facts.names);
@@ -74,12 +76,13 @@
       const hasValue = (name) => rows.some((row) => (row.values.get(name) ?? null) !== null);
       names = [...all].filter((name) => !HIDDEN.includes(name) && hasValue(name));
       names.sort((a, b) => rank(a) - rank(b));
-      names = names.slice(0, SHOWN);
+      names = names.slice(0, isOfEpisodes ? SHOWN : SHOWN_OF_OTHERS);
       if (facts.total > rows.length) {
         const [total, here] = [facts.total, rows.length].map((count) => count.toLocaleString("en"));
-        note(`There are ${total} episodes, too many for a page: the first ${here} are here.`);
+        note(`There are ${total} ${thing}s, too many for a page: the first ${here} are here.`);
       }
       head(facts.title);
+      addTables(facts.tables ?? [], facts.table);
       if (facts.omitted) note(`Containers that not every user may read are left out: ${facts.omitted}.`);
       if (facts.error) note(`Some containers could not be read: ${facts.error}`);
       at("outcome").hidden = !names.includes("success");
@@ -99,13 +102,13 @@
   const isNumeric = (name) => rows.every((row) => typeof (row.values.get(name) ?? 0) === "number");
 
   function addHeads() {
-    made("th", at("heads"), "thumb").setAttribute("aria-label", "First frame");
+    if (isOfEpisodes) made("th", at("heads"), "thumb").setAttribute("aria-label", "First frame");
     for (const name of ["label", ...names]) {
       const head = made("th", at("heads"), isNumeric(name) && name !== "label" ? "number" : "");
       head.scope = "col";
       if (MINOR.includes(name)) head.classList.add("minor");
       head.dataset.name = name;
-      const button = made("button", head, "", name === "label" ? "Episode" : LABELS[name] || name);
+      const button = made("button", head, "", name === "label" ? (isOfEpisodes ? "Episode" : LABELS.container) : LABELS[name] || name);
       button.onclick = () => {
         sorted = { name, isDown: sorted.name === name && !sorted.isDown };
         page = 0;
@@ -135,7 +138,7 @@
     }
     const all = rows.length.toLocaleString("en"), plural = rows.length === 1 ? "" : "s";
     at("count").textContent = shown.length === rows.length
-      ? `${all} episode${plural}` : `${shown.length.toLocaleString("en")} of ${all} episode${plural}`;
+      ? `${all} ${thing}${plural}` : `${shown.length.toLocaleString("en")} of ${all} ${thing}${plural}`;
     show();
   }
 
@@ -152,20 +155,14 @@
 
   function line(row) {
     const element = document.createElement("tr");
-    const image = made("img", made("div", made("td", element, "thumb")));
-    image.loading = "lazy";
-    image.decoding = "async";
-    image.alt = "";
-    image.onload = () => image.classList.toggle("none", image.naturalWidth <= 1);
-    image.onerror = () => image.classList.add("none");
-    image.src = `${row.place}/poster`;
+    if (isOfEpisodes) addPoster(element, row);
     const head = made("th", element);
     head.scope = "row";
     const link = made("a", head, "", row.label);
     link.dir = "auto";
     if (row.folder) made("div", head, "soft", row.folder).dir = "auto";
     const neighbours = row.isNumbered ? `&number=${row.number}&of=${rows.length}` : "";
-    link.href = `${row.place}/index.html#up=${row.up}${neighbours}`;
+    link.href = isOfEpisodes ? `${row.place}/index.html#up=${row.up}${neighbours}` : `${row.place}/`;
     for (const name of names) {
       const value = row.values.get(name) ?? null;
       const cell = made("td", element);
@@ -185,6 +182,27 @@
       }
     }
     return element;
+  }
+
+  function addPoster(element, row) {
+    const image = made("img", made("div", made("td", element, "thumb")));
+    image.loading = "lazy";
+    image.decoding = "async";
+    image.alt = "";
+    image.onload = () => image.classList.toggle("none", image.naturalWidth <= 1);
+    image.onerror = () => image.classList.add("none");
+    image.src = `${row.place}/poster`;
+  }
+
+  // Links to the pages of the other tables; that of the first one is the start page.
+  function addTables(tables, own) {
+    if (tables.length < 2) return;
+    at("tables").hidden = false;
+    tables.forEach((name, number) => {
+      if (number) at("tables").append(" · ");
+      if (name === own) made("b", at("tables"), "", name);
+      else made("a", at("tables"), "", name).href = number ? `./${quoted(name)}.html` : "./index.html";
+    });
   }
 
   // Keeps the state in the address, so that the browser's back button restores it.

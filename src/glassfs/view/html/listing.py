@@ -1,24 +1,24 @@
-"""The page of many episodes, those of a container or of a folder: rows that link to their pages.
+"""The page of a table whose rows describe things: the episodes of a container or of a folder, or the containers there.
 
-There is a row for each episode, up to MOST_ROWS and MOST_BYTES. The size takes one pass over the records, when it is
-first needed, with one block in memory at a time. All containers have the same page, with the rows in ``data.js``. The
-page of a folder has the rows in itself, since a folder contains other files and its ``data.js`` could be any of them.
-Any thread.
+Rows link to the pages of episodes, or to the directories of other things. There is a row for each, up to MOST_ROWS and
+MOST_BYTES. The size takes one pass over the records, when it is first needed, with one block in memory at a time. All
+containers have the same page, with the rows in ``data.js``. The page of a folder has the rows in itself, since a folder
+contains other files and its ``data.js`` could be any of them. Any thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache as cached
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from glassfs.cache import BlockCache
-from glassfs.content import Blocked, Memory, Records, Rendered, Table
+from glassfs.content import EPISODES, Blocked, Memory, Records, Rendered, Table
 from glassfs.view.contract import Key, Shown
 from glassfs.view.html import escape, page
 
-TITLE, BODY, SCRIPT = "Episodes", "list.html", "list.js"
+BODY, SCRIPT = "list.html", "list.js"
 PLACE = "place"
 MOST_ROWS = 100_000
 MOST_BYTES = 32 << 20
@@ -28,9 +28,15 @@ LONGEST_PLACE = 8192
 
 @runtime_checkable
 class OfManyContainers(Protocol):
-    """A table of episodes in several containers. ``title`` is the name of the folder, or empty."""
+    """A table called ``name`` of what is in several containers. ``title`` is the name of the folder, or empty.
 
+    ``tables`` returns the names of all such tables with rows; the first is the one with ``is_first``.
+    """
+
+    name: str
     title: str
+    is_first: bool
+    tables: Callable[[], Sequence[str]]
 
     def path_of(self, record: dict[str, Any]) -> str:
         """Return the path of a row's episode from the folder: components as trees show them, joined by slashes."""
@@ -41,9 +47,10 @@ def shown(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
     if table.records is None:
         return
     if isinstance(table, OfManyContainers):
-        before, after = page.frame(TITLE, page.part(BODY), SCRIPT, has_data=False)
+        words = _words(table.name)
+        before, after = page.frame(words["{Things}"], _body(words), SCRIPT, has_data=False)
         rows = _Rows(table, table.records, cache, key, before + b'{"rows": [\n', after)
-        yield Shown(rows.data, page.SUFFIX, page.NAME)
+        yield Shown(rows.data, page.SUFFIX, page.NAME if table.is_first else table.name.encode())
     elif table.directory:
         rows = _Rows(table, table.records, cache, key, b'"use strict";\nglassfs.rows({"rows": [\n', b");\n")
         yield Shown(Memory(_page()), page.SUFFIX, page.NAME)
@@ -52,7 +59,25 @@ def shown(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
 
 @cached
 def _page() -> bytes:
-    return page.document(TITLE, page.part(BODY), SCRIPT)
+    words = _words(EPISODES)
+    return page.document(words["{Things}"], _body(words), SCRIPT)
+
+
+def _words(table: str) -> dict[str, str]:
+    """Return what the page calls the rows of a table, by placeholder."""
+    is_of_episodes = table == EPISODES
+    thing = "episode" if is_of_episodes else "row"
+    return {
+        "{Things}": f"{thing}s".capitalize() if is_of_episodes else escape.brief(table, page.LONGEST_TITLE),
+        "{things}": f"{thing}s", "{a thing}": f"{'an' if is_of_episodes else 'a'} {thing}", "{table}": table,
+    }
+
+
+def _body(words: dict[str, str]) -> str:
+    body = page.part(BODY)
+    for placeholder, word in words.items():
+        body = body.replace(placeholder, escape.html(word))
+    return body
 
 
 class _Rows:
@@ -130,5 +155,7 @@ class _Rows:
             "directory": escape.address((self._table.directory,)) if self._table.directory else None,
         }
         if isinstance(self._table, OfManyContainers):
+            facts["table"] = escape.brief(self._table.name, page.LONGEST_TITLE)
+            facts["tables"] = [escape.brief(name, page.LONGEST_TITLE) for name in self._table.tables()]
             facts["title"] = escape.brief(self._table.title, page.LONGEST_TITLE)
         return b'null], "facts": %b}' % escape.script(facts)

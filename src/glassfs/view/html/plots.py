@@ -108,8 +108,7 @@ def _columns(steps: Table) -> tuple[list[_Column], int]:
     plotted = [(name, array) for name, array in columns if _is_plotted(array, steps.rows)]
     read = MOST_READ // max(1, min(len(plotted), MOST_COLUMNS))
     for name, content in plotted:
-        shape = content.shape if isinstance(content.shape, tuple) else ()
-        items = math.prod(shape[1:])
+        items = math.prod((content.known_shape or ())[1:])
         channels = min(items, left, MOST_OF_A_COLUMN) if len(found) < MOST_COLUMNS else 0
         left -= channels
         left_out += items - channels
@@ -131,9 +130,9 @@ def sampling_of(steps: int, width: int, most: int = MOST_READ) -> Sampling:
 def _is_plotted(array: Content, rows: int) -> TypeGuard[Array]:
     if not isinstance(array, Array):
         return False
-    shape = array.shape
+    shape = array.known_shape
     return (
-        isinstance(shape, tuple) and len(shape) > 0 and shape[0] == rows > 0 and 0 not in shape
+        shape is not None and len(shape) > 0 and shape[0] == rows > 0 and 0 not in shape
         and array.dtype in _PLOTTED and not isinstance(array.data, Counted) and video_of(array) is None
     )
 

@@ -12,16 +12,15 @@ import threading
 from array import array
 from collections.abc import Sequence
 from itertools import pairwise
-from weakref import WeakKeyDictionary, finalize
 
 from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.content import Parted, Table
 from glassfs.content.table import is_sized
 from glassfs.errors import Damaged, TooLarge
-from glassfs.lru import LRU
 from glassfs.once import once
 from glassfs.view.contract import Key
+from glassfs.view.known import Known
 from glassfs.view.parquet.footer import Chunk, Field, footer, group, length
 from glassfs.view.parquet.leaves import leaves_of
 
@@ -30,8 +29,6 @@ LARGEST_FILE = 1 << 61
 LARGEST_FOOTER = (1 << 31) - 1
 LEAF_COST, CHUNK_COST = 2 << 10, 256
 """The memory that a column takes, with the content behind it, and its part of each group."""
-MOST_BYTES, SHARE = 16 << 20, 16
-"""Limit of the columns known at a time with a block cache: these bytes, and one in ``SHARE`` of its budget."""
 
 
 class Parquet(Parted):
@@ -39,12 +36,10 @@ class Parquet(Parted):
 
     def __init__(self, table: Table, cache: BlockCache, key: Key) -> None:
         self._table = table
-        self._cache = cache
-        self._key = key
         self._lock = threading.RLock()
         self._size: int | None = None
         self._is_sized: bool | None = None
-        self._is_known = False
+        self._known = Known(cache, lambda: _Columns(table, cache, key), lambda columns: columns.cost)
 
     @property
     def is_sized(self) -> bool:
@@ -73,27 +68,7 @@ class Parquet(Parted):
 
     @property
     def _columns(self) -> _Columns:
-        known = known_columns(self._cache)
-        columns = known.get(id(self))
-        if columns is None:
-            with work.holding(self._lock):
-                columns = known.get(id(self))
-                if columns is None:
-                    columns = _Columns(self._table, self._cache, self._key)
-                    known.put(id(self), columns, columns.cost)
-                    if not self._is_known:
-                        self._is_known = True
-                        finalize(self, known.pop, id(self)).atexit = False
-        return columns
-
-
-_KNOWN: WeakKeyDictionary[BlockCache, LRU[int, _Columns]] = WeakKeyDictionary()
-
-
-def known_columns(cache: BlockCache) -> LRU[int, _Columns]:
-    """Return the columns known of the files that share a cache, by the ids of the files."""
-    known = _KNOWN.get(cache)
-    return _KNOWN.setdefault(cache, LRU(min(MOST_BYTES, cache.budget // SHARE))) if known is None else known
+        return self._known.get()
 
 
 class _Columns:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassfs.content import Computed, Concatenated, Data, Made, Memory, Parted, Slice
 from glassfs.content.data import PIECE, SizedData
-from glassfs.errors import Damaged
+from glassfs.content.rows import Offsets
 from glassfs.view.parquet.kinds import Kind
 from glassfs.view.parquet.pages import (
     HEADER,
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 LONG = 64 << 10
 """Longer text rows are made in pieces."""
 _CHARACTER = 4
-_SCANNED_ROWS = 1 << 17
 _MARKS = "glassfs-question-marks"
 
 
@@ -47,67 +46,6 @@ def _marks(error: UnicodeError) -> tuple[str, int]:
 
 
 codecs.register_error(_MARKS, _marks)
-
-
-class Offsets:
-    """The numbers of the values at which rows begin, and the end: ``rows + 1`` offsets into ``total`` values."""
-
-    def __init__(self, data: Data, dtype: str, rows: int, total: int) -> None:
-        self._data, self._dtype, self.rows, self.total = data, dtype, rows, total
-        self._width = int(dtype[2:])
-        self._form = "<" + {"u4": "I", "u8": "Q", "i4": "i", "i8": "q"}[dtype[1:]]
-
-    def at(self, row: int) -> int:
-        """Return the offset of one row. Raises Damaged if it exceeds the values."""
-        offset = 0
-        if row or self.rows:
-            (offset,) = struct.unpack(self._form, self._data.read(row * self._width, self._width))
-        is_right = 0 <= offset <= self.total and (row > 0 or offset == 0) and (row < self.rows or offset == self.total)
-        if not is_right:
-            raise _damage()
-        return int(offset)
-
-    def of(self, first: int, end: int) -> NDArray[Any]:
-        """Return the offsets of the rows ``[first, end]``. Raises Damaged unless they rise within the values."""
-        import numpy as np
-
-        raw = self._data.read(first * self._width, (end - first + 1) * self._width)
-        offsets = np.frombuffer(raw, self._dtype)
-        if (offsets[1:] < offsets[:-1]).any() or (first == 0 and offsets[0] != 0) or offsets[-1] > self.total:
-            raise _damage()
-        if offsets[0] < 0 or (end == self.rows and offsets[-1] != self.total):
-            raise _damage()
-        return offsets.astype(np.int64)
-
-    def empty(self, first: int, end: int) -> int:
-        """Count the rows ``[first, end)`` that have no value."""
-        found = 0
-        for row in range(first, end, _SCANNED_ROWS):
-            offsets = self.of(row, min(row + _SCANNED_ROWS, end))
-            found += int((offsets[1:] == offsets[:-1]).sum())
-        return found
-
-
-class EvenOffsets(Offsets):
-    """Offsets of rows that all have ``length`` values."""
-
-    def __init__(self, length: int, rows: int) -> None:
-        self._length, self.rows, self.total = length, rows, length * rows
-
-    def at(self, row: int) -> int:
-        return row * self._length
-
-    def of(self, first: int, end: int) -> NDArray[Any]:
-        import numpy as np
-
-        return np.arange(first, end + 1, dtype=np.int64) * self._length
-
-    def empty(self, first: int, end: int) -> int:
-        return 0 if self._length else end - first
-
-
-def _damage() -> Damaged:
-    return Damaged("the offsets of its rows do not rise from 0 to its end")
 
 
 class RaggedPages(Pages):

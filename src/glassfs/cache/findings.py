@@ -1,0 +1,127 @@
+"""What formats found out about containers, kept in the catalogue for later mounts, commands and workers. Any thread.
+
+A format may have to read much of a container to find its contents, as in a section without a table of offsets. It keeps
+what it found under a name, and asks for it before it searches again. All that is kept of one container is one entry of
+the catalogue, under a digest of its stamp, so a changed container has nothing.
+
+Nothing here raises, and nothing is certain to be kept: formats must check what they get, and do without it.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import xxhash
+
+from glassfs import __version__
+from glassfs.lru import LRU
+
+if TYPE_CHECKING:
+    from glassfs.cache.catalogue import Catalogue, Key
+
+MOST_VALUE = 1 << 20
+"""Bytes of one value; a larger one is not kept."""
+MOST_OF_CONTAINER = 4 << 20
+"""Bytes that are kept of one container."""
+KNOWN_BYTES = 4 << 20
+"""Memory for what was found or kept last."""
+FLUSHED = 128
+"""Changed containers that are stored together."""
+PATIENCE, EACH = 16, 32
+"""After so many containers of which nothing is known, the catalogue is asked for one of so many until it knows one."""
+SETTLED_NANOSECONDS = 2 * 10**9
+ENTRY_BYTES = 512
+"""Memory of what is known about a container, beside its values."""
+LAYOUT = 1
+_ITEM = struct.Struct("<II")
+
+
+class Kept(NamedTuple):
+    """What is kept of one container: values by name."""
+
+    values: dict[bytes, bytes]
+    size: int
+
+
+class Findings:
+    """What is kept of the containers of one tree. ``catalogue`` returns the catalogue, or None if there is none."""
+
+    def __init__(self, catalogue: Callable[[], Catalogue | None]) -> None:
+        self._catalogue = catalogue
+        self._known: LRU[Key, Kept] = LRU(KNOWN_BYTES)
+        self._changed: dict[Key, Kept] = {}
+        self._misses = self._skipped = 0
+        self._lock = threading.Lock()
+
+    def find(self, stamp: str, name: bytes) -> bytes | None:
+        """Return what is kept under a name of the container with that stamp."""
+        return self._of(_key(stamp)).values.get(name)
+
+    def keep(self, stamp: str, mtime_ns: int, name: bytes, value: bytes) -> None:
+        """Keep a value, unless the container was modified a moment ago: it may change under the same stamp."""
+        if len(value) > MOST_VALUE or abs(time.time_ns() - mtime_ns) < SETTLED_NANOSECONDS:
+            return
+        key = _key(stamp)
+        before = self._of(key)
+        size = before.size + _ITEM.size + len(name) + len(value)
+        if name in before.values or size > MOST_OF_CONTAINER:
+            return
+        kept = Kept({**before.values, name: value}, size)
+        with self._lock:
+            self._changed[key] = kept
+            is_much = len(self._changed) >= FLUSHED
+        self._known.put(key, kept, size)
+        if is_much:
+            self.flush()
+
+    def flush(self) -> None:
+        """Store what was kept since the previous call, soon."""
+        with self._lock:
+            changed, self._changed = self._changed, {}
+        catalogue = self._catalogue() if changed else None
+        if catalogue is not None:
+            from glassfs.cache.catalogue import Part  # imported with the catalogue, which few need
+
+            catalogue.put({key: [Part(0, 1, 0, 0, b"", _packed(kept.values))] for key, kept in changed.items()})
+
+    def _of(self, key: Key) -> Kept:
+        """Return all that is kept of a container."""
+        known = self._known.get(key) or self._changed.get(key)
+        if known is not None:
+            return known
+        values: dict[bytes, bytes] = {}
+        self._skipped += 1
+        catalogue = self._catalogue() if self._misses < PATIENCE or self._skipped % EACH == 0 else None
+        if catalogue is not None:
+            part = catalogue.find([key]).get(key)
+            if part is not None:
+                values = _unpacked(part.data)
+            self._misses = 0 if values else self._misses + 1
+        kept = Kept(values, ENTRY_BYTES + sum(_ITEM.size + len(name) + len(value) for name, value in values.items()))
+        self._known.put(key, kept, kept.size)
+        return kept
+
+
+def _key(stamp: str) -> Key:
+    return xxhash.xxh128_digest(f"findings\0{LAYOUT}\0{__version__}\0{sys.byteorder}\0{stamp}".encode())
+
+
+def _packed(values: dict[bytes, bytes]) -> bytes:
+    """Return names and values, each after their lengths. The catalogue adds a checksum."""
+    return b"".join(_ITEM.pack(len(name), len(value)) + name + value for name, value in values.items())
+
+
+def _unpacked(packed: bytes) -> dict[bytes, bytes]:
+    values: dict[bytes, bytes] = {}
+    at = 0
+    while at < len(packed):
+        name, value = _ITEM.unpack_from(packed, at)
+        at += _ITEM.size + name
+        values[packed[at - name : at]] = packed[at : at + value]
+        at += value
+    return values

@@ -1,0 +1,127 @@
+"""Episodes of recordings, for formats: the table of them, and the steps and cameras of one, made from its contents.
+
+A format that has episodes gives ``episodes_table`` to its ``Container``, and yields the members of each episode through
+``with_recording``. All views of episodes, the joined tables and the commands follow from that. Any thread; nothing is
+read before it is used, and nothing is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from glassfs.content.model import Array, Content, Member, Records, Video
+from glassfs.content.parts import Counted
+from glassfs.content.table import WIDEST, Cells, Column, Recording, Table
+from glassfs.content.video import is_video
+
+EPISODES, STEPS, FRAME, WHOLE = b"episodes", b"steps", b"frame", b"episode"
+TEXT, TEXTS = "", "list"
+POSITION = "position"
+EPISODE_COLUMNS: Mapping[str, str] = {
+    POSITION: "<i8",  # number of the episode in its container, None if the container is the episode
+    "episode_id": "<u8",
+    "episode_name": TEXT,  # of a container whose ids are texts
+    "embodiment": TEXT,
+    "language_instruction": TEXT,
+    "fps": "<f8",  # steps per second
+    "success": "|b1",
+    "total_reward": "<f8",
+    "num_frames": "<i8",  # steps
+    "state_dim": "<i8",  # values in the state of a step
+    "action_dim": "<i8",
+    "channels": TEXTS,  # names of the signals
+    "cameras": TEXTS,  # names of the videos
+}
+"""The columns that joined tables have as well, and their dtypes: TEXT has none, TEXTS is a list of texts."""
+MOST_CAMERAS = 256
+
+
+def episodes_table(
+    count: int, block: Callable[[int], Sequence[Mapping[str, Any]]], blocks: int = 1,
+    columns: Mapping[str, str] = EPISODE_COLUMNS, cost: Callable[[int], int] = lambda block: 1 << 20,
+    directory: bytes = b"",
+) -> Table:
+    """Return the table of ``count`` episodes, one row each.
+
+    ``block(i)`` returns the rows of block i of ``blocks``: values by the names of ``columns``; a missing one is None.
+    ``cost(i)`` is the memory in bytes that they may take, together with one of them as JSON. ``columns`` may leave out
+    some of EPISODE_COLUMNS, which a format cannot have, and add others, which joined tables do not show. If episodes
+    are subdirectories named by their numbers, ``directory`` is the name of the directory around them.
+    """
+    def rows(number: int) -> list[dict[str, Any]]:
+        return [{name: row.get(name) for name in columns} for row in block(number)]
+
+    def values(name: str, number: int) -> list[Any]:
+        return [row.get(name) for row in block(number)]
+
+    def made() -> list[Column]:
+        found = []
+        for name, dtype in columns.items():
+            content = Records(name.encode(), blocks, partial(values, name), cost=cost)
+            if dtype not in (TEXT, TEXTS):
+                content = Cells(content.key, blocks, content.block, cost=cost, dtype=dtype)
+            found.append(Column(content.key, content, is_list=dtype == TEXTS))
+        return found
+
+    return Table(EPISODES, count, made, Records(EPISODES, blocks, rows, cost=cost), directory)
+
+
+def with_recording(
+    members: Callable[[], Iterable[Member]], record: Callable[[], dict[str, Any]], steps: int | None = None,
+) -> Iterator[Member]:
+    """Yield the members of an episode, then the table of its steps if it has signals, and the episode as a whole.
+
+    A signal is an array of one or two axes, the first of which has ``steps`` rows; if that is unknown, the first signal
+    gives it. The table has a column for each, called by its name with slashes, after the column ``frame``. Cameras are
+    videos, and arrays that views may take for videos. ``members`` is called again when they are needed; its names begin
+    at the directory of the episode. ``record`` returns what is known of the episode, JSON values by name; for names of
+    EPISODE_COLUMNS, those of the table.
+    """
+    signals, member = 0, None
+    for member in members():
+        yield member
+        found = steps_of(member.content)
+        if found is not None and steps in (None, found):
+            steps = found
+            signals += 1
+    table = Table(STEPS, steps or 0, partial(_columns, members, steps or 0), width=1 + signals)
+    if signals:
+        yield Member((STEPS,), table)
+    if member is not None:
+        yield Member((WHOLE,), Recording(WHOLE, record, table, partial(_cameras, members)))
+
+
+def steps_of(content: Content) -> int | None:
+    """Return the rows of an array that may be a signal, or None for other contents."""
+    shape = _shape(content)
+    return shape[0] if len(shape) in (1, 2) and 0 not in shape[1:] else None
+
+
+def is_camera(content: Content) -> bool:
+    """Return whether views may show a content as a video."""
+    if isinstance(content, Array):
+        return is_video(content.dtype, _shape(content), content.modality)
+    return isinstance(content, Video)
+
+
+def _columns(members: Callable[[], Iterable[Member]], steps: int) -> list[Column]:
+    columns = [Column(FRAME, Array(FRAME, Counted(steps), "<i8", (steps,)))]
+    for name, content in members():
+        if isinstance(content, Array) and steps_of(content) == steps and len(columns) < WIDEST:
+            columns.append(Column(b"/".join(name), content))
+    return columns
+
+
+def _cameras(members: Callable[[], Iterable[Member]]) -> list[Member]:
+    """Return the first videos, the first of each name."""
+    found: dict[tuple[bytes, ...], Member] = {}
+    for member in islice((member for member in members() if is_camera(member.content)), MOST_CAMERAS):
+        found.setdefault(member.name, member)
+    return list(found.values())
+
+
+def _shape(content: Content) -> tuple[int, ...]:
+    return (content.known_shape or ()) if isinstance(content, Array) else ()

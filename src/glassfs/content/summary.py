@@ -1,0 +1,94 @@
+"""What a container contributes to the tables over a folder: a few rows that say what is in it.
+
+A *joined table* has the rows of all containers below a folder that contribute to it, under a name that formats agree
+on: ``episodes``, ``trees``, ``tables``, or any other. Columns may differ between containers: the table has all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import Any, NamedTuple, TypeAlias
+
+from glassfs.content.episodes import EPISODE_COLUMNS, POSITION, TEXT, TEXTS
+from glassfs.content.model import Records
+from glassfs.content.table import Cells, Column, Table
+
+INTEGER, UNSIGNED, NUMBER, BOOLEAN = "<i8", "<u8", "<f8", "|b1"
+"""The types of columns, beside TEXT and TEXTS."""
+Columns: TypeAlias = tuple[tuple[str, str], ...]
+"""Names and types of columns."""
+CONTAINER = "container"
+"""The first column of each joined table, the container's path. The second is POSITION, the row's number there."""
+EPISODES = "episodes"
+RECORD_COLUMNS: Columns = tuple((name, dtype) for name, dtype in EPISODE_COLUMNS.items() if name != POSITION)
+"""The columns of episodes, from whatever format."""
+COLUMNS: Mapping[str, str] = {CONTAINER: TEXT, POSITION: INTEGER, **dict(RECORD_COLUMNS)}
+"""All columns of the table of episodes."""
+LONGEST = 64 << 10
+"""Limit of characters in a text, and in a list of texts in all."""
+LARGEST_INTEGER = 1 << 1000
+"""Limit of integers that become floats."""
+_RANGES = {INTEGER: (-(1 << 63), (1 << 63) - 1), UNSIGNED: (0, (1 << 64) - 1)}
+
+
+class Summary(NamedTuple):
+    """Rows for a joined table: the ``records`` of a table, reduced to ``columns``.
+
+    Values that are not of a column's type become unknown; so does what a record lacks. If each row has a directory, the
+    table names the directory that has them (``Table.directory``).
+    """
+
+    columns: Columns
+    table: Table
+
+
+def summary_of(name: str, columns: Columns, rows: int, records: Records) -> Summary:
+    """Return rows for a joined table that are no table yet: ``records`` of ``rows`` objects with these columns."""
+    return Summary(columns, Table(name.encode(), rows, partial(_columns_of, columns, records), records))
+
+
+def _columns_of(columns: Columns, records: Records) -> list[Column]:
+    found = ((dtype, _cells(name, dtype, records)) for name, dtype in columns)
+    return [Column(cells.key, cells, is_list=dtype == TEXTS) for dtype, cells in found]
+
+
+def _cells(name: str, dtype: str, records: Records) -> Records:
+    """Return one column of records."""
+
+    def block(number: int) -> list[Any]:
+        return [value_of(record, name, dtype) for record in records.block(number)]
+
+    key = name.encode("utf-8", "replace")
+    if dtype in (TEXT, TEXTS):
+        return Records(key, records.blocks, block, cost=records.cost)
+    return Cells(key, records.blocks, block, cost=records.cost, dtype=dtype)
+
+
+def value_of(record: Any, name: str, dtype: str) -> Any:
+    """Return a value of a record, None if it has none of the column's type."""
+    if not isinstance(record, dict):
+        return None
+    value = record.get(name)
+    if name == "episode_name" and value is None and isinstance(record.get("episode_id"), str):
+        value = record["episode_id"]
+    if dtype == TEXT:
+        return value[:LONGEST] if isinstance(value, str) else None
+    if dtype == TEXTS:
+        is_right = isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
+        return _within_limit(value) if is_right and value is not None else None
+    if dtype == BOOLEAN or isinstance(value, bool):
+        return value if dtype == BOOLEAN and isinstance(value, bool) else None
+    if dtype in _RANGES:
+        least, most = _RANGES[dtype]
+        return value if isinstance(value, int) and least <= value <= most else None
+    if isinstance(value, int):
+        return float(value) if abs(value) < LARGEST_INTEGER else None
+    return value if isinstance(value, float) else None
+
+
+def _within_limit(texts: Sequence[str]) -> list[str]:
+    """Return as many of the texts as fit the limit."""
+    characters = accumulate(len(text) + 1 for text in texts)
+    return [text for text, end in zip(texts, characters, strict=True) if end <= LONGEST]

@@ -1,0 +1,193 @@
+"""What the worker says of the objects in a container, checked: it is as untrusted as the container. Any thread."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from collections.abc import Callable
+from math import prod
+from typing import Any, NamedTuple, TypeVar
+
+from glassfs.errors import Damaged
+
+LARGEST = 1 << 60
+"""Bytes of a dataset: file sizes have 63 bits."""
+MOST_AXES = 32
+MOST_FIELDS = 1_000
+_DESCR = re.compile(r"\|[iub]1|[<>](?:[iu][248]|f[248]|c(?:8|16))")
+_CLASSES = ("number", "text", "ragged", "bytes", "compound", "unknown")
+
+Value = TypeVar("Value")
+
+
+class Field(NamedTuple):
+    """A field of a compound: ``stored`` and ``shown`` are dtypes, as in ``Kind``, at ``offset`` of the element."""
+
+    name: str
+    offset: int
+    stored: str | None
+    shown: str
+    dims: tuple[int, ...]
+
+
+class Kind(NamedTuple):
+    """A type. ``stored`` is the dtype of a number in the file, None if only the library decodes it.
+
+    ``dims`` are the dimensions of an array type. ``base`` is the type of the values in rows of variable length.
+    """
+
+    name: str
+    text: str
+    shown: str = ""
+    stored: str | None = None
+    dims: tuple[int, ...] = ()
+    fields: tuple[Field, ...] = ()
+    base: Kind | None = None
+
+
+class Filter(NamedTuple):
+    """A filter of the pipeline. ``is_available`` says that the library has it."""
+
+    code: int
+    values: tuple[int, ...]
+    name: str
+    is_available: bool
+
+
+class Dataset(NamedTuple):
+    """A dataset. ``size`` is that of a stored element in bytes, ``fill`` a shown element, empty for zeros.
+
+    ``offset`` is None if nothing is allocated.
+    """
+
+    kind: Kind
+    shape: tuple[int, ...]
+    is_null: bool
+    layout: str
+    size: int
+    stored: int
+    offset: int | None
+    chunks: tuple[int, ...]
+    filters: tuple[Filter, ...]
+    fill: bytes
+    is_image: bool
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def item(self) -> int:
+        """Bytes of an element as it is shown."""
+        if self.kind.fields:
+            return sum(int(field.shown[2:]) * prod(field.dims) for field in self.kind.fields)
+        return (int(self.kind.shown[2:]) if self.kind.shown else self.size) * prod(self.kind.dims)
+
+
+class Object(NamedTuple):
+    """A link and the object at its end. ``kind`` is ``group``, ``dataset``, ``soft`` and so on, as the worker says.
+
+    ``address`` identifies the object, which has ``names`` names. ``final`` is the object at the end of a soft link.
+    """
+
+    name: bytes
+    kind: str
+    address: int = 0
+    names: int = 1
+    attributes: int = 0
+    dataset: Dataset | None = None
+    target: bytes = b""
+    reason: str = ""
+    final: Object | None = None
+
+
+def described(answer: Any) -> Object:
+    """Return an object as the worker described it. Raises Damaged if the answer is not a description."""
+    return _checked(lambda: _object(answer))
+
+
+def listed(answer: Any) -> tuple[int, list[Object]]:
+    """Return the number of links of a group, and some of them. Raises Damaged."""
+    return _checked(lambda: (_integer(answer["count"], 1 << 32), [_object(entry) for entry in answer["entries"]]))
+
+
+def _checked(make: Callable[[], Value]) -> Value:
+    try:
+        return make()
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise Damaged("its worker process sends a wrong description") from error
+
+
+def _object(entry: Any) -> Object:
+    kind = str(entry["kind"])
+    final = entry.get("final")
+    return Object(
+        str(entry.get("name", "")).encode("latin-1"), kind, _integer(entry.get("address", 0)),
+        _integer(entry.get("names", 1)), _integer(entry.get("attributes", 0)),
+        _dataset(entry) if kind == "dataset" else None, str(entry.get("target", "")).encode("latin-1"),
+        str(entry.get("reason", "")), None if final is None else _object({**final, "final": None}),
+    )
+
+
+def _dataset(entry: Any) -> Dataset:
+    kind = _kind(entry["type"])
+    offset = entry.get("offset")
+    chunks = _integers(entry.get("chunks", []))
+    found = Dataset(
+        kind, _integers(entry["shape"]), bool(entry["null"]), str(entry["layout"]), _integer(entry["size"], 1 << 32),
+        _integer(entry["stored"]), None if offset is None else _integer(offset), chunks,
+        tuple(map(_filter, entry.get("filters", []))), b64decode(entry.get("fill", ""), validate=True),
+        bool(entry.get("image")),
+    )
+    is_chunked = found.layout == "chunked" and (len(chunks) != len(found.shape) or 0 in chunks or not chunks)
+    if is_chunked or (found.fill and len(found.fill) * prod(kind.dims) != found.item):
+        raise ValueError
+    if kind.name in ("number", "compound") and not found.item:
+        raise ValueError
+    return found
+
+
+def _kind(entry: Any) -> Kind:
+    name = entry["class"]
+    if name not in _CLASSES:
+        raise ValueError
+    stored = entry.get("stored")
+    fields = tuple(map(_field, entry.get("fields", [])))
+    if len(fields) > MOST_FIELDS or (name == "compound" and not fields):
+        raise ValueError
+    return Kind(
+        name, str(entry.get("name", ""))[:100], _descr(entry["shown"]) if name == "number" else "",
+        None if stored is None else _descr(stored), _integers(entry.get("dims", [])), fields,
+        _kind(entry["base"]) if name == "ragged" else None,
+    )
+
+
+def _field(entry: Any) -> Field:
+    stored = entry.get("stored")
+    return Field(
+        str(entry["name"]), _integer(entry["offset"], 1 << 32), None if stored is None else _descr(stored),
+        _descr(entry["shown"]), _integers(entry.get("dims", [])),
+    )
+
+
+def _filter(entry: Any) -> Filter:
+    name = str(entry["name"]).partition(";")[0]
+    return Filter(_integer(entry["code"], 1 << 32), _integers(entry["values"]), name, bool(entry["available"]))
+
+
+def _descr(value: Any) -> str:
+    if not isinstance(value, str) or not _DESCR.fullmatch(value):
+        raise ValueError
+    return value
+
+
+def _integers(values: Any) -> tuple[int, ...]:
+    if not isinstance(values, list) or len(values) > MOST_AXES:
+        raise ValueError
+    return tuple(_integer(value) for value in values)
+
+
+def _integer(value: Any, most: int = (1 << 64) - 1) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError
+    return value

@@ -1,0 +1,164 @@
+"""Elements that the worker reads: strings, rows of variable length, unusual numbers, and filters that only plug-ins
+undo. What it sends is checked for its size. Any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate
+from math import prod
+from typing import Any, NamedTuple
+
+from glassfs.cache import BlockCache
+from glassfs.content import Blocked, Data, Records, Regular, Rendered
+from glassfs.errors import Damaged, TooLarge
+from glassfs.formats.hdf5.chunks import boxes
+from glassfs.sandbox import Sandbox
+from glassfs.source import Version
+
+PIECE = 1 << 20
+ROWS = 1_000
+"""Strings, or rows of variable length, that are asked for at once."""
+MOST_IN_ROWS = 64 << 20
+"""Bytes of so many strings or rows."""
+TEXT_COST, ROW_COST = 4, 256
+"""Memory for a byte of a fixed-length string as JSON, and for a row."""
+
+Path = Sequence[bytes]
+
+
+class Asked(NamedTuple):
+    """A dataset of a container, for requests to the worker."""
+
+    sandbox: Sandbox
+    cache: BlockCache
+    version: Version
+    path: Path
+
+    def ask(self, do: str, most: int = 0, **arguments: Any) -> tuple[Any, bytearray]:
+        """Return the worker's answer to a request for this object."""
+        path = [part.decode("latin-1") for part in self.path]
+        return self.sandbox.ask({"do": do, "path": path, **arguments}, most)
+
+    def key(self, what: str, *more: object) -> tuple[object, ...]:
+        return (self.version, what, *self.path, *more)
+
+
+class _Block(NamedTuple):
+    """The recipe of a run of bytes that the worker sends."""
+
+    key: tuple[object, ...]
+    size: int
+    make: Callable[[], bytes | bytearray]
+
+    @property
+    def cost(self) -> int:
+        return 3 * self.size
+
+    @property
+    def stream_cost(self) -> int:
+        return self.cost
+
+    def whole(self) -> bytes | bytearray:
+        made = self.make()
+        if len(made) != self.size:
+            raise Damaged(f"its worker process sends {len(made)} bytes, but its shape needs {self.size}")
+        return made
+
+    def pieces(self) -> Iterator[bytes | bytearray]:
+        yield self.whole()
+
+
+def numbers(asked: Asked, shape: tuple[int, ...], item: int, dtype: object) -> Data:
+    """Return the elements of a dataset as ``dtype``, ``item`` bytes each."""
+    at_once = max(1, PIECE // item)
+    count = prod(shape)
+
+    def make(first: int, some: int) -> bytes:
+        return b"".join(
+            asked.ask("elements", prod(box) * item, start=list(start), shape=list(box), dtype=dtype)[1]
+            for start, box in boxes(first, some, shape)
+        )
+
+    def block(number: int) -> _Block:
+        first = number * at_once
+        some = min(at_once, count - first)
+        return _Block(asked.key("elements", item, number), some * item, partial(make, first, some))
+
+    return Blocked(asked.cache, lambda: Regular(at_once * item, count * item), block, is_sized=True)
+
+
+def texts(asked: Asked, first: int, count: int) -> list[str]:
+    """Return strings of a dataset, in C order. Raises TooLarge, and Damaged."""
+    found: list[str] = []
+    size = 0
+    while len(found) < count:
+        some, _ = asked.ask("texts", first=first + len(found), count=count - len(found))
+        if not isinstance(some, list) or not 0 < len(some) <= count - len(found):
+            raise Damaged("its worker process sends other strings than asked for")
+        found += map(str, some)
+        size += sum(map(len, found[-len(some) :]))
+        if size > MOST_IN_ROWS:
+            raise TooLarge(f"{count} strings have more than {MOST_IN_ROWS >> 20} MiB")
+    return found
+
+
+def lines(key: bytes, asked: Asked, count: int, width: int) -> Records:
+    """Return a row for each of ``count`` strings, of ``width`` bytes each in the file."""
+    def block(number: int) -> list[str]:
+        first = number * ROWS
+        return texts(asked, first, min(ROWS, count - first))
+
+    return Records(key, -(-count // ROWS), block, "string", lambda number: min(ROWS, count) * (
+        ROW_COST + TEXT_COST * width
+    ))
+
+
+class Runs:
+    """Rows of variable length: their values one after another, and where each begins. ``dtype`` has ``item`` bytes."""
+
+    def __init__(self, asked: Asked, rows: int, dtype: str) -> None:
+        self._asked = asked
+        self._rows = rows
+        self._dtype = dtype
+        self._item = int(dtype[2:])
+
+    def offsets(self) -> Data:
+        """Return ``rows + 1`` rising 64-bit integers, which take a pass over all rows."""
+        return Rendered(self._asked.cache, self._asked.key("offsets"), self._found_offsets, 8 * (self._rows + 1))
+
+    def values(self) -> Data:
+        def bounds() -> Sequence[int]:
+            offsets = self.offsets()
+            firsts = [*range(0, self._rows, ROWS), self._rows]
+            return [int.from_bytes(offsets.read(8 * row, 8), "little") * self._item for row in firsts]
+
+        def block(number: int) -> _Block:
+            starts = values.bounds
+            return _Block(
+                self._asked.key("values", number), starts[number + 1] - starts[number],
+                lambda: self._row_values(number)[1],
+            )
+
+        values = Blocked(self._asked.cache, bounds, block)
+        return values
+
+    def count(self) -> int:
+        """Return the number of all values."""
+        return int.from_bytes(self.offsets().read(8 * self._rows, 8), "little")
+
+    def _found_offsets(self) -> bytes:
+        import numpy as np
+
+        lengths = [length for number in range(-(-self._rows // ROWS)) for length in self._row_values(number)[0]]
+        return np.fromiter(accumulate(lengths, initial=0), "<i8", len(lengths) + 1).tobytes()
+
+    def _row_values(self, number: int) -> tuple[list[int], bytearray]:
+        first = number * ROWS
+        count = min(ROWS, self._rows - first)
+        lengths, raw = self._asked.ask("runs", MOST_IN_ROWS, first=first, count=count, dtype=self._dtype)
+        is_list = isinstance(lengths, list) and len(lengths) == count and all(type(one) is int for one in lengths)
+        if not is_list or min(lengths) < 0 or sum(lengths) * self._item != len(raw):
+            raise Damaged("its worker process sends other rows than asked for")
+        return lengths, raw

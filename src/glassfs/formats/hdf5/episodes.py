@@ -1,0 +1,255 @@
+"""Episodes of robomimic, LIBERO and ALOHA (§9): which groups they are, and what is known of them. Any thread.
+
+Nothing is read before it is needed. What cannot be read is unknown, and leaves the groups as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+from glassfs.content import TIME, Array, Group, Link, Member, Series, Table, Video
+from glassfs.content.episodes import EPISODES, episodes_table, is_camera, steps_of, with_recording
+from glassfs.errors import Damaged
+from glassfs.formats.hdf5.description import Object
+from glassfs.once import once
+
+DATA = b"data"
+ALOHA_RATE = 50.0
+AT_ONCE = 16
+"""Episodes in a block of the table."""
+BLOCK_COST = 4 << 20
+MOST_TOTAL = 1 << 20
+"""Bytes of rewards that are added up."""
+_DEMO = re.compile(rb"demo_(\d{1,18})")
+_NESTED = (b"obs", b"next_obs", b"observations", b"images")
+"""Groups in an episode whose members belong to it."""
+
+Path = tuple[bytes, ...]
+Contents = Callable[[], Iterator[Member]]
+
+
+class Ancestor(NamedTuple):
+    """A group on the path to another one. ``is_shared`` says that it has several names."""
+
+    address: int
+    is_shared: bool
+
+
+class Listed(Protocol):
+    """A file as its groups are listed."""
+
+    def objects(self, path: Path) -> Iterator[Object]: ...
+
+    def attributes(self, path: Path) -> Any: ...
+
+    def contents(self, path: Path, above: tuple[Ancestor, ...], group: Group) -> Iterator[Member]: ...
+
+
+class Episodes:
+    """The episodes of a file. Without ``may_have_some`` there are none, and nothing is listed to find that out."""
+
+    def __init__(self, listed: Listed, may_have_some: bool) -> None:
+        self._listed = listed
+        self._may_have_some = may_have_some
+
+    @once
+    def kind(self) -> str:
+        """``robomimic``, ``aloha``, or empty for other files."""
+        if not self._may_have_some:
+            return ""
+        root = self._found(())
+        data, action, observed = (root.get(name) for name in (DATA, b"action", b"observations"))
+        if data is not None and data.kind == "group" and self.demos:
+            return "robomimic"
+        if action is None or action.dataset is None or observed is None or observed.kind != "group":
+            return ""
+        is_aloha = len(action.dataset.shape) == 2 and b"qpos" in self._found((b"observations",))
+        return "aloha" if is_aloha else ""
+
+    @once
+    def demos(self) -> list[bytes]:
+        """The names of the groups that are episodes, by their numbers."""
+        found = {
+            name: int(match[1]) for name, one in self._data.items()
+            if one.kind == "group" and (match := _DEMO.fullmatch(name))
+        }
+        return sorted(found, key=lambda name: (found[name], name))
+
+    @once
+    def _data(self) -> dict[bytes, Object]:
+        """What is in the group of all episodes."""
+        return self._found((DATA,))
+
+    def is_episode(self, path: Path) -> bool:
+        """Return whether the group at ``path`` is an episode."""
+        if not path:
+            return self.kind == "aloha"
+        return len(path) == 2 and path[0] == DATA and _DEMO.fullmatch(path[1]) is not None and bool(self.kind)
+
+    def links(self) -> Iterator[Member]:
+        """Yield what the root has beside its objects: the episodes by position, and their table."""
+        if self.kind != "robomimic":
+            return
+        demos = self.demos
+        links = Series(EPISODES, len(demos), lambda number: Link(b"%d" % number, (b"..", DATA, demos[number])))
+        yield Member((EPISODES,), links)
+        table = self.table()
+        if table is not None:
+            yield Member((EPISODES,), table)
+
+    def table(self) -> Table | None:
+        """Return the table of episodes, or None if the file has none."""
+        if self.kind == "aloha":
+            return episodes_table(1, lambda block: [self._row((), None)], cost=lambda block: BLOCK_COST)
+        if self.kind != "robomimic":
+            return None
+        count = len(self.demos)
+
+        def rows(block: int) -> list[dict[str, Any]]:
+            numbers = range(block * AT_ONCE, min(count, (block + 1) * AT_ONCE))
+            return [self._row((DATA, self.demos[number]), number) for number in numbers]
+
+        return episodes_table(
+            count, rows, -(-count // AT_ONCE), cost=lambda block: BLOCK_COST, directory=EPISODES,
+        )
+
+    def members(self, path: Path, contents: Contents) -> Iterator[Member]:
+        """Yield the contents of an episode, the table of its steps, and the episode as a whole."""
+        number = self.demos.index(path[1]) if path else None
+        return with_recording(
+            lambda: self._contents(path, contents), lambda: self._row(path, number, has_more=True), self._steps(path),
+        )
+
+    def _contents(self, path: Path, contents: Contents) -> Iterator[Member]:
+        """Yield the contents of an episode, those of nested groups under longer names."""
+        steps = self._steps(path)
+        for name, content in _flat(contents(), ()):
+            if isinstance(content, Array):
+                shape = content.known_shape
+                content.axis = TIME if shape and shape[0] == steps else ""
+            if isinstance(content, (Array, Video)):
+                content.fps = self._rate
+            yield Member(name, content)
+
+    def _contents_of(self, path: Path) -> Iterator[Member]:
+        """Yield the contents of an episode that is not being listed."""
+        above = [Ancestor(0, False)]
+        if path:
+            above += [Ancestor(0, False), Ancestor(self._data[path[1]].address, False)]
+        return self._contents(path, lambda: self._listed.contents(path, tuple(above), Group(b"", tuple)))
+
+    def _steps(self, path: Path) -> int | None:
+        """Return the number of steps: the rows of the actions."""
+        found = self._found(path).get(b"actions" if path else b"action")
+        one = None if found is None else found.dataset
+        return one.shape[0] if one is not None and one.shape else None
+
+    def _row(self, path: Path, number: int | None, has_more: bool = False) -> dict[str, Any]:
+        """Return what is known of an episode, by the names of columns; ``has_more`` adds what has no column."""
+        own, common = self._attributes_of(path), self._attributes_of((DATA,)) if path else {}
+        problem, environment = _parsed(common.get("problem_info")), _parsed(common.get("env_args"))
+        arguments = environment.get("env_kwargs")
+        robots = arguments.get("robots") if isinstance(arguments, dict) else None
+        contents = list(self._contents_of(path))
+        arrays = {b"/".join(name): one for name, one in contents if isinstance(one, Array)}
+        steps = self._steps(path)
+        action = arrays.get(b"actions" if path else b"action")
+        state = arrays.get(b"states" if path else b"observations/qpos")
+        found = {
+            "position": number,
+            "episode_name": path[1].decode("utf-8", "replace") if path else None,
+            "embodiment": _text(robots),
+            "language_instruction": _text(
+                problem.get("language_instruction") or environment.get("language_instruction")
+                or own.get("language_instruction") or common.get("language_instruction")
+            ),
+            "fps": self._rate() or None,
+            "total_reward": self._total(arrays.get(b"rewards")),
+            "num_frames": steps,
+            "action_dim": _width(action),
+            "state_dim": _width(state),
+            "channels": [_name(name) for name, one in arrays.items() if steps_of(one) == steps],
+            "cameras": _cameras(contents),
+        }
+        if not has_more:
+            return found
+        more = {"env_name": environment.get("env_name"), **own}
+        return found | {key: value for key, value in more.items() if key not in found and value is not None}
+
+    @once
+    def _known_rate(self) -> float:
+        if self.kind == "aloha":
+            return ALOHA_RATE
+        environment = _parsed(self._attributes_of((DATA,)).get("env_args"))
+        arguments = environment.get("env_kwargs")
+        rate = arguments.get("control_freq") if isinstance(arguments, dict) else None
+        is_rate = isinstance(rate, (int, float)) and not isinstance(rate, bool) and 0 < rate < 1e6
+        return float(rate) if is_rate and rate is not None else 0.0
+
+    def _rate(self) -> float:
+        return self._known_rate
+
+    @staticmethod
+    def _total(rewards: Array | None) -> float | None:
+        """Return the sum of the rewards of an episode."""
+        if rewards is None or rewards.dtype[1] not in "iuf" or not 0 < rewards.data.size <= MOST_TOTAL:
+            return None
+        import numpy as np
+
+        try:
+            return float(np.frombuffer(rewards.data.whole(), rewards.dtype).sum(dtype="f8"))
+        except Damaged:
+            return None
+
+    def _attributes_of(self, path: Path) -> dict[str, Any]:
+        try:
+            found = self._listed.attributes(path)
+        except Damaged:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _found(self, path: Path) -> dict[bytes, Object]:
+        try:
+            return {one.name: one for one in self._listed.objects(path)}
+        except Damaged:
+            return {}
+
+
+def _flat(members: Iterable[Member], above: Path) -> Iterator[Member]:
+    for name, content in members:
+        if isinstance(content, Group) and name[-1] in _NESTED and len(above) < 2:
+            yield from _flat(content.members(), (*above, *name))
+        else:
+            yield Member((*above, *name), content)
+
+
+def _parsed(value: Any) -> dict[str, Any]:
+    """Return an object that an attribute has as JSON, empty if it has none."""
+    try:
+        found = json.loads(value) if isinstance(value, str) else None
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, list) and value:
+        value = value[0]
+    return value if isinstance(value, str) else None
+
+
+def _width(array: Array | None) -> int | None:
+    shape = None if array is None else array.known_shape
+    return shape[1] if shape is not None and len(shape) == 2 else None
+
+
+def _cameras(contents: list[Member]) -> list[str]:
+    found = dict.fromkeys(b"/".join(name) for name, one in contents if is_camera(one))
+    return [_name(name) for name in found]
+
+
+def _name(name: bytes) -> str:
+    return name.decode("utf-8", "replace")

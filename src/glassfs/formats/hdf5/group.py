@@ -1,0 +1,151 @@
+"""Groups as contents: their links are described by the worker when a caller lists them (§7, §8). Any thread.
+
+Hard links show the same contents under each name, soft links are symbolic ones. A group that contains itself ends with
+a symbolic link to the first. External links are never followed: the group's error names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from glassfs import work
+from glassfs.content import Content, Document, Group, Link, Member
+from glassfs.errors import GlassfsError, Passing
+from glassfs.formats.hdf5 import dataset, description
+from glassfs.formats.hdf5.description import Object
+from glassfs.formats.hdf5.elements import Asked
+from glassfs.formats.hdf5.episodes import Ancestor, Episodes
+from glassfs.formats.registry import Opening
+from glassfs.sandbox import Sandbox
+from glassfs.terminal import printable
+
+AT_ONCE = 1_000
+"""Objects that are asked for together."""
+MOST_SHARED = 4
+"""Groups with several names on one path: more would multiply the paths to what is below."""
+DEEPEST = 128
+"""Groups on one path."""
+MOST_REASONS = 20
+DOCUMENT_COST = 8 << 20
+ATTRIBUTES = b"attributes"
+
+
+class Listing:
+    """Makes contents of the objects in one container. ``may_have_episodes`` says that names in it are as of these."""
+
+    def __init__(self, opening: Opening, sandbox: Sandbox, may_have_episodes: bool) -> None:
+        self._opening = opening
+        self._sandbox = sandbox
+        self.episodes = Episodes(self, may_have_episodes)
+
+    def root(self, found: Object) -> Group:
+        """Return the root group."""
+        return self._group((), (Ancestor(found.address, False),), found.attributes)
+
+    def asked(self, path: tuple[bytes, ...]) -> Asked:
+        opening = self._opening
+        return Asked(self._sandbox, opening.cache, opening.source.version, path)
+
+    def objects(self, path: tuple[bytes, ...]) -> Iterator[Object]:
+        """Yield what is in a group. Raises Damaged."""
+        first, count = 0, 1
+        while first < count:
+            work.check()
+            answer, _ = self.asked(path).ask("list", first=first, count=AT_ONCE)
+            count, objects = description.listed(answer)
+            if not objects:
+                return
+            yield from objects
+            first += len(objects)
+
+    def attributes(self, path: tuple[bytes, ...]) -> Any:
+        """Return the attributes of an object, untrusted JSON. Raises Damaged."""
+        return self.asked(path).ask("attributes")[0]
+
+    def contents(self, path: tuple[bytes, ...], above: tuple[Ancestor, ...], group: Group) -> Iterator[Member]:
+        """Yield the contents of a group's objects, and note in ``group`` which are not shown."""
+        reasons: list[str] = []
+        for found in self.objects(path):
+            try:
+                yield from self._object(found, (*path, found.name), above)
+            except GlassfsError as error:
+                if isinstance(error, Passing):
+                    raise
+                reasons.append(f"{printable(found.name)} {printable(error.reason)}")
+        more = len(reasons) - MOST_REASONS
+        if more > 0:
+            reasons[MOST_REASONS:] = [f"{more} more are not shown"]
+        group.error = "; ".join(reasons) or None
+        if reasons:
+            self._opening.warn(group.error or "", "/".join(map(printable, path)) or "/")
+
+    def _group(self, path: tuple[bytes, ...], above: tuple[Ancestor, ...], attributes: int = 0) -> Group:
+        group = Group(path[-1] if path else b"", tuple)
+        group.members = partial(self._members, group, path, above, attributes)
+        return group
+
+    def _members(
+        self, group: Group, path: tuple[bytes, ...], above: tuple[Ancestor, ...], attributes: int,
+    ) -> Iterator[Member]:
+        if not path and attributes:
+            yield Member((b"meta", ATTRIBUTES), self._document(()))
+        contents = partial(self.contents, path, above, group)
+        yield from self.episodes.members(path, contents) if self.episodes.is_episode(path) else contents()
+        if not path:
+            yield from self.episodes.links()
+
+    def _object(self, found: Object, path: tuple[bytes, ...], above: tuple[Ancestor, ...]) -> Iterator[Member]:
+        """Yield the contents of an object. Raises Damaged if it is not shown."""
+        name = path[-1]
+        if found.kind == "group":
+            yield Member((name,), self._subgroup(found, path, above))
+        elif found.dataset is not None:
+            hidden = dataset.why_hidden(found.dataset)
+            if hidden:
+                raise self._opening.source.damage(hidden)
+            yield from dataset.members(self._opening.source, self.asked(path), found.dataset)
+        elif found.kind == "soft":
+            yield self._link(found, path)
+        elif found.kind == "external":
+            raise self._opening.source.damage("is a link to another file, which is never followed")
+        elif found.kind != "type":
+            raise self._opening.source.damage(found.reason or "is of an unknown kind")
+        if found.attributes:
+            yield Member((b"%b.%b" % (name, ATTRIBUTES),), self._document(path))
+
+    def _subgroup(self, found: Object, path: tuple[bytes, ...], above: tuple[Ancestor, ...]) -> Content:
+        for number, ancestor in enumerate(above):
+            if ancestor.address == found.address:
+                return Link(path[-1], (b"..",) * (len(above) - 1 - number) or (b".",))
+        is_shared = found.names > 1
+        if len(above) > DEEPEST or (is_shared and sum(one.is_shared for one in above) >= MOST_SHARED):
+            raise self._opening.source.damage("is a group below many others with several names")
+        return self._group(path, (*above, Ancestor(found.address, is_shared)))
+
+    def _link(self, found: Object, path: tuple[bytes, ...]) -> Member:
+        """Return a symbolic link. Names of the target that lead nowhere else stay: it may dangle."""
+        parts = [part for part in found.target.split(b"/") if part not in (b"", b".")]
+        if b".." in parts:
+            raise self._opening.source.damage("is a link to a name that is reserved")
+        suffix = b"" if found.final is None else _suffix(found.final)
+        target = (*(b"..",) * (len(path) - 1), *parts) if found.target.startswith(b"/") else tuple(parts)
+        if suffix and target:
+            target = (*target[:-1], target[-1] + suffix)
+        return Member((path[-1] + suffix,), Link(path[-1], target or (b".",)))
+
+    def _document(self, path: tuple[bytes, ...]) -> Document:
+        return Document(ATTRIBUTES, partial(self.attributes, path), DOCUMENT_COST)
+
+
+def _suffix(found: Object) -> bytes:
+    """Return the suffix of an object's file."""
+    one = found.dataset
+    if one is None or dataset.why_hidden(one):
+        return b""
+    if one.is_null:
+        return b".null"
+    if one.kind.name == "text":
+        return (b".txt", b".jsonl", b".json")[min(2, len(one.shape))]
+    return {"number": b".npy", "compound": b".npy", "bytes": b".bin"}.get(one.kind.name, b"")

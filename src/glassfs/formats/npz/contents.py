@@ -1,0 +1,174 @@
+"""Members of an archive as contents: arrays, and files unchanged (docs/formats/npz.md §7). Any thread."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from glassfs.cache import BlockCache
+from glassfs.codec import NONE
+from glassfs.codec.compression import decompress_prefix
+from glassfs.content import (
+    EPISODE_COLUMNS,
+    TIME,
+    Array,
+    Group,
+    Member,
+    Part,
+    Slice,
+    Table,
+    array_as_stored,
+    episodes_table,
+    with_recording,
+)
+from glassfs.content.dtypes import parsed
+from glassfs.content.episodes import is_camera, steps_of
+from glassfs.errors import Damaged
+from glassfs.formats.npz import header
+from glassfs.formats.npz.archive import CODECS, Archive, Entry, LazyMember
+from glassfs.formats.registry import Opening
+from glassfs.once import once
+
+SUFFIX = b".npy"
+EPISODE = b"action.npy", b"reward.npy", b"is_first.npy"
+"""Members of one length that make an archive an episode of DreamerV3 (§8)."""
+LOOKED_AT = 1 << 10
+"""Bytes of a member read to find its header, which has 128 unless the type is a structure."""
+MOST_DESCRIBED = 1 << 14
+"""Members of an archive whose headers are read; in larger ones all members are files only."""
+MOST_KEPT = 1 << 10
+DEEPEST = 256  # components of a name; the rest is one component
+LARGEST_REWARD = 1 << 20  # bytes of rewards to sum up
+COST, NAME_COST, ITEM_COST = 64 << 10, 96, 4
+
+
+class Contents:
+    """The contents of the archive in ``opening``. Raises Damaged."""
+
+    def __init__(self, opening: Opening) -> None:
+        self.archive = Archive(opening, frozenset(EPISODE))
+        self._headers: dict[tuple[int, bytes], tuple[int, header.Header] | None] = {}
+
+    @property
+    def cache(self) -> BlockCache:
+        return self.archive.cache
+
+    @once
+    def steps(self) -> int | None:
+        """The steps of the episode, None if the archive is none."""
+        known = self.archive.survey.known
+        if len(known) < len(EPISODE) or self.archive.survey.total > MOST_DESCRIBED:
+            return None
+        lengths = set()
+        for name in EPISODE:
+            found = self._header(known[name])
+            lengths.add(found[1].shape[0] if found is not None and found[1].shape else 0)
+        return lengths.pop() if len(lengths) == 1 and 0 not in lengths else None
+
+    def members(self) -> Iterator[Member]:
+        """Yield all members, and what describes the episode if the archive is one."""
+        if self.steps is None:
+            return self._members()
+        return with_recording(self._members, self._record, self.steps)
+
+    def episodes(self) -> Table | None:
+        """Return the table of the one episode, None if the archive is none."""
+        if self.steps is None:
+            return None
+        columns = {name: dtype for name, dtype in EPISODE_COLUMNS.items() if name != "episode_id"}
+        return episodes_table(1, lambda block: [self._record()], columns=columns, cost=self._cost)
+
+    def _members(self) -> Iterator[Member]:
+        is_described = self.archive.survey.total <= MOST_DESCRIBED
+        for entry in self.archive.entries():
+            yield self._member(entry, is_described)
+
+    def _member(self, entry: Entry, is_described: bool) -> Member:
+        """Return an array, or the file if it is none, or cannot be read."""
+        name = entry.name
+        if name.endswith(b"/") and not entry.size:
+            return Member(_path(name[:-1]), Group(name, tuple))
+        found = self._header(entry) if is_described and name.endswith(SUFFIX) else None
+        if found is None:
+            return Member(_path(name), Part(name, LazyMember(self.archive, entry)))
+        start, described = found
+        key, file = name.removesuffix(SUFFIX), self.archive.data(entry, start)
+        items = Slice(file, described.length, described.nbytes)
+        array = array_as_stored(
+            self.cache, (self.archive.source.version, entry.offset), key, items, described.dtype, described.shape,
+            described.order,
+        )
+        array.file = file
+        if described.shape and described.shape[0] == self.steps:
+            array.axis = TIME
+        return Member(_path(key), array)
+
+    def _header(self, entry: Entry) -> tuple[int, header.Header] | None:
+        """Return where the stored bytes of an array begin and its header, or None if the member is no array."""
+        identity = entry.offset, entry.name
+        if identity in self._headers:
+            return self._headers[identity]
+        try:
+            found = self._read_header(entry)
+        except Damaged:
+            found = None
+        if self.archive.survey.total <= MOST_KEPT:
+            self._headers[identity] = found
+        return found
+
+    def _read_header(self, entry: Entry) -> tuple[int, header.Header] | None:
+        start, head = self.archive.locate(entry, LOOKED_AT)
+        codec = CODECS[entry.method]
+        given = head if codec == NONE else decompress_prefix(codec, head, LOOKED_AT)
+        length = header.length_of(given[: header.PREFIX])
+        if length is None or length > entry.size:
+            return None
+        if len(given) < length:
+            stored = self.archive.source.read(start, min(entry.stored, 2 * length))
+            given = stored if codec == NONE else decompress_prefix(codec, stored, length)
+        if len(given) < length:
+            return None
+        found = header.parsed(bytes(given[:length]), entry.size)
+        return None if found is None else (start, found)
+
+    def _record(self) -> dict[str, Any]:
+        """Return what is known of the episode: values for EPISODE_COLUMNS."""
+        signals: list[str] = []
+        cameras: list[str] = []
+        found: dict[str, Any] = dict.fromkeys(name for name in EPISODE_COLUMNS if name != "episode_id")
+        for name, content in islice(self._members(), MOST_DESCRIBED):
+            if isinstance(content, Array) and content.axis == TIME:
+                text = b"/".join(name).decode("utf-8", "replace")
+                if is_camera(content):
+                    cameras.append(text)
+                elif steps_of(content) is not None:
+                    signals.append(text)
+                if name == (b"action",) and found["action_dim"] is None:
+                    found["action_dim"] = math.prod(content.resolved_shape[1:])
+                if name == (b"reward",) and found["total_reward"] is None:
+                    found["total_reward"] = _sum(content)
+        return found | {"num_frames": self.steps, "channels": signals, "cameras": cameras}
+
+    def _cost(self, block: int) -> int:
+        return COST + NAME_COST * self.archive.survey.name_bytes + ITEM_COST * LARGEST_REWARD
+
+
+def _path(name: bytes) -> tuple[bytes, ...]:
+    """Return the components of a name: keys of NumPy with slashes are paths (§5)."""
+    return tuple(name.split(b"/", DEEPEST - 1))
+
+
+def _sum(array: Array) -> float | None:
+    """Return the sum of one number per step, None if it cannot be read or is no number."""
+    import numpy as np
+
+    dtype = parsed(array.dtype)
+    if len(array.resolved_shape) != 1 or dtype.kind not in "fiub" or array.data.size > LARGEST_REWARD:
+        return None
+    try:
+        found = float(np.frombuffer(array.data.whole(), dtype).sum(dtype=np.float64))
+    except Damaged:
+        return None
+    return found if math.isfinite(found) else None

@@ -1,0 +1,99 @@
+"""The header of an NPY file (docs/formats/npz.md §6). Any thread; nothing is read here."""
+
+from __future__ import annotations
+
+import ast
+import re
+from math import prod
+from typing import Any, NamedTuple
+
+from glassfs.content import Order, dtypes
+from glassfs.errors import Damaged
+
+MAGIC = b"\x93NUMPY"
+PREFIX = 12  # bytes that have the length of the header in all versions
+LONGEST = 64 << 10
+MOST_AXES = 32
+_VERSIONS = {(1, 0): (2, "latin1"), (2, 0): (4, "latin1"), (3, 0): (4, "utf-8")}
+_KEYS = {"descr", "fortran_order", "shape"}
+_PLAIN = re.compile(
+    r"\|(?:b1|[iu]1|[SV](?P<bytes>[1-9]\d{0,8}))"
+    r"|[<>](?:[iu][248]|f[248]|c(?:8|16)|U(?P<characters>[1-9]\d{0,7})"
+    r"|[mM]8\[[1-9]?\d{0,8}(?:Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])"
+)
+"""Descriptions as NumPy writes them, of types whose size needs no NumPy to find out."""
+_OLD_INTEGER = re.compile(r"(?<=\d)L(?=[,) ])")
+
+
+class Header(NamedTuple):
+    """What a header says: the items are of ``dtype``, in ``order``, and begin after ``length`` bytes."""
+
+    dtype: str
+    order: Order
+    shape: tuple[int, ...]
+    length: int
+    nbytes: int
+    """Bytes of all items."""
+
+
+def length_of(start: bytes) -> int | None:
+    """Return the bytes of the header of a file with these first PREFIX bytes; None if it is no NPY file to read."""
+    found = _VERSIONS.get((start[6], start[7])) if len(start) >= PREFIX and start.startswith(MAGIC) else None
+    if found is None:
+        return None
+    length = 8 + found[0] + int.from_bytes(start[8 : 8 + found[0]], "little")
+    return length if length <= LONGEST else None
+
+
+def parsed(head: bytes, size: int) -> Header | None:
+    """Return what the whole header of a file of ``size`` bytes says.
+
+    None if NumPy would not read the file either, if its items are pickled objects or have no bytes, and for shapes that
+    the file is too short for.
+    """
+    size_of_length, encoding = _VERSIONS[head[6], head[7]]
+    try:
+        text = head[8 + size_of_length :].decode(encoding)
+        try:
+            found = ast.literal_eval(text.strip())
+        except SyntaxError:  # Python 2 wrote integers as 3L
+            found = ast.literal_eval(_OLD_INTEGER.sub("", text).strip())
+    except dtypes.NOT_A_TYPE:
+        return None
+    if not isinstance(found, dict) or found.keys() != _KEYS:
+        return None
+    shape, is_fortran = found["shape"], found["fortran_order"]
+    if type(shape) is not tuple or len(shape) > MOST_AXES or type(is_fortran) is not bool:
+        return None
+    if any(type(length) is not int or not 0 <= length < 1 << 62 for length in shape):
+        return None
+    described = _type(found["descr"])
+    if described is None:
+        return None
+    dtype, item = described
+    nbytes = item * prod(shape)
+    if len(head) + nbytes > size or item * prod(filter(None, shape)) >= 1 << 62:
+        return None
+    return Header(dtype, "F" if is_fortran else "C", shape, len(head), nbytes)
+
+
+def _type(descr: Any) -> tuple[str, int] | None:
+    """Return the description of a type and the size of an item, None for types that are not read."""
+    plain = _PLAIN.fullmatch(descr) if isinstance(descr, str) else None
+    if plain is not None:
+        return plain[0], int(plain["bytes"] or 0) or 4 * int(plain["characters"] or 0) or _size(plain[0])
+    if not isinstance(descr, (str, list)):
+        return None
+    try:
+        dtype = dtypes.parsed(descr if isinstance(descr, str) else repr(descr))
+        described = dtypes.description_of(dtype)
+        is_same = dtypes.parsed(described) == dtype
+    except (Damaged, ValueError):
+        return None
+    if dtype.hasobject or dtype.subdtype or not dtype.itemsize or not is_same:
+        return None
+    return described, dtype.itemsize
+
+
+def _size(descr: str) -> int:
+    return 8 if descr[1] in "mM" else int(descr[2:])

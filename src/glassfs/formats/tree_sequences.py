@@ -1,0 +1,200 @@
+"""One row for each tree sequence: what the table ``trees`` over a folder has of it (docs/formats/kastore.md §6).
+
+Counts come from the lengths of columns; samples and trees are counted in one pass over their columns, which is why
+those of very large tree sequences are unknown. Top-level metadata have columns where their schema has ``codec: json``
+and declares properties of simple types, also those of objects in it. Any thread. Reading raises the errors of the data;
+values that break tskit's rules are unknown.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from glassfs.cache import BlockCache
+from glassfs.content.episodes import TEXT, TEXTS
+from glassfs.content.summary import BOOLEAN, INTEGER, NUMBER, Columns
+from glassfs.formats.tskit import TreeSequence, length_of
+from glassfs.once import once
+
+NAME = "trees"
+COUNTS = {
+    "num_sites": "sites", "num_mutations": "mutations", "num_nodes": "nodes", "num_edges": "edges",
+    "num_individuals": "individuals", "num_populations": "populations", "num_migrations": "migrations",
+    "num_provenances": "provenances",
+}
+"""Columns, and the tables whose rows they count."""
+COLUMNS: Columns = (
+    ("sequence_length", NUMBER), ("num_samples", INTEGER), ("num_trees", INTEGER), ("time_units", TEXT),
+    *((name, INTEGER) for name in COUNTS),
+)
+METADATA = "metadata."
+"""Before the names of properties, so that none is also that of another column."""
+LARGEST_READ = 128 << 20
+"""Bytes of columns that are read to count samples, or trees."""
+LARGEST_TEXT = 64 << 10
+LARGEST_JSON = 1 << 20
+"""Limit of the bytes of metadata, and of their schema."""
+JSON_COST = 64
+"""The memory in bytes that JSON may take as values, for each of its bytes."""
+MOST_PROPERTIES, DEEPEST, LONGEST_NAME = 200, 8, 200
+IS_SAMPLE = 1
+MERGED = 1 << 18
+"""Breakpoints that are waiting before they are merged."""
+_TYPES = {"string": TEXT, "integer": INTEGER, "number": NUMBER, "boolean": BOOLEAN}
+
+Property = tuple[str, tuple[str, ...], str]
+"""A column, the path of its values in the metadata, and its type."""
+
+
+class Row:
+    """The row of one tree sequence. Memory is reserved from ``cache`` while metadata and their schema are parsed."""
+
+    def __init__(self, sequence: TreeSequence, cache: BlockCache) -> None:
+        self._sequence = sequence
+        self._cache = cache
+
+    @once
+    def columns(self) -> Columns:
+        """Its columns."""
+        schema = self._json("metadata_schema")
+        return (*COLUMNS, *((name, dtype) for name, _, dtype in _properties(schema)))
+
+    @once
+    def values(self) -> dict[str, Any]:
+        """The values by column."""
+        sequence = self._sequence
+        length = sequence.sequence_length()
+        units = sequence.column("time_units", "int8")
+        is_short = units is not None and units.data.size <= LARGEST_TEXT
+        return {
+            "sequence_length": length if math.isfinite(length) else None,
+            "num_samples": _num_samples(sequence),
+            "num_trees": _num_trees(sequence),
+            "time_units": units.data.whole().decode("utf-8", "replace") if units is not None and is_short else None,
+            **{name: sequence.rows(table) for name, table in COUNTS.items()},
+            **self._metadata(),
+        }
+
+    @property
+    def cost(self) -> int:
+        """The memory in bytes that making the values takes."""
+        edges = sum(column.data.size for key in ("left", "right") if (column := self._sequence.column(f"edges/{key}")))
+        return 4 * min(edges, LARGEST_READ)
+
+    def _metadata(self) -> dict[str, Any]:
+        """Return the metadata as tskit decodes them, with the defaults of the schema at its top level."""
+        schema = self._json("metadata_schema")
+        wanted = list(_properties(schema))
+        if not wanted:
+            return {}
+        found = self._json("metadata")
+        if not isinstance(found, dict):
+            return {}
+        declared = {key: one for key, one in schema["properties"].items() if isinstance(one, dict)}
+        found = {key: one["default"] for key, one in declared.items() if "default" in one} | found
+        return {name: _value(found, path, dtype) for name, path, dtype in wanted}
+
+    def _json(self, key: str) -> Any:
+        """Return the document under ``key``; an empty one is an object, a damaged or large one None."""
+        column = self._sequence.column(key, "int8")
+        if column is None or column.data.size > LARGEST_JSON:
+            return None
+        with self._cache.reserved(JSON_COST * column.data.size):
+            try:
+                return json.loads(column.data.whole() or b"{}")
+            except (ValueError, RecursionError):
+                return None
+
+
+def _properties(schema: Any) -> Iterator[Property]:
+    """Yield the properties of simple types that a schema declares, up to MOST_PROPERTIES."""
+    if not isinstance(schema, dict) or schema.get("codec") != "json":
+        return
+    waiting = [_declared(schema, ())]
+    names = set[str]()
+    while waiting and len(names) < MOST_PROPERTIES:
+        found = next(waiting[-1], None)
+        if found is None:
+            waiting.pop()
+            continue
+        path, described = found
+        name = METADATA + ".".join(path)
+        dtype = _type(described)
+        if dtype is not None and name not in names and len(name) <= LONGEST_NAME and _is_text(name):
+            names.add(name)
+            yield name, path, dtype
+        elif described.get("type") == "object" and len(path) < DEEPEST:
+            waiting.append(_declared(described, path))
+
+
+def _declared(schema: dict[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    properties = schema.get("properties")
+    for name, described in properties.items() if isinstance(properties, dict) else ():
+        if isinstance(described, dict):
+            yield (*above, name), described
+
+
+def _is_text(name: str) -> bool:
+    """Return whether a name can be written, also for people."""
+    return name.isprintable()
+
+
+def _type(described: dict[str, Any]) -> str | None:
+    """Return the type of the column of a property; None if it is not simple. Any value may also be null."""
+    kinds = described.get("type")
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
+        return None
+    found = set(kinds) - {"null"}
+    if found == {"array"}:
+        items = described.get("items")
+        return TEXTS if isinstance(items, dict) and items.get("type") == "string" else None
+    if found == {"integer", "number"}:
+        return NUMBER
+    return _TYPES.get(found.pop()) if len(found) == 1 else None
+
+
+def _value(metadata: Any, path: tuple[str, ...], dtype: str) -> Any:
+    for name in path:
+        metadata = metadata.get(name) if isinstance(metadata, dict) else None
+    if dtype == INTEGER and isinstance(metadata, float) and metadata.is_integer():
+        return int(metadata)  # JSON Schema: a number without a fraction is an integer
+    return metadata
+
+
+def _num_samples(sequence: TreeSequence) -> int | None:
+    """Return how many nodes are samples; None if there are too many nodes to be counted."""
+    import numpy as np
+
+    flags = sequence.column("nodes/flags", "uint32")
+    if flags is None or flags.data.size > LARGEST_READ:
+        return None
+    return sum(int(np.count_nonzero(np.frombuffer(piece, "<u4") & IS_SAMPLE)) for piece in flags.data.pieces())
+
+
+def _num_trees(sequence: TreeSequence) -> int | None:
+    """Return the number of trees: a new one begins wherever an edge begins or ends.
+
+    None if there are too many edges, or one is not an interval of the sequence.
+    """
+    import numpy as np
+
+    length = sequence.sequence_length()
+    left, right = sequence.column("edges/left", "float64"), sequence.column("edges/right", "float64")
+    if left is None or right is None or not 0 < length < math.inf:
+        return None
+    if length_of(left) != length_of(right) or left.data.size + right.data.size > LARGEST_READ:
+        return None
+    found, waiting, count = np.array([0.0, length]), [], 0
+    for pieces in zip(left.data.pieces(), right.data.pieces(), strict=True):
+        begin, end = (np.frombuffer(piece, "<f8") for piece in pieces)
+        if not ((begin >= 0) & (begin < end) & (end <= length)).all():
+            return None
+        waiting += [np.unique(begin), np.unique(end)]
+        count += len(waiting[-2]) + len(waiting[-1])
+        if count > max(MERGED, len(found)):
+            found, waiting, count = np.unique(np.concatenate([found, *waiting])), [], 0
+    return len(np.unique(np.concatenate([found, *waiting]))) - 1

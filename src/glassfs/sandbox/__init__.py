@@ -1,0 +1,13 @@
+"""Worker processes for libraries that parse untrusted files in C: they see bytes through a socket, and nothing else.
+
+``client`` has the sandbox of one container, and ``pool`` the few processes that are alive at a time. ``server`` runs in
+a process that imports the library once, never sees a container, and forks a worker for each. ``hdf5`` is what a worker
+does with h5py: only a worker may import it. ``wire`` has the messages.
+
+What a worker sends is untrusted, as the container may have taken it over. If it dies, hangs or needs too much memory,
+that costs its container and no other.
+"""
+
+from glassfs.sandbox.client import Sandbox
+
+__all__ = ["Sandbox"]

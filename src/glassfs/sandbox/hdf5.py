@@ -1,0 +1,463 @@
+"""What a worker does with h5py (docs/formats/hdf5.md): lists groups, says where chunks are, reads what only the
+library can decode. Only workers import this module.
+
+Objects are found by the names of hard links, never through soft or external ones. Descriptions are JSON; names of
+links are bytes, as text in Latin-1.
+"""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import io
+import json
+from array import array
+from contextlib import suppress
+from math import prod
+from typing import Any
+
+import h5py
+import numpy as np
+from h5py import h5a, h5d, h5g, h5l, h5o, h5s, h5t, h5z
+
+from glassfs.sandbox.server import Answer, Handler, RemoteFile
+
+with suppress(Exception):  # registers more filters, if it is installed
+    import hdf5plugin  # noqa: F401
+
+MOST_LINKS = 100_000
+"""Links of a group: each becomes a name in a listing."""
+MOST_SOFT_LINKS = 16
+MOST_CHUNKS = 2_000_000
+MOST_TEXT = 8 << 20
+"""Bytes of strings in one answer, or of the attributes of an object."""
+MOST_ATTRIBUTES = 10_000
+LARGEST_ATTRIBUTE = 1 << 20
+LARGEST_FILL = 4 << 10
+DEEPEST_TYPE = 8
+CHUNK_CACHE = 8 << 20
+_FIXED, _COMPOUND, _REFERENCE, _ENUM, _VLEN, _ARRAY, _OPAQUE = (
+    h5t.STRING, h5t.COMPOUND, h5t.REFERENCE, h5t.ENUM, h5t.VLEN, h5t.ARRAY, h5t.OPAQUE,
+)
+_LAYOUTS = {h5d.COMPACT: "compact", h5d.CONTIGUOUS: "contiguous", h5d.CHUNKED: "chunked", h5d.VIRTUAL: "virtual"}
+_FLOATS = {2: (h5t.IEEE_F16LE, h5t.IEEE_F16BE), 4: (h5t.IEEE_F32LE, h5t.IEEE_F32BE),
+           8: (h5t.IEEE_F64LE, h5t.IEEE_F64BE)}
+_INTEGERS = {
+    1: (h5t.STD_I8LE, h5t.STD_I8BE, h5t.STD_U8LE, h5t.STD_U8BE, h5t.STD_B8LE, h5t.STD_B8BE),
+    2: (h5t.STD_I16LE, h5t.STD_I16BE, h5t.STD_U16LE, h5t.STD_U16BE, h5t.STD_B16LE, h5t.STD_B16BE),
+    4: (h5t.STD_I32LE, h5t.STD_I32BE, h5t.STD_U32LE, h5t.STD_U32BE, h5t.STD_B32LE, h5t.STD_B32BE),
+    8: (h5t.STD_I64LE, h5t.STD_I64BE, h5t.STD_U64LE, h5t.STD_U64BE, h5t.STD_B64LE, h5t.STD_B64BE),
+}
+
+
+def open_container(file: RemoteFile) -> Handler:
+    """Return what answers requests on the container. Raises OSError if libhdf5 cannot open it."""
+    return _Container(file)
+
+
+class _Container:
+    def __init__(self, file: RemoteFile) -> None:
+        self._file = h5py.File(file, "r", rdcc_nbytes=CHUNK_CACHE)
+        self._listed: tuple[list[str], list[bytes]] | None = None
+        """The path of the group that was listed last, and the names in it."""
+        self._opened: tuple[list[str], Any] = ([], self._file.id)
+
+    def __call__(self, request: dict[str, Any]) -> Answer:
+        answer: Answer = getattr(self, "_" + request.pop("do"))(**request)
+        return answer
+
+    def _open(self) -> Answer:
+        root = h5o.open(self._file.id, b"/")
+        return {"may_have_episodes": _may_have_episodes(root), **_described_object(root)}, ()
+
+    def _list(self, path: list[str], first: int, count: int) -> Answer:
+        """Describe ``count`` objects in a group, in the order of their names, from number ``first`` on."""
+        group = self._found(path)
+        if self._listed is None or self._listed[0] != path:
+            links = group.get_num_objs()
+            if links > MOST_LINKS:
+                raise ValueError(f"has {links} links, of which at most {MOST_LINKS} can be listed")
+            self._listed = path, list(group)
+        names = self._listed[1]
+        entries = [self._described_link(path, group, name) for name in names[first : first + count]]
+        return {"count": len(names), "entries": entries}, ()
+
+    def _chunks(self, path: list[str]) -> Answer:
+        """Send number, offset, size and filter mask of each stored chunk, as 64-bit integers, by rising numbers.
+
+        A chunk's number counts the chunks of the whole dataset in C order.
+        """
+        dataset = self._found(path)
+        chunks = dataset.get_num_chunks()
+        if chunks > MOST_CHUNKS:
+            raise ValueError(f"has {chunks} chunks, of which at most {MOST_CHUNKS} can be listed")
+        shape = dataset.get_create_plist().get_chunk()
+        places, offsets, sizes, masks = array("Q"), array("Q"), array("Q"), array("Q")
+
+        def add(chunk: Any) -> None:
+            places.extend(chunk.chunk_offset)
+            offsets.append(chunk.byte_offset)
+            sizes.append(chunk.size)
+            masks.append(chunk.filter_mask)
+
+        if chunks:
+            dataset.chunk_iter(add)
+        grid = [-(-length // step) for length, step in zip(dataset.shape, shape, strict=True)]
+        numbers = np.zeros(len(offsets), np.uint64)
+        places_of = np.frombuffer(places, np.uint64).reshape(-1, len(shape))
+        for axis, (length, step) in enumerate(zip(grid, shape, strict=True)):
+            along, rest = np.divmod(places_of[:, axis], np.uint64(step))
+            if rest.any() or (along >= np.uint64(length)).any():
+                raise ValueError("lists a chunk outside of its shape")
+            numbers = numbers * np.uint64(length) + along
+        rows = np.stack([numbers, *(np.frombuffer(column, np.uint64) for column in (offsets, sizes, masks))], axis=1)
+        return {"count": len(rows)}, (rows[np.argsort(numbers, kind="stable")].tobytes(),)
+
+    def _elements(self, path: list[str], start: list[int], shape: list[int], dtype: Any) -> Answer:
+        """Send the elements of a box as the library reads them, in C order, as ``dtype``."""
+        dataset = h5py.Dataset(self._found(path))
+        box = tuple(slice(first, first + count) for first, count in zip(start, shape, strict=True))
+        found = np.asarray(dataset[box] if box else dataset[()])
+        return None, (np.ascontiguousarray(found, dtype=_dtype(dtype)).tobytes(),)
+
+    def _texts(self, path: list[str], first: int, count: int) -> Answer:
+        """Return ``count`` strings from number ``first`` on, in C order; of many bytes only the first ones."""
+        values, _ = self._values(path, first, count)
+        texts: list[str] = []
+        left = MOST_TEXT
+        for value in values:
+            left -= len(value) if value is not None else 0
+            if left < 0 and texts:
+                break
+            texts.append(_text(value))
+        return texts, ()
+
+    def _runs(self, path: list[str], first: int, count: int, dtype: Any) -> Answer:
+        """Send rows of variable length, one after another, and return their lengths."""
+        values, _ = self._values(path, first, count)
+        kind = _dtype(dtype)
+        rows = [np.ascontiguousarray(value, dtype=kind) for value in values]
+        return [len(row) for row in rows], (row.tobytes() for row in rows)
+
+    def _attributes(self, path: list[str]) -> Answer:
+        found: dict[str, Any] = {}
+        left = [MOST_TEXT]
+        holder = self._found(path)
+        names: list[bytes] = []
+        h5a.iterate(holder, names.append)  # opening them by number takes quadratic time
+        for raw in names[:MOST_ATTRIBUTES]:
+            name = _text(raw)
+            try:
+                found[name] = _attribute_value(holder, h5a.open(holder, raw), left)
+            except MemoryError:
+                raise
+            except Exception as error:
+                found[name] = {"unreadable": _reason(error)}
+        return found, ()
+
+    def _values(self, path: list[str], first: int, count: int) -> tuple[Any, Any]:
+        """Return elements in C order as objects, of a dataset of any rank, and their type."""
+        dataset = h5py.Dataset(self._found(path))
+        shape = dataset.shape
+        if not shape:
+            return [dataset[()]], dataset.id.get_type()
+        if len(shape) == 1:
+            return dataset[first : first + count], dataset.id.get_type()
+        inner = prod(shape[1:])
+        rows = dataset[first // inner : -(-(first + count) // inner)].reshape(-1)
+        start = first - first // inner * inner
+        return rows[start : start + count], dataset.id.get_type()
+
+    def _described_link(self, path: list[str], group: Any, name: bytes) -> dict[str, Any]:
+        found: dict[str, Any] = {"name": name.decode("latin-1")}
+        try:
+            kind = group.links.get_info(name).type
+            if kind == h5l.TYPE_SOFT:
+                target = group.links.get_val(name)
+                return {**found, "kind": "soft", "target": target.decode("latin-1"), "final": self._final(path, target)}
+            if kind != h5l.TYPE_HARD:
+                return {**found, "kind": "external" if kind == h5l.TYPE_EXTERNAL else "unknown"}
+            return found | _described_object(h5o.open(group, name))
+        except MemoryError:
+            raise
+        except Exception as error:
+            return {**found, "kind": "damaged", "reason": _reason(error)}
+
+    def _final(self, path: list[str], target: bytes) -> dict[str, Any] | None:
+        """Describe the object to which a soft link leads, through others if need be; None if there is none here."""
+        left = MOST_SOFT_LINKS
+        parts = ([] if target.startswith(b"/") else [part.encode("latin-1") for part in path]) + target.split(b"/")
+        at: list[tuple[bytes, Any]] = [(b"", h5o.open(self._file.id, b"/"))]
+        try:
+            while parts:
+                part = parts.pop(0)
+                if part in (b"", b"."):
+                    continue
+                kind = at[-1][1].links.get_info(part).type
+                if kind == h5l.TYPE_SOFT and left:
+                    left -= 1
+                    value = at[-1][1].links.get_val(part)
+                    parts[:0] = value.split(b"/")
+                    del at[1 if value.startswith(b"/") else len(at) :]
+                elif kind == h5l.TYPE_HARD:
+                    at.append((part, h5o.open(at[-1][1], part)))
+                else:
+                    return None
+            return _described_object(at[-1][1])
+        except MemoryError:
+            raise
+        except Exception:
+            return None
+
+    def _found(self, path: list[str]) -> Any:
+        """Return the object at a path of hard links."""
+        if self._opened[0] == path and path:
+            return self._opened[1]
+        found: Any = h5o.open(self._file.id, b"/")
+        for part in path:
+            name = part.encode("latin-1")
+            if found.links.get_info(name).type != h5l.TYPE_HARD:
+                raise ValueError("is no object of this file")
+            found = h5o.open(found, name)
+        self._opened = path, found
+        return found
+
+
+def _may_have_episodes(root: Any) -> bool:
+    """Return whether groups have the names of episodes, without opening what is in them."""
+    def is_group(name: bytes) -> bool:
+        if name not in root or root.links.get_info(name).type != h5l.TYPE_HARD:
+            return False
+        return isinstance(h5o.open(root, name), h5g.GroupID)
+
+    try:
+        if is_group(b"data") and h5o.open(root, b"data").get_num_objs() <= MOST_LINKS:
+            return any(name.startswith(b"demo_") for name in h5o.open(root, b"data"))
+        return b"action" in root and is_group(b"observations")
+    except (KeyError, RuntimeError, OSError, ValueError):
+        return False
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _described_object(found: Any) -> dict[str, Any]:
+    facts = h5o.get_info(found)
+    known = {"address": facts.addr, "names": facts.rc, "attributes": h5a.get_num_attrs(found)}
+    if isinstance(found, h5g.GroupID):
+        return {"kind": "group", **known}
+    if isinstance(found, h5d.DatasetID):
+        return {"kind": "dataset", **known, **_described_dataset(found, known["attributes"])}
+    return {"kind": "type", **known}
+
+
+def _described_dataset(dataset: Any, attributes: int) -> dict[str, Any]:
+    properties = dataset.get_create_plist()
+    kind = dataset.get_type()
+    layout = _LAYOUTS.get(properties.get_layout(), "unknown")
+    if layout == "contiguous" and properties.get_external_count():
+        layout = "external"
+    found: dict[str, Any] = {
+        "layout": layout, "type": _described_type(kind, 0), "size": kind.get_size(), "stored": 0,
+        "null": dataset.get_space().get_simple_extent_type() == h5s.NULL,
+    }
+    found["shape"] = [] if found["null"] else list(dataset.shape)
+    if layout in ("virtual", "external", "unknown"):
+        return found
+    found["stored"] = dataset.get_storage_size()
+    if layout == "contiguous":
+        found["offset"] = dataset.get_offset()
+    elif layout == "chunked":
+        found["chunks"] = list(properties.get_chunk())
+        found["filters"] = [_described_filter(*properties.get_filter(n)) for n in range(properties.get_nfilters())]
+    found["fill"] = _fill_of(dataset, properties, found["type"])
+    if attributes and h5a.exists(dataset, b"CLASS"):
+        with suppress(Exception):
+            found["image"] = _text(h5py.Dataset(dataset).attrs["CLASS"]) == "IMAGE"
+    return found
+
+
+def _described_filter(code: int, flags: int, values: tuple[int, ...], name: bytes) -> dict[str, Any]:
+    return {"code": code, "values": list(values)[:32], "name": name.decode("latin-1")[:60],
+            "available": bool(h5z.filter_avail(code))}
+
+
+def _fill_of(dataset: Any, properties: Any, kind: dict[str, Any]) -> str:
+    """Return the fill value in Base64, as it is shown; "" for zeros."""
+    if "shown" not in kind or properties.fill_value_defined() != h5d.FILL_VALUE_USER_DEFINED:
+        return ""
+    dtype = _dtype(kind["shown"])
+    value = np.zeros((), dataset.dtype)
+    properties.get_fill_value(value)
+    raw = np.ascontiguousarray(value, dtype=dtype.base).tobytes()
+    if len(raw) > LARGEST_FILL:
+        raise ValueError(f"has a fill value of {len(raw)} bytes")
+    return base64.b64encode(raw).decode() if any(raw) else ""
+
+
+def _described_type(kind: Any, depth: int) -> dict[str, Any]:
+    """Describe a type: its class; for numbers the dtypes ``stored`` and ``shown``, None if only the library decodes it.
+
+    ``dims`` are the dimensions of an array type, ``fields`` those of a compound.
+    """
+    code = kind.get_class()
+    if depth > DEEPEST_TYPE:
+        return {"class": "unknown", "name": "deeply nested type"}
+    if code == _FIXED:
+        return {"class": "text", "name": "string"}
+    if code == _VLEN:
+        base = _described_type(kind.get_super(), depth + 1)
+        return {"class": "ragged" if base["class"] == "number" else "unknown", "base": base, "name": "sequences"}
+    if code == _ARRAY:
+        base = _described_type(kind.get_super(), depth + 1)
+        return {**base, "dims": [*kind.get_array_dims(), *base.get("dims", [])]}
+    if code in (_OPAQUE, _REFERENCE):
+        return {"class": "bytes", "name": "opaque" if code == _OPAQUE else "reference"}
+    number = _number(kind, code)
+    if number is not None:
+        return {"class": "number", **number}
+    if code == _COMPOUND:
+        return _described_compound(kind, depth)
+    return {"class": "unknown", "name": "type of class " + str(code)}
+
+
+def _described_compound(kind: Any, depth: int) -> dict[str, Any]:
+    names = [kind.get_member_name(number) for number in range(kind.get_nmembers())]
+    types = [_described_type(kind.get_member_type(number), depth + 1) for number in range(len(names))]
+    offsets = [kind.get_member_offset(number) for number in range(len(names))]
+    is_plain = all(one["class"] == "number" for one in types)
+    fields = [
+        {**one, "name": _text(name), "offset": offset} for name, offset, one in zip(names, offsets, types, strict=True)
+    ]
+    if not is_plain:
+        return {"class": "unknown", "name": "compound"}
+    shown = [[field["name"], field["shown"], *([field["dims"]] if field.get("dims") else [])] for field in fields]
+    return {"class": "compound", "name": "compound", "fields": fields, "shown": shown}
+
+
+def _number(kind: Any, code: int) -> dict[str, Any] | None:
+    """Describe an integer, a float, a boolean, an enumeration or a complex number; None for other types."""
+    size = kind.get_size()
+    if code in (h5t.INTEGER, h5t.BITFIELD, _ENUM):
+        base = kind.get_super() if code == _ENUM else kind
+        if size not in _INTEGERS:
+            return None
+        sign = "i" if base.get_class() == h5t.INTEGER and base.get_sign() == h5t.SGN_2 else "u"
+        is_plain = any(base.equal(known) for known in _INTEGERS[size])
+        order = ">" if base.get_order() == h5t.ORDER_BE else "<"
+        stored, shown = _descr(order, sign, size), _descr("<", sign, size)
+        if code == _ENUM and kind.dtype == np.bool_:
+            shown = "|b1"
+        return {"stored": stored if is_plain else None, "shown": shown, "name": shown}
+    if code == h5t.FLOAT:
+        return _float(kind, size, "f")
+    if kind.dtype.kind == "c" and size in (8, 16):
+        part = kind.get_member_type(0) if code == _COMPOUND else kind.get_super()
+        found = _float(part, size // 2, "c")
+        is_packed = code != _COMPOUND or (kind.get_member_offset(0) == 0 and kind.get_member_offset(1) == size // 2)
+        return found if found is None or is_packed else {**found, "stored": None}
+    return None
+
+
+def _float(kind: Any, size: int, letter: str) -> dict[str, Any] | None:
+    if size not in _FLOATS:
+        return None
+    little, big = _FLOATS[size]
+    shown = _descr("<", letter, size * (2 if letter == "c" else 1))
+    stored = shown if kind.equal(little) else ">" + shown[1:] if kind.equal(big) else None
+    return {"stored": stored, "shown": shown, "name": shown}
+
+
+def _descr(order: str, letter: str, size: int) -> str:
+    return f"{'|' if size == 1 else order}{letter}{size}"
+
+
+def _dtype(descr: Any) -> np.dtype[Any]:
+    """Return the dtype of a descr that went through JSON: fields are lists."""
+    if isinstance(descr, str):
+        return np.dtype(descr)
+    return np.dtype([(name, _dtype(one), *map(tuple, dims)) for name, one, *dims in descr])
+
+
+def _attribute_value(holder: Any, attribute: Any, left: list[int]) -> Any:
+    """Return the value of an attribute for JSON; a description of one that is large. ``left`` is the budget."""
+    if attribute.get_space().get_simple_extent_type() == h5s.NULL:
+        return None
+    size = prod(attribute.shape) * attribute.get_type().get_size()
+    if size > min(LARGEST_ATTRIBUTE, left[0]):
+        return {"too_large": size, "shape": list(attribute.shape)}
+    value = h5py.AttributeManager(_Holder(holder)).__getitem__(attribute.name.decode("utf-8", "surrogateescape"))
+    return _json(value, left)
+
+
+class _Holder:
+    """What ``AttributeManager`` needs of an object."""
+
+    def __init__(self, identifier: Any) -> None:
+        self.id = identifier
+
+
+def _json(value: Any, left: list[int]) -> Any:
+    if isinstance(value, np.ndarray) and value.dtype.names is None:
+        return [_json(item, left) for item in value] if value.ndim else _json(value[()], left)
+    if isinstance(value, (np.void, np.ndarray)) and value.dtype.names:
+        if isinstance(value, np.ndarray) and value.ndim:
+            return [_json(item, left) for item in value]
+        return {name: _json(value[name], left) for name in value.dtype.names}
+    left[0] -= len(value) if isinstance(value, (str, bytes)) else 8
+    if left[0] < 0:
+        raise ValueError("is too large")
+    if isinstance(value, (str, bytes)):
+        return _text(value)
+    if isinstance(value, (h5py.Reference, h5py.RegionReference)):
+        return "reference"
+    if isinstance(value, np.void):
+        return value.tobytes().hex()
+    if isinstance(value, (complex, np.complexfloating)):
+        return {"real": float(value.real), "imag": float(value.imag)}
+    item = value.item() if isinstance(value, np.generic) else value
+    return item if isinstance(item, (bool, int, float, type(None))) else _text(str(item))
+
+
+def _text(value: Any) -> str:
+    """Decode a string; bytes that are not UTF-8 become backslash escapes."""
+    if value is None:
+        return ""
+    if isinstance(value, np.ndarray):
+        value = value.item() if value.size == 1 else b""
+    if isinstance(value, str):
+        value = value.encode("utf-8", "surrogateescape")
+    if not isinstance(value, bytes):
+        return str(value)
+    return value.decode("utf-8", "backslashreplace")
+
+
+def _warm_up() -> None:
+    """Have the server import what a worker, which cannot open files, may need."""
+    for encoding in ("ascii", "latin-1", "utf-8"):
+        codecs.lookup(encoding)
+    made = io.BytesIO()
+    with h5py.File(made, "w") as file:
+        file["numbers"] = np.zeros((2, 2), "c8")
+        file.create_dataset("chunks", (4, 4), ">i4", np.zeros((4, 4)), chunks=(2, 2), compression="gzip")
+        file["texts"] = ["text"]
+        file["link"] = h5py.SoftLink("/texts")
+        rows = file.create_dataset("rows", (1,), h5py.vlen_dtype("i4"))
+        rows[0] = [1]
+        file.attrs["text"] = "text"
+        file.attrs["compound"] = np.zeros(2, [("real", "f4"), ("flag", "?")])
+    made.seek(0)
+    container = _Container(made)  # type: ignore[arg-type]
+    for request in (
+        {"do": "open"}, {"do": "list", "path": [], "first": 0, "count": 9}, {"do": "attributes", "path": []},
+        {"do": "chunks", "path": ["chunks"]}, {"do": "texts", "path": ["texts"], "first": 0, "count": 1},
+        {"do": "runs", "path": ["rows"], "first": 0, "count": 1, "dtype": "<i4"},
+        {"do": "elements", "path": ["numbers"], "start": [0, 0], "shape": [1, 1], "dtype": "<c8"},
+    ):
+        value, data = container(request)
+        json.dumps(value)
+        list(data)
+
+
+_warm_up()

@@ -1,0 +1,228 @@
+"""The process that imports a library once and forks a worker for each container; and the loop of a worker.
+
+The server has one thread and never sees bytes of a container. It ends when the process that started it closes the
+socket or dies. A worker has limits of memory and processor time, cannot open files or sockets, and ends when the
+socket to its sandbox is closed, or with the server.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from importlib import import_module
+from typing import Any, Protocol
+
+from glassfs.sandbox import wire
+
+MOST_MEMORY = 192 << 20
+"""Address space in bytes that a worker may take beside that of the server."""
+MOST_SECONDS = 6
+"""Processor time of one request."""
+PAGE = 64 << 10
+MOST_PAGES = 64
+"""Bytes read at once, at aligned offsets, and how many such pages a worker keeps."""
+_NOBODY = 65534
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
+
+Answer = tuple[Any, Iterable[bytes]]
+"""A JSON value, and bytes."""
+
+
+class Handler(Protocol):
+    """What a worker does: answers requests on one container."""
+
+    def __call__(self, request: dict[str, Any]) -> Answer: ...
+
+
+class RemoteFile:
+    """A read-only file object over the container, which reads through the socket."""
+
+    def __init__(self, connection: socket.socket, size: int) -> None:
+        self._connection = connection
+        self._size = size
+        self._position = 0
+        self._pages: OrderedDict[int, bytes] = OrderedDict()
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._position = offset + (0, self._position, self._size)[whence]
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        end = min(self._position + len(view), self._size)
+        start = at = self._position
+        while at < end:
+            number, inside = divmod(at, PAGE)
+            piece = self._page(number)[inside : inside + end - at]
+            view[at - start : at - start + len(piece)] = piece
+            at += len(piece)
+        self._position = max(start, at)
+        return max(0, at - start)
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._size - self._position)
+        buffer = bytearray(left if size < 0 else min(size, left))
+        self.readinto(buffer)
+        return bytes(buffer)
+
+    def write(self, data: Any) -> int:
+        raise OSError("is read-only")
+
+    def truncate(self, size: int | None = None) -> int:
+        raise OSError("is read-only")
+
+    def flush(self) -> None:
+        pass
+
+    def _page(self, number: int) -> bytes:
+        page = self._pages.get(number)
+        if page is None:
+            offset = number * PAGE
+            size = min(PAGE, self._size - offset)
+            send(self._connection, wire.READ, wire.RANGE.pack(offset, size))
+            kind, page = receive(self._connection)
+            if kind != wire.BYTES or len(page) != size:
+                raise OSError("the container cannot be read")
+            self._pages[number] = page
+            if len(self._pages) > MOST_PAGES:
+                self._pages.popitem(last=False)
+        else:
+            self._pages.move_to_end(number)
+        return page
+
+
+def send(connection: socket.socket, kind: bytes, payload: bytes) -> None:
+    connection.sendall(wire.HEADER.pack(kind, len(payload)) + payload)
+
+
+def receive(connection: socket.socket) -> tuple[bytes, bytes]:
+    """Return kind and payload of the next message. Raises EOFError if the other side has closed the socket."""
+    kind, size = wire.HEADER.unpack(_exactly(connection, wire.HEADER.size))
+    return kind, _exactly(connection, size)
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    buffer = bytearray(size)
+    view = memoryview(buffer)
+    while view:
+        count = connection.recv_into(view)
+        if not count:
+            raise EOFError
+        view = view[count:]
+    return bytes(buffer)
+
+
+def main() -> None:
+    """Serve the socket with the descriptor in the first argument; the second names the module of the library."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The module has ``open_container``, which returns the handler of a container.
+    open_container = import_module(sys.argv[2]).open_container
+    while True:
+        command, descriptors, _, _ = socket.recv_fds(control, wire.COMMAND.size, 1)
+        if len(command) != wire.COMMAND.size:
+            return
+        kind, number = wire.COMMAND.unpack(command)
+        if kind == wire.START:
+            reply = _start(control, descriptors[0], number, open_container)
+        else:
+            reply = _end(number)
+        control.sendall(wire.REPLY.pack(reply))
+
+
+def _start(
+    control: socket.socket, descriptor: int, size: int, open_container: Callable[[RemoteFile], Handler],
+) -> int:
+    """Fork a worker for a container of ``size`` bytes, and return its process id, or -1."""
+    parent = os.getpid()
+    try:
+        child = os.fork()
+    except OSError:
+        child = -1
+    if child:
+        os.close(descriptor)
+        return child
+    try:
+        control.close()
+        connection = socket.socket(fileno=descriptor)
+        _confine(parent)
+        _serve(connection, size, open_container)
+    except (EOFError, OSError):
+        pass
+    finally:
+        os._exit(0)
+
+
+def _end(process: int) -> int:
+    """Kill a worker, and return how it ended, or has ended before."""
+    with suppress(OSError):
+        os.kill(process, signal.SIGKILL)
+        return os.waitpid(process, 0)[1]
+    return -1
+
+
+def _confine(parent: int) -> None:
+    """Give up what the worker does not need."""
+    libc = ctypes.CDLL(None)
+    if os.geteuid() == 0:
+        with suppress(OSError):
+            os.setgroups([])
+            os.setgid(_NOBODY)
+            os.setuid(_NOBODY)
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        raise EOFError
+    used = _address_space()
+    for limit, value in (
+        (resource.RLIMIT_AS, used + MOST_MEMORY if used else resource.RLIM_INFINITY), (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NOFILE, 0), (resource.RLIMIT_NPROC, 0),
+    ):
+        resource.setrlimit(limit, (value, value))
+
+
+def _address_space() -> int:
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[0]) * resource.getpagesize()
+    except OSError:
+        return 0
+
+
+def _serve(connection: socket.socket, size: int, open_container: Callable[[RemoteFile], Handler]) -> None:
+    """Answer requests until the sandbox closes the socket."""
+    handler: Handler | None = None
+    file = RemoteFile(connection, size)
+    while True:
+        _, payload = receive(connection)
+        used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+        resource.setrlimit(resource.RLIMIT_CPU, (int(used) + 1 + MOST_SECONDS, resource.RLIM_INFINITY))
+        try:
+            if handler is None:
+                handler = open_container(file)
+            value, data = handler(json.loads(payload))
+            for piece in data:
+                for start in range(0, len(piece), wire.LARGEST_DATA):
+                    send(connection, wire.DATA, piece[start : start + wire.LARGEST_DATA])
+            kind, answer = wire.ANSWER, json.dumps(value).encode()
+            if len(answer) > wire.LARGEST_ANSWER:
+                kind, answer = wire.ERROR, b"its description is too long"
+        except MemoryError:
+            kind, answer = wire.ERROR, b"reading it takes more memory than a worker may have"
+        except EOFError:
+            raise
+        except Exception as error:
+            text = " ".join(str(error).split()) or type(error).__name__
+            kind, answer = wire.ERROR, text.encode("utf-8", "replace")[: wire.LARGEST_ERROR]
+        send(connection, kind, answer)

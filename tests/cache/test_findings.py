@@ -1,0 +1,76 @@
+"""What formats keep in the catalogue: found by later processes, for the same stamp, within bounds."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from glassfs.cache import findings
+from glassfs.cache.catalogue import Catalogue
+from glassfs.cache.findings import Findings
+
+OLD = 10**18
+
+
+@pytest.fixture
+def catalogue(tmp_path: Path) -> Catalogue:
+    return Catalogue(lambda: str(tmp_path / "catalogue"))
+
+
+def test_findings_of_one_process_are_known_to_the_next(catalogue: Catalogue) -> None:
+    before = Findings(lambda: catalogue)
+    before.keep("a", OLD, b"one", b"1" * 1000)
+    before.keep("a", OLD, b"two", b"")
+    before.keep("b", OLD, b"one", b"other")
+    assert before.find("a", b"one") == b"1" * 1000
+    before.flush()
+    catalogue.close()
+    after = Findings(lambda: catalogue)
+    assert (after.find("a", b"one"), after.find("a", b"two")) == (b"1" * 1000, b"")
+    assert (after.find("a", b"three"), after.find("b", b"one"), after.find("c", b"one")) == (None, b"other", None)
+
+
+def test_findings_are_added_to_those_of_other_processes(catalogue: Catalogue) -> None:
+    for name in (b"one", b"two"):
+        kept = Findings(lambda: catalogue)
+        kept.keep("a", OLD, name, name)
+        kept.flush()
+        catalogue.close()
+    after = Findings(lambda: catalogue)
+    assert [after.find("a", name) for name in (b"one", b"two")] == [b"one", b"two"]
+
+
+def test_what_changed_a_moment_ago_is_not_kept(catalogue: Catalogue) -> None:
+    kept = Findings(lambda: catalogue)
+    kept.keep("a", time.time_ns(), b"one", b"1")
+    assert kept.find("a", b"one") is None
+
+
+def test_findings_stay_within_their_bounds(catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(findings, "MOST_VALUE", 1000)
+    monkeypatch.setattr(findings, "MOST_OF_CONTAINER", findings.ENTRY_BYTES + 2500)
+    kept = Findings(lambda: catalogue)
+    kept.keep("a", OLD, b"large", bytes(1001))
+    for number in range(5):
+        kept.keep("a", OLD, b"%d" % number, bytes(1000))
+    assert kept.find("a", b"large") is None
+    assert [kept.find("a", b"%d" % number) is not None for number in range(5)] == [True, True, False, False, False]
+
+
+def test_without_a_catalogue_nothing_is_kept_but_in_memory() -> None:
+    kept = Findings(lambda: None)
+    kept.keep("a", OLD, b"one", b"1")
+    kept.flush()
+    assert kept.find("a", b"one") == b"1"
+
+
+def test_unknown_containers_are_asked_for_less_and_less(catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    find = catalogue.find
+    monkeypatch.setattr(catalogue, "find", lambda keys: asked.append(keys) or find(keys))
+    kept = Findings(lambda: catalogue)
+    for number in range(500):
+        assert kept.find(f"{number}", b"one") is None
+    assert findings.PATIENCE < len(asked) < findings.PATIENCE + 2 * 500 // findings.EACH

@@ -1,0 +1,75 @@
+"""Episodes of robomimic, LIBERO and ALOHA: tables, steps, videos, pages and rows of joined tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import glassfs
+from tests.formats.hdf5_files import h5py, jpeg, values, write_aloha, write_robomimic
+
+
+def test_robomimic_has_a_table_in_the_order_of_its_numbers(tmp_path: Path) -> None:
+    path = write_robomimic(tmp_path / "lift.hdf5")
+    with glassfs.open(path) as opened:
+        rows = list(opened.episodes())
+        assert [row["episode_name"] for row in rows] == ["demo_8", "demo_10", "demo_12"]
+        assert [row["num_frames"] for row in rows] == [6, 7, 8]
+        first = rows[0]
+        assert first["language_instruction"] == "lift the cube"
+        assert first["embodiment"] == "Panda"
+        assert (first["fps"], first["action_dim"], first["state_dim"]) == (20.0, 7, 5)
+        assert first["total_reward"] == pytest.approx(np.linspace(0, 1, 6).sum())
+        assert first["cameras"] == ["obs/agentview_image"]
+        assert set(first["channels"]) == {"actions", "rewards", "dones", "states", "obs/eef_pos"}
+        assert sorted(opened["episodes"]) == ["0", "1", "2"]
+        assert np.array_equal(opened["episodes/1/actions"].numpy(), opened["data/demo_10/actions"].numpy())
+
+
+def test_robomimic_episodes_have_steps_videos_and_pages(tmp_path: Path) -> None:
+    path = write_robomimic(tmp_path / "lift.hdf5", options={"chunks": (1, 12, 10, 3), "compression": "gzip"})
+    with glassfs.open(path, views="all") as opened:
+        demo = opened["data/demo_8"]
+        steps = demo["steps.parquet"].table().to_pandas()
+        assert len(steps) == 6 and "obs/eef_pos" in {name.split(".")[0] for name in steps.columns}
+        assert demo["obs/agentview_image.mp4"].file_size > 100
+        assert demo["index.html"].file_size > 100
+        frame = np.asarray(demo["obs/agentview_image/000002.png"].image())
+        assert np.array_equal(frame, values((6, 12, 10, 3), "u1")[2])
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_aloha_is_one_episode(tmp_path: Path, is_compressed: bool) -> None:
+    path = write_aloha(tmp_path / "episode_0.hdf5", is_compressed=is_compressed)
+    with glassfs.open(path, views="all") as opened:
+        row = next(iter(opened.episodes()))
+        assert (row["fps"], row["num_frames"], row["action_dim"], row["state_dim"]) == (50.0, 5, 14, 14)
+        assert row["cameras"] == ["observations/images/top"]
+        assert opened["observations/images/top.mp4"].file_size > 100
+        assert len(opened["steps.parquet"].table()) == 5
+        frames = values((5, 12, 16, 3), "u1")
+        if is_compressed:
+            assert opened["observations/images/top/000003.jpg"].bytes() == jpeg(frames[3])
+        else:
+            assert np.array_equal(np.asarray(opened["observations/images/top/000003.png"].image()), frames[3])
+
+
+def test_episodes_of_all_kinds_join(tmp_path: Path) -> None:
+    write_robomimic(tmp_path / "lift.hdf5")
+    write_aloha(tmp_path / "episode_0.hdf5")
+    with glassfs.open(tmp_path) as opened:
+        rows = list(opened.episodes())
+    assert [(row["container"], row["position"]) for row in rows] == [
+        ("episode_0.hdf5", 0), ("lift.hdf5", 0), ("lift.hdf5", 1), ("lift.hdf5", 2),
+    ]
+
+
+def test_other_files_have_no_episodes(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "made.h5", "w") as file:
+        file["data/x"] = np.arange(3)
+        file["action"] = np.zeros((3, 2))
+    with glassfs.open(tmp_path / "made.h5") as opened:
+        assert sorted(opened) == ["action.npy", "data"]
+        assert sorted(opened["data"]) == ["x.npy"]

@@ -1,0 +1,429 @@
+"""safetensors files, against the safetensors package: what it writes, what it refuses, and hostile headers."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from writers.safetensors import described, packed, write_safetensors
+
+import glassfs
+from glassfs.content import Array, Container
+from glassfs.errors import Damaged, Refused, TooLarge, Unrecognised
+from glassfs.formats.registry import Head, may_be_container, open_container
+from glassfs.formats.safetensors import FORMAT, LONGEST_HEADER, Undecoded
+from tests.conftest import DATA, Scale
+from tests.formats.exercise import EDITS, Edit, edited, exercise, peak_memory
+from tests.helpers import CountingSource, array_of, contents_of, only, open_bytes, open_path, opening, values_of
+from tests.optional import package
+
+SAMPLES = DATA / "safetensors"
+ONE = described("U8", [2], 0, 2)
+FIELDS = json.dumps(ONE)[1:-1].encode()
+MIB = 1 << 20
+
+
+def library_opens(path: Path) -> bool:
+    """Return whether the safetensors package opens a file."""
+    module = package("safetensors", "test")
+    try:
+        with module.safe_open(path, framework="numpy"):
+            return True
+    except (module.SafetensorError, OSError):
+        return False
+
+
+def tensors_of(container: Container) -> dict[bytes, Any]:
+    found = contents_of(container.root)
+    return {name.removeprefix(b"tensors/"): content for name, (content,) in found.items() if name != b"meta/file"}
+
+
+def test_what_the_package_writes_has_the_same_names_types_and_values(tmp_path: Path) -> None:
+    save_file = package("safetensors.numpy", "test").save_file
+    names = (
+        "float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8",
+        "bool", "complex64",
+    )
+    written = {name: np.arange(6).reshape(2, 3).astype(name) for name in names}
+    written |= {"scalar": np.array(2.5, "<f4"), "empty": np.zeros((0, 3), "<f4"), "model.0/weight": np.ones(3)}
+    save_file(written, tmp_path / "x.safetensors", metadata={"format": "np", "note": "é"})
+    container = open_path(tmp_path / "x.safetensors")
+    found = tensors_of(container)
+    assert {name.decode() for name in found} == set(written)
+    for name, array in written.items():
+        content = found[name.encode()]
+        assert values_of(content).dtype == array.dtype and np.array_equal(values_of(content), array)
+        assert (content.key, content.shape) == (name.encode(), array.shape)
+    assert found[b"bool"].attributes()["dtype"] == "BOOL"
+    assert only(container, "meta/file").value() == {
+        "format": "safetensors", "tensors": len(written), "bytes": sum(array.nbytes for array in written.values()),
+        "__metadata__": {"format": "np", "note": "é"},
+    }
+    assert container.facts["tensors"] == len(written)
+    assert list(container.check()) == []
+
+
+@pytest.mark.parametrize(("type_name", "kind"), [
+    ("BF16", "bfloat16"), ("F8_E4M3", "float8_e4m3fn"), ("F8_E5M2", "float8_e5m2"), ("F8_E8M0", "float8_e8m0fnu"),
+    ("F8_E4M3FNUZ", "float8_e4m3fnuz"), ("F8_E5M2FNUZ", "float8_e5m2fnuz"),
+])
+def test_narrow_floats_are_widened_and_say_what_they_were(type_name: str, kind: str) -> None:
+    dtype = np.dtype(getattr(package("ml_dtypes"), kind))
+    stored = bytes(range(256)) * dtype.itemsize
+    container = open_bytes(packed({"a": described(type_name, [2, 128], 0, len(stored))}, stored))
+    array = only(container, "tensors/a")
+    assert array.attributes()["dtype"] == type_name and array.dtype == "<f4"
+    assert values_of(array).tobytes() == np.frombuffer(stored, dtype).astype("<f4").tobytes()
+
+
+@pytest.mark.parametrize(("description", "data"), [
+    (described("F4", [4], 0, 2), b"ab"), (described("F6_E2M3", [2, 2], 0, 3), b"abc"),
+    (described("Q7", [9], 0, 2), b"ab"), (described("U8", [1] * 33, 0, 1), b"a"),
+    (described("F32", [0, 1 << 62, 4], 0, 0), b""),
+])
+def test_tensors_that_are_no_arrays_are_their_bytes(description: dict[str, Any], data: bytes) -> None:
+    content = only(open_bytes(packed({"a": description}, data)), "tensors/a")
+    assert isinstance(content, Undecoded) and content.data.whole() == data
+    assert content.attributes()["dtype"] == description["dtype"]
+    assert json.loads(content.attributes()["shape"]) == description["shape"][:32]
+
+
+def test_names_are_labels(tmp_path: Path) -> None:
+    names = ["a.b", "a/b", "..", "", "%2F", "é", "x" * 300, "nul\0", "a"]
+    write_safetensors(tmp_path / "x.safetensors", {name: np.array([number]) for number, name in enumerate(names)})
+    with glassfs.open(tmp_path / "x.safetensors") as model:
+        shown = list(model["tensors"].values())
+        assert [entry.numpy().tolist() for entry in shown] == [[number] for number in range(len(names))]
+        found = [entry.name for entry in shown]
+        assert found[:6] == ["a.b.npy", "a%2Fb.npy", "%2E%2E.npy", "%.npy", "%252F.npy", "é.npy"]
+        assert all(not entry.is_dir() for entry in shown)
+
+
+def test_values_are_ranges_of_the_file_and_map_it(tmp_path: Path) -> None:
+    values = {"odd": np.arange(3, dtype="u1"), "big": np.arange(1 << 16, dtype="<f4"), "b": np.ones(1 << 16, "?")}
+    write_safetensors(tmp_path / "x.safetensors", {"first": np.arange(8.0), "big": values["big"]})
+    with glassfs.open(tmp_path / "x.safetensors") as model:
+        array = model["tensors/big"].numpy()
+        assert array.base is not None and not array.flags.owndata and not array.flags.writeable
+        assert np.array_equal(array, values["big"])
+        offset = int(model["tensors/big"].attributes["offset"])
+    stored = (tmp_path / "x.safetensors").read_bytes()
+    assert stored[offset : offset + array.nbytes] == values["big"].tobytes()
+    write_safetensors(tmp_path / "y.safetensors", values)  # as old files: not aligned
+    with glassfs.open(tmp_path / "y.safetensors") as model:
+        assert all(np.array_equal(model[f"tensors/{name}"].numpy(), array) for name, array in values.items())
+
+
+def test_booleans_are_zero_or_one() -> None:
+    container = open_bytes(packed({"a": described("BOOL", [3], 0, 3)}, b"\0\1\7"))
+    assert only(container, "tensors/a").data.whole() == b"\0\1\1"
+
+
+# What is refused
+
+CASES: dict[str, tuple[bytes, bytes, str]] = {
+    "plain": (b'{"a":{%s}}' % FIELDS, b"ab", ""),
+    "nothing": (b"{}", b"", ""),
+    "white space": (b'{\n "a" :\t{%s} }\r\n  ' % FIELDS, b"ab", ""),
+    "unknown fields": (b'{"a":{%s,"x":{"y":[1,-2.5e3,"z"]}}}' % FIELDS, b"ab", ""),
+    "metadata at the end": (b'{"a":{%s},"__metadata__":{"x":"y"}}' % FIELDS, b"ab", ""),
+    "metadata null": (b'{"__metadata__":null,"a":{%s}}' % FIELDS, b"ab", ""),
+    "metadata by another spelling": (b'{"\\u005f_metadata__":{"x":"y"},"a":{%s}}' % FIELDS, b"ab", ""),
+    "a pair of surrogates": (b'{"\\ud83d\\ude00":{%s}}' % FIELDS, b"ab", ""),
+    "empty name": (b'{"":{%s}}' % FIELDS, b"ab", ""),
+    "empty tensors at borders": (
+        packed({"b": described("F32", [0], 2, 2), "a": ONE, "c": described("I8", [0, 7], 0, 0)})[8:], b"ab", ""),
+    "vast empty shape": (packed({"a": described("U8", [0, 1 << 62, 1 << 62], 0, 0)})[8:], b"", ""),
+    "largest number": (packed({"a": described("U8", [0, (1 << 64) - 1], 0, 0)})[8:], b"", ""),
+    "out of order": (
+        packed({"b": described("U8", [1], 2, 3), "a": ONE, "c": described("U8", [1], 3, 4)})[8:], b"abcd", ""),
+    "nul at the end": (b'{"a":{%s}}\0' % FIELDS, b"ab", "continues after its object"),
+    "field twice": (b'{"a":{%s,"dtype":"U8"}}' % FIELDS, b"ab", "key twice"),
+    "metadata twice": (b'{"__metadata__":{},"__metadata__":{},"a":{%s}}' % FIELDS, b"ab", "__metadata__ twice"),
+    "metadata of numbers": (b'{"__metadata__":{"a":1},"a":{%s}}' % FIELDS, b"ab", "__metadata__/a: is no text"),
+    "metadata a list": (b'{"__metadata__":[],"a":{%s}}' % FIELDS, b"ab", "no object of texts"),
+    "fraction": (b'{"a":{"dtype":"U8","shape":[2.0],"data_offsets":[0,2]}}', b"ab", "no description"),
+    "negative zero": (b'{"a":{"dtype":"U8","shape":[-0],"data_offsets":[0,0]}}', b"", "no description"),
+    "negative": (packed({"a": described("U8", [-2], 0, 2)})[8:], b"ab", "no description"),
+    "true": (b'{"a":{"dtype":"U8","shape":[true],"data_offsets":[0,1]}}', b"a", "no description"),
+    "hole at the beginning": (packed({"a": described("U8", [1], 1, 2)})[8:], b"ab", "bytes 0 to 1 .* no tensor"),
+    "hole at the end": (packed({"a": described("U8", [1], 0, 1)})[8:], b"ab", "bytes 1 to 2 .* no tensor"),
+    "only a hole": (b"{}", b"ab", "bytes 0 to 2 .* no tensor"),
+    "too short": (packed({"a": described("U8", [3], 0, 3)})[8:], b"ab", "the data have 2"),
+    "overlap": (packed({"a": ONE, "b": described("U8", [1], 1, 2)})[8:], b"ab", "bytes 1 to 2 .* more than one"),
+    "empty tensor in another": (packed({"a": ONE, "b": described("F32", [0], 1, 1)})[8:], b"ab", "more than one"),
+    "descending": (packed({"a": described("U8", [0], 2, 0)})[8:], b"ab", "bytes 2 to 0"),
+    "size": (packed({"a": described("F32", [1], 0, 2)})[8:], b"ab", "not the size of 1 items of F32"),
+    "overflow": (packed({"a": described("U8", [1 << 62, 1 << 62, 0], 0, 0)})[8:], b"", "too large"),
+    "too large a number": (packed({"a": described("U8", [0, 1 << 64], 0, 0)})[8:], b"", "no description"),
+    "three offsets": (b'{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2,2]}}', b"ab", "no description"),
+    "one offset": (b'{"a":{"dtype":"U8","shape":[2],"data_offsets":[0]}}', b"ab", "no description"),
+    "no offsets": (b'{"a":{"dtype":"U8","shape":[2]}}', b"ab", "no description"),
+    "null": (b'{"a":null}', b"", "no description"),
+    "number": (b'{"a":12345}', b"", "no description"),
+    "half a pair": (b'{"\\ud800":{%s}}' % FIELDS, b"ab", "half a character"),
+    "not UTF-8": (b'{"\xff":{%s}}' % FIELDS, b"ab", "not UTF-8"),
+    "cut in a character": (b'{"\xc3', b"", "not UTF-8"),
+    "control character": (b'{"a\n":{%s}}' % FIELDS, b"ab", "control character"),
+    "comma at the end": (b'{"a":{%s},}' % FIELDS, b"ab", "not valid JSON"),
+    "no colon": (b'{"a" {%s}}' % FIELDS, b"ab", "'{' where : is expected"),
+    "no end": (b'{"a":{%s}' % FIELDS, b"ab", "its end where , or } is expected"),
+    "NaN": (b'{"a":{%s,"x":NaN}}' % FIELDS, b"ab", "NaN is no number"),
+    "leading zero": (b'{"a":{"dtype":"U8","shape":[02],"data_offsets":[0,2]}}', b"ab", "not valid JSON"),
+    "half a byte": (packed({"a": described("F4", [3], 0, 1)})[8:], b"a", "3 items of F4"),
+    "no text as key": (b'{1:{%s}}' % FIELDS, b"ab", ""),
+    "nested deeply": (b'{"a":' + b"[" * 30_000 + b"]" * 30_000 + b"}", b"", "nested too deeply|no description"),
+    "brace only": (b"{", b"", ""),
+}
+UNRECOGNISED = ("no text as key", "brace only")
+DIFFERENT: dict[str, tuple[bytes, bytes, str]] = {
+    "name twice": (b'{"a":{%s},"a":{%s}}' % (FIELDS, FIELDS), b"ab", "tensors/a: is there twice"),
+    "name twice in two spellings": (
+        b'{"a":{%s},"\\u0061":{%s}}' % (FIELDS, FIELDS), b"ab", "tensors/a: is there twice"),
+    "metadata key twice": (
+        b'{"__metadata__":{"x":"1","x":"2"},"a":{%s}}' % FIELDS, b"ab", "__metadata__/x: is there twice"),
+    "white space first": (b' {"a":{%s}}' % FIELDS, b"ab", "white space before its header"),
+    "description as a list": (b'{"a":["U8",[2],[0,2]]}', b"ab", "no description"),
+    "dtype as an object": (b'{"a":{"dtype":{"U8":null},"shape":[2],"data_offsets":[0,2]}}', b"ab", "no description"),
+    "long description": (b'{"a":{%s,"x":"%s"}}' % (FIELDS, b"x" * (1 << 17)), b"ab", "more than 65536 characters"),
+    "long name": (b'{"%s":{%s}}' % (b"x" * (1 << 17), FIELDS), b"ab", "more than 65536 characters"),
+}
+"""Files that the package opens, and glassfs refuses (docs/formats/safetensors.md §7)."""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_package_and_glassfs_refuse_the_same(name: str, tmp_path: Path) -> None:
+    header, data, reason = CASES[name]
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(packed(header, data))
+    is_sound = not reason and name not in UNRECOGNISED
+    assert library_opens(path) == is_sound
+    if is_sound:
+        assert list(contents_of(open_path(path).root))
+        return
+    with pytest.raises(Unrecognised if name in UNRECOGNISED else Refused, match=f"(?s)^{path}: .*{reason}") as raised:
+        open_path(path)
+    assert "\n" not in str(raised.value) and len(str(raised.value)) < 400
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_what_only_glassfs_refuses(name: str, tmp_path: Path) -> None:
+    header, data, reason = DIFFERENT[name]
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(packed(header, data))
+    assert library_opens(path)
+    with pytest.raises(Refused, match=reason):
+        open_path(path)
+
+
+@pytest.mark.parametrize(("data", "reason"), [
+    (packed(b'{"a":{%s}}' % FIELDS, b"ab", 4000), "is cut short: its header has 4000 bytes, but only 61 follow"),
+    (packed(b'{"a":{%s}}' % FIELDS, b"ab", LONGEST_HEADER + 1), "more than the 100000000 of the format"),
+    (packed(b'{"a":{%s}}' % FIELDS, b"ab")[:-1], "the data have 1"),
+    (packed(b'{"a":{%s}}' % FIELDS, b"ab")[:40], "is cut short"),
+])
+def test_cut_files_and_lengths_that_lie_are_refused(data: bytes, reason: str) -> None:
+    with pytest.raises(Refused, match=reason):
+        open_bytes(data)
+
+
+@pytest.mark.parametrize("head", [
+    b"", b"\x10\0\0\0\0\0\0\0", b'{"a": 1, "b": {"c": 2}}', b"12345678{}", b"\0\0\0\0\0\0\0\0{ x", b"\xff" * 8 + b"{}",
+])
+def test_other_files_are_not_recognised(head: bytes) -> None:
+    assert not FORMAT.recognises(Head(head))
+
+
+def test_suffix_is_that_of_remote_containers() -> None:
+    assert may_be_container("model-00001-of-00003.safetensors") and not may_be_container("model.safetensors.index.json")
+
+
+# Damage, memory and reading
+
+def verdict(path: Path) -> tuple[bool, dict[bytes, Any]]:
+    """Return whether glassfs opens a file, and its tensors."""
+    try:
+        return True, tensors_of(open_path(path))
+    except Refused:
+        return False, {}
+
+
+def compare(data: bytes, folder: Path) -> str:
+    """Compare what glassfs and the package make of a file; return what they did. Raises AssertionError."""
+    path = folder / "mutant.safetensors"
+    path.write_bytes(data)
+    is_open, tensors = verdict(path)
+    if not library_opens(path):
+        assert not is_open or any(isinstance(content, Undecoded) for content in tensors.values()), data[:300]
+        return "refused"
+    if not is_open:
+        return "stricter"
+    with package("safetensors", "test").safe_open(path, framework="numpy") as library:
+        names = list(library.keys())
+        assert {name.encode() for name in names} == set(tensors)
+        for name in names:
+            content = tensors[name.encode()]
+            if isinstance(content, Array) and content.type_name[:2] not in ("BF", "F8", "BO"):
+                shown, expected = values_of(content), library.get_tensor(name)
+                assert (shown.dtype, shown.shape) == (expected.dtype, expected.shape)
+                assert shown.tobytes() == expected.tobytes()
+    return "same"
+
+
+def mutants(count: int) -> Iterator[bytes]:
+    """Yield copies of the samples, damaged mostly in their headers: digits, signs, bytes, and the length."""
+    chance = random.Random(11)
+    sound = [path.read_bytes() for path in sorted(SAMPLES.glob("*.safetensors"))]
+    sound = [data for data in sound if len(data) < 1 << 14]
+    for _ in range(count):
+        data = bytearray(chance.choice(sound))
+        end = min(len(data), 8 + struct.unpack_from("<Q", data)[0])
+        for _ in range(chance.choice((1, 1, 1, 2, 3))):
+            if len(data) < 16:
+                break
+            at = chance.randrange(8, max(9, end)) if chance.random() < 0.9 else chance.randrange(len(data))
+            digits = [place for place in range(8, end) if chr(data[place]).isdigit()] if chance.random() < 0.4 else []
+            if digits:
+                data[chance.choice(digits)] = ord(chance.choice("0123456789"))
+            elif chance.random() < 0.3:
+                del data[at : at + chance.choice((1, 1, 2, 30))]
+            elif chance.random() < 0.5:
+                data[at : at + 1] = chance.choice((b"0", b"-", b",", b'"', b" ", b"\\", b"{", b"}", b"9" * 30, b"\xff"))
+            else:
+                data[at : at + 1] = bytes([chance.randrange(256)])
+            end = min(end, len(data))
+        if chance.random() < 0.8 and len(data) >= 8:  # the length that the header now has
+            close = bytes(data).rfind(b"}", 8, end + 40) + 1
+            struct.pack_into("<Q", data, 0, max(0, (close or end) - 8))
+        yield bytes(data)
+
+
+def test_mutants_show_what_the_package_reads(tmp_path: Path, scale: Scale) -> None:
+    """Whatever the package refuses is refused, or has a tensor of unknown type; all values are the package's."""
+    outcomes = [compare(data, tmp_path) for data in mutants(scale(300, 10_000, 100_000))]
+    assert {"refused", "same"} <= set(outcomes)
+
+
+@settings(max_examples=100, deadline=None)
+@given(edits=EDITS)
+def test_edited_headers_raise_only_known_errors(edits: list[Edit]) -> None:
+    data = (SAMPLES / "numpy_types.safetensors").read_bytes()
+    size = struct.unpack_from("<Q", data)[0]
+    exercise(data[:8] + edited(data[8 : 8 + size], edits)[:size] + data[8 + size :])
+
+
+def test_opening_reads_the_header_once_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    write_safetensors(path, {f"layer.{number}.weight": np.zeros(1000) for number in range(2000)})
+    size = struct.unpack("<Q", path.read_bytes()[:8])[0]
+    source = CountingSource(path)
+    container = open_container(opening(source))
+    assert source.bytes_read <= size + (16 << 10) + 8 and len(source.reads) <= 3
+    assert len(tensors_of(container)) == 2000
+    assert all(offset < 8 + size for offset, _ in source.reads)
+    source.close()
+
+
+def header_of(size: int, item: bytes, filling: bytes = b" ") -> bytes:
+    """Return a JSON object of items, with a number in each, as long as ``size``."""
+    count = (size - 2) // (len(item % 0) + 9)
+    stored = b"{" + b",".join(item % number for number in range(count)) + b"}"
+    return stored + filling * (size - len(stored))
+
+
+HOSTILE = {
+    "numbers": b'"%d":' + b"[" + b"1," * 500 + b"1]",
+    "objects": b'"%d":{"x":[' + b"{}," * 500 + b"{}]}",
+    "names": b'"%d' + b"x" * 500 + b'":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}',
+    "tensors": b'"%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}',
+    "metadata": b'"%d":"\xf0\x9f\x98\x80"',
+    "spaces": b'"%d":{"dtype":"U8","shape":[0]' + b" " * 2000 + b',"data_offsets":[0,0]}',
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HOSTILE)
+def test_headers_of_a_hundred_megabytes_take_little_memory(name: str, tmp_path: Path) -> None:
+    """Names, numbers and objects by the million: an error, or sums. The file itself is not counted."""
+    path = tmp_path / "x.safetensors"
+    stored = header_of(8 * MIB if name in ("tensors", "metadata") else 99 * MIB, HOSTILE[name])
+    if name == "metadata":
+        stored = b'{"__metadata__":' + stored + b"}"
+    path.write_bytes(packed(stored))
+    del stored
+    budget = 256 * MIB
+
+    def opened() -> None:
+        try:
+            open_path(path, budget)
+        except Refused as error:
+            assert "\n" not in str(error)
+
+    assert peak_memory(opened) < 100 * MIB
+
+
+def test_more_tensors_than_memory_allows_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glassfs.formats.safetensors.LEAST_MEMORY", 1 * MIB)
+    (tmp_path / "x.safetensors").write_bytes(packed(header_of(2 * MIB, HOSTILE["tensors"])))
+    with pytest.raises(Refused, match="takes more than 1 MiB of memory, which a larger cache_size allows"):
+        open_path(tmp_path / "x.safetensors", 1 * MIB)
+
+
+def test_long_metadata_are_shown(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    write_safetensors(path, {"a": np.arange(3)}, {"text": "é" * MIB, "other": "\U0001f600"})
+    container = open_path(path)
+    assert only(container, "meta/file").value()["__metadata__"] == {"text": "é" * MIB, "other": "\U0001f600"}
+    assert array_of(container, "tensors/a").tolist() == [0, 1, 2]
+    with glassfs.open(path) as model:
+        assert model["meta/file"].json()["__metadata__"]["text"] == "é" * MIB
+
+
+@pytest.mark.slow
+def test_metadata_that_are_too_long_to_show_cost_only_themselves(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    write_safetensors(path, {"a": np.arange(3)}, {str(number): "\x01" * (2 * MIB) for number in range(6)})
+    with glassfs.open(path) as model:  # six characters of JSON for each
+        assert model["tensors/a"].numpy().tolist() == [0, 1, 2]
+        with pytest.raises(TooLarge, match="longer than 64 MiB"):
+            model["meta/file"].json()
+
+
+def test_a_file_that_changes_is_never_read_by_the_old_header(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    write_safetensors(path, {"a": np.arange(100)})
+    with glassfs.open(path) as model:
+        entry = model["tensors/a"]
+        os.truncate(path, 100)
+        with pytest.raises((Damaged, OSError)):
+            entry.bytes()
+
+
+def test_commands_describe_and_verify_it(tmp_path: Path) -> None:
+    def run(command: str, path: Path) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-m", "glassfs", command, str(path)]
+        return subprocess.run(words, capture_output=True, text=True, check=False)
+
+    path = tmp_path / "x.safetensors"
+    write_safetensors(path, {"a": np.zeros(3), "b": np.zeros(2), "c": np.zeros(5, "<f2")})
+    about = run("info", path).stdout
+    assert f"{path}: safetensors 1, " in about and "tensors: 3" in about
+    assert 'types: {"F64": 2, "F16": 1}' in about and "tensor bytes: 50" in about
+    assert run("verify", path).returncode == 0
+    assert "safetensors: 1, " in run("info", tmp_path).stdout and "3 tensors" in run("info", tmp_path).stdout
+    path.write_bytes(path.read_bytes()[:-1])
+    for command in ("info", "verify"):
+        done = run(command, path)
+        assert done.returncode == 1
+        assert "tensors/c: has the bytes 40 to 50, but the data have 49" in done.stderr + done.stdout
+        assert "Traceback" not in done.stderr

@@ -1,0 +1,115 @@
+"""Joined tables of tree sequences and of ML.NET data, in folders that mix formats."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+import tskit
+
+from tests.conftest import Scale
+from tests.formats.tree_files import write_random, write_trees
+from tests.mount.conftest import Mounted
+from tests.mount.test_joined import write_takes
+from tests.waiting import wait_until
+
+SCHEMA = {"codec": "json", "type": "object", "properties": {"seed": {"type": "integer"}, "model": {"type": "string"}}}
+EPISODES = {"episodes.parquet", "episodes.jsonl", "by-task", "by-success"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "data").mkdir()
+    yield tmp_path / "data"
+
+
+def test_trees_of_a_folder_are_a_table(mounted: Mounted, folder: Path) -> None:
+    sequences = [write_random(folder / f"{number}.trees", number) for number in range(6)]
+    write_trees(folder / "more/a.trees", schema=SCHEMA, metadata={"seed": 5, "model": "WF"}, units="generations")
+    for _ in range(2):  # the second mount uses the catalogue
+        with mounted(folder) as mount:
+            views = mount.path / ".glassfs/views"
+            assert sorted({*os.listdir(views)} - {*os.listdir(folder)}) == [
+                "index.html", "trees.csv", "trees.jsonl", "trees.parquet",
+            ]
+            for read in (pd.read_parquet, pl.read_parquet, lambda path: pq.read_table(path).to_pandas()):
+                found = read(views / "trees.parquet")
+                assert list(found["num_trees"])[:6] == [one.num_trees for one in sequences]
+                assert list(found["num_samples"])[:6] == [one.num_samples for one in sequences]
+                assert list(found["metadata.seed"])[-1] == 5
+            wanted = "container, \"metadata.model\""
+            query = f"select {wanted} from '{views}/trees.parquet' where time_units = 'generations'"
+            with duckdb.connect() as connection:
+                assert connection.execute(query).fetchall() == [("more/a.trees", "WF")]
+            only = pq.read_table(views / "trees.parquet", columns=["container", "metadata.seed"])
+            assert only.column_names == ["container", "metadata.seed"]
+            with pytest.raises(FileNotFoundError):
+                (views / "episodes.parquet").stat()
+            assert tskit.load(mount.path / ".glassfs/source/0.trees").num_trees == sequences[0].num_trees
+
+
+def test_a_mixed_folder_has_a_table_for_each_kind(mounted: Mounted, folder: Path, samples: Path) -> None:
+    for name in ("idv", "ikv", "kastore", "wshard"):
+        shutil.copytree(samples / name, folder / name, ignore=shutil.ignore_patterns("malformed", "*.json", "*.md"))
+    write_takes(folder / "robots/a.kdb", 1)
+    (folder / "readme.txt").write_text("text")
+    with mounted(folder, options=["views=all"]) as mount:
+        names = {*os.listdir(mount.path)} - {*os.listdir(folder)}
+        kinds = {"episodes", "tables", "trees"}
+        assert names >= {f"{kind}.{form}" for kind in kinds for form in ("parquet", "jsonl")} | EPISODES
+        assert names >= {"index.html", "tables.html", "trees.html"}
+        for kind in kinds:
+            rows = [json.loads(line) for line in (mount.path / f"{kind}.jsonl").read_text().splitlines()]
+            table = pq.read_table(mount.path / f"{kind}.parquet")
+            assert rows and table.to_pylist() == rows
+        idv = {row["container"]: row for row in pq.read_table(mount.path / "tables.parquet").to_pylist()}
+        for path, row in idv.items():
+            described = json.loads((mount.path / path / "meta/schema.json").read_text())
+            assert row["rows"] == described["rows"] and row["columns"] == len(described["columns"])
+            assert row["names"] == [column["name"] for column in described["columns"]]
+        containers = {row["container"].split("/")[0] for row in pq.read_table(mount.path / "trees.parquet").to_pylist()}
+        assert containers == {"kastore"}
+
+
+def test_tables_come_and_go_with_their_containers(mounted: Mounted, folder: Path) -> None:
+    write_trees(folder / "a.trees")
+    (folder / "sub").mkdir()
+    with mounted(folder, options=["views=parquet+jsonl+by-task"]) as mount:
+        assert {*os.listdir(mount.path)} == {".glassfs", "a.trees", "sub", "trees.parquet", "trees.jsonl"}
+        for name in EPISODES:
+            assert not (mount.path / name).exists()
+        write_takes(folder / "sub/b.kdb", 1)
+        wait_until((mount.path / "episodes.jsonl").exists)
+        wait_until(lambda: {*os.listdir(mount.path)} >= EPISODES)
+        (folder / "sub/b.kdb").unlink()
+        wait_until(lambda: not (mount.path / "episodes.jsonl").exists())
+        wait_until(lambda: not EPISODES & {*os.listdir(mount.path)})
+        assert len((mount.path / "trees.jsonl").read_text().splitlines()) == 1
+
+
+def test_many_tree_sequences_take_little(mounted: Mounted, folder: Path, scale: Scale) -> None:
+    count = scale(100, 1000)
+    write_trees(folder / "0/0.trees", schema=SCHEMA, metadata={"seed": 0})
+    for number in range(1, count):
+        path = folder / f"{number % 10}/{number}.trees"
+        path.parent.mkdir(exist_ok=True)
+        shutil.copy(folder / "0/0.trees", path)
+    with mounted(folder, options=["views=all"]) as mount:
+        os.listdir(mount.path)
+        assert mount.status()["open_containers"] == []
+        before = mount.resident()
+        for name in ("trees.parquet", "trees.jsonl", "index.html"):
+            assert (mount.path / name).stat().st_size == len((mount.path / name).read_bytes())
+        assert pq.read_table(mount.path / "trees.parquet").num_rows == count
+        assert mount.status()["open_containers"] == []
+        assert mount.descriptors() < 64
+        assert mount.resident() - before < 64 << 20

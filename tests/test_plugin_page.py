@@ -1,0 +1,111 @@
+"""The page on formats of other packages: its package works as it says, passes its tests, and names what exists."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib import import_module
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import glassfs.codec
+import glassfs.content
+from tests.conftest import ROOT
+from tests.test_plugins import BROKEN, write_distribution
+
+PAGE = (ROOT / "docs/plugins.md").read_text(encoding="utf-8")
+FORMAT, TESTS, ROWS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A working folder with the package installed in ``site``, its tests, and a container."""
+    (tmp_path / "site").mkdir()
+    write_distribution(tmp_path / "site", "drivelog", FORMAT, "drive = drivelog:FORMAT")
+    (tmp_path / "test_drivelog.py").write_text(TESTS)
+    made = "import test_drivelog; open('monday.drive', 'wb').write(test_drivelog.drive(3))"
+    assert run(tmp_path, "-c", made).returncode == 0
+    return tmp_path
+
+
+def run(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join((str(place / "site"), str(place)))
+    return subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, check=False, cwd=place,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+
+
+def glassfs_of(place: Path, *words: str) -> str:
+    done = run(place, "-m", "glassfs", *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_the_commands_print_what_the_page_shows(place: Path) -> None:
+    (shown,) = re.findall(r"^```console\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    blocks = re.split(r"^\$ glassfs (.*)\n", shown, flags=re.MULTILINE)[1:]
+    assert len(blocks) == 4
+    for command, expected in zip(blocks[::2], blocks[1::2], strict=True):
+        first, _, last = expected.partition("…\n")
+        printed = glassfs_of(place, *command.split())
+        assert printed.startswith(first) and printed.endswith(last)
+
+
+def test_the_rows_for_a_table_of_its_own_are_those_shown() -> None:
+    namespace: dict[str, Any] = {}
+    exec(ROWS, namespace)
+    columns, table = namespace["stations"]()
+    assert [name for name, _ in columns] == ["city", "readings"]
+    assert table.records.block(0) == [{"city": "Oslo", "readings": 24}]
+
+
+def test_its_container_is_an_episode_and_verified(place: Path) -> None:
+    row = json.loads(glassfs_of(place, "episodes", "monday.drive"))
+    assert (row["episode_name"], row["num_frames"], row["channels"]) == ("drive", 3, ["speed", "wheel"])
+    assert "steps.parquet" in glassfs_of(place, "ls", "--views", "all", "monday.drive")
+    assert "0 faults" in run(place, "-m", "glassfs", "verify", "monday.drive").stderr
+    path = place / "monday.drive"
+    path.write_bytes(path.read_bytes()[:-1])
+    done = run(place, "-m", "glassfs", "ls", "monday.drive")
+    assert done.returncode == 1 and "its samples end at 144, outside the file" in done.stderr
+    path.write_bytes(b"DRIVE999")
+    done = run(place, "-m", "glassfs", "ls", "monday.drive")
+    assert "is a drive of a version that drivelog does not know" in done.stderr
+
+
+@pytest.mark.slow
+def test_it_passes_its_tests(place: Path) -> None:
+    done = run(place, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_drivelog.py")
+    assert done.returncode == 0, done.stdout
+    assert int(re.findall(r"(\d+) passed", done.stdout)[0]) > 15
+
+
+@pytest.mark.parametrize(("module", "entry"), BROKEN.values(), ids=BROKEN)
+def test_the_list_says_why_a_format_cannot_be_used(place: Path, module: str, entry: str) -> None:
+    write_distribution(place / "site", "broken_format", module, entry)
+    found = {one["name"]: one for one in json.loads(glassfs_of(place, "formats", "--json"))}
+    assert found["drive"] == {"name": "drive", "suffixes": [".drive"], "package": "drivelog 1.0", "error": None}
+    assert found["broken"]["package"] == "broken-format 1.0" and found["broken"]["error"]
+    (line,) = (line for line in glassfs_of(place, "formats").splitlines() if line.startswith("broken"))
+    assert line.endswith(f"from broken-format 1.0: {found['broken']['error']}")
+    assert found["kinodb"] == {"name": "kinodb", "suffixes": [".kdb"], "package": None, "error": None}
+
+
+def test_names_on_the_page_exist() -> None:
+    """What the tables list is exported, and the modules that are stable have what the page says."""
+    _, tables = PAGE.split("## What to make contents of")
+    tables, _ = tables.split("## What `open` gets")
+    names = set(re.findall(r"`([A-Za-z_]+)`", tables)) - {"Container", "Data"}
+    known = {*glassfs.content.__all__, *glassfs.codec.__all__, *signature(glassfs.content.Decoded).parameters}
+    assert {name for name in names if name[0].isupper() or "_" in name} <= known
+    stable = PAGE.partition("## What is stable")[2]
+    for module, listed in re.findall(r"`(glassfs\.[\w.]+)`: ((?:`\w+`(?:, | and )?)+)", stable):
+        for name in re.findall(r"`(\w+)`", listed):
+            assert hasattr(import_module(module), name), f"{module} has no {name}"

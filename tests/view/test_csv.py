@@ -1,0 +1,413 @@
+"""CSV files: Python, pandas and DuckDB find the values that NumPy and Python have."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+import tracemalloc
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassfs.cache import BlockCache
+from glassfs.content import Array, Column, Memory, RaggedText, Records, Table, Unreadable
+from glassfs.content.data import SizedData
+from glassfs.errors import Damaged, TooLarge
+from glassfs.view.csv import VIEW, file
+from glassfs.view.csv.file import csv_data
+from tests.view.tables import (
+    array_column,
+    bytes_column,
+    parquet_bytes,
+    ragged_column,
+    records_column,
+    text_column,
+)
+from tests.view.test_parquet import NUMBERS, TIMES, values_of
+from tests.view.views import PLACE, whole
+
+BAD = Damaged("not there")
+HOSTILE = [
+    '=cmd|" /C calc"!A0', "+1", "-1", "@SUM(A1)", '"', '""', "a,b", "a\nb", "a\r\nb", "\r", "nul\0nul", "", " ", "ü€𐍈",
+    "\ufeffbom", ";", "\t", "'x", "NULL", "NaN", "true", "1e5",
+]
+SPECIAL = [0.0, -0.0, 1.5, 0.1, 1e-45, 5e-324, 1e16, 1e22, -1 / 3, float("nan"), float("inf"), float("-inf")]
+
+
+@pytest.fixture(params=[64, 1 << 20])
+def step(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Make lines of a few rows at a time, of a few cells each, or of very many."""
+    monkeypatch.setattr(file, "LEAST_STEP", 256 * request.param)
+    return int(request.param)
+
+
+def csv_bytes(columns: Sequence[Column], rows: int, budget: int = 1 << 20) -> bytes:
+    """Return the bytes of the file, after checking that its size and ranges in any order agree with them."""
+    return whole(lambda: csv_data(Table(b"table", rows, lambda: columns), BlockCache(budget), PLACE))
+
+
+def read(raw: bytes) -> tuple[list[str], list[list[str]]]:
+    """Return the names and the rows."""
+    assert raw.endswith(b"\r\n")
+    csv.field_size_limit(1 << 30)
+    names, *rows = csv.reader(io.StringIO(raw.decode(), newline=""), strict=True)
+    return names, rows
+
+
+def columns_of(raw: bytes) -> dict[str, list[str]]:
+    names, rows = read(raw)
+    return {name: [row[number] for row in rows] for number, name in enumerate(names)}
+
+
+def by_pandas(raw: bytes, **options: Any) -> pd.DataFrame:
+    return pd.read_csv(io.BytesIO(raw), keep_default_na=False, na_values=[], **options)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 9, 1000])
+def test_numbers_are_exact(step: int, rows: int, tmp_path: Path) -> None:
+    arrays = {dtype[1:]: values_of(dtype, (rows,)) for dtype in NUMBERS}
+    raw = csv_bytes([array_column(name.encode(), array) for name, array in arrays.items()], rows)
+    found = columns_of(raw)
+    assert list(found) == list(arrays)
+    for name, expected in arrays.items():
+        cells = [cell == "true" if name == "b1" else cell for cell in found[name]]
+        np.testing.assert_array_equal(np.array(cells, expected.dtype), expected)
+    if rows:
+        (tmp_path / "a.csv").write_bytes(raw)
+        with duckdb.connect() as connection:
+            assert connection.execute("select sum(i8::hugeint), sum(b1::int) from read_csv(?)", [
+                str(tmp_path / "a.csv"),
+            ]).fetchone() == (int(arrays["i8"].astype(object).sum()), int(arrays["b1"].sum()))
+        shown = by_pandas(raw, dtype={"u8": np.uint64, "i2": np.int16})
+        for name in ("u8", "i2"):
+            np.testing.assert_array_equal(shown[name].to_numpy(), arrays[name])
+
+
+@pytest.mark.parametrize("dtype", ["<f2", "<f4", "<f8"])
+def test_special_floats_are_short_and_exact(dtype: str) -> None:
+    with np.errstate(over="ignore"):
+        expected = np.array(SPECIAL).astype(dtype)
+    cells = columns_of(csv_bytes([array_column(b"x", expected)], len(expected)))["x"]
+    assert np.array(cells, dtype).tobytes() == expected.tobytes()
+    assert cells[3] == "0.1" and cells[-3:] == ["NaN", "Infinity", "-Infinity"]
+    assert all(len(cell) <= {"<f2": 10, "<f4": 14, "<f8": 22}[dtype] for cell in cells)
+
+
+def test_times_are_iso_8601(step: int) -> None:
+    arrays = {dtype[1:]: values_of(dtype, (50,)) for dtype in TIMES}
+    for array in arrays.values():
+        array[::5] = "NaT"
+    found = columns_of(csv_bytes([array_column(name.encode(), array) for name, array in arrays.items()], 50))
+    for name, array in arrays.items():
+        assert [cell == "" for cell in found[name]] == np.isnat(array).tolist()
+        if name[0] == "M":
+            unit = "ns" if name.endswith("ns]") else "us"
+            shown = np.array([cell or "NaT" for cell in found[name]], f"<M8[{unit}]")
+            np.testing.assert_array_equal(shown, array.astype(f"<M8[{unit}]"))
+        else:
+            seconds = [Decimal(cell) for cell in found[name] if cell]
+            counts = array[~np.isnat(array)].view("<i8").tolist()
+            assert seconds == [count * seconds_of(name) for count in counts]
+
+
+def seconds_of(name: str) -> Decimal:
+    """Return the length of the unit in a name such as ``m8[100ns]``."""
+    unit = np.timedelta64(1, name[3:-1]).astype("m8[ns]")
+    return Decimal(int(unit.astype("i8"))) / 10**9
+
+
+def test_the_dates_of_dotnet_are_exact() -> None:
+    ticks = np.array([-621_355_968_000_000_000, 2_534_023_007_999_999_999, 15_778_368_000_000_009, -1], "<i8")
+    assert columns_of(csv_bytes([array_column(b"when", ticks.view("<M8[100ns]"))], 4))["when"] == [
+        "0001-01-01T00:00:00.0000000", "9999-12-31T23:59:59.9999999", "2020-01-01T00:00:00.0000009",
+        "1969-12-31T23:59:59.9999999",
+    ]
+
+
+def test_times_beyond_64_bits_are_damage() -> None:
+    with pytest.raises(Damaged, match="does not fit"):
+        csv_bytes([array_column(b"when", np.array([1 << 62], "<i8").view("<M8[7D]"))], 1)
+
+
+def test_names_and_vectors_are_those_of_parquet(step: int) -> None:
+    rows = 30
+    few = array_column(b"few", values_of("<f4", (rows, 3)))
+    columns = [
+        few._replace(slots=lambda: ["a,b", '"', "a,b"]), array_column(b"few.0", values_of("<i2", (rows,))),
+        array_column(b"matrix", values_of("<i2", (rows, 2, 2))), array_column(b"many", values_of("<f4", (rows, 65))),
+        array_column(b"none", values_of("<f8", (rows, 0))), array_column(b"", values_of("|b1", (rows,))),
+        array_column(b"\xff\0", values_of("|u1", (rows,))), array_column(b"few", values_of("<i8", (rows,))),
+        array_column(b"truths", values_of("|b1", (rows, 70))),
+    ]
+    raw = csv_bytes(columns, rows)
+    names, _ = read(raw)
+    found = columns_of(raw)
+    parquet = pq.read_table(io.BytesIO(parquet_bytes(columns, rows)))
+    assert names == parquet.schema.names and len(set(names)) == len(names)
+    assert {"few.0", 'few."', "few.2", "few.0~2", "few", "matrix.3", "%"} <= set(names)
+    assert [int(cell) for cell in found["matrix.3"]] == parquet["matrix.3"].to_pylist()
+    for cell, row in zip(found["many"], parquet["many"].to_pylist(), strict=True):
+        expected = np.array(row, "<f4")
+        np.testing.assert_array_equal(np.array([float(value) for value in json.loads(cell)], "<f4"), expected)
+    assert found["none"] == ["[]"] * rows
+    assert [json.loads(cell) for cell in found["truths"]] == parquet["truths"].to_pylist()
+
+
+def test_runs_are_json_and_bytes_are_base64(step: int) -> None:
+    runs = [np.arange(length) / 4 for length in (0, 3, 1, 0, 5000)]
+    runs[1][0], runs[2][0] = np.nan, np.inf
+    when = [np.array(["2020-01-01", "NaT"][:length], "<M8[us]") for length in (0, 1, 2, 0, 2)]
+    blobs = [b"", b"\0\xff", b"=", b"x" * 200_000, b"abc"]
+    raw = csv_bytes([
+        ragged_column(b"runs", runs, "<f8"), ragged_column(b"when", when, "<M8[us]"), bytes_column(b"blobs", blobs),
+    ], 5)
+    found = columns_of(raw)
+    lists = [[float(value) for value in json.loads(cell)] for cell in found["runs"]]
+    for shown, expected in zip(lists, runs, strict=True):
+        np.testing.assert_array_equal(shown, expected)
+    assert json.loads(found["runs"][1])[0] == "NaN"
+    assert [json.loads(cell) for cell in found["when"]] == [
+        [], ["2020-01-01T00:00:00.000000"], ["2020-01-01T00:00:00.000000", None], [],
+        ["2020-01-01T00:00:00.000000", None],
+    ]
+    assert [base64.b64decode(cell) for cell in found["blobs"]] == blobs
+
+
+def test_other_dtypes() -> None:
+    columns = [
+        array_column(b"c", np.array([1.5 - 2j, -1j])), array_column(b"s", np.array([b"a\xff", b"=1"])),
+        array_column(b"u", np.array(["a\0b", "ü"])), array_column(b"v", np.array([b"\0\1\2", b"abc"], "V3")),
+        array_column(b"y", np.array([1970, 2020], "<M8[Y]")), array_column(b"m", np.array([1, -2], "<m8[M]")),
+    ]
+    found = columns_of(csv_bytes(columns, 2))
+    assert found == {
+        "c": ["1.5-2j", "-0-1j"], "s": ["a\ufffd", "=1"], "u": ["a\ufffdb", "ü"], "v": ["AAEC", "YWJj"],
+        "y": ["1970", "2020"][:0] + found["y"], "m": ["1", "-2"],
+    }
+    assert np.array(found["y"], "<M8[Y]").tolist() == np.array([1970, 2020], "<M8[Y]").tolist()
+
+
+def test_hostile_texts_come_back(step: int, tmp_path: Path) -> None:
+    texts = HOSTILE * 3
+    shown = [text.replace("\0", "\ufffd") for text in texts]
+    raw = csv_bytes([
+        text_column(b"text", [text.encode() for text in texts]), array_column(b"n", np.arange(len(texts))),
+        records_column(b"record", texts), records_column(b"=cmd", [None, *texts[1:]]),
+        records_column(b"list", [[text, None] for text in texts], is_list=True),
+    ], len(texts))
+    found = columns_of(raw)
+    assert found["text"] == found["record"] == shown and found["=cmd"] == ["", *shown[1:]]
+    assert [json.loads(cell) for cell in found["list"]] == [[text, None] for text in texts]
+    frame = by_pandas(raw, dtype=str)
+    assert frame["text"].tolist() == shown and frame["n"].tolist() == list(map(str, range(len(texts))))
+    (tmp_path / "a.csv").write_bytes(raw)
+    with duckdb.connect() as connection:
+        rows = connection.execute(
+            """select text, n from read_csv(?, all_varchar=true, auto_detect=false, header=true, quote='"', escape='"',
+            columns={'text': 'varchar', 'n': 'varchar', 'record': 'varchar', '=cmd': 'varchar', 'list': 'varchar'})""",
+            [str(tmp_path / "a.csv")],
+        ).fetchall()
+    assert [(text or "", int(number)) for text, number in rows] == list(zip(shown, range(len(texts)), strict=True))
+
+
+VALUES = st.one_of(st.none(), st.text(max_size=6), st.booleans(), st.integers(), st.floats())
+
+
+@given(st.lists(st.tuples(st.text(max_size=5), VALUES, st.binary(max_size=5)), max_size=40), st.integers(1, 9))
+@settings(max_examples=60, deadline=None)
+def test_any_rows_come_back(rows: list[tuple[str, Any, bytes]], block: int) -> None:
+    def surely(text: str) -> str:
+        return text.replace("\0", "\ufffd")
+
+    texts, values, raws = zip(*rows, strict=True) if rows else ((), (), ())
+    encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
+    _, lines = read(csv_bytes([
+        text_column(b"a", encoded), records_column(b"b", values, block), text_column(b"c", raws),
+    ], len(rows)))
+    for cells, (_, value, raw), stored in zip(lines, rows, encoded, strict=True):
+        assert [cells[0], cells[2]] == [surely(found.decode("utf-8", "replace")) for found in (stored, raw)]
+        if isinstance(value, float):
+            assert np.array(float(cells[1])).tobytes() == np.array(value).tobytes() or value != value
+        else:
+            assert cells[1] == ("" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+                                .replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+
+
+def test_one_empty_column_has_a_line_for_each_row() -> None:
+    assert csv_bytes([text_column(b"a", [b"", b"x", b""])], 3) == b'a\r\n""\r\nx\r\n""\r\n'
+
+
+def test_size_takes_one_pass_and_reads_what_they_touch() -> None:
+    asked: list[int] = []
+
+    def block(number: int) -> list[str]:
+        asked.append(number)
+        return [f"row {number}"] * 100
+
+    table = Table(b"t", 5000, lambda: [Column(b"a", Records(b"a", 50, block, cost=lambda number: 1000))])
+    data = csv_data(table, BlockCache(1 << 20), PLACE)
+    assert not data.is_sized and not asked
+    assert data.size == 3 + sum(100 * len(f"row {number}\r\n") for number in range(50))
+    assert asked == list(range(50))
+    del asked[:]
+    data.read(data.size - 5, 5)
+    assert 49 in asked and len(asked) < 50
+    del asked[:]
+    csv_data(table, BlockCache(1 << 20), PLACE).whole()
+    assert all(asked.count(number) <= 3 for number in range(50))
+
+
+def test_blocks_of_records_that_do_not_align_are_decoded_twice_at_most(step: int) -> None:
+    counts: dict[tuple[str, int], int] = {}
+    rows = 1200
+
+    def records(name: str, size: int) -> Column:
+        def block(number: int) -> list[int]:
+            counts[name, number] = counts.get((name, number), 0) + 1
+            return list(range(number * size, min((number + 1) * size, rows)))
+
+        return Column(name.encode(), Records(name.encode(), -(-rows // size), block, cost=lambda number: 500))
+
+    columns = [records("a", 1), records("b", 7), records("c", 500), records("d", rows)]
+    data = csv_data(Table(b"t", rows, lambda: columns), BlockCache(8 << 20), PLACE)
+    assert data.size and set(counts.values()) == {1}
+    counts.clear()
+    _, found = read(data.read(0, data.size))
+    assert found == [[str(number)] * 4 for number in range(rows)]
+    assert max(counts.values()) <= 2
+
+
+def test_huge_cells_take_little_memory() -> None:
+    huge = [b"a" * (4 << 20), b'"\xf0\x90\x8d\x88' * (1 << 18), b"\xff", b"\0" * (1 << 18)]
+    columns = [
+        text_column(b"text", huge), bytes_column(b"bytes", [b"x" * (2 << 20), b"", b"y", b""]),
+        ragged_column(b"list", [np.zeros(1 << 18, "|u1")] + [np.zeros(1)] * 3, "|u1"),
+        array_column(b"n", np.arange(4)),
+    ]
+    cache = BlockCache(4 << 20)
+    tracemalloc.start()
+    try:
+        data = csv_data(Table(b"t", 4, lambda: columns), cache, PLACE)
+        size = data.size
+        pieces = [data.read(start, min(1 << 20, size - start)) for start in range(0, 3 << 20, 1 << 20)]
+        assert tracemalloc.get_traced_memory()[1] < 12 << 20
+    finally:
+        tracemalloc.stop()
+    raw = data.read(0, size)
+    assert raw[: 3 << 20] == b"".join(pieces)
+    found = columns_of(raw)
+    assert found["text"] == [text.decode("utf-8", "replace").replace("\0", "\ufffd") for text in huge]
+    assert base64.b64decode(found["bytes"][0]) == b"x" * (2 << 20)
+    assert found["list"][0] == json.dumps([0] * (1 << 18)) and found["n"] == ["0", "1", "2", "3"]
+
+
+@pytest.mark.slow
+def test_a_million_rows_through_a_small_cache(tmp_path: Path) -> None:
+    rows = 1_000_000
+    chance = np.random.default_rng(1)
+    numbers, vectors = chance.random(rows), chance.random((rows, 2)).astype("<f4")
+    words = ["" if number % 7 else f'word "{number}"' for number in range(rows)]
+    columns = [
+        array_column(b"n", np.arange(rows)), array_column(b"x", numbers), array_column(b"v", vectors),
+        text_column(b"text", [word.encode() for word in words]), records_column(b"record", words, 1000),
+    ]
+    cache = BlockCache(2 << 20)
+    data = csv_data(Table(b"t", rows, lambda: columns), cache, PLACE)
+    path = tmp_path / "a.csv"
+    with path.open("wb") as out:
+        out.writelines(data.pieces())
+    assert path.stat().st_size == data.size and cache.used <= cache.budget
+    tracemalloc.start()
+    try:
+        data.read(data.size // 2, 4 << 20)
+        assert tracemalloc.get_traced_memory()[1] < 12 << 20
+    finally:
+        tracemalloc.stop()
+    frame = pd.read_csv(path, keep_default_na=False, dtype={"x": str})
+    np.testing.assert_array_equal(frame["x"].to_numpy("<f8"), numbers)
+    np.testing.assert_array_equal(frame["v.1"].to_numpy().astype("<f4"), vectors[:, 1])
+    assert frame["text"].tolist() == frame["record"].tolist() == words
+    with duckdb.connect() as connection:
+        assert connection.execute("select count(*), sum(n) from read_csv(?)", [str(path)]).fetchone() == (
+            rows, rows * (rows - 1) // 2,
+        )
+
+
+class Endless(SizedData):
+    """As many zeros as are claimed."""
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        buffer[:] = bytes(len(buffer))
+
+
+@pytest.mark.parametrize("shape", [(1 << 40,), (1 << 40, 0), (1 << 10, 1 << 25)])
+def test_too_many_values_are_refused_at_once(shape: tuple[int, ...]) -> None:
+    rows, inner = shape[0], shape[1] if shape[1:] else 1
+    column = Column(b"n", Array(b"n", Endless(rows * inner), "|u1", shape))
+    with pytest.raises(TooLarge, match="too large for CSV; use the view parquet"):
+        assert csv_data(Table(b"t", rows, lambda: [column]), BlockCache(), PLACE).size
+
+
+def test_tables_of_no_columns_and_of_too_many_are_refused() -> None:
+    with pytest.raises(Damaged):
+        list(VIEW.show(Table(b"t", 1, list, width=0), BlockCache(), PLACE))
+    with pytest.raises(TooLarge):
+        list(VIEW.show(Table(b"t", 1, list, width=10_001), BlockCache(), PLACE))
+
+
+def test_records_of_many_columns_keep_to_their_memory() -> None:
+    def records(cost: int) -> list[Column]:
+        return [
+            Column(b"%d" % number, Records(b"", 1, lambda block: ["x" * cost], cost=lambda block: 2 * cost))
+            for number in range(40)
+        ]
+
+    def size(cost: int) -> int:
+        return csv_data(Table(b"t", 1, lambda: records(cost)), BlockCache(1 << 20), PLACE).size
+
+    assert size(500_000) - size(1000) == 40 * (500_000 + len('""') - 1000)
+    with pytest.raises(TooLarge, match="take more than 32 MiB of memory, which a larger cache_size allows"):
+        size(1 << 20)
+
+
+@pytest.mark.parametrize(("stored", "reason"), [
+    ([1, 2], "has 2 rows, but its table has 3"), ([1, 2, 3, 4], "has more rows than the 3 of its table"),
+    ([], "has 0 rows, but its table has 3"),
+])
+def test_records_with_other_rows_are_damage(stored: list[int], reason: str) -> None:
+    for block in (1, 3, 9):
+        with pytest.raises(Damaged, match=reason):
+            csv_bytes([array_column(b"n", np.arange(3)), records_column(b"r", stored, block)], 3)
+
+
+def test_columns_with_other_rows_are_damage() -> None:
+    for column in (array_column(b"n", np.arange(4)), text_column(b"t", [b"a"] * 4), bytes_column(b"b", [b""] * 4)):
+        with pytest.raises(Damaged, match="but its table has 3"):
+            csv_bytes([column], 3)
+
+
+@pytest.mark.parametrize("offsets", [[1, 2, 3, 6], [0, 4, 3, 6], [0, 2, 3, 5], [0, 2, 3, 7], [0, 2**32 - 1, 3, 6]])
+def test_false_offsets_are_damage(offsets: list[int]) -> None:
+    packed = Memory(np.array(offsets, "<u4").tobytes())
+    column = Column(b"t", RaggedText(b"t", Memory(b"abcdef"), packed, "<u4", 3))
+    with pytest.raises(Damaged, match="offsets"):
+        csv_bytes([column], 3)
+
+
+def test_a_bad_column_is_damage_and_is_tried_again() -> None:
+    column = Column(b"n", Array(b"n", Unreadable(4000, BAD), "<i4", (1000,)))
+    data = csv_data(Table(b"t", 1000, lambda: [column]), BlockCache(), PLACE)
+    for _ in range(2):
+        with pytest.raises(Damaged, match="not there"):
+            _ = data.size
