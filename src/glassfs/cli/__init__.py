@@ -111,7 +111,7 @@ def main() -> None:
     gc.set_threshold(100_000, 50, 100)
     status = run(sys.argv[1:])
     gc.freeze()
-    if "obstore" in sys.modules or "concurrent.futures.process" in sys.modules:
+    if status == 128 + signal.SIGINT or "obstore" in sys.modules or "concurrent.futures.process" in sys.modules:
         _leave(status)
     sys.exit(status)
 
@@ -120,7 +120,8 @@ def _leave(status: int) -> NoReturn:
     """End the process without cleaning up.
 
     Python 3.13 and older ends threads that return to it during shutdown; a thread of obstore cannot be ended that way
-    and aborts the process (SIGABRT). A process that used worker processes might wait for them forever.
+    and aborts the process (SIGABRT). A process that used worker processes might wait for them forever. And where Ctrl-C
+    came in code that was given to exec(), as dataclasses do, Python would end by that signal, whatever caught it.
     """
     from glassfs.cli.stopping import leave
 

@@ -77,7 +77,9 @@ def format_errors(name: str) -> Iterator[None]:
 
 
 def _format_error(error: Exception, name: str) -> GlassfsError:
-    """Log an unexpected exception of a format, and return the error to raise."""
+    """Log an unexpected exception of a format, and return the error to raise. Raises KeyboardInterrupt."""
+    if isinstance(error.__cause__, KeyboardInterrupt):  # Python 3.11 and older: it came while a class was made
+        raise error.__cause__
     if isinstance(error, MemoryError):
         return Unavailable("there is not enough memory to open it", name)
     log.exception("%s", GlassfsError("cannot be opened, due to an error in its format", name))
