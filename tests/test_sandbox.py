@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import re
+import resource
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +16,7 @@ import pytest
 import glassfs
 from glassfs import work
 from glassfs.errors import Damaged, GlassfsError
-from glassfs.sandbox import Sandbox, client, pool, server, wire
+from glassfs.sandbox import Sandbox, client, pool, seccomp, server, wire
 from tests.formats.hdf5_files import h5py
 from tests.helpers import local
 from tests.waiting import wait_until
@@ -174,6 +177,32 @@ def worker_that(act: Callable[[], object]) -> int:
 def test_worker_has_limits(act: Callable[[], object]) -> None:
     assert worker_that(lambda: None) == 0
     assert worker_that(act) == 3
+
+
+@pytest.mark.parametrize("act", [
+    lambda: os.stat("/"), lambda: os.kill(os.getppid(), 0), os.fork, lambda: os.execv("/bin/true", ["true"]), os.pipe,
+    lambda: resource.prlimit(os.getppid(), resource.RLIMIT_CORE), lambda: os.write(2, b""),
+], ids=["stat", "kill", "fork", "exec", "pipe", "limits", "write"])
+def test_worker_can_only_compute(act: Callable[[], object]) -> None:
+    """Without privileges, it has the user id of the daemon, which it must not reach."""
+    pid = os.fork()
+    if not pid:
+        libc = ctypes.CDLL(None)
+        libc.prctl(38, 1, 0, 0, 0)
+        os._exit(2 if seccomp.restrict() else 0)
+    if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0:
+        pytest.skip("this system has no filters for system calls")
+    assert worker_that(act) == 3
+
+
+@pytest.mark.parametrize(("machine", "header"), [(0, "*/asm/unistd_64.h"), (1, "asm-generic/unistd.h")])
+def test_numbers_of_system_calls_are_those_of_the_headers(machine: int, header: str) -> None:
+    path = next(Path("/usr/include").glob(header), None)
+    if path is None:
+        pytest.skip("the kernel's headers are not installed")
+    told = dict(re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", path.read_text()))
+    allowed = {**seccomp.ALLOWED, **seccomp.OWN}
+    assert {name: numbers[machine] for name, numbers in allowed.items()} == {name: int(told[name]) for name in allowed}
 
 
 def test_error_of_the_source_is_not_taken_for_damage(tmp_path: Path, workers: pool.Pool) -> None:

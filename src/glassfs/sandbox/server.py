@@ -20,7 +20,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any, Protocol
 
-from glassfs.sandbox import wire
+from glassfs.sandbox import seccomp, wire
 
 MOST_MEMORY = 192 << 20
 """Address space in bytes that a worker may take beside that of the server."""
@@ -190,6 +190,7 @@ def _confine(parent: int) -> None:
         (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NOFILE, 0), (resource.RLIMIT_NPROC, 0),
     ):
         resource.setrlimit(limit, (value, value))
+    seccomp.restrict()
 
 
 def _address_space() -> int:
