@@ -17,7 +17,7 @@ from glassfs.content.parts import Counted
 from glassfs.content.table import WIDEST, Cells, Column, Recording, Table
 from glassfs.content.video import is_video
 
-EPISODES, STEPS, FRAME, WHOLE = b"episodes", b"steps", b"frame", b"episode"
+EPISODES_KEY, STEPS, FRAME, WHOLE = b"episodes", b"steps", b"frame", b"episode"
 TEXT, TEXTS = "", "list"
 POSITION = "position"
 EPISODE_COLUMNS: Mapping[str, str] = {
@@ -58,15 +58,22 @@ def episodes_table(
         return [row.get(name) for row in block(number)]
 
     def made() -> list[Column]:
-        found = []
-        for name, dtype in columns.items():
-            content = Records(name.encode(), blocks, partial(values, name), cost=cost)
-            if dtype not in (TEXT, TEXTS):
-                content = Cells(content.key, blocks, content.block, cost=cost, dtype=dtype)
-            found.append(Column(content.key, content, is_list=dtype == TEXTS))
-        return found
+        return [column_of(name, dtype, blocks, partial(values, name), cost) for name, dtype in columns.items()]
 
-    return Table(EPISODES, count, made, Records(EPISODES, blocks, rows, cost=cost), directory)
+    return Table(EPISODES_KEY, count, made, Records(EPISODES_KEY, blocks, rows, cost=cost), directory)
+
+
+def column_of(
+    name: str, dtype: str, blocks: int, block: Callable[[int], list[Any]], cost: Callable[[int], int],
+) -> Column:
+    """Return a column of a dtype, TEXT or TEXTS included. ``block(i)`` returns the values of block i of ``blocks``.
+
+    ``cost(i)`` is the memory in bytes that they may take.
+    """
+    key = name.encode("utf-8", "replace")
+    if dtype in (TEXT, TEXTS):
+        return Column(key, Records(key, blocks, block, cost=cost), is_list=dtype == TEXTS)
+    return Column(key, Cells(key, blocks, block, cost=cost, dtype=dtype))
 
 
 def with_recording(

@@ -11,9 +11,9 @@ from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
-from glassfs.content.episodes import EPISODE_COLUMNS, POSITION, TEXT, TEXTS
+from glassfs.content.episodes import EPISODE_COLUMNS, EPISODES_KEY, POSITION, TEXT, TEXTS, column_of
 from glassfs.content.model import Records
-from glassfs.content.table import Cells, Column, Table
+from glassfs.content.table import Column, Table
 
 INTEGER, UNSIGNED, NUMBER, BOOLEAN = "<i8", "<u8", "<f8", "|b1"
 """The types of columns, beside TEXT and TEXTS."""
@@ -21,7 +21,7 @@ Columns: TypeAlias = tuple[tuple[str, str], ...]
 """Names and types of columns."""
 CONTAINER = "container"
 """The first column of each joined table, the container's path. The second is POSITION, the row's number there."""
-EPISODES = "episodes"
+EPISODES = EPISODES_KEY.decode()
 RECORD_COLUMNS: Columns = tuple((name, dtype) for name, dtype in EPISODE_COLUMNS.items() if name != POSITION)
 """The columns of episodes, from whatever format."""
 COLUMNS: Mapping[str, str] = {CONTAINER: TEXT, POSITION: INTEGER, **dict(RECORD_COLUMNS)}
@@ -50,20 +50,12 @@ def summary_of(name: str, columns: Columns, rows: int, records: Records) -> Summ
 
 
 def _columns_of(columns: Columns, records: Records) -> list[Column]:
-    found = ((dtype, _cells(name, dtype, records)) for name, dtype in columns)
-    return [Column(cells.key, cells, is_list=dtype == TEXTS) for dtype, cells in found]
-
-
-def _cells(name: str, dtype: str, records: Records) -> Records:
-    """Return one column of records."""
-
-    def block(number: int) -> list[Any]:
+    def values(name: str, dtype: str, number: int) -> list[Any]:
         return [value_of(record, name, dtype) for record in records.block(number)]
 
-    key = name.encode("utf-8", "replace")
-    if dtype in (TEXT, TEXTS):
-        return Records(key, records.blocks, block, cost=records.cost)
-    return Cells(key, records.blocks, block, cost=records.cost, dtype=dtype)
+    return [
+        column_of(name, dtype, records.blocks, partial(values, name, dtype), records.cost) for name, dtype in columns
+    ]
 
 
 def value_of(record: Any, name: str, dtype: str) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from glassfs.content import TIME, Array, Group, Link, Member, Series, Table, Video
-from glassfs.content.episodes import EPISODES, episodes_table, is_camera, steps_of, with_recording
+from glassfs.content.episodes import EPISODES_KEY, episodes_table, is_camera, steps_of, with_recording
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5.description import Object
 from glassfs.once import once
@@ -94,11 +94,11 @@ class Episodes:
         if self.kind != "robomimic":
             return
         demos = self.demos
-        links = Series(EPISODES, len(demos), lambda number: Link(b"%d" % number, (b"..", DATA, demos[number])))
-        yield Member((EPISODES,), links)
+        links = Series(EPISODES_KEY, len(demos), lambda number: Link(b"%d" % number, (b"..", DATA, demos[number])))
+        yield Member((EPISODES_KEY,), links)
         table = self.table()
         if table is not None:
-            yield Member((EPISODES,), table)
+            yield Member((EPISODES_KEY,), table)
 
     def table(self) -> Table | None:
         """Return the table of episodes, or None if the file has none."""
@@ -113,7 +113,7 @@ class Episodes:
             return [self._row((DATA, self.demos[number]), number) for number in numbers]
 
         return episodes_table(
-            count, rows, -(-count // AT_ONCE), cost=lambda block: BLOCK_COST, directory=EPISODES,
+            count, rows, -(-count // AT_ONCE), cost=lambda block: BLOCK_COST, directory=EPISODES_KEY,
         )
 
     def members(self, path: Path, contents: Contents) -> Iterator[Member]:
