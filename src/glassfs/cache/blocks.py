@@ -36,7 +36,7 @@ TINY = 16 << 10
 IDLE_SECONDS, IDLE_BYTES = 20.0, 4 << 20
 """After this time without a read no more bytes stay cached: the kernel has those that were read."""
 SPOOL_SECONDS = 60.0
-"""After this time without a read a spool file is given up."""
+"""After this time without a read a spool file is dropped."""
 STALE_SECONDS = 0.05
 """A block that no thread began to decode ahead within this time is no longer wanted: its reader has gone."""
 
@@ -53,7 +53,7 @@ class BlockCache:
         self.notes: Notes = LRU(NOTES)
         self.hits = self.misses = 0
         self.drops = 0
-        """How often memory was given up because it was not used for a while."""
+        """How often memory was released because it was not used for a while."""
         self._used = 0, time.monotonic()
         """Hits and misses when ``drop_idle`` was called last after a change, and when that was."""
         self._others: list[Callable[[int], int]] = []

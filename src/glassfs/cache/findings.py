@@ -1,10 +1,10 @@
 """What formats found out about containers, kept in the catalogue for later mounts, commands and workers. Any thread.
 
 A format may have to read much of a container to find its contents, as in a section without a table of offsets. It keeps
-what it found under a name, and asks for it before it searches again. All that is kept of one container is one entry of
-the catalogue, under a digest of its stamp, so a changed container has nothing.
+what it found under a name, and asks for it before it searches again. The findings of one container are one entry of the
+catalogue, under a digest of its stamp, so a changed container has none.
 
-Nothing here raises, and nothing is certain to be kept: formats must check what they get, and do without it.
+No method raises, and any value may be lost: formats must check what they get, and search if they get nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KNOWN_BYTES = 4 << 20
 FLUSHED = 128
 """Changed containers that are stored together."""
 PATIENCE, EACH = 16, 32
-"""After so many containers of which nothing is known, the catalogue is asked for one of so many until it knows one."""
+"""After PATIENCE containers without findings, the catalogue is asked only for one in EACH until it knows one."""
 SETTLED_NANOSECONDS = 2 * 10**9
 ENTRY_BYTES = 512
 """Memory of what is known about a container, beside its values."""

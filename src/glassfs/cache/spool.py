@@ -1,7 +1,7 @@
 """Blocks too large for memory, decoded as a stream into an unlinked file and served from there while it grows.
 
 A block is decoded as far as its readers need it, and a stretch ahead on another thread. The kernel frees the file
-however the process ends. If the disk is full, files that no thread reads are given up for those that grow. When the
+however the process ends. If the disk is full, files that no thread reads are dropped for those that grow. When the
 memory of an idle decoder is needed, the decoder is dropped; the next reader that needs more of the block restarts it
 from the start of the block.
 """

@@ -121,7 +121,7 @@ def _leave(status: int) -> NoReturn:
 
     Python 3.13 and older ends threads that return to it during shutdown; a thread of obstore cannot be ended that way
     and aborts the process (SIGABRT). A process that used worker processes might wait for them forever. And where Ctrl-C
-    came in code that was given to exec(), as dataclasses do, Python would end by that signal, whatever caught it.
+    came in code that was given to exec(), as dataclasses do, Python would end by that signal, even if it was caught.
     """
     from glassfs.cli.stopping import leave
 

@@ -98,7 +98,7 @@ def command(
 
 
 def _instead(tables: Mapping[str, int], sources: Sequence[str]) -> str:
-    """Return what there is in containers without episodes."""
+    """Return a sentence about the other tables of containers without episodes."""
     found = ", ".join(f"{counted(count, 'container')} with {name}" for name, count in sorted(tables.items()))
     source = sources[0] if len(sources) == 1 and (is_url(sources[0]) or os.path.isdir(sources[0])) else "FOLDER"
     return f"no episodes, but {found}; for a table, run: glassfs cat {shlex.quote(source)} {min(tables)}.jsonl"

@@ -34,7 +34,7 @@ _STREAM_COST = 4 * CHUNK
 
 
 def name_of(codec: str) -> str:
-    """Return how users know a codec."""
+    """Return the name of a codec in messages."""
     return codec.partition(",")[0]
 
 

@@ -29,7 +29,7 @@ FROM_JSON = 6
 BLOCK_COST, ROWS_COST, LONG_COST = 4 << 10, 16, 6
 """The memory in bytes that the rows of a block may take: for each block, for each byte of JSON, and of long texts."""
 MOST_COLUMNS, MOST_NAMES = 512, 32 << 10
-"""Columns of a joined table, and characters of their names: containers say what they are. Further ones are left out."""
+"""Limits of columns in a joined table and of characters in their names. Containers choose both. Others are left out."""
 _NUMBERS = (INTEGER, UNSIGNED, NUMBER)
 
 

@@ -124,7 +124,7 @@ class Opening:
 
 
 class Head(bytes):
-    """The first bytes of a file, at most HEAD, which decide its format, and on request more of what tells it.
+    """The first bytes of a file, at most HEAD, which decide its format, and on request its last bytes.
 
     ``name`` is the file's name without its folder, empty if unknown, and ``size`` its size.
     """
@@ -233,7 +233,7 @@ def may_be_container(name: str) -> bool:
 
 
 def joined_by(name: str) -> Sequence[str] | None:
-    """Return the joined tables to which a file of this name should give rows, None if its suffix tells nothing."""
+    """Return the joined tables to which a file of this name should give rows, None if no format has its suffix."""
     name = name.lower()
     for known, suffixes in BUILT_IN.items():
         if name.endswith(SELDOM):

@@ -37,7 +37,7 @@ PAUSE_SECONDS = 10.0
 LOCK_TIMEOUT_SECONDS = 0.25
 """How long a thread waits for other threads."""
 MOST_THROWN = 3
-"""Damaged indexes that are thrown away before the cache is given up."""
+"""Damaged indexes that are replaced before the cache is disabled."""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _UNSUITABLE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM)
 
@@ -177,7 +177,7 @@ class PersistentCache:
         index.throw_away(self._index_path)
 
     def _fail(self, error: Exception) -> None:
-        """Pause, and log the first error. A lack of descriptors or memory is not the disk's fault."""
+        """Pause, and log the first error. A lack of descriptors or memory is not an error of the disk."""
         if isinstance(error, OSError) and error.errno in _EXHAUSTED:
             return
         self._is_failing = True

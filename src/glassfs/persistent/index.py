@@ -7,7 +7,7 @@ have checksums.
 
 The journal is SQLite's rollback journal. No memory is shared with other processes and nothing is mapped: that fails on
 network file systems, and a truncated file would kill the process. For one thread at a time, several processes. Raises
-OSError and sqlite3.Error; ``is_passing`` tells errors for which the file is not to blame.
+OSError and sqlite3.Error; ``is_passing`` recognizes errors that say nothing about the file.
 """
 
 from __future__ import annotations

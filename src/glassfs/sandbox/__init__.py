@@ -5,7 +5,7 @@ a process that imports the library once, never sees a container, and forks a wor
 does with h5py: only a worker may import it. ``wire`` has the messages.
 
 What a worker sends is untrusted, as the container may have taken it over. If it dies, hangs or needs too much memory,
-that costs its container and no other.
+its container is reported as damaged, and no other is affected.
 """
 
 from glassfs.sandbox.client import Sandbox

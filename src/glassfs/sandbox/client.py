@@ -49,7 +49,7 @@ class Sandbox:
                 answer = _Conversation(worker, self._source, most).run(json.dumps(request).encode())
             except _Failure as failure:
                 status = pool().discard(worker)
-                # One that was killed from outside gets a second chance, what the container did happens again.
+                # After a kill by another process, a new worker may succeed. What the container caused happens again.
                 self._failures += 1 if not failure.reason and was_killed(status) else MOST_FAILURES
                 self._failure = f"cannot be read: its worker process {failure.reason or how_ended(status)}"
                 raise self._source.damage(self._failure) from None

@@ -40,7 +40,7 @@ class _Program(ctypes.Structure):
 
 
 def restrict() -> bool:
-    """Restrict this process, for good, after PR_SET_NO_NEW_PRIVS; return False where that is not possible.
+    """Restrict this process permanently, after PR_SET_NO_NEW_PRIVS; return False where that is not possible.
 
     Limits may be set, and signals sent, only for the process itself.
     """

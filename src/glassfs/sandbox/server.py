@@ -173,7 +173,7 @@ def _end(process: int) -> int:
 
 
 def _confine(parent: int) -> None:
-    """Give up what the worker does not need."""
+    """Drop the privileges that the worker does not need."""
     libc = ctypes.CDLL(None)
     if os.geteuid() == 0:
         with suppress(OSError):

@@ -144,7 +144,7 @@ class Store(ABC):
     """Files under paths. No method follows a link or reaches anything outside the store."""
 
     has_lasting_versions = False
-    """Whether the version in an entry is unique for good, also across processes."""
+    """Whether the version in an entry never recurs, also across processes."""
     is_remote = False
     """Whether reading a file costs so much that its name decides, until its content is needed, whether it may be a
     container. Repeated lookups and listings are cheap."""
@@ -167,7 +167,7 @@ class Store(ABC):
     def is_unchanged(self, path: Path, entry: Entry) -> bool:
         """Return whether ``path`` leads to what ``entry`` describes, with the same stamp, if that costs little to see.
 
-        It follows links, to a file of the same stamp at most. False says nothing: callers then ask for the ``entry``.
+        It follows links, to a file of the same stamp at most. After False, callers ask for the ``entry``.
         """
         return False
 

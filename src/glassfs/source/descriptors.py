@@ -41,7 +41,7 @@ _Holders = OrderedDict[int, "ref[Holder]"]
 class Descriptors:
     """The sources that hold a descriptor, oldest first. When there are too many, those not read recently close theirs.
 
-    Descriptors of deleted files stay open as long as the process has room. There is no lock, as the garbage collector
+    Descriptors of deleted files stay open while the process may open more. There is no lock, as the garbage collector
     may call ``discard`` at any point: each step is a single operation of a dictionary.
     """
 

@@ -201,6 +201,6 @@ def _mapped(fd: int, offset: int, size: int) -> memoryview | None:
         else:
             pages = mmap.mmap(fd, length, access=mmap.ACCESS_READ, offset=start)
             _mappings.add(pages)
-    except (OSError, ValueError, OverflowError):  # a file system that cannot, no descriptor, no room for it
+    except (OSError, ValueError, OverflowError):  # no support by the file system, no descriptor, no address space
         return None
     return memoryview(pages)[offset - start :]

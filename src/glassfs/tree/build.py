@@ -54,7 +54,7 @@ DEEPEST = 256
 """The most directories that a name is split into; the rest of the name becomes one component."""
 
 CHECKED_AT_ONCE = 256
-"""Members after which a listing is made on only if somebody still waits for it."""
+"""Members after which a listing continues only if a caller still waits for it."""
 LISTING_COST, NODE_COST = 512, 640
 """Approximate bytes of a cached directory, and of each child with its content, beside what their names hold."""
 REFERENCE_COST = 8
@@ -65,7 +65,7 @@ LINK_MODE = stat.S_IFLNK | 0o777
 def container_root(
     root: Collection, origin: Origin, name: str = "", is_mount_root: bool = False, number: int = 0,
 ) -> Settled:
-    """Return the directory of a container's contents; ``number`` tells it from others with the same contents."""
+    """Return the directory of a container's contents; ``number`` distinguishes those with the same contents."""
     return directory(name, inode(origin.identity, number), origin, root, is_mount_root)
 
 

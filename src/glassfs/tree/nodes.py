@@ -83,7 +83,7 @@ class Access(NamedTuple):
 class Origin:
     """What all nodes of one version of a container, of a file or of a folder have in common.
 
-    ``identity`` tells this version from all others; a folder has no versions, and its identity is its file id. For
+    ``identity`` differs between versions; a folder has no versions, and its identity is its file id. For
     ``volume`` and ``has_other_names`` see ``Entry``. Times are nanoseconds since 1970.
     """
 

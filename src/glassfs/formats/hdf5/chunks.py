@@ -70,7 +70,7 @@ class ChunkIndex:
 
 
 def checked_index(raw: bytearray) -> bytes:
-    """Return the index if its numbers rise. Raises Damaged if two chunks have one place."""
+    """Return the index if its numbers rise. Raises Damaged if two chunks have the same number."""
     import numpy as np
 
     numbers = np.frombuffer(raw, np.uint64)[:: RECORD // 8]

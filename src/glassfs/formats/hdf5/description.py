@@ -1,4 +1,4 @@
-"""What the worker says of the objects in a container, checked: it is as untrusted as the container. Any thread."""
+"""Descriptions of objects in a container, as the worker sends them, checked: it is as untrusted as the container."""
 
 from __future__ import annotations
 

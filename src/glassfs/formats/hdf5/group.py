@@ -33,7 +33,7 @@ ATTRIBUTES = b"attributes"
 
 
 class Listing:
-    """Makes contents of the objects in one container. ``may_have_episodes`` says that names in it are as of these."""
+    """Makes contents of the objects in one container. ``may_have_episodes``: its names look like those of episodes."""
 
     def __init__(self, opening: Opening, sandbox: Sandbox, may_have_episodes: bool) -> None:
         self._opening = opening
@@ -125,7 +125,7 @@ class Listing:
         return self._group(path, (*above, Ancestor(found.address, is_shared)))
 
     def _link(self, found: Object, path: tuple[bytes, ...]) -> Member:
-        """Return a symbolic link. Names of the target that lead nowhere else stay: it may dangle."""
+        """Return a symbolic link. Its target may not exist; the missing names stay in it."""
         parts = [part for part in found.target.split(b"/") if part not in (b"", b".")]
         if b".." in parts:
             raise self._opening.source.damage("is a link to a name that is reserved")

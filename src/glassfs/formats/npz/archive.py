@@ -189,7 +189,7 @@ class Archive:
             offset = fields[18]
             if fields[13]:
                 size, stored, offset = _in_zip64(data[name_end:extra_end], size, stored, offset)
-            # An offset behind the directory is a lie of any size.
+            # An offset behind the directory is invalid, and may be of any size.
             yield Entry(name, flags, method, crc, stored, size, min(offset + self.in_front, self._end), self._start)
             count += 1
         if count != self.count and (self.is_zip64 or count & 0xFFFF != self.count):

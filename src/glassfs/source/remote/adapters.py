@@ -45,7 +45,7 @@ _HOST = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*")
 class Adapter:
     """The file systems for one URL.
 
-    ``name`` is the URL of the root without secrets. ``identity`` tells servers apart, with the user and other options
+    ``name`` is the URL of the root without secrets. ``identity`` distinguishes servers, with the user and other options
     that change what they show. ``connections`` is how many file systems are connected at most.
     """
 

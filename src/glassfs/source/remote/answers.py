@@ -21,7 +21,7 @@ _LONGEST_TEXT = 1 << 14
 """Characters of an exception that are looked at; it may quote a whole page."""
 NO_SECRETS = Secrets(())
 
-# Keys of ``info`` that tell versions apart, best first.
+# Keys of ``info`` that distinguish versions, best first.
 _VERSIONS = (
     "ETag", "etag", "e_tag", "generation", "version_id", "VersionId", "blob_id", "xet_hash", "sha", "oid", "md5Hash",
     "checksum",

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 from glassfs.errors import Refused, TooLarge
 from glassfs.source.contract import Path
 from glassfs.source.remote.answers import facts as believed
-from glassfs.source.remote.server import MOST_NAMES, UNTOLD, Facts, Listed
+from glassfs.source.remote.server import MOST_NAMES, UNKNOWN_SIZE, Facts, Listed
 
 PIECE = 4096
 """Characters that are parsed at once. The parser may take quadratic time in the length of one tag."""
@@ -70,8 +70,8 @@ class Page(HTMLParser):
     def listed(self) -> list[Listed]:
         """Return the names, once the page is complete. Raises Refused if it is no listing.
 
-        A page is one if its title or a heading starts as those of listings do, or ends with the folder's name or path;
-        in the second case it must not have more links that lead elsewhere than names.
+        A page is a listing if its title or a heading starts as those of listings do, or ends with the folder's name or
+        path. In the second case it must not have more foreign links than names.
         """
         self._end_row()
         if not any(map(_CALLED_LISTING.match, self._titles)):
@@ -138,7 +138,7 @@ class Page(HTMLParser):
         if is_folder:
             self._found[name] = None
         elif name not in self._found:
-            self._found[name] = Facts(UNTOLD, "", 0)
+            self._found[name] = Facts(UNKNOWN_SIZE, "", 0)
             self._in_row.append(name)
             self._linked = name
 

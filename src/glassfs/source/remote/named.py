@@ -18,7 +18,7 @@ from glassfs.source.remote.url import WEB, Url, parsed
 def located(urls: Sequence[str], connection: Connection, is_file: Callable[[str], bool]) -> list[Named]:
     """Return what these URLs name. Their stores share servers and memory.
 
-    ``is_file`` tells from a name whether an object is more likely than a folder. Raises NotFound and others.
+    ``is_file`` returns for a name whether an object is more likely than a folder. Raises NotFound and others.
     """
     disk = DiskCache(connection.disk_cache, connection.disk_cache_size) if connection.disk_cache else None
     pages = PageCache(connection.memory, disk)

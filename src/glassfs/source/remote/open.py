@@ -34,7 +34,7 @@ _FILES = (("AWS_CONFIG_FILE", "~/.aws/config"), ("AWS_SHARED_CREDENTIALS_FILE", 
 
 AnyServer = TypeVar("AnyServer", bound=ObjectServer)
 _Bucket: TypeAlias = tuple[Callable[[], Any], str, S3Lister | None]
-"""A function that makes an obstore store, the endpoint that tells it from others of its name, and S3's lister."""
+"""A function that makes an obstore store, the endpoint that distinguishes stores of one name, and S3's lister."""
 
 
 def server_of(url: Url, connection: Connection) -> Server:

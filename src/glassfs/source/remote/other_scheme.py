@@ -1,6 +1,6 @@
 """Find out whether a web server that cannot be used speaks TLS where its URL says http, or none where it says https.
 
-Many servers say nothing that would tell this. Any thread.
+The answers of many servers do not say so. Any thread.
 """
 
 from __future__ import annotations

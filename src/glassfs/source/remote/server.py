@@ -23,14 +23,14 @@ LARGEST_SIZE = 1 << 62
 LONGEST_REASON = 200
 MOST_NAMES = 1_000_000
 """Names that one folder may have. A name takes some 400 bytes."""
-UNTOLD = -1
-"""The size of objects whose listing tells only their names. Their ``etag`` is a text that may change with them."""
+UNKNOWN_SIZE = -1
+"""The size of objects whose listing has only their names. Their ``etag`` is then a text that may change with them."""
 
 
 class Facts(NamedTuple):
     """Size, version and time of an object as its server reports them.
 
-    ``etag`` tells versions of the bytes apart ("": unknown). ``mtime_ns`` counts from 1970, UTC (0: unknown).
+    ``etag`` differs between versions of the bytes ("": unknown). ``mtime_ns`` counts from 1970, UTC (0: unknown).
     """
 
     size: int
@@ -56,7 +56,7 @@ class Facts(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A name in a folder; ``facts`` is None for a folder. Their size may be UNTOLD."""
+    """A name in a folder; ``facts`` is None for a folder. Its size may be UNKNOWN_SIZE."""
 
     name: str
     facts: Facts | None
@@ -86,7 +86,7 @@ class Server(ABC):
         """
 
     def describe(self, path: Path, names: Sequence[str]) -> Mapping[str, Facts]:
-        """Return the facts of objects in a folder whose sizes are UNTOLD there, without those that cannot be read."""
+        """Return facts of these objects, whose sizes the listing of their folder lacks, except unreadable ones."""
         return {}
 
     def is_folder(self, path: Path) -> bool:

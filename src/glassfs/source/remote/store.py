@@ -4,7 +4,7 @@ Entries come from the listing of their folder, without a request for each object
 ``poll`` is refreshed in the background, so lookups never wait for a silent server. For an object named by its own URL
 no folder is listed: one request returns its facts and first bytes. Any thread.
 
-ETags tell versions apart; without them, size and time do. An object that is replaced while it is read fails with
+ETags distinguish versions; without them, size and time do. An object that is replaced while it is read fails with
 Changed, and never returns a mix.
 """
 
@@ -28,7 +28,7 @@ from glassfs.source.remote.cached import CachedValue, Loads, Value
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.disk import DiskCache
 from glassfs.source.remote.paging import PageCache, PagedObject
-from glassfs.source.remote.server import MOST_NAMES, SECOND, UNTOLD, Facts, Server
+from glassfs.source.remote.server import MOST_NAMES, SECOND, UNKNOWN_SIZE, Facts, Server
 
 FIRST_BYTES = 256 << 10
 """Size of the first request for an object that was named by its own URL."""
@@ -47,7 +47,7 @@ class _Listing(NamedTuple):
 
 
 class _Descriptions(NamedTuple):
-    """Facts of the objects in a folder that its listing leaves untold, and what it told of them at ``asked_ns``."""
+    """Facts of the objects of unknown size in a folder, and what its listing said of them at ``asked_ns``."""
 
     facts: Mapping[str, Facts]
     hints: Mapping[str, str]
@@ -98,7 +98,7 @@ class RemoteStore(Store):
         listing = self._undoubted(path, self._listing(path[:-1]))
         if path[-1] in listing.names:
             facts = listing.names[path[-1]]
-            if facts is not None and facts.size == UNTOLD:
+            if facts is not None and facts.size == UNKNOWN_SIZE:
                 facts = self._described(path, doubted_at)
             return self._entry_of(path, facts)
         if len(path) > 1 and not listing.names:
@@ -113,11 +113,11 @@ class RemoteStore(Store):
         names = self._listing(path).fresh().names
         if not names and path and self.entry(path).kind is not Kind.FOLDER:
             raise NotADirectory("is not a folder", self.shown(path))
-        if _untold(names):
+        if _of_unknown_size(names):
             described = self._cached(self._descriptions, path, self._load_descriptions).fresh().facts
             names = {
-                name: described.get(name) if facts is not None and facts.size == UNTOLD else facts
-                for name, facts in names.items() if facts is None or facts.size != UNTOLD or name in described
+                name: described.get(name) if facts is not None and facts.size == UNKNOWN_SIZE else facts
+                for name, facts in names.items() if facts is None or facts.size != UNKNOWN_SIZE or name in described
             }
         return ((name, self._entry_of((*path, name), names[name])) for name in sorted(names, key=os.fsencode))
 
@@ -191,7 +191,7 @@ class RemoteStore(Store):
         return _Listing(names, self._began_ns if previous is None else time.time_ns())
 
     def _described(self, path: Path, doubted_at: float | None) -> Facts:
-        """Return the facts of an object that its listing leaves untold, from a request for it or for its folder."""
+        """Return the facts of an object of unknown size, from a request for it or for its folder."""
         if doubted_at is not None:
             self._descriptions.pop(path[:-1])
         descriptions = self._descriptions.peek(path[:-1])
@@ -203,10 +203,10 @@ class RemoteStore(Store):
         return found.peek() if doubted_at is None else found.newer_than(doubted_at)
 
     def _load_descriptions(self, path: Path, previous: _Descriptions | None) -> _Descriptions:
-        """Ask for the facts of all objects in a folder except those of which the listing tells the same as before."""
+        """Ask for the facts of all objects in a folder except those of which the listing says the same as before."""
         now_ns = time.time_ns()
         listing = self._listing(path).last
-        hints = {} if listing is None else _untold(listing.names)
+        hints = {} if listing is None else _of_unknown_size(listing.names)
         facts: dict[str, Facts] = {}
         if previous is not None:
             facts = {
@@ -303,11 +303,11 @@ class RemoteSource(Source):
         self.park()
 
 
-def _untold(names: Mapping[str, Facts | None]) -> dict[str, str]:
-    """Return the names of objects whose listing does not tell their sizes, and what it tells instead."""
-    return {name: facts.etag for name, facts in names.items() if facts is not None and facts.size == UNTOLD}
+def _of_unknown_size(names: Mapping[str, Facts | None]) -> dict[str, str]:
+    """Return the names of objects whose listing lacks their sizes, and what it says instead."""
+    return {name: facts.etag for name, facts in names.items() if facts is not None and facts.size == UNKNOWN_SIZE}
 
 
 def _version_of(facts: Facts) -> Facts:
-    """Return the facts that tell versions apart: without the time if the ETag is strong, as servers round it."""
+    """Return the facts that differ between versions: without the time if the ETag is strong, as servers round it."""
     return facts._replace(mtime_ns=0) if facts.has_strong_etag else facts

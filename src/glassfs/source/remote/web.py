@@ -1,6 +1,6 @@
 """Web servers: folders through WebDAV or from the pages that servers send for them, and servers without ranges.
 
-A page tells names, and seldom exact sizes. Objects are therefore described by a request each, many at once. Any thread.
+A page has names, and seldom exact sizes. Objects are therefore described by one request each, many at once. Any thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from glassfs.source.remote.other_scheme import explained
 from glassfs.source.remote.redirects import is_redirected_to_folder
 from glassfs.source.remote.retrying import FIRST_PAUSE_SECONDS, Retryable, result_of
 from glassfs.source.remote.secrets import Secrets
-from glassfs.source.remote.server import UNTOLD, Facts, Listed
+from glassfs.source.remote.server import UNKNOWN_SIZE, Facts, Listed
 from glassfs.source.remote.url import Url
 from glassfs.source.remote.web_pages import PageLister
 from glassfs.terminal import printable
@@ -58,8 +58,8 @@ class WebServer(ObjectServer):
         """Folders that were listed from pages. Those below them are, too."""
         self._sends_whole: LRU[Path, bool] = LRU(REMEMBERED)
         """Objects of which the server sends no ranges."""
-        self._is_told_wrong: LRU[Path, bool] = LRU(REMEMBERED)
-        """Objects that were not as their page told."""
+        self._is_listed_wrong: LRU[Path, bool] = LRU(REMEMBERED)
+        """Objects that differ from what the page of their folder says."""
 
     def is_folder(self, path: Path) -> bool:
         url = self._url._replace(path=path, is_folder=False, shown=self.shown(path))
@@ -96,9 +96,9 @@ class WebServer(ObjectServer):
                 raise
             return by_webdav
         self._sends_pages.put(path, True)
-        untold = Facts(UNTOLD, "", 0)
-        wrong = {one.name for one in listed if one.facts is not None and self._is_told_wrong.peek((*path, one.name))}
-        return [one._replace(facts=untold) if one.name in wrong else one for one in listed]
+        without = Facts(UNKNOWN_SIZE, "", 0)
+        wrong = {one.name for one in listed if one.facts is not None and self._is_listed_wrong.peek((*path, one.name))}
+        return [one._replace(facts=without) if one.name in wrong else one for one in listed]
 
     async def _listed_by_webdav(self, path: Path) -> Sequence[Listed] | None:
         """Return what is in a folder, or None if the server does not speak WebDAV."""
@@ -113,7 +113,7 @@ class WebServer(ObjectServer):
         try:
             return await super()._read(path, offset, size, facts)
         except Changed:
-            self._is_told_wrong.put(path, True)
+            self._is_listed_wrong.put(path, True)
             raise
 
     async def _describe(self, path: Path, names: Sequence[str], found: dict[str, Facts]) -> None:

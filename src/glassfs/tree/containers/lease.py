@@ -129,7 +129,7 @@ class OpenContainer:
 
 
 def identity_of(entries: Sequence[Entry]) -> str:
-    """Return a short string that tells this version of all these files from other versions."""
+    """Return a short string that differs between versions of these files."""
     if len(entries) == 1:
         return entries[0].version
     return xxhash.xxh128_hexdigest("\n".join(entry.version for entry in entries).encode())

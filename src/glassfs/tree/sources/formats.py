@@ -1,7 +1,7 @@
 """Find out to which joined tables files may contribute rows, without opening them as containers. Any thread.
 
-What a file turned out to be is remembered by the tree. Of others the suffix tells. Of a few local files with suffixes
-that tell nothing, the first bytes are read.
+The tree remembers the formats of files that were opened. For others the suffix decides. For a few local files whose
+suffixes belong to no format, the first bytes are read.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Formats:
         until = self._clock() + HEADS_SECONDS
         try:
             for file in unknown[:MOST_HEADS]:
-                with suppress(GlassfsError):  # whatever it is, it cannot be read now
+                with suppress(GlassfsError):  # it cannot be read now, so it is in no table
                     found.update(self._told_by_head(file))
                 if self._clock() > until:
                     break

@@ -225,7 +225,7 @@ class WithJoined(Joinable):
         return True
 
     def _note(self, snapshot: Snapshot) -> None:
-        """Note all names that views of tables may have, whichever has rows and whichever is the first."""
+        """Note all names that views of tables may have, whether or not a table has rows or is the first one."""
         for tables in (joined_names(), in_order(self._joins.tables(snapshot))):
             for name in tables:
                 for order in ([name], ["", name]):

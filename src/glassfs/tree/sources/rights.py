@@ -57,7 +57,7 @@ class _Folder:
 
 
 class Rights:
-    """The rights to some files, which are public as far as is known."""
+    """The rights to some files, which are public until proven otherwise."""
 
     def __init__(self, watcher: Watcher, calls: TimedCalls, files: Mapping[int, File], parts: Parts) -> None:
         self._watcher = watcher
@@ -68,7 +68,7 @@ class Rights:
         self._folders: dict[tuple[Location, bool], _Folder] = {}
         """By location, and whether their items can be watched."""
         for number, file in files.items():
-            if not file.location.store.is_remote:  # the objects of one server have the same rights, for good
+            if not file.location.store.is_remote:  # the objects of one server always have the same rights
                 self._add(number, file, parts.get(number, ()))
 
     def lost(self) -> set[int]:

@@ -1,6 +1,6 @@
 """The rows of containers for joined tables, from the catalogue on disk or from the containers. Any thread.
 
-The catalogue has only containers of one file whose version is unique for good. Its key covers what else the rows depend
+The catalogue has only containers of one file whose version never recurs. Its key covers what else the rows depend
 on: the version of glassfs and the formats that other packages add.
 """
 
@@ -261,7 +261,7 @@ def _is_readable(entry: Entry) -> bool:
 
 
 def _is_lasting(file: File) -> bool:
-    """Whether the version is unique for good: any further change gives the file another mtime."""
+    """Whether the version never recurs: any further change gives the file another mtime."""
     return file.location.store.has_lasting_versions and abs(time.time_ns() - file.mtime_ns) > SETTLED_NANOSECONDS
 
 

@@ -115,7 +115,7 @@ class _Fault(NamedTuple):
 
 
 class Snapshot:
-    """The containers below a root at one moment. ``identity`` tells it from all other snapshots.
+    """The containers below a root at one moment. ``identity`` distinguishes it from all other snapshots.
 
     If ``is_shared``, the table has only rows that every user can reach and read. ``state`` is equal for snapshots of
     the same files. ``title`` is the table's.
@@ -172,7 +172,7 @@ class Snapshot:
     def tables(self, formats: Formats) -> Sequence[str]:
         """Return the names of the tables that have rows: before these were read, of those that should have some.
 
-        That is found out without opening containers: the suffixes of files tell, or for the first files with others
+        No container is opened for that: the suffixes of files decide, or for the first files with others
         their first bytes.
         """
         return self.expected(formats) if self._contents is None else self.with_rows()

@@ -107,7 +107,7 @@ class Start(NamedTuple):
 class File(NamedTuple):
     """A file of a snapshot, with ``above`` folders on the way to it, from the one where the snapshot begins.
 
-    ``is_public`` tells whether every user can reach and read it.
+    ``is_public`` says whether every user can reach and read it.
     """
 
     path: str
