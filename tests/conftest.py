@@ -8,6 +8,7 @@ deadline, and the same examples in each run except in ``long``.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -48,6 +49,17 @@ def pytest_configure(config: pytest.Config) -> None:
     # Ignored under nohup and in the background of a shell, also by all processes that tests start and send them to.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """Keep the garbage collector from what lasts until the end: each of its passes would take as long as some tests."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -87,6 +87,7 @@ def test_hostile_lines_are_ignored(tmp_path: Path, line: bytes) -> None:
     assert path.read_bytes() == LINE % b"a" + line + LINE % b"c"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begin", [b"", LINE % b"a", b'{"path": "'])
 def test_long_file_takes_little_memory(tmp_path: Path, begin: bytes) -> None:
     path = tmp_path / "report.jsonl"

@@ -171,7 +171,7 @@ def test_a_long_table_is_processed_in_parts(tmp_path: Path, monkeypatch: pytest.
 
     folder = tmp_path / "data"
     folder.mkdir()
-    robot(folder / "a.kdb", scale(3000, 20_000), "t" * 200)
+    robot(folder / "a.kdb", scale(1000, 20_000), "t" * 200)
     robot(folder / "b.kdb", 3)
     monkeypatch.setattr(episodes, "AT_ONCE", 100_000)
     assert glassfs("episodes", folder, "--jobs", 2).output == shown(folder, "jsonl")

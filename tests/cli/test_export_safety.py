@@ -177,6 +177,7 @@ def test_modes_are_those_of_the_source_less_the_umask(robot: Path, tmp_path: Pat
         assert modes == {(False, file_mode), (True, folder_mode)}
 
 
+@pytest.mark.slow
 def test_two_exports_into_one_target_do_not_mix(store: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "glassfs", "export", "--overwrite", str(store), str(tmp_path)]
     both = [subprocess.Popen(command) for _ in range(2)]

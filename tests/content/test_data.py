@@ -186,6 +186,7 @@ def test_any_composition_is_its_bytes(model: Model, seed: int) -> None:
     check_ranges(*model, random.Random(seed))
 
 
+@pytest.mark.slow
 def test_conversions_and_records_of_many_pieces() -> None:
     """What is longer than a piece is made piece by piece."""
     raw = random.Random(1).randbytes(3 * PIECE + 5 - 5 % 2)

@@ -151,7 +151,7 @@ class TestIdv(FormatTests):
     @staticmethod
     def write(path: Path) -> None:
         with IdvWriter(path) as writer:
-            values = np.random.default_rng(0).normal(size=(20_000, 50)).astype(np.float32)
+            values = np.random.default_rng(0).normal(size=(6_000, 50)).astype(np.float32)
             writer.add("Features", values, vector("Single", 50))
 
 

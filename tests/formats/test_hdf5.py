@@ -17,6 +17,7 @@ from glassfs.errors import Damaged, Refused
 from glassfs.formats.hdf5 import FORMAT
 from glassfs.sandbox.pool import pool
 from glassfs.testing import FormatTests
+from tests.conftest import Scale
 from tests.formats.hdf5_files import (
     BY_LIBRARY,
     FILTERS,
@@ -180,9 +181,14 @@ def test_listing_a_group_opens_no_other(tmp_path: Path) -> None:
         assert opened["many/02499"].numpy() == 2499
 
 
+@pytest.fixture(scope="class", autouse=True)
+def copies(request: pytest.FixtureRequest, scale: Scale) -> None:
+    if request.cls is not None:
+        request.cls.damaged_copies = scale(1, 4)
+
+
 class TestHdf5(FormatTests):
     format = FORMAT
-    damaged_copies = 4
     opening_share = 0.25
     most_seconds = 30.0
 

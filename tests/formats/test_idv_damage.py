@@ -111,6 +111,7 @@ def test_surplus_indices_are_ignored_and_found(make: Callable[..., Path]) -> Non
 # -- memory ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sparse", [True, False])
 def test_a_huge_sparse_row_is_spread_a_piece_at_a_time(make: Callable[..., Path], sparse: bool) -> None:
     length, slots = (1 << 31) - 1, list(range(0, 1 << 20, 2)) if sparse else [1 << 30]
@@ -130,8 +131,10 @@ def test_a_huge_sparse_row_is_spread_a_piece_at_a_time(make: Callable[..., Path]
 
 
 @pytest.mark.parametrize("codec", [
-    vector("Single"), vector("Single", 3), vector("Boolean", 70_000), Codec("TextSpan"), vector("TextSpan"),
-    Codec("Boolean"),
+    vector("Single"), Codec("TextSpan"),
+    *(pytest.param(codec, marks=pytest.mark.slow) for codec in (
+        vector("Single", 3), vector("Boolean", 70_000), vector("TextSpan"), Codec("Boolean"),
+    )),
 ])
 def test_a_bomb_of_zeros_stays_small(make: Callable[..., Path], codec: Codec) -> None:
     size = 48 * MIB

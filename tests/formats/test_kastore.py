@@ -205,6 +205,7 @@ def test_junk_behind_the_last_store_is_ignored_and_logged(
     assert list(container.check()) == [Fault("", f"{len(junk)} bytes after the last store are ignored")]
 
 
+@pytest.mark.slow
 def test_the_number_of_appended_stores_is_limited(tmp_path: Path) -> None:
     data = store({}, tmp_path).read_bytes()
     container = open_bytes(data * 100_000)

@@ -249,6 +249,7 @@ def test_random_image_sections(section: bytes, num_frames: int) -> None:
     exercise(header + section + index)
 
 
+@pytest.mark.slow
 def test_empty_frames_are_skipped_in_large_steps(tmp_path: Path) -> None:
     path = tmp_path / "sparse.kdb"
     length = 1 << 28

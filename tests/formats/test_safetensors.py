@@ -6,8 +6,6 @@ import json
 import os
 import random
 import struct
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from glassfs.content import Array, Container
 from glassfs.errors import Damaged, Refused, TooLarge, Unrecognised
 from glassfs.formats.registry import Head, may_be_container, open_container
 from glassfs.formats.safetensors import FORMAT, LONGEST_HEADER, Undecoded
+from tests.cli.glassfs_command import glassfs as glassfs_command
 from tests.conftest import DATA, Scale
 from tests.formats.exercise import EDITS, Edit, edited, exercise, peak_memory
 from tests.helpers import CountingSource, array_of, contents_of, only, open_bytes, open_path, opening, values_of
@@ -410,20 +409,17 @@ def test_a_file_that_changes_is_never_read_by_the_old_header(tmp_path: Path) -> 
 
 
 def test_commands_describe_and_verify_it(tmp_path: Path) -> None:
-    def run(command: str, path: Path) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-m", "glassfs", command, str(path)]
-        return subprocess.run(words, capture_output=True, text=True, check=False)
-
     path = tmp_path / "x.safetensors"
     write_safetensors(path, {"a": np.zeros(3), "b": np.zeros(2), "c": np.zeros(5, "<f2")})
-    about = run("info", path).stdout
+    about = glassfs_command("info", path).output.decode()
     assert f"{path}: safetensors 1, " in about and "tensors: 3" in about
     assert 'types: {"F64": 2, "F16": 1}' in about and "tensor bytes: 50" in about
-    assert run("verify", path).returncode == 0
-    assert "safetensors: 1, " in run("info", tmp_path).stdout and "3 tensors" in run("info", tmp_path).stdout
+    assert glassfs_command("verify", path).status == 0
+    about = glassfs_command("info", tmp_path).output.decode()
+    assert "safetensors: 1, " in about and "3 tensors" in about
     path.write_bytes(path.read_bytes()[:-1])
     for command in ("info", "verify"):
-        done = run(command, path)
-        assert done.returncode == 1
-        assert "tensors/c: has the bytes 40 to 50, but the data have 49" in done.stderr + done.stdout
-        assert "Traceback" not in done.stderr
+        done = glassfs_command(command, path)
+        assert done.status == 1
+        assert b"tensors/c: has the bytes 40 to 50, but the data have 49" in done.raw_errors + done.output
+        assert b"Traceback" not in done.raw_errors

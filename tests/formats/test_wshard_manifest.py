@@ -225,6 +225,7 @@ def opened_in(store: MemoryStore, name: str = "m.wshard") -> Container:
     return open_container(Opening(store.open((name,)), BlockCache(), store, (name,)))
 
 
+@pytest.mark.slow
 def test_very_many_parts_hold_nothing_after_opening(many: dict[str, bytes]) -> None:
     store = MemoryStore(many)
     container = opened_in(store)

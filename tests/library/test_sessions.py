@@ -31,6 +31,7 @@ def read(entry: glassfs.Entry) -> tuple[str, list[float]]:
     return entry.path, entry.numpy()[-1].tolist()
 
 
+@pytest.mark.slow
 def test_spawned_processes_open_it_again(data: glassfs.Library, scale: Scale) -> None:
     entries = [episode["state"] for episode in data.glob("*/episodes/*")]
     with multiprocessing.get_context("spawn").Pool(scale(2, 8)) as pool:

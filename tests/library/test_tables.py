@@ -200,6 +200,7 @@ def test_wide_rows_are_taken_a_few_at_a_time() -> None:
     assert sum(1 for _ in rows) == 1023 and max(data.asked) <= 1 << 20 and sum(data.asked) == data.size
 
 
+@pytest.mark.slow
 def test_rows_of_many_columns_are_read_a_few_at_a_time() -> None:
     made = [vectors((5000, 25)) for _ in range(1000)]
     next(iter(table_of(5000, *(column._replace(name=b"%d" % n) for n, (_, column) in enumerate(made)))))

@@ -174,6 +174,7 @@ class TestMissingParts:
         done = self.hidden(self.hide_libraries(fuse), "mount", store, at, generation=fuse)
         assert_one_sentence(done, f"libfuse {fuse} is not installed", "apt install")
 
+    @pytest.mark.slow
     def test_no_library_at_all(self, fuse: str, store: Path, at: Path) -> None:
         done = self.hidden(self.hide_libraries("2", "3"), "mount", store, at, generation=None)
         assert_one_sentence(done, "libfuse 3 is not installed", "apt install fuse3", "all commands but 'mount'")

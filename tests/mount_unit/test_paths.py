@@ -321,6 +321,7 @@ def test_remembered_versions_are_bounded(house: House, monkeypatch: pytest.Monke
         house.handles.release(one.number)
 
 
+@pytest.mark.slow
 def test_threads_on_the_same_paths_leak_no_reference(house: House) -> None:
     def use(number: int) -> bytes:
         if number % 7 == 0:

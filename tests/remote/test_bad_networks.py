@@ -229,6 +229,7 @@ def endless(request: Request, numbers: count[int]) -> Reply:
     return listing("bucket", [(f"{page:08d}-{number:04d}", one) for number in range(1000)], following=str(page))
 
 
+@pytest.mark.slow
 def test_endless_listing_is_bounded(monkeypatch: pytest.MonkeyPatch, serving: Serving) -> None:
     """By the number of names; obstore, which does not count, is stopped by time."""
     monkeypatch.setattr(objects, "LONG_LISTING_SECONDS", 0.2)

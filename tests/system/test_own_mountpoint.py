@@ -74,6 +74,7 @@ def test_missing_mount_point_is_created_and_removed(here: Path, name: str) -> No
     assert sorted(os.listdir(here)) == before
 
 
+@pytest.mark.slow
 def test_missing_mount_point_of_a_failed_mount_is_removed(here: Path) -> None:
     (here / "text.txt").write_text("text")
     before = sorted(os.listdir(here))

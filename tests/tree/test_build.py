@@ -127,6 +127,7 @@ def test_children_have_the_numbers_of_their_places(leaves: list[MadeLeaf], is_mo
             directory.find("no such name")
 
 
+@pytest.mark.slow
 def test_many_equal_names_take_linear_time() -> None:
     files = files_of(tree_of(numbered([((b"same",), ".bin")] * 20_000)))
     assert files["/same~20000.bin"] == b"19999"

@@ -342,7 +342,7 @@ def rows_and_opens(store: LastingStore, has_catalogue: bool) -> tuple[list[dict[
 
 
 def test_catalogued_rows_are_equal_and_open_nothing(store: LastingStore) -> None:
-    records = [take(f"\udcff\ud800{number}", fps=1.5, channels=["a"]) for number in range(3000)]
+    records = [take(f"\udcff\ud800{number}", fps=1.5, channels=["a"]) for number in range(1500)]
     store.put("large", takes(*records, a_block=256))
     store.put("empty", takes())
     plain, _ = rows_and_opens(store, has_catalogue=False)

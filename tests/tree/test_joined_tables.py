@@ -159,6 +159,7 @@ def test_blocks_made_before_a_column_came_have_it_too(monkeypatch: pytest.Monkey
         sources.containers.services.cache.clear()
 
 
+@pytest.mark.slow
 def test_columns_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore({
         f"{number:04d}": things(things=({f"c{number}-{one}": INTEGER for one in range(40)}, [{f"c{number}-0": number}]))

@@ -231,7 +231,7 @@ def test_two_names_cut_to_the_same_are_both_shown() -> None:
 
 def test_lookups_of_missing_names_list_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Editors and shells often look up backups and prefixes."""
-    store = MemoryStore({f"{number}": b"" for number in range(3000)})
+    store = MemoryStore({f"{number}": b"" for number in range(300)})
     tree = sources_of(store).tree
     listed = []
     list_all = store.list

@@ -288,6 +288,7 @@ def test_blocks_of_records_that_do_not_align_are_decoded_twice_at_most(step: int
     assert max(counts.values()) <= 2
 
 
+@pytest.mark.slow
 def test_huge_cells_take_little_memory() -> None:
     huge = [b"a" * (4 << 20), b'"\xf0\x90\x8d\x88' * (1 << 18), b"\xff", b"\0" * (1 << 18)]
     columns = [

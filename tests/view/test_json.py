@@ -104,6 +104,7 @@ def test_too_large_values_are_refused_early(value: Any) -> None:
     assert peak < LIMIT * 5 // 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [
     "aé€😀\0\udc80\"" * 4 * AT_ONCE, "aé€😀\0\"".encode() * 4 * AT_ONCE, b"\xf0\x9f\x98" * 4 * AT_ONCE,
     b"a" * (AT_ONCE - 1) + b"\xc3\xa9",
@@ -123,6 +124,7 @@ def test_long_strings_are_written_as_short_ones(value: str | bytes) -> None:
     assert line({value: 1}) == b"{" + expected + b": 1}"
 
 
+@pytest.mark.slow
 def test_rendering_of_exactly_the_limit_is_allowed() -> None:
     assert len(render("x" * (LIMIT - 3))) == LIMIT
     with pytest.raises(TooLarge):

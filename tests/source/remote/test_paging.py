@@ -131,6 +131,7 @@ def test_unread_pages_fetched_ahead_are_evicted_in_time(
     assert (len(server.requests) - before <= 40) == (patience < 0)
 
 
+@pytest.mark.slow
 def test_pages_behind_a_reader_are_evicted(server: CountingServer) -> None:
     facts = server.put(400 * M)
     paged = opened(server, facts, 20 * M)

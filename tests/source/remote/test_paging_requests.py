@@ -78,6 +78,7 @@ def test_single_read_ahead_of_a_reader_costs_a_block(server: CountingServer) -> 
     assert server.fetched - before == BLOCK
 
 
+@pytest.mark.slow
 def test_sequential_reader_is_remembered_among_many(server: CountingServer) -> None:
     facts = server.put(40 << 30)
     paged = opened(server, facts)
