@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,15 @@ def test_imports_point_downwards() -> None:
         and imported != "glassfs.__version__"
     ]
     assert wrong == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """However long the circle is; imports inside functions and behind TYPE_CHECKING count, too."""
+    imports = {}
+    for path in MODULES:
+        inner = (inner_name(imported) for _, imported in imports_of(path) if imported != "glassfs.__version__")
+        imports[module_name(path)] = {name for name in inner if name is not None} - {module_name(path)}
+    TopologicalSorter(imports).prepare()  # raises CycleError, which names the modules of a circle
 
 
 def test_only_one_engine_imports_a_fuse_binding() -> None:

@@ -201,6 +201,7 @@ def views(tmp_path: Path) -> Path:
     return site
 
 
+@pytest.mark.slow
 def test_installed_view_is_listed_and_shown(views: Path, store: Path) -> None:
     listed = glassfs("views", path=views)
     assert listed.returncode == 0

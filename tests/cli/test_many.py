@@ -92,7 +92,8 @@ def test_resume_skips_containers_with_a_line(folder: Path, tmp_path: Path) -> No
     assert [json.loads(line)["path"] for line in added] == [str(folder / "cut.kas"), str(folder / "new.kas")]
 
 
-@pytest.mark.parametrize("jobs", [pytest.param("1", marks=pytest.mark.slow), "2"])
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", ["1", "2"])
 def test_resume_after_kill_completes_the_report(faulty: Path, jobs: str, tmp_path: Path) -> None:
     """No worker process is left, and the report equals that of an uninterrupted run."""
     report, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"

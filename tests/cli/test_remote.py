@@ -90,6 +90,7 @@ def test_info_reads_only_objects_named_like_containers(s3: S3Server) -> None:
     assert asked == {"/bucket/data/store.kas", "/bucket/data/sub/robot.kdb"}
 
 
+@pytest.mark.slow
 def test_commands_read_signed_urls(web: HttpServer) -> None:
     url = f"{web.url}/lone.kas?X-Amz-Signature={SECRET}"
     assert glassfs("ls", url, "nodes").lines == ["flags.npy", "time.npy"]

@@ -79,6 +79,7 @@ def test_threads_make_and_drop_what_they_share(place: Path, scale: Scale) -> Non
         assert list(pool.map(work, range(8))) == [6 * scale(50, 500)] * 8
 
 
+@pytest.mark.slow
 def test_a_spawned_pool_reads(folder: GlassfsFileSystem, files: dict[str, bytes], scale: Scale) -> None:
     wanted = ranges(files, scale(100, 1000), 5)
     with multiprocessing.get_context("spawn").Pool(2) as pool:

@@ -98,6 +98,7 @@ def test_container_is_listed_once(mounts: dict[str, tuple[Mount, Path]], kind: s
     assert holds_once(is_known), seen
 
 
+@pytest.mark.slow
 def test_unused_references_are_released(mounted: Mounted, as_root: None, video: Path) -> None:
     with mounted(video) as mount:
         empty = mount.status()["nodes"]
