@@ -11,6 +11,7 @@ import pytest
 from writers.kinodb import KinoWriter
 
 from tests.cli.glassfs_command import glassfs
+from tests.formats.npz_files import npy, zipped
 
 
 @pytest.fixture
@@ -95,3 +96,18 @@ def test_views_are_listed_with_their_paths(tmp_path: Path) -> None:
     (line,) = (line for line in glassfs("info", path).lines if line.startswith("  views: "))
     assert "episodes.parquet and 1 more" in line and "front.mp4 and 1 more" in line
     assert "views" not in json.loads(glassfs("info", "--json", "--quick", path).output)
+
+
+def test_containers_in_a_container(robot: Path, tmp_path: Path) -> None:
+    whole = robot.read_bytes()
+    path = tmp_path / "runs.npz"
+    path.write_bytes(zipped(("a.npy", npy(np.arange(3))), ("robot.kdb", whole), ("cut.kdb", whole[:-9])))
+    alone = json.loads(glassfs("info", "--json", robot).output)
+    found = json.loads(glassfs("info", "--json", path / "robot.kdb").output)
+    assert {name: found[name] for name in ("format", "version", "bytes", "facts", "contents", "raw_bytes")} == {
+        name: alone[name] for name in ("format", "version", "bytes", "facts", "contents", "raw_bytes")
+    }
+    assert glassfs("info", path / "robot.kdb").lines[0].startswith(f"{path}/robot.kdb: kinodb ")
+    lines = glassfs("info", path / "cut.kdb").lines
+    assert lines[-1].startswith("  unreadable: ") and "cut short" in lines[-1]
+    assert json.loads(glassfs("info", "--json", path).output)["contents"]["arrays"] == 1 + alone["contents"]["arrays"]

@@ -10,6 +10,7 @@ from glassfs.content import Group, Member
 from glassfs.source import Entry, Kind, Named, Version
 from glassfs.tree import ContainerSettings, Directory, File, Sources, Tree
 from glassfs.tree.build import container_root
+from glassfs.tree.containers.nested import NestedContainers
 from glassfs.tree.lease import Lease
 from glassfs.tree.listings import Listings
 from glassfs.tree.nodes import Access, Facts, Origin, Services, Settled
@@ -17,7 +18,9 @@ from tests.memory_store import MemoryStore
 
 
 def origin(identity: str = "1:2:3:4", listings: Listings | None = None) -> Origin:
-    services = Services(BlockCache(), Listings() if listings is None else listings)
+    cache = BlockCache()
+    nested = NestedContainers(cache, lambda lease: None, 1 << 20)
+    services = Services(cache, Listings() if listings is None else listings, nested.opened)
     return Origin(identity, Access(0o444, 7, 8), 9 * 10**9, services, Lease(()), "made")
 
 

@@ -23,6 +23,7 @@ from glassfs.cache.cores import CORES, cores, run_ahead
 from glassfs.cache.recipe import Recipe, fresh, stored_error
 from glassfs.cache.spool import Spool
 from glassfs.lru import LRU
+from glassfs.source import is_version_of
 
 LARGEST_CACHED = 64 << 20
 SPOOLS = 16
@@ -128,8 +129,8 @@ class BlockCache:
         self._forget(lambda key: True)
 
     def forget(self, version: Hashable) -> None:
-        """Drop what was made from this version of a source."""
-        self._forget(lambda key: isinstance(key, tuple) and key[:1] == (version,))
+        """Drop what was made from this version of a source, and from files inside it."""
+        self._forget(lambda key: isinstance(key, tuple) and bool(key) and is_version_of(key[0], version))
 
     @contextmanager
     def reserved(self, size: int) -> Iterator[None]:

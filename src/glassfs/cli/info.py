@@ -28,8 +28,8 @@ from glassfs.sizes import counted, human_size
 from glassfs.source import Kind
 from glassfs.source.remote.connection import Connection
 from glassfs.terminal import printable
-from glassfs.tree import Directory, File, Node, Sources, Tree
-from glassfs.tree.nodes import XATTR_PREFIX
+from glassfs.tree import Directory, File, NestedDirectory, Node, Sources, Tree
+from glassfs.tree.nodes import XATTR_PREFIX, error_of
 from glassfs.tree.sources.walk import Folder, Found, list_plainly, walk
 
 KINDS: dict[type[content.Content], str] = {
@@ -107,6 +107,12 @@ def _described_inside(tree: Tree, at: Located) -> dict[str, Any]:
     """Return the size and the attributes of a file, or counts of what is in and below a directory."""
     path, node = lookup(tree, at.path, at.shown, is_link_kept=False)
     found: dict[str, Any] = {"source": at.shown, "path": path[1:]}
+    if isinstance(node, NestedDirectory):
+        container = node.opened().container
+        size = node.content.data.size
+        found |= {"kind": "container"} | _header(container) | _counted(tree, size, False, path)
+        found["unreadable"] += [reason.decode() for reason in error_of(node).values()]
+        return found
     if not isinstance(node, File):
         return found | {"kind": "directory"} | _counted(tree, 0, False, path)
     attributes = {
@@ -220,7 +226,8 @@ def _is_repeated(file: File) -> bool:
 
 def _for_people(found: dict[str, Any]) -> str:
     files = f" in {found['files']} files" if found["files"] > 1 else ""
-    lines = [f"{found['source']}: {found['format']} {found['version']}, {human_size(found['bytes'])}{files}"]
+    kind = f"{found['format']} {found['version']}".rstrip()
+    lines = [f"{found['source']}: {kind}, {human_size(found['bytes'])}{files}"]
     lines += [f"  {name.replace('_', ' ')}: {_value(value)}" for name, value in found["facts"].items()]
     if "contents" in found:
         lines.append(f"  contents: {_list(found['contents'])}")
@@ -241,6 +248,8 @@ def _for_people(found: dict[str, Any]) -> str:
 
 def _inside_for_people(found: dict[str, Any]) -> str:
     name = f"{found['source']}/{found['path']}"
+    if found["kind"] == "container":
+        return _for_people(found | {"source": name, "views": {}})
     if found["kind"] == "directory":
         size = human_size(found["raw_bytes"])
         lines = [f"{name}: directory", f"  contents: {_list(found['contents'])}", f"  raw: {size}"]

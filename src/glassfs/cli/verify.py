@@ -27,7 +27,8 @@ from glassfs.content import Image, Json
 from glassfs.errors import GlassfsError, Unrecognised
 from glassfs.source import Connection, Named
 from glassfs.terminal import printable
-from glassfs.tree import File, Tree
+from glassfs.tree import File, NestedDirectory, Tree
+from glassfs.tree.nodes import error_of
 
 CHUNK = 1 << 20
 AHEAD = 64
@@ -144,6 +145,9 @@ def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Finding
         for path, node in tree.walk(on_error=lambda path, error: unlisted.append(_finding(path[1:], error, source))):
             if isinstance(node, File):
                 yield path[1:], node  # as checks of containers name places
+            elif isinstance(node, NestedDirectory):
+                yield path[1:], node.file  # what is in it may leave out some of its bytes
+                unlisted.extend(_faults_in_nested(node, path[1:], source))
             elif reason := node.xattrs().get("user.glassfs.error"):
                 unlisted.append((Fault(path[1:], reason.decode()), reason.decode()))
 
@@ -164,6 +168,16 @@ def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Finding
             is_over.set()
             pool.shutdown(cancel_futures=True)
     yield from unlisted
+
+
+def _faults_in_nested(node: NestedDirectory, path: str, source: str) -> Iterator[_Finding]:
+    try:
+        for error in error_of(node).values():
+            yield Fault(path, error.decode()), error.decode()
+        for place, reason in node.opened().container.check():
+            yield Fault(f"{path}/{place}" if place else path, reason), reason
+    except GlassfsError as failure:
+        yield _finding(path, failure, source)
 
 
 def _fault_in(file: File, source: str, path: str, is_over: threading.Event) -> _Finding | None:

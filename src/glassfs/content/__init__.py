@@ -38,6 +38,7 @@ from glassfs.content.model import (
     Video,
     members_of,
 )
+from glassfs.content.nested import Nested, NestedSource
 from glassfs.content.ordering import array_as_stored
 from glassfs.content.parts import (
     Blocked,
@@ -96,6 +97,8 @@ __all__ = [
     "Made",
     "Member",
     "Memory",
+    "Nested",
+    "NestedSource",
     "Null",
     "Order",
     "Outline",

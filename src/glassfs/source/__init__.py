@@ -1,6 +1,17 @@
 """Stores of files and the sources that they open (``contract``); local and ``remote``."""
 
-from glassfs.source.contract import Entry, Kind, Named, Path, Source, Store, Version, distribute
+from glassfs.source.contract import (
+    Entry,
+    Kind,
+    Named,
+    Path,
+    Source,
+    Store,
+    Version,
+    distribute,
+    inner_version,
+    is_version_of,
+)
 from glassfs.source.file import BUFFERED, SeekableFile, SourceFile
 from glassfs.source.named import locate
 from glassfs.source.reader import Reader
@@ -10,5 +21,6 @@ from glassfs.source.scattered import SEGMENTS, Scattered, Spans, total
 
 __all__ = [
     "BUFFERED", "SEGMENTS", "Connection", "Entry", "Kind", "Named", "Path", "Reader", "Scattered", "SeekableFile",
-    "Source", "SourceFile", "Spans", "Store", "Version", "absolute", "distribute", "is_url", "locate", "total",
+    "Source", "SourceFile", "Spans", "Store", "Version", "absolute", "distribute", "inner_version", "is_url",
+    "is_version_of", "locate", "total",
 ]

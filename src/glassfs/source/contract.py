@@ -20,6 +20,19 @@ from glassfs.errors import Damaged, NotADirectory, NotFound
 Version = NewType("Version", str)
 """Opaque: equal for the same bytes of the same file, different after any change that can be detected."""
 
+_INNER = "\0"
+
+
+def inner_version(outer: Version, ident: str) -> Version:
+    """Return the version of a file inside a container of that version; ``ident`` distinguishes it from others there."""
+    return Version(f"{outer}{_INNER}{ident}")
+
+
+def is_version_of(version: object, outer: object) -> bool:
+    """Return whether a version is ``outer``, or that of a file inside it, at any depth."""
+    return version == outer or (isinstance(version, str) and version.startswith(f"{outer}{_INNER}"))
+
+
 Path = tuple[str, ...]
 """The components of a path below the root of a store; empty for the root. Surrogates stand for bytes not in UTF-8."""
 

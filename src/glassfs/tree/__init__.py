@@ -9,6 +9,7 @@ from glassfs.formats.registry import may_be_container
 from glassfs.source import Connection, is_url, locate
 from glassfs.tree.containers.containers import Containers, ContainerSettings
 from glassfs.tree.lease import Lease
+from glassfs.tree.nested import NestedDirectory
 from glassfs.tree.nodes import Directory, File, Node, Origin, Settled, Symlink
 from glassfs.tree.sources.joined import Audience
 from glassfs.tree.sources.sources import Sources
@@ -21,6 +22,7 @@ __all__ = [
     "Containers",
     "Directory",
     "File",
+    "NestedDirectory",
     "Node",
     "Origin",
     "Settled",

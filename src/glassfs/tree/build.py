@@ -26,6 +26,7 @@ from glassfs.content import (
     Group,
     Link,
     Member,
+    Nested,
     Series,
     Stored,
     members_of,
@@ -33,6 +34,7 @@ from glassfs.content import (
 from glassfs.content.growth import held_by_content, held_by_member
 from glassfs.errors import GlassfsError
 from glassfs.names import component, free_name, raw, shown_at_root
+from glassfs.tree.nested import NestedDirectory, is_container
 from glassfs.tree.nodes import (
     NO_VIEWS,
     XATTR_PREFIX,
@@ -246,6 +248,8 @@ class ContentDirectory(Settled):
                 work.check()
             original = components[-1]
             key = (self.origin.identity, self.ino, number)
+            if isinstance(content, Nested) and self._add_nested(children, original, content):
+                continue
             if isinstance(content, Link):
                 waiting.append((original, "", content, content))
             elif has_file(content):
@@ -267,6 +271,16 @@ class ContentDirectory(Settled):
         cost += NODE_COST * len(children) + sum(map(_held, children.values()))
         numbers = {name: number for number, name in enumerate(children)}
         return Children(tuple(children.values()), numbers, "; ".join(errors), cost)
+
+    def _add_nested(self, children: dict[str, Node], original: bytes, content: Nested) -> bool:
+        """Add the directory of a nested container, unless the content is none or its name is taken."""
+        name = component(original)
+        if self._is_mount_root:
+            name = shown_at_root(name)
+        is_added = name not in children and is_container(content)
+        if is_added:
+            children[name] = NestedDirectory(name, inode(name, self.ino), self.origin, content)
+        return is_added
 
     def _derived(self, name: bytes, content: Content, key: Key, errors: list[str]) -> list[_Waiting]:
         """Return what derived views make of a content, and append the reasons of those that fail."""

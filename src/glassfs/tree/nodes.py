@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import stat
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, overload
 
@@ -16,7 +16,7 @@ import xxhash
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.content import Content, Data
+from glassfs.content import Container, Content, Data, Nested
 from glassfs.errors import GlassfsError, NotFound, TooLarge
 from glassfs.names import raw, text
 from glassfs.source import Entry
@@ -35,11 +35,22 @@ LEAST_SECONDS, SECONDS_A_GIB, LONGEST_SECONDS = 10.0, 600.0, 600.0
 _INODE = (1 << 63) - 1  # some programs treat the number as signed
 
 
+class OpenNested(NamedTuple):
+    """A container inside another one, and its root directory."""
+
+    container: Container
+    root: Settled
+
+
 class Services(NamedTuple):
-    """The services that the nodes of one tree share; ``views`` are the derived views that are shown."""
+    """The services that the nodes of one tree share; ``views`` are the derived views that are shown.
+
+    ``nested`` opens the container in a directory of that name, inode number and origin.
+    """
 
     cache: BlockCache
     listings: Listings[Children]
+    nested: Callable[[str, int, Origin, Nested], OpenNested]
     views: ViewSet = NO_VIEWS
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -16,6 +17,7 @@ from glassfs.content import (
     Array,
     Group,
     Member,
+    Nested,
     Part,
     Slice,
     Table,
@@ -92,7 +94,7 @@ class Contents:
             return Member(_path(name[:-1]), Group(name, tuple))
         found = self._header(entry) if is_described and name.endswith(SUFFIX) else None
         if found is None:
-            return Member(_path(name), Part(name, LazyMember(self.archive, entry)))
+            return Member(_path(name), self._file(entry, is_described))
         start, described = found
         key, file = name.removesuffix(SUFFIX), self.archive.data(entry, start)
         items = Slice(file, described.length, described.nbytes)
@@ -104,6 +106,20 @@ class Contents:
         if described.shape and described.shape[0] == self.steps:
             array.axis = TIME
         return Member(_path(key), array)
+
+    def _file(self, entry: Entry, may_be_container: bool) -> Part:
+        data = LazyMember(self.archive, entry)
+        if not may_be_container:
+            return Part(entry.name, data)
+        # Entries may contradict one another about the same bytes.
+        ident = f"{entry.offset}:{entry.stored}:{entry.size}:{entry.method}:{entry.crc}"
+        return Nested(entry.name, data, self.archive.source, ident, entry.stored, partial(self._first_bytes, entry))
+
+    def _first_bytes(self, entry: Entry, size: int) -> bytes:
+        """Return the first bytes of a member, about ``size`` of them at most. Raises Damaged."""
+        _, head = self.archive.locate(entry, size)
+        codec = CODECS[entry.method]
+        return bytes(head if codec == NONE else decompress_prefix(codec, head, size))
 
     def _header(self, entry: Entry) -> tuple[int, header.Header] | None:
         """Return where the stored bytes of an array begin and its header, or None if the member is no array."""

@@ -27,6 +27,7 @@ from glassfs.lru import LRU
 from glassfs.source import Entry, Path, Source, Version
 from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer
 from glassfs.tree.containers.leases import Leases
+from glassfs.tree.containers.nested import NestedContainers
 from glassfs.tree.containers.opener import Parts, format_errors, open_version, parse, parse_or_close, used_parts
 from glassfs.tree.containers.parsed import ParsedContainers
 from glassfs.tree.containers.verdicts import Finding, Verdict
@@ -46,6 +47,8 @@ REMEMBERED_FILES = 100_000
 """Files on which remembered verdicts rest."""
 PARSED_BYTES = 6 << 20
 """Memory budget for parsed containers, beside the cache of decoded blocks."""
+NESTED_SHARE = 3
+"""Such a part of it again is the budget for containers inside containers."""
 
 
 class ContainerSettings(NamedTuple):
@@ -77,7 +80,8 @@ class Containers:
     ) -> None:
         listings: Listings[Children] = Listings(settings.listing_budget, settings.cache.memory)
         settings.cache.share(listings.evict)
-        self.services = Services(settings.cache, listings, settings.views)
+        self._nested = NestedContainers(settings.cache, self._release_nodes, settings.budget // NESTED_SHARE)
+        self.services = Services(settings.cache, listings, self._nested.opened, settings.views)
         self._has_catalogue = settings.has_catalogue
         self._on_change = on_change
         self._on_drop = on_drop
@@ -211,6 +215,7 @@ class Containers:
         if "catalogue" in self.__dict__ and self.catalogue is not None:
             self.catalogue.close()
         self.services.listings.clear()
+        self._nested.clear()
         self._on_change()
         self.services.cache.clear()
 
@@ -226,6 +231,10 @@ class Containers:
         self._forget_nodes(lease)
 
     def _forget_nodes(self, lease: ContainerLease) -> None:
+        self._nested.forget(lease)
+        self._release_nodes(lease)
+
+    def _release_nodes(self, lease: Lease) -> None:
         self.services.listings.forget(lease)
         self._on_drop(lease)
 

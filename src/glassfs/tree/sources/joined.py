@@ -23,6 +23,7 @@ from glassfs.errors import NotFound
 from glassfs.formats.registry import joined_names
 from glassfs.names import free_name
 from glassfs.tree.containers.containers import Containers
+from glassfs.tree.nested import NestedDirectory
 from glassfs.tree.nodes import Access, Directory, Node, inode
 from glassfs.tree.sources import snapshots
 from glassfs.tree.sources.folder import ContainerDirectory, Folder
@@ -249,7 +250,7 @@ def joined_of(node: Directory, name: str) -> Table | None:
 
     That of a folder may be empty. Raises what opening raises.
     """
-    if isinstance(node, ContainerDirectory):
+    if isinstance(node, (ContainerDirectory, NestedDirectory)):
         summary = node.opened().container.summary(name)
         return summary.table if summary is not None else None
     joins = _joins_of(node)
@@ -258,7 +259,7 @@ def joined_of(node: Directory, name: str) -> Table | None:
 
 def tables_with_rows(node: Directory) -> Sequence[str]:
     """Return the names of the joined tables to which a container, or those below a folder, give rows."""
-    if isinstance(node, ContainerDirectory):
+    if isinstance(node, (ContainerDirectory, NestedDirectory)):
         container = node.opened().container
         found = ((name, container.summary(name)) for name in container.tables)
         return in_order(name for name, summary in found if summary is not None and summary.table.rows)

@@ -1,0 +1,125 @@
+"""Containers inside containers, mounted: the same files as beside them, and one version with the outer file."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import zipfile
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import glassfs as library
+from tests.conftest import DATA
+from tests.formats.npz_files import npy, saved, zipped
+from tests.mount.conftest import Mounted
+from tests.mount.mounts import glassfs, opened
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+INNER = {
+    "a.kdb": (DATA / "kinodb/cli_jpeg85.kdb").read_bytes(), "b.trees": (DATA / "kastore/small.trees").read_bytes(),
+    "c/large.npz": saved({"noise": np.random.default_rng(2).integers(0, 200, 600_000)}),
+    "c/deep.npz": zipped(("d.npz", saved({"y": np.arange(9)}, True)), ("x.npy", npy(np.arange(5)))),
+}
+X = npy(np.arange(7))
+
+
+def archive(method: int, **others: bytes) -> bytes:
+    return zipped(("first.npy", X), *INNER.items(), *others.items(), compression=method)
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the containers as files of their own, and with two archives of them."""
+    for name, data in INNER.items():
+        path = tmp_path / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    (tmp_path / "data" / "stored.npz").write_bytes(archive(zipfile.ZIP_STORED))
+    (tmp_path / "data" / "deflated.npz").write_bytes(archive(zipfile.ZIP_DEFLATED))
+    return tmp_path / "data"
+
+
+def test_files_are_those_of_the_containers_alone(mounted: Mounted, folder: Path, tmp_path: Path) -> None:
+    with mounted(folder, options=["cache_size=8M"]) as mount:
+        expected = {name: files_below(mount.path / name) for name in INNER if name != "c/deep.npz"}
+        assert all(expected.values())
+        for outer in ("stored.npz", "deflated.npz"):
+            shutil.copytree(mount.path / outer, tmp_path / outer)
+            for name, files in expected.items():
+                assert files_below(tmp_path / outer / name) == files
+            deep = mount.path / outer / "c/deep.npz/d.npz"
+            assert np.array_equal(np.load(deep / "y.npy"), np.arange(9))
+            assert os.getxattr(deep, "user.glassfs.format") == b"npz"
+            assert os.getxattr(mount.path / outer / "a.kdb", "user.glassfs.format") == b"kinodb"
+            listed = {entry.name: entry.inode() for entry in os.scandir(mount.path / outer / "c")}
+            assert listed == {name: (mount.path / outer / "c" / name).stat().st_ino for name in listed}
+        for view in ("data.js", "episodes/0/action.zarr/zarr.json"):
+            alone = mount.path / ".glassfs/views" / "a.kdb" / view
+            assert (mount.path / ".glassfs/views/stored.npz/a.kdb" / view).read_bytes() == alone.read_bytes()
+
+
+def test_replaced_archive_shows_its_new_contents(mounted: Mounted, folder: Path) -> None:
+    outer = folder / "stored.npz"
+    with mounted(folder) as mount:
+        path = mount.path / "stored.npz/c/deep.npz/x.npy"
+        before, number = path.read_bytes(), path.stat().st_ino
+        with opened(path) as held:
+            other = zipped(("first.npy", X), ("c/deep.npz", saved({"x": np.arange(99)})))
+            (folder / "new").write_bytes(other)
+            os.replace(folder / "new", outer)
+            wait_until(lambda: path.stat().st_ino != number)
+            assert np.array_equal(np.load(path), np.arange(99))
+            with suppress(OSError):  # stale, or the version that was opened
+                assert os.pread(held, 9999, 0) == before
+        outer.unlink()
+        wait_until(lambda: not path.exists())
+
+
+def test_deleted_archive_stays_readable_while_open(mounted: Mounted, folder: Path) -> None:
+    with mounted(folder / "deflated.npz") as mount:
+        path = mount.path / "c/large.npz/noise.npy"
+        with opened(path) as held:
+            start = os.pread(held, 128, 0)
+            (folder / "deflated.npz").unlink()
+            whole = os.pread(held, 10_000_000, 0)
+        assert whole.startswith(start) and whole == npy(np.random.default_rng(2).integers(0, 200, 600_000))
+
+
+def test_damaged_one_shows_its_file_and_the_reason(mounted: Mounted, folder: Path) -> None:
+    cut = INNER["a.kdb"][:-1000]
+    (folder / "bad.npz").write_bytes(archive(zipfile.ZIP_DEFLATED, **{"cut.kdb": cut}))
+    with mounted(folder / "bad.npz") as mount:
+        assert (mount.path / "cut.kdb/cut.kdb").read_bytes() == cut
+        assert b"cut short" in os.getxattr(mount.path / "cut.kdb", "user.glassfs.error")
+        assert files_below(mount.path / "a.kdb")
+        with pytest.raises(OSError) as caught:
+            (mount.path / "cut.kdb/more").write_bytes(b"")
+        assert caught.value.errno == errno.EROFS
+    done = glassfs("verify", folder / "bad.npz")
+    assert done.returncode == 1
+    (line,) = done.stdout.splitlines()
+    assert "cut.kdb: the index lies outside the file" in line
+    assert glassfs("verify", folder).stdout.splitlines() == [line]
+
+
+def test_library_opens_what_is_inside(folder: Path) -> None:
+    alone = library.open(folder / "a.kdb")
+    for outer in ("stored.npz", "deflated.npz"):
+        data = library.open(folder / outer)
+        state = data["a.kdb/episodes/0/state"]
+        assert np.array_equal(state.numpy(), alone["episodes/0/state"].numpy())
+        assert list(data["a.kdb"]) == list(alone)
+        assert list(data["a.kdb"].episodes()) == list(alone.episodes())
+        noise = data["c/large.npz/noise"]
+        assert np.array_equal(noise[5:9], np.random.default_rng(2).integers(0, 200, 600_000)[5:9])
+        assert isinstance(noise.numpy().base, np.ndarray) or outer == "deflated.npz"
