@@ -6,6 +6,7 @@ import io
 import os
 import struct
 import tracemalloc
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -346,12 +347,37 @@ def test_headers_that_numpy_reads(text: str) -> None:
     literal(descr="9" * 60000), literal("(4611686018427387904, 4611686018427387904, 0)"), literal(f"({'1,' * 65})"),
     literal("(4294967296, 4294967296, 4294967296)"),
 ])
-@pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::DeprecationWarning")
 def test_headers_of_no_array_leave_the_file(text: str) -> None:
+    assert_no_array(text)
+
+
+@pytest.mark.parametrize("text", [
+    literal(descr=r"'\d'"), literal("(1or 2,)"), literal("(0x1for,)"), literal(descr=r"b'\u1234'"), literal("1()"),
+    literal(descr=r"'\400'"), literal("(8, 'x' is 1)"), literal(descr="'|a8'"), literal(descr="'(1,)f8'"),
+    literal(descr="'1f8'"), literal(descr="'f8,f8'"), literal(descr="[('x', '<f4', 1), ('y', '<f4')]"),
+    literal(descr="[('x', [('y', '|a8')])]"), literal(descr="{'names': ['x'], 'formats': ['<f8'], 'align': 1}"),
+])
+def test_headers_of_which_python_or_numpy_warn(text: str) -> None:
+    assert_no_array(text)
+
+
+def assert_no_array(text: str) -> None:
+    """Check that the file is shown as it is, and that no warning reaches the user."""
     file = with_header(text)
-    content = only(open_bytes(zipped(("a.npy", file))), "a.npy")
-    assert isinstance(content, Part)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        content = only(open_bytes(zipped(("a.npy", file))), "a.npy")
+    assert isinstance(content, Part) and warned == []
     assert file_data(content).whole() == file
+
+
+def test_names_of_fields_may_have_any_characters() -> None:
+    """What looks like a number before a keyword, escapes, quotes."""
+    fields = [("1or", "<f8"), ("in2is", "<i4"), ("a'b\"c\\", "<i4"), ("\u00e9\n\u4e2d", "<f4", (2, 1)), ("[(", "|S3")]
+    values = np.zeros(3, fields)
+    content = only(open_bytes(saved({"a": values})), "a")
+    array = library_arrays.array_of(content, False)
+    assert array is not None and array.dtype == values.dtype
 
 
 def test_header_of_64_kib_is_the_longest(tmp_path: Path) -> None:

@@ -22,6 +22,12 @@ _PLAIN = re.compile(
     r"|[mM]8\[[1-9]?\d{0,8}(?:Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])"
 )
 """Descriptions as NumPy writes them, of types whose size needs no NumPy to find out."""
+_ESCAPED = r"\\(?:[\\'\"abfnrtv]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U000[0-9a-fA-F]{5})"
+_TOKEN = re.compile(
+    rf"\s*(?:u?'(?:[^'\\\n]|{_ESCAPED})*'|u?\"(?:[^\"\\\n]|{_ESCAPED})*\"|\d+L?(?!\w)|(?:True|False)\b|[](){{}}:,[]|\Z)"
+)
+_NAMED = re.compile(r"[<>=|]?[?bBhHiIuclLqQfdgFDGSUVOmMe]\d{0,9}(?:\[\d{0,9}[a-zA-Z]{1,2}\])?")
+"""Texts and types of which neither the parser of Python nor NumPy warns users: nothing else is given to them."""
 _OLD_INTEGER = re.compile(r"(?<=\d)L(?=[,) ])")
 
 
@@ -48,12 +54,14 @@ def length_of(start: bytes) -> int | None:
 def parsed(head: bytes, size: int) -> Header | None:
     """Return what the whole header of a file of ``size`` bytes says.
 
-    None if NumPy would not read the file either, if its items are pickled objects or have no bytes, and for shapes that
-    the file is too short for.
+    None if NumPy would not read the file either or would warn of it, if its items are pickled objects or have no bytes,
+    and for shapes that the file is too short for.
     """
     size_of_length, encoding = _VERSIONS[head[6], head[7]]
     try:
         text = head[8 + size_of_length :].decode(encoding)
+        if not _is_written_plainly(text):
+            return None
         try:
             found = ast.literal_eval(text.strip())
         except SyntaxError:  # Python 2 wrote integers as 3L
@@ -77,12 +85,33 @@ def parsed(head: bytes, size: int) -> Header | None:
     return Header(dtype, "F" if is_fortran else "C", shape, len(head), nbytes)
 
 
+def _is_written_plainly(text: str) -> bool:
+    place = 0
+    while place < len(text):
+        token = _TOKEN.match(text, place)
+        if token is None:
+            return False
+        place = max(token.end(), place + 1)
+    return True
+
+
+def _is_named_plainly(descr: Any) -> bool:
+    """Return whether a type consists of names and shapes as NumPy writes them."""
+    if isinstance(descr, str):
+        return _NAMED.fullmatch(descr) is not None
+    return isinstance(descr, list) and all(
+        type(field) is tuple and len(field) in (2, 3) and _is_named_plainly(field[1])
+        and all(type(shape) is tuple for shape in field[2:])
+        for field in descr
+    )
+
+
 def _type(descr: Any) -> tuple[str, int] | None:
     """Return the description of a type and the size of an item, None for types that are not read."""
     plain = _PLAIN.fullmatch(descr) if isinstance(descr, str) else None
     if plain is not None:
         return plain[0], int(plain["bytes"] or 0) or 4 * int(plain["characters"] or 0) or _size(plain[0])
-    if not isinstance(descr, (str, list)):
+    if not _is_named_plainly(descr):
         return None
     try:
         dtype = dtypes.parsed(descr if isinstance(descr, str) else repr(descr))
