@@ -21,6 +21,7 @@ import glassfs
 from glassfs.content import Array, Part
 from glassfs.errors import Damaged, Refused, Unrecognised
 from glassfs.formats.npz import FORMAT, header
+from glassfs.formats.npz.archive import END_RECORD, END_RECORD64
 from glassfs.formats.registry import Head, open_container
 from glassfs.library import arrays as library_arrays
 from tests import optional
@@ -435,10 +436,8 @@ def test_deflated_member_is_decoded_once(tmp_path: Path) -> None:
         assert source.bytes_read < 1.5 * source.size
 
 
-@pytest.mark.slow
-def test_very_many_entries_take_little_memory(tmp_path: Path) -> None:
-    count = 70_000  # more than the end record can say; a pass takes time in proportion
-    path = tmp_path / "many.npz"
+def of_members(count: int) -> bytes:
+    """Return an archive without ZIP64, whose end record may be too short for the count."""
     local, central = bytearray(), bytearray()
     small = npy(np.arange(1, dtype="u1"))
     crc = zlib.crc32(small)
@@ -448,7 +447,14 @@ def test_very_many_entries_take_little_memory(tmp_path: Path) -> None:
         central += struct.pack("<4sHHHHHHLLLHHHHHLL", b"PK\1\2", 20, 20, *fields, 0, 0, 0, 0, len(local)) + name
         local += struct.pack("<4sHHHHHLLLHH", b"PK\3\4", 20, *fields) + name + small
     end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, count & 0xFFFF, count & 0xFFFF, len(central), len(local), 0)
-    path.write_bytes(local + central + end)
+    return bytes(local + central + end)
+
+
+@pytest.mark.slow
+def test_very_many_entries_take_little_memory(tmp_path: Path) -> None:
+    count = 70_000  # a pass takes time in proportion
+    path = tmp_path / "many.npz"
+    path.write_bytes(of_members(count))
     tracemalloc.start()
     try:
         container = open_container(opening(path))
@@ -460,6 +466,22 @@ def test_very_many_entries_take_little_memory(tmp_path: Path) -> None:
     assert opened < 4 << 20
     assert members == count
     assert peak < 12 << 20
+
+
+@pytest.mark.slow
+def test_archives_of_too_many_members_are_refused() -> None:
+    """At once if the end record says how many there are, else when the directory is listed."""
+    data = of_members(100_001)
+    container = open_bytes(data, "many.npz")
+    with pytest.raises(Damaged, match="more than 100,000 members"):
+        contents_of(container.root)
+    front, end = data[:-22], END_RECORD.unpack(data[-22:])
+    numbers = 100_001, 100_001, *end[5:7]
+    record = END_RECORD64.pack(b"PK\6\6", 44, 45, 45, 0, 0, *numbers)
+    tail = record + struct.pack("<4sLQL", b"PK\6\7", 0, len(front), 1) + data[-22:]
+    with pytest.raises(Refused, match="more than 100,000 members"):
+        open_bytes(front + tail, "many.npz")
+    assert len(contents_of(open_bytes(of_members(99_999), "many.npz").root)) == 99_999
 
 
 # Episodes of DreamerV3

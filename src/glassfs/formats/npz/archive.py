@@ -36,6 +36,8 @@ CODECS = {0: NONE, 8: DEFLATE}
 METHODS = {9: "Deflate64", 12: "bzip2", 14: "LZMA", 93: "Zstandard", 95: "XZ", 98: "PPMd", 99: "AES"}
 LARGEST = 1 << 60  # file sizes have 63 bits
 FEW = 4096
+MOST_MEMBERS = 100_000
+"""Members of an archive that is shown: listing one takes about 750 bytes of memory for each."""
 
 
 class Entry(NamedTuple):
@@ -104,6 +106,8 @@ class Archive:
             raise self.source.damage(
                 f"declares {self.count} members, which do not fit a central directory of {size} bytes"
             )
+        if self.count > MOST_MEMBERS:
+            raise self._too_many()
 
     def _end_record(self) -> tuple[tuple[int, ...], int]:
         """Return the fields of the end record and its offset (§4)."""
@@ -138,6 +142,8 @@ class Archive:
         known: dict[bytes, Entry] = {}
         name_bytes = 0
         for entry in self._raw():
+            if len(offsets) == MOST_MEMBERS:
+                raise self._too_many()
             offsets.append(entry.offset)
             hashes.append(hash(entry.name))
             name_bytes += len(entry.name)
@@ -194,6 +200,9 @@ class Archive:
             count += 1
         if count != self.count and (self.is_zip64 or count & 0xFFFF != self.count):
             raise self.source.damage(f"declares {self.count} members, but its central directory has {count}")
+
+    def _too_many(self) -> Damaged:
+        return self.source.damage(f"has more than {MOST_MEMBERS:,} members, and glassfs lists no more")
 
     def _bad_entry(self, count: int) -> Damaged:
         return self.source.damage(f"entry {count} of its central directory is damaged")
