@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import tempfile
+import zlib
 from collections.abc import Iterable
+from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,9 @@ import pytest
 import glassfs
 from glassfs.content import Array
 from glassfs.errors import Damaged, Refused
-from glassfs.formats.hdf5 import FORMAT
+from glassfs.formats.hdf5 import FORMAT, filters
+from glassfs.formats.hdf5.description import Filter
+from glassfs.formats.registry import HEAD, Head
 from glassfs.sandbox.pool import pool
 from glassfs.testing import FormatTests
 from tests.conftest import Scale
@@ -29,6 +35,7 @@ from tests.formats.hdf5_files import (
     write_robomimic,
 )
 from tests.helpers import open_path, walk
+from tests.optional import package
 
 
 def arrays_in(file: Any) -> dict[str, np.ndarray[Any, Any]]:
@@ -125,6 +132,64 @@ def test_links_stay_inside_the_file(tmp_path: Path) -> None:
         assert opened["a/b/top/hard"].numpy().tolist() == [0, 1, 2]
 
 
+def test_arrays_of_chunks_may_grow_along_any_axis(tmp_path: Path) -> None:
+    """HDF5 up to 2.0 lists wrong places of chunks if an extensible array grows along another axis than the first."""
+    path = tmp_path / "made.h5"
+    shape = (6, 5, 7)
+    with h5py.File(path, "w", libver="latest") as file:
+        for number, longest in enumerate(product(*((length, length + 5, None) for length in shape))):
+            made = file.create_dataset(f"{number}", shape, "i4", chunks=(2, 2, 3), maxshape=longest, fillvalue=9)
+            made[2:, 1:, 3:] = values(shape)[2:, 1:, 3:]
+    with glassfs.open(path) as opened, h5py.File(path) as file:
+        assert len(file) == 27
+        for name in file:
+            assert np.array_equal(opened[name].numpy(), file[name][()]), name
+
+
+@pytest.mark.parametrize(("dtype", "inner"), [("u1", ()), (">f4", ()), ("V7", ()), (">u8", (3,))])
+def test_chunks_larger_than_memory_are_streamed(tmp_path: Path, dtype: str, inner: tuple[int, ...]) -> None:
+    """With so small a cache, chunks are decoded as streams, into files or into memory."""
+    path = tmp_path / "made.h5"
+    count = 2_200_000 // (np.dtype(dtype).itemsize * prod(inner))
+    raw = np.random.default_rng(1).integers(0, 9, (count, *inner, np.dtype(dtype).itemsize), "u1")
+    whole = raw.view(dtype).reshape(count, *inner)
+    little = whole.astype(whole.dtype.newbyteorder("<")).tobytes()
+    with h5py.File(path, "w") as file:
+        for name, options in FILTERS.items():
+            if "lzf" not in name:
+                file.create_dataset(name, data=whole, chunks=(count - 5, *inner), **options)
+    with glassfs.open(path, cache_size=3 << 20) as opened:
+        names = [name for name in opened if name.endswith((".npy", ".bin"))]
+        assert len(names) == 5
+        for name in names:
+            assert opened[name].bytes().endswith(little), name
+            with opened[name].open() as file:
+                file.seek(-1_000_000, io.SEEK_END)
+                assert file.read(1_000) == little[-1_000_000:-999_000]
+
+
+def test_damage_in_a_streamed_chunk_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "made.h5"
+    whole = np.random.default_rng(1).integers(0, 9, 2_000_000, "u1")
+    names = ("gzip", "gzip_all", "fletcher32")
+    with h5py.File(path, "w") as file:
+        offsets = {}
+        for name in names:
+            made = file.create_dataset(name, data=whole, chunks=whole.shape, **FILTERS[name])
+            offsets[name] = made.id.get_chunk_info(0)
+        made = file.create_dataset("short", whole.shape, "u1", chunks=whole.shape, **FILTERS["gzip_all"])
+        cut = zlib.compress(bytes(1_000_000))
+        made.id.write_direct_chunk((0,), cut, filter_mask=0b100)
+    data = bytearray(path.read_bytes())
+    for info in offsets.values():
+        data[info.byte_offset + info.size - 3] ^= 1
+    path.write_bytes(data)
+    with glassfs.open(path, cache_size=3 << 20) as opened:
+        for name in (*names, "short"):
+            with pytest.raises(Damaged, match="chunk at"):
+                opened[name].bytes()
+
+
 def test_chunk_with_a_filter_left_out_is_read(tmp_path: Path) -> None:
     whole = values((40,), "<i4")
     with h5py.File(tmp_path / "made.h5", "w") as file:
@@ -149,6 +214,41 @@ def test_wrong_checksum_is_damage(tmp_path: Path) -> None:
             opened["x"].numpy()
 
 
+@pytest.mark.parametrize("name", ["lz4", "lz4_blocks", "zstd"])
+def test_lz4_and_zstd_need_no_plugin(tmp_path: Path, name: str) -> None:
+    plugins = package("hdf5plugin", "dev")
+    options = {"lz4": plugins.LZ4(), "lz4_blocks": plugins.LZ4(nbytes=1000), "zstd": plugins.Zstd()}[name]
+    whole = np.random.default_rng(1).integers(0, 9, 9_001, "<i4")
+    with h5py.File(tmp_path / "made.h5", "w") as file:
+        made = file.create_dataset("x", data=whole, chunks=whole.shape, shuffle=True, fletcher32=True, **options)
+        code, _, values, _ = made.id.get_create_plist().get_filter(1)
+        _, stored = made.id.read_direct_chunk((0,))
+    used = [Filter(2, (4,), "", False), Filter(code, values, "", False), Filter(3, (), "", False)]
+    assert filters.are_known(used) and filters.are_streamed(used)
+    assert filters.undone(bytearray(stored), used, whole.nbytes) == whole.tobytes()
+    shuffled = b"".join(filters.streamed(used[1], [stored[:-4][at : at + 999] for at in range(0, len(stored), 999)],
+                                         whole.nbytes))
+    assert filters.undone(bytearray(shuffled), used[:1], whole.nbytes) == whole.tobytes()
+    for damaged in (stored[:-5], stored[:-4] + bytes(4), b""):
+        with pytest.raises(Damaged):
+            filters.undone(bytearray(damaged), used, whole.nbytes)
+        with pytest.raises(Damaged):
+            list(filters.streamed(used[1], [damaged[: len(damaged) // 2]], whole.nbytes))
+
+
+def test_filters_of_plugins_are_read_if_these_are_installed(tmp_path: Path) -> None:
+    plugins = package("hdf5plugin", "dev")
+    whole = values((200, 200), "<f4")
+    made = {"blosc": plugins.Blosc(), "blosc2": plugins.Blosc2(), "bitshuffle": plugins.Bitshuffle(),
+            "lz4": plugins.LZ4(), "zstd": plugins.Zstd()}
+    with h5py.File(tmp_path / "made.h5", "w") as file:
+        for name, options in made.items():
+            file.create_dataset(name, data=whole, chunks=(64, 64), **options)
+    with glassfs.open(tmp_path / "made.h5") as opened:
+        for name in made:
+            assert np.array_equal(opened[name].numpy(), whole), name
+
+
 def test_filter_without_a_plugin_makes_a_dataset_unreadable(tmp_path: Path) -> None:
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     properties.set_chunk((4,))
@@ -168,6 +268,27 @@ def test_without_h5py_the_error_says_what_to_install(everything: Path, monkeypat
     monkeypatch.setattr("glassfs.formats.hdf5.file.is_installed", lambda: False)
     with pytest.raises(Refused, match=r"needs h5py: .*install.*\[hdf5\]"):
         open_path(everything)
+
+
+@pytest.mark.parametrize("size", [512, 4096, 8192, 1 << 20])
+def test_user_blocks_of_any_size_are_skipped(tmp_path: Path, size: int) -> None:
+    with h5py.File(tmp_path / "made.h5", "w", userblock_size=size) as file:
+        file.create_dataset("x", data=values((40,)), chunks=(20,), compression="gzip")
+    with glassfs.open(tmp_path / "made.h5") as opened:
+        assert np.array_equal(opened["x"].numpy(), values((40,)))
+
+
+def test_only_names_of_hdf5_files_are_searched_for_large_user_blocks() -> None:
+    asked: list[int] = []
+
+    def read(offset: int, size: int) -> bytes:
+        asked.append(offset)
+        return bytes(size)
+
+    assert not FORMAT.recognises(Head(bytes(HEAD), "made.bin", 1 << 22, read))
+    assert asked == []
+    assert not FORMAT.recognises(Head(bytes(HEAD), "made.H5", 1 << 22, read))
+    assert asked == [1 << bits for bits in range(12, 21)]
 
 
 def test_listing_a_group_opens_no_other(tmp_path: Path) -> None:

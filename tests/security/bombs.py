@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -55,6 +56,21 @@ def write_blocks(path: Path, codec: str, blocks: int, size: int) -> list[str]:
         for number in range(blocks):
             writer.add(f"signal/b{number:02d}", packed)
     return [f"signal/b{number:02d}.bin" for number in range(blocks)]
+
+
+def write_chunks(path: Path, datasets: int, chunks: int, size: int) -> list[str]:
+    """Write an HDF5 file of datasets of doubles in chunks of ``size`` bytes; return the paths of their arrays."""
+    import h5py
+
+    packed = zlib.compress(bytes(size))
+    with h5py.File(path, "w") as file:
+        for number in range(datasets):
+            made = file.create_dataset(
+                f"x{number}", (chunks * size // 8,), "f8", chunks=(size // 8,), compression="gzip", shuffle=True,
+            )
+            for chunk in range(chunks):
+                made.id.write_direct_chunk((chunk * size // 8,), packed)
+    return [f"x{number}.npy" for number in range(datasets)]
 
 
 def write_video(path: Path, frames: int, side: int) -> list[str]:

@@ -22,6 +22,7 @@ HEADER = 128
 TABLE = (16, 4, 1 << 20)  # columns, blocks in each, rows in each block of 8 MiB
 WIDE = (8, 1, 15 << 19)  # the same for blocks of 60 MiB
 BLOCKS, BLOCK = 64, 48 * MIB
+CHUNKS, CHUNK = 2, 128 * MIB
 
 Reader = Callable[[Path], bool]
 
@@ -76,12 +77,19 @@ def outcome(read: Reader, path: Path) -> bool | str:
         return error.strerror or str(error)
 
 
+def chunk_reader(number: int) -> Reader:
+    """Read the end of a dataset first, which takes decoding its last chunk, or its beginning first."""
+    ends = [(CHUNKS * CHUNK, CHUNKS * CHUNK + HEADER), (4096, 1 << 16)]
+    return lambda path: all(zeros_between(path, *ends[(number + turn) % 2]) for turn in range(2))
+
+
 KINDS: dict[str, tuple[Callable[[Path], list[str]], Callable[[int], Reader]]] = {
     "idv": (lambda path: bombs.write_table(path, *TABLE), column_reader),
     "idv of large blocks": (lambda path: bombs.write_table(path, *WIDE), wide_reader),
     "zstd": (lambda path: bombs.write_blocks(path, "zstd", BLOCKS, BLOCK), block_reader),
     "lz4": (lambda path: bombs.write_blocks(path, "lz4", BLOCKS, BLOCK), block_reader),
     "png": (lambda path: bombs.write_video(path, BLOCKS, 2048), image_reader),
+    "hdf5": (lambda path: bombs.write_chunks(path, 4, CHUNKS, CHUNK), chunk_reader),
 }
 
 
@@ -91,6 +99,7 @@ KINDS: dict[str, tuple[Callable[[Path], list[str]], Callable[[int], Reader]]] = 
     [
         ("idv of large blocks", 8, 256), ("idv", 64, 256), ("idv", 64, 64), ("idv of large blocks", 64, 64),
         ("zstd", 64, 64), ("zstd", 64, 256), ("lz4", 64, 64), ("png", 64, 64),
+        ("hdf5", 8, 64), ("hdf5", 8, 256),
     ],
 )
 def test_memory_stays_within_the_budget(

@@ -63,26 +63,43 @@ _WORDS = 1 << 16
 _MODULUS = 65535
 
 
-def fletcher32(data: bytes | bytearray | memoryview) -> int:
-    """Return Fletcher's checksum of big-endian 16-bit words, as HDF5 computes it: zeros are added to an odd byte.
+class Fletcher32:
+    """Fletcher's checksum of big-endian 16-bit words, as HDF5 computes it: zeros are added to an odd byte at the end.
 
     A sum that the modulus 65535 divides is 65535 there, unless all words are zero.
     """
-    import numpy as np
 
-    size = len(data)
-    words = np.frombuffer(data, ">u2", size // 2)
-    if size % 2:
-        words = np.append(words, np.uint16(data[-1] << 8))
-    first = second = 0
-    is_zero = True
-    weights = np.arange(_WORDS, 0, -1, dtype=np.uint64)
-    for start in range(0, len(words), _WORDS):
-        some = words[start : start + _WORDS].astype(np.uint64)
-        total = int(some.sum())
-        second = (second + first * len(some) + int(some @ weights[_WORDS - len(some) :])) % _MODULUS
-        first = (first + total) % _MODULUS
-        is_zero = is_zero and not total
-    if is_zero:
-        return 0
-    return (second or _MODULUS) << 16 | (first or _MODULUS)
+    def __init__(self) -> None:
+        self._first = self._second = 0
+        self._is_zero = True
+        self._odd = b""
+
+    def update(self, data: Bytes) -> None:
+        """Add bytes at the end."""
+        if self._odd:
+            data = self._odd + bytes(data)
+        even = len(data) // 2 * 2
+        self._odd = bytes(data[even:])
+        self._add(memoryview(data)[:even])
+
+    @property
+    def value(self) -> int:
+        """The checksum of all bytes."""
+        if self._odd:
+            self.update(b"\0")
+        if self._is_zero:
+            return 0
+        return (self._second or _MODULUS) << 16 | (self._first or _MODULUS)
+
+    def _add(self, data: memoryview) -> None:
+        import numpy as np
+
+        words = np.frombuffer(data, ">u2")
+        weights = np.arange(min(_WORDS, len(words)), 0, -1, dtype=np.uint64)
+        for start in range(0, len(words), _WORDS):
+            some = words[start : start + _WORDS].astype(np.uint64)
+            total = int(some.sum())
+            weighed = int(some @ weights[len(weights) - len(some) :])
+            self._second = (self._second + self._first * len(some) + weighed) % _MODULUS
+            self._first = (self._first + total) % _MODULUS
+            self._is_zero = self._is_zero and not total

@@ -8,7 +8,7 @@ isal decompresses faster still, but accepts blocks with incomplete codes, which 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Bytes = bytes | bytearray | memoryview
 
+PIECE = 1 << 20
 _RAW, _ZLIB = -15, 15  # window bits: deflate without a header, and with the one of zlib
 _ADLER_BASE = 65521
 
@@ -44,6 +45,23 @@ def decompress_zlib(data: Bytes, most: int) -> bytes:
     if not decoder.eof:
         raise Damaged("deflate data are cut short")
     return raw
+
+
+def decompress_zlib_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the same bytes, at most PIECE at a time and however many they are."""
+    decoder = library().decompressobj(_ZLIB)
+    for piece in pieces:
+        while piece and not decoder.eof:
+            with errors():
+                raw: bytes = decoder.decompress(piece, PIECE)
+            yield raw
+            piece = decoder.unconsumed_tail
+    while not decoder.eof:
+        with errors():
+            raw = decoder.decompress(b"", PIECE)
+        if not raw:
+            raise Damaged("deflate data are cut short")
+        yield raw
 
 
 @contextmanager

@@ -159,6 +159,12 @@ class Head(bytes):
             self._tail = self._read(self.size - size, size)
         return self._tail[len(self._tail) - size :]
 
+    def part(self, offset: int, size: int) -> bytes:
+        """Return bytes from ``offset`` on, fewer at the end of the file. The same holds as for ``tail``."""
+        if offset + size <= len(self) or self._read is None:
+            return bytes(self[offset : offset + size])
+        return self._read(offset, min(size, self.size - offset)) if offset < self.size else b""
+
 
 @dataclass(frozen=True)
 class Format:

@@ -11,7 +11,6 @@ import base64
 import codecs
 import io
 import json
-from array import array
 from contextlib import suppress
 from math import prod
 from typing import Any
@@ -20,6 +19,7 @@ import h5py
 import numpy as np
 from h5py import h5a, h5d, h5g, h5l, h5o, h5s, h5t, h5z
 
+from glassfs.sandbox.hdf5_chunks import stored_chunks
 from glassfs.sandbox.server import Answer, Handler, RemoteFile
 
 with suppress(Exception):  # registers more filters, if it is installed
@@ -28,14 +28,13 @@ with suppress(Exception):  # registers more filters, if it is installed
 MOST_LINKS = 100_000
 """Links of a group: each becomes a name in a listing."""
 MOST_SOFT_LINKS = 16
-MOST_CHUNKS = 2_000_000
 MOST_TEXT = 8 << 20
 """Bytes of strings in one answer, or of the attributes of an object."""
 MOST_ATTRIBUTES = 10_000
 LARGEST_ATTRIBUTE = 1 << 20
 LARGEST_FILL = 4 << 10
 DEEPEST_TYPE = 8
-CHUNK_CACHE = 8 << 20
+CHUNK_CACHE, METADATA_CACHE = 8 << 20, 4 << 20
 _FIXED, _COMPOUND, _REFERENCE, _ENUM, _VLEN, _ARRAY, _OPAQUE = (
     h5t.STRING, h5t.COMPOUND, h5t.REFERENCE, h5t.ENUM, h5t.VLEN, h5t.ARRAY, h5t.OPAQUE,
 )
@@ -58,6 +57,9 @@ def open_container(file: RemoteFile) -> Handler:
 class _Container:
     def __init__(self, file: RemoteFile) -> None:
         self._file = h5py.File(file, "r", rdcc_nbytes=CHUNK_CACHE)
+        config = self._file.id.get_mdc_config()
+        config.max_size = METADATA_CACHE
+        self._file.id.set_mdc_config(config)
         self._listed: tuple[list[str], list[bytes]] | None = None
         """The path of the group that was listed last, and the names in it."""
         self._opened: tuple[list[str], Any] = ([], self._file.id)
@@ -83,35 +85,8 @@ class _Container:
         return {"count": len(names), "entries": entries}, ()
 
     def _chunks(self, path: list[str]) -> Answer:
-        """Send number, offset, size and filter mask of each stored chunk, as 64-bit integers, by rising numbers.
-
-        A chunk's number counts the chunks of the whole dataset in C order.
-        """
-        dataset = self._found(path)
-        chunks = dataset.get_num_chunks()
-        if chunks > MOST_CHUNKS:
-            raise ValueError(f"has {chunks} chunks, of which at most {MOST_CHUNKS} can be listed")
-        shape = dataset.get_create_plist().get_chunk()
-        places, offsets, sizes, masks = array("Q"), array("Q"), array("Q"), array("Q")
-
-        def add(chunk: Any) -> None:
-            places.extend(chunk.chunk_offset)
-            offsets.append(chunk.byte_offset)
-            sizes.append(chunk.size)
-            masks.append(chunk.filter_mask)
-
-        if chunks:
-            dataset.chunk_iter(add)
-        grid = [-(-length // step) for length, step in zip(dataset.shape, shape, strict=True)]
-        numbers = np.zeros(len(offsets), np.uint64)
-        places_of = np.frombuffer(places, np.uint64).reshape(-1, len(shape))
-        for axis, (length, step) in enumerate(zip(grid, shape, strict=True)):
-            along, rest = np.divmod(places_of[:, axis], np.uint64(step))
-            if rest.any() or (along >= np.uint64(length)).any():
-                raise ValueError("lists a chunk outside of its shape")
-            numbers = numbers * np.uint64(length) + along
-        rows = np.stack([numbers, *(np.frombuffer(column, np.uint64) for column in (offsets, sizes, masks))], axis=1)
-        return {"count": len(rows)}, (rows[np.argsort(numbers, kind="stable")].tobytes(),)
+        """Send what ``stored_chunks`` returns."""
+        return {}, (stored_chunks(self._found(path)),)
 
     def _elements(self, path: list[str], start: list[int], shape: list[int], dtype: Any) -> Answer:
         """Send the elements of a box as the library reads them, in C order, as ``dtype``."""
@@ -265,8 +240,8 @@ def _described_dataset(dataset: Any, attributes: int) -> dict[str, Any]:
     found["shape"] = [] if found["null"] else list(dataset.shape)
     if layout in ("virtual", "external", "unknown"):
         return found
-    found["stored"] = dataset.get_storage_size()
-    if layout == "contiguous":
+    if layout == "contiguous":  # the library would read all of an index of chunks for their size
+        found["stored"] = dataset.get_storage_size()
         found["offset"] = dataset.get_offset()
     elif layout == "chunked":
         found["chunks"] = list(properties.get_chunk())

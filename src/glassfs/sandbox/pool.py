@@ -100,6 +100,11 @@ class _Server:
             return None
         return None if status < 0 else status
 
+    def drop(self, process: int) -> None:
+        """End a worker without waiting for that."""
+        with suppress(OSError):  # of a server that died, and its workers with it
+            self._control.sendall(wire.COMMAND.pack(wire.DROP, process))
+
     def close(self) -> None:
         """End the server, and with it all its workers."""
         self._control.close()
@@ -150,7 +155,7 @@ class Pool:
             work.patiently(is_possible, thing=self)
             if len(self._workers) >= MOST_WORKERS:
                 idle = [worker for worker in self._workers if not worker.is_busy]
-                self._end(min(idle, key=lambda worker: (worker.is_wanted, worker.used)))
+                self._drop(min(idle, key=lambda worker: (worker.is_wanted, worker.used)))
             worker = self._start(owner, library, size)
             self._workers.append(worker)
             if not self._has_keeper:
@@ -168,7 +173,10 @@ class Pool:
     def discard(self, worker: Worker) -> int | None:
         """End a worker; return its status as of waitpid(2), or None if that is unknown."""
         with self._changed:
-            return self._end(worker) if worker in self._workers else None
+            if worker not in self._workers:
+                return None
+            self._remove(worker)
+            return worker.server.end(worker.process)
 
     def close(self) -> None:
         """End all workers. The pool can still be used."""
@@ -194,12 +202,14 @@ class Pool:
         server = self._servers[library] = _Server(library)
         return Worker(server, *server.start(size), owner)
 
-    def _end(self, worker: Worker) -> int | None:
+    def _drop(self, worker: Worker) -> None:
+        self._remove(worker)
+        worker.server.drop(worker.process)
+
+    def _remove(self, worker: Worker) -> None:
         self._workers.remove(worker)
         worker.connection.close()
-        status = worker.server.end(worker.process)
         self._changed.notify()
-        return status
 
     def _keep(self) -> None:
         """End what is idle, until nothing is left."""
@@ -209,7 +219,7 @@ class Pool:
                 idle_since = time.monotonic() - self._idle_seconds
                 for worker in list(self._workers):
                     if not worker.is_busy and (worker.used < idle_since or not worker.is_wanted):
-                        self._end(worker)
+                        self._drop(worker)
                 if not self._workers and all(server.used < idle_since for server in self._servers.values()):
                     self._close()
                     self._has_keeper = False

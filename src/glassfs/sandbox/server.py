@@ -8,6 +8,7 @@ socket to its sandbox is closed, or with the server.
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import resource
@@ -32,7 +33,7 @@ MOST_PAGES = 64
 _NOBODY = 65534
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 
-Answer = tuple[Any, Iterable[bytes]]
+Answer = tuple[Any, Iterable[bytes | bytearray]]
 """A JSON value, and bytes."""
 
 
@@ -102,7 +103,7 @@ class RemoteFile:
         return page
 
 
-def send(connection: socket.socket, kind: bytes, payload: bytes) -> None:
+def send(connection: socket.socket, kind: bytes, payload: bytes | bytearray) -> None:
     connection.sendall(wire.HEADER.pack(kind, len(payload)) + payload)
 
 
@@ -129,6 +130,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The module has ``open_container``, which returns the handler of a container.
     open_container = import_module(sys.argv[2]).open_container
+    gc.collect()
+    gc.freeze()  # or collecting in a worker copies the pages that it shares with this process
     while True:
         command, descriptors, _, _ = socket.recv_fds(control, wire.COMMAND.size, 1)
         if len(command) != wire.COMMAND.size:
@@ -138,7 +141,8 @@ def main() -> None:
             reply = _start(control, descriptors[0], number, open_container)
         else:
             reply = _end(number)
-        control.sendall(wire.REPLY.pack(reply))
+        if kind != wire.DROP:
+            control.sendall(wire.REPLY.pack(reply))
 
 
 def _start(

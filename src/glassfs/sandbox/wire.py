@@ -20,8 +20,10 @@ LARGEST_DATA = 1 << 20
 LARGEST_ANSWER = 16 << 20
 LARGEST_ERROR = 1 << 10
 
-START, END = b"S", b"E"
-"""Commands to the server: start a worker with the attached socket, end the worker with a process id."""
+START, END, DROP = b"S", b"E", b"D"
+"""Commands to the server: start a worker with the attached socket, end the worker with a process id and say how it
+ended, and end one without a reply.
+"""
 COMMAND = struct.Struct("<cq")
 REPLY = struct.Struct("<q")
 """The process id of a worker, or its status as of waitpid(2); -1 if there is none."""

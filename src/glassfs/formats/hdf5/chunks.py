@@ -5,112 +5,40 @@ Chunks that are not stored are fill value; those at the edges are stored whole (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import product
 from math import prod
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.content import Rendered
 from glassfs.content.data import SizedData
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5 import filters
 from glassfs.formats.hdf5.description import Filter
+from glassfs.formats.hdf5.stored import Chunk, ChunkIndex, Coding
 from glassfs.source import Source
 
-RECORD = 32
-"""Bytes of a stored chunk in the index: its number, offset, size and filter mask, 64 bits each."""
-MOST_CHUNK = 128 << 20
+LARGEST_CHUNK = 1 << 30
 """Raw bytes of a chunk that is decoded."""
+LARGEST_UNSTREAMED = 32 << 20
+"""The same if its filters cannot be undone as a stream."""
 PIECE = 1 << 20
+LARGEST_PART = 4 << 20
+"""Bytes of a chunk from which scattered elements are taken at once."""
 CHECKED_AT_ONCE = 64
 
-Convert: TypeAlias = "Callable[[bytes | bytearray], bytes | bytearray]"
 Shape: TypeAlias = "tuple[int, ...]"
 
 
-class Coding(NamedTuple):
-    """How chunks are stored: ``stored`` bytes of an element become ``shown`` ones.
-
-    ``convert`` takes the raw bytes of a chunk; None if they are shown unchanged.
-    """
-
-    filters: tuple[Filter, ...]
-    stored: int
-    shown: int
-    convert: Convert | None
-
-
-class ChunkIndex:
-    """The stored chunks of a dataset by number, RECORD bytes each in ``data``. Numbers must rise."""
-
-    def __init__(self, data: Rendered) -> None:
-        self._data = data
-
-    def find(self, number: int) -> tuple[int, int, int] | None:
-        """Return offset, size and filter mask of a chunk, or None if it is not stored. Raises Damaged."""
-        count = self._data.size // RECORD
-        low, high = 0, count
-        at = number  # right if all chunks are stored
-        while low < high:
-            if not low <= at < high:
-                at = (low + high) // 2
-            record = self._data.read(at * RECORD, RECORD)
-            found, offset, size, mask = (int.from_bytes(record[i : i + 8], "little") for i in (0, 8, 16, 24))
-            if found == number:
-                return offset, size, mask
-            if found < number:
-                low = at + 1
-            else:
-                high = at
-            at = -1
-        return None
-
-
-def checked_index(raw: bytearray) -> bytes:
-    """Return the index if its numbers rise. Raises Damaged if two chunks have the same number."""
-    import numpy as np
-
-    numbers = np.frombuffer(raw, np.uint64)[:: RECORD // 8]
-    if (numbers[1:] <= numbers[:-1]).any():
-        raise Damaged("two of its chunks have the same place")
-    return bytes(raw)
-
-
-class _Chunk:
-    """The recipe of a chunk."""
-
-    __slots__ = ("_coding", "_mask", "_raw", "_source", "_start", "_stored", "key", "size")
-
-    def __init__(self, source: Source, coding: Coding, elements: int, start: int, stored: int, mask: int) -> None:
-        self._source, self._coding = source, coding
-        self._start, self._stored, self._mask = start, stored, mask
-        self._raw = elements * coding.stored
-        self.size = elements * coding.shown
-        self.key = (source.version, "chunk", start, stored, mask, coding)
-
-    @property
-    def cost(self) -> int:
-        return self._stored + 2 * self._raw + self.size
-
-    @property
-    def stream_cost(self) -> int:
-        return self.cost
-
-    def whole(self) -> bytes | bytearray:
-        try:
-            stored = self._source.buffer(self._start, self._stored)
-            raw = filters.undone(stored, self._coding.filters, self._mask, self._raw)
-        except Damaged as error:
-            raise error.at(self._source.name, f"chunk at {self._start}") from error
-        return raw if self._coding.convert is None else self._coding.convert(raw)
-
-    def pieces(self) -> Iterator[bytes]:
-        whole = memoryview(self.whole())
-        for offset in range(0, len(whole), PIECE):
-            yield bytes(whole[offset : offset + PIECE])
+def why_unreadable(size: int, used: Sequence[Filter]) -> str:
+    """Return why chunks of ``size`` bytes are not decoded, or ""."""
+    if size > LARGEST_CHUNK:
+        return f"has chunks of more than {LARGEST_CHUNK >> 20} MiB"
+    if size > LARGEST_UNSTREAMED and not filters.are_streamed(used):
+        return f"has chunks of more than {LARGEST_UNSTREAMED >> 20} MiB with a filter that needs them in memory"
+    return ""
 
 
 class Chunked(SizedData):
@@ -190,6 +118,15 @@ class Chunked(SizedData):
         last = [first + count - 1 for first, count in zip(inside, counts, strict=True)]
         first = linear(inside, steps)
         span = linear(last, steps) + 1 - first
+        if span * item > LARGEST_PART and max(counts) > 1:
+            axis = next(axis for axis, count in enumerate(counts) if count > 1)
+            half = counts[axis] // 2
+            for begin, some in ((0, half), (half, counts[axis] - half)):
+                self._read_part(
+                    buffer, shape, _moved(outside, axis, begin), (*counts[:axis], some, *counts[axis + 1 :]), place,
+                    _moved(inside, axis, begin),
+                )
+            return
         with self._cache.measuring(span * item):
             raw = bytearray(span * item)
             self._read_run(memoryview(raw), place, first * item)
@@ -207,17 +144,17 @@ class Chunked(SizedData):
         if 0 <= number - self._last <= 1 and number + 1 < prod(self._grid):
             with suppress(Damaged):  # of another chunk
                 following = self._recipe(number + 1)
-                if isinstance(following, _Chunk):
+                if isinstance(following, Chunk):
                     self._cache.prefetch(following)
         self._last = number
-        if isinstance(recipe, _Chunk):
+        if isinstance(recipe, Chunk):
             self._cache.read_into(recipe, buffer, offset)
         elif recipe is None:
             fill_into(buffer, self._fill, offset)
         else:
             self._source.read_into(buffer, recipe + offset)
 
-    def _recipe(self, number: int) -> _Chunk | int | None:
+    def _recipe(self, number: int) -> Chunk | int | None:
         """Return how to make a chunk, or its offset if it is stored as it is shown; None if it is not stored."""
         found = self._index.find(number)
         if found is None:
@@ -232,7 +169,7 @@ class Chunked(SizedData):
                 needed = elements * self._coding.stored
                 raise self._source.damage(f"has {stored} bytes, but its shape needs {needed}", f"chunk at {start}")
             return start
-        return _Chunk(self._source, self._coding, elements, start, stored, mask)
+        return Chunk(self._source, self._cache, self._coding, elements, start, stored, mask)
 
 
 class Filled(SizedData):
@@ -285,6 +222,10 @@ def is_run(counts: Sequence[int], shape: Sequence[int]) -> bool:
     while axis < len(counts) and counts[axis] == 1:
         axis += 1
     return tuple(counts[axis + 1 :]) == tuple(shape[axis + 1 :])
+
+
+def _moved(place: Sequence[int], axis: int, distance: int) -> Shape:
+    return (*place[:axis], place[axis] + distance, *place[axis + 1 :])
 
 
 def linear(place: Sequence[int], shape: Sequence[int]) -> int:

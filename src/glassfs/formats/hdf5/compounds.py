@@ -9,8 +9,8 @@ from typing import Any
 
 from glassfs.content import Array, Column, Data, Gathered, Member, Table, dtypes
 from glassfs.errors import Damaged
-from glassfs.formats.hdf5.chunks import Convert
 from glassfs.formats.hdf5.description import Dataset, Field
+from glassfs.formats.hdf5.stored import Convert
 
 
 def shown(dataset: Dataset) -> str:

@@ -25,13 +25,16 @@ from glassfs.content import (
     Zeros,
 )
 from glassfs.errors import Damaged
-from glassfs.formats.hdf5 import compounds, elements, filters, images
-from glassfs.formats.hdf5.chunks import MOST_CHUNK, RECORD, Chunked, ChunkIndex, Coding, Convert, Filled, checked_index
+from glassfs.formats.hdf5 import chunks, compounds, elements, filters, images
+from glassfs.formats.hdf5.chunks import Chunked, Filled
 from glassfs.formats.hdf5.description import LARGEST, Dataset
 from glassfs.formats.hdf5.elements import Asked
+from glassfs.formats.hdf5.stored import RECORD, ChunkIndex, Coding, Convert, checked_index
 from glassfs.source import Source
 
 MOST_INDEX = 64 << 20
+LEAST_RECORD = 8
+"""Bytes that a stored chunk takes in an index of the file, at least."""
 MOST_TEXTS = 100_000
 """Strings of a dataset with several axes, which are shown as one document."""
 BOOLEAN = "|b1"
@@ -139,11 +142,13 @@ def _stored_data(source: Source, asked: Asked, dataset: Dataset, convert: Conver
         if convert is None:
             return extent
         return Converted(extent, dataset.size, item, size, lambda raw: bytes(convert(raw)))
-    if prod(dataset.chunks) * max(dataset.size, item) > MOST_CHUNK:
-        return Unreadable(size, source.damage(f"has chunks of more than {MOST_CHUNK >> 20} MiB"))
+    hindrance = chunks.why_unreadable(prod(dataset.chunks) * max(dataset.size, item), dataset.filters)
+    if hindrance:
+        return Unreadable(size, source.damage(hindrance))
+    grid = (-(-length // step) for length, step in zip(dataset.shape, dataset.chunks, strict=True))
     index = ChunkIndex(Rendered(
         asked.cache, asked.key("chunks"), lambda: checked_index(asked.ask("chunks", MOST_INDEX)[1]),
-        cost=2 * RECORD * (1 + dataset.stored // max(1, prod(dataset.chunks))),
+        cost=2 * RECORD * min(prod(grid), source.size // LEAST_RECORD, MOST_INDEX // RECORD),
     ))
     coding = Coding(dataset.filters, dataset.size, item, convert)
     return Chunked(source, asked.cache, index, dataset.shape, dataset.chunks, coding, dataset.fill)
@@ -160,8 +165,8 @@ def _decoded_by_library(asked: Asked, dataset: Dataset, size: int) -> Data:
 
 def _missing_filter(dataset: Dataset) -> str:
     """Return why a dataset cannot be read, or "": neither glassfs nor the library has a filter."""
-    for one in dataset.filters:
-        if not one.is_available and not filters.are_known((one,)):
+    for one in () if filters.are_known(dataset.filters) else dataset.filters:
+        if not one.is_available:
             return f"needs the filter {one.name or 'without a name'} ({one.code}): install hdf5plugin"
     return ""
 

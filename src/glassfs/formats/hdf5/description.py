@@ -57,7 +57,7 @@ class Filter(NamedTuple):
 class Dataset(NamedTuple):
     """A dataset. ``size`` is that of a stored element in bytes, ``fill`` a shown element, empty for zeros.
 
-    ``offset`` is None if nothing is allocated.
+    ``stored`` are the bytes of a contiguous one, ``offset`` is where they are, None if nothing is allocated.
     """
 
     kind: Kind

@@ -10,14 +10,15 @@ from glassfs.content import Container
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.hdf5 import description
 from glassfs.formats.hdf5.group import Listing
-from glassfs.formats.registry import Opening
+from glassfs.formats.registry import BUILT_IN, HEAD, Head, Opening
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
-OFFSETS = (0, 512, 1024, 2048)
-"""Where the superblock may begin, behind a user block."""
+NAMED = BUILT_IN["hdf5"]
+NEAR, FAR = (0, 512, 1024, 2048), tuple(1 << bits for bits in range(12, 21))
+"""Where the superblock may begin, behind a user block; in FAR only that of a file whose name says that it is HDF5."""
 
 
-def recognises(head: bytes) -> bool:
+def recognises(head: Head) -> bool:
     return _start(head) is not None
 
 
@@ -26,21 +27,24 @@ def open_hdf5(opening: Opening) -> Container:
     source = opening.source
     if not is_installed():
         raise Refused(f"is an HDF5 file, which needs h5py: {installing.command('hdf5')}", source.name)
-    head = source.read(0, min(OFFSETS[-1] + len(MAGIC) + 1, source.size))
+    head = Head.of(source, source.read(0, min(HEAD, source.size)))
     start = _start(head)
-    if start is None or len(head) <= start + len(MAGIC):
+    version = b"" if start is None else head.part(start + len(MAGIC), 1)
+    if start is None or not version:
         raise Damaged("is cut short", source.name)
     sandbox = opening.sandbox("hdf5")
     answer, _ = sandbox.ask({"do": "open"})
     root = description.described(answer)
     listing = Listing(opening, sandbox, isinstance(answer, dict) and bool(answer.get("may_have_episodes")))
-    facts = {"superblock": head[start + len(MAGIC)], "user_block": start, "attributes": root.attributes}
-    version = str(facts["superblock"])
-    return Container("hdf5", version, listing.root(root), [source], facts, episodes=listing.episodes.table)
+    facts = {"superblock": version[0], "user_block": start, "attributes": root.attributes}
+    return Container("hdf5", str(version[0]), listing.root(root), [source], facts, episodes=listing.episodes.table)
 
 
-def _start(head: bytes) -> int | None:
-    return next((offset for offset in OFFSETS if head.startswith(MAGIC, offset)), None)
+def _start(head: Head) -> int | None:
+    near = next((offset for offset in NEAR if head.startswith(MAGIC, offset)), None)
+    if near is not None or not head.name.lower().endswith(NAMED):
+        return near
+    return next((offset for offset in FAR if head.part(offset, len(MAGIC)) == MAGIC), None)
 
 
 @lru_cache(1)

@@ -18,7 +18,9 @@ from glassfs.formats.hdf5.description import Object
 from glassfs.formats.hdf5.elements import Asked
 from glassfs.formats.hdf5.episodes import Ancestor, Episodes
 from glassfs.formats.registry import Opening
+from glassfs.lru import LRU
 from glassfs.sandbox import Sandbox
+from glassfs.source import Version
 from glassfs.terminal import printable
 
 AT_ONCE = 1_000
@@ -28,8 +30,13 @@ MOST_SHARED = 4
 DEEPEST = 128
 """Groups on one path."""
 MOST_REASONS = 20
+LARGEST_RECENT, MOST_RECENT = 100, 1_000
+"""Objects of a group that is remembered, and of all of them."""
 DOCUMENT_COST = 8 << 20
 ATTRIBUTES = b"attributes"
+
+_recent: LRU[tuple[Version, tuple[bytes, ...]], list[Object]] = LRU(MOST_RECENT)
+"""What was listed last, of all containers: an episode is listed for its steps, and then for its contents."""
 
 
 class Listing:
@@ -50,6 +57,10 @@ class Listing:
 
     def objects(self, path: tuple[bytes, ...]) -> Iterator[Object]:
         """Yield what is in a group. Raises Damaged."""
+        known = _recent.get((self._opening.source.version, path))
+        if known is not None:
+            yield from known
+            return
         first, count = 0, 1
         while first < count:
             work.check()
@@ -57,6 +68,8 @@ class Listing:
             count, objects = description.listed(answer)
             if not objects:
                 return
+            if len(objects) == count <= LARGEST_RECENT:
+                _recent.put((self._opening.source.version, path), objects, 1 + count)
             yield from objects
             first += len(objects)
 

@@ -1,0 +1,222 @@
+"""Stored chunks of a dataset: which there are, and how the cache makes their bytes (§4, §5). Any thread.
+
+A chunk for which memory has no room is decoded as a stream, which the cache keeps in a file. A shuffle needs all
+bytes before it has the first one: they are a block of their own, in a file as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, TypeAlias
+
+from glassfs.cache import BlockCache
+from glassfs.content import Extent, Rendered
+from glassfs.errors import Damaged
+from glassfs.formats.hdf5 import filters
+from glassfs.formats.hdf5.description import Filter
+from glassfs.source import Source
+
+RECORD = 32
+"""Bytes of a stored chunk in the index: its number, offset, size and filter mask, 64 bits each."""
+PIECE = 1 << 20
+PIECES_COST = 4 * PIECE
+
+Convert: TypeAlias = "Callable[[bytes | bytearray], bytes | bytearray]"
+
+
+class Coding(NamedTuple):
+    """How chunks are stored: ``stored`` bytes of an element become ``shown`` ones.
+
+    ``convert`` takes the raw bytes of a chunk, or of some of its elements; None if they are shown unchanged.
+    """
+
+    filters: tuple[Filter, ...]
+    stored: int
+    shown: int
+    convert: Convert | None
+
+
+class ChunkIndex:
+    """The stored chunks of a dataset by number, RECORD bytes each in ``data``. Numbers must rise."""
+
+    def __init__(self, data: Rendered) -> None:
+        self._data = data
+
+    def find(self, number: int) -> tuple[int, int, int] | None:
+        """Return offset, size and filter mask of a chunk, or None if it is not stored. Raises Damaged."""
+        count = self._data.size // RECORD
+        low, high = 0, count
+        at = number  # right if all chunks are stored
+        while low < high:
+            if not low <= at < high:
+                at = (low + high) // 2
+            record = self._data.read(at * RECORD, RECORD)
+            found, offset, size, mask = (int.from_bytes(record[i : i + 8], "little") for i in (0, 8, 16, 24))
+            if found == number:
+                return offset, size, mask
+            if found < number:
+                low = at + 1
+            else:
+                high = at
+            at = -1
+        return None
+
+
+def checked_index(raw: bytearray) -> bytearray:
+    """Return the index if its numbers rise. Raises Damaged if two chunks have the same number."""
+    import numpy as np
+
+    numbers = np.frombuffer(raw, np.uint64)[:: RECORD // 8]
+    if (numbers[1:] <= numbers[:-1]).any():
+        raise Damaged("two of its chunks have the same place")
+    return raw
+
+
+class Chunk:
+    """The recipe of a chunk at ``start`` of the source, where it has ``stored`` bytes; ``elements`` of them."""
+
+    def __init__(
+        self, source: Source, cache: BlockCache, coding: Coding, elements: int, start: int, stored: int, mask: int,
+    ) -> None:
+        self._source, self._cache, self._coding = source, cache, coding
+        self._start, self._stored = start, stored
+        self._applied = filters.active(coding.filters, mask)
+        self._raw = elements * coding.stored
+        self.size = elements * coding.shown
+        self.key = (source.version, "chunk", start, stored, mask, coding)
+
+    @property
+    def cost(self) -> int:
+        return self.size + self.stream_cost if self._is_large else self._whole_cost
+
+    @property
+    def stream_cost(self) -> int:
+        if not self._is_large:
+            return self._whole_cost
+        return PIECES_COST + filters.stream_cost(self._applied, self._raw)
+
+    @property
+    def _whole_cost(self) -> int:
+        return 2 * self._stored + 2 * self._raw + self.size
+
+    @property
+    def _is_large(self) -> bool:
+        is_too_much = self.size > self._cache.largest_cached or self._whole_cost > self._cache.budget
+        return is_too_much and filters.are_streamed(self._applied)
+
+    def whole(self) -> bytes | bytearray:
+        if self._is_large:
+            return _joined(self.pieces(), self.size)
+        try:
+            with self._cache.waiting():
+                stored = self._source.buffer(self._start, self._stored)
+            raw = filters.undone(stored, self._applied, self._raw)
+        except Damaged as error:
+            raise self._at(error) from error
+        return raw if self._coding.convert is None else self._coding.convert(raw)
+
+    def pieces(self) -> Iterator[bytes | bytearray]:
+        if not self._is_large:
+            whole = memoryview(self.whole())
+            for offset in range(0, len(whole), PIECE):
+                yield bytes(whole[offset : offset + PIECE])
+            return
+        try:
+            if not filters.has_compressor(self._applied):
+                filters.demand(self._stored, filters.size_before(self._applied, self._raw))
+            raw = self._undone(0)
+            convert = self._coding.convert
+            yield from _checked(raw if convert is None else map(convert, _aligned(raw, self._coding.stored)))
+        except Damaged as error:
+            raise self._at(error) from error
+
+    def _undone(self, left: int) -> Iterator[bytes]:
+        """Yield the bytes to which only the first ``left`` filters are applied; empty ones while others are awaited."""
+        if left == len(self._applied):
+            return self._stored_pieces()
+        used, size = self._applied[left], filters.size_before(self._applied[:left], self._raw)
+        if used.code != filters.SHUFFLE:
+            is_known = not filters.has_compressor(self._applied[:left])
+            return filters.streamed(used, self._undone(left + 1), size if is_known else None)
+        return self._unshuffled(left, used, size)
+
+    def _stored_pieces(self) -> Iterator[bytes]:
+        pieces = Extent(self._source, self._start, self._stored).pieces()
+        while True:
+            with self._cache.waiting():
+                piece = next(pieces, None)
+            if piece is None:
+                return
+            yield piece
+
+    def _unshuffled(self, left: int, used: Filter, size: int) -> Iterator[bytes]:
+        import numpy as np
+
+        item, count = filters.planes_of(used, size)
+        shuffled = _Shuffled((*self.key, left), size, self.stream_cost, lambda: _checked(self._undone(left + 1)))
+        for end in range(PIECE, size, PIECE):  # a stretch at a time, so that this can be stopped
+            self._read(shuffled, end, 1)
+            yield b""
+        at_once = max(1, PIECE // item)
+        for first in range(0, count, at_once):
+            some = min(at_once, count - first)
+            items = np.empty((some, item), np.uint8)
+            for number in range(item):
+                items[:, number] = np.frombuffer(self._read(shuffled, number * count + first, some), np.uint8)
+            yield items.tobytes()
+        for first in range(item * count, size, PIECE):
+            yield self._read(shuffled, first, min(PIECE, size - first))
+
+    def _read(self, shuffled: _Shuffled, offset: int, size: int) -> bytes:
+        buffer = bytearray(size)
+        self._cache.read_into(shuffled, memoryview(buffer), offset)
+        return bytes(buffer)
+
+    def _at(self, error: Damaged) -> Damaged:
+        return error.at(self._source.name, f"chunk at {self._start}")
+
+
+class _Shuffled(NamedTuple):
+    """The recipe of the bytes of a large chunk before a shuffle is undone."""
+
+    key: tuple[object, ...]
+    size: int
+    stream_cost: int
+    pieces: Callable[[], Iterator[bytes | bytearray]]
+
+    @property
+    def cost(self) -> int:
+        return self.size + self.stream_cost
+
+    def whole(self) -> bytes | bytearray:
+        return _joined(self.pieces(), self.size)
+
+
+def _joined(pieces: Iterable[bytes | bytearray], size: int) -> bytearray:
+    buffer = bytearray(size)
+    at = 0
+    for piece in pieces:
+        buffer[at : at + len(piece)] = piece
+        at += len(piece)
+    filters.demand(at, size)
+    return buffer
+
+
+def _checked(pieces: Iterable[bytes | bytearray]) -> Iterator[bytes | bytearray]:
+    """Yield the same bytes, the last ones only after the pieces have ended: then all checksums were right."""
+    held: bytes | bytearray = b""
+    for piece in pieces:
+        if piece:
+            piece, held = held, piece
+        yield piece
+    yield held
+
+
+def _aligned(pieces: Iterable[bytes], item: int) -> Iterator[bytes]:
+    """Yield the same bytes in pieces of whole items."""
+    rest = b""
+    for piece in pieces:
+        whole = rest + piece
+        end = len(whole) // item * item
+        rest = whole[end:]
+        yield whole[:end]
