@@ -27,6 +27,7 @@ with suppress(Exception):  # registers more filters, if it is installed
 
 MOST_LINKS = 100_000
 """Links of a group: each becomes a name in a listing."""
+FEW_OBJECTS = 200
 MOST_SOFT_LINKS = 16
 MOST_TEXT = 8 << 20
 """Bytes of strings in one answer, or of the attributes of an object."""
@@ -73,7 +74,27 @@ class _Container:
         return {"may_have_episodes": _may_have_episodes(root), **_described_object(root)}, ()
 
     def _list(self, path: list[str], first: int, count: int) -> Answer:
-        """Describe ``count`` objects in a group, in the order of their names, from number ``first`` on."""
+        """Describe ``count`` objects in a group, in the order of their names, from number ``first`` on.
+
+        The answer to the first request also describes what is in groups below, while that are few objects: ``inner``
+        has the path and the objects of each.
+        """
+        total, entries = self._entries(path, first, count)
+        inner: list[tuple[list[str], list[dict[str, Any]]]] = []
+        left = 0 if first or len(entries) < total else FEW_OBJECTS - total
+        above = [(path, entries)]
+        for parent, found in above:
+            for entry in found:
+                if entry["kind"] == "group" and entry["links"] <= left and entry["names"] == 1:
+                    below = [*parent, entry["name"]]
+                    with suppress(OSError, RuntimeError, ValueError, LookupError):  # as asking for it will show
+                        inner.append((below, self._entries(below, 0, FEW_OBJECTS)[1]))
+                        above.append(inner[-1])
+                    left -= 1 + entry["links"]
+        return {"count": total, "entries": entries, "inner": inner}, ()
+
+    def _entries(self, path: list[str], first: int, count: int) -> tuple[int, list[dict[str, Any]]]:
+        """Return the number of links in a group, and descriptions of some."""
         group = self._found(path)
         if self._listed is None or self._listed[0] != path:
             links = group.get_num_objs()
@@ -81,8 +102,7 @@ class _Container:
                 raise ValueError(f"has {links} links, of which at most {MOST_LINKS} can be listed")
             self._listed = path, list(group)
         names = self._listed[1]
-        entries = [self._described_link(path, group, name) for name in names[first : first + count]]
-        return {"count": len(names), "entries": entries}, ()
+        return len(names), [self._described_link(path, group, name) for name in names[first : first + count]]
 
     def _chunks(self, path: list[str]) -> Answer:
         """Send what ``stored_chunks`` returns."""
@@ -221,7 +241,7 @@ def _described_object(found: Any) -> dict[str, Any]:
     facts = h5o.get_info(found)
     known = {"address": facts.addr, "names": facts.rc, "attributes": h5a.get_num_attrs(found)}
     if isinstance(found, h5g.GroupID):
-        return {"kind": "group", **known}
+        return {"kind": "group", "links": found.get_num_objs(), **known}
     if isinstance(found, h5d.DatasetID):
         return {"kind": "dataset", **known, **_described_dataset(found, known["attributes"])}
     return {"kind": "type", **known}

@@ -28,6 +28,8 @@ PIECE = 1 << 20
 LARGEST_PART = 4 << 20
 """Bytes of a chunk from which scattered elements are taken at once."""
 CHECKED_AT_ONCE = 64
+LEAST_AHEAD = 128 << 10
+"""Bytes of a chunk that another thread decodes ahead: handing over smaller ones takes longer."""
 
 Shape: TypeAlias = "tuple[int, ...]"
 
@@ -53,6 +55,7 @@ class Chunked(SizedData):
         self._shape, self._chunks, self._coding = shape, chunks, coding
         self._grid = tuple(-(-length // step) for length, step in zip(shape, chunks, strict=True))
         self._fill = fill
+        self._is_ahead = prod(chunks) * coding.stored >= LEAST_AHEAD
         self._last = -1
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
@@ -131,9 +134,7 @@ class Chunked(SizedData):
             raw = bytearray(span * item)
             self._read_run(memoryview(raw), place, first * item)
             strides = [item * prod(steps[axis + 1 :]) for axis in range(len(steps))]
-            found = np.lib.stride_tricks.as_strided(
-                np.frombuffer(raw, np.uint8), (*counts, item), (*strides, 1), writeable=False,
-            )
+            found = np.ndarray((*counts, item), np.uint8, raw, 0, (*strides, 1))
             box = np.frombuffer(buffer, np.uint8).reshape(*shape, item)
             box[tuple(slice(at, at + count) for at, count in zip(outside, counts, strict=True))] = found
 
@@ -141,7 +142,7 @@ class Chunked(SizedData):
         """Fill ``buffer`` with the bytes of a chunk from ``offset`` on."""
         number = linear(place, self._grid)
         recipe = self._recipe(number)
-        if 0 <= number - self._last <= 1 and number + 1 < prod(self._grid):
+        if self._is_ahead and 0 <= number - self._last <= 1 and number + 1 < prod(self._grid):
             with suppress(Damaged):  # of another chunk
                 following = self._recipe(number + 1)
                 if isinstance(following, Chunk):

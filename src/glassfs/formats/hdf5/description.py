@@ -6,7 +6,7 @@ import re
 from base64 import b64decode
 from collections.abc import Callable
 from math import prod
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from glassfs.errors import Damaged
 
@@ -101,14 +101,25 @@ class Object(NamedTuple):
     final: Object | None = None
 
 
+Inner: TypeAlias = "tuple[tuple[bytes, ...], list[Object]]"
+"""The path of a group, and what is in it."""
+
+
 def described(answer: Any) -> Object:
     """Return an object as the worker described it. Raises Damaged if the answer is not a description."""
     return _checked(lambda: _object(answer))
 
 
-def listed(answer: Any) -> tuple[int, list[Object]]:
-    """Return the number of links of a group, and some of them. Raises Damaged."""
-    return _checked(lambda: (_integer(answer["count"], 1 << 32), [_object(entry) for entry in answer["entries"]]))
+def listed(answer: Any) -> tuple[int, list[Object], list[Inner]]:
+    """Return the number of links of a group, some of them, and all those of some groups below. Raises Damaged."""
+    def made() -> tuple[int, list[Object], list[Inner]]:
+        inner = [
+            (tuple(str(name).encode("latin-1") for name in path), list(map(_object, entries)))
+            for path, entries in answer["inner"]
+        ]
+        return _integer(answer["count"], 1 << 32), list(map(_object, answer["entries"])), inner
+
+    return _checked(made)
 
 
 def _checked(make: Callable[[], Value]) -> Value:

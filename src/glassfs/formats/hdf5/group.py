@@ -30,13 +30,13 @@ MOST_SHARED = 4
 DEEPEST = 128
 """Groups on one path."""
 MOST_REASONS = 20
-LARGEST_RECENT, MOST_RECENT = 100, 1_000
+LARGEST_RECENT, MOST_RECENT = 200, 2_000
 """Objects of a group that is remembered, and of all of them."""
 DOCUMENT_COST = 8 << 20
 ATTRIBUTES = b"attributes"
 
 _recent: LRU[tuple[Version, tuple[bytes, ...]], list[Object]] = LRU(MOST_RECENT)
-"""What was listed last, of all containers: an episode is listed for its steps, and then for its contents."""
+"""What was listed last, of all containers: an answer describes small groups with the group above."""
 
 
 class Listing:
@@ -57,7 +57,8 @@ class Listing:
 
     def objects(self, path: tuple[bytes, ...]) -> Iterator[Object]:
         """Yield what is in a group. Raises Damaged."""
-        known = _recent.get((self._opening.source.version, path))
+        version = self._opening.source.version
+        known = _recent.get((version, path))
         if known is not None:
             yield from known
             return
@@ -65,11 +66,12 @@ class Listing:
         while first < count:
             work.check()
             answer, _ = self.asked(path).ask("list", first=first, count=AT_ONCE)
-            count, objects = description.listed(answer)
+            count, objects, inner = description.listed(answer)
+            for group, found in (*inner, (path, objects)) if len(objects) == count else ():
+                if len(found) <= LARGEST_RECENT:
+                    _recent.put((version, group), found, 1 + len(found))
             if not objects:
                 return
-            if len(objects) == count <= LARGEST_RECENT:
-                _recent.put((self._opening.source.version, path), objects, 1 + count)
             yield from objects
             first += len(objects)
 
