@@ -33,6 +33,7 @@ TAKES, TAKE_FRAMES, CAMERAS = 3, 30, ("cam0", "cam1")  # what a container of the
 STATE, ACTION = 14, 7
 PARTS, FIRST_PART, FIRST_SHARE = 10, "part_0", 6  # the first of ten folders has a sixth of the containers
 PHOTOS, PHOTO_SIDE = 300, 128
+DEMOS, DEMO_FRAMES, DEMO_CAMERA, DEMO_FRAME = 10, 100, "agentview_image", (84, 84, 3)
 
 Bytes = NDArray[np.uint8]
 Sample = tuple[str, int, str]
@@ -80,6 +81,40 @@ def write_stored_npz(path: Path, size: int) -> None:
 def write_deflated_npz(path: Path, size: int) -> None:
     """Write a compressed archive with one array of small integers, ``data``, of ``size`` bytes."""
     _savez(np.savez_compressed, path, np.random.default_rng(8).integers(0, 4000, size // 8))
+
+
+def write_hdf5(path: Path, size: int) -> None:
+    """Write an array of float32, ``data``, of ``size`` bytes, in chunks of 1 MiB with gzip and shuffle."""
+    import h5py
+
+    rows = max(4096, size // 256)
+    steps = np.random.default_rng(9).integers(-9, 10, (4096, 64), np.int8)
+    with h5py.File(path, "w") as file:
+        made = file.create_dataset("data", (rows, 64), "f4", chunks=(4096, 64), compression="gzip", shuffle=True)
+        for start in range(0, rows, 4096):
+            count = min(4096, rows - start)
+            made[start : start + count] = np.cumsum(np.roll(steps, start // 4096, 0)[:count], 0) / np.float32(16)
+
+
+def write_demonstrations(path: Path, files: int) -> None:
+    """Write a folder of HDF5 files as robomimic does, with images in chunks that h5py chooses, compressed by gzip."""
+    import h5py
+
+    path.mkdir()
+    for number in range(files):
+        with h5py.File(path / f"{number}.hdf5", "w") as file:
+            for demo in range(DEMOS):
+                group = file.create_group(f"data/demo_{demo}")
+                group["actions"] = np.zeros((DEMO_FRAMES, ACTION))
+                frames = film(DEMO_FRAMES * int(np.prod(FILM_FRAME)), number * DEMOS + demo)
+                height, width, _ = DEMO_FRAME
+                group.create_dataset(f"obs/{DEMO_CAMERA}", data=frames[:, :height, :width], compression="gzip")
+
+
+def demonstration_frames(files: int, count: int) -> list[tuple[int, int, int]]:
+    """Return random frames as numbers of files, episodes and frames."""
+    chance = random.Random(10)
+    return [(chance.randrange(files), chance.randrange(DEMOS), chance.randrange(DEMO_FRAMES)) for _ in range(count)]
 
 
 def _savez(save: Callable[..., None], path: Path, values: NDArray[Any]) -> None:

@@ -22,6 +22,7 @@ from benchmarks.contents import (
     LARGE_FRAME,
     ROWS_PER_BLOCK,
     dataset_names,
+    demonstration_frames,
     part_size,
     samples,
     write_changing,
@@ -36,6 +37,7 @@ RANDOM_READS = 10_000
 STATS = 4_000
 EPOCH, EPOCHS = 10_000, 10
 READERS = 8
+DEMONSTRATION_FRAMES = 2_000
 PART_SIZE, WHOLE = 64 << 10, 1 << 20  # a large frame is smaller than the latter
 FIRST, AGAIN = "first", "again"
 VIEWS = ".glassfs/views"
@@ -338,6 +340,21 @@ def kastore_column(place: Place) -> Results:
 def of_npz(task: str, share: float, result: str) -> Recipe:
     """Run a task on the archive itself; ``share`` of its array is summed."""
     return lambda place: {result: child(task, path=place.dataset.container, share=share)["seconds"]}
+
+
+def of_container(task: str, result: str = "seconds") -> Recipe:
+    """Run a task on the container itself."""
+    return lambda place: {result: child(task, path=place.dataset.container)["seconds"]}
+
+
+def demonstrations(reader: str) -> Recipe:
+    """Read random frames of all demonstrations with so many processes."""
+
+    def recipe(place: Place) -> Results:
+        chosen = demonstration_frames(place.dataset.size, DEMONSTRATION_FRAMES)
+        return child("demonstrations", root=place.root, chosen=chosen, processes=READERS, reader=reader)
+
+    return recipe
 
 
 FIND_FRAMES = find(FRAMES)

@@ -81,6 +81,34 @@ def epochs(
     return dict(zip(keys, (seconds[0], seconds[-1]), strict=True))
 
 
+def demonstrations(root: str, chosen: Sequence[Sequence[int]], processes: int, reader: str) -> Results:
+    """Read frames with so many processes by one of ``workers.READERS``; return the seconds for one."""
+    with workers.spawned(processes) as pool:
+        return {"seconds": workers.read_demonstrations(pool, root, chosen, processes, reader)}
+
+
+def whole_by_h5py(path: str) -> Results:
+    """Read the dataset ``data`` of an HDF5 file."""
+    import h5py
+
+    start = time.perf_counter()
+    with h5py.File(path) as file:
+        file["data"][()]
+    return {"seconds": time.perf_counter() - start}
+
+
+def whole_by_glassfs(path: str) -> Results:
+    """Read the array ``data`` of a container through the library."""
+    import numpy as np  # noqa: F401
+
+    import glassfs
+
+    start = time.perf_counter()
+    with glassfs.open(path) as opened:
+        opened["data"].numpy()
+    return {"seconds": time.perf_counter() - start}
+
+
 def random_readers(path: str, readers: int, count: int) -> Results:
     """Read ``count`` random pages of a file with ``readers`` processes."""
     with workers.spawned(readers) as pool:
@@ -257,7 +285,7 @@ TASKS: dict[str, Callable[..., Results]] = {
     for task in (
         read, read_many, read_parts, read_samples, train, epochs, walk, random_reads, random_readers,
         positional_row, stat_while_reading, load_arrays, read_table, query, kastore_column, decompress_block,
-        inflate_blocks, sum_by_numpy, sum_mapped,
+        inflate_blocks, sum_by_numpy, sum_mapped, demonstrations, whole_by_h5py, whole_by_glassfs,
     )
 }
 

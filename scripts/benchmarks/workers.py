@@ -8,16 +8,20 @@ import multiprocessing
 import os
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.pool import Pool
 from multiprocessing.synchronize import Barrier
+from typing import Any
 
 import glassfs
-from benchmarks.contents import Sample
+from benchmarks.contents import DEMO_CAMERA, DEMO_FRAME, Sample
 
 PATIENCE = 60.0
 BATCH = 32
 PAGE = 4096
+
+Frame = Callable[[int, int, int], Any]
+"""Reads a frame, given the numbers of its file, its episode and itself."""
 
 _all_are_there: Barrier
 
@@ -51,6 +55,19 @@ def read_pages(pool: Pool, path: str, readers: int, count: int) -> list[float]:
     chosen = random.Random(2).sample(range(pages), min(count, pages))
     shares = [(path, chosen[number::readers]) for number in range(readers)]
     return [seconds for times in pool.map(_read, shares, chunksize=1) for seconds in times]
+
+
+def read_demonstrations(
+    pool: Pool, root: str, chosen: Sequence[Sequence[int]], processes: int, reader: str,
+) -> float:
+    """Read frames of files of demonstrations, an equal share by each process; return the seconds for each frame."""
+    shares = [(root, reader, chosen[number::processes]) for number in range(processes)]
+    start = time.perf_counter()
+    found = sum(pool.map(_read_demonstrations, shares, chunksize=1))
+    seconds = time.perf_counter() - start
+    if found != len(chosen):
+        raise OSError(f"{found} of {len(chosen)} frames read")
+    return seconds / len(chosen)
 
 
 def _begin(barrier: Barrier) -> None:
@@ -100,6 +117,40 @@ def _load_by_library(batch: tuple[str, Sequence[Sample]]) -> int:
 @functools.cache
 def _opened(root: str) -> glassfs.Library:
     return glassfs.open(root)
+
+
+def _read_demonstrations(share: tuple[str, str, Sequence[Sequence[int]]]) -> int:
+    root, reader, chosen = share
+    frame = READERS[reader](root)
+    _all_are_there.wait()  # so each process has one share
+    return sum(frame(*place).shape == DEMO_FRAME for place in chosen)
+
+
+def _by_h5py(root: str) -> Frame:
+    import h5py
+
+    files = functools.cache(lambda number: h5py.File(f"{root}/{number}.hdf5"))
+    return lambda number, demo, frame: files(number)[f"data/demo_{demo}/obs/{DEMO_CAMERA}"][frame]
+
+
+def _by_glassfs(root: str) -> Frame:
+    opened = glassfs.open(root)
+    return lambda number, demo, frame: opened[f"{number}.hdf5/data/demo_{demo}/obs/{DEMO_CAMERA}"][frame]
+
+
+def _by_files(root: str) -> Frame:
+    """Read pictures below a mount."""
+    import numpy as np
+    from PIL import Image
+
+    def read(number: int, demo: int, frame: int) -> Any:
+        with Image.open(f"{root}/{number}.hdf5/data/demo_{demo}/obs/{DEMO_CAMERA}/{frame:06d}.png") as picture:
+            return np.asarray(picture)
+
+    return read
+
+
+READERS: dict[str, Callable[[str], Frame]] = {"h5py": _by_h5py, "glassfs": _by_glassfs, "files": _by_files}
 
 
 def _read(share: tuple[str, Sequence[int]]) -> list[float]:

@@ -240,6 +240,32 @@ def _of_npz() -> tuple[Workload, ...]:
     return stored, mapped, deflated
 
 
+def _of_hdf5() -> tuple[Workload, ...]:
+    by_h5py = Participant("h5py", "memory", recipes.of_container("whole_by_h5py", "first"))
+    cat = Workload("hdf5", "hdf5", (Participant("glassfs", "glassfs", recipes.cat_once("data.npy")), by_h5py), (
+        Measure("first", "HDF5, 1 GB in chunks, gzip and shuffle, cat, first read", (at_most(0.7, "h5py"),)),
+    ))
+    by_glassfs = Participant("glassfs", "memory", recipes.of_container("whole_by_glassfs", "first"))
+    whole = Workload("hdf5-library", "hdf5", (by_glassfs, by_h5py), (
+        Measure("first", "HDF5, the same array by .numpy()", (at_most(0.7, "h5py"),)),
+    ))
+    frames = Workload("hdf5-frames", "demonstrations", (
+        Participant("glassfs", "glassfs", recipes.demonstrations("files")),
+        Participant("h5py", "memory", recipes.demonstrations("h5py")),
+    ), (
+        Measure("seconds", "8 processes, 2,000 random frames of 20 robomimic files, through a mount",
+                (at_least(1, "h5py"),), RATE),
+    ))
+    library = Workload("hdf5-frames-library", "demonstrations", (
+        Participant("glassfs", "memory", recipes.demonstrations("glassfs")),
+        Participant("h5py", "memory", recipes.demonstrations("h5py")),
+    ), (
+        Measure("seconds", "8 processes, 2,000 random frames of 20 robomimic files, through the library",
+                (at_least(1.5, "h5py"),), RATE),
+    ))
+    return cat, whole, frames, library
+
+
 def _of_episodes() -> tuple[Workload, ...]:
     mount = Workload("mount", "episodes", _mounts(recipes.nothing, SQUASH), (
         Measure("mount", "mount of 50,000 episodes, process start included", (Goal("≤ 0.2 s", extra=0.2),)),
@@ -411,7 +437,7 @@ def _of_remote() -> tuple[Workload, ...]:
 
 # Workloads of the same container stand together, so that its files can go when they are done.
 WORKLOADS: tuple[Workload, ...] = (
-    *_of_array(), *_of_frames(), *_of_films(), *_of_tables(), *_of_stores(), *_of_npz(), *_of_episodes(),
+    *_of_array(), *_of_frames(), *_of_films(), *_of_tables(), *_of_stores(), *_of_npz(), *_of_hdf5(), *_of_episodes(),
     *_of_dataset(), *_of_views(), *_of_changes(), *_of_remote(),
 )
 

@@ -28,8 +28,8 @@ PIECE = 1 << 20
 LARGEST_PART = 4 << 20
 """Bytes of a chunk from which scattered elements are taken at once."""
 CHECKED_AT_ONCE = 64
-LEAST_AHEAD = 128 << 10
-"""Bytes of a chunk that another thread decodes ahead: handing over smaller ones takes longer."""
+AHEAD, LEAST_AHEAD = 2, 128 << 10
+"""Chunks that other threads decode ahead, if they have so many bytes: handing over smaller ones takes longer."""
 
 Shape: TypeAlias = "tuple[int, ...]"
 
@@ -142,11 +142,12 @@ class Chunked(SizedData):
         """Fill ``buffer`` with the bytes of a chunk from ``offset`` on."""
         number = linear(place, self._grid)
         recipe = self._recipe(number)
-        if self._is_ahead and 0 <= number - self._last <= 1 and number + 1 < prod(self._grid):
-            with suppress(Damaged):  # of another chunk
-                following = self._recipe(number + 1)
-                if isinstance(following, Chunk):
-                    self._cache.prefetch(following)
+        if self._is_ahead and 0 <= number - self._last <= 1:
+            for following in range(number + 1, min(number + 1 + AHEAD, prod(self._grid))):
+                with suppress(Damaged):  # of another chunk
+                    wanted = self._recipe(following)
+                    if isinstance(wanted, Chunk):
+                        self._cache.prefetch(wanted)
         self._last = number
         if isinstance(recipe, Chunk):
             self._cache.read_into(recipe, buffer, offset)
