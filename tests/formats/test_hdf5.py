@@ -21,6 +21,7 @@ from glassfs.errors import Damaged, Refused
 from glassfs.formats.hdf5 import FORMAT, filters
 from glassfs.formats.hdf5.description import Filter
 from glassfs.formats.registry import HEAD, Head
+from glassfs.sandbox import Sandbox
 from glassfs.sandbox.pool import pool
 from glassfs.testing import FormatTests
 from tests.conftest import Scale
@@ -306,6 +307,33 @@ def test_listing_a_group_opens_no_other(tmp_path: Path) -> None:
 def copies(request: pytest.FixtureRequest, scale: Scale) -> None:
     if request.cls is not None:
         request.cls.damaged_copies = scale(1, 4)
+
+
+def test_small_file_is_listed_by_one_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    ask = Sandbox.ask
+
+    def counted(self: Sandbox, request: dict[str, Any], most: int = 0) -> tuple[Any, bytearray]:
+        asked.append(request["do"])
+        return ask(self, request, most)
+
+    monkeypatch.setattr(Sandbox, "ask", counted)
+    path = write_robomimic(tmp_path / "made.h5")
+    with glassfs.open(path) as opened:
+        assert len(list(opened["data"])) == 6
+        assert "agentview_image.npy" in list(opened["data/demo_10/obs"])
+        assert "actions.npy" in list(opened["data/demo_12"])
+    assert asked == ["open", "list"]
+
+
+def test_chunks_much_longer_than_the_array_cost_little(tmp_path: Path) -> None:
+    whole = values((60, 3), "u1")
+    with h5py.File(tmp_path / "made.h5", "w") as file:
+        file.create_dataset(
+            "x", data=whole, maxshape=(None, None), chunks=(60, 100_000), compression="gzip",
+        )
+    with glassfs.open(tmp_path / "made.h5", cache_size=8 << 20) as opened:
+        assert np.array_equal(opened["x"].numpy(), whole)
 
 
 class TestHdf5(FormatTests):
