@@ -321,7 +321,8 @@ def test_packed_scan_is_the_same_and_damage_of_it_is_noticed(tmp_path: Path, sho
     packed = scan.packed()
     again = Scan.unpacked(packed, start, end)
     assert again is not None and again.packed() == packed
-    assert (again.types, again.starts, again.is_exact) == (scan.types, scan.starts, scan.is_exact)
+    for column in ("types", "type_of", "frames", "sizes", "starts", "media", "is_regular", "position", "is_exact"):
+        assert getattr(again, column) == getattr(scan, column)
     assert [Scan.unpacked(packed[:size], start, end) for size in range(len(packed))] == [None] * len(packed)
     assert Scan.unpacked(packed, start, end - 1) is None
     assert Scan.unpacked(packed, end + 1, end + 1) is None

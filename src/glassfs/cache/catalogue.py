@@ -1,9 +1,10 @@
 """The catalogue: rows of tables found in containers, kept on disk in the user's cache for the next process.
 
 Everything in it can be found again, so nothing here raises: a damaged file is thrown away, and one that cannot be used
-is done without. Only a thread of its own touches the file, as it may be on a disk that hangs: callers wait up to
-``TIMEOUT_SECONDS``, and after one wait failed they do not wait again until the disk has answered.
-Any thread, and any process.
+is done without. A thread of its own opens the file and writes to it, as the disk may be slow or hang. On a local file
+system callers read in their own threads: handing a search to another thread takes several times as long as the search.
+On others that thread reads, too: callers wait up to ``TIMEOUT_SECONDS``, and after one wait failed they do not wait
+again until the disk has answered. Any thread, and any process.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from glassfs.errors import Refused, Unavailable
 from glassfs.forks import PerProcess
 from glassfs.persistent import PersistentCache
 from glassfs.persistent.private import own_home
+from glassfs.source.mountinfo import is_local
 from glassfs.threads import DaemonPool
 
 SWITCH = "GLASSFS_CATALOGUE"
@@ -72,21 +74,27 @@ class Catalogue:
         self._budget = budget
         self._pool = DaemonPool("catalogue", most=1)
         self._cache: PersistentCache | None = None
+        self._readable: PersistentCache | None = None
+        """The cache, if callers may read in their own threads."""
         self._pause_until = 0.0
         self._state = PerProcess(_State)
 
     def find(self, keys: Sequence[Key], number: int = 0) -> dict[Key, Part]:
         """Return part ``number`` of each key that is stored; of large ones only of the keys ``searched``."""
+        cache = self._readable if self._state.get().is_written else None
+        found = self._find_by_thread(keys, number) if cache is None else cache.find(keys, number, MOST_FOUND)
+        return {key: _unpacked(number, stored) for key, stored in found.items()}
+
+    def _find_by_thread(self, keys: Sequence[Key], number: int) -> dict[Key, bytes]:
         state = self._state.get()
         future = self._submit(lambda cache: cache.find(keys, number, MOST_FOUND))
         if future is None:
             return {}
         try:
-            found = future.result(TIMEOUT_SECONDS) or {}
+            return future.result(TIMEOUT_SECONDS) or {}
         except FutureTimeout:
             state.late = future
             return {}
-        return {key: _unpacked(number, stored) for key, stored in found.items()}
 
     def put(self, parts: Mapping[Key, Sequence[Part]]) -> None:
         """Store these soon, or never."""
@@ -135,6 +143,8 @@ class Catalogue:
                 folder = self._find_folder()
                 if folder is not None:
                     self._cache = PersistentCache(folder, self._budget, self._budget, FILE, logging.DEBUG, made=2)
+                    with suppress(OSError):
+                        self._readable = self._cache if is_local(folder) else None
             except Refused as error:
                 log.debug("no catalogue: %s", error)
             if self._cache is None:
@@ -142,7 +152,7 @@ class Catalogue:
         return self._cache
 
     def _close(self) -> None:
-        cache, self._cache = self._cache, None
+        cache, self._cache, self._readable = self._cache, None, None
         if cache is not None:
             cache.close()
 
@@ -154,6 +164,11 @@ class _State:
         self.late: Future[dict[Key, bytes] | None] | None = None
         self._lock = threading.Lock()
         self._count = self._bytes = 0
+
+    @property
+    def is_written(self) -> bool:
+        """Whether all was written that this process wanted to store, so that a search finds it."""
+        return not self._count
 
     def add(self, size: int) -> bool:
         """Count a task that holds so many bytes; return False if it is too much. One alone never is."""

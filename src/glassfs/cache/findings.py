@@ -37,7 +37,7 @@ PATIENCE, EACH = 16, 32
 SETTLED_NANOSECONDS = 2 * 10**9
 ENTRY_BYTES = 512
 """Memory of what is known about a container, beside its values."""
-LAYOUT = 1
+LAYOUT = 2
 _ITEM = struct.Struct("<II")
 
 
@@ -53,29 +53,29 @@ class Findings:
 
     def __init__(self, catalogue: Callable[[], Catalogue | None]) -> None:
         self._catalogue = catalogue
-        self._known: LRU[Key, Kept] = LRU(KNOWN_BYTES)
-        self._changed: dict[Key, Kept] = {}
+        self._known: LRU[str, Kept] = LRU(KNOWN_BYTES)
+        """By stamp, as computing the key of the catalogue takes longer than everything else here."""
+        self._changed: dict[str, Kept] = {}
         self._misses = self._skipped = 0
         self._lock = threading.Lock()
 
     def find(self, stamp: str, name: bytes) -> bytes | None:
         """Return what is kept under a name of the container with that stamp."""
-        return self._of(_key(stamp)).values.get(name)
+        return self._of(stamp).values.get(name)
 
     def keep(self, stamp: str, mtime_ns: int, name: bytes, value: bytes) -> None:
         """Keep a value, unless the container was modified a moment ago: it may change under the same stamp."""
         if len(value) > MOST_VALUE or abs(time.time_ns() - mtime_ns) < SETTLED_NANOSECONDS:
             return
-        key = _key(stamp)
-        before = self._of(key)
+        before = self._of(stamp)
         size = before.size + _ITEM.size + len(name) + len(value)
         if name in before.values or size > MOST_OF_CONTAINER:
             return
         kept = Kept({**before.values, name: value}, size)
         with self._lock:
-            self._changed[key] = kept
+            self._changed[stamp] = kept
             is_much = len(self._changed) >= FLUSHED
-        self._known.put(key, kept, size)
+        self._known.put(stamp, kept, size)
         if is_much:
             self.flush()
 
@@ -87,23 +87,26 @@ class Findings:
         if catalogue is not None:
             from glassfs.cache.catalogue import Part  # imported with the catalogue, which few need
 
-            catalogue.put({key: [Part(0, 1, 0, 0, b"", _packed(kept.values))] for key, kept in changed.items()})
+            catalogue.put({
+                _key(stamp): [Part(0, 1, 0, 0, b"", _packed(kept.values))] for stamp, kept in changed.items()
+            })
 
-    def _of(self, key: Key) -> Kept:
+    def _of(self, stamp: str) -> Kept:
         """Return all that is kept of a container."""
-        known = self._known.get(key) or self._changed.get(key)
+        known = self._known.get(stamp) or self._changed.get(stamp)
         if known is not None:
             return known
         values: dict[bytes, bytes] = {}
         self._skipped += 1
         catalogue = self._catalogue() if self._misses < PATIENCE or self._skipped % EACH == 0 else None
         if catalogue is not None:
+            key = _key(stamp)
             part = catalogue.find([key]).get(key)
             if part is not None:
                 values = _unpacked(part.data)
             self._misses = 0 if values else self._misses + 1
         kept = Kept(values, ENTRY_BYTES + sum(_ITEM.size + len(name) + len(value) for name, value in values.items()))
-        self._known.put(key, kept, kept.size)
+        self._known.put(stamp, kept, kept.size)
         return kept
 
 

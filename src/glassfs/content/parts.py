@@ -6,6 +6,7 @@ The only two loops over a range are here: over consecutive parts (``Parted``), a
 from __future__ import annotations
 
 import struct
+import sys
 import threading
 from abc import abstractmethod
 from bisect import bisect_right
@@ -86,6 +87,16 @@ class Made(Data):
             buffer[:taken] = made[inside : inside + taken]
             buffer, first, inside = buffer[taken:], first + count, 0
 
+    def read(self, offset: int, size: int) -> bytes:
+        first, inside = divmod(offset, self.unit)
+        count = -(-(inside + size) // self.unit)
+        if 0 < count <= self.at_once:  # few units, which are made at once: without a buffer to copy them through
+            work.check()
+            made = self.make(first, count)
+            if len(made) >= inside + size:
+                return bytes(made[inside : inside + size])
+        return super().read(offset, size)
+
 
 class Computed(SizedData):
     """``size`` bytes that ``compute`` returns, called for each read: for few bytes that are cheap to make."""
@@ -139,7 +150,7 @@ class Concatenated(Parted):
 
 
 FEW = 256
-"""Up to this many records are picked without NumPy."""
+"""Up to this many records are picked without NumPy, unless it is loaded already."""
 
 
 class Gathered(Made):
@@ -166,17 +177,15 @@ class Gathered(Made):
     def at_once(self) -> int:
         return max(1, PIECE // self._stride)
 
-    def make(self, first: int, count: int) -> bytes | memoryview:
+    def make(self, first: int, count: int) -> bytes:
         stride, width = self._stride, self._width
         # The last record is read only up to the end of the field.
         records = self._records.read(self._offset + first * stride, (count - 1) * stride + width)
-        if count <= FEW:
+        if count <= FEW and "numpy" not in sys.modules:
             return b"".join([records[start : start + width] for start in range(0, len(records), stride)])
         import numpy as np
 
-        raw = np.frombuffer(records, np.uint8)
-        fields = np.lib.stride_tricks.as_strided(raw, (count, width), (stride, 1))
-        return np.ascontiguousarray(fields).reshape(-1).data
+        return np.ndarray((count,), f"V{width}", records, strides=(stride,)).tobytes()
 
 
 class Counted(Made):

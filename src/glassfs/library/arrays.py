@@ -122,6 +122,10 @@ def _values(
             values: NDArray[Any] = np.frombuffer(mapped, dtype).reshape(shape, order=order)
             if values.flags.aligned or size >= UNALIGNED_FROM:
                 return values
+    if not is_copy and size < MAPPED_FROM:  # bytes of Python will do for what is read-only
+        values = np.frombuffer(data.whole(), dtype).reshape(shape, order=order)
+        if values.flags.aligned:
+            return values
     try:
         raw = np.empty(size, np.uint8)
     except (MemoryError, ValueError) as error:

@@ -15,6 +15,10 @@ from glassfs.source import descriptors
 
 MOUNTS = "/proc/self/mountinfo"
 FILE_SYSTEM = "fuse.glassfs"
+LOCAL = frozenset((
+    "bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "reiserfs", "tmpfs", "xfs", "zfs",
+))
+"""File systems that wait for no server."""
 
 _OCTAL = re.compile(rb"\\([0-3][0-7]{2})")
 
@@ -63,6 +67,15 @@ def parsed(table: bytes) -> Iterator[Mount]:
 def glassfs_devices() -> set[int]:
     """Return the ``st_dev`` of every mount of glassfs in this namespace."""
     return {mount.number for mount in mounts() if mount.file_system == FILE_SYSTEM}
+
+
+def is_local(folder: str) -> bool:
+    """Return whether a folder is on one of the ``LOCAL`` file systems. False also if the table does not tell.
+
+    Waits for the file system. Raises OSError, and Unavailable if the table cannot be read now.
+    """
+    device = os.stat(folder).st_dev
+    return any(mount.number == device and mount.file_system in LOCAL for mount in mounts())
 
 
 def unescape(field: bytes) -> str:

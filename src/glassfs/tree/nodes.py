@@ -213,9 +213,8 @@ class File(Node):
         return count
 
     def read(self, offset: int, size: int) -> bytes:
-        buffer = bytearray(max(0, min(size, self.data.size - offset)))
-        self.read_into(memoryview(buffer), offset)
-        return bytes(buffer)
+        size = min(size, self.data.size - offset)
+        return self.data.read(offset, size) if size > 0 else b""
 
     def xattrs(self) -> dict[str, bytes]:
         if self.content is None:

@@ -315,19 +315,25 @@ def _series(scan: Scan, paths: Sequence[tuple[bytes, ...]]) -> Iterator[tuple[in
     if not 0 < len(paths) <= MOST_SERIES:
         return
     count, total = len(paths), len(scan.frames)
-    is_cyclic = scan.type_of == array("I", range(count)) * (total // count)
+    is_cyclic = scan.is_regular or scan.type_of == array("I", range(count)) * (total // count)
     for index, path in enumerate(paths):
         if sum(other[: len(path)] == path or path[: len(other)] == other for other in paths) > 1:
             continue
         images: Sequence[int] = range(index, total, count)
         if not is_cyclic:
             images = array("I", (image for image in range(total) if scan.type_of[image] == index))
-        frames, media, sizes = (_picked(column, images) for column in (scan.frames, scan.media, scan.sizes))
-        if not frames or frames != array("I", range(len(frames))) or media.count(media[0]) != len(media):
+        if not images or not (scan.is_regular or _is_each_frame(scan, images)):
             continue
+        sizes = _picked(scan.sizes, images)
         raw = sizes.count(scan.types[index].raw_size)
-        if raw == 0 or (raw == len(sizes) and not media[0]):
+        if raw == 0 or (raw == len(sizes) and not scan.media[images[0]]):
             yield index, images
+
+
+def _is_each_frame(scan: Scan, images: Sequence[int]) -> bool:
+    """Return whether these images are one of each frame from frame 0 on, all of one kind."""
+    frames, media = _picked(scan.frames, images), _picked(scan.media, images)
+    return frames == array("I", range(len(frames))) and media.count(media[0]) == len(media)
 
 
 def _picked(column: array[int], images: Sequence[int]) -> array[int]:

@@ -12,6 +12,7 @@ import threading
 from array import array
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import accumulate, cycle, islice
 from operator import add
 from typing import Any, NamedTuple
 
@@ -37,8 +38,8 @@ _LENGTH = struct.Struct("<I")
 _Unpack = Callable[[memoryview, int], tuple[Any, ...]]
 _WITH_FORMAT, _WITHOUT_FORMAT = struct.Struct("<IIBB"), struct.Struct("<IIB")
 _SHAPES = {shape.size: shape for shape in (_WITH_FORMAT, _WITHOUT_FORMAT)}
-_PACKED, _TYPE = struct.Struct("<BQIII"), struct.Struct("<IIIBB")  # of a packed scan: its head, and an image type
-IMAGE_SIZE = 21  # bytes of an image in a packed scan
+_PACKED, _TYPE = struct.Struct("<BQIIIB"), struct.Struct("<IIIBB")  # of a packed scan: its head, and an image type
+IMAGE_SIZE = 21  # bytes of an image in a packed scan, unless its frames are alike
 _ZEROS = re.compile(rb"\0+")
 
 
@@ -84,19 +85,25 @@ class Scan:
         self.position = start
         self.error: str | None = None
         self.headers: list[bytes] = []
+        self._is_regular: bool | None = None
         self._may_predict = may_predict
         self._shape = _WITH_FORMAT if has_format else _WITHOUT_FORMAT
         self._run(source, num_frames, _window.bytes)
 
     def packed(self) -> bytes:
-        """Return the scan as bytes for ``unpacked``, in the byte order of this machine."""
-        columns = (self.type_of, self.frames, self.sizes, self.starts, self.media)
+        """Return the scan as bytes for ``unpacked``, in the byte order of this machine.
+
+        Of images in regular frames only the sizes are needed, and one frame's kinds of data.
+        """
         types = b"".join(
             _TYPE.pack(len(kind.camera), kind.width, kind.height, kind.channels, kind.format) + kind.camera
             for kind in self.types
         )
-        head = _PACKED.pack(self._shape.size, self.position, len(self.types), len(types), len(self.frames))
-        return head + types + b"".join(map(array.tobytes, columns))
+        is_regular = self.is_regular
+        head = _PACKED.pack(self._shape.size, self.position, len(self.types), len(types), len(self.frames), is_regular)
+        if is_regular:
+            return b"".join((head, types, self.media[: len(self.types)], self.sizes))
+        return b"".join((head, types, self.type_of, self.frames, self.sizes, self.starts, self.media))
 
     @classmethod
     def unpacked(cls, packed: bytes, start: int, end: int) -> Scan | None:
@@ -105,12 +112,14 @@ class Scan:
         All images lie inside the section.
         """
         try:
-            shape, position, types, size, images = _PACKED.unpack_from(packed)
-            if len(packed) != _PACKED.size + size + images * IMAGE_SIZE or shape not in _SHAPES:
+            shape, position, types, size, images, is_regular = _PACKED.unpack_from(packed)
+            columns = images * array("I").itemsize + types if is_regular else images * IMAGE_SIZE
+            if len(packed) != _PACKED.size + size + columns or shape not in _SHAPES:
                 return None
             scan = cls.__new__(cls)
             scan._may_predict, scan._shape, scan.end = False, _SHAPES[shape], end
             scan.position, scan.error, scan.headers, scan.types = position, None, [], []
+            scan._is_regular = bool(is_regular)
             at = _PACKED.size
             for _ in range(types):
                 length, width, height, channels, form = _TYPE.unpack_from(packed, at)
@@ -119,16 +128,55 @@ class Scan:
                 scan.types.append(ImageType(packed[at - length : at], width, height, channels, form, raw_size))
         except struct.error:
             return None
-        scan.type_of, scan.frames, scan.sizes = array("I"), array("I"), array("I")
-        scan.starts, scan.media = array("Q"), array("B")
-        for column in (scan.type_of, scan.frames, scan.sizes, scan.starts, scan.media):
+        is_right = (scan._read_regular if is_regular else scan._read_columns)(packed, at, images, start)
+        return scan if is_right and start <= position <= end else None
+
+    def _read_columns(self, packed: bytes, at: int, images: int, start: int) -> bool:
+        """Read the images of a packed scan; return whether they are right."""
+        self.type_of, self.frames, self.sizes = array("I"), array("I"), array("I")
+        self.starts, self.media = array("Q"), array("B")
+        for column in (self.type_of, self.frames, self.sizes, self.starts, self.media):
             column.frombytes(packed[at : at + images * column.itemsize])
             at += images * column.itemsize
-        is_right = at == len(packed) and start <= position <= end
-        if images:
-            is_right = is_right and max(scan.type_of) < types and max(scan.media) < len(MEDIA)
-            is_right = is_right and start <= min(scan.starts) and max(map(add, scan.starts, scan.sizes)) <= end
-        return scan if is_right else None
+        if at != len(packed) or not images:
+            return at == len(packed)
+        is_known = max(self.type_of) < len(self.types) and max(self.media) < len(MEDIA)
+        return is_known and start <= min(self.starts) and max(map(add, self.starts, self.sizes)) <= self.end
+
+    def _read_regular(self, packed: bytes, at: int, images: int, start: int) -> bool:
+        """Read the images of a packed scan of regular frames; return whether they end where the scan did."""
+        count = len(self.types)
+        frames = images // count if count else 0
+        if not frames or images % count:
+            return False
+        self.media = array("B", packed[at : at + count]) * frames
+        self.sizes = array("I", packed[at + count :])
+        self.type_of, self.frames = _regular(count, frames)
+        self.starts = self._regular_starts(start)
+        return max(self.media) < len(MEDIA) and self.starts[-1] + self.sizes[-1] == self.position <= self.end
+
+    def _regular_starts(self, start: int) -> array[int]:
+        """Return the starts of the images of regular frames, the first of which begins at ``start``."""
+        heads = [2 + len(kind.camera) + self._shape.size + _LENGTH.size for kind in self.types]
+        heads[0] += 2  # the number of images, before the first
+        steps = map(add, islice(cycle(heads), 1, None), self.sizes[:-1])
+        return array("Q", accumulate(steps, initial=start + heads[0]))
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether each frame has the same images, one of each type and of one kind of data, and no frame is missing."""
+        if self._is_regular is None:
+            self._is_regular = self._has_regular_frames()
+        return self._is_regular
+
+    def _has_regular_frames(self) -> bool:
+        count, images = len(self.types), len(self.frames)
+        if not images or images % count or self.media != self.media[:count] * (images // count):
+            return False
+        if (self.type_of, self.frames) != _regular(count, images // count):
+            return False
+        heads = 2 + 2 + len(self.types[0].camera) + self._shape.size + _LENGTH.size
+        return self.starts == self._regular_starts(self.starts[0] - heads)
 
     @property
     def is_exact(self) -> bool:
@@ -301,6 +349,14 @@ class Scan:
         confirmed = [image for image in range(first, len(self.frames)) if self.is_confirmed(image)]
         for column in (self.type_of, self.frames, self.sizes, self.starts, self.media):
             column[first:] = array(column.typecode, [column[image] for image in confirmed])
+
+
+def _regular(count: int, frames: int) -> tuple[array[int], array[int]]:
+    """Return the types and the frames of the images of so many frames, each with one image of each of so many types."""
+    numbers = array("I", bytes(array("I").itemsize * count * frames))
+    for first in range(min(count, len(numbers))):
+        numbers[first::count] = array("I", range(frames))
+    return array("I", range(count)) * frames, numbers
 
 
 def _heads(pattern: tuple[tuple[bytes, int], ...]) -> list[tuple[_Unpack, bytes, int, bytes, int]]:
