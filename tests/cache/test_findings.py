@@ -42,6 +42,17 @@ def test_findings_are_added_to_those_of_other_processes(catalogue: Catalogue) ->
     assert [after.find("a", name) for name in (b"one", b"two")] == [b"one", b"two"]
 
 
+def test_few_findings_are_stored_after_a_while(catalogue: Catalogue) -> None:
+    clock = [0.0]
+    kept = Findings(lambda: catalogue, lambda: clock[0])
+    kept.keep("a", OLD, b"one", b"1")
+    kept.find("b", b"one")
+    assert not catalogue.find([findings._key("a")])
+    clock[0] = findings.FLUSH_SECONDS
+    kept.find("b", b"one")
+    assert catalogue.find([findings._key("a")])
+
+
 def test_what_changed_a_moment_ago_is_not_kept(catalogue: Catalogue) -> None:
     kept = Findings(lambda: catalogue)
     kept.keep("a", time.time_ns(), b"one", b"1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate, pairwise
@@ -54,6 +55,9 @@ def check_ranges(data: Data, expected: bytes, chance: random.Random, count: int 
         size = min(len(expected) - start, chance.choice((1, 2, 5, 100, len(expected))))
         assert data.read(start, size) == expected[start : start + size]
         buffer = memoryview(bytearray(size))
+        data.read_into(buffer, start)
+        assert buffer == expected[start : start + size]
+        buffer[:] = bytes(size)
         cuts = sorted(chance.randrange(size + 1) for _ in range(3))
         data.scatter_into([buffer[a:b] for a, b in pairwise((0, *cuts, size))], start)
         assert buffer == expected[start : start + size]
@@ -184,6 +188,15 @@ MODELS = st.recursive(
 @settings(deadline=None)
 def test_any_composition_is_its_bytes(model: Model, seed: int) -> None:
     check_ranges(*model, random.Random(seed))
+
+
+def test_records_are_the_same_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = random.Random(3).randbytes(9 * 50)
+    field = b"".join(raw[row * 9 + 3 : row * 9 + 8] for row in range(50))
+    for is_loaded in (True, False):
+        if not is_loaded:
+            monkeypatch.delitem(sys.modules, "numpy")
+        check_ranges(Gathered(Memory(raw[:-1]), 3, 5, 9, 50), field, random.Random(4))
 
 
 @pytest.mark.slow

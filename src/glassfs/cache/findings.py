@@ -32,6 +32,8 @@ KNOWN_BYTES = 4 << 20
 """Memory for what was found or kept last."""
 FLUSHED = 128
 """Changed containers that are stored together."""
+FLUSH_SECONDS = 2.0
+"""After so long, fewer are stored with the next call: workers of a library end without closing anything."""
 PATIENCE, EACH = 16, 32
 """After PATIENCE containers without findings, the catalogue is asked only for one in EACH until it knows one."""
 SETTLED_NANOSECONDS = 2 * 10**9
@@ -51,16 +53,23 @@ class Kept(NamedTuple):
 class Findings:
     """What is kept of the containers of one tree. ``catalogue`` returns the catalogue, or None if there is none."""
 
-    def __init__(self, catalogue: Callable[[], Catalogue | None]) -> None:
+    def __init__(
+        self, catalogue: Callable[[], Catalogue | None], clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._catalogue = catalogue
+        self._clock = clock
         self._known: LRU[str, Kept] = LRU(KNOWN_BYTES)
         """By stamp, as computing the key of the catalogue takes longer than everything else here."""
         self._changed: dict[str, Kept] = {}
+        self._due = 0.0
+        """When what changed is stored."""
         self._misses = self._skipped = 0
         self._lock = threading.Lock()
 
     def find(self, stamp: str, name: bytes) -> bytes | None:
         """Return what is kept under a name of the container with that stamp."""
+        if self._changed and self._clock() >= self._due:
+            self.flush()
         return self._of(stamp).values.get(name)
 
     def keep(self, stamp: str, mtime_ns: int, name: bytes, value: bytes) -> None:
@@ -72,11 +81,14 @@ class Findings:
         if name in before.values or size > MOST_OF_CONTAINER:
             return
         kept = Kept({**before.values, name: value}, size)
+        now = self._clock()
         with self._lock:
+            if not self._changed:
+                self._due = now + FLUSH_SECONDS
             self._changed[stamp] = kept
-            is_much = len(self._changed) >= FLUSHED
+            is_due = len(self._changed) >= FLUSHED or now >= self._due
         self._known.put(stamp, kept, size)
-        if is_much:
+        if is_due:
             self.flush()
 
     def flush(self) -> None:

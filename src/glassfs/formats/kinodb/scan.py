@@ -24,6 +24,7 @@ MOST_NAME_BYTES = 16 << 20  # of camera names in one episode, each directory cou
 DIRECTORY = 128
 FAR = 8 << 10  # larger images are skipped, smaller ones are read along
 NEAR_WINDOW, WINDOW, WIDE_WINDOW = 512, 64 << 10, 256 << 10
+MANY_IMAGES = 4096  # of a section; numbers of more are not remembered for other sections
 FEW_IMAGES = 8  # of a frame, whose headers are remembered for other sections
 IMAGE_HEAD = 256  # bytes that hold the header of most images and the signature of their data
 
@@ -151,7 +152,8 @@ class Scan:
             return False
         self.media = array("B", packed[at : at + count]) * frames
         self.sizes = array("I", packed[at + count :])
-        self.type_of, self.frames = _regular(count, frames)
+        # Episodes of a dataset are often of the same length.
+        self.type_of, self.frames = (_known_regular if images <= MANY_IMAGES else _regular)(count, frames)
         self.starts = self._regular_starts(start)
         return max(self.media) < len(MEDIA) and self.starts[-1] + self.sizes[-1] == self.position <= self.end
 
@@ -357,6 +359,9 @@ def _regular(count: int, frames: int) -> tuple[array[int], array[int]]:
     for first in range(min(count, len(numbers))):
         numbers[first::count] = array("I", range(frames))
     return array("I", range(count)) * frames, numbers
+
+
+_known_regular = lru_cache(64)(_regular)
 
 
 def _heads(pattern: tuple[tuple[bytes, int], ...]) -> list[tuple[_Unpack, bytes, int, bytes, int]]:
