@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import shutil
 import zipfile
 from contextlib import suppress
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import glassfs as library
+from glassfs.filesystem import GlassfsFileSystem
 from tests.conftest import DATA
 from tests.formats.npz_files import npy, saved, zipped
 from tests.mount.conftest import Mounted
@@ -118,7 +120,11 @@ def test_library_opens_what_is_inside(folder: Path) -> None:
         data = library.open(folder / outer)
         state = data["a.kdb/episodes/0/state"]
         assert np.array_equal(state.numpy(), alone["episodes/0/state"].numpy())
+        assert np.array_equal(pickle.loads(pickle.dumps(state)).numpy(), state.numpy())
         assert list(data["a.kdb"]) == list(alone)
+        inner = "a.kdb/episodes/0/state.npy"
+        assert GlassfsFileSystem(folder / outer).cat_file(inner) == data[inner].bytes()
+        assert inner in GlassfsFileSystem(folder / outer).find("a.kdb")
         assert list(data["a.kdb"].episodes()) == list(alone.episodes())
         noise = data["c/large.npz/noise"]
         assert np.array_equal(noise[5:9], np.random.default_rng(2).integers(0, 200, 600_000)[5:9])
