@@ -73,6 +73,7 @@ def test_image_read_in_pieces_is_read_once(shared: Shared, place: Path) -> None:
     for number in range(100):
         write_store(source / f"{number:03d}.kas")
     daemon = shared(source)
+    wait_until(lambda: daemon.status()["all_code_loaded"])  # reading modules counts as well
     shown = [daemon.path / f"film.wshard/signal/rgb/{t:06d}.png" for t in range(10)]
     size = shown[0].stat().st_size
     whole: list[list[bytes]] = [[] for _ in shown]
