@@ -16,7 +16,7 @@ from tests.security.places import can_open, make_folder, set_access, write_file
 from tests.security.random_trees import USERS, Gardener, Grown, Templates
 from tests.security.users import Child
 
-TREES = (50, pytest.param(600, marks=pytest.mark.slow))
+TREES = (10, pytest.param(600, marks=pytest.mark.slow))
 
 
 @pytest.fixture
