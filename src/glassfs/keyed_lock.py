@@ -25,14 +25,6 @@ class KeyedLock:
         """Hold the lock of ``key``, waiting while another thread holds it. Not reentrant. Raises Canceled."""
         return _Hold(self, key)
 
-    def _join(self, key: Hashable) -> _Users:
-        with self._lock:
-            users = self._users.get(key)
-            if users is None:
-                users = self._users[key] = _Users()
-            users.count += 1
-        return users
-
     def _leave(self, key: Hashable, users: _Users) -> None:
         with self._lock:
             users.count -= 1
@@ -50,7 +42,13 @@ class _Hold:
         self._key = key
 
     def __enter__(self) -> None:
-        self._users = users = self._locks._join(self._key)
+        locks, key = self._locks, self._key
+        with locks._lock:
+            users = locks._users.get(key)
+            if users is None:
+                users = locks._users[key] = _Users()
+            users.count += 1
+        self._users = users
         self._holding = work.holding(users.lock)
         try:
             self._holding.__enter__()

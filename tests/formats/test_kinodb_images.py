@@ -17,8 +17,9 @@ from PIL.PngImagePlugin import PngImageFile
 from writers.kinodb import Frame, Stored, jpeg, png
 
 from glassfs.cache import BlockCache
-from glassfs.content import Blob, Content, EncodedImage, Image, Memory, Series, Video
+from glassfs.content import Blob, Content, EncodedImage, Image, Memory, Series, Video, members_of
 from glassfs.errors import Unavailable
+from glassfs.formats.kinodb import scan
 from glassfs.formats.kinodb.images import decoded_size
 from glassfs.formats.kinodb.scan import Scan
 from glassfs.library import open_tree
@@ -119,7 +120,7 @@ def test_videos_classify_frames_like_the_tree(tmp_path: Path) -> None:
     ]
     count = len(shots)
     group = image_group(open_bytes(bytes(with_images(tmp_path, shots))))
-    (video,) = [member.content for member in group.members() if isinstance(member.content, Video)]
+    (video,) = [member.content for member in group.meanings() if isinstance(member.content, Video)]
     frames = [(type(member.content), member.content.key) for member in images_of(group)]
     assert [kind for kind, _ in frames] == [Image, Image, Image, EncodedImage, EncodedImage, Image, EncodedImage]
     assert [(type(video.frame(number)), video.frame(number).key) for number in range(count)] == frames
@@ -317,17 +318,57 @@ def test_packed_scan_is_the_same_and_damage_of_it_is_noticed(tmp_path: Path, sho
     (tmp_path / "packed.kdb").write_bytes(data)
     start, end = entry.images_offset, entry.images_offset + entry.images_length
     source = CountingSource(tmp_path / "packed.kdb")
-    scan = Scan(source, start, end, entry.num_frames, has_format=True)
-    packed = scan.packed()
+    whole_scan = Scan(source, start, end, entry.num_frames, has_format=True)
+    packed = whole_scan.packed()
     again = Scan.unpacked(packed, start, end)
     assert again is not None and again.packed() == packed
     for column in ("types", "type_of", "frames", "sizes", "starts", "media", "is_regular", "position", "is_exact"):
-        assert getattr(again, column) == getattr(scan, column)
+        assert getattr(again, column) == getattr(whole_scan, column)
     assert [Scan.unpacked(packed[:size], start, end) for size in range(len(packed))] == [None] * len(packed)
     assert Scan.unpacked(packed, start, end - 1) is None
     assert Scan.unpacked(packed, end + 1, end + 1) is None
-    if scan.frames:
-        assert Scan.unpacked(packed, scan.starts[0] + 1, end) is None
+    if whole_scan.frames:
+        assert Scan.unpacked(packed, whole_scan.starts[0] + 1, end) is None
+
+
+def test_a_scan_is_the_same_whatever_was_scanned_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames are expected to be like those of the previous section, and need not be."""
+    shot: list[tuple[str, Any]] = [("a", FRONT), ("b", WRIST)]
+    recordings: list[list[Frame]] = [
+        [shot] * 4, [shot[:1]] * 3, [shot, None, shot[::-1], shot, shot], [None], [[*shot, ("a", FRONT)]] * 3,
+        [[("a", Stored(jpeg(FRONT), 6, 4)), ("b", WRIST)]] * 3, [[("a", FRONT[:2]), ("b", WRIST)]] * 3,
+    ]
+    sections = []
+    for number, shots in enumerate(recordings):
+        data = bytes(with_images(tmp_path, shots))
+        path = tmp_path / f"{number}.kdb"
+        path.write_bytes(data)
+        sections += [(path, index_entry(data, 0), has_format) for has_format in (True, False)]
+
+    def scanned(path: Path, entry: Any, has_format: bool, cut: int) -> tuple[bytes, str | None]:
+        start, end = entry.images_offset, entry.images_offset + entry.images_length - cut
+        found = Scan(CountingSource(path), start, end, entry.num_frames, has_format)
+        return found.packed(), found.error
+
+    for cut in (0, 1):
+        alone = []
+        for section in sections:
+            monkeypatch.setattr(scan._window, "shape", None)
+            alone.append(scanned(*section, cut))
+        for before in sections:
+            for section, expected in zip(sections, alone, strict=True):
+                scanned(*before, 0)
+                assert scanned(*section, cut) == expected
+
+
+def test_images_and_videos_take_one_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scans: list[int] = []
+    run = Scan._run
+    monkeypatch.setattr(Scan, "_run", lambda scan, *rest: scans.append(1) or run(scan, *rest))
+    group = image_group(open_bytes(bytes(with_images(tmp_path, frames()))))
+    found = list(members_of(group))
+    assert {type(member.content) for member in found} >= {Series, Video}
+    assert len(scans) == 1
 
 
 def test_images_are_found_by_a_later_process_without_a_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import stat
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -49,8 +50,7 @@ def test_equal_files_grant_what_each_does(file: Entry, count: int) -> None:
 @given(st.integers(0, 0o777))
 @settings(deadline=None)
 def test_modes_have_no_write_bits_and_search_where_readable(permissions: int) -> None:
-    made_with = origin()
-    object.__setattr__(made_with, "access", Access(permissions, 0, 0))
+    made_with = replace(origin(), access=Access(permissions, 0, 0))
     assert stat.S_IMODE(made_with.file_mode) == permissions & 0o444
     for shift in (0, 3, 6):
         bits = stat.S_IMODE(made_with.directory_mode) >> shift & 7

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -27,7 +27,7 @@ from glassfs.content import (
 )
 from glassfs.errors import NotFound
 from glassfs.tree import Node, Tree
-from glassfs.tree.build import container_root
+from glassfs.tree.build import FACTS_AT_ONCE, container_root
 from glassfs.tree.nodes import Settled
 from tests.tree.trees import facts_of_nodes, files_of, origin, paths_of, tree_of
 
@@ -62,6 +62,25 @@ def test_a_series_makes_what_is_asked_for(count: int, digits: int, has_groups: b
     assert len(made) < 40
     with pytest.raises(IndexError):
         listing[count]
+
+
+def test_the_first_look_up_makes_one_content() -> None:
+    """The content that is looked up tells the suffix of all."""
+    content, made = series(12)
+    folder = tree_of([Member((b"s",), content)]).directory("/s")
+    assert folder.child("7.bin").name == "7.bin"
+    assert made == [7]
+    assert [folder.child(f"{number}.bin").ino for number in range(12)] == [node.ino for node in folder.listing()]
+
+
+@pytest.mark.parametrize("label", ["", ".of.it", "-of-it"])
+def test_suffixes_of_a_series_may_begin_with_any_character(label: str) -> None:
+    content = Series(b"s", 3, lambda number: Array(b"", Memory(bytes(number)), "|u1", (number,), label=label))
+    folder = tree_of([Member((b"s",), content)]).directory("/s")
+    assert folder.child(f"2{label}.npy").name == f"2{label}.npy"
+    for name in (f"3{label}.npy", "2", f"2{label}.png", f"02{label}.npy"):
+        with pytest.raises(NotFound):
+            folder.child(name)
 
 
 @pytest.mark.parametrize("name", [
@@ -190,6 +209,26 @@ def test_facts_of_a_series_that_knows_its_sizes(
     if content.is_uniform or (has_sizes and kind in ("blob", "picture")):
         assert set(made) <= {0}
     assert facts == facts_of_nodes(folder, *part)
+
+
+@pytest.mark.parametrize("count", [FACTS_AT_ONCE, 3 * FACTS_AT_ONCE + 5])
+def test_facts_of_long_series(count: int) -> None:
+    """They are made some at a time, and no more than are taken."""
+    asked = []
+
+    def sizes(start: int, stop: int) -> Iterator[int]:
+        for number in range(start, min(stop, count)):
+            asked.append(number)
+            yield number
+
+    content = Series(b"s", count, lambda number: Blob(b"", Memory(bytes(number))), sizes=sizes)
+    folder = tree_of([Member((b"s",), content)]).directory("/s")
+    assert isinstance(folder, Settled)
+    for start in (0, 1, FACTS_AT_ONCE - 1):
+        assert list(folder.facts(start, count)) == facts_of_nodes(folder, start, count)
+    asked.clear()
+    next(folder.facts(3, count))
+    assert asked == [3]
 
 
 def test_facts_read_nothing() -> None:

@@ -209,7 +209,7 @@ class MemoryBudget:
         return self.used + size <= self.limit or (is_alone and self._cached <= 0)
 
     def _make_free(self, wanted: int) -> None:
-        missing = self.used + wanted - self.limit
+        missing = self._cached + self._reserved + wanted - self.limit
         if missing > 0:
             self._cached -= self._evict(missing)
 

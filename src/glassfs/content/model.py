@@ -262,11 +262,13 @@ class Member(NamedTuple):
 class Group(Content):
     """Contents under names. ``members`` is called when a caller lists the group, and may raise Damaged.
 
-    If several members want one name, the first gets it. ``error`` says why some members are missing.
+    If several members want one name, the first gets it. ``error`` says why some members are missing. ``meanings`` are
+    further contents without files, which describe others, as those of ``Fields``.
     """
 
     members: Callable[[], Iterable[Member]]
     error: str | None = None
+    meanings: Callable[[], Iterable[Member]] = tuple
 
 
 class Outline:
@@ -328,6 +330,7 @@ def members_of(collection: Collection) -> Iterator[Member]:
     """Yield all contents of a collection under their names, those of a series under their numbers."""
     if isinstance(collection, Group):
         yield from collection.members()
+        yield from collection.meanings()
     elif isinstance(collection, Fields):
         for name in collection.outline.names:
             yield Member((name,), collection.item(name))

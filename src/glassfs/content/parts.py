@@ -153,32 +153,37 @@ FEW = 256
 """Up to this many records are picked without NumPy, unless it is loaded already."""
 
 
-class Gathered(Made):
+class Gathered(SizedData, Made):
     """One field of interleaved records: ``count`` times ``width`` bytes, ``stride`` bytes apart in ``records``.
 
     The first field begins at ``offset``. A read reads the whole records and picks the field.
     """
 
-    __slots__ = ("_count", "_offset", "_records", "_stride", "_width")
+    __slots__ = ("_offset", "_records", "_stride", "unit")
+
+    unit: int
 
     def __init__(self, records: Data, offset: int, width: int, stride: int, count: int) -> None:
+        self.size = width * count
+        self.unit = width
         self._records = records
-        self._offset, self._width, self._stride, self._count = offset, width, stride, count
-
-    @property
-    def size(self) -> int:
-        return self._width * self._count
-
-    @property
-    def unit(self) -> int:
-        return self._width
+        self._offset, self._stride = offset, stride
 
     @property
     def at_once(self) -> int:
         return max(1, PIECE // self._stride)
 
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        first, inside = divmod(offset, self.unit)
+        count = -(-(inside + len(buffer)) // self.unit)
+        if 0 < count <= FEW and count * self._stride <= PIECE:  # as the loop of ``Made`` does, which takes longer
+            made = self.make(first, count)
+            buffer[:] = made[inside : inside + len(buffer)] if inside or len(made) != len(buffer) else made
+        else:
+            super().read_into(buffer, offset)
+
     def make(self, first: int, count: int) -> bytes:
-        stride, width = self._stride, self._width
+        stride, width = self._stride, self.unit
         # The last record is read only up to the end of the field.
         records = self._records.read(self._offset + first * stride, (count - 1) * stride + width)
         if count <= FEW and "numpy" not in sys.modules:

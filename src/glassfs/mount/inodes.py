@@ -18,7 +18,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Set
 
 from glassfs.errors import Changed, NotADirectory
-from glassfs.mount.runs import HeldLease, KnownIds, Run, by_version
+from glassfs.mount.runs import STRETCH, HeldLease, KnownIds, Run, by_version
 from glassfs.names import RESERVED
 from glassfs.tree import Directory, File, Node, Origin, Settled
 from glassfs.tree.lease import Lease
@@ -192,6 +192,8 @@ class Inodes:
         """
         identity = origin.identity
         count, above = 0, None
+        if parent not in self._settled:  # else the loop finds a run the first time
+            count, above = directory.count, None if parent == ROOT else self._run(parent)
         while True:
             with self._lock:
                 run = self._settled.get(parent)
@@ -200,7 +202,7 @@ class Inodes:
                     self._place(run, parent, directory, above)
                 if run is not None and run.identity == identity:
                     run.held += references
-                    if number is not None:
+                    if number is not None and run.count > STRETCH:
                         run.note(number, 1, references)
                     if node is not None and number is not None and run.first + number not in self._nodes:
                         self._cache_of(node).put(run.holding, run.first + number, node)

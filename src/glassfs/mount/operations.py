@@ -42,6 +42,8 @@ POSITION_BITS = 32
 """Bits of a cookie that are the position in a listing; the upper ones number the snapshot of a folder."""
 
 AnyNode = TypeVar("AnyNode", bound=Node)
+_new = tuple.__new__
+"""Makes a named tuple without calling a function of Python. For what is made in each look-up."""
 
 
 class Attributes(NamedTuple):
@@ -224,24 +226,27 @@ class Operations:
                 return found._replace(entry_timeout=0.0) if isinstance(directory, Settled) else found
 
     def _looked_up(self, parent: int, directory: Directory, name: str) -> Lookup:
-        timeout = self._timeout_in(parent, directory)
+        is_settled = isinstance(directory, Settled)
+        timeout = self.longest if is_settled and parent != ROOT else self._timeout_in(parent, directory)
         try:
             ident, node = self.inodes.look_up(parent, directory, name)
         except NotFound as error:
             # No variable holds the exception: that would be a reference cycle with its frames.
             raise Missing(error.reason, error.source, error.part, timeout) from None
         try:
-            is_listed = not isinstance(directory, Settled) and isinstance(node, Directory)
+            is_listed = not is_settled and isinstance(node, Directory)
             attributes = self._shown(ident, node) if is_listed else self.attributes_of(node)
             # Last, as the above may take long: the kernel is notified once and must not get a stale name afterwards.
-            _checked(node)
+            if node.origin.lease.is_replaced:
+                _checked(node)
         except BaseException:
             self.inodes.forget(ident, 1)
             raise
         if node.is_volatile:
             return Lookup(ident, node, attributes, 0.0, self.longest)
-        timeout = self.timeout_of(node, timeout)
-        return Lookup(ident, node, attributes, timeout, timeout)
+        if node.origin.has_other_names:
+            timeout = self.timeout_of(node, timeout)
+        return _new(Lookup, (ident, node, attributes, timeout, timeout))
 
     def timeout_of(self, node: Node, timeout: float) -> float:
         """Return the timeout of a node in a directory where ``timeout`` is that of others."""
@@ -274,7 +279,8 @@ class Operations:
         """Return all attributes. May read all data of a file whose size needs that."""
         size = 0
         if isinstance(node, File):
-            size = node.size
+            data = node.data
+            size = data.size if data.is_sized else node.size
         elif isinstance(node, Symlink):
             size = len(os.fsencode(node.target))
         if node.is_of_mount:
@@ -284,12 +290,12 @@ class Operations:
 
     def attributes_in(self, origin: Origin, mode: int, ino: int = 0, size: int = 0) -> Attributes:
         """Return the attributes of a node that comes from a source."""
-        _, uid, gid = origin.access
-        uid = uid if self.options.uid is None else self.options.uid
-        gid = gid if self.options.gid is None else self.options.gid
+        access, options = origin.access, self.options
+        uid = access.uid if options.uid is None else options.uid
+        gid = access.gid if options.gid is None else options.gid
         mode = mode if stat.S_ISLNK(mode) else mode & self._mask
         # One link: counting sub-directories would mean listing each directory.
-        return Attributes(mode, 1, ino, uid, gid, size, origin.mtime_ns)
+        return _new(Attributes, (mode, 1, ino, uid, gid, size, origin.mtime_ns))
 
     def known_attributes(self, node: Node) -> Attributes | None:
         """Return the attributes, or None if they need a read from the container."""
@@ -341,7 +347,8 @@ class Operations:
 
     def listed(self, ident: int, cookie: int) -> None:
         """Drop the snapshot of a listing that was read to the end."""
-        self._snapshots.pop((ident, cookie >> POSITION_BITS))
+        if cookie >> POSITION_BITS:
+            self._snapshots.pop((ident, cookie >> POSITION_BITS))
 
     def getxattr(self, ident: int, name: str) -> bytes:
         if not name.startswith("user."):

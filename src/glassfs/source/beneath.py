@@ -8,12 +8,13 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import sys
 
 from glassfs.source import libc
 
 _NUMBER = 437  # the same on all architectures that have it
 _NO_XDEV, _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x01, 0x02, 0x04, 0x08  # linux/openat2.h
-_NOT_PLAIN = ("", ".", "..")
+_ENCODING = sys.getfilesystemencoding()
 
 
 class How(ctypes.Structure):
@@ -25,6 +26,7 @@ class How(ctypes.Structure):
         super().__init__(flags | os.O_CLOEXEC, 0, _NO_XDEV | _NO_MAGICLINKS | _NO_SYMLINKS | _BENEATH)
 
 
+_SIZE = ctypes.sizeof(How)
 _function = libc.function(
     "syscall", ctypes.c_long, ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(How), ctypes.c_size_t,
     use_errno=True,
@@ -36,12 +38,12 @@ def opened(folder: int, path: tuple[str, ...], how: How) -> int | None:
 
     Raises FileNotFoundError, and ValueError for an invalid file name.
     """
-    if _function is None or any(name in path for name in _NOT_PLAIN):
+    if _function is None or "" in path or "." in path or ".." in path:
         return None
-    raw = os.fsencode("/".join(path))
+    raw = "/".join(path).encode(_ENCODING, "surrogateescape")  # as ``os.fsencode``
     if b"\0" in raw or raw.count(b"/") != len(path) - 1:
         return None
-    fd = _function(_NUMBER, folder, raw, how, ctypes.sizeof(how))
+    fd = _function(_NUMBER, folder, raw, how, _SIZE)
     if fd >= 0:
         return fd
     if ctypes.get_errno() == errno.ENOENT:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
+import sys
 import threading
 
 from glassfs.source import libc, mountinfo
@@ -16,6 +17,7 @@ from glassfs.source import libc, mountinfo
 _AT_SYMLINK_NOFOLLOW, _AT_NO_AUTOMOUNT, _AT_STATX_DONT_SYNC = 0x100, 0x800, 0x4000
 _FLAGS = _AT_SYMLINK_NOFOLLOW | _AT_NO_AUTOMOUNT | _AT_STATX_DONT_SYNC
 _SIZE = 256
+_ENCODING = sys.getfilesystemencoding()
 _MODE, _DEVICE_MAJOR, _DEVICE_MINOR = 0x1C, 0x88, 0x8C  # of struct statx, linux/stat.h
 _STATX_TYPE = 0x01  # set in its first field if the mode has the type
 
@@ -38,7 +40,8 @@ def device_of(folder: int, name: str = ".") -> int | None:
     if _function is None:
         return None
     buffer = _buffer
-    if _function(folder, os.fsencode(name), _FLAGS, 0, buffer.raw) != 0:
+    # As ``os.fsencode``, in one call.
+    if _function(folder, name.encode(_ENCODING, "surrogateescape"), _FLAGS, 0, buffer.raw) != 0:
         return None
     words = buffer.words
     return os.makedev(words[_DEVICE_MAJOR // 4], words[_DEVICE_MINOR // 4])

@@ -37,6 +37,7 @@ _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO must not wait for a writer.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _SEARCH_BENEATH, _READ_BENEATH = beneath.How(_SEARCH), beneath.How(_READ)
+_HAS_XATTRS = hasattr(os, "getxattr")
 _KINDS = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.FOLDER, stat.S_IFLNK: Kind.LINK}
 _FAILURES = (GlassfsError, OSError, ValueError)
 
@@ -53,6 +54,7 @@ class LocalStore(Store):
     def __init__(self, root: str | os.PathLike[str], name: str | None = None) -> None:
         self._root_path = os.path.realpath(root)
         self._name = os.fspath(root) if name is None else name
+        self._prefix = os.path.join(self._name, "")
         self._watched = Watched(self._root_path)
         self._acls: dict[tuple[int, int, int], bool] = {}
         self._avoids_glassfs = False
@@ -66,7 +68,7 @@ class LocalStore(Store):
             self.close()
 
     def shown(self, path: Path) -> str:
-        return os.path.join(self._name, *path) if path else self._name
+        return f"{self._prefix}{'/'.join(path)}" if path else self._name
 
     def entry(self, path: Path) -> Entry:
         self._renew_root(is_due=not path)
@@ -81,7 +83,7 @@ class LocalStore(Store):
         self._renew_root(is_due=False)
         try:
             folder, name = self._folder(path[:-1]), path[-1]
-            if foreign.is_file(folder.fd, name, folder.device):
+            if foreign.is_file(folder.fd, name, self._current_root().device):
                 try:
                     fd, entry = self._opened(os.open(name, _READ, dir_fd=folder.fd))
                     return entry, LocalSource(self.open_descriptor, self.shown(path), path, entry, fd)
@@ -146,8 +148,11 @@ class LocalStore(Store):
         self._watched.close()
         self._root = None
 
-    def open_descriptor(self, path: Path) -> tuple[int, Entry]:
-        """Return a descriptor of the regular file at ``path`` and its entry. Raises OSError and Unavailable."""
+    def open_descriptor(self, path: Path, known: Entry | None = None) -> tuple[int, Entry]:
+        """Return a descriptor of the regular file at ``path`` and its entry. Raises OSError and Unavailable.
+
+        The entry is ``known`` if that is of the same version.
+        """
         if not path:
             raise OSError(errno.EISDIR, "is a folder")
         root = self._current_root()
@@ -157,18 +162,20 @@ class LocalStore(Store):
             if foreign.is_glassfs(folder.fd, path[-1], folder.device):
                 raise FileNotFoundError(errno.ENOENT, "is on a mount of glassfs")
             fd = descriptors.opened(lambda: os.open(path[-1], _READ, dir_fd=folder.fd))
-        return self._opened(fd)
+        return self._opened(fd, known)
 
-    def _opened(self, fd: int) -> tuple[int, Entry]:
+    def _opened(self, fd: int, known: Entry | None = None) -> tuple[int, Entry]:
         """Return a descriptor of a regular file and its entry. Closes it and raises OSError and Unavailable otherwise.
         """
         try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(errno.EINVAL, "is not a regular file")
+            if known is not None and _version(status) == known.version:
+                return fd, known
             has_acl = self._known_acl(status)
             if has_acl is None:
-                status, has_acl = self._read_acl(fd, fd)
+                status, has_acl = self._read_acl(fd, fd, status)
             return fd, _described(status, has_acl)
         except BaseException:
             os.close(fd)
@@ -183,7 +190,7 @@ class LocalStore(Store):
         if has_acl is None:
             fd = descriptors.opened(lambda: os.open(name, _NAME, dir_fd=folder.fd))
             try:
-                status, has_acl = self._read_acl(fd, f"/proc/self/fd/{fd}")
+                status, has_acl = self._read_acl(fd, f"/proc/self/fd/{fd}", os.fstat(fd))
             finally:
                 os.close(fd)
         entry = _described(status, has_acl)
@@ -193,17 +200,16 @@ class LocalStore(Store):
 
     def _known_acl(self, status: os.stat_result) -> bool | None:
         """Return whether a file has an ACL that may deny what its mode grants; None if its ACL must be read."""
-        if not status.st_mode & 0o077 or stat.S_ISLNK(status.st_mode) or not hasattr(os, "getxattr"):
+        if not status.st_mode & 0o077 or stat.S_ISLNK(status.st_mode) or not _HAS_XATTRS:
             return False
         return self._acls.get((status.st_dev, status.st_ino, status.st_ctime_ns))  # setting an ACL changes the ctime
 
-    def _read_acl(self, fd: int, place: int | str) -> tuple[os.stat_result, bool]:
-        """Return the status of an open file, and whether it had an ACL at that moment; ``place`` has its attributes.
+    def _read_acl(self, fd: int, place: int | str, status: os.stat_result) -> tuple[os.stat_result, bool]:
+        """Return the status of an open file, and whether it had an ACL at that moment.
 
-        The status changes with each change in a folder, so comparing it with one from before would deny access to a
-        folder that others write to.
+        ``place`` has its attributes; ``status`` is that of ``fd``, as the status of a folder that others write to may
+        have changed since its name was looked up.
         """
-        status = os.fstat(fd)
         for _ in range(ACL_ATTEMPTS):
             try:
                 has_acl = bool(os.getxattr(place, ACL))
@@ -279,11 +285,17 @@ class LocalStore(Store):
 class _Folder:
     """A descriptor of a folder on ``device``, closed with the last reference to it."""
 
-    __slots__ = ("device", "fd")
+    __slots__ = ("_device", "fd")
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self.device = foreign.device_of(fd)
+        self._device: int | None = -1
+
+    @property
+    def device(self) -> int | None:
+        if self._device == -1:
+            self._device = foreign.device_of(self.fd)
+        return self._device
 
     def __del__(self) -> None:
         os.close(self.fd)
@@ -306,16 +318,15 @@ def _walked(start: str, folder: int | None, names: Iterable[str], refusal: OSErr
 
 
 def _described(status: os.stat_result, has_acl: bool) -> Entry:
-    mode = status.st_mode
+    mode, device, mtime_ns, size = status.st_mode, status.st_dev, status.st_mtime_ns, status.st_size
     kind = _KINDS.get(stat.S_IFMT(mode), Kind.OTHER)
     # Nine bits cannot express which users an ACL names.
     permissions = mode & (0o700 if has_acl else 0o777)
-    file_id = f"{status.st_dev}:{status.st_ino}"
-    version = _version(status)
+    file_id = f"{device}:{status.st_ino}"
+    version = Version(f"{file_id}:{size}:{mtime_ns}")  # as ``_version``
     return Entry(
-        kind, version, file_id, f"{version}:{status.st_ctime_ns}", status.st_size, permissions, status.st_uid,
-        status.st_gid, status.st_mtime_ns, volume=_volume(status.st_dev),
-        has_other_names=kind is Kind.FILE and status.st_nlink > 1,
+        kind, version, file_id, f"{version}:{status.st_ctime_ns}", size, permissions, status.st_uid, status.st_gid,
+        mtime_ns, "", _volume(device), kind is Kind.FILE and status.st_nlink > 1,
     )
 
 

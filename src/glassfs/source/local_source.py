@@ -33,8 +33,9 @@ _ERRORS: tuple[tuple[tuple[int, ...], type[GlassfsError]], ...] = (
     (descriptors.EXHAUSTED, Unavailable),
 )
 
-Open = Callable[[Path], tuple[int, Entry]]
-"""Returns a descriptor of the file at a path, and its entry. Raises OSError and Unavailable."""
+Open = Callable[[Path, Entry], tuple[int, Entry]]
+"""Returns a descriptor of the file at a path, and its entry, or the given one if it is of the same version. Raises
+OSError and Unavailable."""
 
 
 def translated(error: OSError, name: str) -> GlassfsError:
@@ -84,7 +85,10 @@ class LocalSource(Source):
             self._readers += 1
             self.was_read = True
         try:
-            got = fill(fd, buffers, offset, wanted)
+            # Mostly one buffer, filled by one call: ``fill``, without calling it.
+            got = os.preadv(fd, buffers, offset) if len(buffers) == 1 and wanted else 0
+            if got < wanted:
+                got = fill(fd, buffers, offset, wanted)
             status = os.fstat(fd)
         except OverflowError:  # beyond any file
             raise self.outside(offset, wanted) from None
@@ -176,7 +180,7 @@ class LocalSource(Source):
 
     def _opened_again(self) -> int:
         try:
-            fd, entry = self._open_again(self._path)
+            fd, entry = self._open_again(self._path, self.entry)
         except Unavailable as error:
             raise error.at(self.name) from None
         except OSError as error:

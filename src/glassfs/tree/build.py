@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import count, repeat
-from sys import getsizeof
 from typing import cast
 
 from glassfs import work
@@ -45,10 +44,13 @@ from glassfs.tree.nodes import (
     Origin,
     Settled,
     Symlink,
+    held_by_names,
     inode,
     inode_of_bytes,
+    inodes_of,
     not_found,
     stem,
+    target_of,
 )
 from glassfs.view import Key, data_of, file_of, folder_of, has_file
 
@@ -59,6 +61,8 @@ CHECKED_AT_ONCE = 256
 """Members after which a listing continues only if a caller still waits for it."""
 LISTING_COST, NODE_COST = 512, 640
 """Approximate bytes of a cached directory, and of each child with its content, beside what their names hold."""
+FACTS_AT_ONCE = 64
+"""Entries of a series whose names and inode numbers are made together: a reply to the kernel holds a few times more."""
 REFERENCE_COST = 8
 """Bytes of each member for deeper directories that is only referred to; others are named first by a group here."""
 LINK_MODE = stat.S_IFLNK | 0o777
@@ -73,7 +77,7 @@ def container_root(
 
 def directory(name: str, ino: int, origin: Origin, content: Collection, is_mount_root: bool = False) -> Settled:
     """Return the directory of one collection."""
-    if isinstance(content, Fields) and not origin.services.views:
+    if isinstance(content, Fields) and not origin.services.views.views:
         return FieldsDirectory(name, ino, origin, content)
     if isinstance(content, Series):
         return SeriesDirectory(name, ino, origin, content)
@@ -118,8 +122,11 @@ class Draft:
                     kept += sum(map(held_by_member, members)) if self.groups else REFERENCE_COST * len(members)
         return kept
 
-    def opened(self) -> tuple[dict[str, Draft], list[Member]]:
-        """Return the directories right below, and the members that become files here."""
+    def opened(self, has_views: bool) -> tuple[dict[str, Draft], list[Member]]:
+        """Return the directories right below, and the members that become files here.
+
+        Without views, what only describes the members of groups is left out.
+        """
         if len(self.runs) == 1 and not self.groups:
             passage = self._passage(*self.runs[0])
             if passage is not None:
@@ -128,7 +135,7 @@ class Draft:
         files: list[Member] = []
         runs: list[tuple[int, Iterable[Member]]] = list(self.runs)
         for group in self.groups:
-            runs.append((0, members_of(group)))
+            runs.append((0, group.members() if isinstance(group, Group) and not has_views else members_of(group)))
         for depth, members in runs:
             onward: list[Member] = []
             last = None
@@ -198,13 +205,17 @@ class ContentDirectory(Settled):
         return len(self._children().nodes)
 
     def find(self, name: str) -> int:
-        try:
-            return self._children().numbers[name]
-        except KeyError:
-            raise not_found(name) from None
+        return self.found(name)[0]
 
     def at(self, number: int) -> Node:
         return self._children().nodes[number]
+
+    def found(self, name: str) -> tuple[int, Node]:
+        children = self._children()
+        number = children.numbers.get(name)
+        if number is None:
+            raise not_found(name)
+        return number, children.nodes[number]
 
     def names(self) -> Iterator[str]:
         return iter(self._children().numbers)
@@ -227,7 +238,7 @@ class ContentDirectory(Settled):
         return self.origin.services.listings.children(self.origin, self.ino, self._make)
 
     def _make(self) -> Children:
-        directories, files = self._draft.opened()
+        directories, files = self._draft.opened(bool(self.origin.services.views))
         cost = LISTING_COST + self._draft.cost(directories.values())
         with self.origin.services.cache.measuring(cost + NODE_COST * (len(directories) + len(files))):
             return self._made(directories, files, cost)
@@ -268,7 +279,7 @@ class ContentDirectory(Settled):
             derived += self._derived(b"", beside, (self.origin.identity, self.ino), errors)
         self._put_beside(children, waiting)
         self._put_beside(children, derived)
-        cost += NODE_COST * len(children) + sum(map(_held, children.values()))
+        cost += NODE_COST * len(children) + sum(map(held_by_names, children.values()))
         numbers = {name: number for number, name in enumerate(children)}
         return Children(tuple(children.values()), numbers, "; ".join(errors), cost)
 
@@ -305,26 +316,11 @@ class ContentDirectory(Settled):
             if isinstance(thing, Data):
                 children[name] = File(name, ino, self.origin, thing, content)
             elif isinstance(thing, Link):
-                children[name] = Symlink(name, ino, self.origin, _target(thing))
+                children[name] = Symlink(name, ino, self.origin, target_of(thing))
             else:
                 # Collections made by a view have no further views, or there might be no end to them.
                 services = self.origin.services._replace(views=NO_VIEWS)
                 children[name] = directory(name, ino, replace(self.origin, services=services), thing)
-
-
-def _target(link: Link) -> str:
-    """Return the target of a link as a path."""
-    return link.shown or "/".join(part.decode() if part == b".." else component(part) for part in link.target)
-
-
-def _held(node: Node) -> int:
-    """Return the bytes that the names of a child hold."""
-    size = getsizeof(node.name)
-    if isinstance(node, Symlink):
-        size += getsizeof(node.target)
-    elif isinstance(node, File) and node.content is not None:
-        size += getsizeof(node.content.key)
-    return size
 
 
 def _numbered(original: bytes, suffix: str, number: str) -> str:
@@ -348,10 +344,10 @@ class FieldsDirectory(Settled):
         return self.found(name)[0]
 
     def found(self, name: str) -> tuple[int, Node]:
-        number, node = self._with_stem(name)
-        if node.name != name:
+        found = self._with_stem(name)
+        if found[1].name != name:
             raise not_found(name)
-        return number, node
+        return found
 
     def named(self, name: str) -> Node:
         node = self._with_stem(name)[1]
@@ -367,14 +363,15 @@ class FieldsDirectory(Settled):
         return number, self.at(number)
 
     def at(self, number: int) -> Node:
-        outline, origin = self._fields.outline, self.origin
+        fields, origin, ino = self._fields, self.origin, self.ino
+        outline = fields.outline
         original, name = outline.names[number], outline.texts[number]
-        content = self._fields.item(original)
+        content = fields.item(original)
         if number < outline.collections:
-            return directory(name, inode_of_bytes(original, self.ino), origin, cast("Collection", content))
-        suffix, data = file_of(content, origin.services.cache, (origin.identity, self.ino, number))
+            return directory(name, inode_of_bytes(original, ino), origin, cast("Collection", content))
+        suffix, data = file_of(content, origin.services.cache, (origin.identity, ino, number))
         name += suffix
-        return File(name, inode(name, self.ino), origin, data, content)
+        return File(name, inode(name, ino), origin, data, content)
 
     def listing(self) -> Sequence[Node]:
         return tuple(map(self.at, range(self.count)))  # they are few
@@ -427,15 +424,29 @@ class SeriesDirectory(Settled):
     def count(self) -> int:
         return self._series.count
 
+    def found(self, name: str) -> tuple[int, Node]:
+        if self._shape is None:
+            # Without a shape, the content itself tells its suffix, so that no other one is made for that.
+            index = self._index(name.partition(".")[0])
+            if index is not None and (node := self.at(index)).name == name:
+                return index, node
+        index = self.find(name)
+        return index, self.at(index)
+
     def find(self, name: str) -> int:
-        pattern, suffix, _ = self._shaped()
-        digits = name.removesuffix(suffix)
-        if digits.isascii() and digits.isdigit() and len(digits) <= 20:
-            number, numbers = int(digits), self._series.numbers
-            index = number if numbers is None else bisect_left(numbers, number)
-            if index < self._series.count and pattern % self._numbers[index] == name:
-                return index
-        raise not_found(name)
+        pattern, suffix, _ = self._shape or self._shaped()
+        index = self._index(name.removesuffix(suffix))
+        if index is None or pattern % self._numbers[index] != name:
+            raise not_found(name)
+        return index
+
+    def _index(self, digits: str) -> int | None:
+        """Return the index of the content with this number."""
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= 20):
+            return None
+        number, numbers = int(digits), self._series.numbers
+        index = number if numbers is None else bisect_left(numbers, number)
+        return index if index < self._series.count else None
 
     def named(self, name: str) -> Node:
         suffix = self._shaped()[1]
@@ -443,13 +454,18 @@ class SeriesDirectory(Settled):
 
     def at(self, number: int) -> Node:
         # Kept fast: a listing asks for all children.
-        number = self._numbers[number]
-        name, content, origin = self._shaped()[0] % number, self._series.item(number), self.origin
-        if isinstance(content, Collection):
-            return directory(name, inode(name, self.ino), origin, content)
+        number, series, origin = self._numbers[number], self._series, self.origin
+        content = series.item(number)
+        if series.has_groups:
+            name = (self._shape or self._shaped())[0] % number
+            return directory(name, inode(name, self.ino), origin, cast("Collection", content))
         if isinstance(content, Link):
-            return Symlink(name, inode(name, self.ino), origin, _target(content))
-        data = data_of(content, origin.services.cache, (origin.identity, self.ino, number))
+            name = (self._shape or self._shaped())[0] % number
+            return Symlink(name, inode(name, self.ino), origin, target_of(content))
+        suffix, data = file_of(content, origin.services.cache, (origin.identity, self.ino, number))
+        if self._shape is None:
+            self._shape = _shape(series.digits, suffix, False)
+        name = self._shape[0] % number
         return File(name, inode(name, self.ino), origin, data, content)
 
     def facts(self, start: int, stop: int) -> Iterator[Facts]:
@@ -463,15 +479,16 @@ class SeriesDirectory(Settled):
         pattern, parent = shown.encode(), self.ino
         mode = LINK_MODE if is_of_links else origin.file_mode
         mode = origin.directory_mode if series.has_groups else mode
-        for number, size in zip(numbers, sizes, strict=False):
-            name = pattern % number
-            yield name, inode_of_bytes(name, parent), mode, size
+        all_sizes = iter(sizes)
+        for at in range(0, len(numbers), FACTS_AT_ONCE):
+            names = [pattern % number for number in numbers[at : at + FACTS_AT_ONCE]]
+            yield from zip(names, inodes_of(names, parent), repeat(mode), all_sizes, strict=False)
 
     def _sizes(self, start: int, stop: int) -> Iterable[int] | None:
         """Return the sizes of these files, if they are known without making any but the first."""
         series, origin = self._series, self.origin
         if self._shaped()[2]:
-            return (len(raw(_target(cast(Link, series.item(number))))) for number in self._numbers[start:stop])
+            return (len(raw(target_of(cast(Link, series.item(number))))) for number in self._numbers[start:stop])
         if not series.count or not (series.is_uniform or series.sizes):
             return None
         first = series.item(0)

@@ -32,7 +32,7 @@ class Lease:
     @property
     def size(self) -> int:
         """The bytes of all sources."""
-        return sum(source.size for source in self.sources)
+        return sum([source.size for source in self.sources])
 
     def __enter__(self) -> Lease:
         self.acquire()

@@ -9,16 +9,17 @@ from __future__ import annotations
 import stat
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from sys import getsizeof
 from typing import NamedTuple, overload
 
 import xxhash
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.content import Container, Content, Data, Nested
+from glassfs.content import Container, Content, Data, Link, Nested
 from glassfs.errors import GlassfsError, NotFound, TooLarge
-from glassfs.names import raw, text
+from glassfs.names import component, raw, text
 from glassfs.source import Entry
 from glassfs.tree.lease import Lease
 from glassfs.tree.listings import Listings
@@ -82,6 +83,8 @@ class Access(NamedTuple):
         owner, its group and others alike.
         """
         first = entries[0]
+        if len(entries) == 1:
+            return cls(first.permissions & 0o777, first.uid, first.gid)
         permissions = 0o777
         for entry in entries:
             permissions &= entry.permissions
@@ -90,12 +93,13 @@ class Access(NamedTuple):
         return cls(permissions, first.uid, first.gid)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Origin:
-    """What all nodes of one version of a container, of a file or of a folder have in common.
+    """What all nodes of one version of a container, of a file or of a folder have in common. Never changed.
 
     ``identity`` differs between versions; a folder has no versions, and its identity is its file id. For
-    ``volume`` and ``has_other_names`` see ``Entry``. Times are nanoseconds since 1970.
+    ``volume`` and ``has_other_names`` see ``Entry``. Times are nanoseconds since 1970. ``file_mode`` is the mode of
+    files; ``directory_mode`` that of directories in a container: a user who may read the container may search them.
     """
 
     identity: str
@@ -106,6 +110,13 @@ class Origin:
     format: str = ""
     volume: str = ""
     has_other_names: bool = False
+    file_mode: int = field(init=False)
+    directory_mode: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        readable = self.access.permissions & 0o444
+        self.file_mode = stat.S_IFREG | readable
+        self.directory_mode = stat.S_IFDIR | readable | readable >> 2
 
     @property
     def uid(self) -> int:
@@ -115,16 +126,6 @@ class Origin:
     def gid(self) -> int:
         return self.access.gid
 
-    @property
-    def file_mode(self) -> int:
-        return stat.S_IFREG | self.access.permissions & 0o444
-
-    @property
-    def directory_mode(self) -> int:
-        """The mode of directories in a container: a user who may read the container may search them."""
-        readable = self.access.permissions & 0o444
-        return stat.S_IFDIR | readable | readable >> 2
-
 
 Facts = tuple[bytes, int, int, int | None]
 """A listing's entry: name, inode number, mode, and a file's size or None if that needs a read."""
@@ -132,11 +133,17 @@ Facts = tuple[bytes, int, int, int | None]
 
 def inode(name: str, parent: int) -> int:
     """Return the inode number of ``name`` in the directory with number ``parent``; a container's root has parent 0."""
-    return inode_of_bytes(raw(name), parent)
+    return xxhash.xxh64_intdigest(name.encode("utf-8", "surrogateescape"), parent) & _INODE or 1  # ``names.raw``
 
 
 def inode_of_bytes(name: bytes, parent: int) -> int:
     return xxhash.xxh64_intdigest(name, parent) & _INODE or 1
+
+
+def inodes_of(names: Iterable[bytes], parent: int) -> list[int]:
+    """Return the inode numbers of many names in one directory."""
+    digest = xxhash.xxh64_intdigest
+    return [digest(name, parent) & _INODE or 1 for name in names]
 
 
 class Node:
@@ -378,6 +385,21 @@ class Standing(Settled):
 
     def named(self, name: str) -> Node:
         return self.shown().named(name)
+
+
+def held_by_names(node: Node) -> int:
+    """Return the bytes that the names of a child hold."""
+    size = getsizeof(node.name)
+    if isinstance(node, Symlink):
+        size += getsizeof(node.target)
+    elif isinstance(node, File) and node.content is not None:
+        size += getsizeof(node.content.key)
+    return size
+
+
+def target_of(link: Link) -> str:
+    """Return the target of a link as a path."""
+    return link.shown or "/".join(part.decode() if part == b".." else component(part) for part in link.target)
 
 
 def facts_of(node: Node) -> Facts:

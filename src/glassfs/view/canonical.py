@@ -70,7 +70,7 @@ def file_of(content: Content, cache: BlockCache, key: Key) -> File:
     for base in type(content).__mro__:
         view = _VIEWS.get(base)
         if view is not None:
-            return File(*view(content, cache, key))
+            return tuple.__new__(File, view(content, cache, key))  # without a call: there are many files
     raise TypeError(f"there is no file for a content of type {type(content).__name__}")
 
 

@@ -25,7 +25,8 @@ AT_ONCE = 64 << 10
 SHORT = 4 << 10
 """Limit of characters and values in an object or a list that is written at once."""
 
-_PLAIN = frozenset((int, float, bool, type(None)))
+_TEXT = frozenset((str,))
+_PLAIN = frozenset((str, int, float, bool, type(None)))
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -100,17 +101,11 @@ def _write_object(text: bytearray, members: dict[Any, Any], margin: bytes | None
 
 def _written_at_once(members: dict[Any, Any], margin: bytes | None) -> bytes | None:
     """Return an object as the faster standard encoder writes it; None if that is not possible or it is not small."""
-    left = SHORT - len(members)
-    for key, item in members.items():
-        if type(key) is not str:
-            return None
-        left -= len(key)
-        kind = type(item)
-        if kind is str:
-            left -= len(item)
-        elif kind not in _PLAIN:
-            return None
-    if left < 0 or not members:
+    items = members.values()
+    if not members or not _PLAIN.issuperset(map(type, items)) or not _TEXT.issuperset(map(type, members)):
+        return None
+    characters = sum(map(len, members)) + sum([len(item) for item in items if type(item) is str])
+    if len(members) + characters > SHORT:
         return None
     try:
         written = _encoder(margin).encode(members).encode()

@@ -24,18 +24,20 @@ def view(array: Array, cache: BlockCache, key: Hashable) -> tuple[str, Data]:
 class Npy(Data):
     """Header and items of an array."""
 
-    __slots__ = ("_array",)
+    __slots__ = ("_array", "_known")
 
     def __init__(self, array: Array) -> None:
         self._array = array
+        self._known = b"" if callable(array.shape) else header(array.dtype, array.shape)
+        """The header, empty if finding the shape takes a pass over the data."""
 
     @property
     def is_sized(self) -> bool:
-        return self._array.known_shape is not None and self._array.data.is_sized
+        return bool(self._known) and self._array.data.is_sized
 
     @property
     def size(self) -> int:
-        return len(self._header()) + self._array.data.size
+        return len(self._known or self._header()) + self._array.data.size
 
     def location(self) -> Location | None:
         return self._array.data.location()
@@ -50,7 +52,7 @@ class Npy(Data):
             self._array.data.read_into(buffer, offset - len(header))
 
     def _header(self) -> bytes:
-        return header(self._array.dtype, self._array.resolved_shape)
+        return self._known or header(self._array.dtype, self._array.resolved_shape)
 
 
 @lru_cache(4096)

@@ -28,9 +28,7 @@ from glassfs.content import (
     Recording,
     Table,
     Unreadable,
-    Video,
     booleans,
-    members_of,
 )
 from glassfs.errors import Damaged
 from glassfs.formats.kinodb.images import Images
@@ -231,8 +229,7 @@ class Episode:
         """Return the videos, under the directories of their images."""
         if not self.entry.has_images:
             return []
-        members = members_of(self._images().group)
-        return [Member((b"images", *name), video) for name, video in members if isinstance(video, Video)]
+        return [Member((b"images", *name), video) for name, video in self._images().videos()]
 
     def _steps(self) -> list[Column]:
         """Return the columns. Raises Damaged if the records do not match the number of frames."""

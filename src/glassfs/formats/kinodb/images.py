@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
+from weakref import ref
 
 from glassfs.cache import BlockCache
 from glassfs.content import Blob, Content, Data, EncodedImage, Extent, Fault, Group, Image, Member, Series, Video
@@ -34,7 +35,7 @@ class Images:
     def __init__(
         self, opening: Opening, place: str, offset: int, length: int, num_frames: int, rate: Callable[[], float],
     ) -> None:
-        self.group = Group(b"images", self.members)
+        self.group = Group(b"images", self.members, meanings=self.videos)
         self._opening = opening
         self._source = opening.source
         self._place = place
@@ -43,16 +44,34 @@ class Images:
         self._rate = rate
         self._real_scan: Scan | None = None
         """The full scan, if a prediction turned out wrong."""
+        self._last_scan: Callable[[], Scan | None] = lambda: None
+        """Returns the scan that was made last as long as an image refers to it."""
 
     def members(self) -> Iterator[Member]:
         """Yield the images. Raises Damaged if a section that should hold images shows none."""
+        return self._members(self._shown_scan())
+
+    def _shown_scan(self) -> Scan:
         scan = self._scan()
         if scan.error and scan.error != self.group.error:
             self._opening.warn(scan.error, self._place)
         self.group.error = scan.error
         if scan.error and not scan.frames:
             raise self._source.damage(scan.error, self._place)
-        return self._members(scan)
+        return scan
+
+    def videos(self) -> Iterator[Member]:
+        """Yield a video per camera, with the size of its first image. Raises Damaged as ``members`` does."""
+        scan = self._shown_scan()
+        cameras: dict[bytes, int] = {}
+        for index, kind in enumerate(scan.types):
+            cameras.setdefault(kind.camera, index)
+        for camera, index in cameras.items():
+            kind = scan.types[index]
+            numbers = _FrameNumbers(scan, camera)
+            yield Member(tuple(camera.split(b"/")), Video(
+                camera, self._num_frames, self._rate, kind.width, kind.height, partial(self._frame, numbers), numbers,
+            ))
 
     def check(self) -> Iterator[Fault]:
         scan = self._scan(may_predict=False)
@@ -75,6 +94,9 @@ class Images:
             return self._real_scan
         if not may_predict:
             return self._scanned(start, end, may_predict=False)
+        last = self._last_scan()
+        if last is not None:
+            return last
         name = b"images %d %d %d" % (start, self._length, self._num_frames)
         known = self._opening.found(name)
         scan = None if known is None else Scan.unpacked(known, start, end)
@@ -82,6 +104,7 @@ class Images:
             scan = self._scanned(start, end, source.is_remote)
             if not scan.error and not scan.headers:
                 self._opening.keep(name, scan.packed())
+        self._last_scan = ref(scan)
         return scan
 
     def _scanned(self, start: int, end: int, may_predict: bool) -> Scan:
@@ -106,7 +129,6 @@ class Images:
         series = dict(_series(scan, paths))
         for kind, images in series.items():
             yield Member(paths[kind], self._numbered(scan, kind, images))
-        yield from self._videos(scan, paths)
         if len(series) == len(paths):
             return
         pixels_left = DECODED_PIXELS
@@ -142,18 +164,6 @@ class Images:
             scan.types[kind].camera, len(images), item, digits=6, kept=_SCAN_COST + _IMAGE_COST * len(images),
             sizes=sizes, is_uniform=scan.is_raw_size(images[0]),
         )
-
-    def _videos(self, scan: Scan, paths: Sequence[tuple[bytes, ...]]) -> Iterator[Member]:
-        """Yield a video per camera, with the size of its first image."""
-        cameras: dict[bytes, int] = {}
-        for index, kind in enumerate(scan.types):
-            cameras.setdefault(kind.camera, index)
-        for camera, index in cameras.items():
-            kind = scan.types[index]
-            numbers = _FrameNumbers(scan, camera)
-            yield Member(paths[index], Video(
-                camera, self._num_frames, self._rate, kind.width, kind.height, partial(self._frame, numbers), numbers,
-            ))
 
     def _frame(self, numbers: _FrameNumbers, number: int) -> Content:
         """Return the image of a frame; of several images with one name, the first."""
@@ -316,8 +326,9 @@ def _series(scan: Scan, paths: Sequence[tuple[bytes, ...]]) -> Iterator[tuple[in
         return
     count, total = len(paths), len(scan.frames)
     is_cyclic = scan.is_regular or scan.type_of == array("I", range(count)) * (total // count)
+    are_apart = len({path[0] for path in paths if len(path) == 1}) == count
     for index, path in enumerate(paths):
-        if sum(other[: len(path)] == path or path[: len(other)] == other for other in paths) > 1:
+        if not are_apart and sum(other[: len(path)] == path or path[: len(other)] == other for other in paths) > 1:
             continue
         images: Sequence[int] = range(index, total, count)
         if not is_cyclic:

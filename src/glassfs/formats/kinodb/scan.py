@@ -12,7 +12,7 @@ import threading
 from array import array
 from collections.abc import Callable
 from functools import lru_cache
-from itertools import accumulate, cycle, islice
+from itertools import accumulate, chain, cycle, islice, repeat
 from operator import add
 from typing import Any, NamedTuple
 
@@ -55,8 +55,18 @@ class ImageType(NamedTuple):
     raw_size: int
 
 
+_Pattern = tuple[tuple[bytes, int], ...]
+"""The header and the kind of data of each image of a frame."""
+
+
 class _Window(threading.local):
-    """Bytes of a section that a scan of this thread looks at, allocated once."""
+    """Bytes of a section that a scan of this thread looks at, allocated once.
+
+    ``pattern`` is that of the frames scanned last, and ``shape`` their layout: sections of a recording are alike.
+    """
+
+    pattern: _Pattern = ()
+    shape: struct.Struct | None = None
 
     def __init__(self) -> None:
         self.bytes = bytearray(WIDE_WINDOW)
@@ -199,12 +209,29 @@ class Scan:
     def _run(self, source: Source, num_frames: int, window: bytearray) -> None:
         # This loop runs for every image of a section: it uses local names, and a window of bytes up to ``limit``.
         read, view, end, shape_size = source.read_into, memoryview(window), self.end, self._shape.size
-        position, base, limit, ahead, known = self.position, self.position, 0, WINDOW, dict[bytes, int]()
+        position, base, limit, known = self.position, self.position, 0, dict[bytes, int]()
+        ahead = WIDE_WINDOW if end - position <= WIDE_WINDOW and not source.is_remote else WINDOW
         frame = name_bytes = 0
-        pattern: list[tuple[bytes, int]] = []
+        pattern: _Pattern = ()
+        if _window.shape is self._shape and not self._may_predict:
+            # Sections of a recording are alike: the first frame, too, is probably like those scanned last.
+            limit = min(ahead, end - position)
+            read(view[:limit], base)
+            pattern = _window.pattern
+            for head, _ in pattern:
+                if head not in known:
+                    known[head] = self._add_type(head)
+            frame, position = self._read_similar(pattern, known, window, limit, base, 0, num_frames)
+            if frame:
+                name_bytes = sum(len(head) + DIRECTORY * (1 + head.count(b"/")) for head in known)
+                ahead = WIDE_WINDOW
+            else:
+                pattern = ()
+                known.clear()
+                self.types.clear()
         while frame < num_frames:
             if pattern:
-                frame, position = self._read_similar(pattern, window, limit, base, frame, num_frames)
+                frame, position = self._read_similar(pattern, known, window, limit, base, frame, num_frames)
                 if frame == num_frames:
                     return None
             at = position - base
@@ -268,50 +295,53 @@ class Scan:
             if frame == 1 and self._may_predict and self._predict(source, heads, num_frames):
                 return None
             is_regular = all(media or not self.types[known[head]].format for head, media in heads)
-            pattern = heads if is_regular and ahead == WIDE_WINDOW else []
+            pattern = tuple(heads) if is_regular and ahead == WIDE_WINDOW else ()
+            if pattern and _is_short(pattern):
+                _window.pattern, _window.shape = pattern, self._shape
         return None
 
     def _read_similar(
-        self, pattern: list[tuple[bytes, int]], window: bytearray, limit: int, base: int, frame: int, num_frames: int,
+        self, pattern: _Pattern, known: dict[bytes, int], window: bytearray, limit: int, base: int, frame: int,
+        num_frames: int,
     ) -> tuple[int, int]:
-        """Scan frames with the same headers and signatures as the previous frame, up to the end of the window.
+        """Scan frames with the headers and signatures of a pattern, mostly the previous frame, up to the window's end.
 
-        Returns the next frame and its position. Takes a third of the time, as shared header fields are parsed once.
+        Return the next frame and its position. ``known`` has the numbers of the types. Takes a third of the time, as
+        shared header fields are parsed once.
         """
         images, first = len(pattern), frame
-        is_short = images <= FEW_IMAGES and sum(len(head) for head, _ in pattern) <= IMAGE_HEAD
-        heads = (_known_heads if is_short else _heads)(tuple(pattern))
-        last = min(num_frames, frame + (MOST_IMAGES - len(self.frames)) // images)
-        sizes, starts, at, end = list[int](), list[int](), self.position - base, self.end - base
+        heads = (_known_heads if _is_short(pattern) else _heads)(pattern)
+        most = min(num_frames - frame, (MOST_IMAGES - len(self.frames)) // images)
+        sizes, starts, at = list[int](), list[int](), self.position - base
         add_size, add_start = sizes.append, starts.append
         seen = memoryview(window)[:limit]
-        before = at
         try:
-            while frame < last:
-                for fields_at, head, skipped, signature, least in heads:
-                    header, stored, begin = fields_at(seen, at)
-                    if header != head or begin != signature or stored < least:
-                        break
-                    at += skipped
-                    add_size(stored)
-                    add_start(base + at)
-                    at += stored
-                else:
-                    if at <= end:
-                        frame += 1
-                        before = at
-                        continue
-                break
+            # One loop over all images: this line and the next ones run for each.
+            for fields_at, head, skipped, signature, least in chain.from_iterable(repeat(heads, most)):
+                header, stored, begin = fields_at(seen, at)
+                if header != head or begin != signature or stored < least:
+                    break
+                at += skipped
+                add_size(stored)
+                add_start(at)
+                at += stored
         except struct.error:  # the image begins at the end of the window, or beyond
             pass
-        at = before
-        count = frame - first
-        self.position = base + at
-        self.sizes.extend(sizes[: count * images])
-        self.starts.extend(starts[: count * images])
-        self.frames.extend([number for number in range(first, frame) for _ in range(images)])
-        self.type_of.extend(self.type_of[-images:] * count)
-        self.media.extend(self.media[-images:] * count)
+        found = len(sizes)
+        if found and starts[-1] + sizes[-1] > self.end - base:  # only the last image can end beyond the section
+            found -= 1
+        count = found // images
+        found = count * images
+        if not count:
+            return frame, self.position
+        frame += count
+        self.position = base + starts[found - 1] + sizes[found - 1]
+        self.sizes.extend(sizes[:found])
+        self.starts.extend(map(base.__add__, starts[:found]))
+        numbers = range(first, frame)
+        self.frames.extend(numbers if images == 1 else sorted([*numbers] * images))
+        self.type_of.extend([known[head] for head, _ in pattern] * count)
+        self.media.extend([media for _, media in pattern] * count)
         return frame, self.position
 
     def _predict(self, source: Source, heads: list[tuple[bytes, int]], num_frames: int) -> bool:
@@ -364,7 +394,7 @@ def _regular(count: int, frames: int) -> tuple[array[int], array[int]]:
 _known_regular = lru_cache(64)(_regular)
 
 
-def _heads(pattern: tuple[tuple[bytes, int], ...]) -> list[tuple[_Unpack, bytes, int, bytes, int]]:
+def _heads(pattern: _Pattern) -> list[tuple[_Unpack, bytes, int, bytes, int]]:
     """Return how to read each image of frames with these headers and kinds of data.
 
     For each image: what unpacks its header, stored size and signature; the header, and its bytes up to the data; the
@@ -379,6 +409,11 @@ def _heads(pattern: tuple[tuple[bytes, int], ...]) -> list[tuple[_Unpack, bytes,
 
 
 _known_heads = lru_cache(64)(_heads)
+
+
+def _is_short(pattern: _Pattern) -> bool:
+    """Return whether a pattern is short enough to be remembered."""
+    return len(pattern) <= FEW_IMAGES and sum(len(head) for head, _ in pattern) <= IMAGE_HEAD
 
 
 def first_cameras(source: Source, start: int, end: int, num_frames: int) -> list[bytes] | None:

@@ -124,12 +124,15 @@ class Answers:
         if (ident, cookie) in self._ends:
             self._ends.discard((ident, cookie))
             operations.listed(ident, cookie)
-            self._reply(unique, b"")
+            self._send((OUT_HEADER.pack(_HEADER, 0, unique),))
             return
         listing, position = operations.listing(ident, cookie)
         body = bytearray()
         given: list[tuple[int, int]] = []
         is_full = False
+        if is_plus and not position and size >= wire.DOTS:
+            body += wire.dots(listing.directory.ino, listing.cookie)
+            position = 2
         while position < 2 and not is_full:
             # Of "." and ".." the kernel uses nothing but the name.
             after = listing.cookie + position + 1
@@ -212,7 +215,7 @@ class Answers:
         begun = end = first
         kept: list[tuple[int, int]] = []
         ahead = listing.cookie + position + 1 - first
-        tails: dict[int, bytes] = {}
+        tail, tail_mode = b"", -1
         remaining, length, entry = size - len(body), 0, wire.direntplus(0)
         try:
             for ident, (name, ino, mode, file_size) in enumerate(found, first):
@@ -231,9 +234,8 @@ class Answers:
                         end = ident + 1
                         continue
                     file_size = 0
-                tail = tails.get(mode)
-                if tail is None:
-                    tail = tails[mode] = wire.tail_of(operations.attributes_in(origin, mode))
+                if mode != tail_mode:  # directories come first, and files have one mode
+                    tail, tail_mode = wire.tail_of(operations.attributes_in(origin, mode)), mode
                 body += entry.pack(
                     ident, 0, seconds, seconds, nanoseconds, nanoseconds, ino, file_size, -(-file_size // BLOCK), tail,
                     ino, ahead + ident, length, mode >> 12, name,

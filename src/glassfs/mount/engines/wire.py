@@ -14,7 +14,6 @@ from mmap import PAGESIZE
 from typing import NamedTuple
 
 from glassfs.mount.operations import BLOCK, LONGEST_NAME, Attributes
-from glassfs.names import text
 
 LEAST_READ = 8192
 """The smallest buffer that the kernel accepts for requests, beside the longest write."""
@@ -110,6 +109,9 @@ OPEN_OUT = struct.Struct("=QII")
 INIT_OUT = struct.Struct("=4I2H2I2HI28x")
 DIRENT = struct.Struct("=QQII")  # inode number, offset of the next, length of the name, type; the name follows
 NO_ENTRY = bytes(ENTRY_OUT.size)
+_DOTS = struct.Struct(f"={ENTRY_OUT.size}xQQII8s{ENTRY_OUT.size}xQQII8s")  # two of NO_ENTRY, DIRENT and the name
+DOTS = _DOTS.size
+_DIRECTORY = 0o04
 
 FOPEN_KEEP_CACHE, FOPEN_CACHE_DIR = 1 << 1, 1 << 3
 
@@ -135,7 +137,7 @@ def packed(error: int, unique: int, payload: bytes = b"") -> bytes:
 
 def name_at(message: bytes, start: int = IN_HEADER.size) -> str:
     """Return the name that begins at ``start`` and ends with a NUL. Raises ValueError if there is none."""
-    return text(message[start : message.index(0, start)])
+    return message[start : message.index(0, start)].decode("utf-8", "surrogateescape")  # ``names.text``
 
 
 @lru_cache(16)
@@ -187,6 +189,14 @@ def described(unique: int, timeout: float, found: Attributes) -> bytes:
         GETATTR_OUT.size, 0, unique, seconds, nanoseconds, 0, ino, size, -(-size // BLOCK),
         tail(mode, nlink, uid, gid, mtime_ns),
     )
+
+
+def dots(ino: int, before: int) -> bytes:
+    """Return the entries "." and ".." with attributes that the kernel ignores, after position ``before``.
+
+    Of these two it uses nothing but the names.
+    """
+    return _DOTS.pack(ino, before + 1, 1, _DIRECTORY, b".", ino, before + 2, 2, _DIRECTORY, b"..")
 
 
 def dirent(ino: int, after: int, mode: int, name: bytes) -> bytes:

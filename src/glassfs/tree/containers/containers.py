@@ -183,7 +183,7 @@ class Containers:
         GlassfsError if that cannot be determined now; nothing is remembered then.
         """
         try:
-            known = self._known(location, entry, at)
+            known = self._known(location, entry, at) if source is None else None  # else nothing was remembered
             if known is None:
                 with self._parsing.hold(location):
                     known = self._known(location, entry, at)

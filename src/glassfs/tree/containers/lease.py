@@ -51,15 +51,15 @@ class ContainerLease(Lease):
         self, location: Location, at: str, format_name: str, files: Sequence[tuple[Path, Source]],
         is_presumed: bool = False,
     ) -> None:
-        super().__init__(tuple(source for _, source in files))
+        super().__init__([source for _, source in files])
         self.location = location
         self.at = at
         self.format = format_name
         self.is_presumed = is_presumed
-        self.entries = tuple(source.entry for source in self.sources)
+        self.entries = tuple([source.entry for source in self.sources])
         self.identity = identity_of(self.entries)
         self._rounds = 0
-        self._paths = tuple(path for path, _ in files)
+        self._paths = tuple([path for path, _ in files])
 
     @property
     def files(self) -> Sequence[tuple[Path, Entry]]:

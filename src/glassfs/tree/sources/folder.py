@@ -94,7 +94,7 @@ def _node(
         return plain_file(containers, location, entry, name, ino, verdict.refusal or "")
     origin = Origin(
         identity_of(verdict.entries), Access.of(verdict.entries), entry.mtime_ns, containers.services, lease,
-        lease.format, entry.volume, any(one.has_other_names for one in verdict.entries),
+        lease.format, entry.volume, True in [one.has_other_names for one in verdict.entries],
     )
     return ContainerDirectory(name, ino, origin, containers, lease)
 
@@ -203,7 +203,10 @@ class Folder(Directory):
         if _shown_name(name, self.is_mount_root) == name:
             location = self.location.below(name)
             try:
-                node = self._node(name, name, *self.containers.looked_up(location))
+                entry, source = self.containers.looked_up(location)
+                node = node_at(
+                    self.containers, location, entry, name, inode(name, self.ino), f"{self._at}/{name}", source=source,
+                )
             except (NotFound, NotADirectory):
                 self.containers.watcher.check(location, None)
         if node is None and _MAY_BE_CHANGED.search(name):
@@ -221,10 +224,9 @@ class Folder(Directory):
     def _entries(self) -> Iterator[tuple[str, str, Entry]]:
         return shown_entries(self.location, self.is_mount_root)
 
-    def _node(self, name: str, original: str, entry: Entry, source: Source | None = None) -> Node | None:
+    def _node(self, name: str, original: str, entry: Entry) -> Node | None:
         return node_at(
             self.containers, self.location.below(original), entry, name, inode(name, self.ino), f"{self._at}/{name}",
-            source=source,
         )
 
 
