@@ -251,8 +251,7 @@ def _take(
     size = 0
     with opener.glimpsed(named, entry.version) as container:
         tables += container.tables
-        found = container.summary(EPISODES)
-        table = found.table if found is not None else None
+        table = container.episodes()
         for piece in pieces_of(Summary(RECORD_COLUMNS, table), opener.cache, block) if table is not None else ():
             if size >= AT_ONCE:
                 return _Rest(piece.block, position, version)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from glassfs.content.model import Collection
-from glassfs.content.summary import EPISODES, RECORD_COLUMNS, Summary
+from glassfs.content.summary import EPISODE_ROWS, EPISODES, Summary
 from glassfs.content.table import Table
 from glassfs.source import Source
 
@@ -54,7 +54,7 @@ class Container:
         """Return its rows for the joined table of this name, or None."""
         if name == EPISODES and self.episodes is not _no_episodes:
             table = self.episodes()
-            return Summary(RECORD_COLUMNS, table) if table is not None else None
+            return Summary(EPISODE_ROWS, table) if table is not None else None
         find = self.summaries.get(name)
         return find() if find else None
 

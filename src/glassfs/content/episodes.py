@@ -16,6 +16,7 @@ from glassfs.content.model import Array, Content, Member, Records, Video
 from glassfs.content.parts import Counted
 from glassfs.content.table import WIDEST, Cells, Column, Recording, Table
 from glassfs.content.video import is_video
+from glassfs.errors import Damaged
 
 EPISODES_KEY, STEPS, FRAME, WHOLE = b"episodes", b"steps", b"frame", b"episode"
 TEXT, TEXTS = "", "list"
@@ -42,14 +43,16 @@ MOST_CAMERAS = 256
 def episodes_table(
     count: int, block: Callable[[int], Sequence[Mapping[str, Any]]], blocks: int = 1,
     columns: Mapping[str, str] = EPISODE_COLUMNS, cost: Callable[[int], int] = lambda block: 1 << 20,
-    directory: bytes = b"",
+    directory: bytes = b"", recording: Callable[[int], Recording] | None = None,
+    features: Callable[[int], Sequence[str]] | None = None,
 ) -> Table:
     """Return the table of ``count`` episodes, one row each.
 
     ``block(i)`` returns the rows of block i of ``blocks``: values by the names of ``columns``; a missing one is None.
     ``cost(i)`` is the memory in bytes that they may take, together with one of them as JSON. ``columns`` may leave out
     some of EPISODE_COLUMNS, which a format cannot have, and add others, which joined tables do not show. If episodes
-    are subdirectories named by their numbers, ``directory`` is the name of the directory around them.
+    are subdirectories named by their numbers, ``directory`` is the name of the directory around them. For ``recording``
+    and ``features`` see ``Table``: with both, views can show recordings of many containers as one dataset.
     """
     def rows(number: int) -> list[dict[str, Any]]:
         return [{name: row.get(name) for name in columns} for row in block(number)]
@@ -60,7 +63,16 @@ def episodes_table(
     def made() -> list[Column]:
         return [column_of(name, dtype, blocks, partial(values, name), cost) for name, dtype in columns.items()]
 
-    return Table(EPISODES_KEY, count, made, Records(EPISODES_KEY, blocks, rows, cost=cost), directory)
+    records = Records(EPISODES_KEY, blocks, rows, cost=cost)
+    return Table(EPISODES_KEY, count, made, records, directory, recording=recording, features=features)
+
+
+def recording_in(members: Iterable[Member]) -> Recording:
+    """Return the recording among the members of an episode. Raises Damaged if there is none."""
+    for member in members:
+        if isinstance(member.content, Recording):
+            return member.content
+    raise Damaged("is not an episode any more")
 
 
 def column_of(

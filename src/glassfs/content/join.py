@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import AbstractContextManager
 from functools import lru_cache, partial
 from io import BytesIO
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from glassfs.content.data import Data
 from glassfs.content.episodes import POSITION, TEXT, TEXTS
 from glassfs.content.model import Records
 from glassfs.content.pieces import PIECE_BYTES, SIZE, ContainerPiece, apart, as_json, rejoined, values_of
-from glassfs.content.summary import CONTAINER, INTEGER, NUMBER, UNSIGNED, Columns
-from glassfs.content.table import Cells, Column, Table
+from glassfs.content.summary import CONTAINER, EPISODES, FEATURES, INTEGER, NUMBER, UNSIGNED, Columns
+from glassfs.content.table import Cells, Column, Episode, Recording, Table
 
 BLOCK_BYTES = 4 * PIECE_BYTES
 """Limit of a block of the joined table, unless it is a single piece."""
@@ -206,10 +207,20 @@ class JoinedRows(NamedTuple):
     block: Callable[[int], Data]
     sizes: Sequence[Sequence[int]]
     columns: Mapping[str, JoinedColumn]
+    features: JoinedColumn | None = None
+    """The column of the features of episodes, which the table does not show."""
     omitted: int = 0
     """Number of containers left out because not every user may read them."""
     error: str = ""
     """What else is missing, and why."""
+
+
+class Opened(Protocol):
+    """What opens the containers of a joined table: see the methods of ``Table``."""
+
+    def recordings(self, container: str, is_kept: bool) -> AbstractContextManager[Callable[[int], Recording]]: ...
+
+    def demand_readable(self, container: str) -> None: ...
 
 
 class Joined(Table):
@@ -218,12 +229,14 @@ class Joined(Table):
     ``directory_of`` returns, for the path of a container, the path from the folder to the directory that has a
     directory for each row, named by its position; None if the container itself is what the row describes. ``title`` is
     the folder's name if it has one. ``is_first`` of all tables over the folder is the one that a reader sees first;
-    ``tables`` returns the names of all that have rows, the first of them first.
+    ``tables`` returns the names of all that have rows, the first of them first. ``opened`` opens a container of a table
+    of episodes.
     """
 
     def __init__(
         self, name: str, find: Callable[[], JoinedRows], directory_of: Callable[[str], str | None] = lambda path: None,
         title: str = "", is_first: bool = True, tables: Callable[[], Sequence[str]] = tuple,
+        opened: Opened | None = None,
     ) -> None:
         self.key = name.encode()
         self.name = name
@@ -234,6 +247,8 @@ class Joined(Table):
         self.records = _JoinedRecords(find, self.key, _rows, _cost)
         self.directory = b""
         self.width: int | None = None
+        self.recording = self.features = None
+        self._opened = opened
         self._find = find
         self._directory_of = directory_of
 
@@ -256,6 +271,37 @@ class Joined(Table):
         container = record[CONTAINER]
         directory = self._directory_of(container)
         return f"{container}/{directory}/{record[POSITION]}" if directory else str(container)
+
+    @property
+    def has_recordings(self) -> bool:
+        return self._opened is not None and self.name == EPISODES
+
+    def described(self) -> Iterator[Episode]:
+        found = self._find()
+        if found.features is None:
+            return
+        last: tuple[str, str] = "", ""
+        for number in range(found.blocks):
+            block = found.block(number)
+            whole = _Block(block.read(0, block.size))
+            columns = [whole.shown(name, column) for name, column in found.columns.items()]
+            features = whole.shown(FEATURES, found.features)
+            for text, *row in zip(features, *columns, strict=True):
+                record = dict(zip(found.columns, row, strict=True))
+                container = record[CONTAINER]
+                if text is None:
+                    text = last[1] if container == last[0] else ""
+                last = container, text
+                yield Episode(container, record[POSITION], record, text)
+
+    def recordings(self, container: str, is_kept: bool) -> AbstractContextManager[Callable[[int], Recording]]:
+        if self._opened is None:
+            raise TypeError("the rows of this table are no episodes")
+        return self._opened.recordings(container, is_kept)
+
+    def demand_readable(self, container: str) -> None:
+        if self._opened is not None:
+            self._opened.demand_readable(container)
 
     def _columns(self) -> list[Column]:
         return [self._column(name, column) for name, column in self._find().columns.items()]

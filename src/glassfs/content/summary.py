@@ -24,6 +24,10 @@ CONTAINER = "container"
 EPISODES = EPISODES_KEY.decode()
 RECORD_COLUMNS: Columns = tuple((name, dtype) for name, dtype in EPISODE_COLUMNS.items() if name != POSITION)
 """The columns of episodes, from whatever format."""
+FEATURES = "features"
+EPISODE_ROWS: Columns = (*RECORD_COLUMNS, (FEATURES, TEXT))
+"""The columns of episodes in pieces: a joined table does not show the last one. In a block of rows, it is None if it is
+the same as in the previous row."""
 COLUMNS: Mapping[str, str] = {CONTAINER: TEXT, POSITION: INTEGER, **dict(RECORD_COLUMNS)}
 """All columns of the table of episodes."""
 LONGEST = 64 << 10
@@ -42,6 +46,17 @@ class Summary(NamedTuple):
 
     columns: Columns
     table: Table
+
+    def block(self, number: int) -> Sequence[Any]:
+        """Return the records of a block, those of episodes with their features, if these have a column."""
+        records = self.table.records.block(number) if self.table.records else ()
+        if self.table.features is None or (FEATURES, TEXT) not in self.columns:
+            return records
+        found, last = [], None
+        for record, text in zip(records, self.table.features(number), strict=True):
+            found.append({**record, FEATURES: None if text == last else text})
+            last = text
+        return found
 
 
 def summary_of(name: str, columns: Columns, rows: int, records: Records) -> Summary:

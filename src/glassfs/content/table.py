@@ -7,7 +7,8 @@ belongs to row i of the others. Cheap to make; any thread.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -60,8 +61,9 @@ class Column(NamedTuple):
     """A name and the values under it.
 
     An array of n rows gives a value for each row if it has one dimension, else a vector. For records, ``is_list`` says
-    that each row is None or a list of values, rather than None or a value. ``slots`` returns names of the elements of
-    vectors, any number of any texts, and is called when they are needed.
+    that each row is None or a list of values, rather than None or a value; for an array, that vectors stay lists in
+    views that make several columns of short ones. ``slots`` returns names of the elements of vectors, any number of any
+    texts, and is called when they are needed.
     """
 
     name: bytes
@@ -77,8 +79,11 @@ class Table(Content):
     ``width`` is the number of columns, if it is known before: a table that is too wide or has none is not shown
     (``demand_columns``), and its ``columns`` may be incomplete. If each row describes a thing, ``records`` has the rows
     as objects, and ``directory`` names the directory that has a subdirectory for each, named by its number.
-    ``shared_width`` is the average size in bytes of a row in cached blocks from which all columns of records are made;
-    0 if each column has blocks of its own.
+    ``shared_width`` is the average size in bytes of a row in cached blocks from which all columns are made; 0 if each
+    column has blocks of its own.
+
+    If each row is an episode, ``recording(row)`` returns it, and ``features(block)`` the features of the rows in a
+    block of ``records`` (``content.features``), both when needed. They may raise Damaged.
     """
 
     rows: int
@@ -87,6 +92,47 @@ class Table(Content):
     directory: bytes = b""
     width: int | None = None
     shared_width: float = 0
+    recording: Callable[[int], Recording] | None = None
+    features: Callable[[int], Sequence[str]] | None = None
+
+    @property
+    def has_recordings(self) -> bool:
+        """Whether ``described`` and ``recordings`` give something."""
+        return self.recording is not None and self.features is not None
+
+    def described(self) -> Iterator[Episode]:
+        """Yield what is known of each episode. Takes a pass over the records."""
+        row = 0
+        for block in range(self.records.blocks if self.records and self.features else 0):
+            records = self.records.block(block) if self.records else ()
+            found = self.features(block) if self.features else ()
+            for record, features in zip(records, found, strict=True):
+                yield Episode("", row, record, features)
+                row += 1
+
+    def recordings(self, container: str, is_kept: bool) -> AbstractContextManager[Callable[[int], Recording]]:
+        """Open a container of the table: provide what returns its recording with a number.
+
+        If ``is_kept``, contents of the recording can be read after the end of the ``with``, as long as the container is
+        not replaced. Raises Changed if it was replaced already.
+        """
+        if self.recording is None:
+            raise TypeError("the rows of this table are no episodes")
+        return nullcontext(self.recording)
+
+    def demand_readable(self, container: str) -> None:
+        """Raise Changed if contents of a container must not be read any more."""
+
+
+class Episode(NamedTuple):
+    """What a table knows of an episode: its container's path, empty in the container's own table; its number there; its
+    row; and its features, empty if unknown.
+    """
+
+    container: str
+    number: int
+    record: dict[str, Any]
+    features: str
 
 
 @dataclass(slots=True)

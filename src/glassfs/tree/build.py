@@ -228,6 +228,8 @@ class ContentDirectory(Settled):
         found = dict[str, bytes]()
         if groups:
             found = {XATTR_PREFIX + "format": self.origin.format.encode(), XATTR_PREFIX + "key": groups[0].key}
+            described = groups[0].attributes()
+            found |= {XATTR_PREFIX + name: text.encode("utf-8", "replace") for name, text in described.items()}
         known = self.origin.services.listings.known(self.origin, self.ino)
         error = self._draft.error if known is None else known.error
         if error:

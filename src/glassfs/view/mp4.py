@@ -54,7 +54,7 @@ def show(content: Video | Array, cache: BlockCache, key: Key) -> Iterator[Shown]
 
 def made(video: Video, cache: BlockCache, key: Key) -> Data:
     """Return the bytes of the file. Raises TooLarge, or Damaged if there is nothing to show."""
-    _demand_sane(video)
+    _demand_sane(video.width, video.height, video.count)
     size, count = h264.size_of(video.width, video.height), video.count
     frames = _Frames(video, size, cache, key)
     blocked = Blocked(cache, lambda: Regular(size, count * size), frames.image, is_sized=True)
@@ -62,15 +62,21 @@ def made(video: Video, cache: BlockCache, key: Key) -> Data:
     return Concatenated([Memory(_head(video.width, video.height, rate(fps), count)), blocked])
 
 
-def _demand_sane(video: Video) -> None:
-    size = f"{video.width} x {video.height} pixels"
-    if min(video.width, video.height, video.count) < 1:
-        raise Damaged(f"a video of {video.count} frames of {size} shows nothing")
-    columns, rows = h264.macroblocks(video.width, video.height)
-    if max(video.width, video.height) > h264.LONGEST_SIDE or columns * rows > h264.MOST_MACROBLOCKS:
+def size_of(width: int, height: int, fps: float, count: int) -> int:
+    """Return the size in bytes of the file of a video. Raises what ``made`` raises."""
+    _demand_sane(width, height, count)
+    return len(_head(width, height, rate(fps), count)) + count * h264.size_of(width, height)
+
+
+def _demand_sane(width: int, height: int, count: int) -> None:
+    size = f"{width} x {height} pixels"
+    if min(width, height, count) < 1:
+        raise Damaged(f"a video of {count} frames of {size} shows nothing")
+    columns, rows = h264.macroblocks(width, height)
+    if max(width, height) > h264.LONGEST_SIDE or columns * rows > h264.MOST_MACROBLOCKS:
         raise TooLarge(f"a video of {size} is too large for an MP4")
-    if video.count > MOST_FRAMES or video.count * h264.size_of(video.width, video.height) > LARGEST - LONGEST_HEAD:
-        raise TooLarge(f"a video of {video.count} frames is too long for an MP4")
+    if count > MOST_FRAMES or count * h264.size_of(width, height) > LARGEST - LONGEST_HEAD:
+        raise TooLarge(f"a video of {count} frames is too long for an MP4")
 
 
 class _Frames:

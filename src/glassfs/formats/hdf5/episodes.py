@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
-from glassfs.content import TIME, Array, Group, Link, Member, Series, Table, Video
-from glassfs.content.episodes import EPISODES_KEY, episodes_table, is_camera, steps_of, with_recording
+from glassfs.content import TIME, Array, Group, Link, Member, Recording, Series, Table, Video
+from glassfs.content.episodes import EPISODES_KEY, episodes_table, is_camera, recording_in, steps_of, with_recording
+from glassfs.content.features import features_of
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5.description import Object
 from glassfs.once import once
@@ -103,18 +104,34 @@ class Episodes:
     def table(self) -> Table | None:
         """Return the table of episodes, or None if the file has none."""
         if self.kind == "aloha":
-            return episodes_table(1, lambda block: [self._row((), None)], cost=lambda block: BLOCK_COST)
+            return episodes_table(
+                1, lambda block: [self._row((), None)], cost=lambda block: BLOCK_COST,
+                recording=lambda row: self._recording(()), features=lambda block: [self._features(())],
+            )
         if self.kind != "robomimic":
             return None
         count = len(self.demos)
 
+        def numbers(block: int) -> range:
+            return range(block * AT_ONCE, min(count, (block + 1) * AT_ONCE))
+
+        def path(number: int) -> Path:
+            return DATA, self.demos[number]
+
         def rows(block: int) -> list[dict[str, Any]]:
-            numbers = range(block * AT_ONCE, min(count, (block + 1) * AT_ONCE))
-            return [self._row((DATA, self.demos[number]), number) for number in numbers]
+            return [self._row(path(number), number) for number in numbers(block)]
 
         return episodes_table(
             count, rows, -(-count // AT_ONCE), cost=lambda block: BLOCK_COST, directory=EPISODES_KEY,
+            recording=lambda number: self._recording(path(number)),
+            features=lambda block: [self._features(path(number)) for number in numbers(block)],
         )
+
+    def _features(self, path: Path) -> str:
+        return features_of(self._contents_of(path), self._steps(path))
+
+    def _recording(self, path: Path) -> Recording:
+        return recording_in(self.members(path, lambda: self._listed_contents(path)))
 
     def members(self, path: Path, contents: Contents) -> Iterator[Member]:
         """Yield the contents of an episode, the table of its steps, and the episode as a whole."""
@@ -136,10 +153,13 @@ class Episodes:
 
     def _contents_of(self, path: Path) -> Iterator[Member]:
         """Yield the contents of an episode that is not being listed."""
+        return self._contents(path, lambda: self._listed_contents(path))
+
+    def _listed_contents(self, path: Path) -> Iterator[Member]:
         above = [Ancestor(0, False)]
         if path:
             above += [Ancestor(0, False), Ancestor(self._data[path[1]].address, False)]
-        return self._contents(path, lambda: self._listed.contents(path, tuple(above), Group(b"", tuple)))
+        return self._listed.contents(path, tuple(above), Group(b"", tuple))
 
     def _steps(self, path: Path) -> int | None:
         """Return the number of steps: the rows of the actions."""

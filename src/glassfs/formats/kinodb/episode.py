@@ -30,9 +30,10 @@ from glassfs.content import (
     Unreadable,
     booleans,
 )
+from glassfs.content.features import Camera, Signal, as_text
 from glassfs.errors import Damaged
 from glassfs.formats.kinodb.images import Images
-from glassfs.formats.kinodb.scan import CAMERA_BYTES, first_cameras
+from glassfs.formats.kinodb.scan import CAMERA_BYTES, FirstImage, first_images
 from glassfs.formats.registry import Opening
 from glassfs.source import Reader
 
@@ -198,14 +199,29 @@ class Episode:
         reason = self.records_fault()
         return self.source.damage(reason, f"the state/action section of episode {self.position}") if reason else None
 
-    def cameras(self) -> list[str] | None:
-        """Return the names of the cameras of the first frame with images, None if they cannot be read."""
+    def first_images(self) -> list[FirstImage] | None:
+        """Return the first image of each camera of the first frame with images, None if they cannot be read."""
         entry = self.entry
         if not entry.has_images:
             return []
         end = entry.images_offset + entry.images_length
-        found = first_cameras(self.source, entry.images_offset, end, entry.num_frames)
-        return None if found is None else [camera.decode("utf-8", "replace") for camera in found]
+        return first_images(self.source, entry.images_offset, end, entry.num_frames)
+
+    def features(self, cameras: list[Camera] | None) -> str:
+        """Return the features of the episode with these cameras as text; empty if its parts cannot be read."""
+        if cameras is None or self.records_fault():
+            return ""
+        entry = self.entry
+        lengths = entry.state_dim, entry.action_dim, None, None
+        dtypes = "<f4", "<f4", "<f4", "|b1"
+        return as_text([
+            Signal(name.decode(), dtype, length)
+            for name, dtype, length in zip(_ARRAYS, dtypes, lengths, strict=True) if length != 0
+        ], cameras)
+
+    def recording(self) -> Recording:
+        steps = Table(b"steps", self.entry.num_frames, self._steps)
+        return Recording(b"episode", self._document, steps, self._cameras)
 
     def _images(self) -> Images:
         entry = self.entry
@@ -221,9 +237,9 @@ class Episode:
 
     def _meanings(self) -> Iterator[Member]:
         """Yield the table of frames, one row per frame, and the recording."""
-        steps = Table(b"steps", self.entry.num_frames, self._steps)
-        yield Member((b"steps",), steps)
-        yield Member((b"episode",), Recording(b"episode", self._document, steps, self._cameras))
+        recording = self.recording()
+        yield Member((b"steps",), recording.steps)
+        yield Member((b"episode",), recording)
 
     def _cameras(self) -> list[Member]:
         """Return the videos, under the directories of their images."""

@@ -29,7 +29,7 @@ FEW_IMAGES = 8  # of a frame, whose headers are remembered for other sections
 IMAGE_HEAD = 256  # bytes that hold the header of most images and the signature of their data
 
 MOST_CAMERAS, CAMERA_BYTES = 32, 512
-"""Limits of the names, and of their bytes in all, that ``first_cameras`` returns."""
+"""Limits of the names, and of their bytes in all, that ``first_images`` returns."""
 
 PREDICT_FROM_BYTES = 16 << 20  # smaller remote sections are scanned
 
@@ -416,8 +416,19 @@ def _is_short(pattern: _Pattern) -> bool:
     return len(pattern) <= FEW_IMAGES and sum(len(head) for head, _ in pattern) <= IMAGE_HEAD
 
 
-def first_cameras(source: Source, start: int, end: int, num_frames: int) -> list[bytes] | None:
-    """Return the cameras of the first frame with images in the section ``[start, end)``, or None if it is damaged.
+class FirstImage(NamedTuple):
+    """The first image of a camera, as its header describes it."""
+
+    camera: bytes
+    width: int
+    height: int
+    channels: int
+    is_encoded: bool
+
+
+def first_images(source: Source, start: int, end: int, num_frames: int) -> list[FirstImage] | None:
+    """Return the images of the first frame with some in the section ``[start, end)``, or None if it is damaged. Of each
+    camera there is one.
 
     Reads the headers of one frame, as a table of many episodes cannot scan them all. Files from before the format byte
     are recognized by images that fit their headers, as in a scan.
@@ -426,30 +437,30 @@ def first_cameras(source: Source, start: int, end: int, num_frames: int) -> list
     for shape in ("<IIBB", "<IIB"):
         try:
             reader = Reader(source, start, min(end, source.size), "the image section", NEAR_WINDOW)
-            cameras, is_confirmed = _cameras_of_frame(reader, num_frames, shape)
+            images, is_confirmed = _images_of_frame(reader, num_frames, shape)
         except Damaged:
             continue
         if is_confirmed:
-            return cameras
-        found = found or cameras
+            return images
+        found = found or images
     return found
 
 
-def _cameras_of_frame(reader: Reader, num_frames: int, shape: str) -> tuple[list[bytes], bool]:
-    """Return the cameras of the first frame with images, and whether the images fit their headers."""
+def _images_of_frame(reader: Reader, num_frames: int, shape: str) -> tuple[list[FirstImage], bool]:
+    """Return the first frame with images, one of each camera, and whether they fit their headers."""
     ahead = reader.peek(NEAR_WINDOW)
     reader.skip(2 * min((len(ahead) - len(ahead.lstrip(b"\0"))) // 2, num_frames - 1))
-    cameras: dict[bytes, None] = {}
+    images: dict[bytes, FirstImage] = {}
     is_confirmed, left = True, CAMERA_BYTES
     for _ in range(reader.integer(2)):
         camera = reader.take(reader.integer(2))
         left -= len(camera)
-        if left < 0 or len(cameras) == MOST_CAMERAS:
+        if left < 0 or len(images) == MOST_CAMERAS:
             break
-        cameras[camera] = None
         width, height, channels, *form = reader.unpack(shape)
         stored = reader.integer(4)
+        images.setdefault(camera, FirstImage(camera, width, height, channels, any(form)))
         has_signature = any(form) and reader.peek(len(_SIGNATURES[2])).startswith(_SIGNATURES[1:])
         is_confirmed = is_confirmed and (has_signature or 0 < stored == width * height * channels)
         reader.skip(stored)
-    return list(cameras), is_confirmed
+    return list(images.values()), is_confirmed

@@ -16,6 +16,7 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 from glassfs.content import Array, Cells, Column, Counted, Data, Gathered, Records, Rendered, Table
+from glassfs.content.features import Camera, decoded
 from glassfs.formats.kinodb.episode import (
     CAMERAS_COST,
     ENTRY,
@@ -26,6 +27,7 @@ from glassfs.formats.kinodb.episode import (
     described,
     metadata_cost,
 )
+from glassfs.formats.kinodb.scan import FirstImage
 from glassfs.formats.registry import Opening
 from glassfs.once import once
 
@@ -50,7 +52,11 @@ Section: TypeAlias = tuple[int, int]
 def episode_table(opening: Opening, index: Data, episode: Callable[[int], Episode]) -> Table:
     """Return the table of the episodes in a packed index. ``episode`` returns the one at a position."""
     rows = _Rows(opening, index, episode)
-    return Table(EPISODES, rows.count, partial(_columns, rows), _RowRecords(rows, EPISODES, rows.of_block), EPISODES)
+    records = _RowRecords(rows, EPISODES, rows.of_block)
+    return Table(
+        EPISODES, rows.count, partial(_columns, rows), records, EPISODES,
+        recording=lambda position: episode(position).recording(), features=rows.features,
+    )
 
 
 def _columns(rows: _Rows) -> list[Column]:
@@ -112,12 +118,23 @@ class _Rows:
         return [getattr(metadata, name) if metadata else None for metadata in self._metadata(block)]
 
     def cameras(self, block: int) -> list[list[str] | None]:
+        """Return the names of the cameras of each row, None if its images are damaged."""
+        return [
+            None if images is None else [_shown(camera.name) for camera in images] for images in self._cameras(block)
+        ]
+
+    def features(self, block: int) -> list[str]:
+        """Return the features of each row."""
+        found = self._cameras(block)
+        return [self._episode(row).features(cameras) for row, cameras in enumerate(found, self.starts[block])]
+
+    def _cameras(self, block: int) -> list[list[Camera] | None]:
         """Return the cameras of each row, None if its images are damaged."""
         key = (self._opening.source.version, CAMERAS, block)
         cost = ROW_COST * (self.starts[block + 1] - self.starts[block])
         kept = Rendered(self._opening.cache, key, partial(self._rendered_cameras, block), cost=cost)
-        found: list[list[str] | None] = json.loads(kept.read(0, kept.size))
-        return found
+        found = json.loads(kept.read(0, kept.size))
+        return [cameras and [Camera(*camera) for camera in cameras] for cameras in found]
 
     def cost(self, block: int) -> int:
         sections = self._sections(block)
@@ -148,12 +165,13 @@ class _Rows:
 
     def _rendered_cameras(self, block: int) -> bytes:
         """Return the cameras of each row as JSON, for the cache."""
-        known: dict[Section, list[str] | None] = {}
+        known: dict[Section, list[Camera] | None] = {}
         found = []
         for position, entry in enumerate(self._entries(block), self.starts[block]):
             section = entry.images_offset, entry.images_length
             if section not in known:
-                known[section] = self._episode(position).cameras()
+                images = self._episode(position).first_images()
+                known[section] = None if images is None else list(map(_camera, images))
             found.append(known[section])
         return json.dumps(found).encode()
 
@@ -167,6 +185,19 @@ class _Rows:
         """Return the index entries of a block."""
         start, end = self.starts[block], self.starts[block + 1]
         return self.index.read(start * ENTRY.size, (end - start) * ENTRY.size)
+
+
+def _camera(image: FirstImage) -> Camera:
+    """Return the camera that has this first image: its video has the size of that."""
+    reason = ""
+    if not image.width * image.height or not (image.is_encoded or 1 <= image.channels <= 4):
+        reason = f"has images of {image.width} x {image.height} pixels and {image.channels} channels"
+    return Camera(f"images/{decoded(image.camera)}", image.width, image.height, reason)
+
+
+def _shown(name: str) -> str:
+    """Return the name of a camera for the table."""
+    return name.removeprefix("images/").encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 class _RowRecords(Records):

@@ -26,7 +26,8 @@ from glassfs.content import (
     with_recording,
 )
 from glassfs.content.dtypes import parsed
-from glassfs.content.episodes import is_camera, steps_of
+from glassfs.content.episodes import is_camera, recording_in, steps_of
+from glassfs.content.features import features_of
 from glassfs.errors import Damaged
 from glassfs.formats.npz import header
 from glassfs.formats.npz.archive import CODECS, Archive, Entry, LazyMember
@@ -80,7 +81,11 @@ class Contents:
         if self.steps is None:
             return None
         columns = {name: dtype for name, dtype in EPISODE_COLUMNS.items() if name != "episode_id"}
-        return episodes_table(1, lambda block: [self._record()], columns=columns, cost=self._cost)
+        return episodes_table(
+            1, lambda block: [self._record()], columns=columns, cost=self._cost,
+            recording=lambda row: recording_in(self.members()),
+            features=lambda block: [features_of(self._members(), self.steps)],
+        )
 
     def _members(self) -> Iterator[Member]:
         is_described = self.archive.survey.total <= MOST_DESCRIBED

@@ -231,7 +231,7 @@ class _Whole:
 
     def members(self) -> Iterator[Member]:
         yield from self._own.blocks()
-        yield from self.record().members(self._members_joined)
+        yield from self.record().members()
         for part in self._parts:
             uri = raw(part.record.uri)
             group = Group(uri, partial(members, part.episode), error=part.episode.error)
@@ -248,7 +248,7 @@ class _Whole:
         names = [content.key for content in self._joined]
         return EpisodeRecord(
             blocks, steps, lambda: first[0].rate if first else 0.0, lambda: names,
-            lambda: (content.key for content in self._joined if is_camera(content)), OF_A_PART,
+            lambda: (content.key for content in self._joined if is_camera(content)), self._members_joined, OF_A_PART,
         )
 
     def faults(self) -> Iterator[Fault]:

@@ -13,7 +13,8 @@ from contextlib import ExitStack
 from typing import Any
 
 from glassfs.content import Member, Table, episodes_table, with_recording
-from glassfs.content.episodes import EPISODE_COLUMNS, TEXT
+from glassfs.content.episodes import EPISODE_COLUMNS, TEXT, recording_in
+from glassfs.content.features import features_of
 from glassfs.formats.wshard.episode import EPISODE, WSHARD, Episode
 
 CHANNELS, CAMERAS = "channels", "cameras"
@@ -41,27 +42,32 @@ class EpisodeRecord:
     """The record of an episode with ``steps`` steps and blocks called ``names``, of which ``cameras`` are videos.
 
     ``sources`` are metadata blocks, each given as an episode and a name; the first that has a key counts. ``left_out``
-    are keys that do not describe the whole episode.
+    are keys that do not describe the whole episode. ``blocks`` returns the blocks each time it is called.
     """
 
     def __init__(
         self, sources: list[tuple[Episode, bytes]], steps: int | None, rate: Callable[[], float],
-        names: Callable[[], Iterable[bytes]], cameras: Callable[[], Iterable[bytes]], left_out: tuple[str, ...] = (),
+        names: Callable[[], Iterable[bytes]], cameras: Callable[[], Iterable[bytes]],
+        blocks: Callable[[], Iterable[Member]], left_out: tuple[str, ...] = (),
     ) -> None:
         self._sources = sources
         self._steps = steps
         self._rate = rate
         self._names = names
         self._cameras = cameras
+        self._blocks = blocks
         self._left_out = {*_OWN_KEYS, *left_out}
 
-    def members(self, blocks: Callable[[], Iterable[Member]]) -> Iterator[Member]:
-        """Yield the blocks, the table of steps, and the episode. ``blocks`` returns them each time it is called."""
-        return with_recording(blocks, self._record, self._steps)
+    def members(self) -> Iterator[Member]:
+        """Yield the blocks, the table of steps, and the episode."""
+        return with_recording(self._blocks, self._record, self._steps)
 
     def table(self) -> Table:
         """Return the table of episodes with its only row."""
-        return episodes_table(1, self._rows, columns=_COLUMNS, cost=self._cost)
+        return episodes_table(
+            1, self._rows, columns=_COLUMNS, cost=self._cost, recording=lambda row: recording_in(self.members()),
+            features=lambda block: [features_of(self._blocks(), self._steps)],
+        )
 
     def _record(self) -> dict[str, Any]:
         """Return the row of the table, and all other values in the metadata."""
@@ -112,12 +118,14 @@ class EpisodeRecord:
 def record_of(episode: Episode) -> EpisodeRecord:
     """Return the record of an episode in one file."""
     sources = [(episode, block) for block in (EPISODE, WSHARD)]
-    return EpisodeRecord(sources, episode.metadata.length, lambda: episode.rate, episode.names, episode.cameras)
+    return EpisodeRecord(
+        sources, episode.metadata.length, lambda: episode.rate, episode.names, episode.cameras, episode.blocks,
+    )
 
 
 def members(episode: Episode) -> Iterator[Member]:
     """Yield all blocks in the order of the index, the table of steps, and the episode."""
-    return record_of(episode).members(episode.blocks)
+    return record_of(episode).members()
 
 
 def _texts(names: Iterable[bytes]) -> list[str]:

@@ -165,6 +165,13 @@ class Containers:
         finally:
             container.close()
 
+    def leased(self, location: Location, version: Version, at: str) -> ContainerLease:
+        """Return the lease on the container of that version at a location. Raises Changed, or why it is none."""
+        lease = self.verdict(location, location.store.entry(location.path), at).lease
+        if lease is None or lease.version != version:
+            raise Changed("has been replaced by another file", location.store.shown(location.path))
+        return lease
+
     def tables_of(self, location: Location, version: Version) -> Sequence[str] | None:
         """Return the joined tables to which a file may give rows, or None if it was not parsed yet. Cheap."""
         known = self._findings.get(location)

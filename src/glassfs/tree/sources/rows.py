@@ -19,7 +19,7 @@ import xxhash
 from glassfs import work
 from glassfs.cache.catalogue import Part, searched
 from glassfs.content.pieces import LAYOUT, Piece, pieces_of
-from glassfs.content.summary import RECORD_COLUMNS, Columns
+from glassfs.content.summary import EPISODE_ROWS, Columns
 from glassfs.errors import Unrecognised
 from glassfs.formats.registry import GROUP
 from glassfs.names import component
@@ -240,14 +240,14 @@ class Rows:
 
 def _head_of(table: str, directory: str, columns: Columns) -> bytes:
     """Return what the catalogue has of a piece beside its rows."""
-    brief = None if columns == RECORD_COLUMNS else columns  # those of most containers
+    brief = None if columns == EPISODE_ROWS else columns  # those of most containers
     return json.dumps([table, directory, brief], separators=(",", ":")).encode()
 
 
 @lru_cache(HEADS)
 def _head(head: bytes) -> tuple[str, str, Columns]:
     table, directory, columns = json.loads(head)
-    return table, directory, RECORD_COLUMNS if columns is None else tuple((name, dtype) for name, dtype in columns)
+    return table, directory, EPISODE_ROWS if columns is None else tuple((name, dtype) for name, dtype in columns)
 
 
 def _stored(kept: Part) -> tuple[str, str, Piece]:

@@ -10,6 +10,7 @@ import itertools
 import threading
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from copy import copy
 from functools import partial
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from glassfs.content.join import (
     BLOCK_BYTES,
     FROM_JSON,
     Joined,
+    JoinedColumn,
     JoinedRows,
     Layout,
     block_without,
@@ -30,8 +32,8 @@ from glassfs.content.join import (
     sizes_of,
 )
 from glassfs.content.pieces import PIECE_ROWS, ContainerPiece
-from glassfs.content.summary import EPISODES, RECORD_COLUMNS
-from glassfs.errors import Damaged, GlassfsError, Passing, Unavailable
+from glassfs.content.summary import EPISODE_ROWS, EPISODES, FEATURES
+from glassfs.errors import Changed, Damaged, GlassfsError, Passing, Unavailable
 from glassfs.formats.registry import joined_by
 from glassfs.names import raw
 from glassfs.source import Path
@@ -40,6 +42,7 @@ from glassfs.tree.containers.containers import Containers
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Access, Origin, inode
 from glassfs.tree.sources.formats import Formats
+from glassfs.tree.sources.recordings import Recordings
 from glassfs.tree.sources.rights import Rights
 from glassfs.tree.sources.rows import Rows, Wanted
 from glassfs.tree.sources.timed_calls import TimedCalls
@@ -143,6 +146,10 @@ class Snapshot:
         """Those of what the rows describe, by table and container."""
         self._shown: dict[tuple[int, str, bool], ContentDirectory] = {}
         self._lease = Lease(())
+        self._by_path: dict[str, int] | None = None
+        self._closed: AbstractSet[str] = frozenset()
+        """Containers that not every user may read any more, as of ``_compared``."""
+        self._compared = float("-inf")
         self.is_whole = not any(isinstance(fault.error, Passing) for fault in walked.faults)
         """Whether nothing is left out for a passing reason."""
         self.mtime_ns = walked.mtime_ns
@@ -158,7 +165,32 @@ class Snapshot:
         def directory_of(container: str) -> str | None:
             return self._directories.get((name, container))
 
-        return Joined(name, partial(self.found, name), directory_of, self.title, is_first, self.with_rows)
+        opened = Recordings(self._containers, self._file_of, self._demand_public) if name == EPISODES else None
+        return Joined(name, partial(self.found, name), directory_of, self.title, is_first, self.with_rows, opened)
+
+    def _file_of(self, container: str) -> File:
+        """Return the file of a container that has rows."""
+        contents = self._read()
+        if self._by_path is None:
+            self._by_path = {file.path: number for number, file in contents.files.items()}
+        number = self._by_path.get(container)
+        if number is None:
+            raise Changed("is not what it was when the table was made", container)
+        return contents.files[number]
+
+    def _demand_public(self, container: str) -> None:
+        """Raise Changed if not every user may read a container of a shared table any more."""
+        contents = self._read()
+        if contents.rights is None:
+            return
+        now = self._clock()
+        if now > self._compared + CHECK_SECONDS:
+            self._compared = now
+            lost = contents.lost()
+            self._closed = {contents.files[number].path for number in lost}
+            self._compared = self._clock() + (CHECK_SHARE - 1) * (self._clock() - now)
+        if container in self._closed:
+            raise Changed("is no longer readable for every user", container)
 
     def found(self, name: str) -> JoinedRows:
         """Return the rows of a table. The first caller reads the containers."""
@@ -166,7 +198,7 @@ class Snapshot:
         made = contents.tables.get(name)
         if made is None:
             error = _sentence(contents.faults, name)
-            return JoinedRows(0, 0, partial(self._block, name), (), _layout(name).shown(-1), 0, error)
+            return JoinedRows(0, 0, partial(self._block, name), (), *_shown(name, _layout(name), -1), 0, error)
         return made.rows
 
     def tables(self, formats: Formats) -> Sequence[str]:
@@ -265,9 +297,9 @@ class Snapshot:
         error = _sentence(faults, name)
         if found.layout.is_cut:
             error = "; ".join(filter(None, [error, "columns are left out: there are too many"]))
-        shown = found.layout.shown(-1 if name == EPISODES else columns)
+        shown, features = _shown(name, found.layout, columns)
         block_of = partial(self._block, name)
-        made = JoinedRows(rows, len(found.blocks), block_of, found.sizes, shown, omitted, error)
+        made = JoinedRows(rows, len(found.blocks), block_of, found.sizes, shown, features, omitted, error)
         return _Made(made, found.blocks, found.layout)
 
     def current(self) -> Snapshot:
@@ -277,7 +309,7 @@ class Snapshot:
         if contents is None or not lost:
             return self
         left = copy(self)
-        left._lock, left._shown, left._lease = threading.Lock(), {}, Lease(())
+        left._lock, left._shown, left._lease, left._by_path = threading.Lock(), {}, Lease(()), None
         left.identity = f"joined:{next(_numbers)}"
         left.state = _hashed([self.state, *map(str, sorted(lost))])
         left._expected = None
@@ -415,7 +447,16 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 def _layout(name: str) -> Layout:
     """Return the columns that a table has before any container brings some."""
-    return Layout(RECORD_COLUMNS if name == EPISODES else ())
+    return Layout(EPISODE_ROWS if name == EPISODES else ())
+
+
+def _shown(name: str, layout: Layout, columns: int) -> tuple[dict[str, JoinedColumn], JoinedColumn | None]:
+    """Return the columns that a table shows, of those with some numbers, and the column of features."""
+    if name != EPISODES:
+        return layout.shown(columns), None
+    shown = layout.shown(-1)
+    features = shown.pop(FEATURES)
+    return shown, features
 
 
 def _key(files: Sequence[File] | Mapping[int, File], parts: Sequence[_Part], head: bytes) -> str:

@@ -104,4 +104,5 @@ def _layout(column: Column, rows: int) -> Layout | None:
         return Layout(column, kind, width=kind.width)
     if length * kind.width > LARGEST_PAGE // 2:
         return None
-    return Layout(column, kind, length, length if 0 < length <= MOST_SLOTS else 0, length * kind.width)
+    slots = length if 0 < length <= MOST_SLOTS and not column.is_list else 0
+    return Layout(column, kind, length, slots, length * kind.width)

@@ -21,7 +21,7 @@ from glassfs.errors import Damaged, TooLarge
 from glassfs.once import once
 from glassfs.view.contract import Key
 from glassfs.view.known import Known
-from glassfs.view.parquet.footer import Chunk, Field, footer, group, length
+from glassfs.view.parquet.footer import Chunk, Field, Metadata, footer, group, length
 from glassfs.view.parquet.leaves import leaves_of
 
 MAGIC = b"PAR1"
@@ -32,14 +32,17 @@ LEAF_COST, CHUNK_COST = 2 << 10, 256
 
 
 class Parquet(Parted):
-    """The file: the magic, a part for each column of each group of rows, the footer and its length."""
+    """The file: the magic, a part for each column of each group of rows, the footer and its length.
 
-    def __init__(self, table: Table, cache: BlockCache, key: Key) -> None:
+    ``metadata`` are further keys and values in the footer, for other programs.
+    """
+
+    def __init__(self, table: Table, cache: BlockCache, key: Key, metadata: Metadata = ()) -> None:
         self._table = table
         self._lock = threading.RLock()
         self._size: int | None = None
         self._is_sized: bool | None = None
-        self._known = Known(cache, lambda: _Columns(table, cache, key), lambda columns: columns.cost)
+        self._known = Known(cache, lambda: _Columns(table, cache, key, metadata), lambda columns: columns.cost)
 
     @property
     def is_sized(self) -> bool:
@@ -74,8 +77,9 @@ class Parquet(Parted):
 class _Columns:
     """What is known of the columns of a table, and so of the file."""
 
-    def __init__(self, table: Table, cache: BlockCache, key: Key) -> None:
+    def __init__(self, table: Table, cache: BlockCache, key: Key, metadata: Metadata) -> None:
         self._rows = table.rows
+        self._metadata = metadata
         self._leaves, self._rows_a_group = leaves_of(table, cache, key)
         self._lock = threading.RLock()
 
@@ -87,7 +91,7 @@ class _Columns:
 
     @once
     def size(self) -> int:
-        footer_size = length(self._fields, self._groups)
+        footer_size = length(self._fields, self._groups, self._metadata)
         size = 2 * len(MAGIC) + 4 + footer_size + sum(leaf.pages.size for leaf in self._leaves)
         if size > LARGEST_FILE or footer_size > LARGEST_FOOTER:
             raise TooLarge("is larger than a Parquet file can be")
@@ -147,5 +151,5 @@ class _Columns:
                 chunks.append(Chunk(start, self._bounds[number + 1] - start, leaf.pages.entries(first, end)))
                 number += 1
             groups.append(group(fields, end - first, chunks))
-        made = footer(fields, self._rows, groups)
+        made = footer(fields, self._rows, groups, self._metadata)
         return made + struct.pack("<I", len(made)) + MAGIC

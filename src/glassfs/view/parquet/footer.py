@@ -9,11 +9,13 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from glassfs.codec.thrift import BINARY, I32, STRUCT, Value, binary, i32, i64, sequence, struct
 from glassfs.view.parquet import arrow
 from glassfs.view.parquet.kinds import FIXED, Kind
+
+Metadata: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 _DIGITS = 9
 _LIST = 3
@@ -57,24 +59,24 @@ _ENCODINGS = sequence(I32, [i32(_PLAIN), i32(_RLE)])
 _NOWHERE = Chunk(0, 0, 0)
 
 
-def length(fields: tuple[Field, ...], groups: int) -> int:
+def length(fields: tuple[Field, ...], groups: int, metadata: Metadata = ()) -> int:
     """Return the length of the footer of a file with ``groups`` groups. The episodes of a dataset have equal
     columns.
     """
     if sum(len(field.path[0]) for field in fields) > _NAMES_KEPT:
-        return _length(fields, groups)
-    return _known_length(fields, groups)
+        return _length(fields, groups, metadata)
+    return _known_length(fields, groups, metadata)
 
 
-def _length(fields: tuple[Field, ...], groups: int) -> int:
-    return len(footer(fields, 0, [group(fields, 0, [_NOWHERE] * len(fields))] * groups))
+def _length(fields: tuple[Field, ...], groups: int, metadata: Metadata) -> int:
+    return len(footer(fields, 0, [group(fields, 0, [_NOWHERE] * len(fields))] * groups, metadata))
 
 
 _known_length = lru_cache(256)(_length)
 
 
-def footer(fields: Sequence[Field], rows: int, groups: Sequence[Value]) -> bytes:
-    """Return the footer. ``groups`` are results of ``group``."""
+def footer(fields: Sequence[Field], rows: int, groups: Sequence[Value], metadata: Metadata = ()) -> bytes:
+    """Return the footer. ``groups`` are results of ``group``, ``metadata`` the keys and values for other programs."""
     written = {
         1: i32(2),
         2: sequence(STRUCT, list(_schema(fields))),
@@ -83,7 +85,9 @@ def footer(fields: Sequence[Field], rows: int, groups: Sequence[Value]) -> bytes
     }
     if any(field.kind.arrow.number == _DURATION for field in fields):
         message = base64.b64encode(arrow.message([_arrow(field) for field in fields]))
-        written[5] = sequence(STRUCT, [struct({1: binary(b"ARROW:schema"), 2: binary(message)})])
+        metadata = (*metadata, (b"ARROW:schema", message))
+    if metadata:
+        written[5] = sequence(STRUCT, [struct({1: binary(key), 2: binary(value)}) for key, value in metadata])
     written[6] = binary(CREATED_BY)
     return struct(written).payload
 

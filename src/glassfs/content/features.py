@@ -1,0 +1,96 @@
+"""What a recording consists of, for joined tables: its signals and cameras, without their data.
+
+Containers give it for each of their episodes as one short text, so that a table over many containers knows of each
+episode which others are of the same kind. Pure functions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from glassfs.content.episodes import MOST_CAMERAS, is_camera, steps_of
+from glassfs.content.model import Array, Content, Member, Video
+from glassfs.content.summary import LONGEST
+from glassfs.content.table import WIDEST
+from glassfs.content.video import video_of
+
+
+class Signal(NamedTuple):
+    """An array with a row for each step: its path in the episode, its dtype, and the values in a row.
+
+    ``length`` is None if each row is a single value, in an array of one axis.
+    """
+
+    name: str
+    dtype: str
+    length: int | None
+
+
+class Camera(NamedTuple):
+    """A video with a frame for each step: its path in the episode, and its size in pixels.
+
+    ``reason`` says why it cannot be shown as 8-bit frames, if it cannot.
+    """
+
+    name: str
+    width: int
+    height: int
+    reason: str = ""
+
+
+class Features(NamedTuple):
+    """The signals and cameras of a recording, in the container's order. Bytes of names that are not UTF-8 are
+    surrogates.
+    """
+
+    signals: tuple[Signal, ...]
+    cameras: tuple[Camera, ...]
+
+
+def features_of(members: Iterable[Member], steps: int | None) -> str:
+    """Return the features of an episode with these contents as text; empty if they are unknown.
+
+    If ``steps`` is unknown, the first signal gives it, as for ``with_recording``.
+    """
+    signals: list[Signal] = []
+    videos: list[tuple[str, Content]] = []
+    for name, content in members:
+        text, found = decoded(b"/".join(name)), steps_of(content)
+        if is_camera(content):
+            videos.append((text, content))
+        elif isinstance(content, Array) and found is not None and steps in (None, found) and len(signals) < WIDEST:
+            steps = found
+            shape = content.known_shape or ()
+            signals.append(Signal(text, content.dtype, shape[1] if len(shape) == 2 else None))
+    cameras = [_camera(text, content, steps) for text, content in videos]
+    return as_text(signals, list(filter(None, cameras))[:MOST_CAMERAS])
+
+
+def as_text(signals: Sequence[Signal], cameras: Sequence[Camera]) -> str:
+    """Return features as text. Equal features have equal texts; too many of them are unknown."""
+    text = json.dumps([signals, cameras], separators=(",", ":"))
+    return text if len(text) <= LONGEST else ""
+
+
+def parsed(text: str) -> Features | None:
+    """Return the features in a text, or None if they are unknown."""
+    if not text:
+        return None
+    signals, cameras = json.loads(text)
+    return Features(tuple(Signal(*signal) for signal in signals), tuple(Camera(*camera) for camera in cameras))
+
+
+def decoded(name: bytes) -> str:
+    """Return the name of a signal or camera as features have it."""
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _camera(name: str, content: Content, steps: int | None) -> Camera | None:
+    """Return a camera, or None if it has not a frame for each step."""
+    video = video_of(content) if isinstance(content, Array) else content
+    if not isinstance(video, Video) or video.count != steps:
+        return None
+    is_deep = isinstance(content, Array) and content.dtype == "<u2"
+    return Camera(name, video.width, video.height, "has samples of 16 bits" if is_deep else "")

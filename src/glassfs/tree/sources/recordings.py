@@ -1,0 +1,44 @@
+"""The recordings of the containers of a joined table, each opened in the version that the table has. Any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from glassfs.content import Container, Recording
+from glassfs.errors import Changed
+from glassfs.tree.containers.containers import Containers
+from glassfs.tree.sources.walk import File
+
+
+class Recordings:
+    """What opens containers by their paths. ``file_of`` and ``demand_readable`` raise Changed for a container that is
+    not what it was, or that must not be read any more.
+    """
+
+    def __init__(
+        self, containers: Containers, file_of: Callable[[str], File], demand_readable: Callable[[str], None],
+    ) -> None:
+        self._containers = containers
+        self._file_of = file_of
+        self.demand_readable = demand_readable
+
+    @contextmanager
+    def recordings(self, container: str, is_kept: bool) -> Iterator[Callable[[int], Recording]]:
+        """Provide what returns a recording by its number. See ``Table.recordings``."""
+        self.demand_readable(container)
+        file = self._file_of(container)
+        if is_kept:
+            lease = self._containers.leased(file.location, file.version, f"/{container}")
+            with lease:
+                yield _recordings(self._containers.opened(lease).container, container)
+        else:
+            with self._containers.glimpsed(file.location, file.version) as (opened, _):
+                yield _recordings(opened, container)
+
+
+def _recordings(opened: Container, path: str) -> Callable[[int], Recording]:
+    table = opened.episodes()
+    if table is None or table.recording is None:
+        raise Changed("has no episodes any more", path)
+    return table.recording

@@ -1,0 +1,119 @@
+"""Episodes as datasets of LeRobot, format 3.0, as ``LeRobotDataset`` reads them: ``lerobot/NAME/``.
+
+Episodes of one embodiment with the same signals, cameras and rate are one dataset. What LeRobot calls these is in
+``plan``. ``data/`` has Parquet files of up to 100 MB, ``videos/`` an MP4 file for each episode and camera. Sizes follow
+from the rows of the table of episodes, without opening a container.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from glassfs.cache import BlockCache
+from glassfs.content import Content, Data, Group, Member, Memory, Part, Table
+from glassfs.content.episodes import EPISODES
+from glassfs.errors import Changed
+from glassfs.names import raw
+from glassfs.view.contract import Key, Shown, View
+from glassfs.view.known import Known
+from glassfs.view.lerobot import meta
+from glassfs.view.lerobot.dataset import MOST_FILES, Dataset, Datasets, known_datasets
+from glassfs.view.lerobot.frames import data_file
+from glassfs.view.lerobot.plan import Film
+from glassfs.view.lerobot.videos import VideoFile
+
+NAME = b"lerobot"
+
+
+def show(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
+    if table.key == EPISODES and table.has_recordings:
+        known = known_datasets(table, cache)
+        group = _Group(NAME, lambda: _directories(table, known, cache, key), lambda: _left_out(known.get()))
+        yield Shown(group, name=NAME)
+
+
+class _Group(Group):
+    """A directory that tells what is left out."""
+
+    def __init__(
+        self, key: bytes, members: Callable[[], Iterator[Member]], omitted: Callable[[], str],
+    ) -> None:
+        super().__init__(key, members)
+        self._omitted = omitted
+
+    def attributes(self) -> dict[str, str]:
+        omitted = self._omitted()
+        return {"omitted": omitted} if omitted else {}
+
+
+def _directories(table: Table, known: Known[Datasets], cache: BlockCache, key: Key) -> Iterator[Member]:
+    """Yield the directories of all datasets."""
+    for name in known.get().by_name:
+        shown = _Shown(table, known, name, cache, (*key, name))
+        yield Member((raw(name),), _Group(raw(name), shown.members, shown.omitted))
+
+
+def _left_out(datasets: Datasets) -> str:
+    return "; ".join(f"{count} episodes: {reason}" for reason, count in datasets.omitted.items())
+
+
+class _Shown:
+    """One dataset as a directory."""
+
+    def __init__(self, table: Table, known: Known[Datasets], name: str, cache: BlockCache, key: Key) -> None:
+        self._table = table
+        self._known = known
+        self._name = name
+        self._cache = cache
+        self._key = key
+
+    @property
+    def dataset(self) -> Dataset:
+        dataset = self._known.get().by_name.get(self._name)
+        if dataset is None:
+            raise Changed("has other episodes than when it was listed", part=self._name)
+        return dataset
+
+    def omitted(self) -> str:
+        return "; ".join(self.dataset.plan.omitted)
+
+    def members(self) -> Iterator[Member]:
+        """Yield the directories of a dataset, and the files that every one has."""
+        yield _member(b"meta/info.json", Memory(meta.info(self.dataset)))
+        yield _member(b"meta/tasks.parquet", meta.tasks(self.dataset, self._cache, (*self._key, "tasks")))
+        episodes = meta.episodes(self.dataset, self._cache, (*self._key, "episodes"))
+        yield _member(b"meta/episodes/chunk-000/file-000.parquet", episodes)
+        yield from self._chunks((b"data",), len(self.dataset.files) - 1, b".parquet", self._data)
+        for film in self.dataset.plan.films:
+            names = b"videos", film.name.encode()
+            yield from self._chunks(names, self.dataset.episodes, b".mp4", partial(self._video, film))
+
+    def _chunks(
+        self, above: tuple[bytes, ...], count: int, suffix: bytes, file: Callable[[int], Data],
+    ) -> Iterator[Member]:
+        """Yield the directories of ``count`` files."""
+        for chunk in range(-(-count // MOST_FILES)):
+            name = b"chunk-%03d" % chunk
+            numbers = range(chunk * MOST_FILES, min(count, (chunk + 1) * MOST_FILES))
+            yield Member((*above, name), Group(name, partial(_files, numbers, suffix, file)))
+
+    def _data(self, number: int) -> Data:
+        return data_file(self._table, self.dataset, number, self._cache, (*self._key, "data", number))
+
+    def _video(self, film: Film, episode: int) -> Data:
+        key = (*self._key, film.name, episode)
+        return VideoFile(self._table, self.dataset, episode, film, self._cache, key)
+
+
+def _files(numbers: range, suffix: bytes, file: Callable[[int], Data]) -> Iterator[Member]:
+    for number in numbers:
+        yield _member(b"file-%03d%s" % (number % MOST_FILES, suffix), file(number))
+
+
+def _member(path: bytes, data: Data) -> Member:
+    content: Content = Part(path.rpartition(b"/")[2], data)
+    return Member(tuple(path.split(b"/")), content)
+
+
+VIEW = View("lerobot", "episodes as datasets of LeRobot: Parquet, MP4 and their index", (Table,), show)

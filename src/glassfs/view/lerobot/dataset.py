@@ -1,0 +1,190 @@
+"""The datasets over the episodes of a table: which episodes are alike, and where each is. Any thread.
+
+Finding them takes a pass over the rows of the table, and opens no container. What is kept of an episode is a few
+numbers; all of it is dropped with what else files know, and made again when needed.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from glassfs import work
+from glassfs.cache import BlockCache
+from glassfs.content import Table
+from glassfs.content.features import parsed
+from glassfs.content.table import Episode
+from glassfs.errors import TooLarge
+from glassfs.names import free_name, raw, shortened, text
+from glassfs.view.known import Known
+from glassfs.view.lerobot.plan import Plan, plan_of
+from glassfs.view.mp4 import FASTEST, MOST_FRAMES, SLOWEST, USUAL_RATE, rate
+
+UNKNOWN = "unknown"
+MOST_EPISODES, MOST_DATASETS = 1_000_000, 1000
+MOST_FILES = 1000
+"""Files in a directory of chunks, as LeRobot's own datasets have (``chunks_size``)."""
+FILE_MEGABYTES, VIDEO_MEGABYTES = 100, 200
+"""What LeRobot's own datasets say of their files (``data_files_size_in_mb``, ``video_files_size_in_mb``)."""
+DEFAULT_BYTES = 4 + 4 * 8
+"""The bytes of a step in ``timestamp`` and the four columns of numbers that every dataset has."""
+EPISODE_COST, TEXT_COST, DATASET_COST = 64, 64, 4 << 10
+
+
+class Place(NamedTuple):
+    """Where an episode is: the path of its container, and its number there."""
+
+    container: str
+    number: int
+
+
+class Dataset:
+    """Episodes with the same features, in the order of the table. Frames are counted over all of them."""
+
+    def __init__(self, embodiment: str, fps: float, plan: Plan) -> None:
+        self.embodiment = embodiment
+        self.fps = fps
+        self.plan = plan
+        self.starts = array("Q", [0])
+        """The first frame of each episode, and the end."""
+        self.tasks: dict[str, int] = {}
+        """The numbers of the tasks by their texts."""
+        self.task_of = array("I")
+        self.file_of = array("I")
+        """The data file that has each episode."""
+        self.files = array("I", [0])
+        """The first episode of each data file, and the end."""
+        self._containers: dict[str, int] = {}
+        self._paths: list[str] = []
+        self._container_of = array("I")
+        self._numbers = array("Q")
+        self._filled = 0
+
+    def add(self, episode: Episode, frames: int, task: str) -> None:
+        """Add an episode: to the last data file, unless that is full."""
+        path = episode.container
+        container = self._containers.setdefault(path, len(self._paths))
+        if container == len(self._paths):
+            self._paths.append(path)
+        size = frames * (self.plan.width + DEFAULT_BYTES)
+        if self._filled and self._filled + size > FILE_MEGABYTES << 20:
+            self.files.append(self.episodes)
+            self._filled = 0
+        self._filled += size
+        self._container_of.append(container)
+        self._numbers.append(episode.number)
+        self.task_of.append(self.tasks.setdefault(task, len(self.tasks)))
+        self.file_of.append(len(self.files) - 1)
+        self.starts.append(self.starts[-1] + frames)
+
+    def close(self) -> None:
+        """Complete the last data file, after the last episode."""
+        self.files.append(self.episodes)
+        self._containers.clear()
+
+    @property
+    def episodes(self) -> int:
+        return len(self.task_of)
+
+    @property
+    def frames(self) -> int:
+        return self.starts[-1]
+
+    def place(self, episode: int) -> Place:
+        return Place(self._paths[self._container_of[episode]], self._numbers[episode])
+
+    def length(self, episode: int) -> int:
+        return self.starts[episode + 1] - self.starts[episode]
+
+    def episode_at(self, frame: int) -> int:
+        """Return the episode that has a frame of the dataset."""
+        return bisect_right(self.starts, frame) - 1
+
+    @property
+    def cost(self) -> int:
+        """The bytes of memory that it takes, roughly."""
+        texts = sum(TEXT_COST + len(one) for one in (*self.tasks, *self._paths))
+        return DATASET_COST + EPISODE_COST * self.episodes + texts
+
+
+class Datasets(NamedTuple):
+    """All datasets of a table by the names of their directories, and how many episodes are in none of them."""
+
+    by_name: dict[str, Dataset]
+    omitted: dict[str, int]
+    """Numbers of episodes by reason."""
+
+    @property
+    def cost(self) -> int:
+        return sum(dataset.cost for dataset in self.by_name.values())
+
+
+def known_datasets(table: Table, cache: BlockCache) -> Known[Datasets]:
+    """Return the datasets of a table, found when they are first needed."""
+    return Known(cache, lambda: datasets_of(table), lambda datasets: datasets.cost)
+
+
+def datasets_of(table: Table) -> Datasets:
+    """Return the datasets of a table. Raises TooLarge if there are too many, and what reading the rows raises."""
+    found: dict[tuple[str, float, str], Dataset | str] = {}
+    omitted: dict[str, int] = {}
+    for count, episode in enumerate(_episodes(table)):
+        if count >= MOST_EPISODES:
+            raise TooLarge(f"a dataset of more than {MOST_EPISODES:,} episodes is not shown")
+        record = episode.record
+        embodiment, fps = record.get("embodiment") or UNKNOWN, _rate(record.get("fps"))
+        key = embodiment, fps, episode.features
+        dataset = found.get(key)
+        if dataset is None:
+            dataset = found[key] = _dataset(*key)
+            if len(found) > MOST_DATASETS:
+                raise TooLarge(f"episodes of more than {MOST_DATASETS} kinds are not shown as datasets")
+        frames = record.get("num_frames") or 0
+        reason = dataset if isinstance(dataset, str) else "has no steps" if not frames else ""
+        if frames and frames > MOST_FRAMES:
+            reason = "has too many steps"
+        if reason or isinstance(dataset, str):
+            omitted[reason] = omitted.get(reason, 0) + 1
+        else:
+            dataset.add(episode, frames, record.get("language_instruction") or "")
+    datasets = [one for one in found.values() if isinstance(one, Dataset) and one.episodes]
+    for one in datasets:
+        one.close()
+    return Datasets(_named(datasets), omitted)
+
+
+def _episodes(table: Table) -> Iterator[Episode]:
+    for number, episode in enumerate(table.described()):
+        if not number % MOST_FILES:
+            work.check()
+        yield episode
+
+
+def _dataset(embodiment: str, fps: float, features: str) -> Dataset | str:
+    """Return an empty dataset of such episodes, or why there is none."""
+    known = parsed(features)
+    if known is None:
+        return "cannot be read"
+    plan = plan_of(known)
+    if not plan.columns and not plan.films:
+        return "has no signals"
+    return Dataset(embodiment, fps, plan)
+
+
+def _rate(fps: Any) -> float:
+    """Return the frames a second that videos of such a rate have."""
+    valid = isinstance(fps, (int, float)) and math.isfinite(fps) and SLOWEST <= fps <= FASTEST
+    second, frame = rate(float(fps) if valid else float(USUAL_RATE))
+    return second / frame
+
+
+def _named(datasets: list[Dataset]) -> dict[str, Dataset]:
+    """Return datasets by the names of their directories: of one embodiment, the one with the most frames first."""
+    found: dict[str, Dataset] = {}
+    for dataset in sorted(datasets, key=lambda one: -one.frames):
+        name = text(shortened(raw(dataset.embodiment.encode("utf-8", "replace").decode())))
+        found[free_name(name, found.__contains__, name.__add__)] = dataset
+    return found

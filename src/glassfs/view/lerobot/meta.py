@@ -1,0 +1,142 @@
+"""The small files of a dataset: ``info.json``, the tasks and the episodes (LeRobot's dataset format 3.0)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from glassfs.cache import BlockCache
+from glassfs.content import Array, Column, Data, Memory, RaggedText, Records, Table
+from glassfs.view.contract import Key
+from glassfs.view.json import render
+from glassfs.view.lerobot.dataset import FILE_MEGABYTES, MOST_FILES, VIDEO_MEGABYTES, Dataset
+from glassfs.view.parquet.file import Parquet
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+CODEBASE_VERSION = "v3.0"
+DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+ROWS_A_BLOCK, ROW_COST = 1024, 256
+DEFAULTS = {
+    "timestamp": "float32", "frame_index": "int64", "episode_index": "int64", "index": "int64", "task_index": "int64",
+}
+
+
+def info(dataset: Dataset) -> bytes:
+    """Return ``info.json``."""
+    fps = int(dataset.fps) if dataset.fps.is_integer() else dataset.fps
+    return bytes(render({
+        "codebase_version": CODEBASE_VERSION,
+        "robot_type": dataset.embodiment,
+        "total_episodes": dataset.episodes,
+        "total_frames": dataset.frames,
+        "total_tasks": len(dataset.tasks),
+        "chunks_size": MOST_FILES,
+        "data_files_size_in_mb": FILE_MEGABYTES,
+        "video_files_size_in_mb": VIDEO_MEGABYTES,
+        "fps": fps,
+        "splits": {"train": f"0:{dataset.episodes}"},
+        "data_path": DATA_PATH,
+        "video_path": VIDEO_PATH if dataset.plan.films else None,
+        "features": _features(dataset, fps),
+    }))
+
+
+def _features(dataset: Dataset, fps: float) -> dict[str, Any]:
+    import numpy as np
+
+    found: dict[str, Any] = {}
+    for column in dataset.plan.columns:
+        found[column.name] = {"dtype": np.dtype(column.dtype).name, "shape": [column.length], "names": None}
+    for film in dataset.plan.films:
+        found[film.name] = {
+            "dtype": "video",
+            "shape": [film.height, film.width, 3],
+            "names": ["height", "width", "channels"],
+            "info": {
+                "video.fps": fps,
+                "video.height": film.height,
+                "video.width": film.width,
+                "video.channels": 3,
+                "video.codec": "h264",
+                "video.pix_fmt": "yuv420p",
+                "video.is_depth_map": False,
+                "has_audio": False,
+            },
+        }
+    return found | {name: {"dtype": dtype, "shape": [1], "names": None} for name, dtype in DEFAULTS.items()}
+
+
+def tasks(dataset: Dataset, cache: BlockCache, key: Key) -> Data:
+    """Return ``tasks.parquet``, for pandas a table whose index is the text of the task."""
+    import numpy as np
+
+    texts = [task.encode("utf-8", "replace") for task in dataset.tasks]
+    offsets = np.cumsum([0, *map(len, texts)], dtype=np.uint64)
+    count = len(texts)
+    columns = [
+        _numbers("task_index", np.arange(count)),
+        Column(b"task", RaggedText(b"", Memory(b"".join(texts)), Memory(offsets.tobytes()), "<u8", count)),
+    ]
+    described = [_described("task_index", "int64", "int64"), _described("task", "unicode", "object")]
+    pandas = json.dumps({
+        "index_columns": ["task"], "column_indexes": [], "columns": described, "creator": {"library": "glassfs"},
+    })
+    return Parquet(Table(b"tasks", count, lambda: columns), cache, key, ((b"pandas", pandas.encode()),))
+
+
+def _described(name: str, pandas_type: str, numpy_type: str) -> dict[str, Any]:
+    return {
+        "name": name, "field_name": name, "pandas_type": pandas_type, "numpy_type": numpy_type, "metadata": None,
+    }
+
+
+def episodes(dataset: Dataset, cache: BlockCache, key: Key) -> Data:
+    """Return the table of the episodes."""
+    return Parquet(Table(b"episodes", dataset.episodes, partial(_episode_columns, dataset)), cache, key)
+
+
+def _episode_columns(dataset: Dataset) -> Sequence[Column]:
+    import numpy as np
+
+    count = dataset.episodes
+    numbers = np.arange(count)
+    files = np.frombuffer(dataset.file_of, np.uint32)
+    starts = np.frombuffer(dataset.starts, np.uint64).astype(np.int64)
+    lengths = starts[1:] - starts[:-1]
+    columns = [
+        _numbers("episode_index", numbers),
+        Column(b"tasks", _lists(count, partial(_tasks, dataset, list(dataset.tasks))), is_list=True),
+        _numbers("length", lengths),
+        _numbers("data/chunk_index", files // MOST_FILES),
+        _numbers("data/file_index", files % MOST_FILES),
+        _numbers("dataset_from_index", starts[:-1]),
+        _numbers("dataset_to_index", starts[1:]),
+    ]
+    for film in dataset.plan.films:
+        place = f"videos/{film.name}/"
+        columns += [
+            _numbers(f"{place}chunk_index", numbers // MOST_FILES),
+            _numbers(f"{place}file_index", numbers % MOST_FILES),
+            _numbers(f"{place}from_timestamp", np.zeros(count), "<f8"),
+            _numbers(f"{place}to_timestamp", lengths / dataset.fps, "<f8"),
+        ]
+    zeros = np.zeros(count)
+    return [*columns, _numbers("meta/episodes/chunk_index", zeros), _numbers("meta/episodes/file_index", zeros)]
+
+
+def _tasks(dataset: Dataset, texts: Sequence[str], block: int) -> list[list[str]]:
+    rows = dataset.task_of[block * ROWS_A_BLOCK : (block + 1) * ROWS_A_BLOCK]
+    return [[texts[task]] for task in rows]
+
+
+def _lists(count: int, block: Callable[[int], Sequence[Any]]) -> Records:
+    return Records(b"", -(-count // ROWS_A_BLOCK), block, cost=lambda number: ROW_COST * ROWS_A_BLOCK)
+
+
+def _numbers(name: str, values: NDArray[Any], dtype: str = "<i8") -> Column:
+    return Column(name.encode(), Array(b"", Memory(values.astype(dtype).tobytes()), dtype, (len(values),)))

@@ -1,0 +1,190 @@
+"""What LeRobot calls the signals and cameras of an episode, and how they become columns. Pure functions.
+
+| in the episode | feature |
+|---|---|
+| ``state``, in any group of observations | ``observation.state`` |
+| else all vectors of floats that are observations, in order | ``observation.state`` |
+| ``action``, ``actions``; several of them in order | ``action``; several also ``action.NAME`` |
+| ``reward``, ``rewards`` | ``next.reward`` |
+| ``is_terminal``, ``done``, ``dones`` | ``next.done`` |
+| ``success`` | ``next.success`` |
+| other signals in ``signal/``, ``obs/``, ``observations/`` or in no group | ``observation.NAME`` |
+| signals in other groups | ``GROUP.NAME`` |
+| cameras | ``observation.images.NAME`` |
+
+Floats become float32, in which policies of LeRobot compute. ``next_obs/`` repeats ``obs/`` a step later: left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from glassfs.codec import h264
+from glassfs.content.features import Camera, Features, Signal
+from glassfs.errors import GlassfsError
+from glassfs.names import free_name, raw, shortened, text
+from glassfs.view import mp4
+
+STATE, ACTION, REWARD, DONE, SUCCESS = "observation.state", "action", "next.reward", "next.done", "next.success"
+IMAGES, OBSERVATION = "observation.images.", "observation."
+LONGEST_NAME = 120
+"""Bytes of a feature's name: it is part of a path and of columns."""
+WIDEST_STEP = 1 << 20
+"""Limit of the values of a step: rows are made in memory."""
+_OBSERVED = ("signal", "obs", "observation", "observations")
+_ACTIONS, _REPEATED, _IMAGES = ("action", "actions"), ("next_obs", "next_observations"), ("images", "image")
+_NEXT = {
+    "reward": REWARD, "rewards": REWARD, "is_terminal": DONE, "done": DONE, "dones": DONE, "success": SUCCESS,
+}
+_NUMBER = re.compile(r"[<|]([fiub])([1248])")
+_UNSAFE = re.compile("[\x00-\x1f\x7f%/{}\ud800-\udfff]")
+FLOAT, BOOLEAN = "<f4", "|b1"
+
+
+class Column(NamedTuple):
+    """A feature of numbers: its name, its dtype in the dataset, the values of a step, and the signals that it joins.
+
+    ``is_vector`` is false for one value a step.
+    """
+
+    name: str
+    dtype: str
+    length: int
+    is_vector: bool
+    parts: tuple[Signal, ...]
+
+    @property
+    def width(self) -> int:
+        """The bytes of a step."""
+        return self.length * int(self.dtype[2:])
+
+
+class Film(NamedTuple):
+    """A feature that is a video: its name, the camera, and the size at which it is decoded."""
+
+    name: str
+    camera: Camera
+    width: int
+    height: int
+
+
+class Plan(NamedTuple):
+    """The features of a dataset, and what is left out of it: names and reasons."""
+
+    columns: tuple[Column, ...]
+    films: tuple[Film, ...]
+    omitted: tuple[str, ...]
+
+    @property
+    def width(self) -> int:
+        """The bytes of a step in all columns."""
+        return sum(column.width for column in self.columns)
+
+
+def plan_of(features: Features) -> Plan:
+    """Return the features of a dataset whose episodes have these signals and cameras."""
+    taken: set[str] = set()
+    omitted: list[str] = []
+    columns = list(_columns(_usable(features.signals, omitted), _namer(taken)))
+    films = []
+    for camera in features.cameras:
+        parts = camera.name.split("/")
+        reason = "repeats an observation" if parts[0] in _REPEATED else camera.reason or _fault(camera)
+        if reason:
+            omitted.append(f"{_safe(camera.name)}: {reason}")
+            continue
+        name = _namer(taken)(IMAGES + _rest(parts, (*_OBSERVED, *_IMAGES)))
+        films.append(Film(name, camera, h264.shown(camera.width), h264.shown(camera.height)))
+    return Plan(tuple(columns), tuple(films), tuple(omitted))
+
+
+def _fault(camera: Camera) -> str:
+    """Return why the frames of a camera cannot be a video, or an empty text."""
+    try:
+        mp4.size_of(camera.width, camera.height, 1.0, 1)
+    except GlassfsError as error:
+        return error.reason
+    return ""
+
+
+def _usable(signals: Iterable[Signal], omitted: list[str]) -> list[Signal]:
+    """Return the signals that a dataset can have; append the others to ``omitted``."""
+    found = []
+    left = WIDEST_STEP
+    for signal in signals:
+        if not _NUMBER.fullmatch(signal.dtype) or signal.length == 0:
+            omitted.append(f"{_safe(signal.name)}: its values are not numbers")
+        elif signal.name.split("/")[0] in _REPEATED:
+            omitted.append(f"{_safe(signal.name)}: repeats an observation")
+        elif (signal.length or 1) > left:
+            omitted.append(f"{_safe(signal.name)}: a step has more than {WIDEST_STEP:,} values")
+        else:
+            left -= signal.length or 1
+            found.append(signal)
+    return found
+
+
+def _columns(signals: Sequence[Signal], named: Callable[[str], str]) -> Iterator[Column]:
+    parts = {signal: signal.name.split("/") for signal in signals}
+    heads = {split[0] for split in parts.values() if len(split) > 1}
+    has_group = any(head in heads for head in _OBSERVED)
+    actions = [signal for signal, split in parts.items() if split[0] in _ACTIONS]
+    observed = [
+        signal for signal, split in parts.items()
+        if (split[0] in _OBSERVED if has_group else len(split) == 1 and split[0] not in (*_ACTIONS, *_NEXT))
+    ]
+    state = next((signal for signal in (*observed, *signals) if parts[signal][-1] == "state"), None)
+    joined = [signal for signal in observed if signal.dtype[1] == "f" and signal.length is not None]
+    if state is not None:
+        yield _column(named(STATE), [state])
+    elif joined:
+        yield _column(named(STATE), joined)
+    if actions:
+        yield _column(named(ACTION), actions)
+    for signal, split in parts.items():
+        if signal is state or (state is None and joined == [signal]) or actions == [signal]:
+            continue
+        if split[0] in _ACTIONS:
+            yield _column(named(f"{ACTION}.{_rest(split, _ACTIONS)}"), [signal])
+        elif len(split) == 1 and split[0] in _NEXT:
+            yield _column(named(_NEXT[split[0]]), [signal])
+        elif split[0] in _OBSERVED or len(split) == 1:
+            yield _column(named(OBSERVATION + _rest(split, _OBSERVED)), [signal])
+        else:
+            yield _column(named(".".join(split)), [signal])
+
+
+def _column(name: str, parts: Sequence[Signal]) -> Column:
+    """Return the column of one signal, or of several one after another."""
+    length = sum(1 if signal.length is None else signal.length for signal in parts)
+    dtypes = {signal.dtype for signal in parts}
+    is_same = len(dtypes) == 1 and parts[0].dtype[1] != "f"
+    dtype = parts[0].dtype if is_same else FLOAT
+    return Column(name, BOOLEAN if name in (DONE, SUCCESS) else dtype, length, length > 1, tuple(parts))
+
+
+def _rest(split: Sequence[str], heads: Sequence[str]) -> str:
+    """Return a name without the groups that its feature's name implies."""
+    while len(split) > 1 and split[0] in heads:
+        split = split[1:]
+    return ".".join(split)
+
+
+def _namer(taken: set[str]) -> Callable[[str], str]:
+    """Return what makes safe and distinct names of features: paths and columns have them unchanged."""
+
+    def named(wanted: str) -> str:
+        safe = _safe(wanted)
+        if len(raw(safe)) > LONGEST_NAME:
+            safe = _safe(text(shortened(raw(safe).ljust(256, b"~"))))[-LONGEST_NAME:]
+        name = free_name(safe, taken.__contains__, safe.__add__)
+        taken.add(name)
+        return name
+
+    return named
+
+
+def _safe(name: str) -> str:
+    return _UNSAFE.sub("_", name)
