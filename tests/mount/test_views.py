@@ -15,7 +15,7 @@ from tests.mount.mounts import Mount
 
 SUFFIXES = (".mp4", ".parquet", ".jsonl", ".csv")
 PAGES = ("index.html", "data.js", "poster")
-DIRECTORIES = ("by-task", "by-success")
+DIRECTORIES = ("by-task", "by-success", "lerobot")
 
 
 def files_below(root: Path) -> set[str]:

@@ -17,7 +17,7 @@ from glassfs.tree.nodes import Directory, File, Symlink
 from glassfs.view import ALL, Key, Shown, View, ViewSet, available, chosen, registry
 from tests.tree.trees import origin
 
-BUILT_IN = ["mp4", "parquet", "jsonl", "csv", "by-task", "html", "zarr"]
+BUILT_IN = ["mp4", "parquet", "jsonl", "csv", "by-task", "html", "zarr", "lerobot"]
 
 
 def shouted(content: Text, cache: BlockCache, key: Key) -> Iterator[Shown]:

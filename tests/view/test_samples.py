@@ -19,7 +19,7 @@ from tests.formats.derived import LARGEST
 BUDGET = 16 << 20
 AT_EACH_END = 40
 """Number of children checked at each end of a directory."""
-BY_PASS = ("by-task", "by-success")
+BY_PASS = ("by-task", "by-success", "lerobot")
 """Directories whose listing takes a pass."""
 OTHER_FILES = (".json", ".md")
 

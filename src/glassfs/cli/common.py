@@ -73,7 +73,7 @@ def located(typed: str) -> Located:
 def _may_be_view(path: str) -> bool:
     """Return whether a path may lead to a view of the tables over a folder, or into one."""
     name = path.split("/", 2)[1]
-    return name.startswith("by-") or name.endswith((".parquet", ".jsonl", ".csv", ".html", ".js"))
+    return name == "lerobot" or name.startswith("by-") or name.endswith((".parquet", ".jsonl", ".csv", ".html", ".js"))
 
 
 def _located_url(typed: str) -> Located:

@@ -222,6 +222,10 @@ class Opened(Protocol):
 
     def demand_readable(self, container: str) -> None: ...
 
+    def found(self, container: str, name: bytes) -> bytes | None: ...
+
+    def keep(self, container: str, name: bytes, value: bytes) -> None: ...
+
 
 class Joined(Table):
     """The joined table called ``name``. ``find`` is called when its contents are first needed.
@@ -302,6 +306,13 @@ class Joined(Table):
     def demand_readable(self, container: str) -> None:
         if self._opened is not None:
             self._opened.demand_readable(container)
+
+    def found(self, container: str, name: bytes) -> bytes | None:
+        return self._opened.found(container, name) if self._opened is not None else None
+
+    def keep(self, container: str, name: bytes, value: bytes) -> None:
+        if self._opened is not None:
+            self._opened.keep(container, name, value)
 
     def _columns(self) -> list[Column]:
         return [self._column(name, column) for name, column in self._find().columns.items()]

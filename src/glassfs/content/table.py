@@ -123,6 +123,13 @@ class Table(Content):
     def demand_readable(self, container: str) -> None:
         """Raise Changed if contents of a container must not be read any more."""
 
+    def found(self, container: str, name: bytes) -> bytes | None:
+        """Return what ``keep`` stored under a name for this version of a container; the caller must check it."""
+        return None
+
+    def keep(self, container: str, name: bytes, value: bytes) -> None:
+        """Store, if possible, what took long to find in a container, for other processes and later."""
+
 
 class Episode(NamedTuple):
     """What a table knows of an episode: its container's path, empty in the container's own table; its number there; its

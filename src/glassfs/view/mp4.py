@@ -79,6 +79,14 @@ def _demand_sane(width: int, height: int, count: int) -> None:
         raise TooLarge(f"a video of {count} frames is too long for an MP4")
 
 
+def shown(video: Video, number: int) -> int:
+    """Return the number of the frame to show: the last existing one up to this, -1 if there is none."""
+    if video.present is None:
+        return number
+    before = bisect_right(video.present, number)
+    return video.present[before - 1] if before else -1
+
+
 class _Frames:
     """The encoded frames of a video."""
 
@@ -90,20 +98,12 @@ class _Frames:
 
     def image(self, number: int) -> Rendered:
         """Return a frame as it stands in the file. Consecutive frames that show the same differ in a number."""
-        shown = self._shown(number)
         video = self._video
+        shown_number = shown(video, number)
         return Rendered(
-            self._cache, (*self._key, shown, number % 2), partial(self._made, shown, number), self._size,
+            self._cache, (*self._key, shown_number, number % 2), partial(self._made, shown_number, number), self._size,
             self._size + planes.strip_cost(video.width, video.height),
         )
-
-    def _shown(self, number: int) -> int:
-        """Return the number of the frame to show: the last existing one up to this, -1 if there is none."""
-        present = self._video.present
-        if present is None:
-            return number
-        before = bisect_right(present, number)
-        return present[before - 1] if before else -1
 
     def _made(self, shown: int, number: int) -> bytearray:
         import numpy as np

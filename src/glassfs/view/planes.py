@@ -75,6 +75,14 @@ def strips(
             yield _planes(_part(whole, width, height, first, count))
 
 
+def rgb(content: Content, cache: BlockCache) -> Plane:
+    """Return the pixels of an image of 8 bits, [height, width, 3]. Raises Damaged or TooLarge."""
+    import numpy as np
+
+    with _whole(content, cache, lambda: FULL) as whole:
+        return np.array(whole.convert("RGB"))
+
+
 def range_of(content: Content, cache: BlockCache) -> Range:
     """Return the minimum and maximum sample of a 16-bit image; FULL for others."""
     if isinstance(content, Image) and content.bits == 16:

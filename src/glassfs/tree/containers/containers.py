@@ -88,7 +88,7 @@ class Containers:
         self._parsing = KeyedLock()
         self._parsed = ParsedContainers(settings.budget, settings.limit, self._forget_nodes)
         self._findings: LRU[Location, Finding] = LRU(REMEMBERED_FILES)
-        self._kept = CatalogueFindings(lambda: self.catalogue)
+        self.kept = CatalogueFindings(lambda: self.catalogue)
         """What formats found out about containers, beside their contents."""
         self._named: set[Location] = set()
         """Files that a user named as containers, whatever their suffixes."""
@@ -128,7 +128,7 @@ class Containers:
             self._named.add(location)
             lease = self._leases.find(location)
             if lease is None or lease.version != version:
-                opening = open_version(location, version, self.services.cache, findings=self._kept)
+                opening = open_version(location, version, self.services.cache, findings=self.kept)
                 return self._parse(opening, location, at)
         return self.opened(lease)
 
@@ -211,14 +211,14 @@ class Containers:
         self.services.cache.drop_idle()
         self.watcher.refresh()
         self._parsed.weigh_some()
-        self._kept.flush()
+        self.kept.flush()
         return self.watcher.changes()
 
     def close(self) -> None:
         """Release all parsed containers, decoded blocks and descriptors. Later calls open containers again."""
         for opened in self._parsed.all():
             self._drop(opened.lease)
-        self._kept.flush()
+        self.kept.flush()
         if "catalogue" in self.__dict__ and self.catalogue is not None:
             self.catalogue.close()
         self.services.listings.clear()
@@ -270,7 +270,7 @@ class Containers:
 
     def _examine(self, location: Location, entry: Entry, at: str, source: Source | None) -> Verdict:
         may_wait = location not in self._named
-        opening = open_version(location, entry.version, self.services.cache, source, self._kept, may_wait)
+        opening = open_version(location, entry.version, self.services.cache, source, self.kept, may_wait)
         try:
             lease = self._parse(opening, location, at).lease
         except Refused as error:
@@ -315,7 +315,7 @@ class Containers:
     def _parse_again(self, lease: ContainerLease) -> OpenContainer:
         if lease.is_replaced:
             raise Changed("has been replaced by another file", lease.sources[0].name)
-        opening = lease.opening(self.services.cache, self._kept)
+        opening = lease.opening(self.services.cache, self.kept)
         lease.keep()  # so that each file is opened once
         try:
             container = parse(opening)

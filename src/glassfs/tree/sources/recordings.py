@@ -36,6 +36,18 @@ class Recordings:
             with self._containers.glimpsed(file.location, file.version) as (opened, _):
                 yield _recordings(opened, container)
 
+    def found(self, container: str, name: bytes) -> bytes | None:
+        """Return what was kept of a container. See ``Table.found``."""
+        file = self._file_of(container)
+        is_lasting = file.location.store.has_lasting_versions
+        return self._containers.kept.find(file.stamp, name) if is_lasting else None
+
+    def keep(self, container: str, name: bytes, value: bytes) -> None:
+        """Keep what was found in a container. See ``Table.keep``."""
+        file = self._file_of(container)
+        if file.location.store.has_lasting_versions:
+            self._containers.kept.keep(file.stamp, file.mtime_ns, name, value)
+
 
 def _recordings(opened: Container, path: str) -> Callable[[int], Recording]:
     table = opened.episodes()

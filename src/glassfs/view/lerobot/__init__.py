@@ -2,7 +2,7 @@
 
 Episodes of one embodiment with the same signals, cameras and rate are one dataset. What LeRobot calls these is in
 ``plan``. ``data/`` has Parquet files of up to 100 MB, ``videos/`` an MP4 file for each episode and camera. Sizes follow
-from the rows of the table of episodes, without opening a container.
+from the rows of the table of episodes, without opening a container, but for ``stats.json``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from glassfs.view.lerobot import meta
 from glassfs.view.lerobot.dataset import MOST_FILES, Dataset, Datasets, known_datasets
 from glassfs.view.lerobot.frames import data_file
 from glassfs.view.lerobot.plan import Film
+from glassfs.view.lerobot.stats import StatsFile
 from glassfs.view.lerobot.videos import VideoFile
 
 NAME = b"lerobot"
@@ -84,6 +85,7 @@ class _Shown:
         yield _member(b"meta/tasks.parquet", meta.tasks(self.dataset, self._cache, (*self._key, "tasks")))
         episodes = meta.episodes(self.dataset, self._cache, (*self._key, "episodes"))
         yield _member(b"meta/episodes/chunk-000/file-000.parquet", episodes)
+        yield _member(b"meta/stats.json", StatsFile(self._table, self.dataset, self._cache))
         yield from self._chunks((b"data",), len(self.dataset.files) - 1, b".parquet", self._data)
         for film in self.dataset.plan.films:
             names = b"videos", film.name.encode()

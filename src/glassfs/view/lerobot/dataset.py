@@ -27,8 +27,8 @@ UNKNOWN = "unknown"
 MOST_EPISODES, MOST_DATASETS = 1_000_000, 1000
 MOST_FILES = 1000
 """Files in a directory of chunks, as LeRobot's own datasets have (``chunks_size``)."""
-FILE_MEGABYTES, VIDEO_MEGABYTES = 100, 200
-"""What LeRobot's own datasets say of their files (``data_files_size_in_mb``, ``video_files_size_in_mb``)."""
+FILE_BYTES = 100 << 20
+"""Limit of a data file with more than one episode, in values; that of LeRobot's own datasets."""
 DEFAULT_BYTES = 4 + 4 * 8
 """The bytes of a step in ``timestamp`` and the four columns of numbers that every dataset has."""
 EPISODE_COST, TEXT_COST, DATASET_COST = 64, 64, 4 << 10
@@ -70,7 +70,7 @@ class Dataset:
         if container == len(self._paths):
             self._paths.append(path)
         size = frames * (self.plan.width + DEFAULT_BYTES)
-        if self._filled and self._filled + size > FILE_MEGABYTES << 20:
+        if self._filled and self._filled + size > FILE_BYTES:
             self.files.append(self.episodes)
             self._filled = 0
         self._filled += size

@@ -80,7 +80,7 @@ class _Frames:
         frame = self.first + first
         episode = dataset.episode_at(frame)
         container, recording_of = None, None
-        with ExitStack() as stack:
+        with self._cache.waiting(), ExitStack() as stack:
             while row < rows:
                 place = dataset.place(episode)
                 if place.container != container or recording_of is None:

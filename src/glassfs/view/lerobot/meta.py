@@ -11,7 +11,7 @@ from glassfs.cache import BlockCache
 from glassfs.content import Array, Column, Data, Memory, RaggedText, Records, Table
 from glassfs.view.contract import Key
 from glassfs.view.json import render
-from glassfs.view.lerobot.dataset import FILE_MEGABYTES, MOST_FILES, VIDEO_MEGABYTES, Dataset
+from glassfs.view.lerobot.dataset import FILE_BYTES, MOST_FILES, Dataset
 from glassfs.view.parquet.file import Parquet
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 CODEBASE_VERSION = "v3.0"
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+VIDEO_MEGABYTES = 200
+"""What LeRobot's own datasets say of their video files; here each has one episode."""
 ROWS_A_BLOCK, ROW_COST = 1024, 256
 DEFAULTS = {
     "timestamp": "float32", "frame_index": "int64", "episode_index": "int64", "index": "int64", "task_index": "int64",
@@ -36,7 +38,7 @@ def info(dataset: Dataset) -> bytes:
         "total_frames": dataset.frames,
         "total_tasks": len(dataset.tasks),
         "chunks_size": MOST_FILES,
-        "data_files_size_in_mb": FILE_MEGABYTES,
+        "data_files_size_in_mb": FILE_BYTES >> 20,
         "video_files_size_in_mb": VIDEO_MEGABYTES,
         "fps": fps,
         "splits": {"train": f"0:{dataset.episodes}"},

@@ -1,0 +1,309 @@
+"""Statistics of features, as LeRobot defines them (``compute_stats.py`` of LeRobot 0.4.4 and 0.6.1).
+
+An episode has ``min max mean std q01 q10 q50 q90 q99 count`` of each feature, and a dataset the aggregate of its
+episodes, weighted by their counts. A quantile is interpolated within a histogram of 5,000 bins from the least to the
+largest value of an episode; that of a dataset is the mean of those of its episodes. Of a camera some frames are
+sampled, and of large ones some pixels.
+
+Means and deviations are computed in float64, deviations from the mean. LeRobot computes both in the dtype of the
+feature, deviations as E[x²] - E[x]²: the same but for rounding, which may be all of a small deviation. LeRobot 0.4.4
+also squares the bytes of pictures as bytes, so that their deviations are wrong; 0.6.1 does not.
+
+Pure functions, and classes for one thread each.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from glassfs import work
+from glassfs.errors import TooLarge
+from glassfs.view.json import LIMIT
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Counts = NDArray[np.int64]
+
+QUANTILES = (0.01, 0.10, 0.50, 0.90, 0.99)
+NAMES = ("min", "max", "mean", "std", "q01", "q10", "q50", "q90", "q99")
+LEAST, LARGEST, MEAN, DEVIATION = range(4)
+QUANTILE_ROWS = slice(4, None)
+"""The rows of the quantiles."""
+BINS = 5000
+PADDING = 1e-10
+"""What a histogram is wider than the range of its values, on each side."""
+MOST_ROWS, MOST_BYTES = 1 << 23, 64 << 20
+"""Limits of the values that are sorted at a time, in one column and in all."""
+STEPS = 1 << 16
+"""Numbers of frames in memory at a time."""
+FEWEST_SAMPLES, MOST_SAMPLES, SAMPLING_POWER = 100, 10_000, 0.75
+LARGE_SIDE, REDUCED_SIDE = 300, 150
+CHANNELS, LEVELS, WHITE = 3, 256, 255.0
+
+
+class Statistics(NamedTuple):
+    """Statistics of one feature: ``values`` float64 [9, dimensions] in the order of ``NAMES``."""
+
+    samples: int
+    values: Floats
+
+    @property
+    def packed(self) -> bytes:
+        """All of it as bytes, for ``unpacked``."""
+        return self.samples.to_bytes(8, "little") + self.values.astype("<f8").tobytes()
+
+
+def unpacked(packed: bytes) -> Statistics:
+    """Return the statistics that were packed. Raises ValueError if the bytes are not such."""
+    import numpy as np
+
+    values = np.frombuffer(packed, "<f8", offset=8).reshape(len(NAMES), -1)
+    return Statistics(int.from_bytes(packed[:8], "little"), values)
+
+
+def of_numbers(chunks: Callable[[], Iterable[NDArray[Any]]]) -> Statistics:
+    """Return the statistics of a feature of numbers in one episode. Raises ValueError if there are no rows.
+
+    ``chunks`` returns an iterable over the rows: arrays [rows, dimensions] of bool, integers or floats. It is called
+    again for each further pass if there are several chunks. Takes memory for one chunk, its values in float64, and
+    twice ``MOST_BYTES``. The quantiles of more than ``MOST_ROWS`` rows are those of every second row, third row …
+    NaN makes all statistics of its dimension NaN.
+    """
+    import numpy as np
+
+    given = list(islice(filter(len, chunks()), 2))
+    if not given:
+        raise ValueError("there are no values")
+    again = (lambda: given[:1]) if len(given) == 1 else (lambda: filter(len, chunks()))
+    dimensions = given[0].shape[1]
+    least, largest = given[0].min(0), given[0].max(0)
+    count, total = 0, np.zeros(dimensions)
+    with np.errstate(invalid="ignore", over="ignore"):
+        for chunk in again():
+            work.check()
+            least, largest = np.minimum(least, chunk.min(0)), np.maximum(largest, chunk.max(0))
+            count += len(chunk)
+            total += chunk.sum(0, np.float64)
+        values = np.empty((len(NAMES), dimensions))
+        values[LEAST], values[LARGEST] = least, largest
+        # Rounding must not take the mean of a constant away from it, and so give it a deviation.
+        values[MEAN] = np.clip(total / count, least, largest)
+        squares = np.zeros(dimensions)
+        for chunk in again():
+            work.check()
+            squares += np.square(chunk - values[MEAN]).sum(0)
+        values[DEVIATION] = np.sqrt(squares / count)
+    if count == 1:
+        values[QUANTILE_ROWS] = values[MEAN]
+        return Statistics(count, values)
+    step = -(-count // MOST_ROWS)
+    rows = -(-count // step)
+    below = np.arange(rows + 1)
+    width = max(1, MOST_BYTES // (rows * least.itemsize))
+    for start in range(0, dimensions, width):
+        columns = slice(start, start + width)
+        ordered = _columns(again(), columns, step, np.empty((len(least[columns]), rows), least.dtype))
+        ordered.sort(1)
+        values[QUANTILE_ROWS, columns] = _quantiles(ordered, below, least[columns], largest[columns]).T
+    return Statistics(count, values)
+
+
+def _columns(
+    chunks: Iterable[NDArray[Any]], columns: slice, step: int, found: NDArray[Any],
+) -> NDArray[Any]:
+    """Fill ``found`` [columns, rows] with some columns of every ``step``-th row."""
+    passed = at = 0
+    for chunk in chunks:
+        work.check()
+        rows = chunk[-passed % step :: step, columns]
+        found[:, at : at + len(rows)] = rows.T
+        passed, at = passed + len(chunk), at + len(rows)
+    return found
+
+
+def _quantiles(
+    ordered: NDArray[Any], below: Counts, least: NDArray[Any], largest: NDArray[Any],
+) -> Floats:
+    """Return the quantiles [columns, 5] of columns of sorted values, [columns, n]: NaN where values are not finite.
+
+    ``below[i]`` is how many values come before value ``i``, and ``below[n]`` how many there are. ``least`` and
+    ``largest`` are the ends of the histogram. It is never made: only the bins that have a quantile are looked for.
+    """
+    import numpy as np
+
+    # Floats keep their dtype, in which the padding may be nothing; others become float64. So do those of LeRobot.
+    with np.errstate(all="ignore"):
+        start, stop = (least - PADDING)[:, None], (largest + PADDING)[:, None]
+        step = (stop - start) / BINS
+        wanted = np.array(QUANTILES) * below[-1]
+        reached = ordered[:, np.searchsorted(below, np.ceil(wanted)) - 1]
+        bins, last = np.zeros(reached.shape, np.int64), np.full(reached.shape, BINS - 1)
+        while (bins < last).any():
+            middle = (bins + last) // 2
+            is_above = (middle + 1).astype(step.dtype) * step + start > reached
+            bins, last = np.where(is_above, bins, np.minimum(middle + 1, last)), np.where(is_above, middle, last)
+        low = bins.astype(step.dtype) * step + start
+        high = np.where(bins == BINS - 1, stop, (bins + 1).astype(step.dtype) * step + start)
+        before, until = np.empty_like(bins), np.empty_like(bins)
+        for number, column in enumerate(ordered):
+            before[number] = below[np.searchsorted(column, low[number])]
+            until[number] = below[np.searchsorted(column, high[number])]
+        # A bin has its lower edge, and the last one both.
+        until[bins == BINS - 1] = below[-1]
+        within = low + (wanted - before) / (until - before) * (high - low)
+        found: Floats = np.where(bins == 0, low, within).astype(np.float64)
+        found[~np.isfinite(stop - start)[:, 0]] = np.nan
+        return found
+
+
+def sampled(frames: int) -> list[int]:
+    """Return the numbers of the frames that are sampled of an episode."""
+    import numpy as np
+
+    least = min(FEWEST_SAMPLES, frames)
+    count = max(least, min(int(frames**SAMPLING_POWER), MOST_SAMPLES))
+    return [int(number) for number in np.round(np.linspace(0, frames - 1, count))]
+
+
+def stride(width: int, height: int) -> int:
+    """Return the distance of the rows and columns that are sampled of a picture."""
+    longest = max(width, height)
+    return 1 if longest < LARGE_SIDE else longest // REDUCED_SIDE
+
+
+class Pictures:
+    """Counts the pixels of the frames that are sampled of one camera in one episode."""
+
+    def __init__(self) -> None:
+        import numpy as np
+
+        self._count = 0
+        self._levels: Counts = np.zeros((CHANNELS, LEVELS), np.int64)
+
+    def add(self, pixels: NDArray[np.uint8]) -> None:
+        """Count the pixels of a picture, [height, width, 3]."""
+        import numpy as np
+
+        height, width, _ = pixels.shape
+        step = stride(width, height)
+        self._count += 1
+        for counts, channel in zip(self._levels, np.moveaxis(pixels[::step, ::step], 2, 0), strict=True):
+            counts += np.bincount(channel.ravel(), minlength=LEVELS)
+
+    def statistics(self) -> Statistics:
+        """Return the statistics of the pixels from 0 to 1, three dimensions. The samples are pictures."""
+        import numpy as np
+
+        found = [_of_levels(counts) for counts in self._levels]
+        return Statistics(self._count, np.stack(found, 1) / WHITE)
+
+
+def _of_levels(counts: Counts) -> Floats:
+    """Return the nine statistics of bytes, of which each value occurs so many times."""
+    import numpy as np
+
+    levels = np.flatnonzero(counts).astype(np.uint8)
+    if not len(levels):
+        raise ValueError("there are no pictures")
+    times = counts[levels]
+    below = np.cumsum([0, *times])
+    total = int(below[-1])
+    mean = float(times @ levels.astype(np.int64)) / total
+    deviation = float(np.sqrt(times @ np.square(levels - mean) / total))
+    if total == 1:
+        return np.array([mean, mean, mean, deviation, *[mean] * len(QUANTILES)])
+    quantiles = _quantiles(levels.reshape(1, -1), below, levels[:1], levels[-1:])[0]
+    return np.array([levels[0], levels[-1], mean, deviation, *quantiles])
+
+
+def aggregate(parts: Iterable[Statistics]) -> Statistics:
+    """Return the statistics of several episodes together, or of several datasets. Raises ValueError if there are none.
+
+    Aggregates may be aggregated again. Takes memory for one part and the sum.
+    """
+    import numpy as np
+
+    count, found = 0, None
+    for part in parts:
+        if found is None:
+            count, found = part.samples, part.values.copy()
+            continue
+        count += part.samples
+        weight = part.samples / count
+        with np.errstate(invalid="ignore", over="ignore"):
+            apart = part.values[MEAN] - found[MEAN]
+            variances = found[DEVIATION] ** 2, part.values[DEVIATION] ** 2
+            found[DEVIATION] = np.sqrt(
+                variances[0] * (1 - weight) + variances[1] * weight + apart**2 * weight * (1 - weight)
+            )
+            found[MEAN] += apart * weight
+            found[QUANTILE_ROWS] += (part.values[QUANTILE_ROWS] - found[QUANTILE_ROWS]) * weight
+            found[LEAST] = np.minimum(found[LEAST], part.values[LEAST])
+            found[LARGEST] = np.maximum(found[LARGEST], part.values[LARGEST])
+    if found is None:
+        raise ValueError("there are no statistics")
+    return Statistics(count, found)
+
+
+def stats_json(features: Mapping[str, tuple[Statistics, bool]]) -> bytes:
+    """Return ``stats.json``: for each feature its statistics, and whether it is a camera. Raises TooLarge.
+
+    NaN is written as such, as LeRobot does and its reader needs it.
+    """
+    dimensions = sum(statistics.values.shape[1] for statistics, _ in features.values())
+    if dimensions * len(NAMES) * len(" -0.12345678901234567e-300,") > LIMIT:
+        raise TooLarge(f"statistics of {dimensions:,} dimensions are too many for JSON")
+    text = json.dumps({name: _shown(*one) for name, one in features.items()}, indent=1, ensure_ascii=False)
+    return text.encode("utf-8", "replace") + b"\n"
+
+
+def _shown(statistics: Statistics, is_camera: bool) -> dict[str, Any]:
+    shape = (-1, 1, 1) if is_camera else (-1,)
+    found: dict[str, Any] = {
+        name: values.reshape(shape).tolist() for name, values in zip(NAMES, statistics.values, strict=True)
+    }
+    return found | {"count": [statistics.samples]}
+
+
+def of_defaults(first: int, frames: int, fps: float, episode: int, task: int) -> dict[str, Statistics]:
+    """Return the statistics of the five features that every dataset has, for one episode.
+
+    ``first`` is the number of its first frame in the dataset. All follows from these numbers, without a pass.
+    """
+    indices, timestamps = _of_steps(frames, fps)
+    moved = indices.values + first
+    moved[DEVIATION] = indices.values[DEVIATION]
+    return {
+        "timestamp": timestamps,
+        "frame_index": indices,
+        "episode_index": _of_constant(episode, frames),
+        "index": Statistics(frames, moved),
+        "task_index": _of_constant(task, frames),
+    }
+
+
+@lru_cache(1024)
+def _of_steps(frames: int, fps: float) -> tuple[Statistics, Statistics]:
+    """Return the statistics of ``frame_index`` and ``timestamp``: episodes often have the same length."""
+    import numpy as np
+
+    def indices() -> Iterator[NDArray[Any]]:
+        for first in range(0, frames, STEPS):
+            yield np.arange(first, min(first + STEPS, frames)).reshape(-1, 1)
+
+    return of_numbers(indices), of_numbers(lambda: ((some / fps).astype(np.float32) for some in indices()))
+
+
+def _of_constant(value: int, frames: int) -> Statistics:
+    import numpy as np
+
+    values = np.full((len(NAMES), 1), float(value))
+    values[DEVIATION] = 0
+    return Statistics(frames, values)

@@ -1,0 +1,57 @@
+"""Datasets of LeRobot in a mount: changes of the containers below it, and copies."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.mount.conftest import Mounted
+from tests.view.test_lerobot import write
+from tests.waiting import wait_until
+
+DATA = "data/chunk-000/file-000.parquet"
+
+
+def info_of(dataset: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((dataset / "meta/info.json").read_text())
+    return found
+
+
+def test_a_copy_of_a_dataset_is_complete(mounted: Mounted, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for number in range(2):
+        write(tmp_path / f"data/{number}.kdb", "pick", "place", first=number)
+    with mounted(tmp_path / "data", options=["views=lerobot"]) as mount:
+        dataset = mount.path / "lerobot/arm"
+        sizes = {path.relative_to(dataset): path.stat().st_size for path in dataset.rglob("*") if path.is_file()}
+        copy = tmp_path / "copy"
+        shutil.copytree(dataset, copy)
+        assert {path.relative_to(copy): path.stat().st_size for path in copy.rglob("*") if path.is_file()} == sizes
+        assert pq.read_table(copy / DATA).num_rows == info_of(dataset)["total_frames"] == 22
+
+
+def test_a_replaced_container_makes_another_dataset(mounted: Mounted, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    write(tmp_path / "data/a.kdb", "pick")
+    write(tmp_path / "data/b.kdb", "place")
+    with mounted(tmp_path / "data", options=["views=lerobot"]) as mount:
+        dataset = mount.path / "lerobot/arm"
+        before = (dataset / DATA).stat()
+        with open(dataset / DATA, "rb") as opened:
+            write(tmp_path / "new", "pick", frames=9)
+            os.replace(tmp_path / "new", tmp_path / "data/a.kdb")
+            wait_until(lambda: info_of(dataset)["total_frames"] == 9 + 5)
+            with pytest.raises(OSError) as caught:
+                opened.read()
+        assert caught.value.errno == errno.ESTALE
+        assert pq.read_table(dataset / DATA).num_rows == 9 + 5
+        assert (dataset / DATA).stat().st_mtime_ns != before.st_mtime_ns
+        (tmp_path / "data/b.kdb").unlink()
+        wait_until(lambda: info_of(dataset)["total_frames"] == 9)

@@ -1,0 +1,353 @@
+"""Datasets of LeRobot, compared with the containers they are made of."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from writers.kinodb import KinoWriter
+
+from glassfs.cache import BlockCache
+from glassfs.content.features import Camera, Features, Signal
+from glassfs.errors import Changed
+from glassfs.library import open_tree
+from glassfs.source import Named
+from glassfs.source.local import LocalStore
+from glassfs.tree import Directory, File, Tree
+from glassfs.tree.containers.containers import ContainerSettings
+from glassfs.tree.sources.joined import Audience
+from glassfs.tree.sources.sources import Sources
+from glassfs.view import chosen
+from glassfs.view.lerobot.plan import LONGEST_NAME, plan_of
+from tests.formats.hdf5_files import write_aloha, write_robomimic
+from tests.formats.kinodb_files import floats
+from tests.formats.npz_files import episode, saved
+from tests.formats.wshard_files import channels_of, made
+from tests.waiting import wait_until
+
+DEFAULTS = ["timestamp", "frame_index", "episode_index", "index", "task_index"]
+RATES = [10.0, 15.0, 29.97, 50.0]
+
+
+def write(path: Path, *tasks: str, frames: int = 5, fps: float = 10.0, size: tuple[int, int] = (6, 8),
+          embodiment: str = "arm", first: int = 0) -> Path:
+    """Write a KinoDB file with an episode for each task, each a frame longer than the previous one."""
+    with KinoWriter(path) as writer:
+        for number, task in enumerate(tasks):
+            count = frames + number
+            shots = [{"front": np.full((*size, 3), first + 10 * number + at, np.uint8)} for at in range(count)]
+            writer.add_episode(
+                state=floats(count, 3) + first + number, action=floats(count, 2) - number, images=shots, task=task,
+                embodiment=embodiment, fps=fps, reward=np.arange(count, dtype="f4"),
+            )
+    return path
+
+
+def bytes_of(tree: Tree, path: str) -> bytes:
+    """Return a file, and check that its size is that of its bytes and that ranges agree."""
+    file = tree.lookup(path)
+    assert isinstance(file, File)
+    size = file.size
+    whole = file.read(0, size + 1)
+    assert len(whole) == size
+    assert file.read(size // 3, 1000) == whole[size // 3 :][:1000]
+    return whole
+
+
+def table_of(tree: Tree, path: str) -> pd.DataFrame:
+    return pq.read_table(io.BytesIO(bytes_of(tree, path))).to_pandas()
+
+
+def info_of(tree: Tree, path: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(bytes_of(tree, f"{path}/meta/info.json"))
+    return found
+
+
+def data_of(tree: Tree, path: str) -> pd.DataFrame:
+    """Return the rows of all data files."""
+    found = []
+    chunks = tree.lookup(f"{path}/data")
+    assert isinstance(chunks, Directory)
+    for chunk in chunks.names():
+        folder = tree.lookup(f"{path}/data/{chunk}")
+        assert isinstance(folder, Directory)
+        found += [table_of(tree, f"{path}/data/{chunk}/{name}") for name in folder.names()]
+    return pd.concat(found, ignore_index=True)
+
+
+def names(tree: Tree, path: str) -> list[str]:
+    folder = tree.lookup(path)
+    assert isinstance(folder, Directory)
+    return sorted(folder.names())
+
+
+def values(tree: Tree, path: str) -> Any:
+    return np.load(io.BytesIO(bytes_of(tree, path)))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "data").mkdir()
+    yield tmp_path / "data"
+
+
+@pytest.mark.parametrize("fps", RATES)
+def test_a_container_is_a_dataset(folder: Path, fps: float) -> None:
+    write(folder / "a.kdb", "pick", "слово", "", "pick", frames=1, fps=fps)
+    with open_tree(folder / "a.kdb", views="lerobot+mp4") as tree:
+        info = info_of(tree, "/lerobot/arm")
+        assert info["codebase_version"] == "v3.0" and info["robot_type"] == "arm" and info["fps"] == fps
+        assert (info["total_episodes"], info["total_frames"], info["total_tasks"]) == (4, 1 + 2 + 3 + 4, 3)
+        assert info["splits"] == {"train": "0:4"}
+        assert list(info["features"]) == [
+            "observation.state", "action", "next.reward", "next.done", "observation.images.front", *DEFAULTS,
+        ]
+        assert info["features"]["observation.images.front"]["shape"] == [6, 8, 3]
+        data = data_of(tree, "/lerobot/arm")
+        assert list(data["index"]) == list(range(10))
+        for number in range(4):
+            rows = data[data["episode_index"] == number]
+            place = f"/episodes/{number}"
+            assert np.array_equal(np.stack(rows["observation.state"].to_list()), values(tree, f"{place}/state.npy"))
+            assert np.array_equal(np.stack(rows["action"].to_list()), values(tree, f"{place}/action.npy"))
+            assert np.array_equal(rows["next.reward"], values(tree, f"{place}/reward.npy"))
+            assert np.array_equal(rows["next.done"], values(tree, f"{place}/is_terminal.npy"))
+            assert list(rows["frame_index"]) == list(range(len(rows)))
+            assert np.array_equal(rows["timestamp"], (np.arange(len(rows)) / fps).astype("f4"))
+            video = f"/lerobot/arm/videos/observation.images.front/chunk-000/file-{number:03d}.mp4"
+            assert bytes_of(tree, video) == bytes_of(tree, f"{place}/images/front.mp4")
+        tasks = pd.read_parquet(io.BytesIO(bytes_of(tree, "/lerobot/arm/meta/tasks.parquet")))
+        assert list(tasks.index) == ["pick", "слово", ""] and list(tasks["task_index"]) == [0, 1, 2]
+        assert list(data.groupby("episode_index")["task_index"].first()) == [0, 1, 2, 0]
+        episodes = table_of(tree, "/lerobot/arm/meta/episodes/chunk-000/file-000.parquet")
+        assert list(episodes["length"]) == [1, 2, 3, 4]
+        assert list(episodes["dataset_from_index"]) == [0, 1, 3, 6]
+        assert list(episodes["dataset_to_index"]) == [1, 3, 6, 10]
+        assert [list(one) for one in episodes["tasks"]] == [["pick"], ["слово"], [""], ["pick"]]
+        key = "videos/observation.images.front"
+        assert list(episodes[f"{key}/file_index"]) == [0, 1, 2, 3] and not episodes[f"{key}/from_timestamp"].any()
+        assert np.allclose(episodes[f"{key}/to_timestamp"], np.arange(1, 5) / fps)
+
+
+def test_vectors_of_one_value_are_scalars(folder: Path) -> None:
+    with KinoWriter(folder / "a.kdb") as writer:
+        writer.add_episode(state=floats(3, 1), action=floats(3, 70))
+    with open_tree(folder / "a.kdb", views="lerobot") as tree:
+        (name,) = names(tree, "/lerobot")
+        data = data_of(tree, f"/lerobot/{name}")
+        assert np.array_equal(data["observation.state"], floats(3, 1)[:, 0])
+        assert np.array_equal(np.stack(data["action"].to_list()), floats(3, 70))
+        assert info_of(tree, f"/lerobot/{name}")["features"]["observation.state"]["shape"] == [1]
+
+
+def test_episodes_of_a_folder_are_one_dataset(folder: Path) -> None:
+    for number in range(3):
+        write(folder / f"{number}.kdb", "pick", "place", first=number)
+    with open_tree(folder, views="lerobot", cache_size=1 << 20) as tree:
+        assert names(tree, "/lerobot") == ["arm"]
+        info = info_of(tree, "/lerobot/arm")
+        assert (info["total_episodes"], info["total_frames"]) == (6, 3 * 11)
+        data = data_of(tree, "/lerobot/arm")
+        for number in range(6):
+            rows = data[data["episode_index"] == number]
+            wanted = values(tree, f"/{number // 2}.kdb/episodes/{number % 2}/state.npy")
+            assert np.array_equal(np.stack(rows["observation.state"].to_list()), wanted)
+            with open_tree(folder / f"{number // 2}.kdb", views="mp4") as container:
+                film = bytes_of(container, f"/episodes/{number % 2}/images/front.mp4")
+            video = f"/lerobot/arm/videos/observation.images.front/chunk-000/file-{number:03d}.mp4"
+            assert bytes_of(tree, video) == film
+        assert len(json.loads(bytes_of(tree, "/lerobot/arm/meta/stats.json"))["action"]["mean"]) == 2
+
+
+def test_other_features_are_other_datasets(folder: Path) -> None:
+    write(folder / "a.kdb", "pick")
+    write(folder / "b.kdb", "pick", "pick", size=(7, 9))
+    write(folder / "c.kdb", "pick", embodiment="../x")
+    with open_tree(folder, views="lerobot") as tree:
+        assert names(tree, "/lerobot") == ["..%2Fx", "arm", "arm~2"]
+        shapes = [
+            info_of(tree, f"/lerobot/{name}")["features"]["observation.images.front"]["shape"]
+            for name in ("arm", "arm~2")
+        ]
+        assert shapes == [[8, 10, 3], [6, 8, 3]]  # as decoded: of odd sides one row or column more
+
+
+def test_frames_without_an_image_show_the_previous_one(folder: Path) -> None:
+    front = [{"front": np.full((4, 4, 3), at, np.uint8)} if at != 1 else {} for at in range(3)]
+    with KinoWriter(folder / "a.kdb") as writer:
+        writer.add_episode(state=floats(3, 2), action=floats(3, 2), images=front, embodiment="arm")
+    with open_tree(folder / "a.kdb", views="lerobot+mp4") as tree:
+        film = bytes_of(tree, "/lerobot/arm/videos/observation.images.front/chunk-000/file-000.mp4")
+        assert film == bytes_of(tree, "/episodes/0/images/front.mp4")
+        stats = json.loads(bytes_of(tree, "/lerobot/arm/meta/stats.json"))
+        assert np.allclose(np.ravel(stats["observation.images.front"]["mean"]), np.mean([0, 0, 2]) / 255)
+
+
+def test_what_cannot_be_in_a_dataset_is_named(folder: Path) -> None:
+    with KinoWriter(folder / "a.kdb") as writer:
+        writer.add_episode(state=floats(2, 2), action=floats(2, 2), embodiment="arm", images=[
+            {"deep": np.zeros((2, 2, 5), np.uint8)},
+        ] * 2)
+        writer.add_episode(state=floats(0, 2), action=floats(0, 2), embodiment="arm", images=[])
+    with open_tree(folder / "a.kdb", views="lerobot") as tree:
+        assert b"deep: has images of 2 x 2 pixels" in tree.lookup("/lerobot/arm").xattrs()["user.glassfs.omitted"]
+        assert tree.lookup("/lerobot").xattrs()["user.glassfs.omitted"] == b"1 episodes: has no steps"
+        assert names(tree, "/lerobot/arm") == ["data", "meta"]
+
+
+def test_robomimic_is_a_dataset(folder: Path) -> None:
+    write_robomimic(folder / "a.hdf5")
+    write_robomimic(folder / "b.hdf5", episodes=1, steps=4)
+    with open_tree(folder, views="lerobot") as tree:
+        info = info_of(tree, "/lerobot/Panda")
+        assert (info["total_episodes"], info["fps"]) == (4, 20)
+        features = {name: (one["dtype"], one["shape"]) for name, one in info["features"].items()}
+        assert features["observation.state"] == ("float32", [3]) and features["action"] == ("float32", [7])
+        assert features["next.done"] == ("bool", [1]) and features["observation.states"] == ("float32", [5])
+        data = data_of(tree, "/lerobot/Panda")
+        place = "/b.hdf5/data/demo_8"
+        rows = data[data["episode_index"] == 3]
+        paths = {"action": "actions", "observation.state": "obs/eef_pos", "observation.states": "states"}
+        for name, path in paths.items():
+            found = np.stack(rows[name].to_list())
+            assert np.array_equal(found, values(tree, f"{place}/{path}.npy").astype("f4"))
+        assert np.array_equal(rows["next.done"], values(tree, f"{place}/dones.npy") != 0)
+        film = bytes_of(tree, "/lerobot/Panda/videos/observation.images.agentview_image/chunk-000/file-003.mp4")
+        with open_tree(folder / "b.hdf5", views="mp4") as container:
+            assert film == bytes_of(container, "/data/demo_8/obs/agentview_image.mp4")
+
+
+def test_containers_of_one_episode_are_a_dataset(folder: Path) -> None:
+    for number in range(3):
+        write_aloha(folder / f"aloha_{number}.hdf5")
+        (folder / f"dreamer_{number}.npz").write_bytes(saved(episode(), is_compressed=number == 1))
+        channels = {"joint_pos": floats(4, 3) + number, "rgb": np.full((4, 6, 8, 3), number, np.uint8)}
+        shard = made(channels_of(channels, **{"action/ctrl": floats(4, 2), "reward": floats(4, 1)[:, 0]}))
+        (folder / f"{number}.wshard").write_bytes(shard)
+    with open_tree(folder, views="lerobot") as tree:
+        found = {name: info_of(tree, f"/lerobot/{name}") for name in names(tree, "/lerobot")}
+        by_state = {tuple(one["features"]["observation.state"]["shape"]): name for name, one in found.items()
+                    if "observation.state" in one["features"]}
+        assert {one["total_episodes"] for one in found.values()} == {3} and len(found) == 3
+        aloha = data_of(tree, f"/lerobot/{by_state[28,]}")
+        joined = np.concatenate(
+            [values(tree, f"/aloha_0.hdf5/observations/{name}.npy") for name in ("qpos", "qvel")], axis=1,
+        )
+        assert np.array_equal(np.stack(aloha["observation.state"].to_list())[:5], joined)
+        shards = data_of(tree, f"/lerobot/{by_state[3,]}")
+        for number in range(3):
+            rows = shards[shards["episode_index"] == number]
+            wanted = values(tree, f"/{number}.wshard/signal/joint_pos.npy")
+            assert np.array_equal(np.stack(rows["observation.state"].to_list()), wanted)
+        (dreamer,) = {*found} - {*by_state.values()}
+        assert np.array_equal(data_of(tree, f"/lerobot/{dreamer}")["next.reward"][:3], episode()["reward"][:3])
+
+
+def test_a_replaced_container_is_never_half_shown(folder: Path) -> None:
+    write(folder / "a.kdb", "pick", "place")
+    write(folder / "b.kdb", "pick")
+    with open_tree(folder, views="lerobot") as tree:
+        video = tree.lookup("/lerobot/arm/videos/observation.images.front/chunk-000/file-000.mp4")
+        data = tree.lookup("/lerobot/arm/data/chunk-000/file-000.parquet")
+        assert isinstance(video, File) and isinstance(data, File) and data.size and video.size
+        write(folder / "new", "pick", frames=30, first=99)
+        os.replace(folder / "new", folder / "a.kdb")
+        with pytest.raises(Changed):
+            video.read(0, video.size)
+        with pytest.raises(Changed):
+            data.read(0, data.size)
+    with open_tree(folder, views="lerobot") as tree:
+        assert info_of(tree, "/lerobot/arm")["total_frames"] == 30 + 5
+        assert tree.lookup("/lerobot/arm/meta/info.json").origin.mtime_ns >= (folder / "a.kdb").stat().st_mtime_ns
+
+
+def test_a_known_dataset_opens_no_container(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        path = write(folder / f"{number}.kdb", "pick", "place", first=number)
+        os.utime(path, (1e9, 1e9 + number))
+    found: list[bytes] = []
+    for _ in range(2):
+        with open_tree(folder, views="lerobot") as tree:
+            found.append(bytes_of(tree, "/lerobot/arm/meta/info.json"))
+            found.append(bytes_of(tree, "/lerobot/arm/meta/stats.json"))
+            sizes = tree.lookup("/lerobot/arm/videos/observation.images.front/chunk-000/file-002.mp4")
+            assert isinstance(sizes, File) and sizes.size
+        def refused(*_: object) -> None:
+            raise AssertionError("a container is opened")
+        monkeypatch.setattr("glassfs.tree.containers.opener.open_container", refused)
+    assert found[:2] == found[2:]
+
+
+def test_data_files_have_at_most_their_size(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glassfs.view.lerobot.dataset.FILE_BYTES", 600)
+    write(folder / "a.kdb", *["pick"] * 5)
+    with open_tree(folder / "a.kdb", views="lerobot") as tree:
+        assert len(names(tree, "/lerobot/arm/data/chunk-000")) > 1
+        data = data_of(tree, "/lerobot/arm")
+        assert list(data["index"]) == list(range(35))
+        episodes = table_of(tree, "/lerobot/arm/meta/episodes/chunk-000/file-000.parquet")
+        for number, row in episodes.iterrows():
+            file = table_of(tree, f"/lerobot/arm/data/chunk-000/file-{row['data/file_index']:03d}.parquet")
+            assert (file["episode_index"] == number).sum() == row["length"]
+
+
+def test_blocks_of_rows_agree_with_the_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(folder / "a.kdb", *["pick"] * 5)
+    with open_tree(folder / "a.kdb", views="lerobot") as tree:
+        whole = bytes_of(tree, "/lerobot/arm/data/chunk-000/file-000.parquet")
+    monkeypatch.setattr("glassfs.view.lerobot.frames.BLOCK_BYTES", 100)
+    with open_tree(folder / "a.kdb", views="lerobot") as tree:
+        assert bytes_of(tree, "/lerobot/arm/data/chunk-000/file-000.parquet") == whole
+
+
+def test_hostile_names_are_safe_and_distinct() -> None:
+    odd = ["a/b", "a\nb", "{x}", "%2F", "\udc80", "x" * 300, "x" * 301, "..", ""]
+    signals = tuple(Signal(f"obs/{name}", "<i4", 2) for name in odd)
+    cameras = tuple(Camera(name, 4, 4) for name in odd)
+    plan = plan_of(Features(signals, cameras))
+    found = [one.name for one in (*plan.columns, *plan.films)]
+    assert len(found) == len({*found}) == 2 * len(odd)
+    assert all(len(name.encode()) <= LONGEST_NAME for name in found)
+    assert not any(set(name) & {*"/%{}\n"} for name in found)
+
+
+def test_several_actions_are_joined() -> None:
+    signals = Signal("action/arm", "<f8", 3), Signal("action/gripper", "<f4", None), Signal("next_obs/x", "<f4", 1)
+    plan = plan_of(Features(signals, ()))
+    found = {one.name: (one.dtype, one.length) for one in plan.columns}
+    assert found == {"action": ("<f4", 4), "action.arm": ("<f4", 3), "action.gripper": ("<f4", 1)}
+    assert plan.omitted == ("next_obs/x".replace("/", "_") + ": repeats an observation",)
+
+
+def test_closed_containers_are_in_no_shared_dataset(folder: Path) -> None:
+    folder.chmod(0o755)
+    for number in range(3):
+        write(folder / f"{number}.kdb", "pick").chmod(0o600 if number == 1 else 0o644)
+    settings = ContainerSettings(BlockCache(8 << 20), views=chosen("lerobot"))
+    sources = Sources([Named(LocalStore(folder), (), "data")], settings, Audience(is_shared=True))
+    try:
+        tree = sources.tree
+        assert info_of(tree, "/lerobot/arm")["total_episodes"] == 2
+        video = tree.lookup("/lerobot/arm/videos/observation.images.front/chunk-000/file-001.mp4")
+        assert isinstance(video, File) and video.read(0, video.size)
+        (folder / "2.kdb").chmod(0o600)
+        wait_until(lambda: fails(video))
+    finally:
+        sources.close()
+
+
+def fails(file: File) -> bool:
+    try:
+        file.read(0, file.size)
+    except Changed:
+        return True
+    return False
