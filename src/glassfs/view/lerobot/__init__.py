@@ -12,7 +12,7 @@ from functools import partial
 
 from glassfs.cache import BlockCache
 from glassfs.content import Content, Data, Group, Member, Memory, Part, Table
-from glassfs.content.episodes import EPISODES
+from glassfs.content.episodes import EPISODES_KEY
 from glassfs.errors import Changed
 from glassfs.names import raw
 from glassfs.view.contract import Key, Shown, View
@@ -28,7 +28,7 @@ NAME = b"lerobot"
 
 
 def show(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
-    if table.key == EPISODES and table.has_recordings:
+    if table.key == EPISODES_KEY and table.has_recordings:
         known = known_datasets(table, cache)
         group = _Group(NAME, lambda: _directories(table, known, cache, key), lambda: _left_out(known.get()))
         yield Shown(group, name=NAME)
