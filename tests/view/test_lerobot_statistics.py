@@ -1,0 +1,226 @@
+"""Statistics of features: against NumPy, and however values are divided."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from glassfs.errors import TooLarge
+from glassfs.view.lerobot import statistics
+from glassfs.view.lerobot.statistics import NAMES, Pictures, Statistics, aggregate, of_defaults, of_numbers
+
+Values = np.ndarray[Any, Any]
+MOMENTS = ("min", "max", "mean", "std")
+QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+
+shapes = hnp.array_shapes(min_dims=2, max_dims=2, max_side=40)
+finite = st.floats(-1e6, 1e6, width=32)
+numbers = st.one_of(
+    hnp.arrays(np.float32, shapes, elements=finite), hnp.arrays(np.float64, shapes, elements=finite),
+    hnp.arrays(np.int64, shapes, elements=st.integers(-(10**9), 10**9)), hnp.arrays(np.bool_, shapes),
+)
+
+threes = hnp.arrays(np.float64, st.tuples(st.integers(1, 20), st.just(3)), elements=finite)
+
+
+def named(found: Statistics) -> dict[str, Values]:
+    return dict(zip(NAMES, found.values, strict=True))
+
+
+def of(values: Values) -> dict[str, Values]:
+    return named(of_numbers(lambda: [values]))
+
+
+@settings(max_examples=200)
+@given(numbers)
+def test_moments_are_those_of_numpy(values: Values) -> None:
+    found, wide = of(values), values.astype(np.float64)
+    assert found["min"].tolist() == wide.min(0).tolist()
+    assert found["max"].tolist() == wide.max(0).tolist()
+    near = 1e-12 * np.abs(wide).max()
+    np.testing.assert_allclose(found["mean"], wide.mean(0), 1e-12, near)
+    np.testing.assert_allclose(found["std"], wide.std(0), 1e-9, near)
+
+
+@settings(max_examples=200)
+@given(numbers)
+def test_quantiles_are_within_a_bin_of_those_of_numpy(values: Values) -> None:
+    found, wide = of(values), values.astype(np.float64)
+    if len(values) == 1:
+        for name in QUANTILES:
+            assert found[name].tolist() == found["mean"].tolist()
+        return
+    width = np.ptp(wide, axis=0) / statistics.BINS
+    rounding = 1e-9 + 2 * np.abs(wide).max() * (np.finfo(values.dtype).eps if values.dtype.kind == "f" else 1e-16)
+    for name, quantile in QUANTILES.items():
+        expected = np.quantile(wide, quantile, axis=0, method="inverted_cdf")
+        assert (np.abs(found[name] - expected) <= width + rounding).all(), name
+
+
+@settings(max_examples=200)
+@given(numbers, st.lists(st.integers(0, 40), max_size=4))
+def test_chunks_change_only_rounding(values: Values, cuts: list[int]) -> None:
+    bounds = [0, *sorted(min(cut, len(values)) for cut in cuts), len(values)]
+
+    def chunks() -> Iterator[Values]:
+        return (values[first:end] for first, end in pairwise(bounds))
+
+    found, whole = named(of_numbers(chunks)), of(values)
+    near = 1e-12 * np.abs(values.astype(np.float64)).max()
+    for name in NAMES:
+        np.testing.assert_allclose(found[name], whole[name], 1e-9, near, err_msg=name)
+
+
+def test_few_columns_at_a_time_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(1).standard_normal((90, 7)).astype(np.float32)
+    whole = of_numbers(lambda: np.array_split(values, 3))
+    monkeypatch.setattr(statistics, "MOST_BYTES", 90 * 4 * 2)
+    assert of_numbers(lambda: np.array_split(values, 3)).values.tobytes() == whole.values.tobytes()
+
+
+def test_quantiles_of_very_many_rows_are_those_of_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.arange(2000, dtype=np.float64).reshape(-1, 1)
+    monkeypatch.setattr(statistics, "MOST_ROWS", 1000)
+    for parts in (1, 7):
+        found = named(of_numbers(lambda parts=parts: np.array_split(values, parts)))
+        assert (found["min"], found["max"], found["mean"]) == (0, 1999, 999.5)
+        for name, quantile in QUANTILES.items():
+            np.testing.assert_allclose(found[name], 2000 * quantile, atol=3)
+
+
+@pytest.mark.parametrize("dtype", ["<f4", "<f8", "<i8", "|b1"])
+@pytest.mark.parametrize("value", [0, 1, 0.1, -1e-5, 12345.678])
+def test_a_constant_has_no_deviation(value: float, dtype: str) -> None:
+    values = np.full((1000, 2), value, dtype)
+    found, constant = of(values), float(values[0, 0])
+    assert (found["mean"] == constant).all()
+    assert (found["std"] == 0).all()
+    for name in QUANTILES:
+        np.testing.assert_allclose(found[name], constant, atol=2e-10)
+
+
+def test_small_deviations_about_a_large_mean_are_kept() -> None:
+    values = np.array([[10000], [10001], [10002]], np.float32)
+    np.testing.assert_allclose(of(values)["std"], values.astype(np.float64).std(0), 1e-12)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_not_finite_costs_only_its_dimension(value: float) -> None:
+    values = np.random.default_rng(1).standard_normal((50, 3)).astype(np.float32)
+    whole = of(values)
+    values[9, 1] = value
+    found = of(values)
+    for name in NAMES:
+        assert found[name][[0, 2]].tolist() == whole[name][[0, 2]].tolist()
+        assert not np.isfinite(found[name][1]) or name in ("min", "max")
+
+
+@settings(max_examples=100)
+@given(st.lists(threes, min_size=1, max_size=6))
+def test_moments_of_an_aggregate_are_those_of_all_rows(parts: list[Values]) -> None:
+    found = aggregate(of_numbers(lambda part=part: [part]) for part in parts)
+    rows = np.concatenate(parts)
+    assert found.samples == len(rows)
+    near = 1e-9 * np.abs(rows).max()
+    for name in MOMENTS:
+        np.testing.assert_allclose(named(found)[name], getattr(rows, name)(0), 1e-9, near, err_msg=name)
+
+
+def test_aggregates_can_be_aggregated() -> None:
+    parts = [of_numbers(lambda seed=seed: [np.random.default_rng(seed).random((seed + 2, 2))]) for seed in range(9)]
+    nested = aggregate([aggregate(parts[:4]), aggregate(parts[4:5]), aggregate(parts[5:])])
+    np.testing.assert_allclose(nested.values, aggregate(parts).values, 1e-12)
+    with pytest.raises(ValueError, match="no statistics"):
+        aggregate([])
+
+
+@pytest.mark.parametrize("frames", [1, 2, 17, 1000])
+def test_default_features_follow_from_lengths(frames: int) -> None:
+    found = of_defaults(5000, frames, 29.97, 7, 3)
+    steps = np.arange(frames).reshape(-1, 1)
+    expected = {
+        "timestamp": (steps / 29.97).astype(np.float32), "frame_index": steps, "index": steps + 5000,
+        "episode_index": np.full_like(steps, 7), "task_index": np.full_like(steps, 3),
+    }
+    assert set(found) == set(expected)
+    for name, values in expected.items():
+        assert found[name].samples == frames
+        np.testing.assert_allclose(found[name].values, of_numbers(lambda values=values: [values]).values, 1e-12, 1e-9)
+
+
+def test_default_features_of_an_hour_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = of_defaults(0, 1000, 10, 0, 0)
+    statistics._of_steps.cache_clear()
+    monkeypatch.setattr(statistics, "STEPS", 300)
+    found = of_defaults(0, 1000, 10, 0, 0)
+    statistics._of_steps.cache_clear()
+    for name, one in whole.items():
+        np.testing.assert_allclose(found[name].values, one.values, 1e-12)
+
+
+@settings(max_examples=50)
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 3), st.integers(0, 9))
+def test_pictures_are_their_pixels(height: int, width: int, count: int, seed: int) -> None:
+    pixels = np.random.default_rng(seed).integers(0, 256, (count, height, width, 3), np.uint8)
+    pictures = Pictures()
+    for one in pixels:
+        pictures.add(one)
+    found, flat = pictures.statistics(), pixels.reshape(-1, 3) / 255
+    assert found.samples == count
+    for name in MOMENTS:
+        np.testing.assert_allclose(named(found)[name], getattr(flat, name)(0), 1e-9, 1e-12, err_msg=name)
+    if len(flat) > 1:
+        for name, quantile in QUANTILES.items():
+            expected = np.quantile(flat, quantile, axis=0, method="inverted_cdf")
+            assert np.abs(named(found)[name] - expected).max() <= 1 / statistics.BINS + 1e-9
+
+
+@pytest.mark.parametrize(("width", "height", "step"), [(299, 299, 1), (300, 10, 2), (640, 480, 4), (480, 640, 4)])
+def test_large_pictures_are_sampled(width: int, height: int, step: int) -> None:
+    assert statistics.stride(width, height) == step
+    pixels = np.zeros((height, width, 3), np.uint8)
+    pixels[::step, ::step] = 255
+    pictures = Pictures()
+    pictures.add(pixels)
+    assert (pictures.statistics().values[:3] == 1).all()
+
+
+def test_without_values_there_are_no_statistics() -> None:
+    with pytest.raises(ValueError, match="no values"):
+        of_numbers(lambda: [np.zeros((0, 3))])
+    with pytest.raises(ValueError, match="no pictures"):
+        Pictures().statistics()
+
+
+def test_statistics_survive_packing() -> None:
+    found = of_numbers(lambda: [np.random.default_rng(1).random((9, 5))])
+    again = statistics.unpacked(found.packed)
+    assert (again.samples, again.values.tolist()) == (found.samples, found.values.tolist())
+    for damaged in (b"", b"short", found.packed[:-1], found.packed + bytes(8)):
+        with pytest.raises(ValueError):
+            statistics.unpacked(damaged)
+
+
+def test_file_has_the_shapes_of_the_features() -> None:
+    numbers, pictures = of_numbers(lambda: [np.array([[1.0, np.nan], [2.0, 3.0]])]), Pictures()
+    pictures.add(np.full((2, 2, 3), 51, np.uint8))
+    made = json.loads(statistics.stats_json({"state": (numbers, False), "image": (pictures.statistics(), True)}))
+    assert made["state"]["min"][0] == 1
+    assert np.isnan(made["state"]["min"][1])
+    assert made["state"]["count"] == [2]
+    assert made["image"]["mean"] == [[[0.2]], [[0.2]], [[0.2]]]
+    assert made["image"]["count"] == [1]
+    assert set(made["image"]) == {*NAMES, "count"}
+
+
+def test_file_of_too_many_dimensions_is_refused() -> None:
+    with pytest.raises(TooLarge, match="too many"):
+        statistics.stats_json({"state": (Statistics(1, np.zeros((9, 1 << 20))), False)})
