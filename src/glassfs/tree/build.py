@@ -6,7 +6,6 @@ others get ``~2``, ``~3`` … before the extension.
 
 from __future__ import annotations
 
-import stat
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,6 +34,7 @@ from glassfs.errors import GlassfsError
 from glassfs.names import component, free_name, raw, shown_at_root
 from glassfs.tree.nested import NestedDirectory, is_container
 from glassfs.tree.nodes import (
+    LINK_MODE,
     NO_VIEWS,
     XATTR_PREFIX,
     Children,
@@ -56,7 +56,6 @@ from glassfs.view import Key, data_of, file_of, folder_of, has_file
 
 DEEPEST = 256
 """The most directories that a name is split into; the rest of the name becomes one component."""
-
 CHECKED_AT_ONCE = 256
 """Members after which a listing continues only if a caller still waits for it."""
 LISTING_COST, NODE_COST = 512, 640
@@ -65,7 +64,6 @@ FACTS_AT_ONCE = 64
 """Entries of a series whose names and inode numbers are made together: a reply to the kernel holds a few times more."""
 REFERENCE_COST = 8
 """Bytes of each member for deeper directories that is only referred to; others are named first by a group here."""
-LINK_MODE = stat.S_IFLNK | 0o777
 
 
 def container_root(

@@ -25,6 +25,7 @@ from glassfs.tree.lease import Lease
 from glassfs.tree.listings import Listings
 from glassfs.view import ViewSet
 
+LINK_MODE = stat.S_IFLNK | 0o777
 XATTR_PREFIX = "user.glassfs."
 NO_VIEWS = ViewSet()
 FIRST_EXTENSION = ".npy"
@@ -246,7 +247,7 @@ class Symlink(Node):
 
     @property
     def mode(self) -> int:
-        return stat.S_IFLNK | 0o777
+        return LINK_MODE
 
 
 class Directory(Node):
