@@ -76,14 +76,26 @@ def test_streaming_reads_all_numbers(tmp_path: Path, mounted: Mounting) -> None:
     assert seen == {(number, step) for number in range(3) for step in range(9)}
 
 
-def test_streaming_one_episode_gives_its_pictures(tmp_path: Path, mounted: Mounting) -> None:
-    """LeRobot takes the time in the dataset for that in an MP4 file, so several episodes in several files fail."""
-    one = episode(1)
-    write(tmp_path / "one.kdb", [one])
+def test_streaming_gives_the_pictures_of_one_file(tmp_path: Path, mounted: Mounting) -> None:
+    """LeRobot takes the time in the dataset for that in an MP4 file, so cameras with several files fail."""
+    episodes = [episode(seed) for seed in range(3)]
+    write(tmp_path / "one.kdb", episodes)
     samples = list(streamed(mounted(tmp_path)))
-    assert len(samples) == one.steps
+    assert len(samples) == sum(one.steps for one in episodes)
     for sample in samples:
-        demand_picture(sample[f"{IMAGES}wrist"].squeeze(0), one.shown("wrist", int(sample["frame_index"])))
+        shown = episodes[int(sample["episode_index"])].shown("wrist", int(sample["frame_index"]))
+        demand_picture(sample[f"{IMAGES}wrist"].squeeze(0), shown)
+
+
+def test_more_episodes_than_descriptors(tmp_path: Path, mounted: Mounting) -> None:
+    """LeRobot 0.4.4 keeps every MP4 file open."""
+    episodes = [episode(seed, 2) for seed in range(120)]
+    write(tmp_path / "one.kdb", episodes)
+    dataset = opened(mounted(tmp_path))
+    before = len(os.listdir("/proc/self/fd"))
+    for index in range(len(dataset)):
+        demand_sample(dataset[index], index // 2, episodes[index // 2], index % 2, 10)
+    assert len(os.listdir("/proc/self/fd")) < before + 20
 
 
 def streamed(root: Path) -> Iterator[Any]:

@@ -16,6 +16,7 @@ import pytest
 from writers.kinodb import KinoWriter
 
 from glassfs.cache import BlockCache
+from glassfs.codec import h264
 from glassfs.content.features import Camera, Features, Signal
 from glassfs.errors import Changed
 from glassfs.library import open_tree
@@ -25,7 +26,7 @@ from glassfs.tree import Directory, File, Tree
 from glassfs.tree.containers.containers import ContainerSettings
 from glassfs.tree.sources.joined import Audience
 from glassfs.tree.sources.sources import Sources
-from glassfs.view import chosen
+from glassfs.view import chosen, mp4
 from glassfs.view.lerobot.plan import LONGEST_NAME, plan_of
 from tests.formats.hdf5_files import write_aloha, write_robomimic
 from tests.formats.kinodb_files import floats
@@ -34,6 +35,7 @@ from tests.formats.wshard_files import channels_of, made
 from tests.waiting import wait_until
 
 DEFAULTS = ["timestamp", "frame_index", "episode_index", "index", "task_index"]
+FILM = "videos/observation.images.front/chunk-000/file-000.mp4"
 RATES = [10.0, 15.0, 29.97, 50.0]
 
 
@@ -93,6 +95,15 @@ def values(tree: Tree, path: str) -> Any:
     return np.load(io.BytesIO(bytes_of(tree, path)))
 
 
+def frames_of(film: bytes, width: int, height: int, fps: float) -> list[bytes]:
+    """Return the frames of an MP4 file without their numbers; check these, and what stands before the frames."""
+    size, start = h264.size_of(width, height), len(mp4.head(width, height, fps, 1))
+    frames = [film[at : at + size] for at in range(start, len(film), size)]
+    assert film[:start] == mp4.head(width, height, fps, len(frames))
+    assert [one[: h264.HEAD] for one in frames] == [h264.head(width, height, at) for at in range(len(frames))]
+    return [one[h264.HEAD :] for one in frames]
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -123,8 +134,9 @@ def test_a_container_is_a_dataset(folder: Path, fps: float) -> None:
             assert np.array_equal(rows["next.done"], values(tree, f"{place}/is_terminal.npy"))
             assert list(rows["frame_index"]) == list(range(len(rows)))
             assert np.array_equal(rows["timestamp"], (np.arange(len(rows)) / fps).astype("f4"))
-            video = f"/lerobot/arm/videos/observation.images.front/chunk-000/file-{number:03d}.mp4"
-            assert bytes_of(tree, video) == bytes_of(tree, f"{place}/images/front.mp4")
+        films = [bytes_of(tree, f"/episodes/{number}/images/front.mp4") for number in range(4)]
+        frames = [frame for film in films for frame in frames_of(film, 8, 6, fps)]
+        assert frames_of(bytes_of(tree, f"/lerobot/arm/{FILM}"), 8, 6, fps) == frames
         tasks = pd.read_parquet(io.BytesIO(bytes_of(tree, "/lerobot/arm/meta/tasks.parquet")))
         assert list(tasks.index) == ["pick", "слово", ""] and list(tasks["task_index"]) == [0, 1, 2]
         assert list(data.groupby("episode_index")["task_index"].first()) == [0, 1, 2, 0]
@@ -134,8 +146,9 @@ def test_a_container_is_a_dataset(folder: Path, fps: float) -> None:
         assert list(episodes["dataset_to_index"]) == [1, 3, 6, 10]
         assert [list(one) for one in episodes["tasks"]] == [["pick"], ["слово"], [""], ["pick"]]
         key = "videos/observation.images.front"
-        assert list(episodes[f"{key}/file_index"]) == [0, 1, 2, 3] and not episodes[f"{key}/from_timestamp"].any()
-        assert np.allclose(episodes[f"{key}/to_timestamp"], np.arange(1, 5) / fps)
+        assert not episodes[f"{key}/file_index"].any() and not episodes[f"{key}/chunk_index"].any()
+        assert np.allclose(episodes[f"{key}/from_timestamp"], np.array([0, 1, 3, 6]) / fps)
+        assert np.allclose(episodes[f"{key}/to_timestamp"], np.array([1, 3, 6, 10]) / fps)
 
 
 def test_vectors_of_one_value_are_scalars(folder: Path) -> None:
@@ -157,14 +170,15 @@ def test_episodes_of_a_folder_are_one_dataset(folder: Path) -> None:
         info = info_of(tree, "/lerobot/arm")
         assert (info["total_episodes"], info["total_frames"]) == (6, 3 * 11)
         data = data_of(tree, "/lerobot/arm")
+        frames: list[bytes] = []
         for number in range(6):
             rows = data[data["episode_index"] == number]
             wanted = values(tree, f"/{number // 2}.kdb/episodes/{number % 2}/state.npy")
             assert np.array_equal(np.stack(rows["observation.state"].to_list()), wanted)
             with open_tree(folder / f"{number // 2}.kdb", views="mp4") as container:
                 film = bytes_of(container, f"/episodes/{number % 2}/images/front.mp4")
-            video = f"/lerobot/arm/videos/observation.images.front/chunk-000/file-{number:03d}.mp4"
-            assert bytes_of(tree, video) == film
+            frames += frames_of(film, 8, 6, 10)
+        assert frames_of(bytes_of(tree, f"/lerobot/arm/{FILM}"), 8, 6, 10) == frames
         assert len(json.loads(bytes_of(tree, "/lerobot/arm/meta/stats.json"))["action"]["mean"]) == 2
 
 
@@ -186,7 +200,7 @@ def test_frames_without_an_image_show_the_previous_one(folder: Path) -> None:
     with KinoWriter(folder / "a.kdb") as writer:
         writer.add_episode(state=floats(3, 2), action=floats(3, 2), images=front, embodiment="arm")
     with open_tree(folder / "a.kdb", views="lerobot+mp4") as tree:
-        film = bytes_of(tree, "/lerobot/arm/videos/observation.images.front/chunk-000/file-000.mp4")
+        film = bytes_of(tree, f"/lerobot/arm/{FILM}")
         assert film == bytes_of(tree, "/episodes/0/images/front.mp4")
         stats = json.loads(bytes_of(tree, "/lerobot/arm/meta/stats.json"))
         assert np.allclose(np.ravel(stats["observation.images.front"]["mean"]), np.mean([0, 0, 2]) / 255)
@@ -221,9 +235,10 @@ def test_robomimic_is_a_dataset(folder: Path) -> None:
             found = np.stack(rows[name].to_list())
             assert np.array_equal(found, values(tree, f"{place}/{path}.npy").astype("f4"))
         assert np.array_equal(rows["next.done"], values(tree, f"{place}/dones.npy") != 0)
-        film = bytes_of(tree, "/lerobot/Panda/videos/observation.images.agentview_image/chunk-000/file-003.mp4")
+        film = bytes_of(tree, "/lerobot/Panda/videos/observation.images.agentview_image/chunk-000/file-000.mp4")
         with open_tree(folder / "b.hdf5", views="mp4") as container:
-            assert film == bytes_of(container, "/data/demo_8/obs/agentview_image.mp4")
+            last = frames_of(bytes_of(container, "/data/demo_8/obs/agentview_image.mp4"), 10, 12, 20)
+        assert frames_of(film, 10, 12, 20)[-4:] == last
 
 
 def test_containers_of_one_episode_are_a_dataset(folder: Path) -> None:
@@ -256,7 +271,7 @@ def test_a_replaced_container_is_never_half_shown(folder: Path) -> None:
     write(folder / "a.kdb", "pick", "place")
     write(folder / "b.kdb", "pick")
     with open_tree(folder, views="lerobot") as tree:
-        video = tree.lookup("/lerobot/arm/videos/observation.images.front/chunk-000/file-000.mp4")
+        video = tree.lookup(f"/lerobot/arm/{FILM}")
         data = tree.lookup("/lerobot/arm/data/chunk-000/file-000.parquet")
         assert isinstance(video, File) and isinstance(data, File) and data.size and video.size
         write(folder / "new", "pick", frames=30, first=99)
@@ -279,7 +294,7 @@ def test_a_known_dataset_opens_no_container(folder: Path, monkeypatch: pytest.Mo
         with open_tree(folder, views="lerobot") as tree:
             found.append(bytes_of(tree, "/lerobot/arm/meta/info.json"))
             found.append(bytes_of(tree, "/lerobot/arm/meta/stats.json"))
-            sizes = tree.lookup("/lerobot/arm/videos/observation.images.front/chunk-000/file-002.mp4")
+            sizes = tree.lookup(f"/lerobot/arm/{FILM}")
             assert isinstance(sizes, File) and sizes.size
         def refused(*_: object) -> None:
             raise AssertionError("a container is opened")
@@ -298,6 +313,38 @@ def test_data_files_have_at_most_their_size(folder: Path, monkeypatch: pytest.Mo
         for number, row in episodes.iterrows():
             file = table_of(tree, f"/lerobot/arm/data/chunk-000/file-{row['data/file_index']:03d}.parquet")
             assert (file["episode_index"] == number).sum() == row["length"]
+
+
+def test_films_are_shorter_than_what_float32_tells_apart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glassfs.view.lerobot.dataset.LONGEST_FILM", 1.2)
+    for number in range(2):
+        write(folder / f"{number}.kdb", *["pick"] * 3, first=50 * number)
+    with open_tree(folder, views="lerobot") as tree:
+        films = "/lerobot/arm/videos/observation.images.front/chunk-000"
+        assert names(tree, films) == [f"file-{number:03d}.mp4" for number in range(4)]
+        episodes = table_of(tree, "/lerobot/arm/meta/episodes/chunk-000/file-000.parquet")
+        key = "videos/observation.images.front"
+        assert list(episodes[f"{key}/file_index"]) == [0, 0, 1, 2, 2, 3]
+        assert list(episodes[f"{key}/from_timestamp"]) == [0, 0.5, 0, 0, 0.5, 0]
+        lengths = [len(frames_of(bytes_of(tree, f"{films}/{name}"), 8, 6, 10)) for name in names(tree, films)]
+        assert lengths == [5 + 6, 7, 5 + 6, 7]
+
+
+def test_a_replaced_container_costs_its_episodes_of_a_film(folder: Path) -> None:
+    """The others are still read from a file that is open."""
+    for number in range(2):
+        write(folder / f"{number}.kdb", "pick", first=number)
+    with open_tree(folder, views="lerobot") as tree:
+        film = tree.lookup(f"/lerobot/arm/{FILM}")
+        assert isinstance(film, File)
+        os.replace(write(folder / "new", "pick", first=99), folder / "1.kdb")
+        with open_tree(folder / "0.kdb", views="mp4") as container:
+            alone = bytes_of(container, "/episodes/0/images/front.mp4")
+        size = 5 * h264.size_of(8, 6)
+        begin = film.size - 2 * size
+        assert film.read(begin, size) == alone[-size:]
+        with pytest.raises(Changed):
+            film.read(begin + size, 1)
 
 
 def test_blocks_of_rows_agree_with_the_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,7 +384,7 @@ def test_closed_containers_are_in_no_shared_dataset(folder: Path) -> None:
     try:
         tree = sources.tree
         assert info_of(tree, "/lerobot/arm")["total_episodes"] == 2
-        video = tree.lookup("/lerobot/arm/videos/observation.images.front/chunk-000/file-001.mp4")
+        video = tree.lookup(f"/lerobot/arm/{FILM}")
         assert isinstance(video, File) and video.read(0, video.size)
         (folder / "2.kdb").chmod(0o600)
         wait_until(lambda: fails(video))

@@ -54,18 +54,26 @@ def show(content: Video | Array, cache: BlockCache, key: Key) -> Iterator[Shown]
 
 def made(video: Video, cache: BlockCache, key: Key) -> Data:
     """Return the bytes of the file. Raises TooLarge, or Damaged if there is nothing to show."""
-    _demand_sane(video.width, video.height, video.count)
-    size, count = h264.size_of(video.width, video.height), video.count
-    frames = _Frames(video, size, cache, key)
-    blocked = Blocked(cache, lambda: Regular(size, count * size), frames.image, is_sized=True)
     fps = video.fps() if callable(video.fps) else video.fps
-    return Concatenated([Memory(_head(video.width, video.height, rate(fps), count)), blocked])
+    return Concatenated([Memory(head(video.width, video.height, fps, video.count)), frames(video, cache, key)])
+
+
+def frames(video: Video, cache: BlockCache, key: Key, first: int = 0) -> Data:
+    """Return the frames as they stand in a file with ``first`` others before them."""
+    size = h264.size_of(video.width, video.height)
+    image = _Frames(video, size, first, cache, key).image
+    return Blocked(cache, lambda: Regular(size, video.count * size), image, is_sized=True)
+
+
+def head(width: int, height: int, fps: float, count: int) -> bytes:
+    """Return what stands before the frames of a file. Raises TooLarge, or Damaged if there is nothing to show."""
+    _demand_sane(width, height, count)
+    return _head(width, height, rate(fps), count)
 
 
 def size_of(width: int, height: int, fps: float, count: int) -> int:
-    """Return the size in bytes of the file of a video. Raises what ``made`` raises."""
-    _demand_sane(width, height, count)
-    return len(_head(width, height, rate(fps), count)) + count * h264.size_of(width, height)
+    """Return the size in bytes of the file of a video. Raises what ``head`` raises."""
+    return len(head(width, height, fps, count)) + count * h264.size_of(width, height)
 
 
 def _demand_sane(width: int, height: int, count: int) -> None:
@@ -90,22 +98,23 @@ def shown(video: Video, number: int) -> int:
 class _Frames:
     """The encoded frames of a video."""
 
-    def __init__(self, video: Video, size: int, cache: BlockCache, key: Key) -> None:
+    def __init__(self, video: Video, size: int, first: int, cache: BlockCache, key: Key) -> None:
         self._video = video
         self._size = size
+        self._first = first
         self._cache = cache
         self._key = key
 
     def image(self, number: int) -> Rendered:
         """Return a frame as it stands in the file. Consecutive frames that show the same differ in a number."""
-        video = self._video
+        video, parity = self._video, (self._first + number) % 2
         shown_number = shown(video, number)
         return Rendered(
-            self._cache, (*self._key, shown_number, number % 2), partial(self._made, shown_number, number), self._size,
+            self._cache, (*self._key, shown_number, parity), partial(self._made, shown_number, parity), self._size,
             self._size + planes.strip_cost(video.width, video.height),
         )
 
-    def _made(self, shown: int, number: int) -> bytearray:
+    def _made(self, shown: int, parity: int) -> bytearray:
         import numpy as np
 
         video = self._video
@@ -117,7 +126,7 @@ class _Frames:
             h264.put(target, gray, gray, gray)
         else:
             self._put(target, shown)
-        made[: h264.HEAD] = h264.head(video.width, video.height, number)
+        made[: h264.HEAD] = h264.head(video.width, video.height, parity)
         made[-len(h264.TAIL) :] = h264.TAIL
         return made
 

@@ -1,8 +1,9 @@
 """Episodes as datasets of LeRobot, format 3.0, as ``LeRobotDataset`` reads them: ``lerobot/NAME/``.
 
 Episodes of one embodiment with the same signals, cameras and rate are one dataset. What LeRobot calls these is in
-``plan``. ``data/`` has Parquet files of up to 100 MB, ``videos/`` an MP4 file for each episode and camera. Sizes follow
-from the rows of the table of episodes, without opening a container, but for ``stats.json``.
+``plan``. ``data/`` has Parquet files of up to 100 MB. ``videos/`` has MP4 files of up to 17 minutes for each camera, as
+LeRobot keeps open what it has read. Sizes follow from the rows of the table of episodes, without opening a container,
+but for ``stats.json``.
 """
 
 from __future__ import annotations
@@ -86,10 +87,10 @@ class _Shown:
         episodes = meta.episodes(self.dataset, self._cache, (*self._key, "episodes"))
         yield _member(b"meta/episodes/chunk-000/file-000.parquet", episodes)
         yield _member(b"meta/stats.json", StatsFile(self._table, self.dataset, self._cache))
-        yield from self._chunks((b"data",), len(self.dataset.files) - 1, b".parquet", self._data)
+        yield from self._chunks((b"data",), len(self.dataset.files), b".parquet", self._data)
         for film in self.dataset.plan.films:
             names = b"videos", film.name.encode()
-            yield from self._chunks(names, self.dataset.episodes, b".mp4", partial(self._video, film))
+            yield from self._chunks(names, len(self.dataset.videos), b".mp4", partial(self._video, film))
 
     def _chunks(
         self, above: tuple[bytes, ...], count: int, suffix: bytes, file: Callable[[int], Data],
@@ -103,9 +104,8 @@ class _Shown:
     def _data(self, number: int) -> Data:
         return data_file(self._table, self.dataset, number, self._cache, (*self._key, "data", number))
 
-    def _video(self, film: Film, episode: int) -> Data:
-        key = (*self._key, film.name, episode)
-        return VideoFile(self._table, self.dataset, episode, film, self._cache, key)
+    def _video(self, film: Film, number: int) -> Data:
+        return VideoFile(self._table, self.dataset, number, film, self._cache, (*self._key, film.name))
 
 
 def _files(numbers: range, suffix: bytes, file: Callable[[int], Data]) -> Iterator[Member]:

@@ -29,9 +29,14 @@ MOST_FILES = 1000
 """Files in a directory of chunks, as LeRobot's own datasets have (``chunks_size``)."""
 FILE_BYTES = 100 << 20
 """Limit of a data file with more than one episode, in values; that of LeRobot's own datasets."""
+LONGEST_FILM = 1024
+"""Limit of the seconds of an MP4 file with more than one episode, which is shorter than that.
+
+LeRobot compares times as float32 with a tolerance of 1e-4 s. Below 1024 s the steps of float32 are 6e-5 s.
+"""
 DEFAULT_BYTES = 4 + 4 * 8
 """The bytes of a step in ``timestamp`` and the four columns of numbers that every dataset has."""
-EPISODE_COST, TEXT_COST, DATASET_COST = 64, 64, 4 << 10
+EPISODE_COST, TEXT_COST, DATASET_COST = 80, 64, 4 << 10
 
 
 class Place(NamedTuple):
@@ -39,6 +44,34 @@ class Place(NamedTuple):
 
     container: str
     number: int
+
+
+class Files:
+    """How consecutive episodes are divided into files of less than ``most``, unless one episode is more."""
+
+    def __init__(self, most: float) -> None:
+        self._most = most
+        self._filled = 0.0
+        self.of = array("I")
+        """The file of each episode."""
+        self.firsts = array("I")
+        """The first episode of each file."""
+
+    def __len__(self) -> int:
+        return len(self.firsts)
+
+    def add(self, size: float) -> None:
+        """Add an episode: to the last file, unless that is full."""
+        if not self.of or self._filled + size >= self._most:
+            self.firsts.append(len(self.of))
+            self._filled = 0
+        self._filled += size
+        self.of.append(len(self.firsts) - 1)
+
+    def episodes(self, number: int) -> range:
+        """Return the episodes of a file."""
+        end = self.firsts[number + 1] if number + 1 < len(self.firsts) else len(self.of)
+        return range(self.firsts[number], end)
 
 
 class Dataset:
@@ -53,36 +86,29 @@ class Dataset:
         self.tasks: dict[str, int] = {}
         """The numbers of the tasks by their texts."""
         self.task_of = array("I")
-        self.file_of = array("I")
-        """The data file that has each episode."""
-        self.files = array("I", [0])
-        """The first episode of each data file, and the end."""
+        self.files = Files(FILE_BYTES)
+        self.videos = Files(LONGEST_FILM)
+        """The MP4 files of each camera."""
         self._containers: dict[str, int] = {}
         self._paths: list[str] = []
         self._container_of = array("I")
         self._numbers = array("Q")
-        self._filled = 0
 
     def add(self, episode: Episode, frames: int, task: str) -> None:
-        """Add an episode: to the last data file, unless that is full."""
+        """Add an episode."""
         path = episode.container
         container = self._containers.setdefault(path, len(self._paths))
         if container == len(self._paths):
             self._paths.append(path)
-        size = frames * (self.plan.width + DEFAULT_BYTES)
-        if self._filled and self._filled + size > FILE_BYTES:
-            self.files.append(self.episodes)
-            self._filled = 0
-        self._filled += size
+        self.files.add(frames * (self.plan.width + DEFAULT_BYTES))
+        self.videos.add(frames / self.fps)
         self._container_of.append(container)
         self._numbers.append(episode.number)
         self.task_of.append(self.tasks.setdefault(task, len(self.tasks)))
-        self.file_of.append(len(self.files) - 1)
         self.starts.append(self.starts[-1] + frames)
 
     def close(self) -> None:
-        """Complete the last data file, after the last episode."""
-        self.files.append(self.episodes)
+        """Drop what was needed to add episodes."""
         self._containers.clear()
 
     @property

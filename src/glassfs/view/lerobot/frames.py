@@ -39,10 +39,10 @@ class _Frames:
         self._dataset = dataset
         self._cache = cache
         self._key = key
-        first, end = dataset.files[number], dataset.files[number + 1]
-        self.first = dataset.starts[first]
+        episodes = dataset.files.episodes(number)
+        self.first = dataset.starts[episodes.start]
         """The first frame, counted over the whole dataset."""
-        self.rows = dataset.starts[end] - self.first
+        self.rows = dataset.starts[episodes.stop] - self.first
         self._width = dataset.plan.width
         self.rows_a_block = 1 << max(1, BLOCK_BYTES // max(1, self._width)).bit_length() - 1
 

@@ -21,7 +21,7 @@ CODEBASE_VERSION = "v3.0"
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 VIDEO_MEGABYTES = 200
-"""What LeRobot's own datasets say of their video files; here each has one episode."""
+"""What LeRobot's own datasets say of their video files. Readers do not use it; here the duration decides."""
 ROWS_A_BLOCK, ROW_COST = 1024, 256
 DEFAULTS = {
     "timestamp": "float32", "frame_index": "int64", "episode_index": "int64", "index": "int64", "task_index": "int64",
@@ -107,7 +107,7 @@ def _episode_columns(dataset: Dataset) -> Sequence[Column]:
 
     count = dataset.episodes
     numbers = np.arange(count)
-    files = np.frombuffer(dataset.file_of, np.uint32)
+    files, videos = [np.frombuffer(one.of, np.uint32) for one in (dataset.files, dataset.videos)]
     starts = np.frombuffer(dataset.starts, np.uint64).astype(np.int64)
     lengths = starts[1:] - starts[:-1]
     columns = [
@@ -119,13 +119,15 @@ def _episode_columns(dataset: Dataset) -> Sequence[Column]:
         _numbers("dataset_from_index", starts[:-1]),
         _numbers("dataset_to_index", starts[1:]),
     ]
+    firsts = np.frombuffer(dataset.videos.firsts, np.uint32)
+    begun = (starts[:-1] - starts[firsts[videos]]) / dataset.fps
     for film in dataset.plan.films:
         place = f"videos/{film.name}/"
         columns += [
-            _numbers(f"{place}chunk_index", numbers // MOST_FILES),
-            _numbers(f"{place}file_index", numbers % MOST_FILES),
-            _numbers(f"{place}from_timestamp", np.zeros(count), "<f8"),
-            _numbers(f"{place}to_timestamp", lengths / dataset.fps, "<f8"),
+            _numbers(f"{place}chunk_index", videos // MOST_FILES),
+            _numbers(f"{place}file_index", videos % MOST_FILES),
+            _numbers(f"{place}from_timestamp", begun, "<f8"),
+            _numbers(f"{place}to_timestamp", begun + lengths / dataset.fps, "<f8"),
         ]
     zeros = np.zeros(count)
     return [*columns, _numbers("meta/episodes/chunk_index", zeros), _numbers("meta/episodes/file_index", zeros)]
