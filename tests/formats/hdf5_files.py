@@ -89,7 +89,7 @@ def write_links(path: Path) -> Path:
         layout = h5py.VirtualLayout((3,), "f8")
         layout[...] = h5py.VirtualSource("other.h5", "secret", (3,))
         file.create_virtual_dataset("virtual", layout)
-        file.create_dataset("elsewhere", (3,), "f8", external=[("other.bin", 0, 24)])
+        file.create_dataset("external", (3,), "f8", external=[("other.bin", 0, 24)])
         file["kind"] = np.dtype("f4")
     return path
 

@@ -122,7 +122,7 @@ def test_links_stay_inside_the_file(tmp_path: Path) -> None:
     assert set(shown) == {b"a", b"dangling", b"hard", b"relative", b"twice.npy"}
     error = container.root.error  # type: ignore[union-attr]
     assert error is not None
-    for hidden in ("outside", "virtual", "elsewhere"):
+    for hidden in ("outside", "virtual", "external"):
         assert f"{hidden} " in error
     with glassfs.open(path) as opened:
         assert opened["hard"].numpy().tolist() == [0, 1, 2]

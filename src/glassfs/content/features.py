@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from glassfs.content.episodes import MOST_CAMERAS, is_camera, steps_of
-from glassfs.content.model import Array, Content, Member, Video
+from glassfs.content.model import Array, Content, Member
 from glassfs.content.summary import LONGEST
 from glassfs.content.table import WIDEST
 from glassfs.content.video import video_of
@@ -89,8 +89,8 @@ def decoded(name: bytes) -> str:
 
 def _camera(name: str, content: Content, steps: int | None) -> Camera | None:
     """Return a camera, or None if it has not a frame for each step."""
-    video = video_of(content) if isinstance(content, Array) else content
-    if not isinstance(video, Video) or video.count != steps:
+    video = video_of(content)
+    if video is None or video.count != steps:
         return None
     is_deep = isinstance(content, Array) and content.dtype == "<u2"
     return Camera(name, video.width, video.height, "has samples of 16 bits" if is_deep else "")

@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from glassfs.content.data import Slice
-from glassfs.content.model import Array, Image, Series, Video
+from glassfs.content.model import Array, Content, Image, Series, Video
 
 DIGITS = 6
 LARGEST_SIDE = (1 << 31) - 1
@@ -41,13 +41,15 @@ def frames(array: Array) -> Series | None:
     return Series(array.key, layout.length, partial(_frame, array, layout), DIGITS, is_uniform=True)
 
 
-def video_of(array: Array) -> Video | None:
-    """Return the array as a video to play, or None if it is not one."""
-    layout = _layout_of(array)
+def video_of(content: Content) -> Video | None:
+    """Return a video, or an array as a video to play; None if a content is neither."""
+    if not isinstance(content, Array):
+        return content if isinstance(content, Video) else None
+    layout = _layout_of(content)
     if layout is None:
         return None
-    frame = partial(_frame, array, layout)
-    return Video(array.key, layout.length, array.fps, layout.width, layout.height, frame)
+    frame = partial(_frame, content, layout)
+    return Video(content.key, layout.length, content.fps, layout.width, layout.height, frame)
 
 
 def _frame(array: Array, layout: _Layout, number: int) -> Image:

@@ -47,7 +47,7 @@ _RESOLUTION = 72 << 16
 
 def show(content: Video | Array, cache: BlockCache, key: Key) -> Iterator[Shown]:
     """Yield the video. Raises TooLarge, or Damaged if there is nothing to show."""
-    video = video_of(content) if isinstance(content, Array) else content
+    video = video_of(content)
     if video is not None:
         yield Shown(made(video, cache, key), ".mp4")
 

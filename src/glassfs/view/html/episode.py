@@ -123,8 +123,8 @@ class _Camera(NamedTuple):
 def _videos(cameras: Iterable[Member]) -> Iterator[_Camera]:
     for name, content in cameras:
         is_array = isinstance(content, Array)
-        video = video_of(content) if isinstance(content, Array) else content
-        if isinstance(video, Video) and video.count > 0:
+        video = video_of(content)
+        if video is not None and video.count > 0:
             yield _Camera(name, video, is_array)
 
 

@@ -15,7 +15,7 @@ import xxhash
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Data, Recording, Table, Video
+from glassfs.content import Data, Recording, Table
 from glassfs.content.features import decoded
 from glassfs.content.video import video_of
 from glassfs.errors import Damaged, TooLarge
@@ -71,14 +71,18 @@ def _stats(table: Table, dataset: Dataset, cache: BlockCache) -> bytes:
     totals: _Found = {}
     for first, end in _runs(dataset):
         for name, found in _of_container(table, dataset, first, end, cache).items():
-            totals[name] = aggregate([totals[name], found]) if name in totals else found
+            _add(totals, name, found)
         for episode in range(first, end):
             length, start = dataset.length(episode), dataset.starts[episode]
             of_episode = of_defaults(start, length, dataset.fps, episode, dataset.task_of[episode])
             for name, found in of_episode.items():
-                totals[name] = aggregate([totals[name], found]) if name in totals else found
+                _add(totals, name, found)
     cameras = {film.name for film in dataset.plan.films}
     return stats_json({name: (found, name in cameras) for name, found in totals.items()})
+
+
+def _add(totals: _Found, name: str, found: Statistics) -> None:
+    totals[name] = aggregate([totals[name], found]) if name in totals else found
 
 
 def _runs(dataset: Dataset) -> Iterator[tuple[int, int]]:
@@ -104,7 +108,7 @@ def _of_container(table: Table, dataset: Dataset, first: int, end: int, cache: B
                 work.check()
                 steps = Steps(recording_of(number), length, container)
                 for one, statistics in _of_episode(steps, recording_of(number), dataset, length, cache):
-                    found[one] = aggregate([found[one], statistics]) if one in found else statistics
+                    _add(found, one, statistics)
         table.keep(container, name, _packed(found))
     return found
 
@@ -134,13 +138,13 @@ def _of_film(content: Any, film: Film, length: int, cache: BlockCache) -> Statis
     """Return the statistics of the frames that are sampled; frames that cannot be decoded are passed over."""
     import numpy as np
 
-    video = video_of(content) if isinstance(content, Array) else content
+    video = video_of(content)
     pictures, is_empty = Pictures(), True
     for number in sampled(length):
         work.check()
-        shown = mp4.shown(video, number) if isinstance(video, Video) else -1
+        shown = -1 if video is None else mp4.shown(video, number)
         try:
-            pixels = planes.rgb(video.frame(shown), cache) if isinstance(video, Video) and shown >= 0 else None
+            pixels = None if video is None or shown < 0 else planes.rgb(video.frame(shown), cache)
         except (Damaged, TooLarge):
             continue
         pictures.add(np.full((1, 1, 3), GRAY, np.uint8) if pixels is None else pixels)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from glassfs.cache import BlockCache
 from glassfs.codec import h264
-from glassfs.content import Array, Data, Table, Video
+from glassfs.content import Data, Table, Video
 from glassfs.content.data import SizedData
 from glassfs.content.features import decoded
 from glassfs.content.video import video_of
@@ -69,7 +69,7 @@ class VideoFile(SizedData):
             for name, content in recording_of(place.number).cameras():
                 if decoded(b"/".join(name)) != camera.name:
                     continue
-                video = video_of(content) if isinstance(content, Array) else content
-                if isinstance(video, Video) and video.count == self._dataset.length(episode):
+                video = video_of(content)
+                if video is not None and video.count == self._dataset.length(episode):
                     return replace(video, width=camera.width, height=camera.height, fps=self._dataset.fps)
         raise Changed("has other cameras than when its episodes were listed", place.container, camera.name)
