@@ -225,6 +225,8 @@ class Scan:
             if frame:
                 name_bytes = sum(len(head) + DIRECTORY * (1 + head.count(b"/")) for head in known)
                 ahead = WIDE_WINDOW
+                if frame == num_frames and len(known) == len(pattern):
+                    self._is_regular = True  # as each frame is like the pattern
             else:
                 pattern = ()
                 known.clear()
