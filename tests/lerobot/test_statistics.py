@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from glassfs.view.lerobot import statistics
 from tests.lerobot import client
@@ -68,7 +69,7 @@ def test_pictures_equal_those_of_lerobot(size: tuple[int, int]) -> None:
     pixels = np.stack([picture(*size, number) for number in range(3)])
     counted = statistics.Pictures()
     for one in pixels:
-        counted.add(one)
+        counted.add(Image.fromarray(one))
     reduced = np.stack([client.statistics().auto_downsample_height_width(one.transpose(2, 0, 1)) for one in pixels])
     # As 0.6.1 does: 0.4.4 squares bytes as bytes.
     expected = theirs(reduced.astype(np.float64), (0, 2, 3))

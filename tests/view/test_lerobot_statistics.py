@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from PIL import Image
 
 from glassfs.errors import TooLarge
 from glassfs.view.lerobot import statistics
@@ -172,7 +173,7 @@ def test_pictures_are_their_pixels(height: int, width: int, count: int, seed: in
     pixels = np.random.default_rng(seed).integers(0, 256, (count, height, width, 3), np.uint8)
     pictures = Pictures()
     for one in pixels:
-        pictures.add(one)
+        pictures.add(Image.fromarray(one))
     found, flat = pictures.statistics(), pixels.reshape(-1, 3) / 255
     assert found.samples == count
     for name in MOMENTS:
@@ -189,8 +190,18 @@ def test_large_pictures_are_sampled(width: int, height: int, step: int) -> None:
     pixels = np.zeros((height, width, 3), np.uint8)
     pixels[::step, ::step] = 255
     pictures = Pictures()
-    pictures.add(pixels)
+    pictures.add(Image.fromarray(pixels))
     assert (pictures.statistics().values[:3] == 1).all()
+
+
+@pytest.mark.parametrize(("width", "height"), [(1, 1), (64, 48), (640, 480), (301, 977)])
+def test_gray_pictures_weigh_as_much_as_others(width: int, height: int) -> None:
+    made, counted = Pictures(), Pictures()
+    for pictures in (made, counted):
+        pictures.add(Image.new("RGB", (width, height), (0, 255, 7)))
+    made.add(Image.new("RGB", (width, height), (statistics.GRAY,) * 3))
+    counted.add_gray(width, height)
+    assert made.statistics().packed == counted.statistics().packed
 
 
 def test_without_values_there_are_no_statistics() -> None:
@@ -211,7 +222,7 @@ def test_statistics_survive_packing() -> None:
 
 def test_file_has_the_shapes_of_the_features() -> None:
     numbers, pictures = of_numbers(lambda: [np.array([[1.0, np.nan], [2.0, 3.0]])]), Pictures()
-    pictures.add(np.full((2, 2, 3), 51, np.uint8))
+    pictures.add(Image.fromarray(np.full((2, 2, 3), 51, np.uint8)))
     made = json.loads(statistics.stats_json({"state": (numbers, False), "image": (pictures.statistics(), True)}))
     assert made["state"]["min"][0] == 1
     assert np.isnan(made["state"]["min"][1])

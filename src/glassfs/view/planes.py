@@ -75,12 +75,11 @@ def strips(
             yield _planes(_part(whole, width, height, first, count))
 
 
-def rgb(content: Content, cache: BlockCache) -> Plane:
-    """Return the pixels of an image of 8 bits, [height, width, 3]. Raises Damaged or TooLarge."""
-    import numpy as np
-
-    with _whole(content, cache, lambda: FULL) as whole:
-        return np.array(whole.convert("RGB"))
+@contextmanager
+def rgb(content: Content, width: int, height: int, cache: BlockCache) -> Iterator[Pillow.Image]:
+    """Yield an image of 8 bits in the mode RGB, scaled to a size. Raises Damaged or TooLarge."""
+    with _whole(content, cache, lambda: FULL, is_rgb=True) as whole:
+        yield _part(whole if whole.mode == "RGB" else whole.convert("RGB"), width, height, 0, height)
 
 
 def range_of(content: Content, cache: BlockCache) -> Range:
@@ -97,8 +96,10 @@ def range_of(content: Content, cache: BlockCache) -> Range:
 
 
 @contextmanager
-def _whole(content: Content, cache: BlockCache, shown: Callable[[], Range]) -> Iterator[Pillow.Image]:
-    """Yield a whole image, in a mode of ``_READY``."""
+def _whole(
+    content: Content, cache: BlockCache, shown: Callable[[], Range], is_rgb: bool = False,
+) -> Iterator[Pillow.Image]:
+    """Yield a whole image, in a mode of ``_READY``; preferably in RGB if ``is_rgb``, otherwise as it is stored."""
     if isinstance(content, Image):
         _demand_few(content.width, content.height)
         with cache.reserved(COST * content.width * content.height):
@@ -106,14 +107,14 @@ def _whole(content: Content, cache: BlockCache, shown: Callable[[], Range]) -> I
                 stored = _stored(content, 0, content.height)
             yield _image(content, stored, content.height, shown)
     elif isinstance(content, EncodedImage):
-        with _decoded(content, cache) as decoded:
+        with _decoded(content, cache, is_rgb) as decoded:
             yield _ready(decoded, shown)
     else:
         raise Damaged("is neither pixels nor an encoded image")
 
 
 @contextmanager
-def _decoded(content: EncodedImage, cache: BlockCache) -> Iterator[Pillow.Image]:
+def _decoded(content: EncodedImage, cache: BlockCache, is_rgb: bool = False) -> Iterator[Pillow.Image]:
     """Yield a decoded image. One that would take too much is refused by its header."""
     data, media = content.data, content.media
     if data.size > images.MOST_BYTES:
@@ -127,7 +128,7 @@ def _decoded(content: EncodedImage, cache: BlockCache) -> Iterator[Pillow.Image]
             _demand_few(*decoded.size)
             extra = 0 if decoded.mode in _READY else COST * decoded.width * decoded.height
             with cache.reserved(extra + images.cost(media, *decoded.size)):
-                if _is_ycbcr(decoded):
+                if not is_rgb and _is_ycbcr(decoded):
                     decoded.draft("YCbCr", None)
                 images.decode(decoded)
                 yield decoded

@@ -27,6 +27,7 @@ from glassfs.view.json import LIMIT
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from PIL import Image as Pillow
 
     Floats = NDArray[np.float64]
     Counts = NDArray[np.int64]
@@ -45,7 +46,7 @@ STEPS = 1 << 16
 """Numbers of frames in memory at a time."""
 FEWEST_SAMPLES, MOST_SAMPLES, SAMPLING_POWER = 100, 10_000, 0.75
 LARGE_SIDE, REDUCED_SIDE = 300, 150
-CHANNELS, LEVELS, WHITE = 3, 256, 255.0
+CHANNELS, LEVELS, GRAY, WHITE = 3, 256, 128, 255.0
 
 
 class Statistics(NamedTuple):
@@ -184,25 +185,31 @@ class Pictures:
     def __init__(self) -> None:
         import numpy as np
 
-        self._count = 0
+        self.count = 0
         self._levels: Counts = np.zeros((CHANNELS, LEVELS), np.int64)
 
-    def add(self, pixels: NDArray[np.uint8]) -> None:
-        """Count the pixels of a picture, [height, width, 3]."""
+    def add(self, picture: Pillow.Image) -> None:
+        """Count the pixels of a picture in the mode RGB."""
         import numpy as np
+        from PIL import Image as Pillow
 
-        height, width, _ = pixels.shape
+        step = stride(*picture.size)
+        seen = picture if step == 1 else Pillow.fromarray(np.asarray(picture)[::step, ::step])
+        self.count += 1
+        self._levels += np.array(seen.histogram()).reshape(CHANNELS, LEVELS)
+
+    def add_gray(self, width: int, height: int) -> None:
+        """Count a gray picture of a size."""
         step = stride(width, height)
-        self._count += 1
-        for counts, channel in zip(self._levels, np.moveaxis(pixels[::step, ::step], 2, 0), strict=True):
-            counts += np.bincount(channel.ravel(), minlength=LEVELS)
+        self.count += 1
+        self._levels[:, GRAY] += len(range(0, width, step)) * len(range(0, height, step))
 
     def statistics(self) -> Statistics:
         """Return the statistics of the pixels from 0 to 1, three dimensions. The samples are pictures."""
         import numpy as np
 
         found = [_of_levels(counts) for counts in self._levels]
-        return Statistics(self._count, np.stack(found, 1) / WHITE)
+        return Statistics(self.count, np.stack(found, 1) / WHITE)
 
 
 def _of_levels(counts: Counts) -> Floats:

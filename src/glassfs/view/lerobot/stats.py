@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -38,10 +39,9 @@ from glassfs.view.lerobot.statistics import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-LAYOUT = 1
+LAYOUT = 2
 """Raise this when the same episodes give other statistics than before."""
 CHUNK_BYTES = 4 << 20
-GRAY = 128
 
 _Found = dict[str, Statistics]
 
@@ -135,22 +135,22 @@ def _chunks(steps: Steps, column: Column, length: int) -> Iterator[NDArray[Any]]
 
 
 def _of_film(content: Any, film: Film, length: int, cache: BlockCache) -> Statistics:
-    """Return the statistics of the frames that are sampled; frames that cannot be decoded are passed over."""
-    import numpy as np
+    """Return the statistics of the frames that are sampled; frames that cannot be decoded are passed over.
 
-    video = video_of(content)
-    pictures, is_empty = Pictures(), True
+    Pictures have the size of the film, and frames without one are gray, as in its MP4 file.
+    """
+    video, size = video_of(content), (film.camera.width, film.camera.height)
+    pictures = Pictures()
     for number in sampled(length):
         work.check()
         shown = -1 if video is None else mp4.shown(video, number)
-        try:
-            pixels = None if video is None or shown < 0 else planes.rgb(video.frame(shown), cache)
-        except (Damaged, TooLarge):
+        if video is None or shown < 0:
+            pictures.add_gray(*size)
             continue
-        pictures.add(np.full((1, 1, 3), GRAY, np.uint8) if pixels is None else pixels)
-        is_empty = False
-    if is_empty:
-        pictures.add(np.full((1, 1, 3), GRAY, np.uint8))
+        with suppress(Damaged, TooLarge), planes.rgb(video.frame(shown), *size, cache) as picture:
+            pictures.add(picture)
+    if not pictures.count:
+        pictures.add_gray(*size)
     return pictures.statistics()
 
 
