@@ -98,6 +98,18 @@ def test_more_episodes_than_descriptors(tmp_path: Path, mounted: Mounting) -> No
     assert len(os.listdir("/proc/self/fd")) < before + 20
 
 
+def test_ten_thousand_episodes(tmp_path: Path, mounted: Mounting) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    each = [episode(number, 2, f"task {number % 7}", cameras=()) for number in range(500)]
+    for number in range(20):
+        write(data / f"{number:02d}.kdb", each)
+    dataset = opened(mounted(data))
+    assert (dataset.num_episodes, len(dataset)) == (10_000, 20_000)
+    for index in (0, 1, 999, 1000, 12_345, 19_999):
+        demand_sample(dataset[index], index // 2, each[index // 2 % 500], index % 2, 10)
+
+
 def streamed(root: Path) -> Iterator[Any]:
     return iter(client.streaming_class()("local/test", root=root, buffer_size=8, shuffle=False))
 

@@ -19,6 +19,7 @@ from glassfs.cache import BlockCache
 from glassfs.codec import h264
 from glassfs.content.features import Camera, Features, Signal
 from glassfs.errors import Changed
+from glassfs.filesystem import GlassfsFileSystem
 from glassfs.library import open_tree
 from glassfs.source import Named
 from glassfs.source.local import LocalStore
@@ -180,6 +181,16 @@ def test_episodes_of_a_folder_are_one_dataset(folder: Path) -> None:
             frames += frames_of(film, 8, 6, 10)
         assert frames_of(bytes_of(tree, f"/lerobot/arm/{FILM}"), 8, 6, 10) == frames
         assert len(json.loads(bytes_of(tree, "/lerobot/arm/meta/stats.json"))["action"]["mean"]) == 2
+
+
+def test_fsspec_reads_a_dataset(folder: Path) -> None:
+    write(folder / "a.kdb", "one", "two")
+    system = GlassfsFileSystem(fo=str(folder))
+    with open_tree(folder, views="lerobot") as tree:
+        found = system.find("lerobot/arm")
+        assert {f"/{name}" for name in found} >= {"/lerobot/arm/meta/info.json", "/lerobot/arm/meta/stats.json"}
+        for name in found:
+            assert system.cat(name) == bytes_of(tree, f"/{name}"), name
 
 
 def test_other_features_are_other_datasets(folder: Path) -> None:
