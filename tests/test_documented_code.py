@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Memory
 from glassfs.view import View
+from tests.cli.glassfs_command import glassfs
 from tests.conftest import ROOT
 from tests.library.conftest import write_datasets
 from tests.test_documents import README, arguments, lines_to_type
@@ -45,10 +44,10 @@ def test_readme_commands_work(place: Path) -> None:
     printed: dict[str, bytes] = {}
     assert {words[0] for words in lines} >= {"tree", "cat", "info", "export", "verify"}
     for words in lines:
-        done = subprocess.run([sys.executable, "-m", "glassfs", *words], capture_output=True, timeout=120, check=False)
-        assert done.returncode == 0, f"glassfs {' '.join(words)}: {done.stderr.decode()}"
+        done = glassfs(*words)
+        assert done.status == 0, f"glassfs {' '.join(words)}: {done.errors}"
         if words[0] == "cat":
-            printed[words[2]] = done.stdout
+            printed[words[2]] = done.output
     for path, data in printed.items():
         assert data and (place / "exported" / path).read_bytes() == data
 

@@ -87,7 +87,10 @@ def test_it_passes_its_tests(place: Path) -> None:
     assert int(re.findall(r"(\d+) passed", done.stdout)[0]) > 15
 
 
-@pytest.mark.parametrize(("module", "entry"), BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize(("module", "entry"), [
+    pytest.param(*words, id=name, marks=[pytest.mark.slow] * (number > 0))
+    for number, (name, words) in enumerate(BROKEN.items())
+])
 def test_the_list_says_why_a_format_cannot_be_used(place: Path, module: str, entry: str) -> None:
     write_distribution(place / "site", "broken_format", module, entry)
     found = {one["name"]: one for one in json.loads(glassfs_of(place, "formats", "--json"))}

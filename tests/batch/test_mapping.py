@@ -86,7 +86,7 @@ def test_tasks_under_way_are_bounded() -> None:
     assert max(workers.most) <= MAX_ITEMS
 
 
-@pytest.mark.parametrize("is_ordered", [False, True])
+@pytest.mark.parametrize("is_ordered", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_worker_that_is_killed_loses_nothing(is_ordered: bool, tmp_path: Path) -> None:
     work = works.DieOnce("150", str(tmp_path / "mark"))
     with Processes(2) as workers:

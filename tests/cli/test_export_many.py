@@ -40,6 +40,7 @@ def written(folder: Path) -> dict[str, object]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [
     ["--jobs", "2"], ["--report", "report.jsonl"], pytest.param(["--jobs", "2", "--overwrite"], marks=pytest.mark.slow),
 ])

@@ -255,7 +255,9 @@ def test_a_source_container_is_not_overwritten(store: Path, tmp_path: Path) -> N
 # Interrupted exports.
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [
+    signal.SIGINT, *(pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIGTERM, signal.SIGHUP)),
+])
 def test_a_signal_leaves_no_incomplete_file(number: signal.Signals, tmp_path: Path) -> None:
     source = sparse_store(tmp_path / "long.kas", 1 << 36)
     target = tmp_path / "out"

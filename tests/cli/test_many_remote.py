@@ -45,6 +45,7 @@ def test_export_of_a_bucket_is_that_of_files(s3: S3Server, folder: Path, jobs: s
     assert all(line["ok"] for line in lines_of(report))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_resume_retries_containers_that_a_server_refused(
     s3: S3Server, folder: Path, jobs: str, tmp_path: Path,

@@ -7,6 +7,7 @@ import json
 import tempfile
 import zlib
 from collections.abc import Iterable
+from functools import cache
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -28,7 +29,6 @@ from tests.conftest import Scale
 from tests.formats.hdf5_files import (
     BY_LIBRARY,
     FILTERS,
-    LIBVERS,
     h5py,
     values,
     write_everything,
@@ -51,13 +51,16 @@ def arrays_in(file: Any) -> dict[str, np.ndarray[Any, Any]]:
     return found
 
 
-@pytest.fixture
-def everything(tmp_path: Path) -> Path:
-    return write_everything(tmp_path / "made.h5")
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_everything(tmp_path_factory.mktemp("everything") / "made.h5")
 
 
-@pytest.mark.parametrize("libver", LIBVERS)
-@pytest.mark.parametrize("user_block", [0, 512, 2048])
+@pytest.mark.parametrize(("libver", "user_block"), [
+    ("earliest", 0), ("latest", 512), *(pytest.param(*words, marks=pytest.mark.slow) for words in (
+        ("latest", 0), ("earliest", 512), ("earliest", 2048), ("latest", 2048),
+    )),
+])
 def test_numbers_are_those_of_h5py(tmp_path: Path, libver: str, user_block: int) -> None:
     path = write_everything(tmp_path / "made.h5", libver, user_block)
     with h5py.File(path) as file, glassfs.open(path) as opened:
@@ -147,7 +150,9 @@ def test_arrays_of_chunks_may_grow_along_any_axis(tmp_path: Path) -> None:
             assert np.array_equal(opened[name].numpy(), file[name][()]), name
 
 
-@pytest.mark.parametrize(("dtype", "inner"), [("u1", ()), (">f4", ()), ("V7", ()), (">u8", (3,))])
+@pytest.mark.parametrize(("dtype", "inner"), [
+    (">u8", (3,)), *(pytest.param(dtype, (), marks=pytest.mark.slow) for dtype in ("u1", ">f4", "V7")),
+])
 def test_chunks_larger_than_memory_are_streamed(tmp_path: Path, dtype: str, inner: tuple[int, ...]) -> None:
     """With so small a cache, chunks are decoded as streams, into files or into memory."""
     path = tmp_path / "made.h5"
@@ -342,15 +347,22 @@ class TestHdf5(FormatTests):
     most_seconds = 30.0
 
     def containers(self) -> Iterable[Path | bytes]:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "made.h5")
-            yield write_everything(path).read_bytes()
-            yield write_everything(path, "latest", 1024).read_bytes()
-            yield write_links(path).read_bytes()
-            with h5py.File(path, "w") as file:
-                file.create_dataset("x", data=values((64, 32, 32, 3), "<f8"), chunks=(8, 32, 32, 3), compression="gzip")
-                file["y"] = values((1_000, 300), "<f4")
-            yield path.read_bytes()
+        return made_files()
+
+
+@cache
+def made_files() -> list[bytes]:
+    """Return the bytes of the files that the tests of ``TestHdf5`` share."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "made.h5")
+        made = [
+            write_everything(path).read_bytes(), write_everything(path, "latest", 1024).read_bytes(),
+            write_links(path).read_bytes(),
+        ]
+        with h5py.File(path, "w") as file:
+            file.create_dataset("x", data=values((64, 32, 32, 3), "<f8"), chunks=(8, 32, 32, 3), compression="gzip")
+            file["y"] = values((1_000, 300), "<f4")
+        return [*made, path.read_bytes()]
 
 
 def test_listing_a_folder_opens_no_file_of_it(tmp_path: Path) -> None:

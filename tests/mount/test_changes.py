@@ -29,7 +29,8 @@ DATA = "signal/data.npy"
 
 
 @pytest.mark.parametrize(("kind", "put"), [
-    ("raw", replace), pytest.param("compressed", replace, marks=pytest.mark.slow), ("raw", write),
+    ("raw", replace), pytest.param("compressed", replace, marks=pytest.mark.slow),
+    pytest.param("raw", write, marks=pytest.mark.slow),
 ])
 def test_changed_container_shows_within_a_second(
     mounted: Mounted, tmp_path: Path, kind: str, put: Callable[[Path, int, str], None],
@@ -76,7 +77,7 @@ def assert_old_or_refused(descriptor: int, version: int) -> None:
 
 
 @pytest.mark.parametrize("change", [
-    "replaced", "rewritten", "truncated", pytest.param("emptied", marks=pytest.mark.slow),
+    "rewritten", *(pytest.param(change, marks=pytest.mark.slow) for change in ("replaced", "truncated", "emptied")),
 ])
 def test_open_file_keeps_its_bytes_or_is_refused(mounted: Mounted, tmp_path: Path, change: str) -> None:
     path = tmp_path / "changing"
@@ -97,7 +98,9 @@ def test_open_file_keeps_its_bytes_or_is_refused(mounted: Mounted, tmp_path: Pat
         assert is_running(mount.pid)
 
 
-@pytest.mark.parametrize("again", [True, False], ids=["replaced", "deleted and made again"])
+@pytest.mark.parametrize("again", [
+    pytest.param(True, id="replaced"), pytest.param(False, id="deleted and made again", marks=pytest.mark.slow),
+])
 def test_two_versions_open_at_the_same_time(mounted: Mounted, tmp_path: Path, again: bool) -> None:
     """Bytes read by the newer handle must not reach the older one through the page cache."""
     path = write_in_folder(tmp_path)

@@ -104,6 +104,7 @@ def test_thread_that_waits_for_its_own_mount(fuse: str, tmp_path: Path, video: P
     assert not is_mounted(tmp_path)
 
 
+@pytest.mark.slow
 def test_end_at_once(fuse: str, video: Path, tmp_path: Path, scale: Scale) -> None:
     """A signal may arrive while libfuse and the kernel still negotiate."""
     for number in range(scale(4, 12, 400)):

@@ -48,6 +48,7 @@ def open_and_close(paths: list[str], times: int) -> None:
         list(pool.map(work, range(2)))
 
 
+@pytest.mark.slow
 def test_memory_and_descriptors_stay_flat_over_many_openings(store: Mount, growth: int, scale: Scale) -> None:
     openings = scale(10_000, 30_000, 10_000_000)
     paths = [str(store.path / f"group/array_{number}.npy") for number in range(FILES)]
@@ -61,6 +62,7 @@ def test_memory_and_descriptors_stay_flat_over_many_openings(store: Mount, growt
     assert store.status()["errors"] == 0
 
 
+@pytest.mark.slow
 def test_errors_leave_nothing_behind(store: Mount, growth: int, scale: Scale) -> None:
     """Missing names, files opened for writing, missing attributes."""
 
@@ -82,7 +84,9 @@ def test_errors_leave_nothing_behind(store: Mount, growth: int, scale: Scale) ->
     wait_until(lambda: store.descriptors() <= descriptors)
 
 
-@pytest.mark.parametrize("name", ["plain", "new\nline", "%41%", "\x1b[31mred"])
+@pytest.mark.parametrize("name", [
+    "new\nline", *(pytest.param(name, marks=pytest.mark.slow) for name in ("plain", "%41%", "\x1b[31mred")),
+])
 def test_deleted_files_are_released_whatever_their_names(
     tmp_path: Path, mounted: Mounted, libfuse3: None, name: str,
 ) -> None:

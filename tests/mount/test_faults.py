@@ -41,7 +41,7 @@ def summed(*readers: Readers) -> dict[str, int]:
 @pytest.mark.slow
 def test_container_truncated_under_readers(mounted: Mounted, faults: Faults, scale: Scale, tmp_path: Path) -> None:
     """A daemon that maps the container would die of SIGBUS."""
-    truncations = scale(50, 300, 10_000)
+    truncations = scale(50, 100, 10_000)
     path = tmp_path / "changing"
     write(path, 1)
     with mounted(path) as mount:
@@ -62,7 +62,7 @@ def test_container_truncated_under_readers(mounted: Mounted, faults: Faults, sca
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", WRITERS)
 def test_replaced_under_readers(mounted: Mounted, faults: Faults, scale: Scale, tmp_path: Path, kind: str) -> None:
-    replacements = scale(5, 30, 500)
+    replacements = scale(5, 15, 500)
     path = write_in_folder(tmp_path, kind)
     with mounted(path.parent) as mount:
         shown = mount.path / "changing/signal/data.npy"
@@ -78,7 +78,7 @@ def test_replaced_under_readers(mounted: Mounted, faults: Faults, scale: Scale, 
 
 
 def test_deleted_while_open(mounted: Mounted, faults: Faults, scale: Scale, tmp_path: Path) -> None:
-    deletions = scale(2, 10, 100)
+    deletions = scale(2, 5, 100)
     path = write_in_folder(tmp_path)
     seen: Counter[str] = Counter()
     with mounted(path.parent) as mount:
@@ -142,10 +142,11 @@ def test_flipped_bit_in_every_second_block(mounted: Mounted, faults: Faults, sca
     faults.add("bit flipped in a block", 3 * blocks // 2, +seen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["kill -9", "SIGTERM"])
 def test_daemon_ends_under_readers(mounted: Mounted, faults: Faults, scale: Scale, tmp_path: Path, fault: str) -> None:
     """A new mount at the same path shows everything again."""
-    endings = scale(1, 4, 50)
+    endings = scale(1, 2, 50)
     path, point = tmp_path / "changing", tmp_path / "mnt"
     write(path, 7)
     point.mkdir()
@@ -171,7 +172,7 @@ def test_daemon_ends_under_readers(mounted: Mounted, faults: Faults, scale: Scal
 
 
 def test_lazy_unmount_while_busy(mounted: Mounted, faults: Faults, scale: Scale, tmp_path: Path) -> None:
-    endings = scale(1, 4, 50)
+    endings = scale(1, 2, 50)
     path = tmp_path / "changing"
     write(path, 7)
     seen: Counter[str] = Counter()
@@ -200,7 +201,7 @@ def small_disk(tmp_path: Path, as_root: None) -> Iterator[Path]:
 
 def test_spool_disk_full(mounted: Mounted, faults: Faults, scale: Scale, tmp_path: Path, small_disk: Path) -> None:
     """A block that does not fit can be read as soon as there is space."""
-    endings = scale(1, 4, 50)
+    endings = scale(1, 2, 50)
     path = tmp_path / "large.wshard"
     video = np.random.default_rng(5).integers(0, 4, (100, 50_000), np.uint8)
     with WShardWriter(path, codec="zstd") as writer:
@@ -222,6 +223,7 @@ def test_spool_disk_full(mounted: Mounted, faults: Faults, scale: Scale, tmp_pat
     faults.add("disk of the spool full", endings, seen)
 
 
+@pytest.mark.slow
 def test_damaged_block_opened_by_64_readers_at_once(mounted: Mounted, faults: Faults, tmp_path: Path) -> None:
     """All of them wait for one decode, which fails; other blocks stay readable."""
     path = tmp_path / "bad.wshard"

@@ -54,7 +54,8 @@ def disk(as_root: None, tmp_path: Path, request: pytest.FixtureRequest) -> Itera
 
 
 hanging = pytest.mark.parametrize(
-    "disk", [pytest.param(FOREVER, id="reads"), pytest.param(0, id="everything")], indirect=True,
+    "disk", [pytest.param(FOREVER, id="reads", marks=pytest.mark.slow), pytest.param(0, id="everything")],
+    indirect=True,
 )
 
 
@@ -98,7 +99,7 @@ def size_of(path: Path) -> bytes:
 
 
 @pytest.mark.parametrize(("disk", "ask", "count"), [
-    pytest.param(FOREVER, read, 64, id="reads"),
+    pytest.param(FOREVER, read, 64, id="reads", marks=pytest.mark.slow),
     pytest.param(0, read, 64, id="everything"),
     # The kernel limits requests in the background; here are more than that.
     pytest.param(FOREVER, Path.read_bytes, FILES, id="read-ahead", marks=pytest.mark.slow),

@@ -81,6 +81,7 @@ def test_failed_episodes_whose_instruction_contains_a_word(
     assert (cache / "catalogue.sqlite").stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_csv_of_many_containers_is_that_of_parquet(mounted: Mounted, tmp_path: Path, cache: Path) -> None:
     folder = tmp_path / "many"
     folder.mkdir()

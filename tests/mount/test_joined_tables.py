@@ -57,6 +57,7 @@ def test_trees_of_a_folder_are_a_table(mounted: Mounted, folder: Path) -> None:
             assert tskit.load(mount.path / ".glassfs/source/0.trees").num_trees == sequences[0].num_trees
 
 
+@pytest.mark.slow
 def test_a_mixed_folder_has_a_table_for_each_kind(mounted: Mounted, folder: Path, samples: Path) -> None:
     for name in ("idv", "ikv", "kastore", "wshard"):
         shutil.copytree(samples / name, folder / name, ignore=shutil.ignore_patterns("malformed", "*.json", "*.md"))
@@ -96,6 +97,7 @@ def test_tables_come_and_go_with_their_containers(mounted: Mounted, folder: Path
         assert len((mount.path / "trees.jsonl").read_text().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_many_tree_sequences_take_little(mounted: Mounted, folder: Path, scale: Scale) -> None:
     count = scale(100, 1000)
     write_trees(folder / "0/0.trees", schema=SCHEMA, metadata={"seed": 0})

@@ -29,6 +29,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_daemon_holds_nothing_of_its_parent(mounted: Mounted, store: Path) -> None:
     """Neither terminal, working directory, session, nor an inherited pipe."""
     with mounted(store) as mount:

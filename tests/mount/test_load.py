@@ -27,7 +27,7 @@ NODES = 20
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_many_readers_get_only_right_bytes(mounted: Mounted, gallery: Gallery, scale: Scale) -> None:
-    duration = scale(3, 20, 600)
+    duration = scale(3, 10, 600)
     expected = gallery.exact()
     paths = sorted(expected)
 

@@ -75,7 +75,9 @@ def test_mistake_is_one_message(fuse: str, here: Path, mistake: str) -> None:
     assert (here / "notes.txt").read_text() == "mine"
 
 
-@pytest.mark.parametrize("foreground", [False, True], ids=["daemon", "foreground"])
+@pytest.mark.parametrize("foreground", [
+    pytest.param(False, id="daemon"), pytest.param(True, id="foreground", marks=pytest.mark.slow),
+])
 @pytest.mark.parametrize("mistake", REFUSED)
 def test_source_that_cannot_be_opened(fuse: str, here: Path, at: Path, mistake: str, foreground: bool) -> None:
     assert_refused(fuse, here / REFUSED[mistake], at, REFUSED[mistake], foreground=foreground)
@@ -170,6 +172,7 @@ class TestMissingParts:
         done = self.hidden(self.HIDE_DEVICE, "mount", store, at, generation=fuse)
         assert_one_sentence(done, "/dev/fuse does not exist", "modprobe fuse", "all commands but 'mount'")
 
+    @pytest.mark.slow
     def test_no_library(self, fuse: str, store: Path, at: Path) -> None:
         done = self.hidden(self.hide_libraries(fuse), "mount", store, at, generation=fuse)
         assert_one_sentence(done, f"libfuse {fuse} is not installed", "apt install")
@@ -179,6 +182,7 @@ class TestMissingParts:
         done = self.hidden(self.hide_libraries("2", "3"), "mount", store, at, generation=None)
         assert_one_sentence(done, "libfuse 3 is not installed", "apt install fuse3", "all commands but 'mount'")
 
+    @pytest.mark.slow
     def test_other_commands_do_without(self, fuse: str, store: Path) -> None:
         done = self.hidden(self.hide_libraries("2", "3"), "ls", store, generation=None)
         assert (done.returncode, done.stdout, done.stderr) == (0, "array.npy\n", "")

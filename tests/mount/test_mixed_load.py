@@ -240,7 +240,7 @@ def test_mixed_load_leaves_nothing_behind(
             write(source, group, number, 0)
     write_holes(source / "holes.kdb")
     bombs.write_episodes(source / "shared.kdb", 3_000)
-    seconds = scale(1, 60, 3600) if fuse == "3" else scale(1, 20, 600)
+    seconds = scale(1, 30, 3600) if fuse == "3" else scale(1, 10, 600)
     # libfuse 2 cannot tell versions of a file apart that have the same path.
     refusals = () if fuse == "3" else (errno.EIO, errno.ENOENT)
 

@@ -102,6 +102,7 @@ def test_spool_folder_is_used_and_left_empty(mounted: Mounted, gallery: Gallery,
         assert mount.status()["cache"]["used"] <= 1 << 20
 
 
+@pytest.mark.slow
 def test_spool_folder_may_be_relative(fuse: str, gallery: Gallery, tmp_path: Path) -> None:
     """It is relative to the working directory of the command, not to that of the daemon."""
     at = tmp_path / "mnt"

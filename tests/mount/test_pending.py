@@ -158,12 +158,13 @@ def test_daemon_can_be_killed_while_a_look_up_is_pending(mount: Mount, folder: P
         assert slow.wait(SECONDS) != 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [pytest.param("chmod", marks=pytest.mark.slow), "rename"])
 def test_daemon_and_readers_can_be_killed_while_a_version_changes(
     mounted: Mounted, folder: Path, gates: Gates, change: str, scale: Scale, as_root: None,
 ) -> None:
     """Also readers that were killed themselves while the kernel reads ahead for them, and those that came later."""
-    for number in range(scale(2, 25, 50)):
+    for number in range(scale(2, 10, 50)):
         with mounted(folder) as mount:
             path = mount.path / "gated/data.bin"
             connection = Connection(mount.path)
@@ -194,7 +195,9 @@ def guards_of(mount: Mount) -> list[int]:
     return [int(word) for task in tasks for word in (task / "children").read_text().split()]
 
 
-@pytest.mark.parametrize("end", ["umount", signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("end", [
+    *(pytest.param(end, marks=pytest.mark.slow) for end in ("umount", signal.SIGTERM)), signal.SIGKILL,
+])
 def test_guard_ends_with_its_mount(mounted: Mounted, folder: Path, end: signal.Signals | str, as_root: None) -> None:
     """It is small, has a session of its own, and holds neither the mount nor a terminal or pipe of the caller."""
     with mounted(folder) as mount:

@@ -80,6 +80,7 @@ def checksums(root: Path, paths: list[str]) -> dict[str, str]:
     return {path: digest for digest, path in lines}
 
 
+@pytest.mark.slow
 def test_parallel_checksums(mounted: Mounted, gallery: Gallery) -> None:
     """Eight processes read the same blocks at the same time, with an empty cache."""
     expected = {path: hashlib.sha256(data).hexdigest() for path, data in gallery.exact().items()}

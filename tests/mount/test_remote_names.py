@@ -107,7 +107,9 @@ def test_remote_failure_is_one_message(fuse: str, tmp_path: Path, url: str, opti
     assert not is_mounted(tmp_path)
 
 
-@pytest.mark.parametrize(("url", "status"), [("s3://bucket/data", 0), ("s3://bucket/none", 1)])
+@pytest.mark.parametrize(("url", "status"), [
+    ("s3://bucket/data", 0), pytest.param("s3://bucket/none", 1, marks=pytest.mark.slow),
+])
 def test_only_the_daemon_loads_remote_libraries(
     fuse: str, s3: S3Server, tmp_path: Path, url: str, status: int,
 ) -> None:

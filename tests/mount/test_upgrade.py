@@ -15,6 +15,7 @@ from tests.mount.test_views import files_below
 from tests.waiting import wait_until
 
 
+@pytest.mark.slow
 def test_every_file_is_readable_after_the_package_is_removed(
     mounted: Mounted, gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:

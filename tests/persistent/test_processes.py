@@ -67,6 +67,7 @@ def test_processes_share_the_budget(small_disk: Path, scale: Scale) -> None:
     assert cached(opened(folder, BUDGET), range(60))
 
 
+@pytest.mark.slow
 def test_killed_writers_leave_whole_blocks_within_budget(folder: Path, scale: Scale) -> None:
     """Every block is right or missing, and no unfinished file is left."""
     for turn in range(scale(4, 60, 400)):

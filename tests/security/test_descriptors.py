@@ -65,6 +65,7 @@ def bytes_read(pid: int) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("rchar:"))
 
 
+@pytest.mark.slow
 def test_image_read_in_pieces_is_read_once(shared: Shared, place: Path) -> None:
     """Also if so many other look-ups come between two pieces that the file has to be looked up again."""
     source = make_folder(place / "source")

@@ -69,6 +69,7 @@ def idles(daemon: Daemon) -> bool:
     return processor_seconds(daemon.pid) - before < 0.1
 
 
+@pytest.mark.slow
 def test_users_are_answered_beside_an_attack(mounted: Daemon, scale: Scale) -> None:
     attackers = [
         Child(list_images, mounted.path, number, user=ATTACKERS[number % len(ATTACKERS)])

@@ -83,6 +83,7 @@ def write_deep(source: Path) -> None:
         make_folder(deep / f"{number}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", ["run.kdb", pytest.param("folder", marks=pytest.mark.slow)])
 def test_closed_containers_leave_joined_tables_within_a_second(
     shared: Shared, place: Path, closed: str,
@@ -119,6 +120,7 @@ def write_trees(path: Path, name: str, mode: int = 0o644) -> Path:
     return give(path, mode)
 
 
+@pytest.mark.slow
 def test_trees_of_closed_files_and_their_columns_are_omitted(shared: Shared, place: Path) -> None:
     source = make_folder(place / "source")
     write_trees(source / "open.trees", "open")

@@ -131,6 +131,7 @@ def test_links_do_not_replace_parts_of_a_manifest(shared: Shared, place: Path, s
                 if SECRET in data]
 
 
+@pytest.mark.slow
 def test_hard_links_have_the_mode_of_their_file(shared: Shared, place: Path, source: Path) -> None:
     for name in ("text", "store.kas"):
         (source / "incoming" / name).hardlink_to(place / "outside" / name)
@@ -142,7 +143,9 @@ def test_hard_links_have_the_mode_of_their_file(shared: Shared, place: Path, sou
     assert OPEN in as_user(read_or_refusal, shown / "open store.kas/word.npy")
 
 
-@pytest.mark.parametrize("kind", ["fifo", pytest.param("socket", marks=pytest.mark.slow), "device"])
+@pytest.mark.parametrize("kind", [
+    "fifo", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("socket", "device")),
+])
 def test_special_files_are_not_opened(shared: Shared, source: Path, kind: str) -> None:
     """A daemon that opened a FIFO would wait for its writer and answer no request."""
     path = source / "incoming/odd"

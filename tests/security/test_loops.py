@@ -10,6 +10,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.security.daemons import Daemon
 from tests.security.namespaces import bind, in_own_namespace
 from tests.security.places import make_folder, write_file, write_store
@@ -40,6 +42,7 @@ def bounded(function: Callable[..., Any], *arguments: Any) -> Any:
     return Child(function, *arguments).result()
 
 
+@pytest.mark.slow
 def test_mount_bound_into_its_own_source(fuse: str, place: Path) -> None:
     """The bind mount comes after mounting, so checks of the mount point cannot find it."""
     source = make_folder(place / "source")
@@ -57,6 +60,7 @@ def test_mount_bound_into_its_own_source(fuse: str, place: Path) -> None:
     assert in_own_namespace(inside) == ["file", "m"]
 
 
+@pytest.mark.slow
 def test_two_mounts_in_the_source_of_each_other(fuse: str, place: Path) -> None:
     one, other = make_folder(place / "one"), make_folder(place / "other")
     for folder, point in ((one, "n"), (other, "m")):

@@ -91,7 +91,7 @@ def test_changed_mode_reaches_readers(shared: Shared, place: Path) -> None:
         assert mode(shown) == 0o444
 
 
-@pytest.mark.parametrize("kind", ["file", "container"])
+@pytest.mark.parametrize("kind", ["container", pytest.param("file", marks=pytest.mark.slow)])
 def test_open_file_survives_a_changed_mode(shared: Shared, place: Path, kind: str) -> None:
     source = make_folder(place / "source")
     path = write_file(source / "file", OPEN) if kind == "file" else write_store(source / "store.kas", OPEN)
@@ -108,6 +108,7 @@ def test_open_file_survives_a_changed_mode(shared: Shared, place: Path, kind: st
         os.close(descriptor)
 
 
+@pytest.mark.slow
 def test_changed_owner_and_access_list_reach_readers(shared: Shared, place: Path) -> None:
     source = make_folder(place / "source")
     owned = write_store(source / "owned.kas", SECRET, 0o600)
@@ -158,6 +159,7 @@ def readable(paths: list[Path]) -> list[Path]:
     return [path for path in paths if can_open(path)]
 
 
+@pytest.mark.slow
 def test_mount_root_has_the_mode_of_its_folder(shared: Shared, place: Path) -> None:
     for given in (0o750, 0o711):
         source = make_folder(place / f"source{given:o}", given)

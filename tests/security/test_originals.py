@@ -6,6 +6,8 @@ import os
 import stat
 from pathlib import Path
 
+import pytest
+
 from tests.security.conftest import Shared
 from tests.security.places import can_open, make_folder, write_episode, write_store
 from tests.security.users import STRANGER, as_user
@@ -24,6 +26,7 @@ def is_unlisted(mount: Path) -> bool:
     return os.listdir(mount / ".glassfs") == ["README", "status.json"]
 
 
+@pytest.mark.slow
 def test_file_of_named_containers(shared: Shared, place: Path) -> None:
     one, other = write_store(place / "one.kas", b"one"), write_store(place / "other.kas", b"other", 0o640, STRANGER)
     closed = write_store(place / "closed.kas", b"closed", 0o600)

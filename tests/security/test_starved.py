@@ -7,6 +7,7 @@ import resource
 from pathlib import Path
 
 import numpy as np
+import pytest
 from writers.idv import IdvWriter
 
 from tests.mount.gallery import npy
@@ -25,6 +26,7 @@ def write_table(path: Path) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     return values
 
 
+@pytest.mark.slow
 def test_mount_reads_without_further_threads(shared: Shared, place: Path) -> None:
     """Each thread's stack takes 1 GiB of address space, and 256 MiB are left: enough to read everything."""
     source = make_folder(place / "source")
@@ -37,6 +39,7 @@ def test_mount_reads_without_further_threads(shared: Shared, place: Path) -> Non
     assert "Traceback" not in daemon.log_text()
 
 
+@pytest.mark.slow
 def test_mount_without_a_folder_for_temporary_files(fuse: str, place: Path) -> None:
     """Only blocks too large for memory need one. TMPDIR does not exist, and the usual folders are read-only."""
     source = make_folder(place / "source")

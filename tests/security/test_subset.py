@@ -56,6 +56,7 @@ def below_links(source: Path, grown: Grown) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trees", TREES)
 def test_random_trees(shared: Shared, place: Path, source: Path, trees: int) -> None:
     gardener = Gardener(source, Templates.written(make_folder(place / "made")), has_access_lists(place))

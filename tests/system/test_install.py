@@ -120,6 +120,7 @@ def test_link_in_place_of_a_unit_is_not_followed(sbin: Path, tmp_path: Path) -> 
     assert victim.read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_command_is_found_through_links_and_without_a_path(sbin: Path, tmp_path: Path) -> None:
     """As ``sudo`` runs it: with a PATH without the virtual environment, or through a link."""
     program = BIN / "glassfs"
@@ -166,7 +167,9 @@ def test_program_that_others_may_change_causes_a_warning(sbin: Path, tmp_path: P
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-@pytest.mark.parametrize("folder", ["bin", "with blank", "100%h", "with blank %h"])
+@pytest.mark.parametrize("folder", [
+    "with blank %h", *(pytest.param(folder, marks=pytest.mark.slow) for folder in ("bin", "with blank", "100%h")),
+])
 def test_installed_unit_is_valid(sbin: Path, tmp_path: Path, folder: str) -> None:
     """systemd-analyze checks that the program exists and can be run."""
     program = copy_programs(tmp_path / folder)
@@ -181,7 +184,9 @@ def test_installed_unit_is_valid(sbin: Path, tmp_path: Path, folder: str) -> Non
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("folder", ["it's", 'a"b', "back\\slash", "line\nbreak"])
+@pytest.mark.parametrize("folder", [
+    "it's", *(pytest.param(folder, marks=pytest.mark.slow) for folder in ('a"b', "back\\slash", "line\nbreak")),
+])
 def test_path_that_systemd_rejects_is_refused(sbin: Path, tmp_path: Path, folder: str) -> None:
     program = copy_programs(tmp_path / folder)
     words = ["install", "--directory", sbin, "--prefix", tmp_path / "usr"]

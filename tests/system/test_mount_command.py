@@ -47,7 +47,7 @@ def run(place: Path, script: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("kind", ["glassfs", "fuse.glassfs"])
+@pytest.mark.parametrize("kind", ["glassfs", pytest.param("fuse.glassfs", marks=pytest.mark.slow)])
 def test_mount_by_type(place: Path, kind: str) -> None:
     said = run(place, f"""
         mount -t {kind} "some data.kas" mnt -o cache_size=8M,noatime
@@ -64,6 +64,7 @@ def test_mount_by_type(place: Path, kind: str) -> None:
     assert budget == str(8 << 20)
 
 
+@pytest.mark.slow
 def test_mount_from_fstab(place: Path) -> None:
     source = str(place / "some data.kas").replace(" ", "\\040")
     options = "nofail,_netdev,x-systemd.automount,x-systemd.idle-timeout=10min,user,comment=data,umask=027"

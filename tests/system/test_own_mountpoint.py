@@ -60,7 +60,7 @@ def test_existing_paths_are_not_used(here: Path) -> None:
     assert not (here / "run-glassfs-2").exists()
 
 
-@pytest.mark.parametrize("name", ["new", "data/../-new"])
+@pytest.mark.parametrize("name", [pytest.param("new", marks=pytest.mark.slow), "data/../-new"])
 def test_missing_mount_point_is_created_and_removed(here: Path, name: str) -> None:
     before = sorted(os.listdir(here))
     done = glassfs("mount", "--views", "zarr", "--", "run.kas", name, cwd=here)
@@ -112,8 +112,10 @@ def test_mount_point_changed_after_a_lazy_unmount_stays(here: Path, change: str)
 
 
 @pytest.mark.parametrize("words", [
-    ["bad.kas"], ["none.kas"], ["."], ["-o", "colour", "run.kas"], ["-o", "spool=/none", "run.kas"],
-    ["--log-file", "/none/log", "run.kas"], ["-f", "bad.kas"], ["/"],
+    ["bad.kas"], ["."], ["-f", "bad.kas"], *(pytest.param(words, marks=pytest.mark.slow) for words in (
+        ["none.kas"], ["-o", "colour", "run.kas"], ["-o", "spool=/none", "run.kas"],
+        ["--log-file", "/none/log", "run.kas"], ["/"],
+    )),
 ])
 def test_failed_mount_leaves_nothing(here: Path, words: list[str]) -> None:
     (here / "bad.kas").write_bytes((here / "run.kas").read_bytes()[:-8])

@@ -37,6 +37,7 @@ def run(*arguments: str | Path, timeout: float = 300) -> subprocess.CompletedPro
     )
 
 
+@pytest.mark.slow
 def test_containers_of_the_demo_are_sound(tmp_path: Path) -> None:
     """Including the tree sequence, which tskit itself opens."""
     assert run(ROOT / "scripts/make_samples.py", tmp_path).returncode == 0
@@ -230,6 +231,7 @@ def test_live_fuzzer_notices_differences(
     assert " 0 findings" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [
     "tree.png", pytest.param("page.png", marks=[needs_chromium, pytest.mark.slow]),
 ])

@@ -50,7 +50,9 @@ def test_hostile_names_in_a_log_file(folder: Path, mountpoint: Path, tmp_path: P
     assert_bad_one_is_logged(log.read_bytes().decode("utf-8").removesuffix("\n").split("\n"))
 
 
-@pytest.mark.parametrize("journal", [False, True], ids=["terminal", "journal"])
+@pytest.mark.parametrize("journal", [
+    pytest.param(False, id="terminal", marks=pytest.mark.slow), pytest.param(True, id="journal"),
+])
 def test_hostile_names_on_stderr(folder: Path, mountpoint: Path, tmp_path: Path, journal: bool) -> None:
     """The C locale escapes even names that are valid UTF-8."""
     said = tmp_path / "said"
@@ -76,7 +78,9 @@ def test_log_records_before_readiness_are_not_lost(store: Path, mountpoint: Path
     assert "read-ahead stays at" in before
 
 
-@pytest.mark.parametrize("foreground", [False, True], ids=["daemon", "foreground"])
+@pytest.mark.parametrize("foreground", [
+    pytest.param(False, id="daemon"), pytest.param(True, id="foreground", marks=pytest.mark.slow),
+])
 def test_limit_of_descriptors_is_raised(store: Path, mountpoint: Path, foreground: bool) -> None:
     hard = 300
 
