@@ -66,6 +66,7 @@ def test_the_rows_for_a_table_of_its_own_are_those_shown() -> None:
     assert table.records.block(0) == [{"city": "Oslo", "readings": 24}]
 
 
+@pytest.mark.slow
 def test_its_container_is_an_episode_and_verified(place: Path) -> None:
     row = json.loads(glassfs_of(place, "episodes", "monday.drive"))
     assert (row["episode_name"], row["num_frames"], row["channels"]) == ("drive", 3, ["speed", "wheel"])

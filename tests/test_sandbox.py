@@ -127,9 +127,13 @@ def test_worker_that_hangs_is_damage(
 
 
 @pytest.mark.parametrize("messages", [
-    [(wire.ANSWER, b"{")], [(wire.ANSWER, b"[" * 100_000)], [(wire.DATA, bytes(100))], [(b"?", b"")],
-    [(wire.READ, b"short")], [(wire.READ, wire.RANGE.pack(0, 1 << 30))],
-], ids=["half", "deep", "surplus", "kind", "read", "large"])
+    pytest.param([(wire.ANSWER, b"{")], id="half", marks=pytest.mark.slow),
+    pytest.param([(wire.ANSWER, b"[" * 100_000)], id="deep"),
+    pytest.param([(wire.DATA, bytes(100))], id="surplus", marks=pytest.mark.slow),
+    pytest.param([(b"?", b"")], id="kind", marks=pytest.mark.slow),
+    pytest.param([(wire.READ, b"short")], id="read", marks=pytest.mark.slow),
+    pytest.param([(wire.READ, wire.RANGE.pack(0, 1 << 30))], id="large"),
+])
 def test_nonsense_of_a_worker_is_damage(
     tmp_path: Path, workers: pool.Pool, messages: list[tuple[bytes, bytes]],
 ) -> None:

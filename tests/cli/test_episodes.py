@@ -166,6 +166,7 @@ def test_an_unreadable_container_loses_its_rows_only(folder: Path, tmp_path: Pat
     assert [line["path"] for line in lines if not line["ok"]] == [f"{folder}/z.kdb"]
 
 
+@pytest.mark.slow
 def test_a_long_table_is_processed_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: Scale) -> None:
     """A table has more rows than a worker returns at once."""
     from glassfs.cli import episodes

@@ -65,7 +65,7 @@ def test_a_report_has_a_line_for_each_container(folder: Path, jobs: str, tmp_pat
 
 
 def test_a_named_file_that_is_no_container_is_a_fault(folder: Path, tmp_path: Path) -> None:
-    done = glassfs("verify", "--jobs", 2, "--report", tmp_path / "report.jsonl", folder / "notes.txt")
+    done = glassfs("verify", "--report", tmp_path / "report.jsonl", folder / "notes.txt")
     assert (done.status, done.lines) == (1, [f"{folder}/notes.txt: is not a container of a known format"])
     assert [line["ok"] for line in lines_of(tmp_path / "report.jsonl")] == [False]
 
@@ -80,7 +80,7 @@ def test_resume_skips_containers_with_a_line(folder: Path, tmp_path: Path) -> No
     report = tmp_path / "report.jsonl"
     assert glassfs("verify", folder, "--report", report).status == 1
     before = report.read_bytes()
-    again = glassfs("verify", folder, "--report", report, "--resume", "--jobs", 2)
+    again = glassfs("verify", folder, "--report", report, "--resume")
     assert (again.status, again.output, again.errors) == (1, b"", [f"22 containers, 2 faults; report in {report}"])
     assert report.read_bytes() == before
     os.utime(folder / "cut.kas", (1, 1))
@@ -173,7 +173,9 @@ def test_memory_is_independent_of_the_number_of_containers(tmp_path: Path, scale
 
 
 @pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("command", ["verify", "episodes", "export"])
+@pytest.mark.parametrize("command", [
+    "verify", *(pytest.param(command, marks=pytest.mark.slow) for command in ("episodes", "export")),
+])
 def test_resume_reads_containers_of_several_files_again(command: str, jobs: str, tmp_path: Path) -> None:
     """The version of the main file does not show that another file was removed or is back."""
     folder, report = tmp_path / "data", tmp_path / "report.jsonl"

@@ -62,6 +62,19 @@ def environment(generation: str | None) -> dict[str, str]:
     return found if generation is None else found | {"GLASSFS_FUSE": generation}
 
 
+@contextmanager
+def working_in(folder: Path | None) -> Iterator[None]:
+    """Make a folder the working directory until the end of the block, if one is given."""
+    before = os.open(".", os.O_RDONLY)
+    try:
+        if folder is not None:
+            os.chdir(folder)
+        yield
+    finally:
+        os.fchdir(before)
+        os.close(before)
+
+
 def glassfs(
     *arguments: str | Path, generation: str | None = None, before: Sequence[str] = (), cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
@@ -70,8 +83,8 @@ def glassfs(
     A command that needs no process of its own runs in this one, which saves its start.
     """
     words = [str(argument) for argument in arguments]
-    if words and words[0] in WITHOUT_PROCESS and not (before or cwd or "--jobs" in words):
-        with mock.patch.dict(os.environ, environment(generation), clear=True):
+    if words and words[0] in WITHOUT_PROCESS and not (before or "--jobs" in words):
+        with mock.patch.dict(os.environ, environment(generation), clear=True), working_in(cwd):
             done = in_process(*words)
         output, errors = (text.decode(errors="surrogateescape") for text in (done.output, done.raw_errors))
         return subprocess.CompletedProcess(words, done.status, output, errors)

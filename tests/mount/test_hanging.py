@@ -183,6 +183,7 @@ def test_process_waiting_for_a_hanging_source_can_be_killed(
         assert is_running(mount.pid)
 
 
+@pytest.mark.slow
 @hanging
 def test_sigterm_ends_the_mount_while_a_source_hangs(mounted: Mounted, disk: HangingDisk, tmp_path: Path) -> None:
     """Waiting readers get an error."""

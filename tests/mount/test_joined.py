@@ -103,6 +103,7 @@ def test_csv_of_many_containers_is_that_of_parquet(mounted: Mounted, tmp_path: P
         assert found == expected and len(found) == 600
 
 
+@pytest.mark.slow
 def test_table_changes_except_in_an_open_file(
     mounted: Mounted, dataset: Path, fuse: str,
 ) -> None:

@@ -81,6 +81,7 @@ def test_a_mixed_folder_has_a_table_for_each_kind(mounted: Mounted, folder: Path
         assert containers == {"kastore"}
 
 
+@pytest.mark.slow
 def test_tables_come_and_go_with_their_containers(mounted: Mounted, folder: Path) -> None:
     write_trees(folder / "a.trees")
     (folder / "sub").mkdir()

@@ -37,6 +37,7 @@ def test_a_copy_of_a_dataset_is_complete(mounted: Mounted, tmp_path: Path) -> No
         assert pq.read_table(copy / DATA).num_rows == info_of(dataset)["total_frames"] == 22
 
 
+@pytest.mark.slow
 def test_a_replaced_container_makes_another_dataset(mounted: Mounted, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     write(tmp_path / "data/a.kdb", "pick")

@@ -115,6 +115,7 @@ def test_many_mounts_at_once(fuse: str, store: Path, tmp_path: Path, scale: Scal
     assert not any(map(is_mounted, places))
 
 
+@pytest.mark.slow
 def test_daemon_closes_an_inherited_pipe(fuse: str, store: Path, tmp_path: Path) -> None:
     """`$(glassfs mount …)` and ssh wait until every copy of the output is closed."""
     (tmp_path / "mnt").mkdir()

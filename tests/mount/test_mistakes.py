@@ -51,6 +51,7 @@ MISTAKES = {
     "inside its source": ("full", "full/a/b", ["inside", "{here}/full"]),
     "inside its source by a link": ("full", "link", ["inside"]),
 }
+OFTEN = {"missing source", "mount point is not empty", "inside its source by a link"}
 # The daemon detects these after the fork.
 REFUSED = {"unknown format": "notes.txt", "empty file": "empty.kas", "damaged container": "damaged.kas"}
 
@@ -68,7 +69,9 @@ def here(store: Path, at: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("mistake", [
+    pytest.param(name, marks=[pytest.mark.slow] * (name not in OFTEN)) for name in MISTAKES
+])
 def test_mistake_is_one_message(fuse: str, here: Path, mistake: str) -> None:
     source, mountpoint, parts = MISTAKES[mistake]
     assert_refused(fuse, here / source, here / mountpoint, *(part.format(here=here) for part in parts))
@@ -78,7 +81,9 @@ def test_mistake_is_one_message(fuse: str, here: Path, mistake: str) -> None:
 @pytest.mark.parametrize("foreground", [
     pytest.param(False, id="daemon"), pytest.param(True, id="foreground", marks=pytest.mark.slow),
 ])
-@pytest.mark.parametrize("mistake", REFUSED)
+@pytest.mark.parametrize("mistake", [
+    pytest.param(name, marks=[pytest.mark.slow] * (name != "damaged container")) for name in REFUSED
+])
 def test_source_that_cannot_be_opened(fuse: str, here: Path, at: Path, mistake: str, foreground: bool) -> None:
     assert_refused(fuse, here / REFUSED[mistake], at, REFUSED[mistake], foreground=foreground)
 
@@ -188,6 +193,7 @@ class TestMissingParts:
         assert (done.returncode, done.stdout, done.stderr) == (0, "array.npy\n", "")
 
 
+@pytest.mark.slow
 def test_without_fusepy_mounts_go_through_libfuse_3(
     fuse: str, store: Path, at: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:

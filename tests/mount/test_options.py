@@ -81,6 +81,7 @@ def test_other_users_need_allow_other_and_modes(mounted: Mounted, public_store: 
         assert done.returncode != 0 and "Permission denied" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_root")
 def test_read_ahead(mounted: Mounted, store: Path) -> None:
     for options, expected in (([], "1024"), (["read_ahead=256K"], "256")):

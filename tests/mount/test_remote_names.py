@@ -78,7 +78,7 @@ def test_secrets_of_a_url_show_nowhere(mounted: Mounted, bucket: Bucket) -> None
 
 
 @pytest.mark.parametrize(("options", "folder", "file"), [
-    ("", 0o500, 0o400), ("umask=0", 0o555, 0o444),
+    ("", 0o500, 0o400), pytest.param("umask=0", 0o555, 0o444, marks=pytest.mark.slow),
     pytest.param("umask=027", 0o550, 0o440, marks=pytest.mark.slow),
     pytest.param("uid=12,gid=34", 0o500, 0o400, marks=pytest.mark.slow),
 ])

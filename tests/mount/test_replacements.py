@@ -43,7 +43,9 @@ def deleted(mount: Mount) -> int:
     return sum("(deleted)" in path for path in mount.open_files())
 
 
-@pytest.mark.parametrize("is_entered", [False, True], ids=["files", "folders"])
+@pytest.mark.parametrize("is_entered", [
+    pytest.param(False, id="files", marks=pytest.mark.slow), pytest.param(True, id="folders"),
+])
 def test_replaced_versions_are_given_up(
     mounted: Mounted, tmp_path: Path, versions: list[bytes], is_entered: bool, scale: Scale,
 ) -> None:

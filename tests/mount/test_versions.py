@@ -139,7 +139,9 @@ def test_deleted_container_stays_readable_while_open(
         wait_until(is_given_back)
 
 
-@pytest.mark.parametrize("in_folder", [True, False], ids=["in a folder", "alone"])
+@pytest.mark.parametrize("in_folder", [
+    pytest.param(True, id="in a folder"), pytest.param(False, id="alone", marks=pytest.mark.slow),
+])
 def test_attributes_follow_those_of_the_container(
     mounted: Mounted, tmp_path: Path, in_folder: bool,
 ) -> None:

@@ -49,6 +49,7 @@ def writer(folder: Path, seed: int, count: int) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.slow
 def test_processes_share_the_budget(small_disk: Path, scale: Scale) -> None:
     folder = small_disk / "cache"
     both = [writer(folder, seed, scale(200, 3000)) for seed in range(2)]

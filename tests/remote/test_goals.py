@@ -69,6 +69,7 @@ def test_a_tensor_costs_a_request(containers: dict[str, Path], each: S3Server) -
             assert each.count("GET") - before == each.count() - before == 1
 
 
+@pytest.mark.slow
 def test_mounting_costs_no_more(containers: dict[str, Path], each: S3Server, mounted: Mounted) -> None:
     with mounted(f"s3://bucket/{containers['idv'].name}", options=[LONG_POLL]) as mount:
         assert listed(mount.path)

@@ -116,6 +116,7 @@ def test_closed_folder_is_closed_on_every_path(shared: Shared, source: Path) -> 
     assert as_user(read_or_refusal, f"{own}/public/store.kas") == (source / "public/store.kas").read_bytes()
 
 
+@pytest.mark.slow
 def test_links_do_not_replace_parts_of_a_manifest(shared: Shared, place: Path, source: Path) -> None:
     """A manifest of STRANGER's names parts that are links to files of root's."""
     _, parts = write_episode(place / "outside", "long", SECRET)

@@ -127,6 +127,7 @@ def test_changed_owner_and_access_list_reach_readers(shared: Shared, place: Path
 MODES = (0o755, 0o744, 0o711, 0o700, 0o751, 0o775, 0o500, 0o311, 0o054)
 
 
+@pytest.mark.slow
 def test_folder_keeps_its_mode_without_write(shared: Shared, place: Path) -> None:
     """Permission to list a folder does not imply permission to enter it, nor the reverse."""
     source = make_folder(place / "source")

@@ -107,6 +107,7 @@ def test_mount_in_an_unprivileged_namespace(place: Path, point: Path) -> None:
     assert not is_mounted(point)
 
 
+@pytest.mark.slow
 def test_guard_of_an_ordinary_user_can_end_the_connection(place: Path, point: Path) -> None:
     """The kernel gives the file ``abort`` of a connection to the user who mounted."""
     script = f"""

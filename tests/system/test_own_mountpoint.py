@@ -36,7 +36,8 @@ def here(tmp_path: Path, store: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(("source", "name"), [
-    ("run.kas", "run"), ("data/", "data-glassfs"), pytest.param("data", "data-glassfs", marks=pytest.mark.slow),
+    ("data/", "data-glassfs"), pytest.param("run.kas", "run", marks=pytest.mark.slow),
+    pytest.param("data", "data-glassfs", marks=pytest.mark.slow),
 ])
 def test_mount_point_is_created_printed_and_removed(here: Path, source: str, name: str) -> None:
     before = sorted(os.listdir(here))
@@ -48,6 +49,7 @@ def test_mount_point_is_created_printed_and_removed(here: Path, source: str, nam
     assert sorted(os.listdir(here)) == before
 
 
+@pytest.mark.slow
 def test_existing_paths_are_not_used(here: Path) -> None:
     """Not even an empty directory."""
     (here / "run").mkdir()
@@ -95,6 +97,7 @@ def test_given_mount_point_stays(here: Path) -> None:
     assert (here / "run").is_dir()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["replaced", pytest.param("filled", marks=pytest.mark.slow)])
 def test_mount_point_changed_after_a_lazy_unmount_stays(here: Path, change: str) -> None:
     """Only the directory that was created is removed, and only while it is empty."""
@@ -137,6 +140,7 @@ def test_foreground_mount_removes_its_mount_point(here: Path) -> None:
     assert not (here / "run").exists()
 
 
+@pytest.mark.slow
 def test_mount_point_of_a_killed_daemon_stays(here: Path) -> None:
     assert glassfs("mount", "run.kas", cwd=here).returncode == 0
     pid = pid_of(here / "run")

@@ -37,6 +37,7 @@ def assert_bad_one_is_logged(lines: list[str], shown: str = SHOWN) -> None:
     assert not [line for line in lines if line.startswith("2026-01-01 00:00:00,000")]
 
 
+@pytest.mark.slow
 def test_hostile_names_in_a_log_file(folder: Path, mountpoint: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert glassfs("mount", "--log-file", log, folder, mountpoint).returncode == 0

@@ -114,6 +114,7 @@ def test_status_does_not_wait_for_a_mount_that_hangs(folder: Path, mountpoint: P
     wait_until(lambda: not is_running(pid))
 
 
+@pytest.mark.slow
 def test_status_of_a_killed_daemon(mountpoint: Path) -> None:
     pid = pid_of(mountpoint)
     os.kill(pid, signal.SIGKILL)

@@ -164,6 +164,7 @@ def test_a_block_has_no_more_bytes_than_fit_into_memory() -> None:
     assert max(found.block(number).size for number in range(found.blocks)) <= BLOCK_BYTES + 4096
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["episodes.parquet", pytest.param("episodes.jsonl", marks=pytest.mark.slow)])
 def test_rows_larger_than_the_cache_are_made_once_a_pass(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str,

@@ -237,6 +237,7 @@ def test_a_column_beyond_64_bits_is_refused() -> None:
         assert parquet_data([Column(b"n", Array(b"n", Noted(1 << 62), "<f4", (1 << 60,)))], 1 << 60).size
 
 
+@pytest.mark.slow
 def test_memory_for_many_wide_tables_is_bounded() -> None:
     """A listing keeps the files of thousands of tables; what is known of their columns is not kept with them."""
     cache, files = BlockCache(8 << 20), []
