@@ -159,7 +159,7 @@ def test_without_dask_the_extra_is_named(store: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_memory_is_independent_of_the_number_of_containers(tmp_path: Path, scale: Scale) -> None:
-    count = scale(20_000, 20_000, 100_000)
+    count = scale(10_000, 10_000, 100_000)
     folder = many_links(sound(tmp_path / "sound"), tmp_path / "data", count)
     program = subprocess.Popen(
         command("verify", folder, "--jobs", 2, "--report", tmp_path / "report.jsonl"), stderr=subprocess.PIPE,

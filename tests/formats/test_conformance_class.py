@@ -57,7 +57,7 @@ MOST_SECONDS = 600.0
 @pytest.fixture(scope="class", autouse=True)
 def settings(request: pytest.FixtureRequest, scale: Scale) -> None:
     if request.cls is not None:
-        request.cls.damaged_copies = scale(3, 30, 1000)
+        request.cls.damaged_copies = scale(3, 15, 1000)
         request.cls.most_seconds = MOST_SECONDS
 
 

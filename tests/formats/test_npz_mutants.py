@@ -116,7 +116,7 @@ def shown(data: bytes) -> dict[str, list[tuple[Content, bytes]]]:
 def test_no_wrong_value_is_shown(sound: str, scale: Scale) -> None:
     chance = random.Random(sound)
     compared = refused = 0
-    for number in range(scale(60, 1500, 20_000)):
+    for number in range(scale(60, 500, 20_000)):
         data = damaged(SOUND[sound], chance)
         expected = by_zipfile(data)
         for name, files in shown(data).items():

@@ -116,5 +116,5 @@ def test_failing_reads_are_never_reported_as_damage(path: Path, scale: Scale) ->
 
 def some_of(count: int, scale: Scale) -> list[int]:
     """Numbers from 1 to ``count``, all if there are few."""
-    most = scale(12, 60, 1000)
+    most = scale(12, 40, 1000)
     return sorted({1 + step * count // most for step in range(most)}) if count > most else list(range(1, count + 1))

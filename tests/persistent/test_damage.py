@@ -114,7 +114,7 @@ def test_random_damage_of_the_index_gives_no_wrong_bytes(folder: Path, scale: Sc
     cache.close()
     index = folder / INDEX
     whole = index.read_bytes()
-    for seed in range(scale(20, 500)):
+    for seed in range(scale(20, 200)):
         chance = random.Random(seed)
         data = bytearray(whole)
         for _ in range(20):

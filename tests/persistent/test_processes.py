@@ -52,7 +52,7 @@ def writer(folder: Path, seed: int, count: int) -> subprocess.Popen[str]:
 @pytest.mark.slow
 def test_processes_share_the_budget(small_disk: Path, scale: Scale) -> None:
     folder = small_disk / "cache"
-    both = [writer(folder, seed, scale(200, 3000)) for seed in range(2)]
+    both = [writer(folder, seed, scale(200, 1500)) for seed in range(2)]
     seen = []
 
     def have_ended() -> bool:
@@ -71,7 +71,7 @@ def test_processes_share_the_budget(small_disk: Path, scale: Scale) -> None:
 @pytest.mark.slow
 def test_killed_writers_leave_whole_blocks_within_budget(folder: Path, scale: Scale) -> None:
     """Every block is right or missing, and no unfinished file is left."""
-    for turn in range(scale(4, 60, 400)):
+    for turn in range(scale(4, 30, 400)):
         pair = [writer(folder, 2 * turn + which, 1_000_000) for which in range(2)]
         time.sleep(random.Random(turn).random() * 0.1)
         for process in pair:

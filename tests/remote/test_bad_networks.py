@@ -324,7 +324,7 @@ def test_endless_redirects_are_an_error(other_host: Callable[[], HttpServer]) ->
 @pytest.mark.slow
 def test_eight_readers_survive_random_faults(scale: Scale, serving: Serving) -> None:
     """Reads return right bytes or raise; objects are replaced meanwhile."""
-    reads, size = scale(160, 10_000), 8 << 20
+    reads, size = scale(160, 3_000), 8 << 20
     bucket, contents = Bucket(), {}
 
     def replace(version: int) -> None:
