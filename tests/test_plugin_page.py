@@ -88,6 +88,7 @@ def test_it_passes_its_tests(place: Path) -> None:
     assert int(re.findall(r"(\d+) passed", done.stdout)[0]) > 15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("module", "entry"), [
     pytest.param(*words, id=name, marks=[pytest.mark.slow] * (number > 0))
     for number, (name, words) in enumerate(BROKEN.items())

@@ -139,6 +139,7 @@ def test_errors_are_one_line_without_secrets(web: HttpServer, words: list[str]) 
         assert done.errors[0].count(web.url) == 1
 
 
+@pytest.mark.slow
 def test_a_missing_remote_package_is_named(store: Path, tmp_path: Path) -> None:
     (tmp_path / "obstore").mkdir()
     (tmp_path / "obstore/__init__.py").write_text("raise ImportError")

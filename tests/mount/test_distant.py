@@ -94,6 +94,7 @@ def test_manifest_is_all_of_its_files(mounted: Mounted, folder: Path) -> None:
         assert np.array_equal(np.load(manifest / "reward.npy"), np.concatenate(parts))
 
 
+@pytest.mark.slow
 def test_long_folder_of_a_bucket_costs_its_listing(
     mounted: Mounted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -84,6 +84,7 @@ def test_errors_leave_nothing_behind(store: Mount, growth: int, scale: Scale) ->
     wait_until(lambda: store.descriptors() <= descriptors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [
     "new\nline", *(pytest.param(name, marks=pytest.mark.slow) for name in ("plain", "%41%", "\x1b[31mred")),
 ])

@@ -128,6 +128,7 @@ def test_added_and_removed_files_appear(mounted: Mounted, folder: Path) -> None:
         wait_until(lambda: not (mount.path / "void/new.kas").exists())
 
 
+@pytest.mark.slow
 def test_plain_file_that_becomes_a_container(mounted: Mounted, folder: Path) -> None:
     with mounted(folder) as mount:
         assert (mount.path / "fake.kas").is_file()

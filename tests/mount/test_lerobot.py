@@ -24,6 +24,7 @@ def info_of(dataset: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_dataset_is_complete(mounted: Mounted, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     for number in range(2):

@@ -138,6 +138,7 @@ def test_unreadable_source(fuse: str, public_folder: Path, store: Path) -> None:
     assert_one_sentence(done, path, "this user may not read it")
 
 
+@pytest.mark.slow
 def test_usage(fuse: str, store: Path) -> None:
     """A wrong command line has status 2."""
     for words in (["mount"], ["mount", "-f"], ["mount", "--colour", store, "/mnt"], ["umount"], ["munt", store]):

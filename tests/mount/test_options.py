@@ -90,6 +90,7 @@ def test_read_ahead(mounted: Mounted, store: Path) -> None:
             assert Path(f"/sys/class/bdi/{line[2]}/read_ahead_kb").read_text().strip() == expected
 
 
+@pytest.mark.slow
 def test_spool_folder_is_used_and_left_empty(mounted: Mounted, gallery: Gallery, tmp_path: Path) -> None:
     """A block that exceeds the cache is written to an unlinked file in the spool folder."""
     spool = tmp_path / "spool, with a comma"

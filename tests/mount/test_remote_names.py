@@ -57,6 +57,7 @@ def test_folder_of_a_bucket(mounted: Mounted, s3: S3Server) -> None:
         assert not is_mounted(mount.path)
 
 
+@pytest.mark.slow
 def test_secrets_of_a_url_show_nowhere(mounted: Mounted, bucket: Bucket) -> None:
     def answer(request: Request) -> Reply:
         made = bucket.get(request.path.removeprefix("/"))
@@ -107,6 +108,7 @@ def test_remote_failure_is_one_message(fuse: str, tmp_path: Path, url: str, opti
     assert not is_mounted(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("url", "status"), [
     ("s3://bucket/data", 0), pytest.param("s3://bucket/none", 1, marks=pytest.mark.slow),
 ])

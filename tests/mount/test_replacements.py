@@ -43,6 +43,7 @@ def deleted(mount: Mount) -> int:
     return sum("(deleted)" in path for path in mount.open_files())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_entered", [
     pytest.param(False, id="files", marks=pytest.mark.slow), pytest.param(True, id="folders"),
 ])

@@ -110,6 +110,7 @@ def whole(descriptor: int) -> bytes:
     return data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["raw", pytest.param("compressed", marks=pytest.mark.slow)])
 def test_deleted_container_stays_readable_while_open(
     mounted: Mounted, as_root: None, tmp_path: Path, kind: str,

@@ -101,6 +101,7 @@ def test_another_glassfs_mount_is_an_empty_directory(fuse: str, place: Path) -> 
     assert [name for name in found if name != "bound file"] == ["bound", "folder", "folder/file", "mounted"]
 
 
+@pytest.mark.slow
 def test_other_mounts_in_a_source_are_shown(fuse: str, place: Path) -> None:
     """A bind mount of an ordinary folder is listed like any folder."""
     source, inner = make_folder(place / "source"), make_folder(place / "inner")

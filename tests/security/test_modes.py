@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import Scale
 from tests.security.conftest import Shared
 from tests.security.places import (
     can_open,
@@ -71,17 +72,18 @@ def test_mode_is_what_all_files_grant(shared: Shared, place: Path) -> None:
 # S5: changed modes, folders, access lists
 
 
-def test_changed_mode_reaches_readers(shared: Shared, place: Path) -> None:
+def test_changed_mode_reaches_readers(shared: Shared, place: Path, scale: Scale) -> None:
     source = make_folder(place / "source")
     store = write_store(source / "store.kas", OPEN)
     manifest, parts = write_episode(source, "long", OPEN)
     root, alone = shared(source).path, shared(store).path
-    for changed, shown in (
-        (write_file(source / "file", OPEN), root / "file"),
+    cases = (
         (store, root / "store.kas/word.npy"),
-        (store, alone / "word.npy"),
+        (write_file(source / "file", OPEN), root / "file"),
         (parts[1], root / manifest.name / "signal/word.npy"),
-    ):
+        (store, alone / "word.npy"),
+    )
+    for changed, shown in cases[:: scale(2, 1)]:
         until_readable(shown)
         changed.chmod(0o600)
         until_readable(shown, expected=False)

@@ -88,6 +88,7 @@ def test_missing_mount_point_of_a_failed_mount_is_removed(here: Path) -> None:
     assert wrong.returncode == 2 and "views" in wrong.stderr and sorted(os.listdir(here)) == before
 
 
+@pytest.mark.slow
 def test_given_mount_point_stays(here: Path) -> None:
     (here / "run").mkdir()
     assert glassfs("mount", "run.kas", "run", cwd=here).returncode == 0

@@ -57,6 +57,7 @@ def test_helper_mounts_nothing_with_f(store: Path, mountpoint: Path) -> None:
     assert not is_mounted(mountpoint)
 
 
+@pytest.mark.slow
 def test_helper_ignores_unknown_options_only_if_sloppy(store: Path, mountpoint: Path) -> None:
     refused = helper(store, mountpoint, "-o", "colour=blue")
     assert refused.returncode == WRONG_USE
