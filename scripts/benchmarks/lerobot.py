@@ -23,6 +23,7 @@ import numpy as np
 
 import glassfs
 from benchmarks import contents
+from benchmarks.runner import write_back
 from tests.lerobot import client
 
 EMBODIMENT = "arm"
@@ -110,7 +111,7 @@ class _Benchmark:
                 target = self._folder / f"copy-{number}"
                 begun = time.perf_counter()
                 subprocess.run(["cp", "-r", root, target], check=True)
-                os.sync()
+                write_back(self._folder)
                 took = time.perf_counter() - begun
             size = sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
             shutil.rmtree(target)
@@ -119,7 +120,7 @@ class _Benchmark:
             blocks = -(-size >> 20)
             words = ["dd", "if=/dev/zero", f"of={target}", "bs=1M", f"count={blocks}", "status=none"]
             subprocess.run(words, check=True)
-            os.sync()
+            write_back(self._folder)
             rates["disk"].append((blocks << 20) / (time.perf_counter() - begun) / 1e6)
             target.unlink()
         _show("cp -r", rates, "disk", "MB/s")

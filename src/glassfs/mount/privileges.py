@@ -12,7 +12,7 @@ import os
 import resource
 import sys
 
-from glassfs.source import descriptors
+from glassfs.source import hold_many
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def raise_descriptor_limit() -> None:
 
     Sources may hold more descriptors in a process that does nothing but mount.
     """
-    descriptors.pool.most = descriptors.MOST_ALONE
+    hold_many()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return

@@ -112,6 +112,11 @@ def limit() -> int:
     return max(LEAST, min(pool.most, _half()))
 
 
+def hold_many() -> None:
+    """Let sources hold up to MOST_ALONE descriptors, in a process that does nothing but serve them."""
+    pool.most = MOST_ALONE
+
+
 def room_for_lost() -> int:
     """Return how many more deleted files may use."""
     return max(0, min(MOST_LOST, _half()) - limit())
