@@ -17,6 +17,7 @@ from tests.waiting import wait_until
 
 NOBODY = 65534
 CONTAINERS = 150
+DESCRIPTORS = 140
 """Limit of a daemon: 128 of sources, and some that are being opened."""
 
 
@@ -128,3 +129,4 @@ def test_max_open_bounds_the_open_containers(mounted: Mounted, tmp_path: Path, s
         for number in range(CONTAINERS):
             assert (mount.path / f"{number}.kas/array.npy").read_bytes()
         assert len(mount.status()["open_containers"]) == 5
+        assert sum(name.endswith(".kas") for name in mount.open_files()) <= DESCRIPTORS

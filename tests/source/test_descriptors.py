@@ -91,10 +91,6 @@ def test_the_limit_follows_the_process_limit(monkeypatch: pytest.MonkeyPatch) ->
     ):
         monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, soft))
         assert (descriptors.limit(), descriptors.room_for_lost()) == (expected, lost)
-    monkeypatch.setattr(descriptors.pool, "most", descriptors.MOST_ALONE)
-    for soft, expected in ((256, 112), (1024, 496), (4096, 1024)):
-        monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, soft))
-        assert descriptors.limit() == expected
 
 
 def test_a_deleted_file_in_use_keeps_its_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Let a daemon open more files, and drop the capabilities that it does not need.
+"""Raise a daemon's limit of open files, and drop the capabilities that it does not need.
 
 Capabilities (capabilities(7)) belong to threads, and new threads inherit them: drop them before threads are started.
 Only root on Linux has any.
@@ -11,8 +11,6 @@ import logging
 import os
 import resource
 import sys
-
-from glassfs.source import hold_many
 
 log = logging.getLogger(__name__)
 
@@ -34,11 +32,7 @@ class _Data(ctypes.Structure):
 
 
 def raise_descriptor_limit() -> None:
-    """Raise the soft limit of open files to the hard one: a container may consist of many files.
-
-    Sources may hold more descriptors in a process that does nothing but mount.
-    """
-    hold_many()
+    """Raise the soft limit of open files to the hard one: a container may consist of many files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return

@@ -12,7 +12,6 @@ from glassfs.source.contract import (
     inner_version,
     is_version_of,
 )
-from glassfs.source.descriptors import hold_many
 from glassfs.source.file import BUFFERED, SeekableFile, SourceFile
 from glassfs.source.named import locate
 from glassfs.source.reader import Reader
@@ -22,6 +21,6 @@ from glassfs.source.scattered import SEGMENTS, Scattered, Spans, total
 
 __all__ = [
     "BUFFERED", "SEGMENTS", "Connection", "Entry", "Kind", "Named", "Path", "Reader", "Scattered", "SeekableFile",
-    "Source", "SourceFile", "Spans", "Store", "Version", "absolute", "distribute", "hold_many", "inner_version",
-    "is_url", "is_version_of", "locate", "total",
+    "Source", "SourceFile", "Spans", "Store", "Version", "absolute", "distribute", "inner_version", "is_url",
+    "is_version_of", "locate", "total",
 ]

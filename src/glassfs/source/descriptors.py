@@ -13,9 +13,8 @@ from weakref import ref
 from glassfs.errors import Unavailable
 
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-MOST, MOST_ALONE = 128, 1024
-"""Descriptors that sources hold in total: beside other code, and in a process of their own. Reopening a file takes a
-twentieth of reading a first sample from it."""
+MOST = 128
+"""Descriptors that sources hold in total; reopening a file is cheap."""
 MOST_LOST = 4096
 LEAST = 8
 
@@ -47,8 +46,6 @@ class Descriptors:
     """
 
     def __init__(self) -> None:
-        self.most = MOST
-        """How many descriptors sources may hold if the process may open twice as many."""
         self._holders: _Holders = OrderedDict()
         self._lost: _Holders = OrderedDict()
 
@@ -109,12 +106,7 @@ def _oldest(holders: _Holders) -> tuple[int, ref[Holder], Holder] | None:
 
 def limit() -> int:
     """Return how many descriptors sources may hold; the rest is for folders, spool files, connections and users."""
-    return max(LEAST, min(pool.most, _half()))
-
-
-def hold_many() -> None:
-    """Let sources hold up to MOST_ALONE descriptors, in a process that does nothing but serve them."""
-    pool.most = MOST_ALONE
+    return max(LEAST, min(MOST, _half()))
 
 
 def room_for_lost() -> int:
@@ -124,7 +116,7 @@ def room_for_lost() -> int:
 
 def _half() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST_LOST + pool.most if soft == resource.RLIM_INFINITY else soft // 2 - 16
+    return MOST_LOST + MOST if soft == resource.RLIM_INFINITY else soft // 2 - 16
 
 
 def opened(open_one: Callable[[], Opened]) -> Opened:
