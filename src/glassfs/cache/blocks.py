@@ -98,6 +98,15 @@ class BlockCache:
         finally:
             self._unpin(block)
 
+    @contextmanager
+    def held(self, recipe: Recipe) -> Iterator[bytes | bytearray]:
+        """Yield all bytes of a block that is not too large to cache, which nothing may change; it is not evicted."""
+        block = self._pinned(recipe)
+        try:
+            yield block.raw
+        finally:
+            self._unpin(block)
+
     def size_of(self, recipe: Recipe) -> int:
         """Return the length of a block whose ``size`` is only known to be small enough to cache, by making it."""
         block = self._pinned(recipe)

@@ -72,8 +72,11 @@ class Findings:
             self.flush()
         return self._of(stamp).values.get(name)
 
-    def keep(self, stamp: str, mtime_ns: int, name: bytes, value: bytes) -> None:
-        """Keep a value, unless the container was modified a moment ago: it may change under the same stamp."""
+    def keep(self, stamp: str, mtime_ns: int, name: bytes, value: bytes, is_last: bool = False) -> None:
+        """Keep a value, unless the container was modified a moment ago: it may change under the same stamp.
+
+        ``is_last`` values, which took long, are stored at once with all others, as no call may follow.
+        """
         if len(value) > MOST_VALUE or abs(time.time_ns() - mtime_ns) < SETTLED_NANOSECONDS:
             return
         before = self._of(stamp)
@@ -86,7 +89,7 @@ class Findings:
             if not self._changed:
                 self._due = now + FLUSH_SECONDS
             self._changed[stamp] = kept
-            is_due = len(self._changed) >= FLUSHED or now >= self._due
+            is_due = is_last or len(self._changed) >= FLUSHED or now >= self._due
         self._known.put(stamp, kept, size)
         if is_due:
             self.flush()

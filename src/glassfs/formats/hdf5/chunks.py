@@ -5,19 +5,21 @@ Chunks that are not stored are fill value; those at the edges are stored whole (
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import product
 from math import prod
 from typing import TypeAlias
 
 from glassfs import work
 from glassfs.cache import BlockCache
+from glassfs.cache.filling import fill_all
 from glassfs.content.data import SizedData
 from glassfs.errors import Damaged
-from glassfs.formats.hdf5 import filters
+from glassfs.formats.hdf5 import filters, slabs
 from glassfs.formats.hdf5.description import Filter
-from glassfs.formats.hdf5.stored import Chunk, ChunkIndex, Coding
+from glassfs.formats.hdf5.stored import Chunk, ChunkIndex, Coding, Stored, fill_into
 from glassfs.source import Source
 
 LARGEST_CHUNK = 1 << 30
@@ -30,6 +32,8 @@ LARGEST_PART = 4 << 20
 CHECKED_AT_ONCE = 64
 AHEAD, LEAST_AHEAD = 2, 128 << 10
 """Chunks that other threads decode ahead, if they have so many bytes: handing over smaller ones takes longer."""
+FILLED_SHARE, FILLS_SHARE = 4, 16
+"""Whole chunks are not cached if all that are read are this part of the cache's budget, and one takes little of it."""
 
 Shape: TypeAlias = "tuple[int, ...]"
 
@@ -44,52 +48,148 @@ def why_unreadable(size: int, used: Sequence[Filter]) -> str:
 
 
 class Chunked(SizedData):
-    """The elements of a chunked dataset in C order. ``fill`` is one element, empty for zeros."""
+    """The elements of a chunked dataset in C order. ``fill`` is one element, empty for zeros.
+
+    ``key`` begins the keys of its blocks.
+    """
 
     def __init__(
         self, source: Source, cache: BlockCache, index: ChunkIndex, shape: Shape, chunks: Shape, coding: Coding,
-        fill: bytes,
+        fill: bytes, key: tuple[object, ...],
     ) -> None:
         super().__init__(prod(shape) * coding.shown)
         self._source, self._cache, self._index = source, cache, index
         self._shape, self._chunks, self._coding = shape, chunks, coding
         self._grid = tuple(-(-length // step) for length, step in zip(shape, chunks, strict=True))
         self._fill = fill
-        self._is_ahead = prod(chunks) * coding.stored >= LEAST_AHEAD
-        self._last = -1
+        self._key = key
+        chunk = prod(chunks) * coding.shown
+        self._in_slab = prod(self._grid[1:])
+        self._has_slabs = (
+            self._in_slab > 1 and self._in_slab * chunk <= min(slabs.LARGEST, cache.largest_cached // 4)
+            and len(shape) <= slabs.MOST_AXES and (bool(coding.filters) or coding.convert is not None)
+        )
+        self._is_ahead = chunk * (self._in_slab if self._has_slabs else 1) >= LEAST_AHEAD
+        # Slabs are decoded ahead for a second one in a row: those of random frames would take longer than the frames.
+        self._nearest = 1 if self._has_slabs else 0
+        self._last = -1 - self._nearest
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         item = self._coding.shown
+        is_wide = len(buffer) * slabs.LEAST_SHARE >= prod(self._shape[1:]) * item
         first, skipped = divmod(offset, item)
         if skipped:
             taken = min(item - skipped, len(buffer))
-            buffer[:taken] = self._element(first)[skipped : skipped + taken]
+            buffer[:taken] = self._element(first, is_wide)[skipped : skipped + taken]
             buffer, first = buffer[taken:], first + 1
         count, left = divmod(len(buffer), item)
         at = 0
         for start, shape in boxes(first, count, self._shape):
             size = prod(shape) * item
-            self._read_box(buffer[at : at + size], start, shape)
+            self._read_box(buffer[at : at + size], start, shape, is_wide)
             at += size
         if left:
-            buffer[at:] = self._element(first + count)[:left]
+            buffer[at:] = self._element(first + count, is_wide)[:left]
 
-    def _element(self, number: int) -> bytes:
+    def _element(self, number: int, is_wide: bool) -> bytes:
         raw = bytearray(self._coding.shown)
         for start, shape in boxes(number, 1, self._shape):
-            self._read_box(memoryview(raw), start, shape)
+            self._read_box(memoryview(raw), start, shape, is_wide)
         return bytes(raw)
 
-    def _read_box(self, buffer: memoryview, start: Shape, shape: Shape) -> None:
-        """Fill ``buffer`` with the elements of a box."""
+    def _read_box(self, buffer: memoryview, start: Shape, shape: Shape, is_wide: bool) -> None:
+        """Fill ``buffer`` with the elements of a box. ``is_wide``: the read is of a large part of a row, or more."""
         spans = [
             range(first // step, (first + count - 1) // step + 1)
             for first, count, step in zip(start, shape, self._chunks, strict=True)
         ]
+        if self._has_slabs and (is_wide or prod(map(len, spans[1:])) * slabs.LEAST_SHARE >= self._in_slab):
+            self._read_slabs(buffer, start, shape, spans)
+        elif self._is_filled(shape):
+            for place in product(*spans):
+                if not self._is_whole(place, start, shape):
+                    self._read_chunk(buffer, start, shape, place)
+            fill_all(self._cache.memory, self._fills(buffer, start, shape, spans), self._fill_cost)
+        else:
+            self._read_chunks(buffer, start, shape, spans)
+
+    def _read_chunks(self, buffer: memoryview, start: Shape, shape: Shape, spans: Sequence[range]) -> None:
         for number, place in enumerate(product(*spans)):
             if not number % CHECKED_AT_ONCE:
                 work.check()
             self._read_chunk(buffer, start, shape, place)
+
+    def _is_filled(self, shape: Shape) -> bool:
+        """Return whether whole chunks of a box are decoded straight into it: it is large, and they are runs of it."""
+        is_large = prod(shape) * self._coding.shown >= self._cache.budget // FILLED_SHARE
+        is_possible = self._is_ahead and self._fill_cost <= self._cache.budget // FILLS_SHARE
+        return is_large and is_possible and is_run(self._chunks, shape)
+
+    @property
+    def _fill_cost(self) -> int:
+        """Memory for decoding a chunk, beside the chunk itself."""
+        stored, shown = (prod(self._chunks) * size for size in (self._coding.stored, self._coding.shown))
+        return filters.most_stored(stored) + 2 * stored + shown
+
+    def _is_whole(self, place: Shape, start: Shape, shape: Shape) -> bool:
+        """Return whether all of a chunk is in a box."""
+        return all(
+            first <= p * step and (p + 1) * step <= first + count
+            for p, step, first, count in zip(place, self._chunks, start, shape, strict=True)
+        )
+
+    def _fills(
+        self, buffer: memoryview, start: Shape, shape: Shape, spans: Sequence[range],
+    ) -> Iterator[Callable[[], None]]:
+        """Yield functions that fill the whole chunks of a box."""
+        size = prod(self._chunks) * self._coding.shown
+        for place in product(*spans):
+            if not self._is_whole(place, start, shape):
+                continue
+            lows = [p * step - first for p, step, first in zip(place, self._chunks, start, strict=True)]
+            at = linear(lows, shape) * self._coding.shown
+            part, recipe = buffer[at : at + size], self._recipe(linear(place, self._grid))
+            if isinstance(recipe, Chunk):
+                yield partial(recipe.fill, part)
+            elif recipe is None:
+                fill_into(part, self._fill, 0)
+            else:
+                yield partial(self._source.read_into, part, recipe)
+
+    def _read_slabs(self, buffer: memoryview, start: Shape, shape: Shape, spans: Sequence[range]) -> None:
+        """Fill a box with elements of slabs; where one is damaged, of those chunks that are needed."""
+        step, row = self._chunks[0], prod(shape[1:]) * self._coding.shown
+        for number in spans[0]:
+            low, high = max(start[0], number * step), min(start[0] + shape[0], (number + 1) * step)
+            part = buffer[(low - start[0]) * row : (high - start[0]) * row]
+            box = (low, *start[1:]), (high - low, *shape[1:])
+            self._prefetch(number, self._grid[0], self._slab)
+            try:
+                with self._cache.held(self._slab(number)) as slab:
+                    inside = (low - number * step, *start[1:])
+                    grid = 1, *self._grid[1:]
+                    slabs.copy_box(part, slab, inside, box[1], self._chunks, grid, self._coding.shown)
+            except Damaged:
+                self._read_chunks(part, *box, [range(number, number + 1), *spans[1:]])
+
+    def _slab(self, number: int) -> slabs.Slab:
+        count, chunk = self._in_slab, prod(self._chunks) * self._coding.shown
+        first = number * count
+
+        def parts() -> list[slabs.Part]:
+            return list(map(self._made, self._index.among(first, count)))
+
+        return slabs.Slab(self._source, self._cache, (*self._key, "slab", number), count, chunk, self._fill, parts)
+
+    def _prefetch(self, number: int, count: int, recipe: Callable[[int], slabs.Slab | slabs.Part]) -> None:
+        """Have the following blocks decoded ahead if this one follows the previous one."""
+        if self._is_ahead and self._nearest <= number - self._last <= 1:
+            for following in range(number + 1, min(number + 1 + AHEAD, count)):
+                with suppress(Damaged):  # of another chunk
+                    wanted = recipe(following)
+                    if isinstance(wanted, (Chunk, slabs.Slab)):
+                        self._cache.prefetch(wanted)
+        self._last = number
 
     def _read_chunk(self, buffer: memoryview, start: Shape, shape: Shape, place: Shape) -> None:
         """Fill the part of a box that is in the chunk at ``place`` of the grid."""
@@ -142,13 +242,8 @@ class Chunked(SizedData):
         """Fill ``buffer`` with the bytes of a chunk from ``offset`` on."""
         number = linear(place, self._grid)
         recipe = self._recipe(number)
-        if self._is_ahead and 0 <= number - self._last <= 1:
-            for following in range(number + 1, min(number + 1 + AHEAD, prod(self._grid))):
-                with suppress(Damaged):  # of another chunk
-                    wanted = self._recipe(following)
-                    if isinstance(wanted, Chunk):
-                        self._cache.prefetch(wanted)
-        self._last = number
+        if not self._has_slabs:
+            self._prefetch(number, prod(self._grid), self._recipe)
         if isinstance(recipe, Chunk):
             self._cache.read_into(recipe, buffer, offset)
         elif recipe is None:
@@ -156,9 +251,11 @@ class Chunked(SizedData):
         else:
             self._source.read_into(buffer, recipe + offset)
 
-    def _recipe(self, number: int) -> Chunk | int | None:
+    def _recipe(self, number: int) -> slabs.Part:
+        return self._made(self._index.find(number))
+
+    def _made(self, found: Stored | None) -> slabs.Part:
         """Return how to make a chunk, or its offset if it is stored as it is shown; None if it is not stored."""
-        found = self._index.find(number)
         if found is None:
             return None
         start, stored, mask = found
@@ -185,19 +282,6 @@ class Filled(SizedData):
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         fill_into(buffer, self._fill, offset)
-
-
-def fill_into(buffer: memoryview, fill: bytes, offset: int) -> None:
-    """Fill ``buffer`` with copies of ``fill``, zeros if it is empty, as from ``offset`` of such bytes on."""
-    fill = fill or b"\0"
-    offset %= len(fill)
-    copies = min(PIECE, len(buffer)) // len(fill) or 1
-    pattern = (fill * (copies + 1))[offset:]
-    step = copies * len(fill)
-    for start in range(0, len(buffer), step):
-        work.check()
-        piece = buffer[start : start + step]
-        piece[:] = pattern[: len(piece)]
 
 
 def boxes(first: int, count: int, shape: Shape) -> Iterator[tuple[Shape, Shape]]:

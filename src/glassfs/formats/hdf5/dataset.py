@@ -26,13 +26,13 @@ from glassfs.content import (
 )
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5 import chunks, compounds, elements, filters, images
+from glassfs.formats.hdf5.answers import MOST_INDEX
 from glassfs.formats.hdf5.chunks import Chunked, Filled
 from glassfs.formats.hdf5.description import LARGEST, Dataset
 from glassfs.formats.hdf5.elements import Asked
 from glassfs.formats.hdf5.stored import RECORD, ChunkIndex, Coding, Convert, checked_index
 from glassfs.source import Source
 
-MOST_INDEX = 64 << 20
 LEAST_RECORD = 8
 """Bytes that a stored chunk takes in an index of the file, at least."""
 MOST_TEXTS = 100_000
@@ -147,11 +147,13 @@ def _stored_data(source: Source, asked: Asked, dataset: Dataset, convert: Conver
         return Unreadable(size, source.damage(hindrance))
     grid = (-(-length // step) for length, step in zip(dataset.shape, dataset.chunks, strict=True))
     index = ChunkIndex(Rendered(
-        asked.cache, asked.key("chunks"), lambda: checked_index(asked.ask("chunks", MOST_INDEX)[1]),
+        asked.cache, asked.key("chunks"), lambda: checked_index(asked.answers.chunks(asked.path)),
         cost=2 * RECORD * min(prod(grid), source.size // LEAST_RECORD, MOST_INDEX // RECORD),
     ))
     coding = Coding(dataset.filters, dataset.size, item, convert)
-    return Chunked(source, asked.cache, index, dataset.shape, dataset.chunks, coding, dataset.fill)
+    return Chunked(
+        source, asked.cache, index, dataset.shape, dataset.chunks, coding, dataset.fill, asked.key("data"),
+    )
 
 
 def _decoded_by_library(asked: Asked, dataset: Dataset, size: int) -> Data:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from glassfs.cache import BlockCache
 from glassfs.content import Blocked, Data, Records, Regular, Rendered
 from glassfs.errors import Damaged, TooLarge
+from glassfs.formats.hdf5.answers import Answers
 from glassfs.formats.hdf5.chunks import boxes
-from glassfs.sandbox import Sandbox
 from glassfs.source import Version
 
 PIECE = 1 << 20
@@ -25,13 +25,13 @@ MOST_IN_ROWS = 64 << 20
 TEXT_COST, ROW_COST = 4, 256
 """Memory for a byte of a fixed-length string as JSON, and for a row."""
 
-Path = Sequence[bytes]
+Path = tuple[bytes, ...]
 
 
 class Asked(NamedTuple):
     """A dataset of a container, for requests to the worker."""
 
-    sandbox: Sandbox
+    answers: Answers
     cache: BlockCache
     version: Version
     path: Path
@@ -39,7 +39,7 @@ class Asked(NamedTuple):
     def ask(self, do: str, most: int = 0, **arguments: Any) -> tuple[Any, bytearray]:
         """Return the worker's answer to a request for this object."""
         path = [part.decode("latin-1") for part in self.path]
-        return self.sandbox.ask({"do": do, "path": path, **arguments}, most)
+        return self.answers.ask({"do": do, "path": path, **arguments}, most)
 
     def key(self, what: str, *more: object) -> tuple[object, ...]:
         return (self.version, what, *self.path, *more)

@@ -9,6 +9,7 @@ from glassfs import installing
 from glassfs.content import Container
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.hdf5 import description
+from glassfs.formats.hdf5.answers import Answers
 from glassfs.formats.hdf5.group import Listing
 from glassfs.formats.registry import BUILT_IN, HEAD, Head, Opening
 
@@ -32,10 +33,10 @@ def open_hdf5(opening: Opening) -> Container:
     version = b"" if start is None else head.part(start + len(MAGIC), 1)
     if start is None or not version:
         raise Damaged("is cut short", source.name)
-    sandbox = opening.sandbox("hdf5")
-    answer, _ = sandbox.ask({"do": "open"})
+    answers = Answers(opening, opening.sandbox("hdf5"))
+    answer = answers.described({"do": "open"})
     root = description.described(answer)
-    listing = Listing(opening, sandbox, isinstance(answer, dict) and bool(answer.get("may_have_episodes")))
+    listing = Listing(opening, answers, isinstance(answer, dict) and bool(answer.get("may_have_episodes")))
     facts = {"superblock": version[0], "user_block": start, "attributes": root.attributes}
     return Container("hdf5", str(version[0]), listing.root(root), [source], facts, episodes=listing.episodes.table)
 

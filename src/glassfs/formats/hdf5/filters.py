@@ -83,6 +83,23 @@ def undone(stored: bytearray, applied: Sequence[Filter], size: int) -> bytes | b
     return bytes(raw) if isinstance(raw, memoryview) else raw
 
 
+def undone_into(buffer: memoryview, stored: bytearray, applied: Sequence[Filter]) -> None:
+    """Fill ``buffer`` with the raw bytes of a stored chunk, without a copy of them if a shuffle is undone last.
+
+    Raises Damaged as ``undone`` does. The buffer may have been written then.
+    """
+    size = len(buffer)
+    is_shuffled = bool(applied) and applied[0].code == SHUFFLE
+    raw: Bytes = stored
+    for number in reversed(range(is_shuffled, len(applied))):
+        raw = _UNDO[applied[number].code](raw, applied[number], size_before(applied[:number], size))
+    demand(len(raw), size)
+    if is_shuffled:
+        _unshuffle_into(buffer, raw, applied[0])
+    else:
+        buffer[:] = raw
+
+
 def streamed(used: Filter, pieces: Iterable[bytes], size: int | None) -> Iterator[bytes]:
     """Yield the bytes before one filter, other than shuffle, was applied.
 
@@ -158,13 +175,19 @@ def _lz4_sizes(header: Bytes, size: int) -> tuple[int, int]:
 
 def _unshuffle(data: Bytes, used: Filter, size: int) -> Bytes:
     """Undo the shuffle: all first bytes of the items, then all second ones … and bytes that are no whole item."""
+    demand(len(data), size)
+    if planes_of(used, size)[1] < 2:
+        return data
+    raw = bytearray(size)
+    _unshuffle_into(memoryview(raw), data, used)
+    return raw
+
+
+def _unshuffle_into(raw: memoryview, data: Bytes, used: Filter) -> None:
+    """Fill ``raw`` with what was shuffled to ``data``, which has as many bytes."""
     import numpy as np
 
-    demand(len(data), size)
-    item, count = planes_of(used, size)
-    if count < 2:
-        return data
-    raw = bytearray(len(data))
+    item, count = planes_of(used, len(data))
     planes = np.frombuffer(data, np.uint8, count * item).reshape(item, count)
     items = np.frombuffer(raw, np.uint8, count * item).reshape(count, item)
     if item <= _FEW:
@@ -173,7 +196,6 @@ def _unshuffle(data: Bytes, used: Filter, size: int) -> Bytes:
     else:
         items[...] = planes.T
     raw[count * item :] = data[count * item :]
-    return raw
 
 
 def _unchecked(data: Bytes, used: Filter, size: int) -> Bytes:

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from math import prod
 from typing import Any
 
 from glassfs import work
 from glassfs.content import Content, Document, Group, Link, Member
 from glassfs.errors import GlassfsError, Passing
 from glassfs.formats.hdf5 import dataset, description
+from glassfs.formats.hdf5.answers import Answers
 from glassfs.formats.hdf5.description import Object
 from glassfs.formats.hdf5.elements import Asked
 from glassfs.formats.hdf5.episodes import Ancestor, Episodes
 from glassfs.formats.registry import Opening
 from glassfs.lru import LRU
-from glassfs.sandbox import Sandbox
 from glassfs.source import Version
 from glassfs.terminal import printable
 
@@ -33,6 +34,8 @@ MOST_REASONS = 20
 LARGEST_RECENT, MOST_RECENT = 200, 2_000
 """Objects of a group that is remembered, and of all of them."""
 DOCUMENT_COST = 8 << 20
+MOST_CHUNKS = 2_000
+"""Chunks of a dataset whose list may be asked for together with others."""
 ATTRIBUTES = b"attributes"
 
 _recent: LRU[tuple[Version, tuple[bytes, ...]], list[Object]] = LRU(MOST_RECENT)
@@ -42,9 +45,9 @@ _recent: LRU[tuple[Version, tuple[bytes, ...]], list[Object]] = LRU(MOST_RECENT)
 class Listing:
     """Makes contents of the objects in one container. ``may_have_episodes``: its names look like those of episodes."""
 
-    def __init__(self, opening: Opening, sandbox: Sandbox, may_have_episodes: bool) -> None:
+    def __init__(self, opening: Opening, answers: Answers, may_have_episodes: bool) -> None:
         self._opening = opening
-        self._sandbox = sandbox
+        self._answers = answers
         self.episodes = Episodes(self, may_have_episodes)
 
     def root(self, found: Object) -> Group:
@@ -53,7 +56,7 @@ class Listing:
 
     def asked(self, path: tuple[bytes, ...]) -> Asked:
         opening = self._opening
-        return Asked(self._sandbox, opening.cache, opening.source.version, path)
+        return Asked(self._answers, opening.cache, opening.source.version, path)
 
     def objects(self, path: tuple[bytes, ...]) -> Iterator[Object]:
         """Yield what is in a group. Raises Damaged."""
@@ -65,9 +68,11 @@ class Listing:
         first, count = 0, 1
         while first < count:
             work.check()
-            answer, _ = self.asked(path).ask("list", first=first, count=AT_ONCE)
+            names = [part.decode("latin-1") for part in path]
+            answer = self._answers.described({"do": "list", "path": names, "first": first, "count": AT_ONCE})
             count, objects, inner = description.listed(answer)
             for group, found in (*inner, (path, objects)) if len(objects) == count else ():
+                self._answers.note(_small(group, found))
                 if len(found) <= LARGEST_RECENT:
                     _recent.put((version, group), found, 1 + len(found))
             if not objects:
@@ -77,7 +82,9 @@ class Listing:
 
     def attributes(self, path: tuple[bytes, ...]) -> Any:
         """Return the attributes of an object, untrusted JSON. Raises Damaged."""
-        return self.asked(path).ask("attributes")[0]
+        request = {"do": "attributes", "path": [part.decode("latin-1") for part in path]}
+        # Those of episodes are rows of tables, which the catalogue keeps itself.
+        return self._answers.ask(request)[0] if len(path) > 1 else self._answers.described(request)
 
     def contents(self, path: tuple[bytes, ...], above: tuple[Ancestor, ...], group: Group) -> Iterator[Member]:
         """Yield the contents of a group's objects, and note in ``group`` which are not shown."""
@@ -152,6 +159,15 @@ class Listing:
 
     def _document(self, path: tuple[bytes, ...]) -> Document:
         return Document(ATTRIBUTES, partial(self.attributes, path), DOCUMENT_COST)
+
+
+def _small(group: tuple[bytes, ...], found: list[Object]) -> Iterator[tuple[tuple[bytes, ...], int]]:
+    """Yield the paths of datasets in a group that have few chunks, and how many these may be."""
+    for one in found:
+        if one.dataset is not None and one.dataset.layout == "chunked":
+            count = prod(-(-length // step) for length, step in zip(one.dataset.shape, one.dataset.chunks, strict=True))
+            if count <= MOST_CHUNKS:
+                yield (*group, one.name), count
 
 
 def _suffix(found: Object) -> bytes:

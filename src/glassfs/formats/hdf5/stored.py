@@ -6,9 +6,11 @@ bytes before it has the first one: they are a block of their own, in a file as w
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
+from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.content import Extent, Rendered
 from glassfs.errors import Damaged
@@ -21,6 +23,9 @@ RECORD = 32
 PIECE = 1 << 20
 PIECES_COST = 4 * PIECE
 
+_RECORD = struct.Struct("<4Q")
+Stored: TypeAlias = "tuple[int, ...]"
+"""Offset, size and filter mask of a stored chunk."""
 Convert: TypeAlias = "Callable[[bytes | bytearray], bytes | bytearray]"
 
 
@@ -42,7 +47,7 @@ class ChunkIndex:
     def __init__(self, data: Rendered) -> None:
         self._data = data
 
-    def find(self, number: int) -> tuple[int, int, int] | None:
+    def find(self, number: int) -> Stored | None:
         """Return offset, size and filter mask of a chunk, or None if it is not stored. Raises Damaged."""
         count = self._data.size // RECORD
         low, high = 0, count
@@ -51,15 +56,24 @@ class ChunkIndex:
             if not low <= at < high:
                 at = (low + high) // 2
             record = self._data.read(at * RECORD, RECORD)
-            found, offset, size, mask = (int.from_bytes(record[i : i + 8], "little") for i in (0, 8, 16, 24))
+            found, *place = _RECORD.unpack(record)
             if found == number:
-                return offset, size, mask
+                return tuple(place)
             if found < number:
                 low = at + 1
             else:
                 high = at
             at = -1
         return None
+
+    def among(self, first: int, count: int) -> list[Stored | None]:
+        """Return the same for ``count`` chunks from number ``first`` on. Raises Damaged."""
+        if (first + count) * RECORD <= self._data.size:
+            # All are stored, in most datasets, and each record is then at the place of its number.
+            records = list(_RECORD.iter_unpack(self._data.read(first * RECORD, count * RECORD)))
+            if records[0][0] == first and records[-1][0] == first + count - 1:
+                return [record[1:] for record in records]
+        return [self.find(number) for number in range(first, first + count)]
 
 
 def checked_index(raw: bytearray) -> bytearray:
@@ -79,7 +93,7 @@ class Chunk:
         self, source: Source, cache: BlockCache, coding: Coding, elements: int, start: int, stored: int, mask: int,
     ) -> None:
         self._source, self._cache, self._coding = source, cache, coding
-        self._start, self._stored = start, stored
+        self.start, self.stored = start, stored
         self._applied = filters.active(coding.filters, mask)
         self._raw = elements * coding.stored
         self.size = elements * coding.shown
@@ -87,43 +101,59 @@ class Chunk:
 
     @property
     def cost(self) -> int:
-        return self.size + self.stream_cost if self._is_large else self._whole_cost
+        return self.size + self.stream_cost if self.is_large else self._whole_cost
 
     @property
     def stream_cost(self) -> int:
-        if not self._is_large:
+        if not self.is_large:
             return self._whole_cost
         return PIECES_COST + filters.stream_cost(self._applied, self._raw)
 
     @property
     def _whole_cost(self) -> int:
-        return 2 * self._stored + 2 * self._raw + self.size
+        return 2 * self.stored + 2 * self._raw + self.size
 
     @property
-    def _is_large(self) -> bool:
+    def is_large(self) -> bool:
         is_too_much = self.size > self._cache.largest_cached or self._whole_cost > self._cache.budget
         return is_too_much and filters.are_streamed(self._applied)
 
     def whole(self) -> bytes | bytearray:
-        if self._is_large:
+        if self.is_large:
             return _joined(self.pieces(), self.size)
         try:
             with self._cache.waiting():
-                stored = self._source.buffer(self._start, self._stored)
-            raw = filters.undone(stored, self._applied, self._raw)
+                stored = self._source.buffer(self.start, self.stored)
+            return self._decoded(stored)
         except Damaged as error:
             raise self._at(error) from error
+
+    def _decoded(self, stored: bytearray) -> bytes | bytearray:
+        raw = filters.undone(stored, self._applied, self._raw)
         return raw if self._coding.convert is None else self._coding.convert(raw)
 
+    def fill(self, buffer: memoryview, stored: bytearray | None = None) -> None:
+        """Fill ``buffer`` with all bytes of a chunk that is not large; its ``stored`` bytes may be read already."""
+        try:
+            if stored is None:
+                with self._cache.waiting():
+                    stored = self._source.buffer(self.start, self.stored)
+            if self._coding.convert is None:
+                filters.undone_into(buffer, stored, self._applied)
+            else:
+                buffer[:] = self._decoded(stored)
+        except Damaged as error:
+            raise self._at(error) from error
+
     def pieces(self) -> Iterator[bytes | bytearray]:
-        if not self._is_large:
+        if not self.is_large:
             whole = memoryview(self.whole())
             for offset in range(0, len(whole), PIECE):
                 yield bytes(whole[offset : offset + PIECE])
             return
         try:
             if not filters.has_compressor(self._applied):
-                filters.demand(self._stored, filters.size_before(self._applied, self._raw))
+                filters.demand(self.stored, filters.size_before(self._applied, self._raw))
             raw = self._undone(0)
             convert = self._coding.convert
             yield from _checked(raw if convert is None else map(convert, _aligned(raw, self._coding.stored)))
@@ -141,7 +171,7 @@ class Chunk:
         return self._unshuffled(left, used, size)
 
     def _stored_pieces(self) -> Iterator[bytes]:
-        pieces = Extent(self._source, self._start, self._stored).pieces()
+        pieces = Extent(self._source, self.start, self.stored).pieces()
         while True:
             with self._cache.waiting():
                 piece = next(pieces, None)
@@ -173,7 +203,7 @@ class Chunk:
         return bytes(buffer)
 
     def _at(self, error: Damaged) -> Damaged:
-        return error.at(self._source.name, f"chunk at {self._start}")
+        return error.at(self._source.name, f"chunk at {self.start}")
 
 
 class _Shuffled(NamedTuple):
@@ -220,3 +250,16 @@ def _aligned(pieces: Iterable[bytes], item: int) -> Iterator[bytes]:
         end = len(whole) // item * item
         rest = whole[end:]
         yield whole[:end]
+
+
+def fill_into(buffer: memoryview, fill: bytes, offset: int) -> None:
+    """Fill ``buffer`` with copies of ``fill``, zeros if it is empty, as from ``offset`` of such bytes on."""
+    fill = fill or b"\0"
+    offset %= len(fill)
+    copies = min(PIECE, len(buffer)) // len(fill) or 1
+    pattern = (fill * (copies + 1))[offset:]
+    step = copies * len(fill)
+    for start in range(0, len(buffer), step):
+        work.check()
+        piece = buffer[start : start + step]
+        piece[:] = pattern[: len(piece)]

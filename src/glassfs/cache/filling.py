@@ -1,0 +1,83 @@
+"""Blocks decoded straight into a caller's buffer, by all cores, uncached: for large reads. Any thread.
+
+The caller decodes, and so do the threads that decode ahead of readers, one block at a time each. Memory is reserved for
+each block that is being decoded. After an error or an interruption no further block is begun, and the call returns when
+the others are done: nothing writes to the buffer afterwards.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+from glassfs import work
+from glassfs.cache.budget import MemoryBudget
+from glassfs.cache.cores import CORES, cores, run_ahead
+from glassfs.cache.recipe import fresh, stored_error
+
+
+def fill_all(memory: MemoryBudget, fills: Iterator[Callable[[], None]], cost: int) -> None:
+    """Call all ``fills``, several at a time, with up to ``cost`` bytes of memory for each; one thread draws at a time.
+
+    Raises what drawing or one of them raises.
+    """
+    _Filling(memory, fills, cost).run()
+
+
+class _Filling:
+    def __init__(self, memory: MemoryBudget, fills: Iterator[Callable[[], None]], cost: int) -> None:
+        self._memory, self._fills, self._cost = memory, fills, cost
+        self._drawing = threading.Lock()
+        self._changed = threading.Condition()
+        self._helping = 0
+        self._is_over = False
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        for _ in range(CORES - 1):
+            run_ahead(self._help)
+        try:
+            if not self._memory.reserve_now(self._cost):
+                self._memory.reserve(self._cost)
+            try:
+                while self._fill_next():
+                    pass
+            finally:
+                self._memory.release(self._cost)
+        finally:
+            with self._changed:
+                self._is_over = True
+                while self._helping:
+                    self._changed.wait(1)
+        if self._error is not None:
+            raise fresh(self._error)
+
+    def _help(self) -> None:
+        """Do one fill if memory for it is free now, and queue the next one: other readers' tasks wait for this."""
+        with self._changed:
+            if self._is_over or not self._memory.reserve_now(self._cost):
+                return
+            self._helping += 1
+        is_more = False
+        try:
+            is_more = self._fill_next()
+        except BaseException as error:
+            self._error = stored_error(error)
+        finally:
+            self._memory.release(self._cost)
+            with self._changed:
+                self._helping -= 1
+                self._changed.notify()
+        if is_more:
+            run_ahead(self._help)
+
+    def _fill_next(self) -> bool:
+        """Do one fill; return False if there is none, or after an error."""
+        with self._drawing, self._memory.nested():
+            work.check()
+            fill = None if self._is_over or self._error is not None else next(self._fills, None)
+        if fill is None:
+            return False
+        with cores().hold(), self._memory.nested(), work.sharing(self._memory):
+            fill()
+        return True

@@ -1,0 +1,173 @@
+"""How chunks of HDF5 are read: small ones together, large ones into an array; and what is kept for later programs."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import glassfs
+from glassfs.errors import Damaged
+from glassfs.formats.hdf5 import answers, chunks, group
+from glassfs.sandbox import Sandbox
+from tests.formats.hdf5_files import h5py, values, write_robomimic
+
+OLD = time.time() - 1000
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Return the requests to workers, as they are made."""
+    requests: list[dict[str, Any]] = []
+    ask = Sandbox.ask
+
+    def counted(self: Sandbox, request: dict[str, Any], most: int = 0) -> tuple[Any, bytearray]:
+        requests.append(request)
+        return ask(self, request, most)
+
+    monkeypatch.setattr(Sandbox, "ask", counted)
+    return requests
+
+
+@pytest.mark.parametrize("dtype", ["u1", ">i4", "c16", "?"])
+@pytest.mark.parametrize(("shape", "step"), [
+    ((11, 10, 9, 3), (4, 3, 4, 2)), ((7, 40), (7, 3)), ((1, 16, 16), (3, 4, 16)), ((5, 9, 8), (1, 3, 8)),
+])
+def test_small_chunks_are_put_together(tmp_path: Path, shape: Any, step: Any, dtype: str) -> None:
+    whole = values(shape, dtype)
+    with h5py.File(tmp_path / "made.h5", "w") as file:
+        limits = (None, *shape[1:])
+        for name, options in (("packed", {"compression": "gzip", "shuffle": True}), ("plain", {})):
+            file.create_dataset(name, data=whole, chunks=step, maxshape=limits, **options)
+        options = {"compression": "lzf", **({} if dtype == "c16" else {"fillvalue": 1})}
+        sparse = file.create_dataset("sparse", shape, dtype, chunks=step, maxshape=limits, **options)
+        sparse[2:, 1:] = whole[2:, 1:]
+        expected = {name: file[name][()] for name in file}
+    chance = np.random.default_rng(1)
+    with glassfs.open(tmp_path / "made.h5") as opened:
+        for name, known in expected.items():
+            little = known.astype(known.dtype.newbyteorder("<"))
+            assert np.array_equal(opened[name].numpy(), known), name
+            raw, head = little.tobytes(), opened[f"{name}.npy"].file_size - little.nbytes
+            with opened[f"{name}.npy"].open() as file:
+                for _ in range(60):
+                    start, end = sorted(chance.integers(0, len(raw) + 1, 2).tolist())
+                    file.seek(head + start)
+                    assert file.read(end - start) == raw[start:end], name
+
+
+def test_damaged_small_chunk_costs_only_its_part(tmp_path: Path) -> None:
+    path, whole = tmp_path / "made.h5", np.random.default_rng(2).integers(0, 9, (8, 40, 40), "u1")
+    with h5py.File(path, "w") as file:
+        made = file.create_dataset("x", data=whole, chunks=(4, 10, 10), compression="gzip")
+        damaged = made.id.get_chunk_info_by_coord((0, 30, 30))
+    data = bytearray(path.read_bytes())
+    data[damaged.byte_offset + damaged.size - 2] ^= 1
+    path.write_bytes(data)
+    with glassfs.open(path) as opened:
+        array = opened["x"]
+        assert np.array_equal(array[4:], whole[4:])
+        assert np.array_equal(array[2, :30], whole[2, :30])
+        with pytest.raises(Damaged, match=f"chunk at {damaged.byte_offset}"):
+            array[2]
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """Return a file with an array of 6 MB in chunks of 160 KB, some of which are not stored or not compressed."""
+    path = tmp_path / "large.h5"
+    with h5py.File(path, "w") as file:
+        options = {"compression": "gzip", "shuffle": True, "fillvalue": 7}
+        made = file.create_dataset("x", (30_010, 100), "<i2", chunks=(800, 100), **options)
+        made[1_700:] = np.random.default_rng(3).integers(0, 99, (28_310, 100))
+        made.id.write_direct_chunk((8_000, 0), np.arange(80_000, dtype="<i2").tobytes(), filter_mask=0b11)
+    return path
+
+
+def test_large_array_is_decoded_without_the_cache(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with h5py.File(large) as file:
+        whole = file["x"][()]
+    cached: list[object] = []
+    read_into = chunks.BlockCache.read_into
+
+    def counted(self: Any, recipe: Any, buffer: memoryview, offset: int) -> None:
+        cached.append(recipe)
+        read_into(self, recipe, buffer, offset)
+
+    with glassfs.open(large, cache_size=16 << 20) as opened:
+        assert opened["x"][0, 0] == 7
+        monkeypatch.setattr(chunks.BlockCache, "read_into", counted)
+        assert np.array_equal(opened["x"].numpy(), whole)
+        assert np.array_equal(opened["x"][100:29_000], whole[100:29_000])
+        decoded = [one for one in cached if isinstance(one, chunks.Chunk)]
+        assert len(decoded) <= 4  # those at the edges
+
+
+def test_damage_in_a_large_array_is_found(large: Path) -> None:
+    with h5py.File(large) as file:
+        damaged = file["x"].id.get_chunk_info(20)
+    data = bytearray(large.read_bytes())
+    data[damaged.byte_offset + damaged.size - 2] ^= 1
+    large.write_bytes(data)
+    with glassfs.open(large, cache_size=16 << 20) as opened:
+        for _ in range(2):
+            with pytest.raises(Damaged, match=f"chunk at {damaged.byte_offset}"):
+                opened["x"].numpy()
+        assert opened["x"][0, 0] == 7
+
+
+def _read_frames(path: Path) -> list[int]:
+    answers._indexes.pop_where(lambda key: True)
+    group._recent.pop_where(lambda key: True)
+    with glassfs.open(path) as opened:
+        names = [name for name in opened["data"] if opened["data"][name].is_dir()]
+        return [int(opened[f"data/{name}/obs/agentview_image"][1].sum()) for name in names]
+
+
+def test_later_program_needs_no_worker(
+    tmp_path: Path, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("GLASSFS_CATALOGUE", "yes")
+    path = write_robomimic(tmp_path / "made.h5")
+    with h5py.File(path, "a") as file:
+        for demo in file["data"].values():
+            frames = demo["obs/agentview_image"][()]
+            del demo["obs/agentview_image"]
+            demo.create_dataset("obs/agentview_image", data=frames, chunks=(1, *frames.shape[1:]), compression="gzip")
+    os.utime(path, (OLD, OLD))
+    first = _read_frames(path)
+    assert [request["do"] for request in asked].count("chunks") == 1  # for all of them
+    asked.clear()
+    assert _read_frames(path) == first
+    assert asked == []
+    with h5py.File(path, "a") as file:
+        demo = next(iter(file["data"].values()))
+        demo["obs/agentview_image"][1] = 1
+    os.utime(path, (OLD + 9, OLD + 9))
+    assert _read_frames(path) != first
+    assert asked != []
+
+
+def test_missing_filter_is_not_remembered(
+    tmp_path: Path, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("GLASSFS_CATALOGUE", "yes")
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_chunk((4,))
+    properties.set_filter(32999, h5py.h5z.FLAG_OPTIONAL, (1,))
+    with h5py.File(tmp_path / "made.h5", "w") as file:
+        space = h5py.h5s.create_simple((8,))
+        h5py.h5d.create(file.id, b"x", h5py.h5t.STD_I32LE, space, properties)
+    os.utime(tmp_path / "made.h5", (OLD, OLD))
+    for _ in range(2):
+        group._recent.pop_where(lambda key: True)
+        asked.clear()
+        with glassfs.open(tmp_path / "made.h5") as opened:
+            assert list(opened) == ["x.npy"]
+        assert {"do": "list", "path": [], "first": 0, "count": group.AT_ONCE} in asked
