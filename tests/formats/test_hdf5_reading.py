@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import time
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ import pytest
 import glassfs
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5 import answers, chunks, group
-from glassfs.sandbox import Sandbox
+from glassfs.sandbox import Sandbox, client
 from tests.formats.hdf5_files import h5py, values, write_robomimic
+from tests.optional import package
 
 OLD = time.time() - 1000
 
@@ -171,3 +173,53 @@ def test_missing_filter_is_not_remembered(
         with glassfs.open(tmp_path / "made.h5") as opened:
             assert list(opened) == ["x.npy"]
         assert {"do": "list", "path": [], "first": 0, "count": group.AT_ONCE} in asked
+
+
+def test_chunks_that_overlap_are_damage(tmp_path: Path) -> None:
+    path = tmp_path / "made.h5"
+    with h5py.File(path, "w") as file:
+        made = file.create_dataset("x", data=np.arange(60), chunks=(20,), compression="gzip")
+        first, second = (made.id.get_chunk_info(number) for number in (0, 1))
+        file["y"] = 1
+    data = path.read_bytes()
+    place = struct.pack("<Q", second.byte_offset)
+    assert data.count(place) == 1
+    path.write_bytes(data.replace(place, struct.pack("<Q", first.byte_offset)))
+    with glassfs.open(path) as opened:
+        with pytest.raises(Damaged, match="overlap"):
+            opened["x"].numpy()
+        assert opened["y"].numpy() == 1
+
+
+def test_lost_size_of_stored_values_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "made.h5"
+    with h5py.File(path, "w") as file:
+        made = file.create_dataset("x", data=np.arange(60))
+        place = struct.pack("<QQ", made.id.get_offset(), made.nbytes)
+        file.create_dataset("unallocated", (5,), "f4")
+    data = path.read_bytes()
+    assert data.count(place) == 1
+    path.write_bytes(data.replace(place, place[:8] + bytes(8)))
+    with glassfs.open(path) as opened:
+        with pytest.raises(Damaged, match="has 0 stored bytes"):
+            opened["x"].numpy()
+        assert not opened["unallocated"].numpy().any()
+
+
+def test_large_chunk_is_decoded_once_by_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugins = package("hdf5plugin", "dev")
+    whole = np.random.default_rng(4).integers(0, 255, (12 << 20,), "u1")
+    path = tmp_path / "made.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=whole, chunks=whole.shape, **plugins.Blosc())
+    served = [0]
+    serve = client._Conversation._serve
+
+    def counted(self: Any, payload: bytearray) -> None:
+        served[0] += client.wire.RANGE.unpack(payload)[1]
+        serve(self, payload)
+
+    monkeypatch.setattr(client._Conversation, "_serve", counted)
+    with glassfs.open(path) as opened:
+        assert np.array_equal(opened["x"].numpy(), whole)
+    assert served[0] < 1.5 * whole.nbytes

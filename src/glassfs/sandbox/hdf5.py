@@ -18,7 +18,7 @@ from typing import Any
 
 import h5py
 import numpy as np
-from h5py import h5a, h5d, h5g, h5l, h5o, h5s, h5t, h5z
+from h5py import h5a, h5d, h5g, h5l, h5o, h5p, h5s, h5t, h5z
 
 from glassfs.sandbox.hdf5_chunks import stored_chunks
 from glassfs.sandbox.server import Answer, Handler, RemoteFile
@@ -39,6 +39,8 @@ LARGEST_ATTRIBUTE = 1 << 20
 LARGEST_FILL = 4 << 10
 DEEPEST_TYPE = 8
 CHUNK_CACHE, METADATA_CACHE = 8 << 20, 4 << 20
+LARGEST_CHUNK_CACHE, CACHED_CHUNKS = 32 << 20, 17
+"""Bytes of a larger chunk that is cached all the same, and slots of that cache (a prime number)."""
 _FIXED, _COMPOUND, _REFERENCE, _ENUM, _VLEN, _ARRAY, _OPAQUE = (
     h5t.STRING, h5t.COMPOUND, h5t.REFERENCE, h5t.ENUM, h5t.VLEN, h5t.ARRAY, h5t.OPAQUE,
 )
@@ -67,6 +69,8 @@ class _Container:
         self._listed: tuple[list[str], list[bytes]] | None = None
         """The path of the group that was listed last, and the names in it."""
         self._opened: tuple[list[str], Any] = ([], self._file.id)
+        self._cached: list[str] | None = None
+        """The path of the object that is open, if it has a large cache."""
 
     def __call__(self, request: dict[str, Any]) -> Answer:
         answer: Answer = getattr(self, "_" + request.pop("do"))(**request)
@@ -127,7 +131,7 @@ class _Container:
 
     def _elements(self, path: list[str], start: list[int], shape: list[int], dtype: Any) -> Answer:
         """Send the elements of a box as the library reads them, in C order, as ``dtype``."""
-        dataset = h5py.Dataset(self._found(path))
+        dataset = h5py.Dataset(self._with_large_cache(path))
         box = tuple(slice(first, first + count) for first, count in zip(start, shape, strict=True))
         found = np.asarray(dataset[box] if box else dataset[()])
         return None, (np.ascontiguousarray(found, dtype=_dtype(dtype)).tobytes(),)
@@ -221,6 +225,23 @@ class _Container:
         except Exception:
             return None
 
+    def _with_large_cache(self, path: list[str]) -> Any:
+        """Return the dataset at a path, with a cache for its chunk if that is large: it is read in small boxes."""
+        dataset = self._found(path)
+        properties = dataset.get_create_plist()
+        if self._cached == path or properties.get_layout() != h5d.CHUNKED:
+            return dataset
+        size = prod(properties.get_chunk()) * dataset.get_type().get_size()
+        if not CHUNK_CACHE < size <= LARGEST_CHUNK_CACHE:
+            return dataset
+        access = h5p.create(h5p.DATASET_ACCESS)
+        access.set_chunk_cache(CACHED_CHUNKS, size, 1.0)
+        del dataset
+        self._opened = [], self._file.id  # the library keeps the cache of a dataset that is open
+        self._opened = path, h5d.open(self._found(path[:-1]), path[-1].encode("latin-1"), access)
+        self._cached = path
+        return self._opened[1]
+
     def _found(self, path: list[str]) -> Any:
         """Return the object at a path of hard links."""
         if self._opened[0] == path and path:
@@ -231,7 +252,7 @@ class _Container:
             if found.links.get_info(name).type != h5l.TYPE_HARD:
                 raise ValueError("is no object of this file")
             found = h5o.open(found, name)
-        self._opened = path, found
+        self._opened, self._cached = (path, found), None
         return found
 
 
@@ -279,7 +300,9 @@ def _described_dataset(dataset: Any, attributes: int) -> dict[str, Any]:
         return found
     if layout == "contiguous":  # the library would read all of an index of chunks for their size
         found["stored"] = dataset.get_storage_size()
-        found["offset"] = dataset.get_offset()
+        # Behind a user block data that are not allocated have an offset as well.
+        is_allocated = dataset.get_space_status() != h5d.SPACE_STATUS_NOT_ALLOCATED
+        found["offset"] = dataset.get_offset() if is_allocated else None
     elif layout == "chunked":
         found["chunks"] = list(properties.get_chunk())
         found["filters"] = [_described_filter(*properties.get_filter(n)) for n in range(properties.get_nfilters())]

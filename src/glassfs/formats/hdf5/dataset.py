@@ -133,7 +133,7 @@ def _stored_data(source: Source, asked: Asked, dataset: Dataset, convert: Conver
     if dataset.layout == "compact" or not filters.are_known(dataset.filters):
         return _decoded_by_library(asked, dataset, size)
     if dataset.layout == "contiguous":
-        if dataset.offset is None or not dataset.stored:  # behind a user block, unallocated data have an offset
+        if dataset.offset is None:
             return Filled(dataset.fill, dataset.elements) if dataset.fill else Zeros(size)
         if dataset.stored != dataset.elements * dataset.size:
             reason = f"has {dataset.stored} stored bytes, but its shape needs {dataset.elements * dataset.size}"

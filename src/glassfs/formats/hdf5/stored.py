@@ -77,12 +77,16 @@ class ChunkIndex:
 
 
 def checked_index(raw: bytearray) -> bytearray:
-    """Return the index if its numbers rise. Raises Damaged if two chunks have the same number."""
+    """Return the index. Raises Damaged if two chunks have the same number, or the same bytes."""
     import numpy as np
 
     numbers = np.frombuffer(raw, np.uint64)[:: RECORD // 8]
     if (numbers[1:] <= numbers[:-1]).any():
         raise Damaged("two of its chunks have the same place")
+    offsets, sizes = (np.frombuffer(raw, np.uint64)[column :: RECORD // 8] for column in (1, 2))
+    order = np.argsort(offsets, kind="stable")
+    if (offsets[order][1:] - offsets[order][:-1] < sizes[order][:-1]).any():
+        raise Damaged("two of its chunks overlap in the file")
     return raw
 
 
