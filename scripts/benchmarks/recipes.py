@@ -348,11 +348,19 @@ def of_container(task: str, result: str = "seconds") -> Recipe:
 
 
 def demonstrations(reader: str) -> Recipe:
-    """Read random frames of all demonstrations with so many processes."""
+    """Read random frames of all demonstrations with several processes; without a mount with an empty catalogue and
+    again with what these have kept.
+    """
 
     def recipe(place: Place) -> Results:
         chosen = demonstration_frames(place.dataset.size, DEMONSTRATION_FRAMES)
-        return child("demonstrations", root=place.root, chosen=chosen, processes=READERS, reader=reader)
+        found: Results = {}
+        for key in (FIRST,) if reader == "files" else (FIRST, AGAIN):
+            if key == FIRST and reader == "glassfs":
+                shutil.rmtree(Path(os.environ[CACHES], "glassfs"), ignore_errors=True)
+            read = child("demonstrations", root=place.root, chosen=chosen, processes=READERS, reader=reader)
+            found[key] = read["seconds"]
+        return found
 
     return recipe
 

@@ -253,15 +253,16 @@ def _of_hdf5() -> tuple[Workload, ...]:
         Participant("glassfs", "glassfs", recipes.demonstrations("files")),
         Participant("h5py", "memory", recipes.demonstrations("h5py")),
     ), (
-        Measure("seconds", "8 processes, 2,000 random frames of 20 robomimic files, through a mount",
+        Measure("first", "8 processes, 2,000 random frames of 20 robomimic files, through a mount",
                 (at_least(1, "h5py"),), RATE),
     ))
     library = Workload("hdf5-frames-library", "demonstrations", (
         Participant("glassfs", "memory", recipes.demonstrations("glassfs")),
         Participant("h5py", "memory", recipes.demonstrations("h5py")),
     ), (
-        Measure("seconds", "8 processes, 2,000 random frames of 20 robomimic files, through the library",
+        Measure("first", "8 processes, 2,000 random frames of 20 robomimic files, through the library, first",
                 (at_least(1.5, "h5py"),), RATE),
+        Measure("again", "the same by other processes, from the catalogue", (at_least(1.5, "h5py"),), RATE),
     ))
     return cat, whole, frames, library
 
