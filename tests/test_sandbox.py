@@ -16,7 +16,8 @@ import pytest
 import glassfs
 from glassfs import work
 from glassfs.errors import Damaged, GlassfsError
-from glassfs.sandbox import Sandbox, client, pool, seccomp, server, wire
+from glassfs.sandbox import client, pool, seccomp, server, wire
+from glassfs.sandbox.client import Sandbox
 from tests.formats.hdf5_files import h5py
 from tests.helpers import local
 from tests.waiting import wait_until

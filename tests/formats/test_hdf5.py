@@ -22,7 +22,7 @@ from glassfs.errors import Damaged, Refused
 from glassfs.formats.hdf5 import FORMAT, filters
 from glassfs.formats.hdf5.description import Filter
 from glassfs.formats.registry import HEAD, Head
-from glassfs.sandbox import Sandbox
+from glassfs.sandbox.client import Sandbox
 from glassfs.sandbox.pool import pool
 from glassfs.testing import FormatTests
 from tests.conftest import Scale

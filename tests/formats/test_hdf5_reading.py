@@ -14,7 +14,8 @@ import pytest
 import glassfs
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5 import answers, chunks, group
-from glassfs.sandbox import Sandbox, client
+from glassfs.sandbox import client
+from glassfs.sandbox.client import Sandbox
 from tests.formats.hdf5_files import h5py, values, write_robomimic
 from tests.optional import package
 

@@ -23,7 +23,7 @@ from glassfs.cache import BlockCache
 from glassfs.cache.findings import Findings
 from glassfs.content import EPISODES, Container
 from glassfs.errors import GlassfsError, NotFound, Passing, Postponed, Refused, Unrecognised
-from glassfs.sandbox import Sandbox
+from glassfs.sandbox.client import Sandbox
 from glassfs.source import BUFFERED, Path, Source, SourceFile, Store
 
 if TYPE_CHECKING:

@@ -4,10 +4,8 @@
 a process that imports the library once, never sees a container, and forks a worker for each. ``hdf5`` is what a worker
 does with h5py: only a worker may import it. ``wire`` has the messages.
 
+Callers import from ``client``: this package imports nothing, as the server begins with it and is to start quickly.
+
 What a worker sends is untrusted, as the container may have taken it over. If it dies, hangs or needs too much memory,
 its container is reported as damaged, and no other is affected.
 """
-
-from glassfs.sandbox.client import Sandbox
-
-__all__ = ["Sandbox"]

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from glassfs.formats.registry import Opening
 from glassfs.lru import LRU
-from glassfs.sandbox import Sandbox
+from glassfs.sandbox.client import Sandbox
 from glassfs.source import Version
 
 LARGEST_KEPT = 256 << 10
