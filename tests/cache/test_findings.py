@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from glassfs.cache import findings
 from glassfs.cache.catalogue import Catalogue
 from glassfs.cache.findings import Findings
+from glassfs.persistent.index import COMPRESSED_FROM
 
 OLD = 10**18
 
@@ -85,3 +87,36 @@ def test_unknown_containers_are_asked_for_less_and_less(catalogue: Catalogue, mo
     for number in range(500):
         assert kept.find(f"{number}", b"one") is None
     assert findings.PATIENCE < len(asked) < findings.PATIENCE + 2 * 500 // findings.EACH
+
+
+def test_findings_of_other_containers_are_read_along(catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Findings(lambda: catalogue)
+    for number in range(200):
+        before.keep(f"{number}", OLD, b"one", b"%d" % number)
+    large = {"zeros": bytes(4 * COMPRESSED_FROM), "random": random.Random(0).randbytes(4 * COMPRESSED_FROM)}
+    for stamp, value in large.items():
+        before.keep(stamp, OLD, b"one", value)
+    before.flush()
+    catalogue.close()
+    searches = []
+    search = catalogue._search
+    monkeypatch.setattr(catalogue, "_search", lambda do: searches.append(do) or search(do))
+    after = Findings(lambda: catalogue)
+    numbers = random.Random(1).sample(range(200), 200)
+    assert [after.find(f"{number}", b"one") for number in numbers] == [b"%d" % number for number in numbers]
+    assert len(searches) < 30
+    for stamp, value in large.items():
+        assert after._ahead.peek(findings._key(stamp)) is None
+        assert after.find(stamp, b"one") == value
+
+
+def test_what_is_read_along_stays_within_its_bound(catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(findings, "AHEAD_BYTES", 5 * findings.ENTRY_BYTES)
+    before = Findings(lambda: catalogue)
+    for number in range(100):
+        before.keep(f"{number}", OLD, b"one", b"%d" % number)
+    before.flush()
+    after = Findings(lambda: catalogue)
+    for number in range(100):
+        assert after.find(f"{number}", b"one") == b"%d" % number
+        assert after._ahead.weight <= 5 * findings.ENTRY_BYTES

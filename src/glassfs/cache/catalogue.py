@@ -81,13 +81,22 @@ class Catalogue:
 
     def find(self, keys: Sequence[Key], number: int = 0) -> dict[Key, Part]:
         """Return part ``number`` of each key that is stored; of large ones only of the keys ``searched``."""
-        cache = self._readable if self._state.get().is_written else None
-        found = self._find_by_thread(keys, number) if cache is None else cache.find(keys, number, MOST_FOUND)
+        found = self._search(lambda cache: cache.find(keys, number, MOST_FOUND))
         return {key: _unpacked(number, stored) for key, stored in found.items()}
 
-    def _find_by_thread(self, keys: Sequence[Key], number: int) -> dict[Key, bytes]:
+    def find_with_others(self, key: Key, others: int) -> dict[Key, Part]:
+        """Return the first part stored under a key, if there is one, and small ones of the ``others`` stored before and
+        after it.
+        """
+        found = self._search(lambda cache: cache.find_with_others(key, others))
+        return {key: _unpacked(0, stored) for key, stored in found.items()}
+
+    def _search(self, do: Callable[[PersistentCache], dict[Key, bytes]]) -> dict[Key, bytes]:
         state = self._state.get()
-        future = self._submit(lambda cache: cache.find(keys, number, MOST_FOUND))
+        cache = self._readable if state.is_written else None
+        if cache is not None:
+            return do(cache)
+        future = self._submit(do)
         if future is None:
             return {}
         try:

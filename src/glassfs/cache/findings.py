@@ -28,8 +28,11 @@ MOST_VALUE = 1 << 20
 """Bytes of one value; a larger one is not kept."""
 MOST_OF_CONTAINER = 4 << 20
 """Bytes that are kept of one container."""
-KNOWN_BYTES = 4 << 20
-"""Memory for what was found or kept last."""
+KNOWN_BYTES, AHEAD_BYTES = 4 << 20, 2 << 20
+"""Memory for what was found or kept last, and for what was read along with it."""
+MOST_AHEAD = 32
+"""Containers before and after one, in the order in which they were stored, whose findings are read along with its own:
+a program that uses a container of a dataset mostly uses others, too."""
 FLUSHED = 128
 """Changed containers that are stored together."""
 FLUSH_SECONDS = 2.0
@@ -60,6 +63,9 @@ class Findings:
         self._clock = clock
         self._known: LRU[str, Kept] = LRU(KNOWN_BYTES)
         """By stamp, as computing the key of the catalogue takes longer than everything else here."""
+        self._ahead: LRU[Key, bytes] = LRU(AHEAD_BYTES)
+        """What the catalogue had beside what was asked for, as it is stored there."""
+        self._next_ahead = 0
         self._changed: dict[str, Kept] = {}
         self._due = 0.0
         """When what changed is stored."""
@@ -115,14 +121,26 @@ class Findings:
         self._skipped += 1
         catalogue = self._catalogue() if self._misses < PATIENCE or self._skipped % EACH == 0 else None
         if catalogue is not None:
-            key = _key(stamp)
-            part = catalogue.find([key]).get(key)
-            if part is not None:
-                values = _unpacked(part.data)
+            values = _unpacked(self._searched(catalogue, _key(stamp)))
             self._misses = 0 if values else self._misses + 1
         kept = Kept(values, ENTRY_BYTES + sum(_ITEM.size + len(name) + len(value) for name, value in values.items()))
         self._known.put(stamp, kept, kept.size)
         return kept
+
+    def _searched(self, catalogue: Catalogue, key: Key) -> bytes:
+        """Return what the catalogue has under a key, "" for nothing. Of what it has, more is read along each time."""
+        ahead = self._ahead.pop(key)
+        if ahead is not None:
+            return ahead
+        others = self._next_ahead
+        parts = catalogue.find_with_others(key, others) if others else catalogue.find([key])
+        found = parts.pop(key, None)
+        if found is None:
+            return b""
+        self._next_ahead = min(MOST_AHEAD, 2 * others or 1)
+        for other, part in parts.items():
+            self._ahead.put(other, part.data, ENTRY_BYTES + len(part.data))
+        return found.data
 
 
 def _key(stamp: str) -> Key:

@@ -106,6 +106,10 @@ class PersistentCache:
         """Return part ``number`` of the values of these keys, in order, until ``most_bytes`` are found."""
         return self._with_index(lambda index: index.find(keys, number, most_bytes)) or {}
 
+    def find_with_others(self, key: bytes, others: int) -> dict[bytes, bytes]:
+        """Return the first part of a value, if it is stored, and of small ones stored before and after it."""
+        return self._with_index(lambda index: index.find_with_others(key, others)) or {}
+
     def store(self, values: Values) -> None:
         """Store values with all their parts, if possible, replacing those of equal keys."""
         self._with_index(lambda index: index.store(values))

@@ -17,7 +17,7 @@ import sqlite3
 import struct
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, TypeAlias
 
@@ -46,6 +46,13 @@ CREATE INDEX parts_used ON parts (used);
 CREATE TABLE totals (bytes INTEGER NOT NULL, boot TEXT NOT NULL);
 INSERT INTO totals VALUES (0, 'none');
 """
+_WITH_OTHERS = """
+WITH wanted AS (SELECT rowid AS at FROM parts WHERE key = :key AND number = 0)
+SELECT key, data, used FROM parts, wanted
+WHERE parts.rowid BETWEEN at - :others AND at + :others AND number = 0
+    AND (parts.rowid = at OR (length(data) <= :small AND substr(data, 17, 1) = x'00'))
+"""
+"""Compressed values are left out, as they may be large."""
 
 Values: TypeAlias = Mapping[bytes, Sequence[bytes]]
 """The parts of values, by key."""
@@ -85,19 +92,37 @@ class Index:
 
     def find(self, keys: Sequence[bytes], number: int, most_bytes: int) -> dict[bytes, bytes]:
         """Return part ``number`` of the values of these keys, in order, until ``most_bytes`` are found."""
+        return self._undamaged(number, self._rows(dict.fromkeys(keys), number), most_bytes)
+
+    def find_with_others(self, key: bytes, others: int) -> dict[bytes, bytes]:
+        """Return the first part of a value, if it is stored, and of small ones among the ``others`` stored before and
+        after it.
+
+        Finding one by one takes longer, as most of that is locking the file.
+        """
+        wanted = {"key": key, "others": others, "small": COMPRESSED_FROM}
+        return self._undamaged(0, self._connection.execute(_WITH_OTHERS, wanted).fetchall(), LARGEST_VALUE)
+
+    def _rows(self, keys: Iterable[bytes], number: int) -> Iterator[tuple[Any, ...]]:
+        for key in keys:
+            row = self._row("SELECT key, data, used FROM parts WHERE key = ? AND number = ?", key, number)
+            if row is not None:
+                yield row
+
+    def _undamaged(self, number: int, rows: Iterable[tuple[Any, ...]], most_bytes: int) -> dict[bytes, bytes]:
+        """Return the data of these rows by key, until there are ``most_bytes``. Note their use, and delete damaged
+        ones.
+        """
         found: dict[bytes, bytes] = {}
         damaged, unused, today, size = [], [], _today(), 0
-        for key in dict.fromkeys(keys):
-            row = self._row("SELECT data, used FROM parts WHERE key = ? AND number = ?", key, number)
-            if row is None:
-                continue
-            data = _unpacked(key, number, row[0])
+        for key, stored, used in rows:
+            data = _unpacked(key, number, stored)
             if data is None:
                 damaged.append((key,))
                 continue
             found[key] = data
             size += len(data)
-            if row[1] != today:
+            if used != today:
                 unused.append((today, key))
             if size >= most_bytes:
                 break
