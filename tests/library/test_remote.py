@@ -30,13 +30,13 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Record the names of the files that are read."""
     names: list[str] = []
-    read = LocalSource.read_into
+    begun = LocalSource._begun
 
-    def read_into(source: LocalSource, buffer: memoryview, offset: int) -> None:
+    def begin(source: LocalSource) -> int:
         names.append(source.name.rpartition("/")[2])
-        read(source, buffer, offset)
+        return begun(source)
 
-    monkeypatch.setattr(LocalSource, "read_into", read_into)
+    monkeypatch.setattr(LocalSource, "_begun", begin)
     return names
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import threading
@@ -100,6 +101,24 @@ def test_a_truncated_file_raises_changed(path: Path, length: int) -> None:
     for offset in (0, 50, 5000):
         with pytest.raises(Changed, match=r"file\.bin"):
             source.read(offset, 100)
+        with pytest.raises(Changed, match=r"file\.bin"):
+            source.read_into(memoryview(bytearray(100)), offset)
+
+
+@pytest.mark.parametrize("call", ["pread", "fstat"])
+def test_a_device_that_fails_is_reported_with_the_offset(
+    path: Path, monkeypatch: pytest.MonkeyPatch, call: str,
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    source = LocalStore(path.parent).open((path.name,))
+    with monkeypatch.context() as patch, pytest.raises(DeviceFailed, match="cannot be read at 50"):
+        patch.setattr(os, call, fail)
+        source.read(50, 100)
+    assert source.read(50, 100) == CONTENT[50:150]
+    source.park()
+    assert held(path.parent) == 1  # the root: no reader of the file is left
 
 
 @pytest.mark.parametrize("most", [1, 7, 100, 4096])
@@ -115,6 +134,8 @@ def test_short_reads_of_the_system_are_continued(path: Path, monkeypatch: pytest
 
     source = LocalStore(path.parent).open((path.name,))
     monkeypatch.setattr(os, "preadv", read_little)
+    read_all = os.pread
+    monkeypatch.setattr(os, "pread", lambda number, size, offset: read_all(number, min(most, size), offset))
     assert source.read(10, 500) == CONTENT[10:510]
     buffers = [memoryview(bytearray(size)) for size in (0, 3, 0, 100, 1, 0, 396, 0)]
     source.scatter(buffers, 10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from math import prod
 from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +124,7 @@ def _values(
             if values.flags.aligned or size >= UNALIGNED_FROM:
                 return values
     if not is_copy and size < MAPPED_FROM:  # bytes of Python will do for what is read-only
-        values = np.frombuffer(data.whole(), dtype).reshape(shape, order=order)
+        values = _array(data.whole(), dtype, shape, order)
         if values.flags.aligned:
             return values
     try:
@@ -134,9 +135,20 @@ def _values(
     return raw.view(dtype).reshape(shape, order=order)
 
 
+def _array(
+    whole: bytes | bytearray, dtype: np.dtype[Any], shape: tuple[int, ...], order: Order,
+) -> NDArray[Any]:
+    """Return an array of these bytes. Raises ValueError if they are not as many as the shape needs."""
+    import numpy as np
+
+    if len(whole) == dtype.itemsize * prod(shape):  # without a flat array first
+        return np.ndarray(shape, dtype, whole, order=order)
+    return np.frombuffer(whole, dtype).reshape(shape, order=order)
+
+
 def _finished(values: NDArray[Any], is_copy: bool) -> NDArray[Any]:
     if is_copy and not values.flags.writeable:
         return values.copy()
-    if not is_copy:
+    if not is_copy and values.flags.writeable:
         values.flags.writeable = False
     return values
