@@ -231,6 +231,24 @@ def test_listing_needs_neither_fuse_nor_numpy(tmp_path: Path) -> None:
     assert remote <= {"connection", "storage_options", "url"}
 
 
+def test_samples_need_no_tables_servers_or_workers(tmp_path: Path) -> None:
+    """A training worker imports what it uses: each module counts for each worker."""
+    from tests.formats.kinodb_files import three_episodes
+
+    (tmp_path / "run.kdb").write_bytes(three_episodes(tmp_path))
+    program = (
+        "import sys, glassfs\n"
+        "episode = glassfs.open(sys.argv[1])['run.kdb/episodes/0']\n"
+        "assert len(episode['state'].numpy()) == 4 and episode['images/front/000001'].bytes()"
+    )
+    modules = loaded_by(program, str(tmp_path))
+    tables = {f"glassfs.tree.sources.{name}" for name in ("snapshots", "rows", "rights", "recordings")}
+    assert not modules & tables
+    assert not {name for name in modules if name.startswith("glassfs.sandbox")}
+    without = loaded_by("import numpy")
+    assert not (modules - without) & {"hashlib", "html", "base64", "urllib.parse", "ipaddress", "socket"}
+
+
 def test_a_mount_loads_all_that_is_imported_where_it_is_used() -> None:
     """Imports inside functions of the rooms below mount/, except those of Python and of servers."""
     found = set()

@@ -23,11 +23,12 @@ from glassfs.cache import BlockCache
 from glassfs.cache.findings import Findings
 from glassfs.content import EPISODES, Container
 from glassfs.errors import GlassfsError, NotFound, Passing, Postponed, Refused, Unrecognised
-from glassfs.sandbox.client import Sandbox
 from glassfs.source import BUFFERED, Path, Source, SourceFile, Store
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+    from glassfs.sandbox.client import Sandbox
 
 GROUP = "glassfs.formats"
 HEAD = 4096
@@ -105,6 +106,8 @@ class Opening:
 
     def sandbox(self, library: str) -> Sandbox:
         """Return requests on the source to a worker process with a library: ``library`` is a module of the sandbox."""
+        from glassfs.sandbox.client import Sandbox  # few formats need one
+
         return Sandbox(self.source, library)
 
     def close_asked(self) -> None:

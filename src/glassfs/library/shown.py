@@ -6,8 +6,7 @@ A line decodes nothing, a notebook at most the beginning of a file, or a video t
 from __future__ import annotations
 
 import json
-from base64 import b64encode
-from html import escape
+from binascii import b2a_base64
 from itertools import islice
 
 from glassfs import content as contents
@@ -57,7 +56,7 @@ def _preview(file: File) -> str:
         if file.size > LARGEST_MEDIA:
             how = "write <code>bytes()</code> to a file to play it, or show frames: <code>entry[0]</code>"
             return f"<p>This video of {human_size(file.size)} is too large for a notebook; {how}.</p>"
-        data = b64encode(bytes_of(file)).decode()
+        data = b2a_base64(bytes_of(file), newline=False).decode()
         return f'<video controls style="max-width: 100%" src="data:video/mp4;base64,{data}"></video>'
     found = None
     if file.name.endswith(".json"):
@@ -136,4 +135,6 @@ def _row(directory: Directory, name: str) -> str:
 
 
 def cell(text: str) -> str:
+    from html import escape  # only notebooks need it
+
     return f"<bdi>{escape(printable(text))}</bdi>"

@@ -8,7 +8,6 @@ that belongs to its data. Any thread and several processes.
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import stat
 import struct
@@ -42,7 +41,9 @@ Data: TypeAlias = bytes | bytearray | memoryview
 
 
 def name_of(owner: bytes, number: int) -> bytes:
-    return hashlib.blake2b(owner + struct.pack("<Q", number), digest_size=NAME).digest()
+    from hashlib import blake2b  # loads OpenSSL, which a cache of values does not need
+
+    return blake2b(owner + struct.pack("<Q", number), digest_size=NAME).digest()
 
 
 def header_of(owner: bytes, number: int, data: Data) -> bytes:

@@ -16,6 +16,8 @@ from glassfs.view import available
 
 ROOMS = ("cache", "codec", "content", "formats", "persistent", "source", "tree", "view")
 REMOTE = "glassfs.source.remote"
+SANDBOX = "glassfs.sandbox"
+"""Of this room a mount needs only what starts worker processes."""
 LIBRARIES = (
     "numpy", "PIL", "PIL.Image", "PIL.ImageFile", "PIL.JpegImagePlugin", "PIL.PngImagePlugin", "zstandard", "lz4",
     "lz4.block", "crc32c", "xxhash", "zlib_ng", "zlib_ng.zlib_ng", "inotify_simple",
@@ -31,7 +33,7 @@ PAUSE_SECONDS = 0.001
 
 def preload() -> None:
     """Import what is not loaded yet. Takes some 0.3 s of processor time and 25 MiB, most of it for numpy and Pillow."""
-    for name in (*(f"glassfs.{room}" for room in ROOMS), *LIBRARIES):
+    for name in (*(f"glassfs.{room}" for room in ROOMS), SANDBOX, *LIBRARIES):
         _import(name)
     for name in ROOMS:
         for module in _modules_in(f"glassfs.{name}"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
 
 from glassfs.errors import Refused
 from glassfs.source.contract import Path
@@ -65,6 +64,8 @@ def shown(name: str) -> str:
 
 def parsed(name: str) -> Url:
     """Parse a URL. Raises Refused, which names it without its secrets."""
+    from urllib.parse import unquote, urlsplit  # local names need no URLs
+
     found = _URL.match(name)
     if found is None:
         raise Refused("is not a URL", name)

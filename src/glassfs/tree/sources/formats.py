@@ -10,9 +10,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
+from glassfs.content import EPISODES
 from glassfs.errors import GlassfsError
 from glassfs.formats.registry import HEAD, Format, Head, joined_by, recognise
 from glassfs.lru import LRU
+from glassfs.names import raw
 from glassfs.source import Version
 from glassfs.tree.containers.containers import Containers
 from glassfs.tree.containers.lease import Location
@@ -71,3 +73,8 @@ def _format_of(file: File) -> Format | None:
         return recognise(Head.of(source, source.read(0, min(HEAD, source.size))))
     finally:
         source.close()
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return the names of tables in the order in which they are shown."""
+    return sorted(names, key=lambda name: (name != EPISODES, raw(name)))

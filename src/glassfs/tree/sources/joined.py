@@ -15,7 +15,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from copy import copy
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from glassfs import work
 from glassfs.content import Table
@@ -25,13 +25,14 @@ from glassfs.names import free_name
 from glassfs.tree.containers.containers import Containers
 from glassfs.tree.nested import NestedDirectory
 from glassfs.tree.nodes import Access, Directory, Node, inode
-from glassfs.tree.sources import snapshots
 from glassfs.tree.sources.folder import ContainerDirectory, Folder
-from glassfs.tree.sources.formats import Formats
-from glassfs.tree.sources.snapshots import CHECK_SECONDS, CHECK_SHARE, Snapshot, in_order
+from glassfs.tree.sources.formats import Formats, in_order
 from glassfs.tree.sources.timed_calls import TIMEOUT_SECONDS, TimedCalls
-from glassfs.tree.sources.walk import FileSnapshot, Start
+from glassfs.tree.sources.walk import CHECK_SECONDS, CHECK_SHARE, FileSnapshot, Start
 from glassfs.view import ViewSet
+
+if TYPE_CHECKING:
+    from glassfs.tree.sources.snapshots import Snapshot
 
 LEAST_AGE_SECONDS = 1.0
 
@@ -130,6 +131,8 @@ class Joins:
         return found
 
     def _taken(self) -> Snapshot:
+        from glassfs.tree.sources.snapshots import AGE, Snapshot  # programs that only look files up need no tables
+
         begun = self._clock()
         walked = FileSnapshot(self._starts, self.calls, self.is_shared, clock=self._clock)
         found = Snapshot(self.containers, walked, self.is_shared, self.calls, self._clock, self._title)
@@ -142,7 +145,7 @@ class Joins:
             self._last = found
             found.as_of = begun
             self._check_at = begun + CHECK_SECONDS
-            self._until = ended + max(LEAST_AGE_SECONDS, snapshots.AGE * (ended - begun))
+            self._until = ended + max(LEAST_AGE_SECONDS, AGE * (ended - begun))
         if retired is not None:
             retired.retire()
         return found
@@ -210,7 +213,7 @@ class WithJoined(Joinable):
         self._note(snapshot)
         if not self._joins.may_have(name):
             return None
-        for tables_of in (self._joins.tables, self._joins.expected, Snapshot.with_rows):
+        for tables_of in (self._joins.tables, self._joins.expected, type(snapshot).with_rows):
             for node in self._derived(snapshot, tables_of(snapshot)):
                 if _may_become(node.name, name):
                     node = _renamed(node, self._is_taken, self.ino)

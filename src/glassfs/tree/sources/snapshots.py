@@ -41,16 +41,14 @@ from glassfs.tree.build import ContentDirectory, Draft
 from glassfs.tree.containers.containers import Containers
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Access, Origin, inode
-from glassfs.tree.sources.formats import Formats
+from glassfs.tree.sources.formats import Formats, in_order
 from glassfs.tree.sources.recordings import Recordings
 from glassfs.tree.sources.rights import Rights
 from glassfs.tree.sources.rows import Rows, Wanted
 from glassfs.tree.sources.timed_calls import TimedCalls
-from glassfs.tree.sources.walk import File, FileSnapshot
+from glassfs.tree.sources.walk import CHECK_SECONDS, CHECK_SHARE, File, FileSnapshot
 from glassfs.view import ViewSet
 
-CHECK_SECONDS, CHECK_SHARE = 0.4, 4
-"""Rights are checked again after this time, or that many times as long as a check takes if that is more."""
 AGE = 10
 """A snapshot is valid for this many times as long as it took."""
 LONGEST_AGE_SECONDS = 3600.0
@@ -438,11 +436,6 @@ class _Growing:
         self._parts: list[_Part] = []
         self._placed: list[ContainerPiece] = []
         self._rows = self._size = 0
-
-
-def in_order(names: Iterable[str]) -> list[str]:
-    """Return the names of tables in the order in which they are shown."""
-    return sorted(names, key=lambda name: (name != EPISODES, raw(name)))
 
 
 def _layout(name: str) -> Layout:

@@ -26,6 +26,8 @@ ATTEMPTS = 4
 """Attempts to list a folder that changes meanwhile."""
 WALK_SECONDS = 60.0
 """Time after which the remaining folders are left out."""
+CHECK_SECONDS, CHECK_SHARE = 0.4, 4
+"""Rights are checked again after this time, or that many times as long as a check takes if that is more."""
 PUBLIC_FOLDER, PUBLIC_FILE = 0o555, 0o444
 """Permissions of what every user can reach: for owner and group too: what only others may read is denied to those."""
 
