@@ -16,7 +16,7 @@ from glassfs.view import available
 
 ROOMS = ("cache", "codec", "content", "formats", "persistent", "source", "tree", "view")
 REMOTE = "glassfs.source.remote"
-SANDBOX = "glassfs.sandbox"
+SANDBOX = "glassfs.sandbox.client"
 """Of this room a mount needs only what starts worker processes."""
 LIBRARIES = (
     "numpy", "PIL", "PIL.Image", "PIL.ImageFile", "PIL.JpegImagePlugin", "PIL.PngImagePlugin", "zstandard", "lz4",
