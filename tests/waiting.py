@@ -1,4 +1,8 @@
-"""Wait for a condition in tests. The one place with a deadline; it is generous, as only a failing test reaches it."""
+"""Wait for a condition in tests. The one place with a deadline; it is generous, as only a failing test reaches it.
+
+A machine may stand still for minutes, as virtual machines do while they are moved: of such a pause only ``STEP_SECONDS``
+count.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from typing import TypeVar
 
 SECONDS = 120.0
 PAUSE_SECONDS = 0.005
+STEP_SECONDS = 1.0
 
 Value = TypeVar("Value")
 
@@ -18,9 +23,11 @@ def wait_until(condition: Callable[[], Value], seconds: float = SECONDS, what: s
 
     Raises AssertionError, naming ``what``, if it is still false after ``seconds``.
     """
-    deadline = time.monotonic() + seconds
+    waited, before = 0.0, time.monotonic()
     while not (value := condition()):
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        waited, before = waited + min(now - before, STEP_SECONDS), now
+        if waited > seconds:
             raise AssertionError(f"{what} did not become true within {seconds:g} seconds")
         time.sleep(PAUSE_SECONDS)
     return value
@@ -28,5 +35,8 @@ def wait_until(condition: Callable[[], Value], seconds: float = SECONDS, what: s
 
 def wait_for(event: threading.Event, seconds: float = SECONDS, what: str = "the event") -> None:
     """Block until ``event`` is set. Raises AssertionError, naming ``what``, after ``seconds``."""
-    if not event.wait(seconds):
-        raise AssertionError(f"{what} was not set within {seconds:g} seconds")
+    left = seconds
+    while not event.wait(min(left, STEP_SECONDS)):
+        left -= STEP_SECONDS
+        if left <= 0:
+            raise AssertionError(f"{what} was not set within {seconds:g} seconds")
