@@ -1,7 +1,7 @@
 """Wait for a condition in tests. The one place with a deadline; it is generous, as only a failing test reaches it.
 
-A machine may stand still for minutes, as virtual machines do while they are moved: of such a pause only ``STEP_SECONDS``
-count.
+A machine may stand still for minutes, as virtual machines do while they are moved. Of such a pause only
+``STEP_SECONDS`` count.
 """
 
 from __future__ import annotations
