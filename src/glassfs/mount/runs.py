@@ -16,6 +16,8 @@ from glassfs.tree import Directory, Node
 from glassfs.tree.lease import Lease
 
 STRETCH = 32
+_NO_NAMES: Set[str] = frozenset()
+"""One object for all runs: each ``frozenset()`` is a new one of 216 bytes."""
 
 
 class HeldLease:
@@ -55,7 +57,7 @@ class Run:
         self.number = 0
         self.node: Node | None = None
         self.name = ""
-        self.used: Set[str] = frozenset()
+        self.used = _NO_NAMES
 
     def note(self, number: int, count: int, references: int) -> None:
         """Count so many more references to each of ``count`` ids from that number in the run on."""

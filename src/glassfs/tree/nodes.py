@@ -10,6 +10,7 @@ import stat
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from sys import getsizeof
 from typing import NamedTuple, overload
 
@@ -85,13 +86,19 @@ class Access(NamedTuple):
         """
         first = entries[0]
         if len(entries) == 1:
-            return cls(first.permissions & 0o777, first.uid, first.gid)
+            return _access(first.permissions & 0o777, first.uid, first.gid)
         permissions = 0o777
         for entry in entries:
             permissions &= entry.permissions
         if any((entry.uid, entry.gid) != (first.uid, first.gid) for entry in entries):
             permissions = (permissions & permissions >> 3 & permissions >> 6 & 7) * 0o111
-        return cls(permissions, first.uid, first.gid)
+        return _access(permissions, first.uid, first.gid)
+
+
+@lru_cache(256)
+def _access(permissions: int, uid: int, gid: int) -> Access:
+    """Return one object for the same rights: there may be many containers."""
+    return Access(permissions, uid, gid)
 
 
 @dataclass(slots=True, eq=False)

@@ -350,5 +350,5 @@ class Containers:
 
 def _finding(source: Source, container: Container, parts: Parts) -> Finding:
     """Return the finding that a file is a container with these further files."""
-    others = [(path, part.entry) for path, part in parts]
+    others = tuple([(path, part.entry) for path, part in parts])
     return Finding(source.version, None, container.format, others, tables=container.tables)

@@ -51,7 +51,7 @@ class ContainerLease(Lease):
         self, location: Location, at: str, format_name: str, files: Sequence[tuple[Path, Source]],
         is_presumed: bool = False,
     ) -> None:
-        super().__init__([source for _, source in files])
+        super().__init__(tuple([source for _, source in files]))
         self.location = location
         self.at = at
         self.format = format_name
