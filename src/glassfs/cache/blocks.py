@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from glassfs import work
 from glassfs.cache.budget import DEFAULT_BUDGET, MemoryBudget, Ticket
-from glassfs.cache.cores import CORES, cores, run_ahead
+from glassfs.cache.cores import CORES, cores, released, run_ahead
 from glassfs.cache.recipe import Recipe, fresh, stored_error
 from glassfs.cache.spool import Spool
 from glassfs.lru import LRU
@@ -153,12 +153,12 @@ class BlockCache:
             self.memory.release(size)
 
     def measuring(self, cost: int) -> AbstractContextManager[None]:
-        """Reserve so many bytes for a pass over rows, unless they are few."""
+        """Reserve so many bytes for some work, unless they are few."""
         return self.reserved(cost) if cost > self._unreserved else nullcontext()
 
     def waiting(self) -> AbstractContextManager[None]:
         """Release this thread's core for work that needs none, such as reading from a disk. For recipes."""
-        return cores().released()
+        return released()
 
     def prefetch(self, recipe: Recipe) -> bool:
         """Start making a block that will be read soon, unless memory is short.
@@ -241,7 +241,7 @@ class BlockCache:
         if self.memory.is_nested:
             self.memory.hurry(pending.ticket)
         try:
-            with cores().released(), self.memory.waiting():
+            with released(), self.memory.waiting():
                 work.is_done(pending.future)
         except BaseException:  # an interrupted reader never reads the block
             pending.future.add_done_callback(self._unpin_made)
@@ -303,7 +303,7 @@ class BlockCache:
             return not pending.readers
 
     def _wait_for_memory(self, size: int, ticket: Ticket) -> None:
-        with cores().released():
+        with released():
             self.memory.reserve(size, ticket)
 
     def _evict(self, wanted: int) -> int:

@@ -1,7 +1,8 @@
 """Sharing the cores: no more threads make blocks at a time than there are cores. Any thread.
 
-More threads would make nothing faster, and would keep short requests from a core. The threads that decode ahead of
-readers are here as well. All caches of a process share both.
+More threads would make nothing faster, and would keep short requests from a core. Work in many short steps outside of
+the interpreter has one core: threads that hand over the interpreter at each step take longer than one after another.
+The threads that decode ahead of readers are here as well. All caches of a process share all of it.
 """
 
 from __future__ import annotations
@@ -23,64 +24,73 @@ LONGEST_WAIT_SECONDS = 0.05
 
 
 class CoreLimiter:
-    """Lets ``count`` threads work at a time. A thread that holds a core already takes no second one.
+    """Lets ``count`` threads work at a time. A thread that holds a core already, of any limiter, takes no second one.
 
     The wait for a core is short: a large block that is decoded ahead must not hold up readers of other blocks.
     """
 
     def __init__(self, count: int) -> None:
         self._free = threading.Semaphore(count)
-        self._thread = _Thread()
 
     @contextmanager
     def hold(self) -> Iterator[None]:
         """Hold a core while working."""
-        if self._thread.has_core:
+        if _thread.limiter is not None:
             yield
             return
-        self._acquire()
+        self.acquire()
         try:
             with work.sharing(self):
                 yield
         finally:
-            self._release()
+            self.release()
 
-    @contextmanager
-    def released(self) -> Iterator[None]:
-        """Let other threads work while this one waits for something."""
-        if not self._thread.has_core:
-            yield
-            return
-        self._release()
-        try:
-            yield
-        finally:
-            self._acquire()
-
-    def _acquire(self) -> None:
+    def acquire(self) -> None:
+        """Take a core for this thread, which has none, if one becomes free soon."""
         has_core = self._free.acquire(blocking=False)
         if not has_core:
             with work.awaiting(self):
                 has_core = self._free.acquire(timeout=LONGEST_WAIT_SECONDS)
-        self._thread.has_core = has_core
+        _thread.limiter = self if has_core else None
 
-    def _release(self) -> None:
-        if self._thread.has_core:
-            self._thread.has_core = False
+    def release(self) -> None:
+        if _thread.limiter is not None:
+            _thread.limiter = None
             self._free.release()
 
 
 class _Thread(threading.local):
-    has_core = False
+    limiter: CoreLimiter | None = None
+    """The one of which this thread holds a core."""
 
 
-_limiter = PerProcess(lambda: CoreLimiter(CORES))
+_thread = _Thread()
+_cores, _one_core = PerProcess(lambda: CoreLimiter(CORES)), PerProcess(lambda: CoreLimiter(1))
 _ahead = DaemonPool("ahead", CORES)
 
 
 def cores() -> CoreLimiter:
     """Return the limiter of this process."""
-    return _limiter.get()
+    return _cores.get()
+
+
+def one_core() -> CoreLimiter:
+    """Return the limiter of this process for work in many short steps outside of the interpreter."""
+    return _one_core.get()
+
+
+@contextmanager
+def released() -> Iterator[None]:
+    """Let other threads work while this one, which may hold a core, waits for something."""
+    limiter = _thread.limiter
+    if limiter is None:
+        yield
+        return
+    limiter.release()
+    try:
+        yield
+    finally:
+        limiter.acquire()
 
 
 def run_ahead(task: Callable[[], object]) -> None:

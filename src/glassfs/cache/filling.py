@@ -1,8 +1,6 @@
-"""Blocks decoded straight into a caller's buffer, by all cores, uncached: for large reads. Any thread.
+"""Blocks decoded straight into a caller's buffer, uncached: for large reads. Any thread.
 
-The caller decodes, and so do the threads that decode ahead of readers, one block at a time each. Memory is reserved for
-each block that is being decoded. After an error or an interruption no further block is begun, and the call returns when
-the others are done: nothing writes to the buffer afterwards.
+Memory is reserved for each block that is being decoded. After an error or an interruption no further block is begun.
 """
 
 from __future__ import annotations
@@ -12,16 +10,33 @@ from collections.abc import Callable, Iterator
 
 from glassfs import work
 from glassfs.cache.budget import MemoryBudget
-from glassfs.cache.cores import CORES, cores, run_ahead
+from glassfs.cache.cores import CORES, cores, one_core, run_ahead
 from glassfs.cache.recipe import fresh, stored_error
 
 
 def fill_all(memory: MemoryBudget, fills: Iterator[Callable[[], None]], cost: int) -> None:
     """Call all ``fills``, several at a time, with up to ``cost`` bytes of memory for each; one thread draws at a time.
 
-    Raises what drawing or one of them raises.
+    The caller decodes, and so do the threads that decode ahead of readers. Returns when all of them are done, so that
+    nothing writes to the buffer afterwards. Raises what drawing or one of them raises.
     """
     _Filling(memory, fills, cost).run()
+
+
+def fill_in_turn(memory: MemoryBudget, fills: Iterator[Callable[[], None]], cost: int) -> None:
+    """Call all ``fills`` on this thread, mostly while no other thread does so, with up to ``cost`` bytes of memory.
+
+    For fills in many short steps outside of the interpreter.
+    """
+    if not memory.reserve_now(cost):
+        memory.reserve(cost)
+    try:
+        for fill in fills:
+            work.check()
+            with one_core().hold(), memory.nested(), work.sharing(memory):
+                fill()
+    finally:
+        memory.release(cost)
 
 
 class _Filling:

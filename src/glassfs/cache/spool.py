@@ -18,7 +18,7 @@ from typing import IO
 
 from glassfs import work
 from glassfs.cache.budget import MemoryBudget, Ticket
-from glassfs.cache.cores import cores, run_ahead
+from glassfs.cache.cores import cores, released, run_ahead
 from glassfs.cache.recipe import Recipe, fresh, stored_error
 from glassfs.errors import Damaged, NoSpool
 
@@ -153,7 +153,7 @@ class Spool:
         """Wait for the thread that decodes."""
         if self._memory.is_nested:
             self._memory.hurry(self._ticket)
-        with cores().released(), self._memory.waiting(), self._progress:
+        with released(), self._memory.waiting(), self._progress:
             work.patiently(lambda seconds: self._progress.wait_for(lambda: self._is_settled(end), seconds), thing=self)
 
     def _reserve(self, has_decoder: bool) -> None:
@@ -161,7 +161,7 @@ class Spool:
         if has_decoder:
             self._memory.reserve_cached(self._cost)
         elif not self._memory.reserve_now(self._cost):
-            with cores().released():
+            with released():
                 self._memory.reserve(self._cost, self._ticket)
 
     def _finish(self, reserved: int | None, error: BaseException | None) -> None:

@@ -9,6 +9,7 @@ size of an image is a formula. Any thread.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -156,6 +157,7 @@ def configuration(width: int, height: int, fps: float) -> bytes:
     ))
 
 
+@lru_cache(256)
 def head(width: int, height: int, number: int) -> bytes:
     """Return the bytes before the first samples: length, slice header, type of the first macroblock."""
     bits = Bits()

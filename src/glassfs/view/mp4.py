@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from fractions import Fraction
 from functools import lru_cache, partial
 
 from glassfs.cache import BlockCache
+from glassfs.cache.filling import fill_all, fill_in_turn
 from glassfs.codec import h264
 from glassfs.content import Array, Blocked, Concatenated, Data, Memory, Regular, Rendered, Video
 from glassfs.content.video import video_of
@@ -36,6 +37,12 @@ LARGEST = (1 << 63) - 1
 LONGEST_HEAD = 1 << 16
 SEARCHED = 64
 """Number of frames searched for the range of 16-bit samples."""
+FEWEST_FILLED = 2
+"""Whole frames in a range that are not cached."""
+FILLED_TOGETHER = 256 << 10
+"""Bytes of frames that one thread makes before the next one."""
+LEAST_AHEAD = 128 << 10
+"""Frames of so many bytes are made ahead of readers, and several at a time: handing over smaller ones takes longer."""
 
 MDAT_HEAD = 16
 DATA_IS_HERE, IS_SHOWN = 1, 3
@@ -60,9 +67,7 @@ def made(video: Video, cache: BlockCache, key: Key) -> Data:
 
 def frames(video: Video, cache: BlockCache, key: Key, first: int = 0) -> Data:
     """Return the frames as they stand in a file with ``first`` others before them."""
-    size = h264.size_of(video.width, video.height)
-    image = _Frames(video, size, first, cache, key).image
-    return Blocked(cache, lambda: Regular(size, video.count * size), image, is_sized=True)
+    return _Frames(video, first, cache, key)
 
 
 def head(width: int, height: int, fps: float, count: int) -> bytes:
@@ -95,42 +100,87 @@ def shown(video: Video, number: int) -> int:
     return video.present[before - 1] if before else -1
 
 
-class _Frames:
-    """The encoded frames of a video."""
+class _Frames(Blocked):
+    """The encoded frames of a video.
 
-    def __init__(self, video: Video, size: int, first: int, cache: BlockCache, key: Key) -> None:
+    Those that are in a range as a whole are made straight into it. The cache keeps those that ranges
+    divide, as the next range needs them too, and those that are shown again for missing ones.
+    """
+
+    def __init__(self, video: Video, first: int, cache: BlockCache, key: Key) -> None:
         self._video = video
-        self._size = size
+        self._unit = h264.size_of(video.width, video.height)
         self._first = first
-        self._cache = cache
         self._key = key
+        super().__init__(cache, lambda: Regular(self._unit, video.count * self._unit), self._image, is_sized=True)
 
-    def image(self, number: int) -> Rendered:
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        size = self._unit
+        first = -(-offset // size)
+        start = first * size - offset
+        count = (len(buffer) - start) // size
+        if count < FEWEST_FILLED:
+            super().read_into(buffer, offset)
+            return
+        end = start + count * size
+        super().read_into(buffer[:start], offset)
+        self._fill(buffer[start:end], first, count)
+        super().read_into(buffer[end:], offset + end)
+
+    def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
+        if self._unit < LEAST_AHEAD:
+            self._cache.read_into(self._image(number), buffer, offset)
+        else:
+            super().read_part(number, buffer, offset)
+
+    def _fill(self, buffer: memoryview, first: int, count: int) -> None:
+        video, size = self._video, self._unit
+        found = []
+        for number in range(first, first + count):
+            part = buffer[(number - first) * size : (number - first + 1) * size]
+            if shown(video, number) == number:
+                found.append((part, number))
+            else:
+                super().read_into(part, number * size)
+        together = max(1, FILLED_TOGETHER // size)
+        fills = (partial(self._put_all, found[at : at + together]) for at in range(0, len(found), together))
+        fill = fill_in_turn if size < LEAST_AHEAD else fill_all
+        fill(self._cache.memory, fills, planes.strip_cost(video.width, video.height))
+
+    def _put_all(self, found: Sequence[tuple[memoryview, int]]) -> None:
+        for part, number in found:
+            self._put(part, number, (self._first + number) % 2)
+
+    def _image(self, number: int) -> Rendered:
         """Return a frame as it stands in the file. Consecutive frames that show the same differ in a number."""
         video, parity = self._video, (self._first + number) % 2
         shown_number = shown(video, number)
         return Rendered(
-            self._cache, (*self._key, shown_number, parity), partial(self._made, shown_number, parity), self._size,
-            self._size + planes.strip_cost(video.width, video.height),
+            self._cache, (*self._key, shown_number, parity), partial(self._made, shown_number, parity), self._unit,
+            self._unit + planes.strip_cost(video.width, video.height),
         )
 
     def _made(self, shown: int, parity: int) -> bytearray:
+        made = bytearray(self._unit)
+        self._put(memoryview(made), shown, parity)
+        return made
+
+    def _put(self, buffer: memoryview, shown: int, parity: int) -> None:
+        """Fill ``buffer`` with a frame."""
         import numpy as np
 
         video = self._video
-        made = bytearray(self._size)
         columns, rows = h264.macroblocks(video.width, video.height)
-        target = np.frombuffer(made, np.uint8)[h264.FRONT : -len(h264.TAIL)].reshape(rows, columns, h264.MACROBLOCK)
+        target = np.frombuffer(buffer, np.uint8)[h264.FRONT : -len(h264.TAIL)].reshape(rows, columns, h264.MACROBLOCK)
         if shown < 0:
             gray = np.full((2, 2), planes.GRAY, np.uint8)
             h264.put(target, gray, gray, gray)
         else:
-            self._put(target, shown)
-        made[: h264.HEAD] = h264.head(video.width, video.height, parity)
-        made[-len(h264.TAIL) :] = h264.TAIL
-        return made
+            self._put_samples(target, shown)
+        buffer[: h264.HEAD] = h264.head(video.width, video.height, parity)
+        buffer[-len(h264.TAIL) :] = h264.TAIL
 
-    def _put(self, target: planes.Plane, shown: int) -> None:
+    def _put_samples(self, target: planes.Plane, shown: int) -> None:
         video, first = self._video, 0
         try:
             strips = planes.strips(video.frame(shown), video.width, video.height, self._cache, self._range)

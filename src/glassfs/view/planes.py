@@ -119,7 +119,7 @@ def _decoded(content: EncodedImage, cache: BlockCache, is_rgb: bool = False) -> 
     data, media = content.data, content.media
     if data.size > images.MOST_BYTES:
         raise TooLarge(f"an image of {data.size} stored bytes is too large for a video")
-    with cache.reserved(images.COPIES * data.size):
+    with cache.measuring(images.COPIES * data.size):
         with cache.waiting():
             stored = data.read(0, data.size)
         if not images.is_quick(stored, media):
@@ -127,7 +127,7 @@ def _decoded(content: EncodedImage, cache: BlockCache, is_rgb: bool = False) -> 
         with images.opened(stored, media) as decoded:
             _demand_few(*decoded.size)
             extra = 0 if decoded.mode in _READY else COST * decoded.width * decoded.height
-            with cache.reserved(extra + images.cost(media, *decoded.size)):
+            with cache.measuring(extra + images.cost(media, *decoded.size)):
                 if not is_rgb and _is_ycbcr(decoded):
                     decoded.draft("YCbCr", None)
                 images.decode(decoded)
@@ -224,17 +224,20 @@ def _planes(strip: Pillow.Image) -> Planes:
     import numpy as np
 
     if strip.mode == "L":
-        luma = np.asarray(strip)
+        luma = _band(strip, "L")
         gray = np.full((-(-strip.height // 2), -(-strip.width // 2)), GRAY, np.uint8)
         return Planes(luma, gray, gray)
     half = strip.reduce(2)
     if strip.mode == "RGB":
         # Luma and chroma are converted separately: only a quarter of the pixels needs chroma.
-        return Planes(np.asarray(strip.convert("L")), *_chroma(half.convert("YCbCr")))
-    return Planes(np.asarray(strip.getchannel(0)), *_chroma(half))
+        luma, half = _band(strip.convert("L"), "L"), half.convert("YCbCr")
+    else:
+        luma = _band(strip, "Y")
+    return Planes(luma, _band(half, "Cb"), _band(half, "Cr"))
 
 
-def _chroma(ycbcr: Pillow.Image) -> tuple[Plane, Plane]:
+def _band(image: Pillow.Image, name: str) -> Plane:
+    """Return one band of an image, copied once."""
     import numpy as np
 
-    return np.asarray(ycbcr.getchannel(1)), np.asarray(ycbcr.getchannel(2))
+    return np.frombuffer(image.tobytes("raw", name), np.uint8).reshape(image.height, image.width)
