@@ -17,7 +17,7 @@ from glassfs.source import total
 CHECKED_AT_ONCE = 16 << 20
 HELD_BACK = 128 << 10
 MOST_MISSING = 4 << 20
-"""Bytes that may not have been read of a block that is read as a whole: requests come out of order."""
+"""Bytes that may not have been read of a block when its last ones are: requests come out of order."""
 
 
 class Rendered(Data):
@@ -75,8 +75,8 @@ class Decoded(SizedData):
     ``part`` names the block in messages. The cache keeps the raw bytes of a compressed block. If a block is too large
     to check before its first byte is returned, the last HELD_BACK bytes are returned only after the whole block has
     passed the check. If an uncompressed block ``is_checked_at_end``, a reader of part of it gets that part unchecked:
-    the check runs behind readers and has read no more than they did until all of the block was read once; then the last
-    bytes are returned only if it passes.
+    the check runs behind readers and has read no more than they did until nearly all of the block was read; then the
+    last bytes are returned only if it passes.
     """
 
     __slots__ = ("_cache", "_check", "_checksum", "_extent", "_given", "_is_checked_at_end", "codec", "key", "part")
@@ -143,7 +143,7 @@ class Decoded(SizedData):
             return
         if self._is_checked_at_end and check.found is None:
             self._given += end - start
-            is_whole = self._given >= self.size - min(MOST_MISSING, self.size // 4) or self.size <= HELD_BACK
+            is_whole = self._given >= self.size - MOST_MISSING
             if not is_whole or end <= self.size - HELD_BACK or start == end:
                 check.go_on_ahead(min(self._given, self.size))
                 return
