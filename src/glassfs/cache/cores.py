@@ -19,6 +19,8 @@ from glassfs.forks import PerProcess
 from glassfs.threads import DaemonPool
 
 CORES = max(2, os.cpu_count() or 1)
+LEAST_AHEAD = 128 << 10
+"""Bytes of a block that is worth handing over to another thread: for smaller ones that takes longer."""
 LONGEST_WAIT_SECONDS = 0.05
 """How long a thread waits for a core before it works without one."""
 
@@ -54,7 +56,7 @@ class CoreLimiter:
         _thread.limiter = self if has_core else None
 
     def release(self) -> None:
-        if _thread.limiter is not None:
+        if _thread.limiter is self:
             _thread.limiter = None
             self._free.release()
 

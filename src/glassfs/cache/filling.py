@@ -9,34 +9,31 @@ import threading
 from collections.abc import Callable, Iterator
 
 from glassfs import work
+from glassfs.cache.blocks import BlockCache
 from glassfs.cache.budget import MemoryBudget
 from glassfs.cache.cores import CORES, cores, one_core, run_ahead
 from glassfs.cache.recipe import fresh, stored_error
 
 
-def fill_all(memory: MemoryBudget, fills: Iterator[Callable[[], None]], cost: int) -> None:
+def fill_all(cache: BlockCache, fills: Iterator[Callable[[], None]], cost: int) -> None:
     """Call all ``fills``, several at a time, with up to ``cost`` bytes of memory for each; one thread draws at a time.
 
     The caller decodes, and so do the threads that decode ahead of readers. Returns when all of them are done, so that
     nothing writes to the buffer afterwards. Raises what drawing or one of them raises.
     """
-    _Filling(memory, fills, cost).run()
+    _Filling(cache.memory, fills, cost).run()
 
 
-def fill_in_turn(memory: MemoryBudget, fills: Iterator[Callable[[], None]], cost: int) -> None:
+def fill_in_turn(cache: BlockCache, fills: Iterator[Callable[[], None]], cost: int) -> None:
     """Call all ``fills`` on this thread, mostly while no other thread does so, with up to ``cost`` bytes of memory.
 
     For fills in many short steps outside of the interpreter.
     """
-    if not memory.reserve_now(cost):
-        memory.reserve(cost)
-    try:
+    with cache.reserved(cost):
         for fill in fills:
             work.check()
-            with one_core().hold(), memory.nested(), work.sharing(memory):
+            with one_core().hold():
                 fill()
-    finally:
-        memory.release(cost)
 
 
 class _Filling:

@@ -258,17 +258,18 @@ class Blocked(Parted):
 
     ``find_bounds`` returns the rising positions at which blocks begin, and the end of the last one. It is called once,
     when the size is first needed, and may read the blocks to find out; ``is_sized`` says that it does not. A reader
-    that continues with the next block has the block after that prefetched.
+    that continues with the next block has the block after that prefetched, if blocks are made ``is_ahead`` of readers.
     """
 
     def __init__(
         self, cache: BlockCache, find_bounds: Callable[[], Sequence[int]], block: Callable[[int], Recipe],
-        is_sized: bool = False,
+        is_sized: bool = False, is_ahead: bool = True,
     ) -> None:
         self._cache = cache
         self._find_bounds = find_bounds
         self._block = block
         self._is_sized = is_sized
+        self._is_ahead = is_ahead
         self._bounds: Sequence[int] | None = None
         self._lock = threading.Lock()
         self._last = -1
@@ -287,7 +288,7 @@ class Blocked(Parted):
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
         # Read-ahead requests arrive in parallel and out of order: one step back or forth is still sequential.
-        if self._last >= 0 and 0 <= number - self._last <= 1 and number + 2 < len(self.bounds):
+        if self._is_ahead and self._last >= 0 and 0 <= number - self._last <= 1 and number + 2 < len(self.bounds):
             self._cache.prefetch(self._block(number + 1))
         self._last = number
         self._cache.read_into(self._block(number), buffer, offset)

@@ -17,6 +17,7 @@ from fractions import Fraction
 from functools import lru_cache, partial
 
 from glassfs.cache import BlockCache
+from glassfs.cache.cores import LEAST_AHEAD
 from glassfs.cache.filling import fill_all, fill_in_turn
 from glassfs.codec import h264
 from glassfs.content import Array, Blocked, Concatenated, Data, Memory, Regular, Rendered, Video
@@ -41,8 +42,6 @@ FEWEST_FILLED = 2
 """Whole frames in a range that are not cached."""
 FILLED_TOGETHER = 256 << 10
 """Bytes of frames that one thread makes before the next one."""
-LEAST_AHEAD = 128 << 10
-"""Frames of so many bytes are made ahead of readers, and several at a time: handing over smaller ones takes longer."""
 
 MDAT_HEAD = 16
 DATA_IS_HERE, IS_SHOWN = 1, 3
@@ -103,8 +102,8 @@ def shown(video: Video, number: int) -> int:
 class _Frames(Blocked):
     """The encoded frames of a video.
 
-    Those that are in a range as a whole are made straight into it. The cache keeps those that ranges
-    divide, as the next range needs them too, and those that are shown again for missing ones.
+    Those that are in a range as a whole are made straight into it. The cache keeps those that ranges divide, as the
+    next range needs them too, and those that are shown again for missing ones.
     """
 
     def __init__(self, video: Video, first: int, cache: BlockCache, key: Key) -> None:
@@ -112,7 +111,11 @@ class _Frames(Blocked):
         self._unit = h264.size_of(video.width, video.height)
         self._first = first
         self._key = key
-        super().__init__(cache, lambda: Regular(self._unit, video.count * self._unit), self._image, is_sized=True)
+        self._is_handed_over = self._unit >= LEAST_AHEAD
+        super().__init__(
+            cache, lambda: Regular(self._unit, video.count * self._unit), self._image, is_sized=True,
+            is_ahead=self._is_handed_over,
+        )
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         size = self._unit
@@ -127,12 +130,6 @@ class _Frames(Blocked):
         self._fill(buffer[start:end], first, count)
         super().read_into(buffer[end:], offset + end)
 
-    def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
-        if self._unit < LEAST_AHEAD:
-            self._cache.read_into(self._image(number), buffer, offset)
-        else:
-            super().read_part(number, buffer, offset)
-
     def _fill(self, buffer: memoryview, first: int, count: int) -> None:
         video, size = self._video, self._unit
         found = []
@@ -144,8 +141,8 @@ class _Frames(Blocked):
                 super().read_into(part, number * size)
         together = max(1, FILLED_TOGETHER // size)
         fills = (partial(self._put_all, found[at : at + together]) for at in range(0, len(found), together))
-        fill = fill_in_turn if size < LEAST_AHEAD else fill_all
-        fill(self._cache.memory, fills, planes.strip_cost(video.width, video.height))
+        fill = fill_all if self._is_handed_over else fill_in_turn
+        fill(self._cache, fills, planes.strip_cost(video.width, video.height))
 
     def _put_all(self, found: Sequence[tuple[memoryview, int]]) -> None:
         for part, number in found:

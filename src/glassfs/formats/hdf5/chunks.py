@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from glassfs import work
 from glassfs.cache import BlockCache
+from glassfs.cache.cores import LEAST_AHEAD
 from glassfs.cache.filling import fill_all
 from glassfs.content.data import SizedData
 from glassfs.errors import Damaged
@@ -30,8 +31,8 @@ PIECE = 1 << 20
 LARGEST_PART = 4 << 20
 """Bytes of a chunk from which scattered elements are taken at once."""
 CHECKED_AT_ONCE = 64
-AHEAD, LEAST_AHEAD = 2, 128 << 10
-"""Chunks that other threads decode ahead, if they have so many bytes: handing over smaller ones takes longer."""
+AHEAD = 2
+"""Chunks that other threads decode ahead."""
 FILLED_SHARE, FILLS_SHARE = 4, 16
 """Whole chunks are not cached if all that are read are this part of the cache's budget, and one takes little of it."""
 
@@ -109,7 +110,7 @@ class Chunked(SizedData):
             for place in product(*spans):
                 if not self._is_whole(place, start, shape):
                     self._read_chunk(buffer, start, shape, place)
-            fill_all(self._cache.memory, self._fills(buffer, start, shape, spans), self._fill_cost)
+            fill_all(self._cache, self._fills(buffer, start, shape, spans), self._fill_cost)
         else:
             self._read_chunks(buffer, start, shape, spans)
 
