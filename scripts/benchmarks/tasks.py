@@ -75,10 +75,13 @@ def train(root: str, samples: Sequence[Sample], processes: int, keys: Sequence[s
 def epochs(
     root: str, samples: Sequence[Sequence[Sample]], processes: int, keys: Sequence[str], has_library: bool,
 ) -> Results:
-    """Read several lists of samples with so many processes; return the seconds for one of the last, which have keys."""
+    """Read several lists of samples with so many processes; return the seconds for one of the first and of the last.
+
+    If there is one key, only for one of the first.
+    """
     with workers.spawned(processes) as pool:
         seconds = [workers.load_all(pool, root, some, has_library) for some in samples]
-    return dict(zip(keys, (seconds[0], seconds[-1]), strict=True))
+    return dict(zip(keys, (seconds[0], seconds[-1]), strict=False))
 
 
 def demonstrations(root: str, chosen: Sequence[Sequence[int]], processes: int, reader: str) -> Results:
