@@ -295,7 +295,7 @@ def _of_dataset() -> tuple[Workload, ...]:
         Measure(FIRST, "one of 2,000 random samples over 500 containers, first time",
                 (at_most(1.3, SQUASH), at_most(0.5, "ratarmount")), each="sample"),
         Measure(KNOWN, "the same on another fresh mount, from the catalogue",
-                (at_most(1.05, SQUASH, "'s first", FIRST),), FILLED, each="sample"),
+                (at_most(1.05, SQUASH, "'s first", FIRST),), state=FILLED, each="sample"),
         Measure(AGAIN, "one of 2,000 random samples over 500 containers, again", (at_most(2, "plain"),), state=KEPT,
                 each="sample"),
     ))

@@ -64,7 +64,7 @@ def test_benchmark_measures_processor_time_of_two_checkouts(tmp_path: Path) -> N
 def test_benchmark_measures_all_sides(tmp_path: Path) -> None:
     require()
     report, tables = tmp_path / "report.json", tmp_path / "report.md"
-    wanted = ["store", *DATASET, *OF_VIEWS]
+    wanted = ["store", *DATASET, "dataset-cores", *OF_VIEWS]
     words = ["-m", "benchmarks", "--scale", "0.005", "--runs", "1", *(f"--only={name}" for name in wanted)]
     done = run(*words, "--json", report, "--markdown", tables)
     assert done.returncode == 0, done.stdout + done.stderr
