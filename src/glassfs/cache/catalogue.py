@@ -84,12 +84,17 @@ class Catalogue:
         found = self._search(lambda cache: cache.find(keys, number, MOST_FOUND))
         return {key: _unpacked(number, stored) for key, stored in found.items()}
 
-    def find_with_others(self, key: Key, others: int) -> dict[Key, Part]:
-        """Return the first part stored under a key, if there is one, and small ones of the ``others`` stored before and
-        after it.
+    def find_with_others(self, key: Key, count: int) -> dict[Key, bytes]:
+        """Return the first part stored under a key, if there is one, and small ones that were stored before and after
+        it, up to ``count``: all as they are stored, as checking and unpacking takes longer than reading them.
         """
-        found = self._search(lambda cache: cache.find_with_others(key, others))
-        return {key: _unpacked(0, stored) for key, stored in found.items()}
+        return self._search(lambda cache: cache.find_with_others(key, count))
+
+    @staticmethod
+    def part_of(key: Key, stored: bytes) -> Part | None:
+        """Return what ``find_with_others`` returned for a key; None if that is damaged."""
+        data = PersistentCache.part_of(key, stored)
+        return None if data is None else _unpacked(0, data)
 
     def _search(self, do: Callable[[PersistentCache], dict[Key, bytes]]) -> dict[Key, bytes]:
         state = self._state.get()

@@ -28,11 +28,11 @@ MOST_VALUE = 1 << 20
 """Bytes of one value; a larger one is not kept."""
 MOST_OF_CONTAINER = 4 << 20
 """Bytes that are kept of one container."""
-KNOWN_BYTES, AHEAD_BYTES = 4 << 20, 2 << 20
+KNOWN_BYTES, AHEAD_BYTES = 4 << 20, 4 << 20
 """Memory for what was found or kept last, and for what was read along with it."""
-MOST_AHEAD = 32
-"""Containers before and after one, in the order in which they were stored, whose findings are read along with its own:
-a program that uses a container of a dataset mostly uses others, too."""
+MOST_ALONG = 64
+"""Containers, in the order in which they were stored, whose findings are read at a time: a program that uses a
+container of a dataset mostly uses others, too."""
 FLUSHED = 128
 """Changed containers that are stored together."""
 FLUSH_SECONDS = 2.0
@@ -42,6 +42,8 @@ PATIENCE, EACH = 16, 32
 SETTLED_NANOSECONDS = 2 * 10**9
 ENTRY_BYTES = 512
 """Memory of what is known about a container, beside its values."""
+ALONG_BYTES = 256
+"""Memory of what was read along, beside its bytes."""
 LAYOUT = 2
 _ITEM = struct.Struct("<II")
 
@@ -63,9 +65,11 @@ class Findings:
         self._clock = clock
         self._known: LRU[str, Kept] = LRU(KNOWN_BYTES)
         """By stamp, as computing the key of the catalogue takes longer than everything else here."""
-        self._ahead: LRU[Key, bytes] = LRU(AHEAD_BYTES)
+        self._along: dict[Key, bytes] = {}
         """What the catalogue had beside what was asked for, as it is stored there."""
-        self._next_ahead = 0
+        self._along_bytes = 0
+        """Their memory, and that of those that were used since the last one was dropped."""
+        self._next_along = 1
         self._changed: dict[str, Kept] = {}
         self._due = 0.0
         """When what changed is stored."""
@@ -129,18 +133,25 @@ class Findings:
 
     def _searched(self, catalogue: Catalogue, key: Key) -> bytes:
         """Return what the catalogue has under a key, "" for nothing. Of what it has, more is read along each time."""
-        ahead = self._ahead.pop(key)
-        if ahead is not None:
-            return ahead
-        others = self._next_ahead
-        parts = catalogue.find_with_others(key, others) if others else catalogue.find([key])
-        found = parts.pop(key, None)
-        if found is None:
-            return b""
-        self._next_ahead = min(MOST_AHEAD, 2 * others or 1)
-        for other, part in parts.items():
-            self._ahead.put(other, part.data, ENTRY_BYTES + len(part.data))
-        return found.data
+        stored = self._along.pop(key, None)
+        if stored is None:
+            found = catalogue.find_with_others(key, self._next_along)
+            stored = found.pop(key, None)
+            if stored is None:
+                return b""
+            self._next_along = min(MOST_ALONG, 2 * self._next_along)
+            self._keep_along(found)
+        part = catalogue.part_of(key, stored) or catalogue.find([key]).get(key)  # which deletes a damaged one
+        return b"" if part is None else part.data
+
+    def _keep_along(self, found: dict[Key, bytes]) -> None:
+        size = sum(map(len, found.values())) + ALONG_BYTES * len(found)
+        with self._lock:
+            if self._along_bytes + size > AHEAD_BYTES:
+                self._along, self._along_bytes = {}, 0
+            if size <= AHEAD_BYTES:
+                self._along.update(found)
+                self._along_bytes += size
 
 
 def _key(stamp: str) -> Key:

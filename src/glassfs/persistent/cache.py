@@ -106,9 +106,18 @@ class PersistentCache:
         """Return part ``number`` of the values of these keys, in order, until ``most_bytes`` are found."""
         return self._with_index(lambda index: index.find(keys, number, most_bytes)) or {}
 
-    def find_with_others(self, key: bytes, others: int) -> dict[bytes, bytes]:
-        """Return the first part of a value, if it is stored, and of small ones stored before and after it."""
-        return self._with_index(lambda index: index.find_with_others(key, others)) or {}
+    def find_with_others(self, key: bytes, count: int) -> dict[bytes, bytes]:
+        """Return the first part of a value, if it is stored, and of small ones that were stored before and after it,
+        ``count`` at most, all of them as ``part_of`` takes them.
+        """
+        return self._with_index(lambda index: index.find_with_others(key, count)) or {}
+
+    @staticmethod
+    def part_of(key: bytes, stored: bytes) -> bytes | None:
+        """Return the first part of a value, given it as it is stored; None if it is damaged."""
+        from glassfs.persistent.index import part_of
+
+        return part_of(key, 0, stored)
 
     def store(self, values: Values) -> None:
         """Store values with all their parts, if possible, replacing those of equal keys."""

@@ -49,10 +49,9 @@ INSERT INTO totals VALUES (0, 'none');
 _WITH_OTHERS = """
 WITH wanted AS (SELECT rowid AS at FROM parts WHERE key = :key AND number = 0)
 SELECT key, data, used FROM parts, wanted
-WHERE parts.rowid BETWEEN at - :others AND at + :others AND number = 0
-    AND (parts.rowid = at OR (length(data) <= :small AND substr(data, 17, 1) = x'00'))
+WHERE parts.rowid BETWEEN at - at % :count AND at - at % :count + :count - 1 AND number = 0
+    AND (parts.rowid = at OR length(data) <= :small) AND typeof(data) = 'blob'
 """
-"""Compressed values are left out, as they may be large."""
 
 Values: TypeAlias = Mapping[bytes, Sequence[bytes]]
 """The parts of values, by key."""
@@ -94,14 +93,17 @@ class Index:
         """Return part ``number`` of the values of these keys, in order, until ``most_bytes`` are found."""
         return self._undamaged(number, self._rows(dict.fromkeys(keys), number), most_bytes)
 
-    def find_with_others(self, key: bytes, others: int) -> dict[bytes, bytes]:
-        """Return the first part of a value, if it is stored, and of small ones among the ``others`` stored before and
-        after it.
+    def find_with_others(self, key: bytes, count: int) -> dict[bytes, bytes]:
+        """Return the first parts of up to ``count`` values that were stored in a row, among them the one of this key;
+        nothing if it is not stored. They are returned as they are stored, see ``part_of``. Of others only small ones.
 
-        Finding one by one takes longer, as most of that is locking the file.
+        Finding one by one takes longer, as most of that is locking the file. Rows begin at multiples of ``count``, so
+        that no part is in two of them.
         """
-        wanted = {"key": key, "others": others, "small": COMPRESSED_FROM}
-        return self._undamaged(0, self._connection.execute(_WITH_OTHERS, wanted).fetchall(), LARGEST_VALUE)
+        wanted = {"key": key, "count": count, "small": COMPRESSED_FROM}
+        rows, today = self._connection.execute(_WITH_OTHERS, wanted).fetchall(), _today()
+        self._note([(today, key) for key, _, used in rows if used != today], [])
+        return {key: stored for key, stored, _ in rows}
 
     def _rows(self, keys: Iterable[bytes], number: int) -> Iterator[tuple[Any, ...]]:
         for key in keys:
@@ -116,7 +118,7 @@ class Index:
         found: dict[bytes, bytes] = {}
         damaged, unused, today, size = [], [], _today(), 0
         for key, stored, used in rows:
-            data = _unpacked(key, number, stored)
+            data = part_of(key, number, stored)
             if data is None:
                 damaged.append((key,))
                 continue
@@ -126,11 +128,15 @@ class Index:
                 unused.append((today, key))
             if size >= most_bytes:
                 break
-        if damaged or unused:
+        self._note(unused, damaged)
+        return found
+
+    def _note(self, used: Sequence[tuple[int, bytes]], damaged: Sequence[tuple[bytes]]) -> None:
+        """Note the days on which values were used, and delete damaged ones."""
+        if used or damaged:
             with suppress(sqlite3.OperationalError), self._transaction():  # a read-only disk can still be read
                 self._connection.executemany("DELETE FROM parts WHERE key = ?", damaged)
-                self._connection.executemany("UPDATE parts SET used = ? WHERE key = ?", unused)
-        return found
+                self._connection.executemany("UPDATE parts SET used = ? WHERE key = ?", used)
 
     def store(self, values: Values) -> None:
         """Store values with all their parts, replacing those of equal keys; leave out values with large parts."""
@@ -271,6 +277,17 @@ def is_busy(error: Exception) -> bool:
     return isinstance(error, sqlite3.OperationalError) and any(word in str(error) for word in _PASSING[:2])
 
 
+def part_of(key: bytes, number: int, stored: object) -> bytes | None:
+    """Return the data of a part, given it as it is stored; None if it is damaged."""
+    if not isinstance(stored, bytes) or stored != _checked(key, number, stored[_CHECKSUM:]):
+        return None
+    data = stored[_CHECKSUM + 1 :]
+    try:
+        return zlib.decompressobj().decompress(data, LARGEST_VALUE) if stored[_CHECKSUM] else data
+    except zlib.error:
+        return None
+
+
 def throw_away(path: str) -> None:
     for suffix in SUFFIXES:
         with suppress(OSError):
@@ -309,17 +326,6 @@ def _packed(key: bytes, number: int, data: bytes) -> bytes:
     """Return a part as it is stored: a checksum, whether the data are compressed, and the data."""
     is_compressed = len(data) >= COMPRESSED_FROM
     return _checked(key, number, bytes((is_compressed,)) + (zlib.compress(data, 1) if is_compressed else data))
-
-
-def _unpacked(key: bytes, number: int, stored: object) -> bytes | None:
-    """Return the data of a part; None if it is not as it was stored."""
-    if not isinstance(stored, bytes) or stored != _checked(key, number, stored[_CHECKSUM:]):
-        return None
-    data = stored[_CHECKSUM + 1 :]
-    try:
-        return zlib.decompressobj().decompress(data, LARGEST_VALUE) if stored[_CHECKSUM] else data
-    except zlib.error:
-        return None
 
 
 def _checked(key: bytes, number: int, data: bytes) -> bytes:
