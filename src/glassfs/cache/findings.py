@@ -44,7 +44,7 @@ ENTRY_BYTES = 512
 """Memory of what is known about a container, beside its values."""
 ALONG_BYTES = 256
 """Memory of what was read along, beside its bytes."""
-LAYOUT = 2
+LAYOUT = 3
 _ITEM = struct.Struct("<II")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import count, repeat
-from typing import cast
+from typing import TypeAlias, cast
 
 from glassfs import work
 from glassfs.content import (
@@ -87,6 +87,10 @@ _Run = tuple[int, list[Member]]
 """Members below a directory, and how many components of their names lead to it."""
 
 
+_Below: TypeAlias = "Draft | Collection"
+"""What is in a directory: mostly one collection, which needs no draft."""
+
+
 class Draft:
     """The contents of a directory to be made: groups, and members of groups further up that belong below it.
 
@@ -100,27 +104,25 @@ class Draft:
         self.groups = list(groups)
         self.runs: list[_Run] = []
 
-    def directory(self, name: str, ino: int, origin: Origin) -> Settled:
-        if len(self.groups) == 1 and not self.runs:
-            return directory(name, ino, origin, self.groups[0])
-        return ContentDirectory(name, ino, origin, self)
-
     @property
     def error(self) -> str:
         """What of the groups cannot be shown."""
         return "; ".join(group.error for group in self.groups if isinstance(group, Group) and group.error)
 
-    def cost(self, below: Iterable[Draft]) -> int:
-        """Return the approximate bytes that the drafts below take beside their nodes."""
+    def cost(self, below: Iterable[_Below]) -> int:
+        """Return the approximate bytes that what is below takes beside its nodes."""
         kept = 0
         for draft in below:
+            if not isinstance(draft, Draft):
+                kept += held_by_content(draft)
+                continue
             kept += sum(map(held_by_content, draft.groups))
             for _, members in draft.runs:
                 if not any(members is handed_on for _, handed_on in self.runs):
                     kept += sum(map(held_by_member, members)) if self.groups else REFERENCE_COST * len(members)
         return kept
 
-    def opened(self, has_views: bool) -> tuple[dict[str, Draft], list[Member]]:
+    def opened(self, has_views: bool) -> tuple[dict[str, _Below], list[Member]]:
         """Return the directories right below, and the members that become files here.
 
         Without views, what only describes the members of groups is left out.
@@ -129,7 +131,7 @@ class Draft:
             passage = self._passage(*self.runs[0])
             if passage is not None:
                 return passage, []
-        directories: dict[str, Draft] = {}
+        directories: dict[str, _Below] = {}
         files: list[Member] = []
         runs: list[tuple[int, Iterable[Member]]] = list(self.runs)
         for group in self.groups:
@@ -150,17 +152,22 @@ class Draft:
                         continue
                     name = (b"/".join(name[depth:]),)
                     member = Member(name, content)
+                folder: Collection | None
                 if isinstance(content, Collection):
-                    _below(directories, name[-1]).groups.append(content)
-                    continue
-                files.append(member)
-                folder = folder_of(content)
+                    folder = content
+                else:
+                    files.append(member)
+                    folder = folder_of(content)
                 if folder is not None:
-                    _below(directories, name[-1]).groups.append(folder)
+                    shown = component(name[-1])
+                    if shown in directories:
+                        _below(directories, name[-1]).groups.append(folder)
+                    else:
+                        directories[shown] = folder
         return directories, files
 
     @staticmethod
-    def _passage(depth: int, members: list[Member]) -> dict[str, Draft] | None:
+    def _passage(depth: int, members: list[Member]) -> dict[str, _Below] | None:
         """Return the only directory below, if all members are in it: it gets the same list."""
         first = members[0].name
         if len(first) == depth + 1 or depth >= DEEPEST:
@@ -179,12 +186,12 @@ class Draft:
         return self.runs[-1][1]
 
 
-def _below(directories: dict[str, Draft], part: bytes) -> Draft:
+def _below(directories: dict[str, _Below], part: bytes) -> Draft:
     """Return the draft of the directory of this name, adding it if needed."""
     name = component(part)
     found = directories.get(name)
-    if found is None:
-        found = directories[name] = Draft()
+    if not isinstance(found, Draft):
+        found = directories[name] = Draft() if found is None else Draft(found)
     return found
 
 
@@ -194,7 +201,7 @@ class ContentDirectory(Settled):
     __slots__ = ("_draft", "_is_mount_root")
 
     def __init__(self, name: str, ino: int, origin: Origin, draft: Draft, is_mount_root: bool = False) -> None:
-        super().__init__(name, ino, origin)
+        self.name, self.ino, self.origin = name, ino, origin  # Node's, without a call: there are many directories
         self._draft = draft
         self._is_mount_root = is_mount_root
 
@@ -243,13 +250,17 @@ class ContentDirectory(Settled):
         with self.origin.services.cache.measuring(cost + NODE_COST * (len(directories) + len(files))):
             return self._made(directories, files, cost)
 
-    def _made(self, directories: dict[str, Draft], files: Sequence[Member], cost: int) -> Children:
+    def _made(self, directories: dict[str, _Below], files: Sequence[Member], cost: int) -> Children:
         """Make the children, which cost so many bytes beside their nodes."""
         children: dict[str, Node] = {}
         for name, below in directories.items():
             if self._is_mount_root:
                 name = shown_at_root(name)
-            children[name] = below.directory(name, inode(name, self.ino), self.origin)
+            ino = inode(name, self.ino)
+            if isinstance(below, Draft):
+                children[name] = ContentDirectory(name, ino, self.origin, below)
+            else:
+                children[name] = directory(name, ino, self.origin, below)
         cache, views = self.origin.services.cache, self.origin.services.views
         waiting: list[_Waiting] = []
         derived: list[_Waiting] = []
@@ -277,10 +288,11 @@ class ContentDirectory(Settled):
         if views:
             beside = Beside(b"", [Member(name[-1:], content) for name, content in files if has_file(content)])
             derived += self._derived(b"", beside, (self.origin.identity, self.ino), errors)
-        self._put_beside(children, waiting)
-        self._put_beside(children, derived)
+        if waiting or derived:
+            self._put_beside(children, waiting)
+            self._put_beside(children, derived)
         cost += NODE_COST * len(children) + sum(map(held_by_names, children.values()))
-        numbers = {name: number for number, name in enumerate(children)}
+        numbers = dict(zip(children, count(), strict=False))
         return Children(tuple(children.values()), numbers, "; ".join(errors), cost)
 
     def _add_nested(self, children: dict[str, Node], original: bytes, content: Nested) -> bool:
@@ -333,7 +345,7 @@ class FieldsDirectory(Settled):
     __slots__ = ("_fields",)
 
     def __init__(self, name: str, ino: int, origin: Origin, fields: Fields) -> None:
-        super().__init__(name, ino, origin)
+        self.name, self.ino, self.origin = name, ino, origin
         self._fields = fields
 
     @property
@@ -344,33 +356,31 @@ class FieldsDirectory(Settled):
         return self.found(name)[0]
 
     def found(self, name: str) -> tuple[int, Node]:
-        found = self._with_stem(name)
-        if found[1].name != name:
-            raise not_found(name)
-        return found
+        # The only child that may have this name: the extension of a file is known once it is made.
+        number = self._fields.outline.stems.get(name.partition(".")[0])
+        if number is not None:
+            node = self.at(number)
+            if node.name == name:
+                return number, node
+        raise not_found(name)
 
     def named(self, name: str) -> Node:
-        node = self._with_stem(name)[1]
-        if name not in (node.name, stem(node.name)):
-            raise not_found(name)
-        return node
-
-    def _with_stem(self, name: str) -> tuple[int, Node]:
-        """Return the only child that may have this name: the extension of a file is known once it is made."""
         number = self._fields.outline.stems.get(name.partition(".")[0])
-        if number is None:
-            raise not_found(name)
-        return number, self.at(number)
+        if number is not None:
+            node = self.at(number)
+            if name in (node.name, stem(node.name)):
+                return node
+        raise not_found(name)
 
     def at(self, number: int) -> Node:
         fields, origin, ino = self._fields, self.origin, self.ino
         outline = fields.outline
-        original, name = outline.names[number], outline.texts[number]
+        original = outline.names[number]
         content = fields.item(original)
         if number < outline.collections:
-            return directory(name, inode_of_bytes(original, ino), origin, cast("Collection", content))
+            return directory(outline.texts[number], inode_of_bytes(original, ino), origin, cast("Collection", content))
         suffix, data = file_of(content, origin.services.cache, (origin.identity, ino, number))
-        name += suffix
+        name = outline.texts[number] + suffix
         return File(name, inode(name, ino), origin, data, content)
 
     def listing(self) -> Sequence[Node]:
@@ -403,7 +413,7 @@ class SeriesDirectory(Settled):
     __slots__ = ("_numbers", "_series", "_shape")
 
     def __init__(self, name: str, ino: int, origin: Origin, series: Series) -> None:
-        super().__init__(name, ino, origin)
+        self.name, self.ino, self.origin = name, ino, origin
         self._series = series
         self._numbers: Sequence[int] = range(series.count) if series.numbers is None else series.numbers
         self._shape: tuple[str, str, bool] | None = None
@@ -425,13 +435,17 @@ class SeriesDirectory(Settled):
         return self._series.count
 
     def found(self, name: str) -> tuple[int, Node]:
-        if self._shape is None:
-            # Without a shape, the content itself tells its suffix, so that no other one is made for that.
-            index = self._index(name.partition(".")[0])
-            if index is not None and (node := self.at(index)).name == name:
+        shape = self._shape
+        # Without a shape, the content itself tells its suffix, so that no other one is made for that.
+        index = self._index(name.partition(".")[0] if shape is None else name.removesuffix(shape[1]))
+        if index is not None:
+            node = self.at(index)
+            if node.name == name:
                 return index, node
-        index = self.find(name)
-        return index, self.at(index)
+        if shape is None:
+            index = self.find(name)  # the suffix may begin with another character
+            return index, self.at(index)
+        raise not_found(name)
 
     def find(self, name: str) -> int:
         pattern, suffix, _ = self._shape or self._shaped()

@@ -78,7 +78,8 @@ class Listings(Generic[Children]):
         found = self._find(key)
         if found is None:
             with self._making.hold(key):
-                found = self.known(owner, ino)
+                # Another thread may have made them meanwhile. Marking them as used again would take longer.
+                found = self._cached.peek(key) or (self._find(key) if self._large else None)
                 if found is None:
                     found = make()
                     self._put(key, found)
@@ -86,8 +87,7 @@ class Listings(Generic[Children]):
 
     def known(self, owner: Owner, ino: int) -> Children | None:
         """Return the cached children of a directory."""
-        key = (owner, ino)
-        return self._find(key)
+        return self._find((owner, ino))
 
     def forget(self, lease: Lease) -> None:
         """Drop the children of all directories of one version of a container."""

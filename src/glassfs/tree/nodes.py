@@ -57,9 +57,9 @@ class Services(NamedTuple):
     views: ViewSet = NO_VIEWS
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Children:
-    """The cached listing of a directory: its children in order, and the number of each name.
+    """The cached listing of a directory: its children in order, and the number of each name. Never changed.
 
     ``error`` says what is missing. ``cost`` is the approximate memory of all this in bytes.
     """

@@ -105,12 +105,18 @@ class Metadata(NamedTuple):
 class Episode:
     """The episode at ``position`` of the index, as described by its entry."""
 
+    __slots__ = ("_opening", "entry", "position", "source")
+
     def __init__(self, opening: Opening, position: int, entry: Entry) -> None:
         self.source = opening.source
         self._opening = opening
         self.position = position
         self.entry = entry
-        self.place = f"episodes/{position}"
+
+    @property
+    def place(self) -> str:
+        """Where it is, for messages."""
+        return f"episodes/{self.position}"
 
     def contents(self) -> Fields:
         outline = _WITH_IMAGES if self.entry.has_images else _WITHOUT_IMAGES
@@ -165,14 +171,14 @@ class Episode:
             yield from self._images().check()
 
     def _content(self, name: bytes) -> Content:
-        entry, frames = self.entry, self.entry.num_frames
+        entry = self.entry
+        if name == b"images":
+            return self._images().group
+        if name == b"meta":
+            return Fields(name, _META, self._meta)
+        frames = entry.num_frames
         state, action = 4 * entry.state_dim, 4 * entry.action_dim
         match name:
-            case b"meta":
-                cost = metadata_cost(entry.meta_length)
-                return Fields(name, _META, lambda name: Document(name, self._document, cost))
-            case b"images":
-                return self._images().group
             case b"state":
                 return Array(name, self._field(0, state), "<f4", (frames, entry.state_dim), "f32", axis=TIME)
             case b"action":
@@ -182,6 +188,9 @@ class Episode:
             case _:
                 is_terminal = booleans(self._field(state + action + 4, 1), frames)
                 return Array(name, is_terminal, "|b1", (frames,), "u8", axis=TIME)
+
+    def _meta(self, name: bytes) -> Document:
+        return Document(name, self._document, metadata_cost(self.entry.meta_length))
 
     def _field(self, offset: int, width: int) -> Data:
         """Return one field of all records; ``offset`` and ``width`` in bytes of a record."""
@@ -226,8 +235,7 @@ class Episode:
     def _images(self) -> Images:
         entry = self.entry
         return Images(
-            self._opening, f"{self.place}/images", entry.images_offset, entry.images_length, entry.num_frames,
-            self._rate,
+            self._opening, self.place, entry.images_offset, entry.images_length, entry.num_frames, self._rate,
         )
 
     def _rate(self) -> float:

@@ -27,7 +27,7 @@ _SCAN_COST, _IMAGE_COST = 1 << 10, 28  # bytes of memory: 21 per image, in array
 
 
 class Images:
-    """The images of an episode, as a group. ``offset`` and ``length`` may be invalid; ``place`` is used in messages.
+    """The images of an episode, as a group. ``offset`` and ``length`` may be invalid; ``place`` is that of the episode.
 
     ``rate`` returns the frames per second, 0 if unknown.
     """
@@ -38,14 +38,19 @@ class Images:
         self.group = Group(b"images", self.members, meanings=self.videos)
         self._opening = opening
         self._source = opening.source
-        self._place = place
+        self._episode = place
         self._offset, self._length = offset, length
         self._num_frames = num_frames
         self._rate = rate
         self._real_scan: Scan | None = None
         """The full scan, if a prediction turned out wrong."""
-        self._last_scan: Callable[[], Scan | None] = lambda: None
+        self._last_scan: Callable[[], Scan | None] | None = None
         """Returns the scan that was made last as long as an image refers to it."""
+
+    @property
+    def _place(self) -> str:
+        """Where they are, for messages."""
+        return f"{self._episode}/images"
 
     def members(self) -> Iterator[Member]:
         """Yield the images. Raises Damaged if a section that should hold images shows none."""
@@ -94,7 +99,7 @@ class Images:
             return self._real_scan
         if not may_predict:
             return self._scanned(start, end, may_predict=False)
-        last = self._last_scan()
+        last = None if self._last_scan is None else self._last_scan()
         if last is not None:
             return last
         name = b"images %d %d %d" % (start, self._length, self._num_frames)
@@ -126,7 +131,7 @@ class Images:
 
     def _members(self, scan: Scan) -> Iterator[Member]:
         paths = [tuple(kind.camera.split(b"/")) for kind in scan.types]
-        series = dict(_series(scan, paths))
+        series = _series(scan, paths)
         for kind, images in series.items():
             yield Member(paths[kind], self._numbered(scan, kind, images))
         if len(series) == len(paths):
@@ -317,15 +322,16 @@ class _FrameNumbers(Sequence[int]):
         return self._frames[index]
 
 
-def _series(scan: Scan, paths: Sequence[tuple[bytes, ...]]) -> Iterator[tuple[int, Sequence[int]]]:
-    """Yield image types with exactly one image of one kind per frame from frame 0 on, and those images.
+def _series(scan: Scan, paths: Sequence[tuple[bytes, ...]]) -> dict[int, Sequence[int]]:
+    """Return image types with exactly one image of one kind per frame from frame 0 on, and those images.
 
     Such a camera contains no other camera's directory, and no image needs decoding to determine its kind.
     """
+    found: dict[int, Sequence[int]] = {}
     if not 0 < len(paths) <= MOST_SERIES:
-        return
-    count, total = len(paths), len(scan.frames)
-    is_cyclic = scan.is_regular or scan.type_of == array("I", range(count)) * (total // count)
+        return found
+    count, total, is_regular = len(paths), len(scan.frames), scan.is_regular
+    is_cyclic = is_regular or scan.type_of == array("I", range(count)) * (total // count)
     are_apart = len({path[0] for path in paths if len(path) == 1}) == count
     for index, path in enumerate(paths):
         if not are_apart and sum(other[: len(path)] == path or path[: len(other)] == other for other in paths) > 1:
@@ -333,12 +339,13 @@ def _series(scan: Scan, paths: Sequence[tuple[bytes, ...]]) -> Iterator[tuple[in
         images: Sequence[int] = range(index, total, count)
         if not is_cyclic:
             images = array("I", (image for image in range(total) if scan.type_of[image] == index))
-        if not images or not (scan.is_regular or _is_each_frame(scan, images)):
+        if not images or not (is_regular or _is_each_frame(scan, images)):
             continue
         sizes = _picked(scan.sizes, images)
         raw = sizes.count(scan.types[index].raw_size)
         if raw == 0 or (raw == len(sizes) and not scan.media[images[0]]):
-            yield index, images
+            found[index] = images
+    return found
 
 
 def _is_each_frame(scan: Scan, images: Sequence[int]) -> bool:

@@ -40,7 +40,8 @@ _Unpack = Callable[[memoryview, int], tuple[Any, ...]]
 _WITH_FORMAT, _WITHOUT_FORMAT = struct.Struct("<IIBB"), struct.Struct("<IIB")
 _SHAPES = {shape.size: shape for shape in (_WITH_FORMAT, _WITHOUT_FORMAT)}
 _PACKED, _TYPE = struct.Struct("<BQIIIB"), struct.Struct("<IIIBB")  # of a packed scan: its head, and an image type
-IMAGE_SIZE = 21  # bytes of an image in a packed scan, unless its frames are alike
+_SIZE = array("I").itemsize
+IMAGE_SIZE, REGULAR_IMAGE_SIZE = 21, 12  # bytes of an image in a packed scan: the latter if its frames are alike
 _ZEROS = re.compile(rb"\0+")
 
 
@@ -104,7 +105,7 @@ class Scan:
     def packed(self) -> bytes:
         """Return the scan as bytes for ``unpacked``, in the byte order of this machine.
 
-        Of images in regular frames only the sizes are needed, and one frame's kinds of data.
+        Of images in regular frames only sizes and starts are needed, and one frame's kinds of data.
         """
         types = b"".join(
             _TYPE.pack(len(kind.camera), kind.width, kind.height, kind.channels, kind.format) + kind.camera
@@ -113,7 +114,7 @@ class Scan:
         is_regular = self.is_regular
         head = _PACKED.pack(self._shape.size, self.position, len(self.types), len(types), len(self.frames), is_regular)
         if is_regular:
-            return b"".join((head, types, self.media[: len(self.types)], self.sizes))
+            return b"".join((head, types, self.media[: len(self.types)], self.sizes, self.starts))
         return b"".join((head, types, self.type_of, self.frames, self.sizes, self.starts, self.media))
 
     @classmethod
@@ -124,19 +125,16 @@ class Scan:
         """
         try:
             shape, position, types, size, images, is_regular = _PACKED.unpack_from(packed)
-            columns = images * array("I").itemsize + types if is_regular else images * IMAGE_SIZE
-            if len(packed) != _PACKED.size + size + columns or shape not in _SHAPES:
+            columns = images * REGULAR_IMAGE_SIZE + types if is_regular else images * IMAGE_SIZE
+            at = _PACKED.size + size
+            if len(packed) != at + columns or shape not in _SHAPES:
                 return None
             scan = cls.__new__(cls)
             scan._may_predict, scan._shape, scan.end = False, _SHAPES[shape], end
-            scan.position, scan.error, scan.headers, scan.types = position, None, [], []
-            scan._is_regular = bool(is_regular)
-            at = _PACKED.size
-            for _ in range(types):
-                length, width, height, channels, form = _TYPE.unpack_from(packed, at)
-                at += _TYPE.size + length
-                raw_size = width * height * channels
-                scan.types.append(ImageType(packed[at - length : at], width, height, channels, form, raw_size))
+            scan.position, scan.error, scan.headers, scan._is_regular = position, None, [], bool(is_regular)
+            # Episodes of a dataset mostly have the same cameras.
+            unpack = _known_types if size <= IMAGE_HEAD else _unpacked_types
+            scan.types = list(unpack(packed[_PACKED.size : at], types))
         except struct.error:
             return None
         is_right = (scan._read_regular if is_regular else scan._read_columns)(packed, at, images, start)
@@ -155,24 +153,26 @@ class Scan:
         return is_known and start <= min(self.starts) and max(map(add, self.starts, self.sizes)) <= self.end
 
     def _read_regular(self, packed: bytes, at: int, images: int, start: int) -> bool:
-        """Read the images of a packed scan of regular frames; return whether they end where the scan did."""
+        """Read the images of a packed scan of regular frames; return whether they begin and end where the scan did.
+
+        Computing the starts from the sizes would take longer than all else here.
+        """
         count = len(self.types)
         frames = images // count if count else 0
         if not frames or images % count:
             return False
-        self.media = array("B", packed[at : at + count]) * frames
-        self.sizes = array("I", packed[at + count :])
+        media = array("B", packed[at : at + count])
+        starts_at = at + count + images * _SIZE
+        self.sizes, self.starts = array("I", packed[at + count : starts_at]), array("Q", packed[starts_at:])
+        self.media = media * frames
         # Episodes of a dataset are often of the same length.
         self.type_of, self.frames = (_known_regular if images <= MANY_IMAGES else _regular)(count, frames)
-        self.starts = self._regular_starts(start)
-        return max(self.media) < len(MEDIA) and self.starts[-1] + self.sizes[-1] == self.position <= self.end
+        is_whole = self.starts[-1] + self.sizes[-1] == self.position <= self.end
+        return is_whole and self.starts[0] == start + 2 + self._head_size(self.types[0]) and max(media) < len(MEDIA)
 
-    def _regular_starts(self, start: int) -> array[int]:
-        """Return the starts of the images of regular frames, the first of which begins at ``start``."""
-        heads = [2 + len(kind.camera) + self._shape.size + _LENGTH.size for kind in self.types]
-        heads[0] += 2  # the number of images, before the first
-        steps = map(add, islice(cycle(heads), 1, None), self.sizes[:-1])
-        return array("Q", accumulate(steps, initial=start + heads[0]))
+    def _head_size(self, kind: ImageType) -> int:
+        """Return the bytes before the data of such an image, beside the number of images at the start of a frame."""
+        return 2 + len(kind.camera) + self._shape.size + _LENGTH.size
 
     @property
     def is_regular(self) -> bool:
@@ -187,8 +187,10 @@ class Scan:
             return False
         if (self.type_of, self.frames) != _regular(count, images // count):
             return False
-        heads = 2 + 2 + len(self.types[0].camera) + self._shape.size + _LENGTH.size
-        return self.starts == self._regular_starts(self.starts[0] - heads)
+        heads = list(map(self._head_size, self.types))
+        heads[0] += 2  # the number of images, before the first
+        steps = map(add, islice(cycle(heads), 1, None), self.sizes[:-1])
+        return self.starts == array("Q", accumulate(steps, initial=self.starts[0]))
 
     @property
     def is_exact(self) -> bool:
@@ -383,6 +385,21 @@ class Scan:
         confirmed = [image for image in range(first, len(self.frames)) if self.is_confirmed(image)]
         for column in (self.type_of, self.frames, self.sizes, self.starts, self.media):
             column[first:] = array(column.typecode, [column[image] for image in confirmed])
+
+
+def _unpacked_types(packed: bytes, count: int) -> tuple[ImageType, ...]:
+    """Return so many image types of a packed scan. Raises struct.error if they do not take all its bytes."""
+    types, at = [], 0
+    for _ in range(count):
+        length, width, height, channels, form = _TYPE.unpack_from(packed, at)
+        at += _TYPE.size + length
+        types.append(ImageType(packed[at - length : at], width, height, channels, form, width * height * channels))
+    if at != len(packed):
+        raise struct.error("the image types have another size")
+    return tuple(types)
+
+
+_known_types = lru_cache(64)(_unpacked_types)
 
 
 def _regular(count: int, frames: int) -> tuple[array[int], array[int]]:
