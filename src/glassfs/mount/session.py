@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import threading
@@ -20,7 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from glassfs import __version__, threads
+from glassfs import __version__, collector, threads
 from glassfs.cache import BlockCache
 from glassfs.errors import GlassfsError
 from glassfs.mount import allocator, privileges, system
@@ -87,7 +86,7 @@ class MountSession:
         """Serve until the file system is unmounted; call ``ready`` once it answers. Raises MountError."""
         privileges.drop()
         allocator.tune()
-        _tune_collector()
+        collector.tune()
 
         def started() -> None:
             threads.start("watch", self._after_start, ready)
@@ -228,9 +227,3 @@ class MountSession:
             },
             "errors": self.failures.count,
         }
-
-
-def _tune_collector() -> None:
-    """Run the garbage collector rarely: nodes come and go by the thousand, and reference counts free them."""
-    gc.freeze()
-    gc.set_threshold(100_000, 50, 100)
