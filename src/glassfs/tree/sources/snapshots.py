@@ -37,8 +37,9 @@ from glassfs.errors import Changed, Damaged, GlassfsError, Passing, Unavailable
 from glassfs.formats.registry import joined_by
 from glassfs.names import raw
 from glassfs.source import Path
-from glassfs.tree.build import ContentDirectory, Draft
+from glassfs.tree.build import ContentDirectory
 from glassfs.tree.containers.containers import Containers
+from glassfs.tree.draft import Draft
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Access, Origin, inode
 from glassfs.tree.sources.formats import Formats, in_order
