@@ -109,12 +109,18 @@ class BlockCache:
 
     def size_of(self, recipe: Recipe) -> int:
         """Return the length of a block whose ``size`` is only known to be small enough to cache, by making it."""
+        if self.is_tiny(recipe.cost) and recipe.key not in self._blocks:
+            return len(self._made_tiny(recipe, 0).raw)
         block = self._pinned(recipe)
         self._unpin(block)
         size = len(block.raw)
         if size > self.largest_cached:  # it will be read through a spool
             self._forget(lambda key: key == recipe.key)
         return size
+
+    def is_tiny(self, cost: int) -> bool:
+        """Return whether a block of that cost is made by every reader that misses it."""
+        return cost <= self._tiny
 
     def share(self, evict: Callable[[int], int]) -> None:
         """Let another cache count bytes in ``memory``; ``evict`` is as for ``MemoryBudget``."""
@@ -190,7 +196,7 @@ class BlockCache:
     def _try(self, recipe: Recipe) -> _Block | None:
         """Return the block, pinned; None if the reader that made it was stopped."""
         key = recipe.key
-        is_tiny = recipe.cost <= self._tiny
+        is_tiny = self.is_tiny(recipe.cost)
         with self._lock:
             found = self._blocks.get(key)
             if found is not None:
@@ -199,15 +205,14 @@ class BlockCache:
                 found.pins += 1
                 return found
             pending = self._pending.get(key)
-            if pending is None:
+            if pending is None and not is_tiny:
                 self.misses += 1
-                if not is_tiny:
-                    pending = self._pending[key] = _Pending(recipe)
+                pending = self._pending[key] = _Pending(recipe)
             if pending is not None:
                 pending.readers += 1
                 is_mine = pending.claim()
         if pending is None:
-            return self._made_tiny(recipe)
+            return self._made_tiny(recipe, 1)
         if is_mine:
             with work.sharing(pending.future, self.memory):
                 self._make(pending)
@@ -220,18 +225,20 @@ class BlockCache:
             return None
         raise fresh(error)
 
-    def _made_tiny(self, recipe: Recipe) -> _Block:
+    def _made_tiny(self, recipe: Recipe, pins: int) -> _Block:
+        """Return a tiny block, made by this thread and pinned so often."""
         work.check(recipe.cost)
         try:
             raw = recipe.whole()
         except MemoryError as error:
             raise fresh(stored_error(error)) from None
         with self._lock:
+            self.misses += 1
             block = self._blocks.get(recipe.key)
             is_first = block is None
             if block is None:
                 block = self._blocks[recipe.key] = _Block(raw, 0)
-            block.pins += 1
+            block.pins += pins
         if is_first:
             self.memory.release(0, len(raw))
         return block

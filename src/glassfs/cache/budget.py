@@ -50,7 +50,8 @@ class MemoryBudget:
         self._idle = 0
         """Bytes reserved by threads that are waiting."""
         self._released = time.monotonic()
-        self._condition = threading.Condition()
+        self._lock = threading.RLock()
+        self._condition = threading.Condition(self._lock)
         self._queue: deque[Ticket] = deque()
         self._thread = _Thread()
 
@@ -144,7 +145,7 @@ class MemoryBudget:
 
     def release(self, reserved: int, cached: int = 0) -> None:
         """Release reserved bytes, of which ``cached`` stay in the cache."""
-        with self._condition:
+        with self._lock:  # that of the condition, held in half the time
             if reserved:
                 self._reserved -= reserved
                 self._thread.held -= reserved

@@ -50,6 +50,10 @@ class Rendered(Data):
         return self._size is not None
 
     @property
+    def is_cheap(self) -> bool:
+        return self._cache.is_tiny(self.cost)
+
+    @property
     def stream_cost(self) -> int:
         return self.cost
 

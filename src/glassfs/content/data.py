@@ -40,6 +40,11 @@ class Data(ABC):
         """Whether the size is known without reading blocks."""
         return True
 
+    @property
+    def is_cheap(self) -> bool:
+        """Whether finding the size takes little, whatever a container holds."""
+        return self.is_sized
+
     @abstractmethod
     def read_into(self, buffer: memoryview, offset: int) -> None: ...
 

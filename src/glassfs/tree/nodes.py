@@ -200,7 +200,7 @@ class File(Node):
     def size(self) -> int:
         """The size in bytes. Raises TooLarge if finding it takes too much work for a container of this size."""
         data = self.data
-        return data.size if data.is_sized else self._measured()
+        return data.size if data.is_sized or data.is_cheap else self._measured()
 
     def _measured(self) -> int:
         lease = self.origin.lease
