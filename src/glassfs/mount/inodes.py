@@ -191,15 +191,19 @@ class Inodes:
         They are to the child with that number, whose ``node`` is kept; without one, the caller calls ``keep``.
         """
         identity = origin.identity
-        count, above = 0, None
-        if parent not in self._settled:  # else the loop finds a run the first time
-            count, above = directory.count, None if parent == ROOT else self._run(parent)
+        run, count, above = self._settled.get(parent), 0, None
         while True:
+            if run is None or run.identity != identity:
+                # Not under the lock: this may read.
+                count, above = directory.count, None if parent == ROOT else self._run(parent)
             with self._lock:
                 run = self._settled.get(parent)
                 if count and (run is None or run.identity != identity):
                     run = self._settled[parent] = self._added(parent, origin, count)
-                    self._place(run, parent, directory, above)
+                    if above is None or above.node is not None:
+                        run.directory = directory  # a container's root, which is kept itself, as that costs little
+                    else:
+                        run.above, run.number = above, parent - above.first
                 if run is not None and run.identity == identity:
                     run.held += references
                     if number is not None and run.count > STRETCH:
@@ -207,8 +211,6 @@ class Inodes:
                     if node is not None and number is not None and run.first + number not in self._nodes:
                         self._cache_of(node).put(run.holding, run.first + number, node)
                     return run
-            count = directory.count  # not under the lock: this may read
-            above = None if parent == ROOT else self._run(parent)
 
     def hold_named(self, parent: int, node: Node) -> int:
         """Return the id of a child of a folder, with one more reference."""
@@ -428,14 +430,6 @@ class Inodes:
         runs.append(run)
         firsts.append(run.first)
         return run
-
-    @staticmethod
-    def _place(run: Run, parent: int, directory: Directory, above: Run | None) -> None:
-        """Set where the directory of a new run comes from: a container's root is kept itself, which costs little."""
-        if above is None or above.node is not None:
-            run.directory = directory
-        else:
-            run.above, run.number = above, parent - above.first
 
     def _joined(self, lease: Lease) -> HeldLease:
         holding = self._holdings.get(lease)
