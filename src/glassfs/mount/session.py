@@ -41,7 +41,8 @@ log = logging.getLogger(__name__)
 WATCH_SECONDS = 0.2
 END_SECONDS = 1.0
 """How long the end waits for the removal of the metrics."""
-LOAD_SECONDS = 1.0
+LOAD_SECONDS, BUSY_REQUESTS, LATEST_LOAD_SECONDS = 1.0, 500, 60.0
+"""Code that may be needed later is loaded after a second with fewer requests, or at the latest after so long."""
 """Time after the start at which code is loaded that may be needed later: the first commands come before."""
 
 
@@ -182,9 +183,14 @@ class MountSession:
                 self.failures.errno_of(error)
 
     def _load(self) -> None:
-        if not self._is_ending.wait(LOAD_SECONDS):
-            preload()
-            self._is_loaded = True
+        """Load further code once there are few requests: loading it takes the interpreter from those that answer."""
+        latest, answered = time.monotonic() + LATEST_LOAD_SECONDS, 0
+        while not self._is_ending.wait(LOAD_SECONDS):
+            before, answered = answered, sum(self.engine.requests().values())
+            if answered - before < BUSY_REQUESTS or time.monotonic() > latest:
+                preload()
+                self._is_loaded = True
+                return
 
     def _measure(self, path: str) -> None:
         metrics = Metrics(path, self.status)
