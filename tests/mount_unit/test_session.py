@@ -120,3 +120,20 @@ def test_changes_are_notified_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (idents <= set(engine.nodes)) == is_notified
         assert other not in engine.nodes
     assert not again
+
+
+@pytest.mark.parametrize(("latest", "expected"), [(60.0, 4), (-1.0, 1)])
+def test_code_is_loaded_once_there_are_few_requests(
+    latest: float, expected: int, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or after some time, however many there are."""
+    many = session_module.BUSY_REQUESTS
+    answered = [many, 2 * many, 3 * many, 4 * many - 1, 9 * many]
+    loaded_after: list[int] = []
+    monkeypatch.setattr(session_module, "LOAD_SECONDS", 0)
+    monkeypatch.setattr(session_module, "LATEST_LOAD_SECONDS", latest)
+    monkeypatch.setattr(session_module, "preload", lambda: loaded_after.append(5 - len(answered)))
+    session, engine = session_over(SimpleNamespace(), SimpleNamespace(), threading.Event())
+    engine.requests = lambda: {"READ": answered.pop(0)}  # type: ignore[attr-defined]
+    session._load()
+    assert loaded_after == [expected] and session._is_loaded

@@ -42,8 +42,7 @@ WATCH_SECONDS = 0.2
 END_SECONDS = 1.0
 """How long the end waits for the removal of the metrics."""
 LOAD_SECONDS, BUSY_REQUESTS, LATEST_LOAD_SECONDS = 1.0, 500, 60.0
-"""Code that may be needed later is loaded after a second with fewer requests, or at the latest after so long."""
-"""Time after the start at which code is loaded that may be needed later: the first commands come before."""
+"""Code that may be needed later is loaded after a second with fewer requests, at the latest after so many seconds."""
 
 
 class MountSession:
