@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -94,7 +95,10 @@ class Watcher:
         """Compare the leased containers with their stores, or the next round of them. Waits for each store."""
         leases = self._leases.next_round()
         parts = max(LEAST_PARTS, COMPARED_PARTS // (len(leases) or 1))
+        unchanged = _unchanged(leases)
         for lease in leases:
+            if lease in unchanged:
+                continue
             before = lease.entries
             try:
                 now = lease.entries_now(before, parts)
@@ -154,6 +158,29 @@ class Watcher:
         self._on_update(lease)
         self._on_change()
         return True
+
+
+def _unchanged(leases: Sequence[ContainerLease]) -> set[ContainerLease]:
+    """Return leases on single files that certainly have not changed, after one glance at each of their folders.
+
+    Asking for their entries, as for those that are left, takes five times as long.
+    """
+    by_folder: defaultdict[Location, list[ContainerLease]] = defaultdict(list)
+    for lease in leases:
+        store, path = lease.location
+        if path and not store.is_remote and len(lease.entries) == 1:
+            by_folder[Location(store, path[:-1])].append(lease)
+    found: set[ContainerLease] = set()
+    for (store, folder), there in by_folder.items():
+        try:
+            glances = store.glances(folder, [lease.location.path[-1] for lease in there])
+        except GlassfsError:
+            continue
+        found.update(
+            lease for lease, glance in zip(there, glances, strict=True)
+            if glance is not None and glance[0] == lease.entries[0].stamp
+        )
+    return found
 
 
 def _entry_now(location: Location) -> Entry | None:
