@@ -139,7 +139,7 @@ class Inodes:
         return found
 
     def directory(self, ident: int) -> Directory:
-        node = self.node(ident)
+        node = self._nodes.get(ident) or self.node(ident)
         if not isinstance(node, Directory):
             raise NotADirectory("is not a directory", part=node.name)
         return node

@@ -304,7 +304,9 @@ class Operations:
 
     def read_into(self, ident: int, buffer: memoryview, offset: int) -> int:
         """Fill the buffer from ``offset`` on, up to the end of the file; return the number of bytes."""
-        node = self.node(ident)
+        node = self.inodes.node(ident)
+        if node.origin.lease.is_replaced:
+            _checked(node)
         if not isinstance(node, File):
             raise IsADirectory("is a directory", part=node.name)
         return node.read_into(buffer, offset)

@@ -56,7 +56,7 @@ class Answers:
         self._send = send
         self._ends: set[tuple[int, int]] = set()
         """Directories that were just listed to the end, each with that position."""
-        self._handlers: dict[int, Callable[[int, int, bytes, Payload], None]] = {
+        handlers: dict[int, Callable[[int, int, bytes, Payload], None]] = {
             Opcode.LOOKUP: self._look_up, Opcode.GETATTR: self._getattr, Opcode.READ: self._read,
             Opcode.READDIRPLUS: self._readdirplus, Opcode.READDIR: self._readdir, Opcode.FORGET: self._forget,
             Opcode.BATCH_FORGET: self._batch_forget, Opcode.READLINK: self._readlink, Opcode.OPEN: self._open,
@@ -64,12 +64,14 @@ class Answers:
             Opcode.GETXATTR: self._getxattr, Opcode.LISTXATTR: self._listxattr, Opcode.STATFS: self._statfs,
             Opcode.DESTROY: self._nothing,
         }
+        self._handlers = [handlers.get(opcode) for opcode in range(OPCODES)]
 
     def answer(self, opcode: int, unique: int, ident: int, message: bytes, payload: Payload) -> None:
         """Answer the request ``message``; the other arguments are from its header."""
-        if opcode < len(payload.counts):
+        handler = None
+        if opcode < OPCODES:
             payload.counts[opcode] += 1
-        handler = self._handlers.get(opcode)
+            handler = self._handlers[opcode]
         if handler is None:
             self.fail(unique, errno.ENOSYS)
             return
