@@ -89,6 +89,7 @@ class _ThreadState:
     def __init__(self) -> None:
         # Mapped: the kernel demands space for the longest write, of which only the first page is ever used.
         self.request = memoryview(mmap.mmap(-1, LONGEST_READ + wire.LEAST_READ))
+        self.buffers = (self.request,)
         self.payload = Payload()
 
 
@@ -257,10 +258,11 @@ class Libfuse3(Engine):
             self._counts[0] = [sum(both) for both in zip(self._counts[0], counts, strict=True)]
 
     def _take(self, worker: Worker[_ThreadState]) -> Task | None:
-        request = worker.state.request
+        state = worker.state
+        request = state.request
         while True:
             try:
-                size = os.readv(self._descriptor, (request,))
+                size = os.readv(self._descriptor, state.buffers)
             except OSError as error:
                 if error.errno in AGAIN:
                     continue
@@ -269,19 +271,19 @@ class Libfuse3(Engine):
                 return None
             if not size:  # hung up
                 return None
+            _, opcode, unique, ident, uid, _, thread, _ = wire.IN_HEADER.unpack_from(request)
+            if opcode == IOCTL:  # isatty, by each open() in Python: answered here, as it is frequent
+                state.payload.counts[opcode] += 1
+                self._answers.fail(unique, errno.ENOSYS)
+                continue
+            if opcode == INTERRUPT:
+                (interrupted,) = wire.INTERRUPT_IN.unpack_from(request, _REQUEST)
+                self._interrupted.append((time.monotonic() + INTERRUPT_SECONDS, interrupted))
+                continue
             try:
                 message = bytes(request[:size])
             except MemoryError:
-                self._answers.fail(wire.IN_HEADER.unpack_from(request)[2], errno.ENOMEM)
-                continue
-            _, opcode, unique, ident, uid, _, thread, _ = wire.IN_HEADER.unpack_from(message)
-            if opcode == INTERRUPT:
-                (interrupted,) = wire.INTERRUPT_IN.unpack_from(message, _REQUEST)
-                self._interrupted.append((time.monotonic() + INTERRUPT_SECONDS, interrupted))
-                continue
-            if opcode == IOCTL:  # isatty, by each open() in Python: answered here, as it is frequent
-                worker.state.payload.counts[opcode] += 1
-                self._answers.fail(unique, errno.ENOSYS)
+                self._answers.fail(unique, errno.ENOMEM)
                 continue
             task = Task(opcode, unique, ident, message, thread=thread, owner=self._users.owner(uid))
             if opcode == READ:
@@ -312,7 +314,10 @@ class Libfuse3(Engine):
 
     def _send(self, parts: Sequence[bytes | bytearray | memoryview]) -> bool:
         try:
-            os.writev(self._descriptor, parts)
+            if len(parts) == 1:
+                os.write(self._descriptor, parts[0])
+            else:
+                os.writev(self._descriptor, parts)
         except OSError as error:
             if error.errno not in CANCELED:
                 log.error("the kernel refused an answer: %s", error.strerror)
