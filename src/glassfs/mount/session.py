@@ -41,8 +41,13 @@ log = logging.getLogger(__name__)
 WATCH_SECONDS = 0.2
 END_SECONDS = 1.0
 """How long the end waits for the removal of the metrics."""
-LOAD_SECONDS, BUSY_REQUESTS, LATEST_LOAD_SECONDS = 1.0, 500, 60.0
-"""Code that may be needed later is loaded after a second with fewer requests, at the latest after so many seconds."""
+LOAD_SECONDS, LATEST_LOAD_SECONDS = 1.0, 60.0
+"""Times after the start from which on code is loaded that may be needed later: when there are few requests, and always.
+"""
+LOAD_PAUSE_SECONDS, BUSY_SECONDS = 0.001, 0.1
+"""Pauses between two modules: for threads that answer requests, and when there are many requests."""
+QUIET_RATE = 200
+"""Requests a second that are few."""
 
 
 class MountSession:
@@ -182,14 +187,25 @@ class MountSession:
                 self.failures.errno_of(error)
 
     def _load(self) -> None:
-        """Load further code once there are few requests: loading it takes the interpreter from those that answer."""
-        latest, answered = time.monotonic() + LATEST_LOAD_SECONDS, 0
-        while not self._is_ending.wait(LOAD_SECONDS):
-            before, answered = answered, sum(self.engine.requests().values())
-            if answered - before < BUSY_REQUESTS or time.monotonic() > latest:
-                preload()
-                self._is_loaded = True
-                return
+        """Load code that may be needed later, when there are few requests: imports keep the interpreter from others."""
+        if self._is_ending.wait(LOAD_SECONDS):
+            return
+        latest, since, before = time.monotonic() + LATEST_LOAD_SECONDS, time.monotonic(), self._answered()
+        for _ in preload():
+            pause = LOAD_PAUSE_SECONDS
+            while True:
+                if self._is_ending.wait(pause):
+                    return
+                now, answered = time.monotonic(), self._answered()
+                is_quiet = answered - before <= QUIET_RATE * (now - since)
+                since, before = now, answered
+                if is_quiet or now > latest:
+                    break
+                pause = BUSY_SECONDS
+        self._is_loaded = True
+
+    def _answered(self) -> int:
+        return sum(self.engine.requests().values())
 
     def _measure(self, path: str) -> None:
         metrics = Metrics(path, self.status)
