@@ -273,18 +273,21 @@ class Crew(Generic[State]):
                 is_alone = not self._waiting
             if is_alone:
                 self._leave(task)
-            begun = time.perf_counter()
-            work.begin(task)
-            self._answer(worker, task)
-            if task.opcode == READ:
-                self._is_slow = time.perf_counter() - begun > SLOW_READ_SECONDS
-            while (task := self._next(worker)) is not None:
+            is_needed = False
+            while task is not None:
                 work.begin(task)
-                self._answer(worker, task)
-            with self._lock:
-                is_needed = not self._waiting
-                if is_needed:
-                    self._waiting = 1
+                if task.opcode == READ:
+                    begun = time.perf_counter()
+                    self._answer(worker, task)
+                    self._is_slow = time.perf_counter() - begun > SLOW_READ_SECONDS
+                else:
+                    self._answer(worker, task)
+                # Deferring takes the same lock: the requests for which another one was deferred come by here after that.
+                with self._lock:
+                    worker.task = None  # no longer busy, or the next one might not fit
+                    task = worker.task = self._resumable() if self._queues else None
+                    if task is None and not self._waiting:
+                        self._waiting, is_needed = 1, True
             if not is_needed and not self._park():
                 break
         else:
@@ -400,13 +403,3 @@ class Crew(Generic[State]):
     def _handed_over(self) -> Task | None:
         with self._lock:
             return self._handed.popleft() if self._handed else None
-
-    def _next(self, worker: Worker[State]) -> Task | None:
-        """Return a deferred request that may begin now; without one the worker is no longer busy.
-
-        Deferring takes the same lock, so the requests for which another one was deferred come by here after that.
-        """
-        with self._lock:
-            worker.task = None
-            worker.task = self._resumable()
-            return worker.task

@@ -285,7 +285,7 @@ class Libfuse3(Engine):
             except MemoryError:
                 self._answers.fail(unique, errno.ENOMEM)
                 continue
-            task = Task(opcode, unique, ident, message, thread=thread, owner=self._users.owner(uid))
+            task = Task(opcode, unique, ident, message, 0, thread, self._users.owner(uid))
             if opcode == READ:
                 task.size = wire.READ_IN.unpack_from(message, _REQUEST)[2]
             elif opcode == LOOKUP and ident == ROOT:
