@@ -7,6 +7,7 @@ import os
 import resource
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -93,10 +94,26 @@ def test_the_limit_follows_the_process_limit(monkeypatch: pytest.MonkeyPatch) ->
         assert (descriptors.limit(), descriptors.room_for_lost()) == (expected, lost)
 
 
+def test_a_pool_follows_a_new_limit_after_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descriptors, "LIMIT_SECONDS", 0.05)
+    limit = 6
+    monkeypatch.setattr(descriptors, "limit", lambda: limit)
+    pool = Descriptors()
+    holders = [Holder() for _ in range(9)]
+    for holder in holders[:6]:
+        pool.add(holder)
+    limit = 4
+    time.sleep(0.06)
+    for holder in holders[6:]:
+        pool.add(holder)
+    assert sum(holder.is_open for holder in holders) == 4
+
+
 def test_a_deleted_file_in_use_keeps_its_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is kept until the source is parked."""
     monkeypatch.setattr(descriptors, "limit", lambda: 4)
     monkeypatch.setattr(descriptors, "room_for_lost", lambda: 3)
+    monkeypatch.setattr(descriptors, "pool", Descriptors())
     for number in range(20):
         (tmp_path / f"{number}").write_bytes(b"%02d" % number)
     store = LocalStore(tmp_path)

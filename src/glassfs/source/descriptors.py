@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol, TypeVar
@@ -17,6 +18,8 @@ MOST = 128
 """Descriptors that sources hold in total; reopening a file is cheap."""
 MOST_LOST = 4096
 LEAST = 8
+LIMIT_SECONDS = 1.0
+"""How long a pool remembers the limit: reading it takes as long as a read."""
 
 Opened = TypeVar("Opened")
 
@@ -29,7 +32,7 @@ class Holder(Protocol):
     """Whether its file is in use but deleted, so that it could not be opened again."""
 
     def evict(self, is_forced: bool = False) -> bool:
-        """Close the descriptor and return whether it is closed.
+        """Close the descriptor and return whether it is closed. The pool has unregistered the source before.
 
         Not while it is being read, and that of a deleted file only if ``is_forced`` or no reader has it open.
         """
@@ -48,13 +51,18 @@ class Descriptors:
     def __init__(self) -> None:
         self._holders: _Holders = OrderedDict()
         self._lost: _Holders = OrderedDict()
+        self._most = 0
+        self._most_until = 0.0
 
     def add(self, holder: Holder) -> None:
         """Register a source that has opened a descriptor, and close others if there are too many."""
-        self._holders[id(holder)] = ref(holder)
-        most = limit()
-        if len(self._holders) > most:
-            self._reduce(most)
+        holders = self._holders
+        holders[id(holder)] = ref(holder)
+        now = time.monotonic()
+        if now >= self._most_until:
+            self._most, self._most_until = limit(), now + LIMIT_SECONDS
+        if len(holders) > self._most:
+            self._reduce(self._most)
             if self._lost:
                 self._reduce_lost(room_for_lost())
 
@@ -72,36 +80,34 @@ class Descriptors:
         self._reduce_lost(0)
 
     def _reduce(self, most: int) -> None:
-        for _ in range(2 * len(self._holders)):
-            if len(self._holders) <= most:
+        holders = self._holders
+        for _ in range(2 * len(holders)):
+            if len(holders) <= most:
                 return
-            found = _oldest(self._holders)
-            if found is None:
+            try:
+                number, weak = holders.popitem(last=False)
+            except KeyError:  # another thread removed it
+                return
+            holder = weak()
+            if holder is None:
                 continue
-            number, weak, holder = found
             if most and holder.was_read:
                 holder.was_read = False  # a second chance
             elif holder.evict():
                 continue
-            (self._lost if holder.is_lost else self._holders)[number] = weak
+            (self._lost if holder.is_lost else holders)[number] = weak
 
     def _reduce_lost(self, most: int) -> None:
         for _ in range(len(self._lost)):
             if len(self._lost) <= most:
                 return
-            found = _oldest(self._lost)
-            if found is not None and not found[2].evict(is_forced=True):
-                self._lost[found[0]] = found[1]
-
-
-def _oldest(holders: _Holders) -> tuple[int, ref[Holder], Holder] | None:
-    """Remove and return the first holder; None if it no longer exists."""
-    try:
-        number, weak = holders.popitem(last=False)
-    except KeyError:  # another thread removed it
-        return None
-    holder = weak()
-    return None if holder is None else (number, weak, holder)
+            try:
+                number, weak = self._lost.popitem(last=False)
+            except KeyError:
+                return
+            holder = weak()
+            if holder is not None and not holder.evict(is_forced=True):
+                self._lost[number] = weak
 
 
 def limit() -> int:

@@ -152,15 +152,22 @@ class LocalSource(Source):
 
         The descriptor of a deleted or replaced file that is in use is closed only if ``is_forced``.
         """
-        if not self._lock.acquire(blocking=False):
+        if not self._lock.acquire(False):
             return False
         try:
-            if self._fd is not None and self.is_needed and not is_forced:
-                self.is_lost = os.fstat(self._fd).st_nlink == 0
+            fd = self._fd
+            if fd is None:
+                return True
+            if self.is_needed and not is_forced:
+                self.is_lost = os.fstat(fd).st_nlink == 0
                 if self.is_lost:
                     return False
-            self._give_back()
-            return self._fd is None
+            if self._readers:
+                return False
+            self._fd = None
+            self._is_pooled = False
+            os.close(fd)
+            return True
         finally:
             self._lock.release()
 
