@@ -15,6 +15,7 @@ from glassfs.source import libc
 _NUMBER = 437  # the same on all architectures that have it
 _NO_XDEV, _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x01, 0x02, 0x04, 0x08  # linux/openat2.h
 _ENCODING = sys.getfilesystemencoding()
+_NO_NAMES = frozenset(("", ".", ".."))
 
 
 class How(ctypes.Structure):
@@ -24,13 +25,12 @@ class How(ctypes.Structure):
 
     def __init__(self, flags: int) -> None:
         super().__init__(flags | os.O_CLOEXEC, 0, _NO_XDEV | _NO_MAGICLINKS | _NO_SYMLINKS | _BENEATH)
+        self.pointer = ctypes.byref(self)
 
 
 _SIZE = ctypes.sizeof(How)
-_function = libc.function(
-    "syscall", ctypes.c_long, ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(How), ctypes.c_size_t,
-    use_errno=True,
-)
+# Without types of arguments, whose conversions take as long as the call: integers are passed as int, which is extended.
+_function = libc.function("syscall", ctypes.c_long, use_errno=True)
 
 
 def opened(folder: int, path: tuple[str, ...], how: How) -> int | None:
@@ -38,12 +38,13 @@ def opened(folder: int, path: tuple[str, ...], how: How) -> int | None:
 
     Raises FileNotFoundError, and ValueError for an invalid file name.
     """
-    if _function is None or "" in path or "." in path or ".." in path:
+    if _function is None or not _NO_NAMES.isdisjoint(path):
         return None
-    raw = "/".join(path).encode(_ENCODING, "surrogateescape")  # as ``os.fsencode``
-    if b"\0" in raw or raw.count(b"/") != len(path) - 1:
+    joined = "/".join(path)
+    if "\0" in joined or joined.count("/") != len(path) - 1:
         return None
-    fd = _function(_NUMBER, folder, raw, how, _SIZE)
+    raw = joined.encode(_ENCODING, "surrogateescape")  # as ``os.fsencode``
+    fd = _function(_NUMBER, folder, raw, how.pointer, _SIZE)
     if fd >= 0:
         return fd
     if ctypes.get_errno() == errno.ENOENT:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
+import struct
 import sys
 import threading
 
@@ -18,20 +19,17 @@ _AT_SYMLINK_NOFOLLOW, _AT_NO_AUTOMOUNT, _AT_STATX_DONT_SYNC = 0x100, 0x800, 0x40
 _FLAGS = _AT_SYMLINK_NOFOLLOW | _AT_NO_AUTOMOUNT | _AT_STATX_DONT_SYNC
 _SIZE = 256
 _ENCODING = sys.getfilesystemencoding()
-_MODE, _DEVICE_MAJOR, _DEVICE_MINOR = 0x1C, 0x88, 0x8C  # of struct statx, linux/stat.h
-_STATX_TYPE = 0x01  # set in its first field if the mode has the type
+_facts = struct.Struct("=I24xH106xII").unpack_from  # of struct statx, linux/stat.h: mask, mode, device
+_STATX_TYPE = 0x01  # set in the mask if the mode has the type
 
 
 class _Buffer(threading.local):
     def __init__(self) -> None:
         self.raw = ctypes.create_string_buffer(_SIZE)
-        self.words = memoryview(self.raw).cast("B").cast("I")
-        self.halves = memoryview(self.raw).cast("B").cast("H")
+        self.pointer = ctypes.byref(self.raw)
 
 
-_function = libc.function(
-    "statx", ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_void_p,
-)
+_function = libc.function("statx", ctypes.c_int)  # without types of arguments, whose conversions take long
 _buffer = _Buffer()
 
 
@@ -41,17 +39,18 @@ def device_of(folder: int, name: str = ".") -> int | None:
         return None
     buffer = _buffer
     # As ``os.fsencode``, in one call.
-    if _function(folder, name.encode(_ENCODING, "surrogateescape"), _FLAGS, 0, buffer.raw) != 0:
+    if _function(folder, name.encode(_ENCODING, "surrogateescape"), _FLAGS, 0, buffer.pointer) != 0:
         return None
-    words = buffer.words
-    return os.makedev(words[_DEVICE_MAJOR // 4], words[_DEVICE_MINOR // 4])
+    _, _, major, minor = _facts(buffer.raw)
+    return os.makedev(major, minor)
 
 
 def is_file(folder: int, name: str, device: int | None) -> bool:
     """Return whether ``name`` is a regular file on the ``device`` of its folder, as far as the system can tell."""
-    found = device_of(folder, name)
-    has_type = found is not None and _buffer.words[0] & _STATX_TYPE
-    return bool(has_type) and found == device and stat.S_ISREG(_buffer.halves[_MODE // 2])
+    if device is None or device_of(folder, name) != device:
+        return False
+    mask, mode, _, _ = _facts(_buffer.raw)
+    return bool(mask & _STATX_TYPE) and stat.S_ISREG(mode)
 
 
 def is_glassfs(folder: int, name: str, device: int | None) -> bool:
