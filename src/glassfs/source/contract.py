@@ -139,8 +139,10 @@ class Source(ABC):
 
     def read_ahead(self, size: int) -> bytes:
         """Return the first ``size`` bytes, or all; ``read`` serves them from memory until ``drop_ahead``."""
-        self._head = self.read(0, min(size, self.size))
-        return self._head
+        wanted = min(size, self.size)
+        if len(self._head) < wanted:
+            self._head = self.read(0, wanted)
+        return self._head[:wanted]
 
     def drop_ahead(self) -> None:
         self._head = b""
@@ -170,10 +172,11 @@ class Store(ABC):
     def entry(self, path: Path) -> Entry:
         """Return what is at ``path`` now."""
 
-    def found(self, path: Path) -> tuple[Entry, Source | None]:
+    def found(self, path: Path, ahead: int = 0) -> tuple[Entry, Source | None]:
         """Return what is at ``path`` now; if it is a file, also its source, if that costs less than opening it later.
 
-        The source must be closed. Its entry is the returned one.
+        The source must be closed. Its entry is the returned one. It may have read its first ``ahead`` bytes, as
+        ``read_ahead`` does.
         """
         return self.entry(path), None
 

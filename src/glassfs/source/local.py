@@ -77,16 +77,17 @@ class LocalStore(Store):
         except _FAILURES as error:
             raise self._explained(error, path) from None
 
-    def found(self, path: Path) -> tuple[Entry, Source | None]:
+    def found(self, path: Path, ahead: int = 0) -> tuple[Entry, Source | None]:
         if not path:
             return self.entry(path), None
         self._renew_root(is_due=False)
         try:
             folder, name = self._folder(path[:-1]), path[-1]
             if foreign.is_file(folder.fd, name, self._current_root().device):
+                work.check(ahead)
                 try:
-                    fd, entry = self._opened(os.open(name, _READ, dir_fd=folder.fd))
-                    return entry, LocalSource(self.open_descriptor, self.shown(path), path, entry, fd)
+                    fd, entry, head = self._opened(os.open(name, _READ, dir_fd=folder.fd), ahead=ahead)
+                    return entry, LocalSource(self.open_descriptor, self.shown(path), path, entry, fd, head)
                 except OSError:  # not allowed, no descriptor, or replaced: what is there can be said all the same
                     pass
             return self._entry(folder, name), None
@@ -162,21 +163,30 @@ class LocalStore(Store):
             if foreign.is_glassfs(folder.fd, path[-1], folder.device):
                 raise FileNotFoundError(errno.ENOENT, "is on a mount of glassfs")
             fd = descriptors.opened(lambda: os.open(path[-1], _READ, dir_fd=folder.fd))
-        return self._opened(fd, known)
+        fd, entry, _ = self._opened(fd, known)
+        return fd, entry
 
-    def _opened(self, fd: int, known: Entry | None = None) -> tuple[int, Entry]:
-        """Return a descriptor of a regular file and its entry. Closes it and raises OSError and Unavailable otherwise.
+    def _opened(self, fd: int, known: Entry | None = None, ahead: int = 0) -> tuple[int, Entry, bytes]:
+        """Return a descriptor of a regular file, its entry, and its first ``ahead`` bytes, none if it is being changed.
+
+        Closes the descriptor if it raises: OSError and Unavailable.
         """
         try:
-            status = os.fstat(fd)
+            before = status = after = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(errno.EINVAL, "is not a regular file")
-            if known is not None and _version(status) == known.version:
-                return fd, known
+            if known is not None and _has_version(status, known):
+                return fd, known, b""
+            head = os.pread(fd, ahead, 0) if ahead else b""
             has_acl = self._known_acl(status)
-            if has_acl is None:
+            if has_acl is None:  # what shows that the ACL did not change meanwhile shows it of the bytes, too
                 status, has_acl = self._read_acl(fd, fd, status)
-            return fd, _described(status, has_acl)
+                after = status
+            elif ahead:
+                after = os.fstat(fd)
+            if after.st_size != before.st_size or after.st_mtime_ns != before.st_mtime_ns:
+                head = b""
+            return fd, _described(status, has_acl), head
         except BaseException:
             os.close(fd)
             raise
@@ -318,15 +328,15 @@ def _walked(start: str, folder: int | None, names: Iterable[str], refusal: OSErr
 
 
 def _described(status: os.stat_result, has_acl: bool) -> Entry:
-    mode, device, mtime_ns, size = status.st_mode, status.st_dev, status.st_mtime_ns, status.st_size
+    mode, mtime_ns, size, volume = status.st_mode, status.st_mtime_ns, status.st_size, _volume(status.st_dev)
     kind = _KINDS.get(stat.S_IFMT(mode), Kind.OTHER)
     # Nine bits cannot express which users an ACL names.
     permissions = mode & (0o700 if has_acl else 0o777)
-    file_id = f"{device}:{status.st_ino}"
+    file_id = f"{volume}:{status.st_ino}"
     version = Version(f"{file_id}:{size}:{mtime_ns}")  # as ``_version``
     return Entry(
         kind, version, file_id, f"{version}:{status.st_ctime_ns}", size, permissions, status.st_uid, status.st_gid,
-        mtime_ns, "", _volume(device), kind is Kind.FILE and status.st_nlink > 1,
+        mtime_ns, "", volume, kind is Kind.FILE and status.st_nlink > 1,
     )
 
 
@@ -343,6 +353,14 @@ def _glance(folder: int, name: str, device: int | None) -> tuple[str, int] | Non
 
 def _version(status: os.stat_result) -> Version:
     return Version(f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}")
+
+
+def _has_version(status: os.stat_result, entry: Entry) -> bool:
+    """Return whether a file has the version of an entry, without making the text."""
+    return (
+        status.st_mtime_ns == entry.mtime_ns and status.st_size == entry.size
+        and f"{status.st_dev}:{status.st_ino}" == entry.file_id
+    )
 
 
 def _stamp(status: os.stat_result) -> str:

@@ -49,10 +49,18 @@ def translated(error: OSError, name: str) -> GlassfsError:
 class LocalSource(Source):
     """A regular file of a store in the version ``entry``; ``fd`` is its descriptor if it is open.
 
-    ``open_again`` opens it by its path.
+    ``open_again`` opens it by its path. ``head`` are first bytes of this version, see ``read_ahead``.
     """
 
-    def __init__(self, open_again: Open, name: str, path: Path, entry: Entry, fd: int | None = None) -> None:
+    was_read = True
+    """Set by each read, cleared by the descriptor pool when it searches for idle sources."""
+    is_lost = False
+    _is_closed = False
+    _readers = 0
+
+    def __init__(
+        self, open_again: Open, name: str, path: Path, entry: Entry, fd: int | None = None, head: bytes = b"",
+    ) -> None:
         self.name = name
         self.entry = entry
         self._open_again = open_again
@@ -60,13 +68,9 @@ class LocalSource(Source):
         self._checked = (entry.size, entry.mtime_ns)
         self._lock = threading.Lock()
         self._fd = fd
-        self._readers = 0
+        self._head = head
         self._is_parked = fd is None
-        self._is_closed = False
         self._is_pooled = fd is not None
-        self.was_read = True
-        """Set by each read, cleared by the descriptor pool when it searches for idle sources."""
-        self.is_lost = False
         if fd is not None:
             descriptors.pool.add(self)
 
@@ -81,8 +85,12 @@ class LocalSource(Source):
         self._fill((buffer,), offset, len(buffer))
 
     def read(self, offset: int, size: int) -> bytes:
-        if self._head or size > AT_ONCE or not 0 <= offset <= offset + size <= self.entry.size:
+        end = offset + size
+        if size > AT_ONCE or not 0 <= offset <= end <= self.entry.size:
             return super().read(offset, size)
+        head = self._head
+        if end <= len(head):
+            return head[offset:end]
         # As ``_fill``, but the system writes into the result, without a buffer to copy it from.
         work.check(size)
         with self._lock:
@@ -96,7 +104,8 @@ class LocalSource(Source):
             raise self._failed(error, offset) from error
         finally:
             self._end()
-        self._demand_unchanged(status)
+        if (status.st_size, status.st_mtime_ns) != self._checked:
+            self._demand_unchanged(status)
         return found if len(found) == size else super().read(offset, size)
 
     def _fill(self, buffers: Sequence[memoryview], offset: int, wanted: int) -> None:
@@ -218,7 +227,7 @@ class LocalSource(Source):
             if error.errno in (*_FORBIDDEN, *_FAILING):
                 raise translated(error, self.name) from None
             raise Changed(f"cannot be opened again: {error.strerror or error}", self.name) from error
-        if entry.version != self.version:
+        if entry is not self.entry and entry.version != self.version:
             os.close(fd)
             raise Changed("has been replaced by another file", self.name)
         return fd
