@@ -59,9 +59,9 @@ SELDOM = (".kas", ".npz", ".h5", ".hdf5")
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Opening:
-    """What a format needs to open a container: its ``source``, and a ``cache`` for decoded blocks.
+    """What a format needs to open a container: its ``source``, and a ``cache`` for decoded blocks. Never changed.
 
     ``store`` and ``path`` locate the source; a source without a store has none. ``known`` are open siblings that the
     caller keeps. ``asked`` records the requested siblings and the opened sources. ``findings`` are what formats keep.
@@ -138,13 +138,13 @@ class Head(bytes):
     name: str
     size: int
     _read: Callable[[int, int], bytes] | None
-    _tail: bytes
+    _tail = b""
 
     def __new__(
         cls, data: bytes, name: str = "", size: int | None = None, read: Callable[[int, int], bytes] | None = None,
     ) -> Head:
-        made = super().__new__(cls, data)
-        made.name, made.size, made._read, made._tail = name, len(data) if size is None else size, read, b""
+        made = bytes.__new__(cls, data)
+        made.name, made.size, made._read = name, len(data) if size is None else size, read
         return made
 
     @classmethod
@@ -230,10 +230,10 @@ def open_container(opening: Opening) -> Container:
 
 def recognise(head: Head) -> Format | None:
     """Return the format of a file that starts with ``head``, or None."""
-    for known in _all_formats():
+    for known in built_in():
         if known.recognises(head):
             return known
-    return None
+    return next((known for known in installed() if known.recognises(head)), None)
 
 
 def may_be_container(name: str) -> bool:

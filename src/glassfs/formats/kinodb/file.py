@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -184,8 +185,6 @@ def _layout_faults(opened: _File) -> Iterator[Fault]:
 
 def _date(seconds: int) -> str | None:
     """Return a readable date, or None for 0 (unknown). Any 64-bit number is possible."""
-    from datetime import datetime, timezone
-
     try:
         return datetime.fromtimestamp(seconds, timezone.utc).isoformat() if seconds else None
     except (OverflowError, ValueError, OSError):
