@@ -1,7 +1,8 @@
 """A KinoDB file: header, index and checks of the layout.
 
-Opening reads and checks header and index (raises Refused, or Damaged or Changed from the source). Of the episodes only
-the packed index is kept in memory, or the last stretch of a long one.
+Opening reads and checks the header (raises Refused, or Damaged or Changed from the source). The index is read when an
+episode is asked for, as listing all of them needs only their number. It is kept in memory, packed, or the last stretch
+of a long one.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ from glassfs.content import (
     Fault,
     Fields,
     Member,
-    Memory,
     Outline,
     Series,
     Table,
 )
+from glassfs.content.data import SizedData
 from glassfs.errors import Refused
 from glassfs.formats.kinodb.episode import ENTRY, Entry, Episode
 from glassfs.formats.kinodb.table import EPISODES, episode_table
 from glassfs.formats.registry import Opening
+from glassfs.source import Source
 
 MAGIC = b"KINO"
 HEADER_SIZE = 64
@@ -59,7 +61,7 @@ class Header(NamedTuple):
 
 
 def open_kinodb(opening: Opening) -> Container:
-    """Read header and index. Raises Refused if they are wrong, and Damaged or Changed from the source."""
+    """Read the header. Raises Refused if it is wrong, and Damaged or Changed from the source."""
     source = opening.source
     if source.size < HEADER_SIZE:
         raise Refused(f"is cut short: it has {source.size} bytes, but a KinoDB header has {HEADER_SIZE}", source.name)
@@ -82,7 +84,7 @@ def open_kinodb(opening: Opening) -> Container:
 
 
 class _File:
-    """An opened file. It keeps the packed index in memory, unless that is long."""
+    """An opened file."""
 
     def __init__(self, opening: Opening, header: Header) -> None:
         self.source = opening.source
@@ -90,7 +92,7 @@ class _File:
         self.count = header.index_length // ENTRY.size
         self._opening = opening
         source, start, size = opening.source, header.index_offset, header.index_length
-        self._index: Data = Extent(source, start, size) if size > KEPT_INDEX else Memory(source.read(start, size))
+        self._index: Data = Extent(source, start, size) if size > KEPT_INDEX else _Index(source, start, size)
         self._stretch = (-1, b"")
         """Number and bytes of the stretch of the index read last, replaced atomically by any thread."""
 
@@ -134,6 +136,27 @@ class _File:
             "format": "kinodb", "version": f"{header.major}.{header.minor}", "num_episodes": header.num_episodes,
             "num_frames": header.num_frames, "created": header.created,
         }
+
+
+class _Index(SizedData):
+    """A packed index that stays in memory from the first time on that an episode is asked for."""
+
+    __slots__ = ("_offset", "_packed", "_source")
+
+    def __init__(self, source: Source, offset: int, size: int) -> None:
+        self.size = size
+        self._source = source
+        self._offset = offset
+        self._packed: bytes | None = None
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        buffer[:] = self.read(offset, len(buffer))
+
+    def read(self, offset: int, size: int) -> bytes:
+        packed = self._packed
+        if packed is None:
+            packed = self._packed = self._source.read(self._offset, self.size)
+        return packed[offset : offset + size]
 
 
 def _header_faults(opened: _File) -> Iterator[Fault]:
