@@ -143,8 +143,7 @@ class LocalSource(Source):
             self._end()
 
     def keep(self) -> None:
-        with self._lock:
-            self._is_parked = False
+        self._is_parked = False
 
     def park(self) -> None:
         with self._lock:

@@ -47,7 +47,8 @@ class Lease:
             if self._users == 1:
                 for source in self.sources:
                     source.is_needed = True
-                self._begin()
+                    if not self._keepers:
+                        source.keep()
 
     def release(self) -> None:
         with self._lock:
@@ -63,8 +64,9 @@ class Lease:
         """Keep the sources open for a cache, until ``unkeep``."""
         with self._lock:
             self._keepers += 1
-            if self._keepers == 1:
-                self._begin()
+            if self._keepers == 1 and not self._users:
+                for source in self.sources:
+                    source.keep()
 
     def unkeep(self) -> None:
         with self._lock:
@@ -80,11 +82,6 @@ class Lease:
                 source.is_needed = self._users > 0
                 if self._users + self._keepers:
                     source.keep()
-
-    def _begin(self) -> None:
-        if self._users + self._keepers == 1:
-            for source in self.sources:
-                source.keep()
 
     def _end(self) -> None:
         if not self._users + self._keepers:

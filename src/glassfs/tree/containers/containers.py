@@ -272,7 +272,7 @@ class Containers:
         may_wait = location not in self._named
         opening = open_version(location, entry.version, self.services.cache, source, self.kept, may_wait)
         try:
-            lease = self._parse(opening, location, at).lease
+            opened = self._parse(opening, location, at)
         except Refused as error:
             return Verdict(self._refuse(opening, location, error), [entry])
         except Postponed:
@@ -281,6 +281,9 @@ class Containers:
             if known is None:
                 raise Changed("has been replaced by another file", opening.source.name) from None
             return known
+        lease = opened.lease
+        if lease.entries == (entry,) and not entry.has_other_names:
+            return Verdict(None, lease.entries, lease, opened.origin)
         return Verdict(None, (entry, *lease.entries[1:]), lease)
 
     def _refuse(self, opening: Opening, location: Location, error: Refused) -> str:
@@ -350,5 +353,5 @@ class Containers:
 
 def _finding(source: Source, container: Container, parts: Parts) -> Finding:
     """Return the finding that a file is a container with these further files."""
-    others = tuple([(path, part.entry) for path, part in parts])
+    others = tuple([(path, part.entry) for path, part in parts]) if parts else ()
     return Finding(source.version, None, container.format, others, tables=container.tables)

@@ -24,8 +24,7 @@ class Leases:
         """Locations still to be compared before the next pass over all of them begins."""
 
     def find(self, location: Location) -> ContainerLease | None:
-        with self._lock:
-            return self._current.get(location)
+        return self._current.get(location)
 
     def find_or_add(self, location: Location, make: Callable[[], ContainerLease]) -> ContainerLease:
         with self._lock:

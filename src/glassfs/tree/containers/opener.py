@@ -30,7 +30,7 @@ def open_version(
     if source.version != version:
         source.close()
         raise Changed("has been replaced by another file", source.name)
-    return Opening(source, cache, *location, findings=findings, may_wait=may_wait)
+    return Opening(source, cache, location.store, location.path, findings=findings, may_wait=may_wait)
 
 
 def parse(opening: Opening) -> Container:
@@ -55,6 +55,8 @@ def parse_or_close(opening: Opening) -> tuple[Container, Parts]:
 
 def used_parts(opening: Opening, container: Container) -> Parts:
     """Return the further files that a container uses, and close those that its format only tried."""
+    if not opening.asked:
+        return ()
     used = {id(source.entry) for source in container.sources[1:]}
     parts = []
     for path, source in opening.asked:

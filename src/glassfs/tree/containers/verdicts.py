@@ -8,18 +8,20 @@ from typing import NamedTuple
 from glassfs.errors import GlassfsError, Unavailable
 from glassfs.source import Entry, Path, Store, Version
 from glassfs.tree.containers.lease import ContainerLease
+from glassfs.tree.nodes import Origin
 
 
 class Verdict(NamedTuple):
     """The verdict on a file, with the entries of all files that it is made of, its own first.
 
     ``refusal`` says why the file is not shown as a container; "" if it does not look like one. For a container it is
-    None, and there is a ``lease``.
+    None, and there is a ``lease``, and the ``origin`` of its directory if that was made already.
     """
 
     refusal: str | None
     entries: Sequence[Entry]
     lease: ContainerLease | None = None
+    origin: Origin | None = None
 
 
 class Finding(NamedTuple):

@@ -73,15 +73,13 @@ def _node(
     source: Source | None,
 ) -> Node | None:
     """Return the node for ``entry``. Raises NotFound or Changed if it is out of date."""
-    if entry.kind is Kind.FOLDER:
-        origin = _origin(containers, entry)
-        return Folder(name, ino, origin, containers, location, at, is_mount_root)
-    if entry.kind is Kind.MOUNT:
-        return FixedDirectory(name, ino, _origin(containers, entry), {})
-    if entry.kind is Kind.LINK:
-        return Symlink(name, ino, _origin(containers, entry), entry.target)
-    if entry.kind is not Kind.FILE:
-        return None
+    kind = entry.kind
+    if kind is not Kind.FILE:
+        if kind is Kind.FOLDER:
+            return Folder(name, ino, _origin(containers, entry), containers, location, at, is_mount_root)
+        if kind is Kind.MOUNT:
+            return FixedDirectory(name, ino, _origin(containers, entry), {})
+        return Symlink(name, ino, _origin(containers, entry), entry.target) if kind is Kind.LINK else None
     try:
         containers.watcher.check(location, entry)
         verdict = containers.verdict(location, entry, at, source)
@@ -92,7 +90,7 @@ def _node(
     lease = verdict.lease
     if lease is None:
         return plain_file(containers, location, entry, name, ino, verdict.refusal or "")
-    origin = Origin(
+    origin = verdict.origin or Origin(
         identity_of(verdict.entries), Access.of(verdict.entries), entry.mtime_ns, containers.services, lease,
         lease.format, entry.volume, True in [one.has_other_names for one in verdict.entries],
     )
