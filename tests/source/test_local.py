@@ -16,7 +16,8 @@ import pytest
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Unavailable
 from glassfs.source import Kind, Store, foreign, locate, mountinfo
-from glassfs.source.local import ACL, LocalStore
+from glassfs.source.acl import ACL
+from glassfs.source.local import LocalStore
 from glassfs.source.local_source import translated
 from glassfs.source.mountinfo import Mount
 from tests.source.store_suite import CONTENT, Lab, StoreSuite, parts

@@ -150,7 +150,9 @@ class Head(bytes):
     @classmethod
     def of(cls, source: Source, data: bytes) -> Head:
         """Return the head of a source that starts with ``data``."""
-        return cls(data[:HEAD], source.name.rpartition("/")[2], source.size, source.read)
+        made = bytes.__new__(cls, data[:HEAD])  # as ``__new__``, without a call: each file of a folder has one
+        made.name, made.size, made._read = source.name.rpartition("/")[2], source.entry.size, source.read
+        return made
 
     def tail(self, size: int) -> bytes:
         """Return the last ``size`` bytes, at most LONGEST_TAIL, or all if there are fewer.

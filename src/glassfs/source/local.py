@@ -19,12 +19,11 @@ from functools import lru_cache, partial
 
 from glassfs import work
 from glassfs.errors import GlassfsError, NotFound, Unavailable
-from glassfs.source import beneath, descriptors, foreign
+from glassfs.source import acl, beneath, descriptors, foreign
 from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
 from glassfs.source.local_source import MISSING, LocalSource, translated
 from glassfs.source.watched import Watched
 
-ACL = "system.posix_acl_access"
 REMEMBERED_ACLS = 100_000
 ACL_ATTEMPTS = 10
 SETTLED_NS = 2 * 10**9
@@ -40,6 +39,8 @@ _SEARCH_BENEATH, _READ_BENEATH = beneath.How(_SEARCH), beneath.How(_READ)
 _HAS_XATTRS = hasattr(os, "getxattr")
 _KINDS = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.FOLDER, stat.S_IFLNK: Kind.LINK}
 _FAILURES = (GlassfsError, OSError, ValueError)
+_new = tuple.__new__
+"""Makes a named tuple of all its fields in less than half the time."""
 
 
 class LocalStore(Store):
@@ -221,12 +222,9 @@ class LocalStore(Store):
         have changed since its name was looked up.
         """
         for _ in range(ACL_ATTEMPTS):
-            try:
-                has_acl = bool(os.getxattr(place, ACL))
-            except OSError as error:
-                if error.errno not in (errno.ENODATA, errno.ENOTSUP):
-                    break
-                has_acl = False
+            has_acl = acl.has_acl(place)
+            if has_acl is None:
+                break
             before, status = status, os.fstat(fd)
             if before.st_ctime_ns == status.st_ctime_ns:
                 if time.time_ns() - status.st_ctime_ns > SETTLED_NS:
@@ -334,10 +332,10 @@ def _described(status: os.stat_result, has_acl: bool) -> Entry:
     permissions = mode & (0o700 if has_acl else 0o777)
     file_id = f"{volume}:{status.st_ino}"
     version = Version(f"{file_id}:{size}:{mtime_ns}")  # as ``_version``
-    return Entry(
+    return _new(Entry, (
         kind, version, file_id, f"{version}:{status.st_ctime_ns}", size, permissions, status.st_uid, status.st_gid,
         mtime_ns, "", volume, kind is Kind.FILE and status.st_nlink > 1,
-    )
+    ))
 
 
 def _glance(folder: int, name: str, device: int | None) -> tuple[str, int] | None:

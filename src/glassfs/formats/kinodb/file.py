@@ -65,7 +65,7 @@ def open_kinodb(opening: Opening) -> Container:
     source = opening.source
     if source.size < HEADER_SIZE:
         raise Refused(f"is cut short: it has {source.size} bytes, but a KinoDB header has {HEADER_SIZE}", source.name)
-    header = Header(*_HEADER.unpack(source.read(0, HEADER_SIZE)))
+    header = tuple.__new__(Header, _HEADER.unpack(source.read(0, HEADER_SIZE)))
     version = f"{header.major}.{header.minor}"
     if header.major > NEWEST_MAJOR:
         raise Refused(f"has KinoDB version {version}, but glassfs reads up to {NEWEST_MAJOR}.x", source.name)

@@ -354,4 +354,4 @@ class Containers:
 def _finding(source: Source, container: Container, parts: Parts) -> Finding:
     """Return the finding that a file is a container with these further files."""
     others = tuple([(path, part.entry) for path, part in parts]) if parts else ()
-    return Finding(source.version, None, container.format, others, tables=container.tables)
+    return tuple.__new__(Finding, (source.entry.version, None, container.format, others, (), container.tables))
