@@ -186,6 +186,20 @@ def test_a_look_up_reads_first_bytes_along(path: Path, monkeypatch: pytest.Monke
     source.close()
 
 
+@pytest.mark.parametrize(("small", "expected"), [(0, 10), (len(CONTENT) - 1, 10), (len(CONTENT), len(CONTENT))])
+def test_a_look_up_reads_a_small_file_whole(
+    path: Path, monkeypatch: pytest.MonkeyPatch, small: int, expected: int,
+) -> None:
+    sizes = []
+    real = os.pread
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", lambda fd, size, offset: sizes.append(size) or real(fd, size, offset))
+        _, source = LocalStore(path.parent).found((path.name,), 10, small)
+        assert source is not None and source.read_ahead(expected) == CONTENT[:expected]
+    assert sizes == [expected]
+    source.close()
+
+
 @pytest.mark.parametrize("mode", [0o600, 0o644])
 def test_first_bytes_of_a_file_that_changes_are_not_used(
     path: Path, monkeypatch: pytest.MonkeyPatch, mode: int,

@@ -24,7 +24,7 @@ from glassfs import work
 from glassfs.content import Array, Container, Extent, Fault, Group, Member, Records, Summary, summary_of
 from glassfs.errors import Damaged
 from glassfs.formats import tree_sequences, tskit
-from glassfs.formats.registry import BUILT_IN, JOINED, Format, Opening
+from glassfs.formats.registry import AHEAD, BUILT_IN, JOINED, Format, Opening
 from glassfs.once import once
 from glassfs.source import Reader
 
@@ -370,4 +370,5 @@ def _hint(head: bytes) -> str | None:
 
 FORMAT = Format(
     "kastore", lambda head: head.startswith(MAGIC), _open, _hint, BUILT_IN["kastore"], joined=JOINED["kastore"],
+    ahead=AHEAD,
 )

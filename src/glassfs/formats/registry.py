@@ -34,7 +34,8 @@ GROUP = "glassfs.formats"
 HEAD = 4096
 LONGEST_TAIL = 128 << 10
 AHEAD = 16 << 10
-"""Bytes of a file read at once to recognize and open it; enough for small containers."""
+"""A file of up to so many bytes is read whole to recognize and open it, of others the first HEAD bytes: copying more
+takes as long as another read."""
 RESERVED = 64  # bytes that writers leave zero, at least, until they finish the file
 BUILT_IN: Mapping[str, tuple[str, ...]] = {
     "kinodb": (".kdb",),
@@ -200,6 +201,9 @@ class Format:
     is_slow: Callable[[], bool] = lambda: False
     """Return whether opening a container takes milliseconds. Folders then list files by their first bytes alone."""
 
+    ahead: int = HEAD
+    """First bytes of a file that are read at once before ``open``, for formats that read more than HEAD in pieces."""
+
 
 def open_container(opening: Opening) -> Container:
     """Open a container with the format that recognizes it.
@@ -208,14 +212,15 @@ def open_container(opening: Opening) -> Container:
     and Postponed if the format is slow and the caller may wait.
     """
     source = opening.source
-    ahead = source.read_ahead(AHEAD)
     try:
-        head = Head.of(source, ahead)
+        head = Head.of(source, source.read_ahead(source.size if source.size <= AHEAD else HEAD))
         chosen = recognise(head)
         if chosen is None:
             raise Unrecognised(why_unrecognised(head), source.name)
         if opening.may_wait and chosen.is_slow():
             raise Postponed(f"is opened as {chosen.name} when it is needed", source.name)
+        if chosen.ahead > HEAD:
+            source.read_ahead(chosen.ahead)
         try:
             return chosen.open(opening)
         except BaseException as error:

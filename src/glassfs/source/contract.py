@@ -139,9 +139,9 @@ class Source(ABC):
 
     def read_ahead(self, size: int) -> bytes:
         """Return the first ``size`` bytes, or all; ``read`` serves them from memory until ``drop_ahead``."""
-        wanted = min(size, self.size)
-        if len(self._head) < wanted:
-            self._head = self.read(0, wanted)
+        wanted, known = min(size, self.size), len(self._head)
+        if known < wanted:
+            self._head += self.read(known, wanted - known)
         return self._head[:wanted]
 
     def drop_ahead(self) -> None:
@@ -172,11 +172,11 @@ class Store(ABC):
     def entry(self, path: Path) -> Entry:
         """Return what is at ``path`` now."""
 
-    def found(self, path: Path, ahead: int = 0) -> tuple[Entry, Source | None]:
+    def found(self, path: Path, ahead: int = 0, small: int = 0) -> tuple[Entry, Source | None]:
         """Return what is at ``path`` now; if it is a file, also its source, if that costs less than opening it later.
 
-        The source must be closed. Its entry is the returned one. It may have read its first ``ahead`` bytes, as
-        ``read_ahead`` does.
+        The source must be closed. Its entry is the returned one. It may have read its first ``ahead`` bytes, or a file
+        of at most ``small`` bytes whole, as ``read_ahead`` does.
         """
         return self.entry(path), None
 

@@ -78,16 +78,16 @@ class LocalStore(Store):
         except _FAILURES as error:
             raise self._explained(error, path) from None
 
-    def found(self, path: Path, ahead: int = 0) -> tuple[Entry, Source | None]:
+    def found(self, path: Path, ahead: int = 0, small: int = 0) -> tuple[Entry, Source | None]:
         if not path:
             return self.entry(path), None
         self._renew_root(is_due=False)
         try:
             folder, name = self._folder(path[:-1]), path[-1]
             if foreign.is_file(folder.fd, name, self._current_root().device):
-                work.check(ahead)
+                work.check(max(ahead, small))
                 try:
-                    fd, entry, head = self._opened(os.open(name, _READ, dir_fd=folder.fd), ahead=ahead)
+                    fd, entry, head = self._opened(os.open(name, _READ, dir_fd=folder.fd), None, ahead, small)
                     return entry, LocalSource(self.open_descriptor, self.shown(path), path, entry, fd, head)
                 except OSError:  # not allowed, no descriptor, or replaced: what is there can be said all the same
                     pass
@@ -167,10 +167,13 @@ class LocalStore(Store):
         fd, entry, _ = self._opened(fd, known)
         return fd, entry
 
-    def _opened(self, fd: int, known: Entry | None = None, ahead: int = 0) -> tuple[int, Entry, bytes]:
-        """Return a descriptor of a regular file, its entry, and its first ``ahead`` bytes, none if it is being changed.
+    def _opened(
+        self, fd: int, known: Entry | None = None, ahead: int = 0, small: int = 0,
+    ) -> tuple[int, Entry, bytes]:
+        """Return a descriptor of a regular file, its entry, and its first bytes, none if it is being changed.
 
-        Closes the descriptor if it raises: OSError and Unavailable.
+        These are ``ahead`` bytes, or all of at most ``small``. Closes the descriptor if it raises: OSError and
+        Unavailable.
         """
         try:
             before = status = after = os.fstat(fd)
@@ -178,7 +181,7 @@ class LocalStore(Store):
                 raise OSError(errno.EINVAL, "is not a regular file")
             if known is not None and _has_version(status, known):
                 return fd, known, b""
-            head = os.pread(fd, ahead, 0) if ahead else b""
+            head = os.pread(fd, small if before.st_size <= small else ahead, 0) if ahead else b""
             has_acl = self._known_acl(status)
             if has_acl is None:  # what shows that the ACL did not change meanwhile shows it of the bytes, too
                 status, has_acl = self._read_acl(fd, fd, status)

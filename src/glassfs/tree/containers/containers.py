@@ -21,7 +21,7 @@ from glassfs.cache import BlockCache
 from glassfs.cache.findings import Findings as CatalogueFindings
 from glassfs.content import Container
 from glassfs.errors import Changed, Postponed, Refused, Unrecognised
-from glassfs.formats.registry import AHEAD, Opening
+from glassfs.formats.registry import AHEAD, HEAD, Opening
 from glassfs.keyed_lock import KeyedLock
 from glassfs.lru import LRU
 from glassfs.source import Entry, Path, Source, Version
@@ -180,7 +180,7 @@ class Containers:
     def looked_up(self, location: Location) -> tuple[Entry, Source | None]:
         """Return what is at a location, for ``verdict``, and its bytes if it is a file that ``verdict`` would open."""
         if self._findings.peek(location) is None and not location.store.is_remote:
-            return location.store.found(location.path, AHEAD)
+            return location.store.found(location.path, HEAD, AHEAD)
         return location.store.entry(location.path), None
 
     def verdict(self, location: Location, entry: Entry, at: str, source: Source | None = None) -> Verdict:
