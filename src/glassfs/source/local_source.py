@@ -52,8 +52,8 @@ class LocalSource(Source):
     ``open_again`` opens it by its path. ``head`` are first bytes of this version, see ``read_ahead``.
     """
 
-    was_read = True
-    """Set by each read, cleared by the descriptor pool when it searches for idle sources."""
+    was_read = False
+    """Set by each read, but not by what is read ahead, and cleared by the pool when it searches for idle sources."""
     is_lost = False
     _is_closed = False
     _readers = 0
