@@ -116,7 +116,8 @@ class _File:
             start, size = number * STRETCH * ENTRY.size, STRETCH * ENTRY.size
             packed = self._index.read(start, min(size, self._index.size - start))
             self._stretch = number, packed
-        return Episode(self._opening, position, Entry(*ENTRY.unpack_from(packed, inside * ENTRY.size)))
+        entry = tuple.__new__(Entry, ENTRY.unpack_from(packed, inside * ENTRY.size))
+        return Episode(self._opening, position, entry)
 
     def entries(self) -> Iterator[Entry]:
         for piece in self._index.pieces():  # pieces end between entries

@@ -47,19 +47,27 @@ class ContainerLease(Lease):
 
     __slots__ = ("_paths", "_rounds", "at", "entries", "format", "identity", "is_presumed", "location")
 
+    entries: tuple[Entry, ...]
+    _paths: tuple[Path, ...]
+
     def __init__(
         self, location: Location, at: str, format_name: str, files: Sequence[tuple[Path, Source]],
         is_presumed: bool = False,
     ) -> None:
-        super().__init__(tuple([source for _, source in files]))
+        if len(files) == 1:  # mostly
+            path, source = files[0]
+            super().__init__((source,))
+            self._paths, self.entries = (path,), (source.entry,)
+        else:
+            super().__init__(tuple([source for _, source in files]))
+            self._paths = tuple([path for path, _ in files])
+            self.entries = tuple([source.entry for source in self.sources])
         self.location = location
         self.at = at
         self.format = format_name
         self.is_presumed = is_presumed
-        self.entries = tuple([source.entry for source in self.sources])
         self.identity = identity_of(self.entries)
         self._rounds = 0
-        self._paths = tuple([path for path, _ in files])
 
     @property
     def files(self) -> Sequence[tuple[Path, Entry]]:
