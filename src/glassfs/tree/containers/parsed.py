@@ -59,18 +59,18 @@ class ParsedContainers:
         return [cached.opened for _, cached in self._cached.items()]
 
     def find(self, lease: ContainerLease) -> OpenContainer | None:
-        to_weigh = None
-        with self._lock:
-            cached = self._cached.get(lease)
-            if cached is None:
-                return None
-            if lease not in self._recent:
-                to_weigh = self._add_recent(lease)
-                cached.uses += 1
-            opened = cached.opened
-        if to_weigh is not None:
-            self.weigh(to_weigh)
-        return opened
+        cached = self._cached.get(lease)
+        if cached is None:
+            return None
+        if lease not in self._recent:
+            with self._lock:
+                # It may have been evicted or added meanwhile.
+                is_first = lease not in self._recent and self._cached.peek(lease) is cached
+                to_weigh = self._add_recent(lease) if is_first else None
+                cached.uses += is_first
+            if to_weigh is not None:
+                self.weigh(to_weigh)
+        return cached.opened
 
     def weigh_some(self) -> None:
         """Weigh some containers again, all in turn: owners of nodes may use a container without asking for it.
@@ -115,7 +115,8 @@ class ParsedContainers:
                 evicted = self._cached.put(lease, _Cached(opened, is_keeping), weight)
         if not is_keeping:
             lease.unkeep()
-        self._release(evicted)
+        if evicted:
+            self._release(evicted)
         return opened
 
     def _weight(self, container: Container) -> int:

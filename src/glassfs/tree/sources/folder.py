@@ -144,7 +144,7 @@ class ContainerDirectory(Standing):
     __slots__ = ("_lease", "containers")
 
     def __init__(self, name: str, ino: int, origin: Origin, containers: Containers, lease: ContainerLease) -> None:
-        super().__init__(name, ino, origin)
+        self.name, self.ino, self.origin = name, ino, origin  # Node's, without a call
         self.containers = containers
         self._lease = lease
 
