@@ -213,7 +213,8 @@ def open_container(opening: Opening) -> Container:
     """
     source = opening.source
     try:
-        head = Head.of(source, source.read_ahead(source.size if source.size <= AHEAD else HEAD))
+        size = source.entry.size
+        head = Head.of(source, source.read_ahead(size if size <= AHEAD else HEAD))
         chosen = recognise(head)
         if chosen is None:
             raise Unrecognised(why_unrecognised(head), source.name)

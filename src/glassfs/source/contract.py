@@ -139,7 +139,7 @@ class Source(ABC):
 
     def read_ahead(self, size: int) -> bytes:
         """Return the first ``size`` bytes, or all; ``read`` serves them from memory until ``drop_ahead``."""
-        wanted, known = min(size, self.size), len(self._head)
+        wanted, known = min(size, self.entry.size), len(self._head)
         if known < wanted:
             self._head += self.read(known, wanted - known)
         return self._head[:wanted]

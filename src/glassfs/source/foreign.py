@@ -47,10 +47,13 @@ def device_of(folder: int, name: str = ".") -> int | None:
 
 def is_file(folder: int, name: str, device: int | None) -> bool:
     """Return whether ``name`` is a regular file on the ``device`` of its folder, as far as the system can tell."""
-    if device is None or device_of(folder, name) != device:
+    if _function is None:
         return False
-    mask, mode, _, _ = _facts(_buffer.raw)
-    return bool(mask & _STATX_TYPE) and stat.S_ISREG(mode)
+    buffer = _buffer
+    if _function(folder, name.encode(_ENCODING, "surrogateescape"), _FLAGS, 0, buffer.pointer) != 0:
+        return False
+    mask, mode, major, minor = _facts(buffer.raw)
+    return os.makedev(major, minor) == device and bool(mask & _STATX_TYPE) and stat.S_ISREG(mode)
 
 
 def is_glassfs(folder: int, name: str, device: int | None) -> bool:

@@ -83,9 +83,10 @@ class LocalStore(Store):
             return self.entry(path), None
         self._renew_root(is_due=False)
         try:
-            folder, name = self._folder(path[:-1]), path[-1]
-            if foreign.is_file(folder.fd, name, self._current_root().device):
-                work.check(max(ahead, small))
+            root, name = self._current_root(), path[-1]
+            folder = self._folder(path[:-1], root)
+            if foreign.is_file(folder.fd, name, root.device):
+                work.check(small or ahead)
                 try:
                     fd, entry, head = self._opened(os.open(name, _READ, dir_fd=folder.fd), None, ahead, small)
                     return entry, LocalSource(self.open_descriptor, self.shown(path), path, entry, fd, head)
@@ -237,9 +238,10 @@ class LocalStore(Store):
                 return status, has_acl
         return status, True  # unknown: assume the stricter
 
-    def _folder(self, path: Path) -> _Folder:
-        """Open the folder at ``path`` as a starting point. Raises OSError and Unavailable."""
-        root = self._current_root()
+    def _folder(self, path: Path, root: _Folder | None = None) -> _Folder:
+        """Open the folder at ``path`` as a starting point, below the current root. Raises OSError and Unavailable."""
+        if root is None:
+            root = self._current_root()
         if not path:
             return root
         fd = beneath.opened(root.fd, path, _SEARCH_BENEATH)

@@ -63,13 +63,14 @@ class Header(NamedTuple):
 def open_kinodb(opening: Opening) -> Container:
     """Read the header. Raises Refused if it is wrong, and Damaged or Changed from the source."""
     source = opening.source
-    if source.size < HEADER_SIZE:
-        raise Refused(f"is cut short: it has {source.size} bytes, but a KinoDB header has {HEADER_SIZE}", source.name)
+    size = source.entry.size
+    if size < HEADER_SIZE:
+        raise Refused(f"is cut short: it has {size} bytes, but a KinoDB header has {HEADER_SIZE}", source.name)
     header = tuple.__new__(Header, _HEADER.unpack(source.read(0, HEADER_SIZE)))
     version = f"{header.major}.{header.minor}"
     if header.major > NEWEST_MAJOR:
         raise Refused(f"has KinoDB version {version}, but glassfs reads up to {NEWEST_MAJOR}.x", source.name)
-    if header.index_offset + header.index_length > source.size:
+    if header.index_offset + header.index_length > size:
         raise Refused("the index lies outside the file: the file is cut short, or its header is damaged", source.name)
     if header.index_length % ENTRY.size:
         raise Refused(

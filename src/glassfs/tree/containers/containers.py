@@ -283,7 +283,7 @@ class Containers:
             return known
         lease = opened.lease
         if lease.entries == (entry,) and not entry.has_other_names:
-            return Verdict(None, lease.entries, lease, opened.origin)
+            return tuple.__new__(Verdict, (None, lease.entries, lease, opened.origin))
         return Verdict(None, (entry, *lease.entries[1:]), lease)
 
     def _refuse(self, opening: Opening, location: Location, error: Refused) -> str:

@@ -48,6 +48,7 @@ class ContainerLease(Lease):
     __slots__ = ("_paths", "_rounds", "at", "entries", "format", "identity", "is_presumed", "location")
 
     entries: tuple[Entry, ...]
+    identity: str
     _paths: tuple[Path, ...]
 
     def __init__(
@@ -57,16 +58,16 @@ class ContainerLease(Lease):
         if len(files) == 1:  # mostly
             path, source = files[0]
             super().__init__((source,))
-            self._paths, self.entries = (path,), (source.entry,)
+            self._paths, self.entries, self.identity = (path,), (source.entry,), source.entry.version
         else:
             super().__init__(tuple([source for _, source in files]))
             self._paths = tuple([path for path, _ in files])
             self.entries = tuple([source.entry for source in self.sources])
+            self.identity = identity_of(self.entries)
         self.location = location
         self.at = at
         self.format = format_name
         self.is_presumed = is_presumed
-        self.identity = identity_of(self.entries)
         self._rounds = 0
 
     @property
