@@ -51,6 +51,15 @@ def test_sources_not_read_recently_are_closed_first(few: Descriptors) -> None:
     assert [holder.is_open for holder in holders[1:]] == [True, False, True, True, True]
 
 
+def test_a_source_is_not_closed_for_itself(few: Descriptors) -> None:
+    """Not even if all others were read, and it was not yet."""
+    holders = [Holder() for _ in range(5)]
+    holders[4].was_read = False
+    for holder in holders:
+        few.add(holder)
+    assert [holder.is_open for holder in holders] == [False, True, True, True, True]
+
+
 def test_descriptors_being_read_stay_open(few: Descriptors) -> None:
     reading = [Holder(is_reading=True) for _ in range(8)]
     for holder in reading:

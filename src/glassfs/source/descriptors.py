@@ -56,15 +56,14 @@ class Descriptors:
 
     def add(self, holder: Holder) -> None:
         """Register a source that has opened a descriptor, and close others if there are too many."""
-        holders = self._holders
-        holders[id(holder)] = ref(holder)
         now = time.monotonic()
         if now >= self._most_until:
             self._most, self._most_until = limit(), now + LIMIT_SECONDS
-        if len(holders) > self._most:
-            self._reduce(self._most)
+        if len(self._holders) >= self._most:
+            self._reduce(self._most - 1)
             if self._lost:
                 self._reduce_lost(room_for_lost())
+        self._holders[id(holder)] = ref(holder)  # not before: it has not been read yet, others may have been
 
     def discard(self, holder: Holder) -> None:
         """Unregister a source that has closed its descriptor."""
