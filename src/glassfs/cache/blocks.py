@@ -89,6 +89,14 @@ class BlockCache:
 
     def read_into(self, recipe: Recipe, buffer: memoryview, offset: int) -> None:
         """Fill ``buffer`` with the block's bytes from ``offset`` on."""
+        found = self._blocks.get(recipe.key)
+        if found is not None and len(found.raw) <= self._tiny:  # so small that it may be evicted meanwhile
+            with self._lock:
+                self.hits += 1
+                if recipe.key in self._blocks:
+                    self._blocks.move_to_end(recipe.key)
+            buffer[:] = memoryview(found.raw)[offset : offset + len(buffer)]
+            return
         if recipe.size > self.largest_cached:
             self._spool(recipe).read_into(buffer, offset)
             return

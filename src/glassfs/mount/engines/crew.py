@@ -282,7 +282,7 @@ class Crew(Generic[State]):
                     self._is_slow = time.perf_counter() - begun > SLOW_READ_SECONDS
                 else:
                     self._answer(worker, task)
-                # Deferring takes the same lock: the requests for which another one was deferred come by here after that.
+                # Deferring takes the same lock: requests for which another one was deferred come by here after that.
                 with self._lock:
                     worker.task = None  # no longer busy, or the next one might not fit
                     task = worker.task = self._resumable() if self._queues else None
