@@ -44,6 +44,8 @@ class StatusText:
         self._status = status
         self._lock = threading.Lock()
         self._text = b""
+        self._took = 0.0
+        """How long the last one took, in seconds of processor time."""
         self._until = 0.0
 
     def __call__(self) -> bytes:
@@ -52,7 +54,8 @@ class StatusText:
             if now >= self._until:
                 begun = time.thread_time()
                 self._text = json.dumps(self._status(), indent=2).encode() + b"\n"
-                took = time.thread_time() - begun
+                before, self._took = self._took, time.thread_time() - begun
+                took = min(before, self._took)  # the garbage collector may have run during one of them
                 self._until = now + SHARE * took if took > QUICK_SECONDS else now
             return self._text
 
