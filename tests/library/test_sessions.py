@@ -19,6 +19,7 @@ from writers.wshard import WShardWriter
 import glassfs
 from glassfs.errors import Changed, Closed, NotFound
 from glassfs.library import session
+from glassfs.tree.sources.folder import Folder
 from tests.conftest import Scale
 from tests.library.conftest import write_store
 from tests.waiting import wait_for
@@ -162,6 +163,26 @@ def test_a_container_is_compared_again_after_a_while(tmp_path: Path, monkeypatch
         assert data["a.kdb/episodes/0/state"].path == episode["state"].path
         now += 0.02
         assert (episode["state"].numpy() == 2).all()
+
+
+def test_paths_from_entries_drive_out_no_containers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glassfs.library.finding.CACHED_PATHS", 8)
+    monkeypatch.setattr("glassfs.library.finding.CACHED_INSIDE", 2)
+    pixels = np.zeros((4, 4, 3), np.uint8)
+    state = np.zeros((3, 2), np.float32)
+    with KinoWriter(tmp_path / "a.kdb") as writer:
+        for _ in range(9):
+            writer.add_episode(state, state, images=[{"left": pixels, "right": pixels}] * 3)
+    looked_up: list[str] = []
+    child = Folder.child
+    monkeypatch.setattr(Folder, "child", lambda folder, name: looked_up.append(name) or child(folder, name))
+    with glassfs.open(tmp_path) as data:
+        for _ in range(2):
+            for number in range(9):
+                episode = data[f"a.kdb/episodes/{number}"]
+                for camera in ("left", "right"):
+                    assert episode[f"images/{camera}/000001"].path == f"{episode.path}/images/{camera}/000001.png"
+    assert looked_up == ["a.kdb"]
 
 
 def aged(data: glassfs.Library) -> None:

@@ -27,6 +27,8 @@ from glassfs.tree.tree import normal
 VALID_SECONDS = 0.1
 """How long a container is taken as unchanged after it was compared with its store."""
 CACHED_PATHS = 8192
+CACHED_INSIDE = 4096
+"""Paths to directories that were found from an entry: those of episodes, say, of which containers have many."""
 MOST_LINKS = 40
 REPLACED = "has been replaced since this entry was found"
 COMPARED_NAMES = 2_000
@@ -162,6 +164,9 @@ class _Directories:
         self._root = root
         self._compare = is_current
         self._cached: PathCache[ResolvedDirectory] = PathCache(CACHED_PATHS)
+        self._inside: PathCache[ResolvedDirectory] = PathCache(CACHED_INSIDE)
+        """Kept apart, as so many of them would drive out the containers that they are in, which take longest to find.
+        """
         self._expired = 0.0
         """Containers that were compared with their stores up to this time are compared again."""
 
@@ -186,7 +191,7 @@ class _Directories:
             return None
         if above:
             path = f"{place}/{above}"
-            known = self._get(path) or self._below(path, directory, above)
+            known = self._current(self._inside.get(path)) or self._below(path, directory, above)
             if known is None:
                 return None
             place, directory = known
@@ -195,18 +200,19 @@ class _Directories:
 
     def _below(self, path: str, directory: Directory, inner: str) -> ResolvedDirectory | None:
         """Return the directory to which ``inner``, and ``path`` from the root, lead; None for other nodes and links."""
-        generation = self._cached.generation
+        generation = self._inside.generation
         for name in inner.split("/"):
             node = directory.child(name)
             if not isinstance(node, Directory):
                 return None
             directory = node
         found = ResolvedDirectory(path, directory)
-        self._put(path, found, generation)
+        self._inside.put(path, found, directory.origin.lease, generation)
         return found
 
     def forget(self, lease: Lease | None = None) -> None:
         self._cached.forget(lease)
+        self._inside.forget(lease)
 
     def expire(self) -> None:
         self._expired = time.monotonic()
@@ -269,7 +275,9 @@ class _Directories:
         return root, names
 
     def _get(self, path: str) -> ResolvedDirectory | None:
-        found = self._cached.get(path)
+        return self._current(self._cached.get(path))
+
+    def _current(self, found: ResolvedDirectory | None) -> ResolvedDirectory | None:
         return found if found is not None and self._is_current(found.directory.origin.lease) else None
 
     def _put(self, path: str, found: ResolvedDirectory, generation: int) -> None:
