@@ -25,7 +25,8 @@ class LRU(Generic[Key, Value]):
         self._most = most
         # Reentrant: releasing a value may run a callback of a weak reference that drops another entry.
         self._lock = threading.RLock()
-        self._entries: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
+        self._entries: OrderedDict[Key, Value] = OrderedDict()
+        self._weights: dict[Key, int] = {}  # not in pairs with values: the garbage collector would visit each
         self._weight = 0
 
     @property
@@ -36,33 +37,31 @@ class LRU(Generic[Key, Value]):
     def get(self, key: Key) -> Value | None:
         """Return the value of ``key`` and mark it as used last, or return None."""
         with self._lock:
-            entry = self._entries.get(key)
-            if entry is None:
-                return None
-            self._entries.move_to_end(key)
-            return entry[0]
+            value = self._entries.get(key)
+            if value is not None:
+                self._entries.move_to_end(key)
+            return value
 
     def peek(self, key: Key) -> Value | None:
         """Return the value of ``key`` without marking it as used, or return None."""
-        entry = self._entries.get(key)
-        return None if entry is None else entry[0]
+        return self._entries.get(key)
 
     def put(self, key: Key, value: Value, weight: int = 1) -> list[tuple[Key, Value]]:
         """Add or replace an entry as the one used last; return the entries that were evicted for it."""
         with self._lock:
             self._remove(key)
-            self._entries[key] = value, weight
+            self._weights[key] = weight  # first: such a callback may drop the new entry, too
+            self._entries[key] = value
             self._weight += weight
             return self._evict()
 
     def reweigh(self, key: Key, weight: int) -> list[tuple[Key, Value]]:
         """Change the weight of an entry, if it is still here; return the entries that were evicted for it."""
         with self._lock:
-            entry = self._entries.get(key)
-            if entry is None:
+            if key not in self._entries:
                 return []
-            self._entries[key] = entry[0], weight
-            self._weight += weight - entry[1]
+            self._weight += weight - self._weights[key]
+            self._weights[key] = weight
             return self._evict()
 
     def pop(self, key: Key) -> Value | None:
@@ -80,27 +79,27 @@ class LRU(Generic[Key, Value]):
         """Remove all entries."""
         with self._lock:
             entries, self._entries = self._entries, OrderedDict()
+            self._weights = {}
             self._weight = 0
         entries.clear()
 
     def items(self) -> list[tuple[Key, Value]]:
         """Return all entries, the one used least recently first."""
         with self._lock:
-            return [(key, value) for key, (value, _) in self._entries.items()]
+            return list(self._entries.items())
 
     def _remove(self, key: Key) -> Value | None:
-        entry = self._entries.pop(key, None)
-        if entry is None:
-            return None
-        self._weight -= entry[1]
-        return entry[0]
+        value = self._entries.pop(key, None)
+        if value is not None:
+            self._weight -= self._weights.pop(key)
+        return value
 
     def _evict(self) -> list[tuple[Key, Value]]:
         evicted = []
         while len(self._entries) > 1 and (
             self._weight > self.limit or (self._most is not None and len(self._entries) > self._most)
         ):
-            key, (value, weight) = self._entries.popitem(last=False)
-            self._weight -= weight
+            key, value = self._entries.popitem(last=False)
+            self._weight -= self._weights.pop(key)
             evicted.append((key, value))
         return evicted

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import NamedTuple
 
 from glassfs.errors import Changed, GlassfsError, NoSuchEntry, NotADirectory, NotFound
 from glassfs.terminal import printable
@@ -45,11 +44,8 @@ class UnfollowedLink(NotFound):
     """A link that leads out of what was opened, or one of too many links one after another."""
 
 
-class ResolvedDirectory(NamedTuple):
-    """A directory, and the path that leads to it without links; the root's is empty."""
-
-    path: str
-    directory: Directory
+Resolved = tuple[str, Directory]
+"""The path that leads to a directory without links, the root's is empty, and the directory."""
 
 
 class Paths:
@@ -142,7 +138,7 @@ class Paths:
 
     def nearest(self, path: str) -> list[str]:
         """Return the existing paths most similar to a missing one."""
-        return nearest(lambda known: self._listed.at(known).directory, path)
+        return nearest(lambda known: self._listed.at(known)[1], path)
 
     def expire(self) -> None:
         """Compare containers with their stores at the next lookup."""
@@ -163,17 +159,18 @@ class _Directories:
     def __init__(self, root: Callable[[], Directory], is_current: Callable[[Lease], bool]) -> None:
         self._root = root
         self._compare = is_current
-        self._cached: PathCache[ResolvedDirectory] = PathCache(CACHED_PATHS)
-        self._inside: PathCache[ResolvedDirectory] = PathCache(CACHED_INSIDE)
+        self._cached: PathCache[Directory | str] = PathCache(CACHED_PATHS)
+        """Directories, and for paths with links those without."""
+        self._inside: PathCache[Directory] = PathCache(CACHED_INSIDE)
         """Kept apart, as so many of them would drive out the containers that they are in, which take longest to find.
         """
         self._expired = 0.0
         """Containers that were compared with their stores up to this time are compared again."""
 
     def root(self) -> Directory:
-        return self.at("").directory
+        return self.at("")[1]
 
-    def at(self, path: str) -> ResolvedDirectory:
+    def at(self, path: str) -> Resolved:
         """Return the directory at a path, following links. Raises NotFound and NotADirectory."""
         return self._get(path) or self._walked(path)
 
@@ -190,15 +187,17 @@ class _Directories:
         if name in _NO_NAMES or not place.startswith(lease.at):  # joined tables show containers at other paths, too
             return None
         if above:
-            path = f"{place}/{above}"
-            known = self._current(self._inside.get(path)) or self._below(path, directory, above)
-            if known is None:
-                return None
-            place, directory = known
+            place = f"{place}/{above}"
+            found = self._inside.get(place)
+            if found is None or not self._is_current(found.origin.lease):
+                found = self._below(place, directory, above)
+                if found is None:
+                    return None
+            directory = found
         node = directory.named(name)
         return None if isinstance(node, Symlink) else (f"{place}/{node.name}", node)
 
-    def _below(self, path: str, directory: Directory, inner: str) -> ResolvedDirectory | None:
+    def _below(self, path: str, directory: Directory, inner: str) -> Directory | None:
         """Return the directory to which ``inner``, and ``path`` from the root, lead; None for other nodes and links."""
         generation = self._inside.generation
         for name in inner.split("/"):
@@ -206,9 +205,8 @@ class _Directories:
             if not isinstance(node, Directory):
                 return None
             directory = node
-        found = ResolvedDirectory(path, directory)
-        self._inside.put(path, found, directory.origin.lease, generation)
-        return found
+        self._inside.put(path, directory, directory.origin.lease, generation)
+        return directory
 
     def forget(self, lease: Lease | None = None) -> None:
         self._cached.forget(lease)
@@ -230,37 +228,37 @@ class _Directories:
             self.forget(lease)
         return is_current
 
-    def _walked(self, path: str) -> ResolvedDirectory:
+    def _walked(self, path: str) -> Resolved:
         generation, links = self._cached.generation, 0
-        found, names = self._nearest(path, generation)
+        (place, directory), names = self._nearest(path, generation)
         is_lasting = True
         while names:
             name = names.pop()
-            below = f"{found.path}/{name}"
+            below = f"{place}/{name}"
             known = self._get(below) if links else None
             if known is not None:
-                found = known
+                place, directory = known
                 continue
-            node = found.directory.child(name)
+            node = directory.child(name)
             if isinstance(node, Symlink):
                 # Links in a container keep their targets; those in a folder may change.
-                is_lasting = is_lasting and bool(found.directory.origin.lease.sources)
+                is_lasting = is_lasting and bool(directory.origin.lease.sources)
                 links += 1
                 if links > MOST_LINKS:
                     raise UnfollowedLink("there are too many links one after another", part=printable(path))
-                names += reversed(list(parts(target(found.path, node))))
-                found = self.at("")
+                names += reversed(list(parts(target(place, node))))
+                place, directory = self.at("")
                 continue
             if not isinstance(node, Directory):
                 raise NotADirectory("is not a directory", part=printable(below.lstrip("/")))
-            found = ResolvedDirectory(below, node)
+            place, directory = below, node
             if not names or not _is_made_quickly(node):
-                self._put(below, found, generation)
-        if found.path != path and is_lasting:
-            self._put(path, found, generation)
-        return found
+                self._put(below, (below, node), generation)
+        if place != path and is_lasting:
+            self._put(path, (place, directory), generation)
+        return place, directory
 
-    def _nearest(self, path: str, generation: int) -> tuple[ResolvedDirectory, list[str]]:
+    def _nearest(self, path: str, generation: int) -> tuple[Resolved, list[str]]:
         """Return the last cached directory on the way to a path, and the names that lead on from it, the last first."""
         names: list[str] = []
         while path:
@@ -269,22 +267,25 @@ class _Directories:
             known = self._get(path)
             if known is not None:
                 return known, names
-        root = ResolvedDirectory("", self._root())
-        if not isinstance(root.directory, LostDirectory):
-            self._put("", root, generation)
-        return root, names
+        root = self._root()
+        if not isinstance(root, LostDirectory):
+            self._put("", ("", root), generation)
+        return ("", root), names
 
-    def _get(self, path: str) -> ResolvedDirectory | None:
-        return self._current(self._cached.get(path))
+    def _get(self, path: str) -> Resolved | None:
+        found = self._cached.get(path)
+        if isinstance(found, str):
+            path, found = found, self._cached.get(found)
+        if not isinstance(found, Directory) or not self._is_current(found.origin.lease):
+            return None
+        return path, found
 
-    def _current(self, found: ResolvedDirectory | None) -> ResolvedDirectory | None:
-        return found if found is not None and self._is_current(found.directory.origin.lease) else None
-
-    def _put(self, path: str, found: ResolvedDirectory, generation: int) -> None:
-        lease = found.directory.origin.lease
-        if path and not lease.sources and isinstance(found.directory, (FixedDirectory, Settled)):
+    def _put(self, path: str, found: Resolved, generation: int) -> None:
+        place, directory = found
+        lease = directory.origin.lease
+        if path and not lease.sources and isinstance(directory, (FixedDirectory, Settled)):
             return  # Its listing never changes, and nothing would report that another directory took its place.
-        self._cached.put(path, found, lease, generation)
+        self._cached.put(path, directory if place == path else place, lease, generation)
 
 
 def _is_made_quickly(directory: Directory) -> bool:

@@ -21,7 +21,8 @@ class PathCache(Generic[Value]):
         self._limit = limit
         self._lock = threading.Lock()
         self._values: dict[str, Value] = {}
-        self._paths_of: dict[Lease, list[str]] = {}
+        self._paths_of: dict[Lease, tuple[str, ...]] = {}
+        """Tuples, as the garbage collector stops visiting those of strings; it would visit lists again and again."""
         self.generation = 0
         """Changes with each ``forget``."""
 
@@ -35,7 +36,7 @@ class PathCache(Generic[Value]):
             if len(self._values) >= self._limit:
                 self._values, self._paths_of = {}, {}
             if path not in self._values:
-                self._paths_of.setdefault(lease, []).append(path)
+                self._paths_of[lease] = (*self._paths_of.get(lease, ()), path)
             self._values[path] = value
 
     def forget(self, lease: Lease | None = None) -> None:
