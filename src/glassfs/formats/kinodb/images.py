@@ -154,20 +154,13 @@ class Images:
                 number += b"~%d" % repeats[camera]
             else:
                 latest[camera], repeats[camera] = frame, 1
-            yield Member((*paths[index], number), self._content(scan, image, media))
+            yield Member((*paths[index], number), self.content(scan, image, media))
 
     def _numbered(self, scan: Scan, kind: int, images: Sequence[int]) -> Series:
-        media = MEDIA[scan.media[images[0]]]
-
-        def item(number: int) -> Content:
-            return self._content(scan, images[number], media)
-
-        def sizes(start: int, stop: int) -> Iterator[int]:
-            return map(scan.sizes.__getitem__, images[start:stop])
-
+        numbered = _Numbered(self, scan, images)
         return Series(
-            scan.types[kind].camera, len(images), item, digits=6, kept=_SCAN_COST + _IMAGE_COST * len(images),
-            sizes=sizes, is_uniform=scan.is_raw_size(images[0]),
+            scan.types[kind].camera, len(images), numbered.item, digits=6, kept=_SCAN_COST + _IMAGE_COST * len(images),
+            sizes=numbered.sizes, is_uniform=scan.is_raw_size(images[0]),
         )
 
     def _frame(self, numbers: _FrameNumbers, number: int) -> Content:
@@ -179,9 +172,10 @@ class Images:
             kind = scan.types[scan.type_of[image]]
             pixels = kind.width * kind.height
             media = media if decoded_size(self._data(scan, image), media, self._opening.cache, pixels) else None
-        return self._content(scan, image, media)
+        return self.content(scan, image, media)
 
-    def _content(self, scan: Scan, image: int, media: str | None) -> Content:
+    def content(self, scan: Scan, image: int, media: str | None) -> Content:
+        """Return an image, stored as ``media`` or, if that is None, as raw pixels."""
         kind, data = scan.types[scan.type_of[image]], self._data(scan, image)
         if media:
             return EncodedImage(kind.camera, data, media)
@@ -224,6 +218,28 @@ class Images:
         if found != (kind.width, kind.height):
             return f"is {found[0]} x {found[1]} pixels, but {declared} are declared"
         return None
+
+
+class _Numbered:
+    """The images of one camera, one of each frame, for a series.
+
+    Functions in ``Images`` would hold three times as many objects, for each camera of each episode that is in use: the
+    garbage collector visits all of them.
+    """
+
+    __slots__ = ("_images", "_media", "_numbers", "_scan")
+
+    def __init__(self, images: Images, scan: Scan, numbers: Sequence[int]) -> None:
+        self._images = images
+        self._scan = scan
+        self._numbers = numbers
+        self._media = MEDIA[scan.media[numbers[0]]]
+
+    def item(self, number: int) -> Content:
+        return self._images.content(self._scan, self._numbers[number], self._media)
+
+    def sizes(self, start: int, stop: int) -> Iterator[int]:
+        return map(self._scan.sizes.__getitem__, self._numbers[start:stop])
 
 
 def decoded_size(
