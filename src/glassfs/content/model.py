@@ -263,12 +263,15 @@ class Group(Content):
     """Contents under names. ``members`` is called when a caller lists the group, and may raise Damaged.
 
     If several members want one name, the first gets it. ``error`` says why some members are missing. ``meanings`` are
-    further contents without files, which describe others, as those of ``Fields``.
+    further contents without files, which describe others, as those of ``Fields``. ``find`` may be given if members are
+    collections: it returns the one with a name of this one component, or None if there is none, or if others have names
+    that begin so, or if only ``members`` can tell. It raises what ``members`` raises.
     """
 
     members: Callable[[], Iterable[Member]]
     error: str | None = None
     meanings: Callable[[], Iterable[Member]] = tuple
+    find: Callable[[bytes], Collection | None] | None = None
 
 
 class Outline:

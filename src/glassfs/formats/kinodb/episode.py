@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
+from weakref import ref
 
 from glassfs.content import (
     TIME,
@@ -105,13 +106,15 @@ class Metadata(NamedTuple):
 class Episode:
     """The episode at ``position`` of the index, as described by its entry."""
 
-    __slots__ = ("_opening", "entry", "position", "source")
+    __slots__ = ("_last_images", "_opening", "entry", "position", "source")
 
     def __init__(self, opening: Opening, position: int, entry: Entry) -> None:
         self.source = opening.source
         self._opening = opening
         self.position = position
         self.entry = entry
+        self._last_images: ref[Images] | None = None
+        """The images that were made last, as long as they are in use: they know where they are stored."""
 
     @property
     def place(self) -> str:
@@ -233,10 +236,14 @@ class Episode:
         return Recording(b"episode", self._document, steps, self._cameras)
 
     def _images(self) -> Images:
-        entry = self.entry
-        return Images(
-            self._opening, self.place, entry.images_offset, entry.images_length, entry.num_frames, self._rate,
-        )
+        images = None if self._last_images is None else self._last_images()
+        if images is None:
+            entry = self.entry
+            images = Images(
+                self._opening, self.place, entry.images_offset, entry.images_length, entry.num_frames, self._rate,
+            )
+            self._last_images = ref(images)
+        return images
 
     def _rate(self) -> float:
         """Return frames per second, or 0 if the metadata are unreadable (their document raises the reason)."""

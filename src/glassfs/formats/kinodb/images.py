@@ -35,7 +35,7 @@ class Images:
     def __init__(
         self, opening: Opening, place: str, offset: int, length: int, num_frames: int, rate: Callable[[], float],
     ) -> None:
-        self.group = Group(b"images", self.members, meanings=self.videos)
+        self.group = Group(b"images", self.members, meanings=self.videos, find=self.find)
         self._opening = opening
         self._source = opening.source
         self._episode = place
@@ -55,6 +55,16 @@ class Images:
     def members(self) -> Iterator[Member]:
         """Yield the images. Raises Damaged if a section that should hold images shows none."""
         return self._members(self._shown_scan())
+
+    def find(self, camera: bytes) -> Series | None:
+        """Return the series that ``members`` yields for a camera; None if it yields others or the scan has an error."""
+        scan = self._shown_scan()
+        paths = _paths(scan)
+        for kind, images in () if scan.error else _series(scan, paths).items():
+            if paths[kind] == (camera,):
+                return self._numbered(scan, kind, images)
+        self._last_scan = lambda: scan  # kept for ``members``, which is asked next
+        return None
 
     def _shown_scan(self) -> Scan:
         scan = self._scan()
@@ -101,6 +111,7 @@ class Images:
             return self._scanned(start, end, may_predict=False)
         last = None if self._last_scan is None else self._last_scan()
         if last is not None:
+            self._last_scan = ref(last)
             return last
         name = b"images %d %d %d" % (start, self._length, self._num_frames)
         known = self._opening.found(name)
@@ -130,7 +141,7 @@ class Images:
         return scan if scan.is_exact else older
 
     def _members(self, scan: Scan) -> Iterator[Member]:
-        paths = [tuple(kind.camera.split(b"/")) for kind in scan.types]
+        paths = _paths(scan)
         series = _series(scan, paths)
         for kind, images in series.items():
             yield Member(paths[kind], self._numbered(scan, kind, images))
@@ -336,6 +347,11 @@ class _FrameNumbers(Sequence[int]):
 
     def __getitem__(self, index: Any) -> Any:
         return self._frames[index]
+
+
+def _paths(scan: Scan) -> list[tuple[bytes, ...]]:
+    """Return the path of each image type."""
+    return [tuple(kind.camera.split(b"/")) for kind in scan.types]
 
 
 def _series(scan: Scan, paths: Sequence[tuple[bytes, ...]]) -> dict[int, Sequence[int]]:
