@@ -225,22 +225,22 @@ def _numbered(original: bytes, suffix: str, number: str) -> str:
 class FieldsDirectory(Settled):
     """A directory of contents whose names are known before the contents are made. Nothing is cached."""
 
-    __slots__ = ("_fields",)
+    __slots__ = ("fields",)
 
     def __init__(self, name: str, ino: int, origin: Origin, fields: Fields) -> None:
         self.name, self.ino, self.origin = name, ino, origin
-        self._fields = fields
+        self.fields = fields
 
     @property
     def count(self) -> int:
-        return len(self._fields.outline.names)
+        return len(self.fields.outline.names)
 
     def find(self, name: str) -> int:
         return self.found(name)[0]
 
     def found(self, name: str) -> tuple[int, Node]:
         # The only child that may have this name: the extension of a file is known once it is made.
-        number = self._fields.outline.stems.get(name.partition(".")[0])
+        number = self.fields.outline.stems.get(name.partition(".")[0])
         if number is not None:
             node = self.at(number)
             if node.name == name:
@@ -248,7 +248,7 @@ class FieldsDirectory(Settled):
         raise not_found(name)
 
     def named(self, name: str) -> Node:
-        number = self._fields.outline.stems.get(name.partition(".")[0])
+        number = self.fields.outline.stems.get(name.partition(".")[0])
         if number is not None:
             node = self.at(number)
             if name in (node.name, stem(node.name)):
@@ -256,7 +256,7 @@ class FieldsDirectory(Settled):
         raise not_found(name)
 
     def at(self, number: int) -> Node:
-        fields, origin, ino = self._fields, self.origin, self.ino
+        fields, origin, ino = self.fields, self.origin, self.ino
         outline = fields.outline
         original = outline.names[number]
         content = fields.item(original)
@@ -270,18 +270,18 @@ class FieldsDirectory(Settled):
         return tuple(map(self.at, range(self.count)))  # they are few
 
     def facts(self, start: int, stop: int) -> Iterator[Facts]:
-        outline, mode = self._fields.outline, self.origin.directory_mode
+        outline, mode = self.fields.outline, self.origin.directory_mode
         for name in outline.names[start : min(stop, outline.collections)]:
             yield name, inode_of_bytes(name, self.ino), mode, None
         mode, cache = self.origin.file_mode, self.origin.services.cache
         for number in range(max(start, outline.collections), min(stop, len(outline.names))):
             name = outline.names[number]
-            suffix, data = file_of(self._fields.item(name), cache, (self.origin.identity, self.ino, number))
+            suffix, data = file_of(self.fields.item(name), cache, (self.origin.identity, self.ino, number))
             name += suffix.encode()
             yield name, inode_of_bytes(name, self.ino), mode, data.size if data.is_sized else None
 
     def xattrs(self) -> dict[str, bytes]:
-        return {XATTR_PREFIX + "format": self.origin.format.encode(), XATTR_PREFIX + "key": self._fields.key}
+        return {XATTR_PREFIX + "format": self.origin.format.encode(), XATTR_PREFIX + "key": self.fields.key}
 
 
 @lru_cache(1024)
