@@ -167,7 +167,6 @@ def test_a_container_is_compared_again_after_a_while(tmp_path: Path, monkeypatch
 
 def test_paths_from_entries_drive_out_no_containers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("glassfs.library.finding.CACHED_PATHS", 8)
-    monkeypatch.setattr("glassfs.library.finding.CACHED_INSIDE", 2)
     pixels = np.zeros((4, 4, 3), np.uint8)
     state = np.zeros((3, 2), np.float32)
     with KinoWriter(tmp_path / "a.kdb") as writer:
@@ -176,7 +175,7 @@ def test_paths_from_entries_drive_out_no_containers(tmp_path: Path, monkeypatch:
     looked_up: list[str] = []
     child = Folder.child
     monkeypatch.setattr(Folder, "child", lambda folder, name: looked_up.append(name) or child(folder, name))
-    with glassfs.open(tmp_path) as data:
+    with glassfs.open(tmp_path, cache_size=1 << 15) as data:
         for _ in range(2):
             for number in range(9):
                 episode = data[f"a.kdb/episodes/{number}"]

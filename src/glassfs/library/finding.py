@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 from glassfs.errors import Changed, GlassfsError, NoSuchEntry, NotADirectory, NotFound
+from glassfs.keyed_lock import KeyedLock
+from glassfs.library.unlisted import collection_in
 from glassfs.terminal import printable
 from glassfs.tree import Directory, Node, Sources, Symlink, Tree
 from glassfs.tree.containers.lease import ContainerLease
@@ -26,8 +28,8 @@ from glassfs.tree.tree import normal
 VALID_SECONDS = 0.1
 """How long a container is taken as unchanged after it was compared with its store."""
 CACHED_PATHS = 8192
-CACHED_INSIDE = 4096
-"""Paths to directories that were found from an entry: those of episodes, say, of which containers have many."""
+LISTED_BYTES = 4 << 10
+"""Bytes that a directory counts for which was found from an entry, by listing those above it."""
 MOST_LINKS = 40
 REPLACED = "has been replaced since this entry was found"
 COMPARED_NAMES = 2_000
@@ -51,10 +53,13 @@ Resolved = tuple[str, Directory]
 class Paths:
     """The paths of one tree, and of the same tree with all views."""
 
-    def __init__(self, open_sources: Callable[[Callable[[Lease], None]], Sources]) -> None:
-        """Call ``open_sources`` with a listener for leases whose nodes are to be released."""
-        self._listed = _Directories(lambda: self.sources.root(), self._is_current)
-        self._viewed = _Directories(lambda: self.sources.viewed("", VIEWED), self._is_current)
+    def __init__(self, open_sources: Callable[[Callable[[Lease], None]], Sources], budget: int) -> None:
+        """Call ``open_sources`` with a listener for leases whose nodes are to be released.
+
+        Directories that are found from entries may hold ``budget`` bytes.
+        """
+        self._listed = _Directories(lambda: self.sources.root(), self._is_current, budget)
+        self._viewed = _Directories(lambda: self.sources.viewed("", VIEWED), self._is_current, budget)
         self.sources = open_sources(self._forget)
 
     def find(self, path: str, is_exact: bool = False) -> Found:
@@ -156,14 +161,15 @@ class Paths:
 class _Directories:
     """The directories of a tree by their paths, which begin with a slash; the root's is empty."""
 
-    def __init__(self, root: Callable[[], Directory], is_current: Callable[[Lease], bool]) -> None:
+    def __init__(self, root: Callable[[], Directory], is_current: Callable[[Lease], bool], budget: int) -> None:
         self._root = root
         self._compare = is_current
         self._cached: PathCache[Directory | str] = PathCache(CACHED_PATHS)
         """Directories, and for paths with links those without."""
-        self._inside: PathCache[Directory] = PathCache(CACHED_INSIDE)
-        """Kept apart, as so many of them would drive out the containers that they are in, which take longest to find.
-        """
+        self._inside: PathCache[Directory] = PathCache(budget)
+        """Those found from entries, kept apart: an episode has several, and so many would drive out the containers that
+        they are in, which take longest to find."""
+        self._finding = KeyedLock()
         self._expired = 0.0
         """Containers that were compared with their stores up to this time are compared again."""
 
@@ -199,13 +205,23 @@ class _Directories:
 
     def _below(self, path: str, directory: Directory, inner: str) -> Directory | None:
         """Return the directory to which ``inner``, and ``path`` from the root, lead; None for other nodes and links."""
-        generation = self._inside.generation
-        for name in inner.split("/"):
+        generation, lease = self._inside.generation, directory.origin.lease
+        names = inner.split("/")
+        if len(names) == 2:
+            with self._finding.hold(path):  # as finding it may take a pass over much of the container
+                known = self._inside.get(path)
+                if known is not None and known.origin.lease is lease:
+                    return known
+                found = collection_in(directory, *names)
+                if found is not None:
+                    self._inside.put(path, found[0], lease, generation, found[1])
+                    return found[0]
+        for name in names:
             node = directory.child(name)
             if not isinstance(node, Directory):
                 return None
             directory = node
-        self._inside.put(path, directory, directory.origin.lease, generation)
+        self._inside.put(path, directory, directory.origin.lease, generation, LISTED_BYTES)
         return directory
 
     def forget(self, lease: Lease | None = None) -> None:

@@ -23,7 +23,8 @@ from glassfs.tree.lease import Lease
 from glassfs.view import chosen
 
 BUDGET_SHARE = 4
-"""Parsed containers get this part of the cache size as their budget, and listings the same."""
+"""Parsed containers get this part of the cache size as their budget, and directories the same: half of it those that
+were listed, half of it those that were found from entries."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +42,25 @@ class Asked:
         """The sources without credentials."""
         return ", ".join(map(shown, self.sources))
 
+    @property
+    def budget(self) -> int:
+        """The bytes of decoded blocks in memory."""
+        return DEFAULT_BUDGET if self.cache_size is None else self.cache_size
+
+    @property
+    def directories(self) -> int:
+        """The bytes of directories that were listed, and of those that were found from entries."""
+        return max(1, self.budget // BUDGET_SHARE // 2)
+
     def absolute(self) -> Asked:
         """Return the same for a process with another working directory."""
         return replace(self, sources=tuple(absolute(source) for source in self.sources))
 
     def opened(self, on_drop: Callable[[Lease], None]) -> Sources:
-        budget = DEFAULT_BUDGET if self.cache_size is None else self.cache_size
-        cache = BlockCache(budget, self.spool)
+        cache = BlockCache(self.budget, self.spool)
         settings = ContainerSettings(
-            cache, budget=budget // BUDGET_SHARE, views=chosen(self.views), has_catalogue=True,
-            listing_budget=max(1, budget // BUDGET_SHARE),
+            cache, budget=self.budget // BUDGET_SHARE, views=chosen(self.views), has_catalogue=True,
+            listing_budget=self.directories,
         )
         return open_sources(self.sources, settings, connection=self.connection, on_drop=on_drop)
 
@@ -97,7 +107,7 @@ class LibrarySession:
                 paths = self._paths
                 if paths is None:
                     asked = self._away if self.era else self.asked
-                    paths = self._paths = Paths(asked.opened)
+                    paths = self._paths = Paths(asked.opened, asked.directories)
         return paths
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ Value = TypeVar("Value")
 
 
 class PathCache(Generic[Value]):
-    """Values by path, up to ``limit`` of them; when there are more, all are dropped.
+    """Values by path, up to a total weight of ``limit``; when there are more, all others are dropped.
 
     A value found before ``forget`` and added after it would be stale: callers take ``generation`` first and pass it to
     ``put``, which then does nothing.
@@ -21,6 +21,8 @@ class PathCache(Generic[Value]):
         self._limit = limit
         self._lock = threading.Lock()
         self._values: dict[str, Value] = {}
+        self._weights: dict[str, int] = {}
+        self._weight = 0
         self._paths_of: dict[Lease, tuple[str, ...]] = {}
         """Tuples, as the garbage collector stops visiting those of strings; it would visit lists again and again."""
         self.generation = 0
@@ -29,14 +31,16 @@ class PathCache(Generic[Value]):
     def get(self, path: str) -> Value | None:
         return self._values.get(path)
 
-    def put(self, path: str, value: Value, lease: Lease, generation: int) -> None:
+    def put(self, path: str, value: Value, lease: Lease, generation: int, weight: int = 1) -> None:
         with self._lock:
             if self.generation != generation or lease.is_retired:
                 return
-            if len(self._values) >= self._limit:
-                self._values, self._paths_of = {}, {}
             if path not in self._values:
+                if self._weight + weight > self._limit:
+                    self._drop_all()
                 self._paths_of[lease] = (*self._paths_of.get(lease, ()), path)
+                self._weights[path] = weight
+                self._weight += weight
             self._values[path] = value
 
     def forget(self, lease: Lease | None = None) -> None:
@@ -44,7 +48,11 @@ class PathCache(Generic[Value]):
         with self._lock:
             self.generation += 1
             if lease is None:
-                self._values, self._paths_of = {}, {}
+                self._drop_all()
             else:
                 for path in self._paths_of.pop(lease, ()):
                     self._values.pop(path, None)
+                    self._weight -= self._weights.pop(path, 0)
+
+    def _drop_all(self) -> None:
+        self._values, self._paths_of, self._weights, self._weight = {}, {}, {}, 0

@@ -1,0 +1,124 @@
+"""Directories that are found without listing those that they are in are the listed ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import glassfs
+from glassfs.errors import Damaged, NotFound
+from glassfs.formats.kinodb.images import Images
+from glassfs.library.unlisted import collection_in
+from glassfs.tree import Directory
+from glassfs.tree.listings import Listings
+from tests.formats.kinodb_files import FRONT, WRIST, frames, index_entry, patched, with_images, written
+
+NAMES = (
+    "front", "wrist", "a", "a/b", "a%2Fb", "b", "%", "%25", "x.y", ".", "%2E", "", "\udcff", "%FF", "ü", "n" * 300,
+    "front.mp4", "front~2", "000000", "\ud800",
+)
+Shots = list[dict[str, Any]]
+SHOTS: dict[str, tuple[Shots, set[str]]] = {
+    "regular": (frames(), {"front", "wrist"}),
+    "nested": ([{"a": FRONT, "a/b": FRONT, "b/c": FRONT, "b": FRONT, "front": FRONT}] * 2, {"front"}),
+    "escaped": (
+        [{"a%2Fb": FRONT, "%": FRONT, ".": FRONT, "x.y": FRONT, "ü": FRONT, "n" * 300: FRONT, "": FRONT}] * 2,
+        {"x.y", "ü"},
+    ),
+    "coming and going": ([{"front": FRONT}, {"front": FRONT, "wrist": WRIST}], {"front"}),
+    "of two sizes": ([{"front": FRONT}, {"front": WRIST}], set()),
+}
+"""Images of episodes, and the directories that are found without a listing."""
+
+
+def described(node: Directory) -> list[tuple[object, ...]]:
+    """All that a caller sees of a directory and its children."""
+    return [(type(one), one.name, one.ino, one.mode, one.xattrs()) for one in (node, *node.listing())]
+
+
+def listed(fields: Directory, outer: str, name: str) -> Directory | None:
+    try:
+        node = fields.child(outer).child(name)  # type: ignore[attr-defined]
+    except (NotFound, UnicodeEncodeError):
+        return None
+    return node if isinstance(node, Directory) else None
+
+
+@pytest.mark.parametrize(("shots", "simple"), SHOTS.values(), ids=SHOTS)
+def test_what_is_found_is_what_is_listed(tmp_path: Path, shots: Shots, simple: set[str]) -> None:
+    (tmp_path / "a.kdb").write_bytes(with_images(tmp_path, shots))
+    found = set()
+    for outer in ("images", "meta", "state", "nothing"):
+        for name in NAMES:
+            with glassfs.open(tmp_path / "a.kdb") as data, glassfs.open(tmp_path / "a.kdb") as other:
+                fields = data["episodes/0"]._node
+                one = collection_in(fields, outer, name)
+                if one is not None:
+                    found.add(name)
+                    expected = listed(other["episodes/0"]._node, outer, name)
+                    assert expected is not None and described(one[0]) == described(expected)
+                    assert one[0].origin is fields.origin and one[1] > 0
+    assert found == simple
+
+
+def test_nothing_is_found_so_in_other_directories(datasets: Path) -> None:
+    with glassfs.open(datasets) as data, glassfs.open(datasets, views="all") as viewed:
+        for path in ("", "run1.kdb", "run1.kdb/episodes", "wave.wshard", "wave.wshard/signal"):
+            assert collection_in(data[path]._node if path else data._node, "signal", "rgb") is None
+        assert collection_in(data["run1.kdb/episodes/0"]._node, "images", "front") is not None
+        assert collection_in(viewed["run1.kdb/episodes/0"]._node, "images", "front") is None
+
+
+def test_sections_with_errors_are_listed(tmp_path: Path) -> None:
+    data = with_images(tmp_path, frames())
+    length = index_entry(data, 0).images_length
+    (tmp_path / "a.kdb").write_bytes(patched(data, 0, images_length=length - 10))
+    (tmp_path / "b.kdb").write_bytes(patched(data, 0, images_length=1))
+    with glassfs.open(tmp_path) as opened:
+        cut = opened["a.kdb/episodes/0"]
+        assert collection_in(cut._node, "images", "front") is None
+        assert cut["images/front/000001"].path.endswith("front/000001.png")
+        assert "breaks off" in cut["images"].attributes["error"]
+        gone = opened["b.kdb/episodes/0"]
+        with pytest.raises(Damaged) as listing:
+            listed(gone._node, "images", "front")
+        with pytest.raises(Damaged) as finding:
+            collection_in(gone._node, "images", "front")
+        assert str(finding.value) == str(listing.value)
+        with pytest.raises(Damaged):
+            gone["images/front/000001"]
+
+
+@pytest.fixture
+def scans(monkeypatch: pytest.MonkeyPatch) -> list[Images]:
+    """Collects the images that are scanned."""
+    found: list[Images] = []
+    scanned = Images._scanned
+    monkeypatch.setattr(Images, "_scanned", lambda images, *args: found.append(images) or scanned(images, *args))
+    return found
+
+
+def test_images_of_samples_are_found_without_listings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scans: list[Images],
+) -> None:
+    """Images of all cameras of an episode take one scan, and are found again without another one."""
+    episode = {"state": FRONT[0], "action": FRONT[0], "images": frames()}
+    (tmp_path / "a.kdb").write_bytes(written(tmp_path, episode, episode))
+    monkeypatch.setattr(Listings, "children", lambda *args: pytest.fail("listed"))
+    with glassfs.open(tmp_path / "a.kdb") as data:
+        for _ in range(2):
+            for number in range(2):
+                one = data[f"episodes/{number}"]
+                for frame in range(3):
+                    assert (one[f"images/front/{frame:06d}"].numpy() == FRONT + frame).all()
+                    assert (one[f"images/wrist/{frame:06d}"].numpy() == WRIST + frame).all()
+    assert len(scans) == 2
+
+
+def test_images_that_are_listed_after_all_take_one_scan(tmp_path: Path, scans: list[Images]) -> None:
+    (tmp_path / "a.kdb").write_bytes(with_images(tmp_path, SHOTS["coming and going"][0]))
+    with glassfs.open(tmp_path / "a.kdb") as data:
+        assert (data["episodes/0"]["images/wrist/000001"].numpy() == WRIST).all()
+    assert len(scans) == 1
