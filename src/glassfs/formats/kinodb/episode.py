@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
-from weakref import ref
 
 from glassfs.content import (
     TIME,
@@ -106,15 +105,14 @@ class Metadata(NamedTuple):
 class Episode:
     """The episode at ``position`` of the index, as described by its entry."""
 
-    __slots__ = ("_last_images", "_opening", "entry", "position", "source")
+    __slots__ = ("_known_images", "_opening", "entry", "position", "source")
 
     def __init__(self, opening: Opening, position: int, entry: Entry) -> None:
         self.source = opening.source
         self._opening = opening
         self.position = position
         self.entry = entry
-        self._last_images: ref[Images] | None = None
-        """The images that were made last, as long as they are in use: they know where they are stored."""
+        self._known_images: Images | None = None
 
     @property
     def place(self) -> str:
@@ -171,12 +169,12 @@ class Episode:
         if reason and reason != "lies outside the file":
             yield Fault(place, f"the state/action section {reason}")
         if entry.images_offset <= self.source.size:
-            yield from self._images().check()
+            yield from self._images.check()
 
     def _content(self, name: bytes) -> Content:
         entry = self.entry
         if name == b"images":
-            return self._images().group
+            return self._images
         if name == b"meta":
             return Fields(name, _META, self._meta)
         frames = entry.num_frames
@@ -235,20 +233,16 @@ class Episode:
         steps = Table(b"steps", self.entry.num_frames, self._steps)
         return Recording(b"episode", self._document, steps, self._cameras)
 
+    @property
     def _images(self) -> Images:
-        images = None if self._last_images is None else self._last_images()
-        if images is None:
+        """The images, always the same: they know where they are stored. They do not refer to the episode in turn."""
+        if self._known_images is None:
             entry = self.entry
-            images = Images(
-                self._opening, self.place, entry.images_offset, entry.images_length, entry.num_frames, self._rate,
+            self._known_images = Images(
+                self._opening, self.place, entry.images_offset, entry.images_length, entry.num_frames,
+                partial(_rate, self._opening, self.position, entry),
             )
-            self._last_images = ref(images)
-        return images
-
-    def _rate(self) -> float:
-        """Return frames per second, or 0 if the metadata are unreadable (their document raises the reason)."""
-        metadata = self.readable()
-        return metadata.fps if metadata else 0.0
+        return self._known_images
 
     def _meanings(self) -> Iterator[Member]:
         """Yield the table of frames, one row per frame, and the recording."""
@@ -260,7 +254,7 @@ class Episode:
         """Return the videos, under the directories of their images."""
         if not self.entry.has_images:
             return []
-        return [Member((b"images", *name), video) for name, video in self._images().videos()]
+        return [Member((b"images", *name), video) for name, video in self._images.meanings()]
 
     def _steps(self) -> list[Column]:
         """Return the columns. Raises Damaged if the records do not match the number of frames."""
@@ -300,6 +294,12 @@ class Episode:
             yield Fault(place, f"success is {metadata.success}, not unknown (0), false (1) or true (2)")
         if metadata.reward_flag > 1:
             yield Fault(place, f"the reward flag is {metadata.reward_flag}, not 0 or 1")
+
+
+def _rate(opening: Opening, position: int, entry: Entry) -> float:
+    """Return frames per second, or 0 if the metadata are unreadable (their document raises the reason)."""
+    metadata = Episode(opening, position, entry).readable()
+    return metadata.fps if metadata else 0.0
 
 
 def _short_metadata(data: bytes) -> Metadata | None:

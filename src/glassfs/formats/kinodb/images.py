@@ -26,16 +26,21 @@ DECODED_PIXELS = 64 << 20  # of all images in one listing
 _SCAN_COST, _IMAGE_COST = 1 << 10, 28  # bytes of memory: 21 per image, in arrays that grow ahead, and its number
 
 
-class Images:
-    """The images of an episode, as a group. ``offset`` and ``length`` may be invalid; ``place`` is that of the episode.
+class Images(Group):
+    """The images of an episode. ``offset`` and ``length`` may be invalid; ``place`` is that of the episode.
 
-    ``rate`` returns the frames per second, 0 if unknown.
+    ``rate`` returns the frames per second, 0 if unknown. It is the group itself: one that has functions of it would be
+    in a cycle of references, and stay in memory until the garbage collector of a mount looks at old objects.
     """
+
+    __slots__ = (
+        "_episode", "_last_scan", "_length", "_num_frames", "_offset", "_opening", "_rate", "_real_scan", "_source",
+    )
 
     def __init__(
         self, opening: Opening, place: str, offset: int, length: int, num_frames: int, rate: Callable[[], float],
     ) -> None:
-        self.group = Group(b"images", self.members, meanings=self.videos, find=self.find)
+        self.key, self.error = b"images", None
         self._opening = opening
         self._source = opening.source
         self._episode = place
@@ -68,14 +73,14 @@ class Images:
 
     def _shown_scan(self) -> Scan:
         scan = self._scan()
-        if scan.error and scan.error != self.group.error:
+        if scan.error and scan.error != self.error:
             self._opening.warn(scan.error, self._place)
-        self.group.error = scan.error
+        self.error = scan.error
         if scan.error and not scan.frames:
             raise self._source.damage(scan.error, self._place)
         return scan
 
-    def videos(self) -> Iterator[Member]:
+    def meanings(self) -> Iterator[Member]:
         """Yield a video per camera, with the size of its first image. Raises Damaged as ``members`` does."""
         scan = self._shown_scan()
         cameras: dict[bytes, int] = {}
@@ -156,7 +161,7 @@ class Images:
             camera, media = scan.types[index].camera, MEDIA[scan.media[image]]
             if media and scan.is_raw_size(image):
                 # Raw pixels may begin like a signature; data that decode are not raw pixels (§6).
-                found = decoded_size(self._data(scan, image), media, self._opening.cache, pixels_left)
+                found = decoded_size(self.data(scan, image), media, self._opening.cache, pixels_left)
                 pixels_left -= found[0] * found[1] if found else 0
                 media = media if found else None
             number = b"%06d" % frame
@@ -165,10 +170,10 @@ class Images:
                 number += b"~%d" % repeats[camera]
             else:
                 latest[camera], repeats[camera] = frame, 1
-            yield Member((*paths[index], number), self.content(scan, image, media))
+            yield Member((*paths[index], number), self._content(scan, image, media))
 
     def _numbered(self, scan: Scan, kind: int, images: Sequence[int]) -> Series:
-        numbered = _Numbered(self, scan, images)
+        numbered = _Numbered(self if scan.headers else None, self._source, scan, images)
         return Series(
             scan.types[kind].camera, len(images), numbered.item, digits=6, kept=_SCAN_COST + _IMAGE_COST * len(images),
             sizes=numbered.sizes, is_uniform=scan.is_raw_size(images[0]),
@@ -182,24 +187,19 @@ class Images:
             # Limited to the declared pixels, so that testing many images takes no longer than reading them.
             kind = scan.types[scan.type_of[image]]
             pixels = kind.width * kind.height
-            media = media if decoded_size(self._data(scan, image), media, self._opening.cache, pixels) else None
-        return self.content(scan, image, media)
+            media = media if decoded_size(self.data(scan, image), media, self._opening.cache, pixels) else None
+        return self._content(scan, image, media)
 
-    def content(self, scan: Scan, image: int, media: str | None) -> Content:
-        """Return an image, stored as ``media`` or, if that is None, as raw pixels."""
-        kind, data = scan.types[scan.type_of[image]], self._data(scan, image)
-        if media:
-            return EncodedImage(kind.camera, data, media)
-        if 0 < data.size == kind.raw_size and kind.channels <= 4:
-            return Image(kind.camera, data, kind.width, kind.height, kind.channels)
-        return Blob(kind.camera, data)
+    def _content(self, scan: Scan, image: int, media: str | None) -> Content:
+        return _shown(scan, image, media, self.data(scan, image))
 
-    def _data(self, scan: Scan, image: int) -> Extent:
+    def data(self, scan: Scan, image: int) -> Extent:
+        """Return the bytes of an image, whose offset may be a prediction."""
         if scan.headers:
             header = scan.headers[image % len(scan.headers)]
             start, size = scan.starts[image], scan.sizes[image]
             return _PredictedImage(self._source, start, size, header, self._place, lambda: self._find(scan, image))
-        return Extent(self._source, scan.starts[image], scan.sizes[image])
+        return _stored(self._source, scan, image)
 
     def _find(self, scan: Scan, image: int) -> int | None:
         """Return the actual offset of a wrongly predicted image: that of its camera and type in its frame, if any."""
@@ -234,23 +234,40 @@ class Images:
 class _Numbered:
     """The images of one camera, one of each frame, for a series.
 
-    Functions in ``Images`` would hold three times as many objects, for each camera of each episode that is in use: the
-    garbage collector visits all of them.
+    It holds as few objects as possible, and ``Images`` only if its offsets are predictions: there may be one for each
+    camera of each episode of a dataset, and the garbage collector visits all that they hold.
     """
 
-    __slots__ = ("_images", "_media", "_numbers", "_scan")
+    __slots__ = ("_images", "_media", "_numbers", "_scan", "_source")
 
-    def __init__(self, images: Images, scan: Scan, numbers: Sequence[int]) -> None:
+    def __init__(self, images: Images | None, source: Source, scan: Scan, numbers: Sequence[int]) -> None:
         self._images = images
+        self._source = source
         self._scan = scan
         self._numbers = numbers
         self._media = MEDIA[scan.media[numbers[0]]]
 
     def item(self, number: int) -> Content:
-        return self._images.content(self._scan, self._numbers[number], self._media)
+        scan, image = self._scan, self._numbers[number]
+        data = _stored(self._source, scan, image) if self._images is None else self._images.data(scan, image)
+        return _shown(scan, image, self._media, data)
 
     def sizes(self, start: int, stop: int) -> Iterator[int]:
         return map(self._scan.sizes.__getitem__, self._numbers[start:stop])
+
+
+def _stored(source: Source, scan: Scan, image: int) -> Extent:
+    return Extent(source, scan.starts[image], scan.sizes[image])
+
+
+def _shown(scan: Scan, image: int, media: str | None, data: Extent) -> Content:
+    """Return an image, stored as ``media`` or, if that is None, as raw pixels."""
+    kind = scan.types[scan.type_of[image]]
+    if media:
+        return EncodedImage(kind.camera, data, media)
+    if 0 < data.size == kind.raw_size and kind.channels <= 4:
+        return Image(kind.camera, data, kind.width, kind.height, kind.channels)
+    return Blob(kind.camera, data)
 
 
 def decoded_size(
