@@ -39,6 +39,7 @@ from glassfs.content import (
     Content,
     Data,
     Fields,
+    Group,
     Image,
     Series,
     Stored,
@@ -234,6 +235,17 @@ class FormatTests(ABC):
                     is_collection = number < outline.collections
                     assert isinstance(content, Collection) == is_collection, f"{name!r}: not as the outline says"
                     assert folder_of(content) is None, f"{name!r}: a video needs a folder, and fields have none"
+
+    def test_groups_find_only_members(self) -> None:
+        for _, _, container in self._all_opened():
+            for group in (place.content for place in walk(container.root) if isinstance(place.content, Group)):
+                if group.find is None:
+                    continue
+                members = [(member.name, type(member.content), member.content.key) for member in group.members()]
+                for name in {name[0] for name, _, _ in members} | {b"no member"}:
+                    found, below = group.find(name), [member for member in members if member[0][0] == name]
+                    what = f"{group.key!r} finds {name!r}, which is not the only member of this name"
+                    assert found is None or below == [((name,), type(found), found.key)], what
 
     def test_series_have_the_sizes_that_they_tell(self) -> None:
         for _, _, container in self._all_opened():

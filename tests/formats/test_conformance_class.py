@@ -291,6 +291,12 @@ def blobs(**told: Any) -> Series:
     return Series(b"s", 2, lambda number: Blob(b"b", Memory(bytes((1, 3)[number]))), **told)
 
 
+def group(found: bytes, *names: tuple[bytes, ...]) -> Group:
+    """Of groups with these names, that finds one with a key."""
+    return Group(b"g", lambda: [Member(name, Group(name[0], tuple)) for name in names],
+                 find=lambda name: Group(found, tuple))
+
+
 BROKEN: list[tuple[str, Format]] = [
     ("test_is_recognised_by_its_first_bytes", Format("tiny", lambda head: False, tiny_open)),
     ("test_does_not_recognise_other_files", Format("tiny", lambda head: True, tiny_open)),
@@ -303,6 +309,9 @@ BROKEN: list[tuple[str, Format]] = [
      showing(lambda source: Array(b"more", Memory(bytes(7)), "<f4", (2,)))),
     ("test_fields_are_what_their_outline_says", showing(lambda source: fields(Null(b"a"), Outline([b"a"])))),
     ("test_fields_are_what_their_outline_says", showing(video)),
+    ("test_groups_find_only_members", showing(lambda source: group(b"a", (b"a",)))),  # finds what is not there
+    ("test_groups_find_only_members", showing(lambda source: group(b"b", (b"a",), (b"b",)))),
+    ("test_groups_find_only_members", showing(lambda source: group(b"a", (b"a",), (b"a", b"b")))),
     ("test_series_have_the_sizes_that_they_tell", showing(lambda source: blobs(sizes=lambda a, b: [1, 2][a:b]))),
     ("test_series_have_the_sizes_that_they_tell", showing(lambda source: blobs(sizes=lambda a, b: [1, 3]))),
     ("test_series_have_the_sizes_that_they_tell", showing(lambda source: blobs(is_uniform=True))),
