@@ -10,7 +10,7 @@ import pytest
 import glassfs
 from glassfs.errors import Damaged, NotFound
 from glassfs.formats.kinodb.images import Images
-from glassfs.library.unlisted import collection_in
+from glassfs.library.unlisted import collection_in, group_in
 from glassfs.tree import Directory
 from glassfs.tree.listings import Listings
 from tests.formats.kinodb_files import FRONT, WRIST, frames, index_entry, patched, with_images, written
@@ -19,6 +19,7 @@ NAMES = (
     "front", "wrist", "a", "a/b", "a%2Fb", "b", "%", "%25", "x.y", ".", "%2E", "", "\udcff", "%FF", "ü", "n" * 300,
     "front.mp4", "front~2", "000000", "\ud800",
 )
+IMAGES = [f"images/{camera}/{frame:06d}" for camera in ("front", "wrist") for frame in range(3)]
 Shots = list[dict[str, Any]]
 SHOTS: dict[str, tuple[Shots, set[str]]] = {
     "regular": (frames(), {"front", "wrist"}),
@@ -38,6 +39,11 @@ def described(node: Directory) -> list[tuple[object, ...]]:
     return [(type(one), one.name, one.ino, one.mode, one.xattrs()) for one in (node, *node.listing())]
 
 
+def alone(fields: Any, outer: str, name: str) -> tuple[Directory, int] | None:
+    group = group_in(fields, outer)
+    return None if group is None else collection_in(group, fields, outer, name)
+
+
 def listed(fields: Directory, outer: str, name: str) -> Directory | None:
     try:
         node = fields.child(outer).child(name)  # type: ignore[attr-defined]
@@ -54,7 +60,7 @@ def test_what_is_found_is_what_is_listed(tmp_path: Path, shots: Shots, simple: s
         for name in NAMES:
             with glassfs.open(tmp_path / "a.kdb") as data, glassfs.open(tmp_path / "a.kdb") as other:
                 fields = data["episodes/0"]._node
-                one = collection_in(fields, outer, name)
+                one = alone(fields, outer, name)
                 if one is not None:
                     found.add(name)
                     expected = listed(other["episodes/0"]._node, outer, name)
@@ -63,12 +69,20 @@ def test_what_is_found_is_what_is_listed(tmp_path: Path, shots: Shots, simple: s
     assert found == simple
 
 
-def test_nothing_is_found_so_in_other_directories(datasets: Path) -> None:
+def test_directories_are_the_same_from_the_root_and_from_entries(datasets: Path) -> None:
+    paths = [
+        f"run1.kdb/episodes/0/{path}"
+        for path in ("images/front", "images/nothing", "meta/episode", "state/nothing", "nothing/front", "images/.")
+    ]
     with glassfs.open(datasets) as data, glassfs.open(datasets, views="all") as viewed:
-        for path in ("", "run1.kdb", "run1.kdb/episodes", "wave.wshard", "wave.wshard/signal"):
-            assert collection_in(data[path]._node if path else data._node, "signal", "rgb") is None
-        assert collection_in(data["run1.kdb/episodes/0"]._node, "images", "front") is not None
-        assert collection_in(viewed["run1.kdb/episodes/0"]._node, "images", "front") is None
+        for path in paths:
+            expected = viewed.get(path)
+            for known in (data.get(path), data["run1.kdb/episodes/0"].get(path.removeprefix("run1.kdb/episodes/0/"))):
+                assert (known is None) == (expected is None)
+                assert known is None or expected is None or known.path == expected.path
+        for frame in range(3):
+            path = f"run1.kdb/episodes/0/images/front/{frame:06d}"
+            assert data[path].bytes() == viewed[path].bytes()
 
 
 def test_sections_with_errors_are_listed(tmp_path: Path) -> None:
@@ -78,14 +92,14 @@ def test_sections_with_errors_are_listed(tmp_path: Path) -> None:
     (tmp_path / "b.kdb").write_bytes(patched(data, 0, images_length=1))
     with glassfs.open(tmp_path) as opened:
         cut = opened["a.kdb/episodes/0"]
-        assert collection_in(cut._node, "images", "front") is None
+        assert alone(cut._node, "images", "front") is None
         assert cut["images/front/000001"].path.endswith("front/000001.png")
         assert "breaks off" in cut["images"].attributes["error"]
         gone = opened["b.kdb/episodes/0"]
         with pytest.raises(Damaged) as listing:
             listed(gone._node, "images", "front")
         with pytest.raises(Damaged) as finding:
-            collection_in(gone._node, "images", "front")
+            alone(gone._node, "images", "front")
         assert str(finding.value) == str(listing.value)
         with pytest.raises(Damaged):
             gone["images/front/000001"]
@@ -108,9 +122,11 @@ def test_images_of_samples_are_found_without_listings(
     (tmp_path / "a.kdb").write_bytes(written(tmp_path, episode, episode))
     monkeypatch.setattr(Listings, "children", lambda *args: pytest.fail("listed"))
     with glassfs.open(tmp_path / "a.kdb") as data:
-        for _ in range(2):
+        for is_from_root in (False, True, False, True):
             for number in range(2):
-                one = data[f"episodes/{number}"]
+                one: Any = data[f"episodes/{number}"]
+                if is_from_root:
+                    one = {path: data[f"episodes/{number}/{path}"] for path in IMAGES}
                 for frame in range(3):
                     assert (one[f"images/front/{frame:06d}"].numpy() == FRONT + frame).all()
                     assert (one[f"images/wrist/{frame:06d}"].numpy() == WRIST + frame).all()

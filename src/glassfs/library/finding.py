@@ -14,7 +14,7 @@ from itertools import islice
 
 from glassfs.errors import Changed, GlassfsError, NoSuchEntry, NotADirectory, NotFound
 from glassfs.keyed_lock import KeyedLock
-from glassfs.library.unlisted import collection_in
+from glassfs.library.unlisted import collection_in, group_in
 from glassfs.terminal import printable
 from glassfs.tree import Directory, Node, Sources, Symlink, Tree
 from glassfs.tree.containers.lease import ContainerLease
@@ -167,8 +167,8 @@ class _Directories:
         self._cached: PathCache[Directory | str] = PathCache(CACHED_PATHS)
         """Directories, and for paths with links those without."""
         self._inside: PathCache[Directory] = PathCache(budget)
-        """Those found from entries, kept apart: an episode has several, and so many would drive out the containers that
-        they are in, which take longest to find."""
+        """Those in containers, kept apart if they were found from entries or unlisted: an episode has several, and so
+        many would drive out the containers that they are in, which take longest to find."""
         self._finding = KeyedLock()
         self._expired = 0.0
         """Containers that were compared with their stores up to this time are compared again."""
@@ -205,17 +205,11 @@ class _Directories:
 
     def _below(self, path: str, directory: Directory, inner: str) -> Directory | None:
         """Return the directory to which ``inner``, and ``path`` from the root, lead; None for other nodes and links."""
-        generation, lease = self._inside.generation, directory.origin.lease
+        generation = self._inside.generation
         names = inner.split("/")
-        if len(names) == 2:
-            with self._finding.hold(path):  # as finding it may take a pass over much of the container
-                known = self._inside.get(path)
-                if known is not None and known.origin.lease is lease:
-                    return known
-                found = collection_in(directory, *names)
-                if found is not None:
-                    self._inside.put(path, found[0], lease, generation, found[1])
-                    return found[0]
+        found = self._unlisted(path, directory, *names) if len(names) == 2 else None
+        if found is not None:
+            return found
         for name in names:
             node = directory.child(name)
             if not isinstance(node, Directory):
@@ -223,6 +217,23 @@ class _Directories:
             directory = node
         self._inside.put(path, directory, directory.origin.lease, generation, LISTED_BYTES)
         return directory
+
+    def _unlisted(self, path: str, directory: Directory, outer: str, name: str) -> Directory | None:
+        """Return the directory of ``name`` in that of ``outer``, at ``path`` from the root, if ``collection_in`` does.
+        """
+        group = group_in(directory, outer)
+        if group is None:
+            return None
+        generation, lease = self._inside.generation, directory.origin.lease
+        with self._finding.hold(path):  # as finding it may take a pass over much of the container
+            known = self._inside.get(path)
+            if known is not None and known.origin.lease is lease:
+                return known
+            found = collection_in(group, directory, outer, name)
+            if found is None:
+                return None
+            self._inside.put(path, found[0], lease, generation, found[1])
+            return found[0]
 
     def forget(self, lease: Lease | None = None) -> None:
         self._cached.forget(lease)
@@ -255,6 +266,11 @@ class _Directories:
             if known is not None:
                 place, directory = known
                 continue
+            if len(names) == 1:
+                found = self._unlisted(f"{below}/{names[0]}", directory, name, names[0])
+                if found is not None:
+                    place, directory = f"{below}/{names.pop()}", found
+                    break
             node = directory.child(name)
             if isinstance(node, Symlink):
                 # Links in a container keep their targets; those in a folder may change.
@@ -292,6 +308,8 @@ class _Directories:
         found = self._cached.get(path)
         if isinstance(found, str):
             path, found = found, self._cached.get(found)
+        if found is None:
+            found = self._inside.get(path)
         if not isinstance(found, Directory) or not self._is_current(found.origin.lease):
             return None
         return path, found
