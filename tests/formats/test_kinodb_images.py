@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import struct
 import zlib
@@ -20,7 +21,7 @@ from glassfs.cache import BlockCache
 from glassfs.content import Blob, Content, EncodedImage, Image, Memory, Series, Video, members_of
 from glassfs.errors import Unavailable
 from glassfs.formats.kinodb import scan
-from glassfs.formats.kinodb.images import decoded_size
+from glassfs.formats.kinodb.images import Images, decoded_size
 from glassfs.formats.kinodb.scan import Scan
 from glassfs.library import open_tree
 from glassfs.tree import File
@@ -309,6 +310,21 @@ def test_a_section_that_both_layouts_explain(tmp_path: Path) -> None:
     for is_legacy in (True, False):
         found = image_contents(with_images(tmp_path, shots, is_legacy=is_legacy))["c/000000"]
         assert isinstance(found, Image) and found.data.whole() == b"\0"
+
+
+def test_images_that_were_listed_are_freed_without_the_collector(good: bytearray) -> None:
+    """In a mount it looks at objects that have lasted for a while only after millions of others."""
+    gc.collect()
+    gc.disable()
+    try:
+        opened = open_bytes(good)
+        before = sum(isinstance(one, (Images, Scan)) for one in gc.get_objects())
+        group = image_group(opened)
+        assert list(members_of(group)) and list(group.meanings())
+        del group
+        assert sum(isinstance(one, (Images, Scan)) for one in gc.get_objects()) == before
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("shots", [frames(), [None, None], [{"a": FRONT, "b/c": WRIST}, None, {"a": WRIST}], []])
