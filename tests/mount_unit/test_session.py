@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -121,33 +120,3 @@ def test_changes_are_notified_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (idents <= set(engine.nodes)) == is_notified
         assert other not in engine.nodes
     assert not again
-
-
-@pytest.mark.parametrize(("latest", "expected"), [(60.0, [0, 4, 5]), (-1.0, [0, 1, 2])])
-def test_code_is_loaded_while_there_are_few_requests(
-    latest: float, expected: list[int], monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Or after some time, however many there are."""
-    many = 10**9
-    answered = [0, many, 2 * many, 3 * many, 3 * many, 3 * many, 9 * many]
-    waits, loaded_after = [0], list[int]()
-
-    def preload() -> Iterator[None]:
-        for _ in range(3):
-            loaded_after.append(waits[0])
-            yield
-
-    def requests() -> dict[str, int]:
-        return {"READ": answered[min(waits[0], 6)]}
-
-    class Ending(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            waits[0] += timeout != session_module.LOAD_SECONDS
-            return super().wait(0)
-
-    monkeypatch.setattr(session_module, "LATEST_LOAD_SECONDS", latest)
-    monkeypatch.setattr(session_module, "preload", preload)
-    session, engine = session_over(SimpleNamespace(), SimpleNamespace(), Ending())
-    engine.requests = requests  # type: ignore[attr-defined]
-    session._load()
-    assert loaded_after == expected and session._is_loaded

@@ -41,13 +41,8 @@ log = logging.getLogger(__name__)
 WATCH_SECONDS = 0.2
 END_SECONDS = 1.0
 """How long the end waits for the removal of the metrics."""
-LOAD_SECONDS, LATEST_LOAD_SECONDS = 1.0, 60.0
-"""Times after the start from which on code is loaded that may be needed later: when there are few requests, and always.
-"""
-LOAD_PAUSE_SECONDS, BUSY_SECONDS = 0.001, 0.1
-"""Pauses between two modules: for threads that answer requests, and when there are many requests."""
-QUIET_RATE = 200
-"""Requests a second that are few."""
+LOAD_SECONDS = 1.0
+"""Time after the start at which code is loaded that may be needed later: the first commands come before."""
 
 
 class MountSession:
@@ -187,25 +182,9 @@ class MountSession:
                 self.failures.errno_of(error)
 
     def _load(self) -> None:
-        """Load code that may be needed later, when there are few requests: imports keep the interpreter from others."""
-        if self._is_ending.wait(LOAD_SECONDS):
-            return
-        latest, since, before = time.monotonic() + LATEST_LOAD_SECONDS, time.monotonic(), self._answered()
-        for _ in preload():
-            pause = LOAD_PAUSE_SECONDS
-            while True:
-                if self._is_ending.wait(pause):
-                    return
-                now, answered = time.monotonic(), self._answered()
-                is_quiet = answered - before <= QUIET_RATE * (now - since)
-                since, before = now, answered
-                if is_quiet or now > latest:
-                    break
-                pause = BUSY_SECONDS
-        self._is_loaded = True
-
-    def _answered(self) -> int:
-        return sum(self.engine.requests().values())
+        if not self._is_ending.wait(LOAD_SECONDS):
+            preload()
+            self._is_loaded = True
 
     def _measure(self, path: str) -> None:
         metrics = Metrics(path, self.status)
