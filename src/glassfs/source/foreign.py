@@ -33,26 +33,31 @@ _function = libc.function("statx", ctypes.c_int)  # without types of arguments, 
 _buffer = _Buffer()
 
 
-def device_of(folder: int, name: str = ".") -> int | None:
-    """Return the device of ``name`` in the open ``folder``; None if it does not exist or the system cannot tell."""
+def _found(folder: int, name: str) -> tuple[int, int, int, int] | None:
+    """Return mask, mode and device of ``name`` in the open ``folder``; None if there is none or the system cannot tell.
+    """
     if _function is None:
         return None
     buffer = _buffer
     # As ``os.fsencode``, in one call.
     if _function(folder, name.encode(_ENCODING, "surrogateescape"), _FLAGS, 0, buffer.pointer) != 0:
         return None
-    _, _, major, minor = _facts(buffer.raw)
-    return os.makedev(major, minor)
+    facts: tuple[int, int, int, int] = _facts(buffer.raw)
+    return facts
+
+
+def device_of(folder: int, name: str = ".") -> int | None:
+    """Return the device of ``name`` in the open ``folder``; None if it does not exist or the system cannot tell."""
+    found = _found(folder, name)
+    return None if found is None else os.makedev(found[2], found[3])
 
 
 def is_file(folder: int, name: str, device: int | None) -> bool:
     """Return whether ``name`` is a regular file on the ``device`` of its folder, as far as the system can tell."""
-    if _function is None:
+    found = _found(folder, name)
+    if found is None:
         return False
-    buffer = _buffer
-    if _function(folder, name.encode(_ENCODING, "surrogateescape"), _FLAGS, 0, buffer.pointer) != 0:
-        return False
-    mask, mode, major, minor = _facts(buffer.raw)
+    mask, mode, major, minor = found
     return os.makedev(major, minor) == device and bool(mask & _STATX_TYPE) and stat.S_ISREG(mode)
 
 
