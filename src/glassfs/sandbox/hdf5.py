@@ -196,8 +196,9 @@ class _Container:
             return found | _described_object(h5o.open(group, name))
         except MemoryError:
             raise
-        except Exception as error:
-            return {**found, "kind": "damaged", "reason": _reason(error)}
+        except Exception as error:  # types and options of later libraries are no damage
+            kind = "unknown" if isinstance(error, (TypeError, NotImplementedError)) else "damaged"
+            return {**found, "kind": kind, "reason": _reason(error)}
 
     def _final(self, path: list[str], target: bytes) -> dict[str, Any] | None:
         """Describe the object to which a soft link leads, through others if need be; None if there is none here."""

@@ -407,7 +407,7 @@ def held_by_names(node: Node) -> int:
 
 def target_of(link: Link) -> str:
     """Return the target of a link as a path."""
-    return link.shown or "/".join(part.decode() if part == b".." else component(part) for part in link.target)
+    return link.shown or "/".join(part.decode() if part == b".." else component(part) for part in link.target) or "."
 
 
 def facts_of(node: Node) -> Facts:

@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from glassfs import work
-from glassfs.content import Content, Document, Group, Link, Member
+from glassfs.content import Blob, Content, Document, Group, Link, Member, Unreadable
 from glassfs.errors import GlassfsError, Passing
 from glassfs.formats.hdf5 import dataset, description
 from glassfs.formats.hdf5.answers import Answers
@@ -132,6 +132,9 @@ class Listing:
             yield self._link(found, path)
         elif found.kind == "external":
             raise self._opening.source.damage("is a link to another file, which is never followed")
+        elif found.kind == "damaged":
+            fault = self._opening.source.damage(found.reason, "/".join(map(printable, path)))
+            yield Member((name,), Blob(name, Unreadable(1, fault)))
         elif found.kind != "type":
             raise self._opening.source.damage(found.reason or "is of an unknown kind")
         if found.attributes:
@@ -140,7 +143,7 @@ class Listing:
     def _subgroup(self, found: Object, path: tuple[bytes, ...], above: tuple[Ancestor, ...]) -> Content:
         for number, ancestor in enumerate(above):
             if ancestor.address == found.address:
-                return Link(path[-1], (b"..",) * (len(above) - 1 - number) or (b".",))
+                return Link(path[-1], (b"..",) * (len(above) - 1 - number))
         is_shared = found.names > 1
         if len(above) > DEEPEST or (is_shared and sum(one.is_shared for one in above) >= MOST_SHARED):
             raise self._opening.source.damage("is a group below many others with several names")
@@ -155,7 +158,7 @@ class Listing:
         target = (*(b"..",) * (len(path) - 1), *parts) if found.target.startswith(b"/") else tuple(parts)
         if suffix and target:
             target = (*target[:-1], target[-1] + suffix)
-        return Member((path[-1] + suffix,), Link(path[-1], target or (b".",)))
+        return Member((path[-1] + suffix,), Link(path[-1], target))
 
     def _document(self, path: tuple[bytes, ...]) -> Document:
         return Document(ATTRIBUTES, partial(self.attributes, path), DOCUMENT_COST)
