@@ -34,7 +34,7 @@ def left_by_a_killed_writer(path: Path, is_swmr: bool) -> Path:
 @pytest.mark.parametrize("is_swmr", [True, False])
 def test_file_of_a_killed_writer_is_refused_with_the_reason(tmp_path: Path, is_swmr: bool) -> None:
     path = left_by_a_killed_writer(tmp_path / "made.h5", is_swmr)
-    with pytest.raises(Refused, match="open for (SWMR )?writing, or its writer was killed"), glassfs.open(path):
+    with pytest.raises(Refused, match=r"open for (SWMR )?writing, or its writer was killed"), glassfs.open(path):
         pass
     assert run("verify", path).status == 1
     if is_swmr:
@@ -56,7 +56,7 @@ def test_object_that_cannot_be_described_is_damage(tmp_path: Path) -> None:
     path.write_bytes(data)
     with glassfs.open(path) as opened:
         assert opened["sound"].numpy() == 1
-        with pytest.raises(GlassfsError, match="lost: .*checksum"):
+        with pytest.raises(GlassfsError, match="checksum"):
             opened["lost"].bytes()
     found = run("verify", path)
     assert found.status == 1

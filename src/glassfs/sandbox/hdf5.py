@@ -20,6 +20,7 @@ import h5py
 import numpy as np
 from h5py import h5a, h5d, h5g, h5l, h5o, h5p, h5s, h5t, h5z
 
+from glassfs.names import free_name
 from glassfs.sandbox.hdf5_chunks import stored_chunks
 from glassfs.sandbox.server import Answer, Handler, RemoteFile
 
@@ -29,6 +30,8 @@ with suppress(Exception):  # registers more filters, if it is installed
 MOST_LINKS = 100_000
 """Links of a group: each becomes a name in a listing."""
 FEW_OBJECTS = 200
+MOST_DESCRIPTIONS = 1 << 20
+"""Bytes of descriptions in one answer: as objects of Python they take many times as much."""
 MOST_SOFT_LINKS = 16
 MORE_SECONDS = 0.3
 """How long lists of chunks are collected that the caller will want next."""
@@ -60,6 +63,28 @@ def open_container(file: RemoteFile) -> Handler:
     return _Container(file)
 
 
+class _Page:
+    """Descriptions of objects in one answer: how many bytes are ``left``, and their different ``types``."""
+
+    def __init__(self) -> None:
+        self.left = MOST_DESCRIPTIONS
+        self.types: list[Any] = []
+        self._numbers: dict[str, int] = {}
+
+    def added(self, entry: dict[str, Any]) -> dict[str, Any]:
+        """Count a description, replace its type by a number, and return it."""
+        for one in (entry, entry.get("final") or {}):
+            if "type" in one:
+                text = json.dumps(one["type"])
+                if text not in self._numbers:
+                    self._numbers[text] = len(self.types)
+                    self.types.append(one["type"])
+                    self.left -= len(text)
+                one["type"] = self._numbers[text]
+        self.left -= len(json.dumps(entry))
+        return entry
+
+
 class _Container:
     def __init__(self, file: RemoteFile) -> None:
         self._file = h5py.File(file, "r", rdcc_nbytes=CHUNK_CACHE)
@@ -80,28 +105,47 @@ class _Container:
         root = h5o.open(self._file.id, b"/")
         return {"may_have_episodes": _may_have_episodes(root), **_described_object(root)}, ()
 
-    def _list(self, path: list[str], first: int, count: int) -> Answer:
-        """Describe ``count`` objects in a group, in the order of their names, from number ``first`` on.
+    def _list(self, path: list[str], first: int, count: int, more: list[list[str]]) -> Answer:
+        """Describe ``count`` objects in a group, in the order of their names, from number ``first`` on; of many bytes
+        only the first ones.
 
-        The answer to the first request also describes what is in groups below, while that are few objects: ``inner``
-        has the path and the objects of each.
+        The answer to the first request also describes what is in groups below, and ``more`` groups, while that are few
+        objects: ``inner`` has the path and the objects of each. Types of datasets are numbers in ``types``.
         """
-        total, entries = self._entries(path, first, count)
+        page = _Page()
+        total, entries = self._entries(path, first, count, page)
         inner: list[tuple[list[str], list[dict[str, Any]]]] = []
-        left = 0 if first or len(entries) < total else FEW_OBJECTS - total
+        if not first and len(entries) == total:
+            self._add_below(path, entries, page, inner)
+        until = time.monotonic() + MORE_SECONDS
+        for other in more:
+            if page.left < 0 or time.monotonic() > until:
+                break
+            self._add_below(other, self._add(other, page, inner), page, inner)
+        return {"count": total, "entries": entries, "inner": inner, "types": page.types}, ()
+
+    def _add_below(self, path: list[str], entries: list[dict[str, Any]], page: _Page, inner: list[Any]) -> None:
+        """Add what is in groups below a group with these objects to ``inner``, while that are few objects."""
+        left = FEW_OBJECTS - len(entries)
         above = [(path, entries)]
         for parent, found in above:
             for entry in found:
-                if entry["kind"] == "group" and entry["links"] <= left and entry["names"] == 1:
+                if entry["kind"] == "group" and entry["links"] <= left and entry["names"] == 1 and page.left >= 0:
                     below = [*parent, entry["name"]]
-                    with suppress(OSError, RuntimeError, ValueError, LookupError):  # as asking for it will show
-                        inner.append((below, self._entries(below, 0, FEW_OBJECTS)[1]))
-                        above.append(inner[-1])
+                    above.append((below, self._add(below, page, inner)))
                     left -= 1 + entry["links"]
-        return {"count": total, "entries": entries, "inner": inner}, ()
 
-    def _entries(self, path: list[str], first: int, count: int) -> tuple[int, list[dict[str, Any]]]:
-        """Return the number of links in a group, and descriptions of some."""
+    def _add(self, path: list[str], page: _Page, inner: list[Any]) -> list[dict[str, Any]]:
+        """Add the objects of a group to ``inner``, if these are all, and return them."""
+        with suppress(OSError, RuntimeError, ValueError, LookupError):  # as asking for it will show
+            total, entries = self._entries(path, 0, FEW_OBJECTS, page)
+            if len(entries) == total:
+                inner.append((path, entries))
+                return entries
+        return []
+
+    def _entries(self, path: list[str], first: int, count: int, page: _Page) -> tuple[int, list[dict[str, Any]]]:
+        """Return the number of links in a group, and descriptions of some: at least one, unless there is none."""
         group = self._found(path)
         if self._listed is None or self._listed[0] != path:
             links = group.get_num_objs()
@@ -109,7 +153,12 @@ class _Container:
                 raise ValueError(f"has {links} links, of which at most {MOST_LINKS} can be listed")
             self._listed = path, list(group)
         names = self._listed[1]
-        return len(names), [self._described_link(path, group, name) for name in names[first : first + count]]
+        found: list[dict[str, Any]] = []
+        for name in names[first : first + count]:
+            if found and page.left < 0:
+                break
+            found.append(page.added(self._described_link(path, group, name)))
+        return len(names), found
 
     def _chunks(self, path: list[str], more: list[list[str]]) -> Answer:
         """Send what ``stored_chunks`` returns, also of ``more`` datasets while that takes little time.
@@ -156,20 +205,37 @@ class _Container:
         return [len(row) for row in rows], (row.tobytes() for row in rows)
 
     def _attributes(self, path: list[str]) -> Answer:
-        found: dict[str, Any] = {}
+        return self._attributes_of(path, [MOST_TEXT]), ()
+
+    def _some_attributes(self, paths: list[list[str]], names: list[str]) -> Answer:
+        """Return the attributes of these names of several objects, None for one that cannot be opened."""
+        found: list[dict[str, Any] | None] = []
         left = [MOST_TEXT]
+        for path in paths:
+            try:
+                found.append(self._attributes_of(path, left, [name.encode() for name in names]))
+            except (OSError, RuntimeError, ValueError, LookupError):
+                found.append(None)
+        return found, ()
+
+    def _attributes_of(self, path: list[str], left: list[int], only: list[bytes] | None = None) -> dict[str, Any]:
+        found: dict[str, Any] = {}
         holder = self._found(path)
         names: list[bytes] = []
-        h5a.iterate(holder, names.append)  # opening them by number takes quadratic time
+        if only is None:
+            h5a.iterate(holder, names.append)  # opening them by number takes quadratic time
+        else:
+            names = [name for name in only if h5a.exists(holder, name)]
         for raw in names[:MOST_ATTRIBUTES]:
-            name = _text(raw)
+            text = _text(raw)
+            name = free_name(text, found.__contains__, text.__add__)
             try:
                 found[name] = _attribute_value(holder, h5a.open(holder, raw), left)
             except MemoryError:
                 raise
             except Exception as error:
                 found[name] = {"unreadable": _reason(error)}
-        return found, ()
+        return found
 
     def _values(self, path: list[str], first: int, count: int) -> tuple[Any, Any]:
         """Return elements in C order as objects, of a dataset of any rank, and their type."""
@@ -423,7 +489,7 @@ def _attribute_value(holder: Any, attribute: Any, left: list[int]) -> Any:
     size = prod(attribute.shape) * attribute.get_type().get_size()
     if size > min(LARGEST_ATTRIBUTE, left[0]):
         return {"too_large": size, "shape": list(attribute.shape)}
-    value = h5py.AttributeManager(_Holder(holder)).__getitem__(attribute.name.decode("utf-8", "surrogateescape"))
+    value = h5py.AttributeManager(_Holder(holder)).__getitem__(attribute.name)
     return _json(value, left)
 
 
@@ -486,7 +552,8 @@ def _warm_up() -> None:
     made.seek(0)
     container = _Container(made)  # type: ignore[arg-type]
     for request in (
-        {"do": "open"}, {"do": "list", "path": [], "first": 0, "count": 9}, {"do": "attributes", "path": []},
+        {"do": "open"}, {"do": "list", "path": [], "first": 0, "count": 9, "more": []},
+        {"do": "attributes", "path": []}, {"do": "some_attributes", "paths": [[]], "names": ["text"]},
         {"do": "chunks", "path": ["chunks"], "more": []}, {"do": "texts", "path": ["texts"], "first": 0, "count": 1},
         {"do": "runs", "path": ["rows"], "first": 0, "count": 1, "dtype": "<i4"},
         {"do": "elements", "path": ["numbers"], "start": [0, 0], "shape": [1, 1], "dtype": "<c8"},
