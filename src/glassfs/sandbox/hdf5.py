@@ -20,9 +20,10 @@ import h5py
 import numpy as np
 from h5py import h5a, h5d, h5g, h5l, h5o, h5p, h5s, h5z
 
+from glassfs.sandbox import hdf5_values
 from glassfs.sandbox.hdf5_chunks import stored_chunks
-from glassfs.sandbox.hdf5_types import described_type, dtype_of
-from glassfs.sandbox.hdf5_values import attribute_value, text_of
+from glassfs.sandbox.hdf5_types import described_type, dtype_of, memory_type
+from glassfs.sandbox.hdf5_values import MOST_TEXT, attribute_value, text_of
 from glassfs.sandbox.server import Answer, Handler, RemoteFile
 
 with suppress(Exception):  # registers more filters, if it is installed
@@ -34,8 +35,6 @@ FEW_OBJECTS = 200
 MOST_SOFT_LINKS = 16
 MORE_SECONDS = 0.3
 """How long lists of chunks are collected that the caller will want next."""
-MOST_TEXT = 8 << 20
-"""Bytes of strings in one answer, or of the attributes of an object."""
 MOST_ATTRIBUTES = 10_000
 LARGEST_FILL = 4 << 10
 CHUNK_CACHE, METADATA_CACHE = 8 << 20, 4 << 20
@@ -119,30 +118,25 @@ class _Container:
         return sizes, found
 
     def _elements(self, path: list[str], start: list[int], shape: list[int], dtype: Any) -> Answer:
-        """Send the elements of a box as the library reads them, in C order, as ``dtype``."""
-        dataset = h5py.Dataset(self._with_large_cache(path))
+        """Send the elements of a box as the library reads them, in C order, as ``dtype``; as they are if it is None."""
+        dataset = self._with_large_cache(path)
+        if dtype is None:
+            space = dataset.get_space()
+            if shape:
+                space.select_hyperslab(tuple(start), tuple(shape))
+            return None, (hdf5_values.elements_as(dataset.get_type(), dataset, space).tobytes(),)
         box = tuple(slice(first, first + count) for first, count in zip(start, shape, strict=True))
-        found = np.asarray(dataset[box] if box else dataset[()])
+        found = np.asarray(h5py.Dataset(dataset)[box])
         return None, (np.ascontiguousarray(found, dtype=dtype_of(dtype)).tobytes(),)
 
     def _texts(self, path: list[str], first: int, count: int) -> Answer:
         """Return ``count`` strings from number ``first`` on, in C order; of many bytes only the first ones."""
-        values, _ = self._values(path, first, count)
-        texts: list[str] = []
-        left = MOST_TEXT
-        for value in values:
-            left -= len(value) if value is not None else 0
-            if left < 0 and texts:
-                break
-            texts.append(text_of(value))
-        return texts, ()
+        return hdf5_values.texts(self._found(path), first, count), ()
 
-    def _runs(self, path: list[str], first: int, count: int, dtype: Any) -> Answer:
-        """Send rows of variable length, one after another, and return their lengths."""
-        values, _ = self._values(path, first, count)
-        kind = dtype_of(dtype)
-        rows = [np.ascontiguousarray(value, dtype=kind) for value in values]
-        return [len(row) for row in rows], (row.tobytes() for row in rows)
+    def _runs(self, path: list[str], first: int, count: int, dtype: str, most_bytes: int) -> Answer:
+        """Send rows of variable length, one after another, and return their lengths; of many bytes the first ones."""
+        dataset = self._found(path)
+        return hdf5_values.rows(dataset, memory_type(dataset.get_type().get_super(), dtype), first, count, most_bytes)
 
     def _attributes(self, path: list[str]) -> Answer:
         found: dict[str, Any] = {}
@@ -153,25 +147,12 @@ class _Container:
         for raw in names[:MOST_ATTRIBUTES]:
             name = text_of(raw)
             try:
-                found[name] = attribute_value(holder, h5a.open(holder, raw), left)
+                found[name] = attribute_value(h5a.open(holder, raw), left)
             except MemoryError:
                 raise
             except Exception as error:
                 found[name] = {"unreadable": _reason(error)}
         return found, ()
-
-    def _values(self, path: list[str], first: int, count: int) -> tuple[Any, Any]:
-        """Return elements in C order as objects, of a dataset of any rank, and their type."""
-        dataset = h5py.Dataset(self._found(path))
-        shape = dataset.shape
-        if not shape:
-            return [dataset[()]], dataset.id.get_type()
-        if len(shape) == 1:
-            return dataset[first : first + count], dataset.id.get_type()
-        inner = prod(shape[1:])
-        rows = dataset[first // inner : -(-(first + count) // inner)].reshape(-1)
-        start = first - first // inner * inner
-        return rows[start : start + count], dataset.id.get_type()
 
     def _described_link(self, path: list[str], group: Any, name: bytes) -> dict[str, Any]:
         found: dict[str, Any] = {"name": name.decode("latin-1")}
@@ -295,10 +276,10 @@ def _described_dataset(dataset: Any, attributes: int) -> dict[str, Any]:
     elif layout == "chunked":
         found["chunks"] = list(properties.get_chunk())
         found["filters"] = [_described_filter(*properties.get_filter(n)) for n in range(properties.get_nfilters())]
-    found["fill"] = _fill_of(dataset, properties, found["type"])
+    found["fill"] = _fill_of(dataset, properties, kind, found["type"])
     if attributes and h5a.exists(dataset, b"CLASS"):
         with suppress(Exception):
-            found["image"] = text_of(h5py.Dataset(dataset).attrs["CLASS"]) == "IMAGE"
+            found["image"] = attribute_value(h5a.open(dataset, b"CLASS"), [MOST_TEXT]) == "IMAGE"
     return found
 
 
@@ -307,14 +288,17 @@ def _described_filter(code: int, flags: int, values: tuple[int, ...], name: byte
             "available": bool(h5z.filter_avail(code))}
 
 
-def _fill_of(dataset: Any, properties: Any, kind: dict[str, Any]) -> str:
+def _fill_of(dataset: Any, properties: Any, kind: Any, described: dict[str, Any]) -> str:
     """Return the fill value in Base64, as it is shown; "" for zeros."""
-    if "shown" not in kind or properties.fill_value_defined() != h5d.FILL_VALUE_USER_DEFINED:
+    what = described["class"]
+    if what not in ("number", "compound", "bytes") or properties.fill_value_defined() != h5d.FILL_VALUE_USER_DEFINED:
         return ""
-    dtype = dtype_of(kind["shown"])
-    value = np.zeros((), dataset.dtype)
-    properties.get_fill_value(value)
-    raw = np.ascontiguousarray(value, dtype=dtype.base).tobytes()
+    if what == "compound":
+        value = np.zeros((), dataset.dtype)
+        properties.get_fill_value(value)
+        raw = np.ascontiguousarray(value, dtype_of(described["shown"])).tobytes()
+    else:
+        raw = hdf5_values.fill_value(properties, kind if what == "bytes" else memory_type(kind, described["shown"]))
     if len(raw) > LARGEST_FILL:
         raise ValueError(f"has a fill value of {len(raw)} bytes")
     return base64.b64encode(raw).decode() if any(raw) else ""
@@ -339,7 +323,7 @@ def _warm_up() -> None:
     for request in (
         {"do": "open"}, {"do": "list", "path": [], "first": 0, "count": 9}, {"do": "attributes", "path": []},
         {"do": "chunks", "path": ["chunks"], "more": []}, {"do": "texts", "path": ["texts"], "first": 0, "count": 1},
-        {"do": "runs", "path": ["rows"], "first": 0, "count": 1, "dtype": "<i4"},
+        {"do": "runs", "path": ["rows"], "first": 0, "count": 1, "dtype": "<i4", "most_bytes": 9},
         {"do": "elements", "path": ["numbers"], "start": [0, 0], "shape": [1, 1], "dtype": "<c8"},
     ):
         value, data = container(request)
