@@ -18,10 +18,13 @@ from typing import Any
 
 import h5py
 import numpy as np
-from h5py import h5a, h5d, h5g, h5l, h5o, h5p, h5s, h5t, h5z
+from h5py import h5a, h5d, h5g, h5l, h5o, h5p, h5s, h5z
 
 from glassfs.names import free_name
+from glassfs.sandbox import hdf5_values
 from glassfs.sandbox.hdf5_chunks import stored_chunks
+from glassfs.sandbox.hdf5_types import described_type, dtype_of, memory_type
+from glassfs.sandbox.hdf5_values import MOST_TEXT, attribute_value, text_of
 from glassfs.sandbox.server import Answer, Handler, RemoteFile
 
 with suppress(Exception):  # registers more filters, if it is installed
@@ -35,27 +38,12 @@ MOST_DESCRIPTIONS = 1 << 20
 MOST_SOFT_LINKS = 16
 MORE_SECONDS = 0.3
 """How long lists of chunks are collected that the caller will want next."""
-MOST_TEXT = 8 << 20
-"""Bytes of strings in one answer, or of the attributes of an object."""
 MOST_ATTRIBUTES = 10_000
-LARGEST_ATTRIBUTE = 1 << 20
 LARGEST_FILL = 4 << 10
-DEEPEST_TYPE = 8
 CHUNK_CACHE, METADATA_CACHE = 8 << 20, 4 << 20
 LARGEST_CHUNK_CACHE, CACHED_CHUNKS = 32 << 20, 17
 """Bytes of a larger chunk that is cached all the same, and slots of that cache (a prime number)."""
-_FIXED, _COMPOUND, _REFERENCE, _ENUM, _VLEN, _ARRAY, _OPAQUE = (
-    h5t.STRING, h5t.COMPOUND, h5t.REFERENCE, h5t.ENUM, h5t.VLEN, h5t.ARRAY, h5t.OPAQUE,
-)
 _LAYOUTS = {h5d.COMPACT: "compact", h5d.CONTIGUOUS: "contiguous", h5d.CHUNKED: "chunked", h5d.VIRTUAL: "virtual"}
-_FLOATS = {2: (h5t.IEEE_F16LE, h5t.IEEE_F16BE), 4: (h5t.IEEE_F32LE, h5t.IEEE_F32BE),
-           8: (h5t.IEEE_F64LE, h5t.IEEE_F64BE)}
-_INTEGERS = {
-    1: (h5t.STD_I8LE, h5t.STD_I8BE, h5t.STD_U8LE, h5t.STD_U8BE, h5t.STD_B8LE, h5t.STD_B8BE),
-    2: (h5t.STD_I16LE, h5t.STD_I16BE, h5t.STD_U16LE, h5t.STD_U16BE, h5t.STD_B16LE, h5t.STD_B16BE),
-    4: (h5t.STD_I32LE, h5t.STD_I32BE, h5t.STD_U32LE, h5t.STD_U32BE, h5t.STD_B32LE, h5t.STD_B32BE),
-    8: (h5t.STD_I64LE, h5t.STD_I64BE, h5t.STD_U64LE, h5t.STD_U64BE, h5t.STD_B64LE, h5t.STD_B64BE),
-}
 
 
 def open_container(file: RemoteFile) -> Handler:
@@ -179,30 +167,25 @@ class _Container:
         return sizes, found
 
     def _elements(self, path: list[str], start: list[int], shape: list[int], dtype: Any) -> Answer:
-        """Send the elements of a box as the library reads them, in C order, as ``dtype``."""
-        dataset = h5py.Dataset(self._with_large_cache(path))
+        """Send the elements of a box as the library reads them, in C order, as ``dtype``; as they are if it is None."""
+        dataset = self._with_large_cache(path)
+        if dtype is None:
+            space = dataset.get_space()
+            if shape:
+                space.select_hyperslab(tuple(start), tuple(shape))
+            return None, (hdf5_values.elements_as(dataset.get_type(), dataset, space).tobytes(),)
         box = tuple(slice(first, first + count) for first, count in zip(start, shape, strict=True))
-        found = np.asarray(dataset[box] if box else dataset[()])
-        return None, (np.ascontiguousarray(found, dtype=_dtype(dtype)).tobytes(),)
+        found = np.asarray(h5py.Dataset(dataset)[box])
+        return None, (np.ascontiguousarray(found, dtype=dtype_of(dtype)).tobytes(),)
 
     def _texts(self, path: list[str], first: int, count: int) -> Answer:
         """Return ``count`` strings from number ``first`` on, in C order; of many bytes only the first ones."""
-        values, _ = self._values(path, first, count)
-        texts: list[str] = []
-        left = MOST_TEXT
-        for value in values:
-            left -= len(value) if value is not None else 0
-            if left < 0 and texts:
-                break
-            texts.append(_text(value))
-        return texts, ()
+        return hdf5_values.texts(self._found(path), first, count), ()
 
-    def _runs(self, path: list[str], first: int, count: int, dtype: Any) -> Answer:
-        """Send rows of variable length, one after another, and return their lengths."""
-        values, _ = self._values(path, first, count)
-        kind = _dtype(dtype)
-        rows = [np.ascontiguousarray(value, dtype=kind) for value in values]
-        return [len(row) for row in rows], (row.tobytes() for row in rows)
+    def _runs(self, path: list[str], first: int, count: int, dtype: str, most_bytes: int) -> Answer:
+        """Send rows of variable length, one after another, and return their lengths; of many bytes the first ones."""
+        dataset = self._found(path)
+        return hdf5_values.rows(dataset, memory_type(dataset.get_type().get_super(), dtype), first, count, most_bytes)
 
     def _attributes(self, path: list[str]) -> Answer:
         return self._attributes_of(path, [MOST_TEXT]), ()
@@ -227,28 +210,15 @@ class _Container:
         else:
             names = [name for name in only if h5a.exists(holder, name)]
         for raw in names[:MOST_ATTRIBUTES]:
-            text = _text(raw)
+            text = text_of(raw)
             name = free_name(text, found.__contains__, text.__add__)
             try:
-                found[name] = _attribute_value(holder, h5a.open(holder, raw), left)
+                found[name] = attribute_value(h5a.open(holder, raw), left)
             except MemoryError:
                 raise
             except Exception as error:
                 found[name] = {"unreadable": _reason(error)}
         return found
-
-    def _values(self, path: list[str], first: int, count: int) -> tuple[Any, Any]:
-        """Return elements in C order as objects, of a dataset of any rank, and their type."""
-        dataset = h5py.Dataset(self._found(path))
-        shape = dataset.shape
-        if not shape:
-            return [dataset[()]], dataset.id.get_type()
-        if len(shape) == 1:
-            return dataset[first : first + count], dataset.id.get_type()
-        inner = prod(shape[1:])
-        rows = dataset[first // inner : -(-(first + count) // inner)].reshape(-1)
-        start = first - first // inner * inner
-        return rows[start : start + count], dataset.id.get_type()
 
     def _described_link(self, path: list[str], group: Any, name: bytes) -> dict[str, Any]:
         found: dict[str, Any] = {"name": name.decode("latin-1")}
@@ -359,7 +329,7 @@ def _described_dataset(dataset: Any, attributes: int) -> dict[str, Any]:
     if layout == "contiguous" and properties.get_external_count():
         layout = "external"
     found: dict[str, Any] = {
-        "layout": layout, "type": _described_type(kind, 0), "size": kind.get_size(), "stored": 0,
+        "layout": layout, "type": described_type(kind, 0), "size": kind.get_size(), "stored": 0,
         "null": dataset.get_space().get_simple_extent_type() == h5s.NULL,
     }
     found["shape"] = [] if found["null"] else list(dataset.shape)
@@ -373,10 +343,10 @@ def _described_dataset(dataset: Any, attributes: int) -> dict[str, Any]:
     elif layout == "chunked":
         found["chunks"] = list(properties.get_chunk())
         found["filters"] = [_described_filter(*properties.get_filter(n)) for n in range(properties.get_nfilters())]
-    found["fill"] = _fill_of(dataset, properties, found["type"])
+    found["fill"] = _fill_of(dataset, properties, kind, found["type"])
     if attributes and h5a.exists(dataset, b"CLASS"):
         with suppress(Exception):
-            found["image"] = _text(h5py.Dataset(dataset).attrs["CLASS"]) == "IMAGE"
+            found["image"] = attribute_value(h5a.open(dataset, b"CLASS"), [MOST_TEXT]) == "IMAGE"
     return found
 
 
@@ -385,154 +355,20 @@ def _described_filter(code: int, flags: int, values: tuple[int, ...], name: byte
             "available": bool(h5z.filter_avail(code))}
 
 
-def _fill_of(dataset: Any, properties: Any, kind: dict[str, Any]) -> str:
+def _fill_of(dataset: Any, properties: Any, kind: Any, described: dict[str, Any]) -> str:
     """Return the fill value in Base64, as it is shown; "" for zeros."""
-    if "shown" not in kind or properties.fill_value_defined() != h5d.FILL_VALUE_USER_DEFINED:
+    what = described["class"]
+    if what not in ("number", "compound", "bytes") or properties.fill_value_defined() != h5d.FILL_VALUE_USER_DEFINED:
         return ""
-    dtype = _dtype(kind["shown"])
-    value = np.zeros((), dataset.dtype)
-    properties.get_fill_value(value)
-    raw = np.ascontiguousarray(value, dtype=dtype.base).tobytes()
+    if what == "compound":
+        value = np.zeros((), dataset.dtype)
+        properties.get_fill_value(value)
+        raw = np.ascontiguousarray(value, dtype_of(described["shown"])).tobytes()
+    else:
+        raw = hdf5_values.fill_value(properties, kind if what == "bytes" else memory_type(kind, described["shown"]))
     if len(raw) > LARGEST_FILL:
         raise ValueError(f"has a fill value of {len(raw)} bytes")
     return base64.b64encode(raw).decode() if any(raw) else ""
-
-
-def _described_type(kind: Any, depth: int) -> dict[str, Any]:
-    """Describe a type: its class; for numbers the dtypes ``stored`` and ``shown``, None if only the library decodes it.
-
-    ``dims`` are the dimensions of an array type, ``fields`` those of a compound.
-    """
-    code = kind.get_class()
-    if depth > DEEPEST_TYPE:
-        return {"class": "unknown", "name": "deeply nested type"}
-    if code == _FIXED:
-        return {"class": "text", "name": "string"}
-    if code == _VLEN:
-        base = _described_type(kind.get_super(), depth + 1)
-        return {"class": "ragged" if base["class"] == "number" else "unknown", "base": base, "name": "sequences"}
-    if code == _ARRAY:
-        base = _described_type(kind.get_super(), depth + 1)
-        return {**base, "dims": [*kind.get_array_dims(), *base.get("dims", [])]}
-    if code in (_OPAQUE, _REFERENCE):
-        return {"class": "bytes", "name": "opaque" if code == _OPAQUE else "reference"}
-    number = _number(kind, code)
-    if number is not None:
-        return {"class": "number", **number}
-    if code == _COMPOUND:
-        return _described_compound(kind, depth)
-    return {"class": "unknown", "name": "type of class " + str(code)}
-
-
-def _described_compound(kind: Any, depth: int) -> dict[str, Any]:
-    names = [kind.get_member_name(number) for number in range(kind.get_nmembers())]
-    types = [_described_type(kind.get_member_type(number), depth + 1) for number in range(len(names))]
-    offsets = [kind.get_member_offset(number) for number in range(len(names))]
-    is_plain = all(one["class"] == "number" for one in types)
-    fields = [
-        {**one, "name": _text(name), "offset": offset} for name, offset, one in zip(names, offsets, types, strict=True)
-    ]
-    if not is_plain:
-        return {"class": "unknown", "name": "compound"}
-    shown = [[field["name"], field["shown"], *([field["dims"]] if field.get("dims") else [])] for field in fields]
-    return {"class": "compound", "name": "compound", "fields": fields, "shown": shown}
-
-
-def _number(kind: Any, code: int) -> dict[str, Any] | None:
-    """Describe an integer, a float, a boolean, an enumeration or a complex number; None for other types."""
-    size = kind.get_size()
-    if code in (h5t.INTEGER, h5t.BITFIELD, _ENUM):
-        base = kind.get_super() if code == _ENUM else kind
-        if size not in _INTEGERS:
-            return None
-        sign = "i" if base.get_class() == h5t.INTEGER and base.get_sign() == h5t.SGN_2 else "u"
-        is_plain = any(base.equal(known) for known in _INTEGERS[size])
-        order = ">" if base.get_order() == h5t.ORDER_BE else "<"
-        stored, shown = _descr(order, sign, size), _descr("<", sign, size)
-        if code == _ENUM and kind.dtype == np.bool_:
-            shown = "|b1"
-        return {"stored": stored if is_plain else None, "shown": shown, "name": shown}
-    if code == h5t.FLOAT:
-        return _float(kind, size, "f")
-    if kind.dtype.kind == "c" and size in (8, 16):
-        part = kind.get_member_type(0) if code == _COMPOUND else kind.get_super()
-        found = _float(part, size // 2, "c")
-        is_packed = code != _COMPOUND or (kind.get_member_offset(0) == 0 and kind.get_member_offset(1) == size // 2)
-        return found if found is None or is_packed else {**found, "stored": None}
-    return None
-
-
-def _float(kind: Any, size: int, letter: str) -> dict[str, Any] | None:
-    if size not in _FLOATS:
-        return None
-    little, big = _FLOATS[size]
-    shown = _descr("<", letter, size * (2 if letter == "c" else 1))
-    stored = shown if kind.equal(little) else ">" + shown[1:] if kind.equal(big) else None
-    return {"stored": stored, "shown": shown, "name": shown}
-
-
-def _descr(order: str, letter: str, size: int) -> str:
-    return f"{'|' if size == 1 else order}{letter}{size}"
-
-
-def _dtype(descr: Any) -> np.dtype[Any]:
-    """Return the dtype of a descr that went through JSON: fields are lists."""
-    if isinstance(descr, str):
-        return np.dtype(descr)
-    return np.dtype([(name, _dtype(one), *map(tuple, dims)) for name, one, *dims in descr])
-
-
-def _attribute_value(holder: Any, attribute: Any, left: list[int]) -> Any:
-    """Return the value of an attribute for JSON; a description of one that is large. ``left`` is the budget."""
-    if attribute.get_space().get_simple_extent_type() == h5s.NULL:
-        return None
-    size = prod(attribute.shape) * attribute.get_type().get_size()
-    if size > min(LARGEST_ATTRIBUTE, left[0]):
-        return {"too_large": size, "shape": list(attribute.shape)}
-    value = h5py.AttributeManager(_Holder(holder)).__getitem__(attribute.name)
-    return _json(value, left)
-
-
-class _Holder:
-    """What ``AttributeManager`` needs of an object."""
-
-    def __init__(self, identifier: Any) -> None:
-        self.id = identifier
-
-
-def _json(value: Any, left: list[int]) -> Any:
-    if isinstance(value, np.ndarray) and value.dtype.names is None:
-        return [_json(item, left) for item in value] if value.ndim else _json(value[()], left)
-    if isinstance(value, (np.void, np.ndarray)) and value.dtype.names:
-        if isinstance(value, np.ndarray) and value.ndim:
-            return [_json(item, left) for item in value]
-        return {name: _json(value[name], left) for name in value.dtype.names}
-    left[0] -= len(value) if isinstance(value, (str, bytes)) else 8
-    if left[0] < 0:
-        raise ValueError("is too large")
-    if isinstance(value, (str, bytes)):
-        return _text(value)
-    if isinstance(value, (h5py.Reference, h5py.RegionReference)):
-        return "reference"
-    if isinstance(value, np.void):
-        return value.tobytes().hex()
-    if isinstance(value, (complex, np.complexfloating)):
-        return {"real": float(value.real), "imag": float(value.imag)}
-    item = value.item() if isinstance(value, np.generic) else value
-    return item if isinstance(item, (bool, int, float, type(None))) else _text(str(item))
-
-
-def _text(value: Any) -> str:
-    """Decode a string; bytes that are not UTF-8 become backslash escapes."""
-    if value is None:
-        return ""
-    if isinstance(value, np.ndarray):
-        value = value.item() if value.size == 1 else b""
-    if isinstance(value, str):
-        value = value.encode("utf-8", "surrogateescape")
-    if not isinstance(value, bytes):
-        return str(value)
-    return value.decode("utf-8", "backslashreplace")
 
 
 def _warm_up() -> None:
@@ -555,7 +391,7 @@ def _warm_up() -> None:
         {"do": "open"}, {"do": "list", "path": [], "first": 0, "count": 9, "more": []},
         {"do": "attributes", "path": []}, {"do": "some_attributes", "paths": [[]], "names": ["text"]},
         {"do": "chunks", "path": ["chunks"], "more": []}, {"do": "texts", "path": ["texts"], "first": 0, "count": 1},
-        {"do": "runs", "path": ["rows"], "first": 0, "count": 1, "dtype": "<i4"},
+        {"do": "runs", "path": ["rows"], "first": 0, "count": 1, "dtype": "<i4", "most_bytes": 9},
         {"do": "elements", "path": ["numbers"], "start": [0, 0], "shape": [1, 1], "dtype": "<c8"},
     ):
         value, data = container(request)

@@ -38,7 +38,7 @@ LEAST_RECORD = 8
 MOST_TEXTS = 100_000
 """Strings of a dataset with several axes, which are shown as one document."""
 BOOLEAN = "|b1"
-_REFERRED = {"virtual": "is a virtual dataset", "external": "has its values in another file"}
+_REFERRED = {"virtual": "virtual dataset", "external": "external storage"}
 
 
 @dataclass(slots=True)
@@ -52,16 +52,16 @@ class Values(Array):
 
 
 def why_hidden(dataset: Dataset) -> str | None:
-    """Return why a dataset is not shown, or None. Other files are never read."""
+    """Return the kind of a dataset that is not shown and why, or None. Other files are never read."""
     if dataset.layout in _REFERRED:
-        return f"{_REFERRED[dataset.layout]}, which is never followed"
+        return f"{_REFERRED[dataset.layout]}: its values are in other files, which are never read"
     if dataset.layout == "unknown":
-        return "has an unknown layout"
+        return "unknown layout: only a later release may read it"
     if dataset.kind.name == "unknown":
-        return f"has a type that is not shown ({dataset.kind.text})"
-    sizes = (*dataset.shape, dataset.item or 1)
+        return f"{dataset.kind.text}: datasets of this type are not shown"
+    sizes = (*dataset.shape, *dataset.kind.dims, dataset.item or 1)
     if prod(length or 1 for length in sizes) > LARGEST:
-        return "is too large"
+        return f"huge dataset: it has more than {LARGEST >> 50} PiB"
     return None
 
 
@@ -82,18 +82,20 @@ def members(source: Source, asked: Asked, dataset: Dataset) -> Iterator[Member]:
     elif kind.name == "text":
         yield Member((name,), _text(asked, dataset))
     elif kind.name == "bytes":
-        data = _stored_data(source, asked, dataset, None, dataset.size)
-        yield Member((name,), Blob(name, data))
+        yield Member((name,), Blob(name, _stored_data(source, asked, dataset, None, dataset.item)))
     elif kind.base is not None:
-        runs = elements.Runs(asked, dataset.elements, kind.base.shown)
-        dtype = kind.base.shown
-        yield Member((name, b"values"), Array(b"values", runs.values(), dtype, lambda: (runs.count(),)))
+        dtype, dims = kind.base.shown, kind.base.dims
+        runs = elements.Runs(asked, dataset.elements, dtype, int(dtype[2:]) * prod(dims))
+        yield Member((name, b"values"), Array(b"values", runs.values(), dtype, lambda: (runs.count(), *dims)))
         yield Member((name, b"offsets"), Array(b"offsets", runs.offsets(), "<i8", (dataset.elements + 1,)))
 
 
 def _structures(source: Source, asked: Asked, dataset: Dataset) -> Array:
     dtype = compounds.shown(dataset)
-    data = _stored_data(source, asked, dataset, compounds.conversion(dataset), dataset.item)
+    if any(field.stored is None for field in dataset.kind.fields):
+        data = _decoded_by_library(asked, dataset, dataset.elements * dataset.item)
+    else:
+        data = _stored_data(source, asked, dataset, compounds.conversion(dataset), dataset.item)
     return Array(asked.path[-1], data, dtype, dataset.shape, "compound")
 
 
@@ -158,11 +160,10 @@ def _stored_data(source: Source, asked: Asked, dataset: Dataset, convert: Conver
 
 def _decoded_by_library(asked: Asked, dataset: Dataset, size: int) -> Data:
     if dataset.kind.name == "compound":
-        dtype = [list(one) for one in ast.literal_eval(compounds.shown(dataset))]
-        return elements.numbers(asked, dataset.shape, dataset.item, dtype)
-    if dataset.kind.name != "number":
-        return Unreadable(size, Damaged("has values that only the library decodes, and is not read through it"))
-    return elements.numbers(asked, dataset.shape, dataset.item, dataset.kind.shown) if size else Zeros(0)
+        dtype: object = [list(one) for one in ast.literal_eval(compounds.shown(dataset))]
+    else:
+        dtype = dataset.kind.shown or None
+    return elements.numbers(asked, dataset.shape, dataset.item, dtype) if size else Zeros(0)
 
 
 def _missing_filter(dataset: Dataset) -> str:
@@ -196,7 +197,8 @@ def _swapped(stored: str, shown: str, raw: bytes | bytearray) -> bytes:
 
 
 def _text(asked: Asked, dataset: Dataset) -> Content:
-    name, shape, count = asked.path[-1], dataset.shape, dataset.elements
+    name, shape = asked.path[-1], dataset.shape + dataset.kind.dims
+    count = prod(shape)
     if not shape:
         def text() -> bytes:
             return elements.texts(asked, 0, 1)[0].encode("utf-8", "replace")

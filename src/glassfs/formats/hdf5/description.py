@@ -81,7 +81,7 @@ class Dataset(NamedTuple):
         """Bytes of an element as it is shown."""
         if self.kind.fields:
             return sum(int(field.shown[2:]) * prod(field.dims) for field in self.kind.fields)
-        return (int(self.kind.shown[2:]) if self.kind.shown else self.size) * prod(self.kind.dims)
+        return int(self.kind.shown[2:]) * prod(self.kind.dims) if self.kind.shown else self.size
 
 
 class Object(NamedTuple):
@@ -153,7 +153,7 @@ def _dataset(entry: Any, kinds: tuple[Kind, ...]) -> Dataset:
         bool(entry.get("image")),
     )
     is_chunked = found.layout == "chunked" and (len(chunks) != len(found.shape) or 0 in chunks or not chunks)
-    if is_chunked or (found.fill and len(found.fill) * prod(kind.dims) != found.item):
+    if is_chunked or (found.fill and len(found.fill) != found.item):
         raise ValueError
     if kind.name in ("number", "compound") and not found.item:
         raise ValueError

@@ -1,0 +1,146 @@
+"""Types of an HDF5 file, as the worker describes them (docs/formats/hdf5.md, §6). Only workers import this module."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from h5py import h5t
+
+from glassfs.sandbox.hdf5_values import native, text_of
+
+DEEPEST_TYPE = 8
+_FIXED, _COMPOUND, _REFERENCE, _ENUM, _VLEN, _ARRAY, _OPAQUE = (
+    h5t.STRING, h5t.COMPOUND, h5t.REFERENCE, h5t.ENUM, h5t.VLEN, h5t.ARRAY, h5t.OPAQUE,
+)
+_FLOATS = {2: (h5t.IEEE_F16LE, h5t.IEEE_F16BE), 4: (h5t.IEEE_F32LE, h5t.IEEE_F32BE),
+           8: (h5t.IEEE_F64LE, h5t.IEEE_F64BE)}
+_INTEGERS = {
+    1: (h5t.STD_I8LE, h5t.STD_I8BE, h5t.STD_U8LE, h5t.STD_U8BE, h5t.STD_B8LE, h5t.STD_B8BE),
+    2: (h5t.STD_I16LE, h5t.STD_I16BE, h5t.STD_U16LE, h5t.STD_U16BE, h5t.STD_B16LE, h5t.STD_B16BE),
+    4: (h5t.STD_I32LE, h5t.STD_I32BE, h5t.STD_U32LE, h5t.STD_U32BE, h5t.STD_B32LE, h5t.STD_B32BE),
+    8: (h5t.STD_I64LE, h5t.STD_I64BE, h5t.STD_U64LE, h5t.STD_U64BE, h5t.STD_B64LE, h5t.STD_B64BE),
+}
+
+
+_SHOWN = {
+    ("array", "number"): "number", ("array", "text"): "text", ("array", "bytes"): "bytes",
+    ("rows", "number"): "ragged", ("compound", "number"): "compound",
+}
+"""The class of a type that is made of others: an array, rows of variable length or a compound. Others are not shown."""
+
+
+def described_type(kind: Any, depth: int) -> dict[str, Any]:
+    """Describe a type: its class, which is ``unknown`` if it is not shown, and what to call it.
+
+    Numbers have the dtypes ``stored`` and ``shown``, the first None if only the library decodes it. ``dims`` are the
+    dimensions of an array type, ``base`` is the type of the values in rows, ``fields`` are those of a compound.
+    """
+    code = kind.get_class()
+    if depth > DEEPEST_TYPE:
+        return {"class": "unknown", "name": "deeply nested type"}
+    if code == _FIXED:
+        return {"class": "text", "name": "text"}
+    if code == _VLEN:
+        base = described_type(kind.get_super(), depth + 1)
+        return {"class": _class_of("rows", base), "base": base, "name": f"rows of {_called(base)}"}
+    if code == _ARRAY:
+        base = described_type(kind.get_super(), depth + 1)
+        what = _class_of("array", base)
+        if what == "unknown":
+            return {"class": what, "name": f"array of {_called(base)}"}
+        return {**base, "class": what, "dims": [*kind.get_array_dims(), *base.get("dims", [])]}
+    if code == _OPAQUE:
+        return {"class": "bytes", "name": "opaque"}
+    if code == _REFERENCE:
+        # Those of later releases have another size in memory than in the file.
+        is_plain = kind.equal(h5t.STD_REF_OBJ) or kind.equal(h5t.STD_REF_DSETREG)
+        return {"class": "bytes" if is_plain else "unknown", "name": "reference"}
+    number = _number(kind, code)
+    if number is not None:
+        return {"class": "number", **number}
+    if code == _COMPOUND:
+        return _described_compound(kind, depth)
+    return {"class": "unknown", "name": f"type of class {code}"}
+
+
+def _described_compound(kind: Any, depth: int) -> dict[str, Any]:
+    members = range(kind.get_nmembers())
+    types = [described_type(kind.get_member_type(number), depth + 1) for number in members]
+    hidden = sorted({_called(one) for one in types if _class_of("compound", one) == "unknown"})
+    if hidden or not types:
+        return {"class": "unknown", "name": "compound with " + (" and ".join(hidden) or "nothing")}
+    fields = [
+        {**one, "name": text_of(kind.get_member_name(number)), "offset": kind.get_member_offset(number)}
+        for number, one in zip(members, types, strict=True)
+    ]
+    shown = [[field["name"], field["shown"], *([field["dims"]] if field.get("dims") else [])] for field in fields]
+    return {"class": "compound", "name": "compound", "fields": fields, "shown": shown}
+
+
+def _class_of(outer: str, inner: dict[str, Any]) -> str:
+    return _SHOWN.get((outer, inner["class"]), "unknown")
+
+
+def _called(described: dict[str, Any]) -> str:
+    name: str = "numbers" if described["class"] == "number" else described["name"]
+    return f"arrays of {name}" if described.get("dims") else name
+
+
+def _number(kind: Any, code: int) -> dict[str, Any] | None:
+    """Describe an integer, a float, a boolean, an enumeration or a complex number; None for other types."""
+    size = kind.get_size()
+    if code in (h5t.INTEGER, h5t.BITFIELD, _ENUM):
+        base = kind.get_super() if code == _ENUM else kind
+        if size not in _INTEGERS:
+            return None
+        sign = "i" if base.get_class() == h5t.INTEGER and base.get_sign() == h5t.SGN_2 else "u"
+        is_plain = any(base.equal(known) for known in _INTEGERS[size])
+        order = ">" if base.get_order() == h5t.ORDER_BE else "<"
+        stored, shown = _descr(order, sign, size), _descr("<", sign, size)
+        if code == _ENUM and kind.dtype == np.bool_:
+            shown = "|b1"
+        return {"stored": stored if is_plain else None, "shown": shown, "name": shown}
+    if code == h5t.FLOAT:
+        return _float(kind, size, "f")
+    if size in (8, 16) and _is_complex(kind):
+        part = kind.get_member_type(0) if code == _COMPOUND else kind.get_super()
+        found = _float(part, size // 2, "c")
+        is_packed = code != _COMPOUND or (kind.get_member_offset(0) == 0 and kind.get_member_offset(1) == size // 2)
+        return found if found is None or is_packed else {**found, "stored": None}
+    return None
+
+
+def _is_complex(kind: Any) -> bool:
+    with suppress(TypeError, NotImplementedError):  # of types that NumPy does not have
+        return bool(kind.dtype.kind == "c")
+    return False
+
+
+def _float(kind: Any, size: int, letter: str) -> dict[str, Any] | None:
+    if size not in _FLOATS:
+        return None
+    little, big = _FLOATS[size]
+    shown = _descr("<", letter, size * (2 if letter == "c" else 1))
+    stored = shown if kind.equal(little) else ">" + shown[1:] if kind.equal(big) else None
+    return {"stored": stored, "shown": shown, "name": shown}
+
+
+def _descr(order: str, letter: str, size: int) -> str:
+    return f"{'|' if size == 1 else order}{letter}{size}"
+
+
+def memory_type(kind: Any, shown: str) -> Any:
+    """Return the type in memory of numbers, or arrays of them, that are shown as the dtype ``shown``."""
+    code = kind.get_class()
+    if code == _ARRAY:
+        return h5t.array_create(memory_type(kind.get_super(), shown), kind.get_array_dims())
+    return native(kind) if code == h5t.BITFIELD else h5t.py_create(dtype_of(shown))  # no integers are made of these
+
+
+def dtype_of(descr: Any) -> np.dtype[Any]:
+    """Return the dtype of a descr that went through JSON: fields are lists."""
+    if isinstance(descr, str):
+        return np.dtype(descr)
+    return np.dtype([(name, dtype_of(one), *map(tuple, dims)) for name, one, *dims in descr])
