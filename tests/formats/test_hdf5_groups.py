@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -84,3 +85,27 @@ def test_links_to_the_group_itself_lead_to_it(tmp_path: Path) -> None:
         for name in ("root/slash/root/x", "a/me/dot/top/x"):
             assert opened[name].numpy() == 1
         assert opened["a/me/dotted"].numpy() == 2
+
+
+def test_names_and_attributes_of_any_encoding_lead_to_their_values(tmp_path: Path) -> None:
+    path = tmp_path / "made.h5"
+    names = (b"caf\xe9", "café".encode(), b"\xff\xfe", b"%41", b"tab\there", b"\xed\xa0\x80")
+    attributes = (b"unit\xe9", rb"unit\xe9", "unité".encode())
+    scalar, number = h5py.h5s.create(h5py.h5s.SCALAR), h5py.h5t.STD_I32LE
+    with h5py.File(path, "w") as file:
+        group = h5py.h5g.create(file.id, b"\xe9")
+        for position, name in enumerate(names):
+            made = h5py.h5d.create(group, name, number, scalar)
+            made.write(h5py.h5s.ALL, h5py.h5s.ALL, np.array(position, "i4"))
+            for value, attribute in enumerate(attributes):
+                h5py.h5a.create(made, attribute, number, scalar).write(np.array(value, "i4"))
+    with glassfs.open(path) as opened:
+        shown = list(opened["%E9"])
+        assert len(shown) == 2 * len(names)
+        for name in shown:
+            entry = opened[f"%E9/{name}"]
+            if name.endswith(".npy"):
+                assert run("cat", path, f"%E9/{name}").output == entry.bytes()
+            else:
+                assert sorted(json.loads(entry.bytes()).values()) == [0, 1, 2]
+        assert sorted(int(opened[f"%E9/{name}"].numpy()) for name in shown if name.endswith(".npy")) == [*range(6)]
