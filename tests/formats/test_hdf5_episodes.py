@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import glassfs
+from tests.cli.glassfs_command import glassfs as run
 from tests.formats.hdf5_files import h5py, jpeg, values, write_aloha, write_robomimic
 
 
@@ -73,3 +77,49 @@ def test_other_files_have_no_episodes(tmp_path: Path) -> None:
     with glassfs.open(tmp_path / "made.h5") as opened:
         assert sorted(opened) == ["action.npy", "data"]
         assert sorted(opened["data"]) == ["x.npy"]
+
+
+def write_demonstrations(path: Path, count: int) -> Path:
+    with h5py.File(path, "w") as file:
+        for number in range(count):
+            demo = file.create_group(f"data/demo_{number}")
+            demo.attrs["model_file"] = "x" * 10_000
+            demo.attrs["language_instruction"] = f"task {number}"
+            for name in ("actions", "rewards", "obs/position", "obs/velocity"):
+                demo[name] = np.full((3, 2) if name == "actions" else (3,), float(number))
+    return path
+
+
+def test_episodes_are_described_by_few_requests(tmp_path: Path, asked: list[dict[str, Any]]) -> None:
+    path = write_demonstrations(tmp_path / "made.hdf5", 200)
+    with glassfs.open(path) as opened:
+        rows = [json.loads(line) for line in opened["episodes.jsonl"].bytes().splitlines()]
+    assert [row["total_reward"] for row in rows] == [3.0 * number for number in range(200)]
+    assert [row["language_instruction"] for row in rows] == [f"task {number}" for number in range(200)]
+    assert len(asked) < 200  # a worker that takes long describes less at once
+    assert "attributes" not in [request["do"] for request in asked if len(request.get("path", ())) == 2]
+
+
+def test_walk_asks_for_several_groups_at_once(tmp_path: Path, asked: list[dict[str, Any]]) -> None:
+    path = write_demonstrations(tmp_path / "made.hdf5", 200)
+    with glassfs.open(path) as opened:
+        found = sum("position.npy" in list(opened[f"data/demo_{number}/obs"]) for number in sorted(range(200), key=str))
+    assert found == 200
+    assert len(asked) < 200
+
+
+def test_table_of_episodes_is_kept_for_later_programs(
+    tmp_path: Path, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("GLASSFS_CATALOGUE", "yes")
+    path = write_demonstrations(tmp_path / "made.hdf5", 1_500)
+    os.utime(path, (1e9, 1e9))
+    first = run("episodes", path)
+    assert len(first.lines) == 1_500
+    asked.clear()
+    assert run("episodes", path).lines == first.lines
+    assert asked == []
+    write_demonstrations(path, 3)
+    os.utime(path, (1e9 + 9, 1e9 + 9))
+    assert len(run("episodes", path).lines) == 3
