@@ -259,7 +259,7 @@ def test_every_truncation_is_refused(pair: Path) -> None:
 
 
 def test_similar_files_are_explained() -> None:
-    with pytest.raises(Unrecognised, match="text mode"):
+    with pytest.raises(Refused, match="text mode"):
         open_bytes(b"\x89KAS\n\x1a\n" + bytes(100), "old.trees")
 
 

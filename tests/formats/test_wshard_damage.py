@@ -181,7 +181,7 @@ def test_very_large_metadata_are_not_parsed() -> None:
 ])
 def test_unfinished_recordings_are_explained(head: bytes, reason: str) -> None:
     """Zeros where the header will be, and the first pieces behind them (docs/formats/wshard.md §13)."""
-    with pytest.raises(Unrecognised) as caught:
+    with pytest.raises(Refused) as caught:
         open_bytes(head + ARRAY.tobytes(), "episode.wshard.partial")
     assert re.search(reason, caught.value.reason)
 

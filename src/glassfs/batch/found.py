@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from glassfs.batch.contract import SearchHit
 from glassfs.errors import GlassfsError
-from glassfs.formats.registry import may_be_container
+from glassfs.formats.registry import is_expected, may_be_container
 from glassfs.names import component, free_name, raw
 from glassfs.source import Connection, Kind, Named, Path, locate
 from glassfs.source.remote.url import shown
@@ -92,7 +92,7 @@ class Search:
             if one[2].kind in (Kind.FILE, Kind.FOLDER) or (self._has_all and one[2].kind is not Kind.OTHER)
         ]
         if store.is_remote and not self._has_all:
-            listed = [one for one in listed if one[2].kind is Kind.FOLDER or may_be_container(one[1])]
+            listed = [one for one in listed if one[2].kind is Kind.FOLDER or is_expected(one[1])]
         if self._is_by_path:
             listed.sort(key=lambda one: raw(one[0]) + (b"/" if one[2].kind is Kind.FOLDER else b""))
         else:

@@ -24,6 +24,7 @@ from glassfs.cli.common import (
 )
 from glassfs.cli.complete import complete_source
 from glassfs.errors import GlassfsError, Unrecognised
+from glassfs.formats.registry import is_expected
 from glassfs.sizes import counted, human_size
 from glassfs.source import Kind
 from glassfs.source.remote.connection import Connection
@@ -139,7 +140,7 @@ def _described_folder(sources: Sources, name: str) -> dict[str, Any]:
             unreadable.append(str(found_in.error.at(folder.store.shown(folder.path))))
             continue
         _, location, entry, _ = found_in
-        if entry.kind is not Kind.FILE or not location.may_be_container:
+        if entry.kind is not Kind.FILE or (location.store.is_remote and not is_expected(location.path[-1])):
             continue
         try:
             with sources.containers.glimpsed(location, entry.version) as (container, _):
