@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from writers.kastore import TYPES, KastoreWriter
 
 from glassfs.content import Array, Container, Fault
-from glassfs.errors import Damaged, Refused, Unrecognised
+from glassfs.errors import Damaged, Refused
 from glassfs.formats.registry import AHEAD, open_container
 from tests.formats.exercise import NUMBERS, exercise, peak_memory
 from tests.helpers import CountingSource, contents_of, open_bytes, open_path, opening, values_of, walk

@@ -11,7 +11,7 @@ from writers.wshard import WShardWriter
 
 from glassfs.content import Array, Blob
 from glassfs.content.model import Stored
-from glassfs.errors import Damaged, Refused, Unrecognised
+from glassfs.errors import Damaged, Refused
 from glassfs.formats.registry import open_container
 from tests.formats.exercise import peak_memory
 from tests.formats.test_fuzz import ARRAY, fill

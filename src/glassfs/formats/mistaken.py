@@ -15,7 +15,7 @@ LONGEST_INDEX = 64 << 20
 MOST_SHARDS = 10_000
 NAMED = 3
 """Missing shards named in a message."""
-_LFS = re.compile(rb"version https://(?:git-lfs\.github\.com|hawser\.github\.com)/spec/v1\n(?:[^\n]*\n)*?size (\d{1,20})\n")
+_LFS = re.compile(rb"version https://[a-z.-]+/spec/v1\n(?:[^\n]*\n)*?size (\d{1,20})\n")
 _ANNEX = re.compile(rb"/annex/objects/[^\n/]+\n?")
 _PAGE = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype html|html|head|body)[\s>]", re.IGNORECASE)
 _XML = re.compile(rb"(?:\xef\xbb\xbf)?\s*<\?xml ")
