@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import lzma
+import os
 import tarfile
 from pathlib import Path
 
@@ -93,3 +94,17 @@ def test_missing_shards_are_named(tmp_path: Path, name: str) -> None:
             (tmp_path / shard).symlink_to(shards[5])
         assert tree.lookup(index.name).xattrs() == {}
     assert not any("index.json" in line for line in glassfs("verify", tmp_path).lines)
+
+
+def test_large_indexes_are_read_whole_and_bounded(tmp_path: Path) -> None:
+    """Each of three pieces names shards of its own, some across the border."""
+    index = tmp_path / "m.safetensors.index.json"
+    shards = [f"m-{number:05}.safetensors" for number in range(3000)]
+    for number in (3, 4):
+        index.write_text(json.dumps({"weight_map": {f"{'x' * 1000}{shard}": shard for shard in shards}})[number - 3 :])
+        (done,) = glassfs("verify", index).lines
+        assert ": 3,000 of its 3,000 shards are missing: m-00000.safetensors, " in done
+    index.write_text(json.dumps({"weight_map": {f"{number}": f"m-{number}.safetensors" for number in range(10_001)}}))
+    assert glassfs("verify", index).lines == [f"{index}: is an index of more than 10,000 shards"]
+    os.truncate(index, (32 << 20) + 1)
+    assert glassfs("verify", index).lines == [f"{index}: is an index of more than 32 MiB"]

@@ -6,15 +6,18 @@ Called for files that no format recognizes. Any thread.
 from __future__ import annotations
 
 import re
-from itertools import islice
 
 from glassfs.errors import NotADirectory, NotFound
 from glassfs.source import Path, Source, Store
 
-LONGEST_INDEX = 64 << 20
+LONGEST_INDEX = 32 << 20
+PIECE = 1 << 20
+LONGEST_NAME = 512
+"""Bytes that the name of a shard takes in an index, with what is around it."""
 MOST_SHARDS = 10_000
 NAMED = 3
 """Missing shards named in a message."""
+# docs/spec.md of git-lfs; "pointer file" in the internals of git-annex; ``weight_map`` of Hugging Face's libraries.
 _LFS = re.compile(rb"version https://[a-z.-]+/spec/v1\n(?:[^\n]*\n)*?size (\d{1,20})\n")
 _ANNEX = re.compile(rb"/annex/objects/[^\n/]+\n?")
 _PAGE = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype html|html|head|body)[\s>]", re.IGNORECASE)
@@ -25,7 +28,7 @@ _COMPRESSED = (
     (b"\x04\x22\x4d\x18", "LZ4"), (b"7z\xbc\xaf\x27\x1c", "7-Zip"), (b"PK\3\4", "ZIP"),
 )
 _TAR = slice(257, 262)
-_SHARD = re.compile(rb':\s*"([^"\\/\x00-\x1f]{1,255})"\s*[,}]')
+_SHARD = re.compile(rb':\s{0,9}"([^"\\/\x00-\x1f]{1,255})"\s{0,99}[,}]')
 
 
 def mistaken(head: bytes) -> str | None:
@@ -56,8 +59,13 @@ def missing_shards(source: Source, store: Store, path: Path, named_like: str) ->
     if source.size > LONGEST_INDEX:
         return f"is an index of more than {LONGEST_INDEX >> 20} MiB", []
     suffix = named_like[named_like.rindex(".") :].encode("utf-8", "surrogateescape")
-    found = (match[1] for match in _SHARD.finditer(source.read(0, source.size)))
-    names = list(islice(dict.fromkeys(name for name in found if name.endswith(suffix)), MOST_SHARDS))
+    names: dict[bytes, None] = {}
+    for start in range(0, source.size, PIECE):
+        piece = source.read(start, min(PIECE + LONGEST_NAME, source.size - start))
+        found = (match[1] for match in _SHARD.finditer(piece))
+        names |= dict.fromkeys(name for name in found if name.endswith(suffix))
+        if len(names) > MOST_SHARDS:
+            return f"is an index of more than {MOST_SHARDS:,} shards", []
     missing = []
     for name in names:
         shard = (*path[:-1], name.decode("utf-8", "surrogateescape"))
