@@ -38,11 +38,7 @@ LEAST_RECORD = 8
 MOST_TEXTS = 100_000
 """Strings of a dataset with several axes, which are shown as one document."""
 BOOLEAN = "|b1"
-_OMITTED = {
-    "virtual": "virtual dataset: other files are never read",
-    "external": "external values: other files are never read",
-    "unknown": "unknown layout: its values cannot be found",
-}
+_REFERRED = {"virtual": "virtual dataset", "external": "external storage"}
 
 
 @dataclass(slots=True)
@@ -56,14 +52,16 @@ class Values(Array):
 
 
 def why_hidden(dataset: Dataset) -> str | None:
-    """Return why a dataset is omitted, beginning with the kind (see ``Omitted``), or None."""
-    if dataset.layout in _OMITTED:
-        return _OMITTED[dataset.layout]
+    """Return the kind of a dataset that is not shown and why, or None. Other files are never read."""
+    if dataset.layout in _REFERRED:
+        return f"{_REFERRED[dataset.layout]}: its values are in other files, which are never read"
+    if dataset.layout == "unknown":
+        return "unknown layout: only a later release may read it"
     if dataset.kind.name == "unknown":
-        return f"{dataset.kind.text}: this type is not shown"
-    sizes = (*dataset.shape, dataset.item or 1)
+        return f"{dataset.kind.text}: datasets of this type are not shown"
+    sizes = (*dataset.shape, *dataset.kind.dims, dataset.item or 1)
     if prod(length or 1 for length in sizes) > LARGEST:
-        return "too large: its shape has 2**60 bytes or more"
+        return f"huge dataset: it has more than {LARGEST >> 50} PiB"
     return None
 
 
