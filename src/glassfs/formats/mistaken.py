@@ -17,7 +17,7 @@ LONGEST_NAME = 512
 MOST_SHARDS = 10_000
 NAMED = 3
 """Missing shards named in a message."""
-# The specification of pointers by git-lfs; "pointer file" in the internals of git-annex; ``weight_map`` of Hugging Face's libraries.
+# The specification of pointers by git-lfs, and "pointer file" in the internals of git-annex.
 _LFS = re.compile(rb"version https://[a-z.-]+/spec/v1\n(?:[^\n]*\n)*?size (\d{1,20})\n")
 _ANNEX = re.compile(rb"/annex/objects/[^\n/]+\n?")
 _PAGE = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype html|html|head|body)[\s>]", re.IGNORECASE)
