@@ -128,12 +128,10 @@ class LocalStore(Store):
         return _stamp(status) == entry.stamp
 
     def glances(self, path: Path, names: Sequence[str]) -> builtins.list[tuple[str, int] | None]:
-        if self.follows_links:  # a glance is at the link
-            return super().glances(path, names)
         self._renew_root(is_due=not path)
         try:
             folder = self._folder(path)
-            return [_glance(folder.fd, name, folder.device) for name in names]
+            return [self._glance(folder, path, name) for name in names]
         except _FAILURES as error:
             raise self._explained(error, path) from None
 
@@ -221,6 +219,19 @@ class LocalStore(Store):
         if entry.kind is Kind.LINK:
             return self._link(folder, path, name, entry._replace(target=os.readlink(name, dir_fd=folder.fd)))
         return entry
+
+    def _glance(self, folder: _Folder, path: Path, name: str) -> tuple[str, int] | None:
+        """Return the stamp and the mode bits of ``name`` in the open folder at ``path``; None if it is not there."""
+        try:
+            if foreign.is_glassfs(folder.fd, name, folder.device):
+                return None
+            status = os.stat(name, dir_fd=folder.fd, follow_symlinks=False)
+            if self.follows_links and stat.S_ISLNK(status.st_mode):
+                entry = self._entry(folder, path, name)
+                return entry.stamp, entry.permissions
+        except (OSError, ValueError):
+            return None
+        return _stamp(status), status.st_mode & 0o777
 
     def _link(self, folder: _Folder, path: Path, name: str, link: Entry) -> Entry:
         """Return the entry of a link, or of the file to which it leads if it is followed."""
@@ -379,17 +390,6 @@ def _described(status: os.stat_result, has_acl: bool) -> Entry:
         kind, version, file_id, f"{version}:{status.st_ctime_ns}", size, permissions, status.st_uid, status.st_gid,
         mtime_ns, "", volume, kind is Kind.FILE and status.st_nlink > 1, "",
     ))
-
-
-def _glance(folder: int, name: str, device: int | None) -> tuple[str, int] | None:
-    """Return the stamp and the mode bits of ``name`` in an open folder on ``device``; None if it is not there."""
-    try:
-        if foreign.is_glassfs(folder, name, device):
-            return None
-        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except (OSError, ValueError):
-        return None
-    return _stamp(status), status.st_mode & 0o777
 
 
 def _version(status: os.stat_result) -> Version:
