@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import glassfs
+from glassfs.errors import Damaged
+from glassfs.formats.hdf5 import elements
 from tests.formats.hdf5_files import FILTERS, h5py, values
 
 DONT_FILTER_PARTIAL_CHUNKS = 2
@@ -243,3 +245,36 @@ def test_attributes_of_every_type_have_their_values(tmp_path: Path) -> None:
         found = json.loads(opened["attributes.attributes.json"].bytes())
     for name, (_, two) in types.items():
         assert found[name] == two, name
+
+
+@pytest.mark.parametrize("name", ["big", "array of big", "array of array of float", "opaque", "compound of big"])
+def test_elements_that_are_not_stored_are_fill_value(tmp_path: Path, name: str) -> None:
+    kind, two = all_types()[name]
+    LIBRARY.H5Pset_fill_value.argtypes = ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
+    native = type(kind)(LIBRARY.H5Tget_native_type(kind.id, 0))
+    raw = ctypes.create_string_buffer(memory(native, two[1], []))
+    with h5py.File(tmp_path / "made.h5", "w") as file:
+        for layout in ("chunked", "contiguous"):
+            properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            if layout == "chunked":
+                properties.set_chunk((2,))
+            assert LIBRARY.H5Pset_fill_value(properties.id, native.id, raw) == 0
+            h5py.h5d.create(file.id, layout.encode(), kind, h5py.h5s.create_simple((2,)), properties)
+    with glassfs.open(tmp_path / "made.h5") as opened:
+        for layout in ("chunked", "contiguous"):
+            assert as_json(opened, layout) == [bytes_of(two[1]) if name == "opaque" else two[1]] * 2
+
+
+def test_rows_of_any_length_are_read(tmp_path: Path) -> None:
+    whole = [np.full(30_000 if number % 3 else 0, number, "<u4") for number in range(700)]
+    assert sum(row.nbytes for row in whole) > elements.LARGEST_BLOCK * 4
+    with h5py.File(tmp_path / "made.h5", "w") as file:
+        made = file.create_dataset("rows", (len(whole),), h5py.vlen_dtype(">u4"))
+        for number, row in enumerate(whole):
+            made[number] = row.astype(">u4")
+        made = file.create_dataset("row", (1,), h5py.vlen_dtype("u1"))
+        made[0] = np.zeros(elements.MOST_IN_ROWS + 1, "u1")
+    with glassfs.open(tmp_path / "made.h5") as opened:
+        with pytest.raises(Damaged, match="memory"):
+            opened["row/values"].numpy()
+        assert np.array_equal(opened["rows/values"].numpy(), np.concatenate(whole))
