@@ -38,8 +38,8 @@ MORE_SECONDS = 0.3
 MOST_ATTRIBUTES = 10_000
 LARGEST_FILL = 4 << 10
 CHUNK_CACHE, METADATA_CACHE = 8 << 20, 4 << 20
-LARGEST_CHUNK_CACHE, CACHED_CHUNKS = 32 << 20, 17
-"""Bytes of a larger chunk that is cached all the same, and slots of that cache (a prime number)."""
+CACHED_CHUNKS = 17
+"""Slots of the cache of a large chunk (a prime number)."""
 _LAYOUTS = {h5d.COMPACT: "compact", h5d.CONTIGUOUS: "contiguous", h5d.CHUNKED: "chunked", h5d.VIRTUAL: "virtual"}
 
 
@@ -57,8 +57,8 @@ class _Container:
         self._listed: tuple[list[str], list[bytes]] | None = None
         """The path of the group that was listed last, and the names in it."""
         self._opened: tuple[list[str], Any] = ([], self._file.id)
-        self._cached: list[str] | None = None
-        """The path of the object that is open, if it has a large cache."""
+        self._cached: tuple[list[str], list[int]] | None = None
+        """The path of the object that is open, if it has a large cache, and the chunk in that."""
 
     def __call__(self, request: dict[str, Any]) -> Answer:
         answer: Answer = getattr(self, "_" + request.pop("do"))(**request)
@@ -119,7 +119,7 @@ class _Container:
 
     def _elements(self, path: list[str], start: list[int], shape: list[int], dtype: Any) -> Answer:
         """Send the elements of a box as the library reads them, in C order, as ``dtype``; as they are if it is None."""
-        dataset = self._with_large_cache(path)
+        dataset = self._with_large_cache(path, start)
         if dtype is None:
             space = dataset.get_space()
             if shape:
@@ -195,21 +195,25 @@ class _Container:
         except Exception:
             return None
 
-    def _with_large_cache(self, path: list[str]) -> Any:
-        """Return the dataset at a path, with a cache for its chunk if that is large: it is read in small boxes."""
+    def _with_large_cache(self, path: list[str], start: list[int]) -> Any:
+        """Return the dataset at a path, with a cache for the chunk at ``start`` if it is large: its parts are read."""
         dataset = self._found(path)
         properties = dataset.get_create_plist()
-        if self._cached == path or properties.get_layout() != h5d.CHUNKED:
+        if properties.get_layout() != h5d.CHUNKED:
             return dataset
-        size = prod(properties.get_chunk()) * dataset.get_type().get_size()
-        if not CHUNK_CACHE < size <= LARGEST_CHUNK_CACHE:
+        chunk = properties.get_chunk()
+        size = prod(chunk) * dataset.get_type().get_size()
+        if size <= CHUNK_CACHE:
             return dataset
-        access = h5p.create(h5p.DATASET_ACCESS)
-        access.set_chunk_cache(CACHED_CHUNKS, size, 1.0)
-        del dataset
-        self._opened = [], self._file.id  # the library keeps the cache of a dataset that is open
-        self._opened = path, h5d.open(self._found(path[:-1]), path[-1].encode("latin-1"), access)
-        self._cached = path
+        place = [first // step for first, step in zip(start, chunk, strict=True)]
+        if self._cached != (path, place):
+            # The library keeps the cache of a dataset that is open, and would have two chunks in memory.
+            del dataset
+            self._opened = [], self._file.id
+            access = h5p.create(h5p.DATASET_ACCESS)
+            access.set_chunk_cache(CACHED_CHUNKS, size, 1.0)
+            self._opened = path, h5d.open(self._found(path[:-1]), path[-1].encode("latin-1"), access)
+            self._cached = path, place
         return self._opened[1]
 
     def _found(self, path: list[str]) -> Any:
