@@ -12,6 +12,7 @@ import codecs
 import io
 import json
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from math import prod
 from typing import Any
@@ -38,6 +39,8 @@ MORE_SECONDS = 0.3
 MOST_ATTRIBUTES = 10_000
 LARGEST_FILL = 4 << 10
 CHUNK_CACHE, METADATA_CACHE = 8 << 20, 4 << 20
+LARGEST_PART = 1 << 20
+"""Bytes of elements that are read at once."""
 CACHED_CHUNKS = 17
 """Slots of the cache of a large chunk (a prime number)."""
 _LAYOUTS = {h5d.COMPACT: "compact", h5d.CONTIGUOUS: "contiguous", h5d.CHUNKED: "chunked", h5d.VIRTUAL: "virtual"}
@@ -57,8 +60,6 @@ class _Container:
         self._listed: tuple[list[str], list[bytes]] | None = None
         """The path of the group that was listed last, and the names in it."""
         self._opened: tuple[list[str], Any] = ([], self._file.id)
-        self._cached: tuple[list[str], list[int]] | None = None
-        """The path of the object that is open, if it has a large cache, and the chunk in that."""
 
     def __call__(self, request: dict[str, Any]) -> Answer:
         answer: Answer = getattr(self, "_" + request.pop("do"))(**request)
@@ -119,15 +120,25 @@ class _Container:
 
     def _elements(self, path: list[str], start: list[int], shape: list[int], dtype: Any) -> Answer:
         """Send the elements of a box as the library reads them, in C order, as ``dtype``; as they are if it is None."""
-        dataset = self._with_large_cache(path, start)
-        if dtype is None:
-            space = dataset.get_space()
-            if shape:
-                space.select_hyperslab(tuple(start), tuple(shape))
-            return None, (hdf5_values.elements_as(dataset.get_type(), dataset, space).tobytes(),)
-        box = tuple(slice(first, first + count) for first, count in zip(start, shape, strict=True))
-        found = np.asarray(h5py.Dataset(dataset)[box])
-        return None, (np.ascontiguousarray(found, dtype=dtype_of(dtype)).tobytes(),)
+        return None, self._element_parts(path, start, shape, dtype)
+
+    def _element_parts(self, path: list[str], start: list[int], shape: list[int], dtype: Any) -> Iterator[bytes]:
+        dataset = self._found(path)
+        size, properties = dataset.get_type().get_size(), dataset.get_create_plist()
+        chunk = prod(properties.get_chunk()) * size if properties.get_layout() == h5d.CHUNKED else 0
+        if chunk > CHUNK_CACHE:
+            del dataset  # one that is open keeps its cache
+            dataset = self._with_cache(path, chunk)
+        kind = None if dtype is None else dtype_of(dtype)
+        for box in _divided(start, shape, max(1, LARGEST_PART // size)):
+            if kind is None:
+                space = dataset.get_space()
+                if box:
+                    space.select_hyperslab(*zip(*box, strict=True))
+                yield hdf5_values.elements_as(dataset.get_type(), dataset, space).tobytes()
+            else:
+                found = h5py.Dataset(dataset)[tuple(slice(first, first + count) for first, count in box)]
+                yield np.ascontiguousarray(found, dtype=kind).tobytes()
 
     def _texts(self, path: list[str], first: int, count: int) -> Answer:
         """Return ``count`` strings from number ``first`` on, in C order; of many bytes only the first ones."""
@@ -195,26 +206,12 @@ class _Container:
         except Exception:
             return None
 
-    def _with_large_cache(self, path: list[str], start: list[int]) -> Any:
-        """Return the dataset at a path, with a cache for the chunk at ``start`` if it is large: its parts are read."""
-        dataset = self._found(path)
-        properties = dataset.get_create_plist()
-        if properties.get_layout() != h5d.CHUNKED:
-            return dataset
-        chunk = properties.get_chunk()
-        size = prod(chunk) * dataset.get_type().get_size()
-        if size <= CHUNK_CACHE:
-            return dataset
-        place = [first // step for first, step in zip(start, chunk, strict=True)]
-        if self._cached != (path, place):
-            # The library keeps the cache of a dataset that is open, and would have two chunks in memory.
-            del dataset
-            self._opened = [], self._file.id
-            access = h5p.create(h5p.DATASET_ACCESS)
-            access.set_chunk_cache(CACHED_CHUNKS, size, 1.0)
-            self._opened = path, h5d.open(self._found(path[:-1]), path[-1].encode("latin-1"), access)
-            self._cached = path, place
-        return self._opened[1]
+    def _with_cache(self, path: list[str], size: int) -> Any:
+        """Return the dataset at a path, with a cache for a chunk of ``size`` bytes until the caller drops it."""
+        access = h5p.create(h5p.DATASET_ACCESS)
+        access.set_chunk_cache(CACHED_CHUNKS, size, 1.0)
+        self._opened = [], self._file.id
+        return h5d.open(self._found(path[:-1]), path[-1].encode("latin-1"), access)
 
     def _found(self, path: list[str]) -> Any:
         """Return the object at a path of hard links."""
@@ -226,8 +223,21 @@ class _Container:
             if found.links.get_info(name).type != h5l.TYPE_HARD:
                 raise ValueError("is no object of this file")
             found = h5o.open(found, name)
-        self._opened, self._cached = (path, found), None
+        self._opened = path, found
         return found
+
+
+def _divided(start: list[int], shape: list[int], most: int) -> Iterator[list[tuple[int, int]]]:
+    """Yield boxes of up to ``most`` elements, one after another in C order: first element and number on each axis."""
+    axis = next((axis for axis, count in enumerate(shape) if count > 1), None)
+    if axis is None or prod(shape) <= most:
+        yield list(zip(start, shape, strict=True))
+        return
+    step = max(1, most // prod(shape[axis + 1 :]))
+    for first in range(0, shape[axis], step):
+        some = min(step, shape[axis] - first)
+        inside = [*start[:axis], start[axis] + first, *start[axis + 1 :]]
+        yield from _divided(inside, [*shape[:axis], some, *shape[axis + 1 :]], most)
 
 
 def _may_have_episodes(root: Any) -> bool:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import product
 from math import prod
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from glassfs import work
 from glassfs.cache import BlockCache, Recipe
@@ -48,6 +48,13 @@ def why_unreadable(size: int, used: Sequence[Filter]) -> str:
     return ""
 
 
+class Made(Recipe, Protocol):
+    """The recipe of a chunk."""
+
+    def fill(self, buffer: memoryview) -> None:
+        """Fill ``buffer`` with all its bytes. Raises Damaged."""
+
+
 class Grid(SizedData):
     """Elements of ``item`` bytes in C order, which are made chunk by chunk. ``fill`` is one, empty for zeros."""
 
@@ -62,8 +69,13 @@ class Grid(SizedData):
         self._has_slabs = False
         self._nearest, self._last = 0, -1
 
-    def _recipe(self, number: int) -> Recipe | int | None:
+    def _recipe(self, number: int) -> Made | int | None:
         """Return how to make a chunk, or its offset if it is stored as it is shown; None if all is ``fill``."""
+        raise NotImplementedError
+
+    @property
+    def _fill_cost(self) -> int:
+        """Memory for making a chunk, beside the chunk itself."""
         raise NotImplementedError
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
@@ -91,7 +103,14 @@ class Grid(SizedData):
 
     def _read_box(self, buffer: memoryview, start: Shape, shape: Shape, is_wide: bool) -> None:
         """Fill ``buffer`` with the elements of a box. ``is_wide``: the read is of a large part of a row, or more."""
-        self._read_chunks(buffer, start, shape, self._spans(start, shape))
+        spans = self._spans(start, shape)
+        if not self._is_filled(shape):
+            self._read_chunks(buffer, start, shape, spans)
+            return
+        for place in product(*spans):
+            if not self._is_whole(place, start, shape):
+                self._read_chunk(buffer, start, shape, place)
+        fill_all(self._cache, self._fills(buffer, start, shape, spans), self._fill_cost)
 
     def _spans(self, start: Shape, shape: Shape) -> list[range]:
         """Return the chunks of a box, on each axis."""
@@ -105,6 +124,37 @@ class Grid(SizedData):
             if not number % CHECKED_AT_ONCE:
                 work.check()
             self._read_chunk(buffer, start, shape, place)
+
+    def _is_filled(self, shape: Shape) -> bool:
+        """Return whether whole chunks of a box are decoded straight into it: it is large, and they are runs of it."""
+        is_large = prod(shape) * self._item >= self._cache.budget // FILLED_SHARE
+        is_possible = self._is_ahead and self._fill_cost <= self._cache.budget // FILLS_SHARE
+        return is_large and is_possible and is_run(self._chunks, shape)
+
+    def _is_whole(self, place: Shape, start: Shape, shape: Shape) -> bool:
+        """Return whether all of a chunk is in a box."""
+        return all(
+            first <= p * step and (p + 1) * step <= first + count
+            for p, step, first, count in zip(place, self._chunks, start, shape, strict=True)
+        )
+
+    def _fills(
+        self, buffer: memoryview, start: Shape, shape: Shape, spans: Sequence[range],
+    ) -> Iterator[Callable[[], None]]:
+        """Yield functions that fill the whole chunks of a box."""
+        size = prod(self._chunks) * self._item
+        for place in product(*spans):
+            if not self._is_whole(place, start, shape):
+                continue
+            lows = [p * step - first for p, step, first in zip(place, self._chunks, start, strict=True)]
+            at = linear(lows, shape) * self._item
+            part, recipe = buffer[at : at + size], self._recipe(linear(place, self._grid))
+            if recipe is None:
+                fill_into(part, self._fill, 0)
+            elif isinstance(recipe, int):
+                yield partial(self._source.read_into, part, recipe)
+            else:
+                yield partial(recipe.fill, part)
 
     def _prefetch(self, number: int, count: int, recipe: Callable[[int], Recipe | int | None]) -> None:
         """Have the following blocks decoded ahead if this one follows the previous one."""
@@ -198,54 +248,16 @@ class Chunked(Grid):
             self._nearest, self._last = 1, -2
 
     def _read_box(self, buffer: memoryview, start: Shape, shape: Shape, is_wide: bool) -> None:
-        """Fill ``buffer`` with the elements of a box. ``is_wide``: the read is of a large part of a row, or more."""
         spans = self._spans(start, shape)
         if self._has_slabs and (is_wide or prod(map(len, spans[1:])) * slabs.LEAST_SHARE >= self._in_slab):
             self._read_slabs(buffer, start, shape, spans)
-        elif self._is_filled(shape):
-            for place in product(*spans):
-                if not self._is_whole(place, start, shape):
-                    self._read_chunk(buffer, start, shape, place)
-            fill_all(self._cache, self._fills(buffer, start, shape, spans), self._fill_cost)
         else:
-            self._read_chunks(buffer, start, shape, spans)
-
-    def _is_filled(self, shape: Shape) -> bool:
-        """Return whether whole chunks of a box are decoded straight into it: it is large, and they are runs of it."""
-        is_large = prod(shape) * self._item >= self._cache.budget // FILLED_SHARE
-        is_possible = self._is_ahead and self._fill_cost <= self._cache.budget // FILLS_SHARE
-        return is_large and is_possible and is_run(self._chunks, shape)
+            super()._read_box(buffer, start, shape, is_wide)
 
     @property
     def _fill_cost(self) -> int:
-        """Memory for decoding a chunk, beside the chunk itself."""
         stored, shown = (prod(self._chunks) * size for size in (self._coding.stored, self._item))
         return filters.most_stored(stored) + 2 * stored + shown
-
-    def _is_whole(self, place: Shape, start: Shape, shape: Shape) -> bool:
-        """Return whether all of a chunk is in a box."""
-        return all(
-            first <= p * step and (p + 1) * step <= first + count
-            for p, step, first, count in zip(place, self._chunks, start, shape, strict=True)
-        )
-
-    def _fills(
-        self, buffer: memoryview, start: Shape, shape: Shape, spans: Sequence[range],
-    ) -> Iterator[Callable[[], None]]:
-        """Yield functions that fill the whole chunks of a box."""
-        size = prod(self._chunks) * self._item
-        for place in product(*spans):
-            if not self._is_whole(place, start, shape):
-                continue
-            lows = [p * step - first for p, step, first in zip(place, self._chunks, start, strict=True)]
-            at = linear(lows, shape) * self._item
-            part, recipe = buffer[at : at + size], self._recipe(linear(place, self._grid))
-            if isinstance(recipe, Chunk):
-                yield partial(recipe.fill, part)
-            elif recipe is None:
-                fill_into(part, self._fill, 0)
-            else:
-                yield partial(self._source.read_into, part, recipe)
 
     def _read_slabs(self, buffer: memoryview, start: Shape, shape: Shape, spans: Sequence[range]) -> None:
         """Fill a box with elements of slabs; where one is damaged, of those chunks that are needed."""

@@ -14,8 +14,7 @@ from glassfs.cache import BlockCache
 from glassfs.content import Blocked, Data, Records, Rendered
 from glassfs.errors import Damaged, TooLarge
 from glassfs.formats.hdf5.answers import Answers
-from glassfs.formats.hdf5.chunks import Grid, Shape, boxes
-from glassfs.formats.hdf5.stored import joined
+from glassfs.formats.hdf5.chunks import Grid, Shape, is_run
 from glassfs.source import Source, Version
 
 PIECE = 1 << 20
@@ -24,7 +23,9 @@ ROWS = 1_000
 MOST_IN_ROWS = 64 << 20
 """Bytes of so many strings or rows."""
 LARGEST_BLOCK = 8 << 20
-"""Bytes of elements that are asked for at once, and of rows in a block unless one row has more."""
+"""Bytes of rows in a block, unless one row has more."""
+ASKED_COST = 3
+"""Memory for a byte of elements that are asked for."""
 TEXT_COST, ROW_COST = 4, 256
 """Memory for a byte of a fixed-length string as JSON, and for a row."""
 
@@ -76,12 +77,19 @@ class _Block(NamedTuple):
 class Decoded(Grid):
     """The elements of a dataset as the library reads them as ``dtype``, ``item`` bytes each; None is the file's type.
 
-    They are asked for by whole chunks, and by several if these are small: the library decodes a chunk for each request.
+    They are asked for by whole chunks, by several if these are small: the library decodes a chunk for each request.
     """
 
     def __init__(self, source: Source, asked: Asked, shape: Shape, chunks: Shape, item: int, dtype: object) -> None:
         super().__init__(source, asked.cache, shape, _together(shape, chunks, item), item)
         self._asked, self._dtype = asked, dtype
+
+    def _is_filled(self, shape: Shape) -> bool:
+        return prod(self._chunks) * self._item > self._cache.largest_cached and is_run(self._chunks, shape)
+
+    @property
+    def _fill_cost(self) -> int:
+        return ASKED_COST * prod(self._chunks) * self._item
 
     def _recipe(self, number: int) -> _Box:
         start = []
@@ -111,41 +119,37 @@ class _Box(NamedTuple):
 
     @property
     def cost(self) -> int:
-        return self.size + self.stream_cost
+        return ASKED_COST * self.size
 
     @property
     def stream_cost(self) -> int:
-        return 3 * min(self.size, LARGEST_BLOCK)
+        return self.cost
 
     def whole(self) -> bytes | bytearray:
-        return joined(self.pieces(), self.size)
-
-    def pieces(self) -> Iterator[bytes | bytearray]:
-        at_once, count = max(1, LARGEST_BLOCK // self.item), prod(self.shape)
-        for first in range(0, count, at_once):
-            for inside, shape in boxes(first, min(at_once, count - first), self.shape):
-                yield self._part(tuple(map(sum, zip(self.start, inside, strict=True))), shape)
-
-    def _part(self, start: Shape, shape: Shape) -> bytes | bytearray:
-        """Return the elements of a box, zeros for those outside of the dataset."""
         fits = [
-            max(0, min(count, length - first))
-            for first, count, length in zip(start, shape, self.whole_shape, strict=True)
+            min(count, length - first)
+            for first, count, length in zip(self.start, self.shape, self.whole_shape, strict=True)
         ]
         size = prod(fits) * self.item
-        if not size:
-            return bytes(prod(shape) * self.item)
         with self.asked.cache.waiting():
-            _, raw = self.asked.ask("elements", size, start=list(start), shape=fits, dtype=self.dtype)
+            _, raw = self.asked.ask("elements", size, start=list(self.start), shape=fits, dtype=self.dtype)
         if len(raw) != size:
             raise Damaged(f"its worker process sends {len(raw)} bytes, but its shape needs {size}")
-        if tuple(fits) == shape:
+        if size == self.size:
             return raw
         import numpy as np
 
-        found = np.zeros((*shape, self.item), np.uint8)
+        found = np.zeros((*self.shape, self.item), np.uint8)
         found[tuple(map(slice, fits))] = np.frombuffer(raw, np.uint8).reshape(*fits, self.item)
         return found.tobytes()
+
+    def fill(self, buffer: memoryview) -> None:
+        buffer[:] = self.whole()
+
+    def pieces(self) -> Iterator[bytes | bytearray]:
+        whole = self.whole()
+        for start in range(0, len(whole), PIECE):
+            yield whole[start : start + PIECE]
 
 
 def _together(shape: Shape, chunks: Shape, item: int) -> Shape:

@@ -126,7 +126,7 @@ class Chunk:
 
     def whole(self) -> bytes | bytearray:
         if self.is_large:
-            return joined(self.pieces(), self.size)
+            return _joined(self.pieces(), self.size)
         try:
             with self._cache.waiting():
                 stored = self._source.buffer(self.start, self.stored)
@@ -225,11 +225,10 @@ class _Shuffled(NamedTuple):
         return self.size + self.stream_cost
 
     def whole(self) -> bytes | bytearray:
-        return joined(self.pieces(), self.size)
+        return _joined(self.pieces(), self.size)
 
 
-def joined(pieces: Iterable[bytes | bytearray], size: int) -> bytearray:
-    """Return the pieces of a chunk together. Raises Damaged unless they have ``size`` bytes."""
+def _joined(pieces: Iterable[bytes | bytearray], size: int) -> bytearray:
     buffer = bytearray(size)
     at = 0
     for piece in pieces:
