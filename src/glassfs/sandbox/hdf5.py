@@ -22,10 +22,10 @@ import numpy as np
 from h5py import h5a, h5d, h5g, h5l, h5o, h5p, h5s, h5z
 
 from glassfs.sandbox import hdf5_values
-from glassfs.sandbox.hdf5_chunks import stored_chunks
+from glassfs.sandbox.hdf5_chunks import stored_chunks, stored_size
 from glassfs.sandbox.hdf5_types import described_type, dtype_of, memory_type
 from glassfs.sandbox.hdf5_values import MOST_TEXT, attribute_value, text_of
-from glassfs.sandbox.server import Answer, Handler, RemoteFile
+from glassfs.sandbox.server import MOST_MEMORY, Answer, Handler, RemoteFile
 
 with suppress(Exception):  # registers more filters, if it is installed
     import hdf5plugin  # noqa: F401
@@ -41,6 +41,8 @@ LARGEST_FILL = 4 << 10
 CHUNK_CACHE, METADATA_CACHE = 8 << 20, 4 << 20
 LARGEST_PART = 1 << 20
 """Bytes of elements that are read at once."""
+MEMORY_LEFT = 16 << 20
+"""Memory that a worker needs beside a chunk and its stored bytes."""
 CACHED_CHUNKS = 17
 """Slots of the cache of a large chunk (a prime number)."""
 _LAYOUTS = {h5d.COMPACT: "compact", h5d.CONTIGUOUS: "contiguous", h5d.CHUNKED: "chunked", h5d.VIRTUAL: "virtual"}
@@ -129,16 +131,13 @@ class _Container:
         if chunk > CHUNK_CACHE:
             del dataset  # one that is open keeps its cache
             dataset = self._with_cache(path, chunk)
-        kind = None if dtype is None else dtype_of(dtype)
-        for box in _divided(start, shape, max(1, LARGEST_PART // size)):
-            if kind is None:
-                space = dataset.get_space()
-                if box:
-                    space.select_hyperslab(*zip(*box, strict=True))
-                yield hdf5_values.elements_as(dataset.get_type(), dataset, space).tobytes()
-            else:
-                found = h5py.Dataset(dataset)[tuple(slice(first, first + count) for first, count in box)]
-                yield np.ascontiguousarray(found, dtype=kind).tobytes()
+        try:
+            for box in _divided(start, shape, max(1, LARGEST_PART // size)):
+                yield _elements_of(dataset, box, dtype)
+        except OSError as error:  # a filter does not say that it had no memory
+            if chunk + stored_size(dataset, start) > MOST_MEMORY - MEMORY_LEFT:
+                raise MemoryError from error
+            raise
 
     def _texts(self, path: list[str], first: int, count: int) -> Answer:
         """Return ``count`` strings from number ``first`` on, in C order; of many bytes only the first ones."""
@@ -225,6 +224,16 @@ class _Container:
             found = h5o.open(found, name)
         self._opened = path, found
         return found
+
+
+def _elements_of(dataset: Any, box: list[tuple[int, int]], dtype: Any) -> bytes:
+    if dtype is None:
+        space = dataset.get_space()
+        if box:
+            space.select_hyperslab(*zip(*box, strict=True))
+        return hdf5_values.elements_as(dataset.get_type(), dataset, space).tobytes()
+    found = h5py.Dataset(dataset)[tuple(slice(first, first + count) for first, count in box)]
+    return np.ascontiguousarray(found, dtype=dtype_of(dtype)).tobytes()
 
 
 def _divided(start: list[int], shape: list[int], most: int) -> Iterator[list[tuple[int, int]]]:
