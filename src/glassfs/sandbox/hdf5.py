@@ -124,7 +124,7 @@ class _Container:
         """Send the elements of a box as the library reads them, in C order, as ``dtype``; as they are if it is None."""
         return None, self._element_parts(path, start, shape, dtype)
 
-    def _element_parts(self, path: list[str], start: list[int], shape: list[int], dtype: Any) -> Iterator[bytes]:
+    def _element_parts(self, path: list[str], start: list[int], shape: list[int], dtype: Any) -> Iterator[Any]:
         dataset = self._found(path)
         size, properties = dataset.get_type().get_size(), dataset.get_create_plist()
         chunk = prod(properties.get_chunk()) * size if properties.get_layout() == h5d.CHUNKED else 0
@@ -226,14 +226,14 @@ class _Container:
         return found
 
 
-def _elements_of(dataset: Any, box: list[tuple[int, int]], dtype: Any) -> bytes:
+def _elements_of(dataset: Any, box: list[tuple[int, int]], dtype: Any) -> memoryview:
     if dtype is None:
         space = dataset.get_space()
         if box:
             space.select_hyperslab(*zip(*box, strict=True))
-        return hdf5_values.elements_as(dataset.get_type(), dataset, space).tobytes()
+        return hdf5_values.elements_as(dataset.get_type(), dataset, space).view(np.uint8).data
     found = h5py.Dataset(dataset)[tuple(slice(first, first + count) for first, count in box)]
-    return np.ascontiguousarray(found, dtype=dtype_of(dtype)).tobytes()
+    return np.ascontiguousarray(found, dtype=dtype_of(dtype)).reshape(-1).view(np.uint8).data
 
 
 def _divided(start: list[int], shape: list[int], most: int) -> Iterator[list[tuple[int, int]]]:
