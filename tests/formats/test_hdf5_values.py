@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 import glassfs
+from glassfs.errors import Damaged
+from glassfs.formats.hdf5 import elements
 from tests.formats.hdf5_files import FILTERS, h5py, values
 
 DONT_FILTER_PARTIAL_CHUNKS = 2
@@ -45,3 +48,233 @@ def test_edge_chunks_stored_without_filters_are_read(tmp_path: Path, limits: tup
         assert len(opened) == 4 * len(FILTERS)
         for name in opened:
             assert np.array_equal(opened[name].numpy(), whole), name
+
+
+LIBRARY = ctypes.CDLL(h5py.h5d.__file__)
+LIBRARY.H5Tget_native_type.restype = ctypes.c_int64
+LIBRARY.H5Tget_native_type.argtypes = ctypes.c_int64, ctypes.c_int
+LIBRARY.H5Dwrite.argtypes = *(ctypes.c_int64,) * 5, ctypes.c_void_p
+LIBRARY.H5Awrite.argtypes = ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
+
+
+def array_of(base: Any) -> Any:
+    return h5py.h5t.array_create(base, (2,))
+
+
+def compound_of(base: Any) -> Any:
+    made = h5py.h5t.create(h5py.h5t.COMPOUND, 4 + base.get_size() + 3)  # with gaps
+    made.insert(b"n", 0, h5py.h5t.STD_I32BE)
+    made.insert(b"x", 5, base)
+    return made
+
+
+def fixed(size: int, padding: int) -> Any:
+    made = h5py.h5t.C_S1.copy()
+    made.set_size(size)
+    made.set_strpad(padding)
+    return made
+
+
+def opaque() -> Any:
+    made = h5py.h5t.create(h5py.h5t.OPAQUE, 3)
+    made.set_tag(b"three")
+    return made
+
+
+def variable() -> Any:
+    return h5py.h5t.py_create(h5py.string_dtype(), logical=True)
+
+
+PLAIN: dict[str, tuple[Any, list[Any]]] = {
+    "big": (h5py.h5t.STD_I16BE, [1, 300]), "float": (h5py.h5t.IEEE_F64BE, [0.5, -2.0]),
+    "bits": (h5py.h5t.STD_B16BE, [1, 0x1234]),
+    "complex": (h5py.h5t.py_create(np.dtype(">c8")), [{"real": 1.0, "imag": -0.5}, {"real": 0.0, "imag": 2.0}]),
+    "truth": (h5py.h5t.py_create(np.dtype("?")), [True, False]),
+    "string": (fixed(4, h5py.h5t.STR_NULLPAD), ["ab", "cd\u00e9"]),
+    "spaces": (fixed(4, h5py.h5t.STR_SPACEPAD), ["ab", ""]), "ends": (fixed(4, h5py.h5t.STR_NULLTERM), ["abc", "d"]),
+    "variable": (variable(), ["one", ""]), "opaque": (opaque(), ["616263", "000001"]),
+    "reference": (h5py.h5t.STD_REF_OBJ, ["reference", "reference"]),
+    "region": (h5py.h5t.STD_REF_DSETREG, ["reference", "reference"]),
+}
+OUTER = {"array": array_of, "rows": h5py.h5t.vlen_create, "compound": compound_of}
+"""What makes a type of another one."""
+
+
+def value_of(outer: str, values: list[Any]) -> list[Any]:
+    """Return two values of a type that is made of one with these two values."""
+    if outer == "array":
+        return [values, values[::-1]]
+    if outer == "rows":
+        return [values[:1], [*values, values[0]]]
+    return [{"n": 7, "x": values[0]}, {"n": -70_000, "x": values[1]}]
+
+
+def memory(kind: Any, value: Any, kept: list[Any]) -> bytes:
+    """Return a value in a type of this machine's memory; what it refers to is in ``kept``."""
+    t, code = h5py.h5t, kind.get_class()
+    if code == t.STRING:
+        text = value.encode()
+        if not kind.is_variable_str():
+            return text.ljust(kind.get_size(), b" " if kind.get_strpad() == t.STR_SPACEPAD else b"\0")
+        kept.append(ctypes.create_string_buffer(text))
+        return ctypes.addressof(kept[-1]).to_bytes(8, "little")
+    if code == t.OPAQUE:
+        return bytes.fromhex(value)
+    if code == t.REFERENCE:
+        return bytes(kind.get_size())
+    if code in (t.ARRAY, t.VLEN):
+        raw = b"".join(memory(kind.get_super(), one, kept) for one in value)
+        if code == t.ARRAY:
+            return raw
+        kept.append(ctypes.create_string_buffer(raw, len(raw)))
+        return len(value).to_bytes(8, "little") + ctypes.addressof(kept[-1]).to_bytes(8, "little")
+    if code == t.COMPOUND:
+        made = bytearray(kind.get_size())
+        for number, one in enumerate(value.values()):
+            at, raw = kind.get_member_offset(number), memory(kind.get_member_type(number), one, kept)
+            made[at : at + len(raw)] = raw
+        return bytes(made)
+    return np.array(value, kind.dtype).tobytes()
+
+
+def all_types(depth: int = 2) -> dict[str, tuple[Any, list[Any]]]:
+    """Return types by name, and two values of each: plain ones, and those made of them up to a depth."""
+    found = level = dict(PLAIN)
+    for _ in range(depth):
+        level = {
+            f"{outer} of {name}": (make(kind), value_of(outer, two))
+            for outer, make in OUTER.items() for name, (kind, two) in level.items()
+        }
+        found |= level
+    return found
+
+
+def write_types(path: Path, types: dict[str, tuple[Any, list[Any]]], layout: str = "contiguous") -> None:
+    with h5py.File(path, "w") as file:
+        space = h5py.h5s.create_simple((2,))
+        holder = file.create_group("attributes")
+        for name, (kind, two) in types.items():
+            properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            properties.set_layout(getattr(h5py.h5d, layout.upper()))
+            if layout == "chunked":
+                properties.set_chunk((2,))
+            native = type(kind)(LIBRARY.H5Tget_native_type(kind.id, 0))
+            kept: list[Any] = []
+            raw = ctypes.create_string_buffer(b"".join(memory(native, one, kept) for one in two))
+            made = h5py.h5d.create(file.id, name.encode(), kind, space, properties)
+            assert LIBRARY.H5Dwrite(made.id, native.id, space.id, space.id, 0, raw) == 0
+            attribute = h5py.h5a.create(holder.id, name.encode(), kind, space)
+            assert LIBRARY.H5Awrite(attribute.id, native.id, raw) == 0
+
+
+def as_json(entry: Any, name: str) -> Any:
+    """Return a shown dataset of two elements as values of JSON, opaque ones as bytes."""
+    if f"{name}.bin" in entry:
+        raw = entry[f"{name}.bin"].bytes()
+        half = len(raw) // 2
+        return [raw[:half], raw[half:]]
+    if f"{name}.jsonl" in entry:
+        return [json.loads(line) for line in entry[f"{name}.jsonl"].bytes().splitlines()]
+    if f"{name}.json" in entry:
+        return json.loads(entry[f"{name}.json"].bytes())
+    if f"{name}.npy" not in entry:
+        values, (first, second, end) = entry[f"{name}/values"].numpy(), entry[f"{name}/offsets"].numpy()
+        return [plain(values[first:second]), plain(values[second:end])]
+    found = entry[f"{name}.npy"].numpy()
+    if found.dtype.names:
+        return [{field: plain(row[field]) for field in found.dtype.names} for row in found]
+    return plain(found)
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return list(map(plain, value))
+    if isinstance(value, complex):
+        return {"real": value.real, "imag": value.imag}
+    return plain(value.tolist()) if isinstance(value, (np.ndarray, np.generic)) else value
+
+
+def bytes_of(value: Any) -> bytes:
+    """Return what an opaque value, or an array of them, has."""
+    return b"".join(map(bytes_of, value)) if isinstance(value, list) else bytes.fromhex(value)
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "chunked", "compact"])
+def test_every_type_is_shown_right_or_not_at_all(tmp_path: Path, layout: str) -> None:
+    from glassfs.sandbox.hdf5_types import described_type
+
+    types = all_types()
+    write_types(tmp_path / "made.h5", types, layout)
+    shown = set()
+    with glassfs.open(tmp_path / "made.h5") as opened:
+        entries = {entry.removesuffix("/").removesuffix(Path(entry).suffix) for entry in opened}
+        for name in entries & types.keys():
+            shown.add(name)
+            two, found = types[name][1], as_json(opened, name)
+            if isinstance(found[0], bytes):
+                is_null = name.endswith(("reference", "region"))
+                two = [bytes(len(found[0])) if is_null else bytes_of(one) for one in two]
+            assert found == two, name
+    assert shown == {name for name, (kind, _) in types.items() if described_type(kind, 0)["class"] != "unknown"}
+    numbers = {"big", "float", "bits", "complex", "truth"}
+    assert shown == (
+        PLAIN.keys() | {f"array of {name}" for name in PLAIN} | {f"array of array of {name}" for name in PLAIN}
+        | {f"{outer}{inner} of {name}" for outer in ("rows", "compound") for inner in ("", " of array")
+           for name in numbers}
+    )
+
+
+def test_reason_why_a_type_is_not_shown_begins_with_the_kind() -> None:
+    from glassfs.sandbox.hdf5_types import described_type
+
+    found = {name: described_type(kind, 0) for name, (kind, _) in all_types().items()}
+    hidden = {name: one["name"] for name, one in found.items() if one["class"] == "unknown"}
+    assert all(reason.startswith(name.partition(" of ")[0]) for name, reason in hidden.items())
+    assert hidden["compound of variable"] == "compound with text"
+    assert hidden["compound of opaque"] == "compound with opaque"
+    assert hidden["rows of string"] == "rows of text"
+    assert hidden["array of rows of big"] == "array of rows of numbers"
+    assert hidden["rows of compound of region"] == "rows of compound with reference"
+    assert hidden["compound of array of ends"] == "compound with arrays of text"
+
+
+def test_attributes_of_every_type_have_their_values(tmp_path: Path) -> None:
+    types = all_types()
+    write_types(tmp_path / "made.h5", types)
+    with glassfs.open(tmp_path / "made.h5") as opened:
+        found = json.loads(opened["attributes.attributes.json"].bytes())
+    for name, (_, two) in types.items():
+        assert found[name] == two, name
+
+
+@pytest.mark.parametrize("name", ["big", "array of big", "array of array of float", "opaque", "compound of big"])
+def test_elements_that_are_not_stored_are_fill_value(tmp_path: Path, name: str) -> None:
+    kind, two = all_types()[name]
+    LIBRARY.H5Pset_fill_value.argtypes = ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
+    native = type(kind)(LIBRARY.H5Tget_native_type(kind.id, 0))
+    raw = ctypes.create_string_buffer(memory(native, two[1], []))
+    with h5py.File(tmp_path / "made.h5", "w") as file:
+        for layout in ("chunked", "contiguous"):
+            properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            if layout == "chunked":
+                properties.set_chunk((2,))
+            assert LIBRARY.H5Pset_fill_value(properties.id, native.id, raw) == 0
+            h5py.h5d.create(file.id, layout.encode(), kind, h5py.h5s.create_simple((2,)), properties)
+    with glassfs.open(tmp_path / "made.h5") as opened:
+        for layout in ("chunked", "contiguous"):
+            assert as_json(opened, layout) == [bytes_of(two[1]) if name == "opaque" else two[1]] * 2
+
+
+def test_rows_of_any_length_are_read(tmp_path: Path) -> None:
+    whole = [np.full(30_000 if number % 3 else 0, number, "<u4") for number in range(700)]
+    assert sum(row.nbytes for row in whole) > elements.LARGEST_BLOCK * 4
+    with h5py.File(tmp_path / "made.h5", "w") as file:
+        made = file.create_dataset("rows", (len(whole),), h5py.vlen_dtype(">u4"))
+        for number, row in enumerate(whole):
+            made[number] = row.astype(">u4")
+        made = file.create_dataset("row", (1,), h5py.vlen_dtype("u1"))
+        made[0] = np.zeros(elements.MOST_IN_ROWS + 1, "u1")
+    with glassfs.open(tmp_path / "made.h5") as opened:
+        with pytest.raises(Damaged, match="memory"):
+            opened["row/values"].numpy()
+        assert np.array_equal(opened["rows/values"].numpy(), np.concatenate(whole))

@@ -12,6 +12,7 @@ import codecs
 import io
 import json
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from math import prod
 from typing import Any
@@ -22,10 +23,10 @@ from h5py import h5a, h5d, h5g, h5l, h5o, h5p, h5s, h5z
 
 from glassfs.names import free_name
 from glassfs.sandbox import hdf5_values
-from glassfs.sandbox.hdf5_chunks import stored_chunks
+from glassfs.sandbox.hdf5_chunks import stored_chunks, stored_size
 from glassfs.sandbox.hdf5_types import described_type, dtype_of, memory_type
 from glassfs.sandbox.hdf5_values import MOST_TEXT, attribute_value, text_of
-from glassfs.sandbox.server import Answer, Handler, RemoteFile
+from glassfs.sandbox.server import MOST_MEMORY, Answer, Handler, RemoteFile
 
 with suppress(Exception):  # registers more filters, if it is installed
     import hdf5plugin  # noqa: F401
@@ -41,8 +42,12 @@ MORE_SECONDS = 0.3
 MOST_ATTRIBUTES = 10_000
 LARGEST_FILL = 4 << 10
 CHUNK_CACHE, METADATA_CACHE = 8 << 20, 4 << 20
-LARGEST_CHUNK_CACHE, CACHED_CHUNKS = 32 << 20, 17
-"""Bytes of a larger chunk that is cached all the same, and slots of that cache (a prime number)."""
+LARGEST_PART = 1 << 20
+"""Bytes of elements that are read at once."""
+MEMORY_LEFT = 16 << 20
+"""Memory that a worker needs beside a chunk and its stored bytes."""
+CACHED_CHUNKS = 17
+"""Slots of the cache of a large chunk (a prime number)."""
 _LAYOUTS = {h5d.COMPACT: "compact", h5d.CONTIGUOUS: "contiguous", h5d.CHUNKED: "chunked", h5d.VIRTUAL: "virtual"}
 
 
@@ -82,8 +87,6 @@ class _Container:
         self._listed: tuple[list[str], list[bytes]] | None = None
         """The path of the group that was listed last, and the names in it."""
         self._opened: tuple[list[str], Any] = ([], self._file.id)
-        self._cached: list[str] | None = None
-        """The path of the object that is open, if it has a large cache."""
 
     def __call__(self, request: dict[str, Any]) -> Answer:
         answer: Answer = getattr(self, "_" + request.pop("do"))(**request)
@@ -168,15 +171,22 @@ class _Container:
 
     def _elements(self, path: list[str], start: list[int], shape: list[int], dtype: Any) -> Answer:
         """Send the elements of a box as the library reads them, in C order, as ``dtype``; as they are if it is None."""
-        dataset = self._with_large_cache(path)
-        if dtype is None:
-            space = dataset.get_space()
-            if shape:
-                space.select_hyperslab(tuple(start), tuple(shape))
-            return None, (hdf5_values.elements_as(dataset.get_type(), dataset, space).tobytes(),)
-        box = tuple(slice(first, first + count) for first, count in zip(start, shape, strict=True))
-        found = np.asarray(h5py.Dataset(dataset)[box])
-        return None, (np.ascontiguousarray(found, dtype=dtype_of(dtype)).tobytes(),)
+        return None, self._element_parts(path, start, shape, dtype)
+
+    def _element_parts(self, path: list[str], start: list[int], shape: list[int], dtype: Any) -> Iterator[Any]:
+        dataset = self._found(path)
+        size, properties = dataset.get_type().get_size(), dataset.get_create_plist()
+        chunk = prod(properties.get_chunk()) * size if properties.get_layout() == h5d.CHUNKED else 0
+        if chunk > CHUNK_CACHE:
+            del dataset  # one that is open keeps its cache
+            dataset = self._with_cache(path, chunk)
+        try:
+            for box in _divided(start, shape, max(1, LARGEST_PART // size)):
+                yield _elements_of(dataset, box, dtype)
+        except OSError as error:  # a filter does not say that it had no memory
+            if chunk + stored_size(dataset, start) > MOST_MEMORY - MEMORY_LEFT:
+                raise MemoryError from error
+            raise
 
     def _texts(self, path: list[str], first: int, count: int) -> Answer:
         """Return ``count`` strings from number ``first`` on, in C order; of many bytes only the first ones."""
@@ -262,22 +272,12 @@ class _Container:
         except Exception:
             return None
 
-    def _with_large_cache(self, path: list[str]) -> Any:
-        """Return the dataset at a path, with a cache for its chunk if that is large: it is read in small boxes."""
-        dataset = self._found(path)
-        properties = dataset.get_create_plist()
-        if self._cached == path or properties.get_layout() != h5d.CHUNKED:
-            return dataset
-        size = prod(properties.get_chunk()) * dataset.get_type().get_size()
-        if not CHUNK_CACHE < size <= LARGEST_CHUNK_CACHE:
-            return dataset
+    def _with_cache(self, path: list[str], size: int) -> Any:
+        """Return the dataset at a path, with a cache for a chunk of ``size`` bytes until the caller drops it."""
         access = h5p.create(h5p.DATASET_ACCESS)
         access.set_chunk_cache(CACHED_CHUNKS, size, 1.0)
-        del dataset
-        self._opened = [], self._file.id  # the library keeps the cache of a dataset that is open
-        self._opened = path, h5d.open(self._found(path[:-1]), path[-1].encode("latin-1"), access)
-        self._cached = path
-        return self._opened[1]
+        self._opened = [], self._file.id
+        return h5d.open(self._found(path[:-1]), path[-1].encode("latin-1"), access)
 
     def _found(self, path: list[str]) -> Any:
         """Return the object at a path of hard links."""
@@ -289,8 +289,31 @@ class _Container:
             if found.links.get_info(name).type != h5l.TYPE_HARD:
                 raise ValueError("is no object of this file")
             found = h5o.open(found, name)
-        self._opened, self._cached = (path, found), None
+        self._opened = path, found
         return found
+
+
+def _elements_of(dataset: Any, box: list[tuple[int, int]], dtype: Any) -> memoryview:
+    if dtype is None:
+        space = dataset.get_space()
+        if box:
+            space.select_hyperslab(*zip(*box, strict=True))
+        return hdf5_values.elements_as(dataset.get_type(), dataset, space).view(np.uint8).data
+    found = h5py.Dataset(dataset)[tuple(slice(first, first + count) for first, count in box)]
+    return np.ascontiguousarray(found, dtype=dtype_of(dtype)).reshape(-1).view(np.uint8).data
+
+
+def _divided(start: list[int], shape: list[int], most: int) -> Iterator[list[tuple[int, int]]]:
+    """Yield boxes of up to ``most`` elements, one after another in C order: first element and number on each axis."""
+    axis = next((axis for axis, count in enumerate(shape) if count > 1), None)
+    if axis is None or prod(shape) <= most:
+        yield list(zip(start, shape, strict=True))
+        return
+    step = max(1, most // prod(shape[axis + 1 :]))
+    for first in range(0, shape[axis], step):
+        some = min(step, shape[axis] - first)
+        inside = [*start[:axis], start[axis] + first, *start[axis + 1 :]]
+        yield from _divided(inside, [*shape[:axis], some, *shape[axis + 1 :]], most)
 
 
 def _may_have_episodes(root: Any) -> bool:

@@ -46,6 +46,13 @@ def stored_chunks(dataset: Any) -> bytes | bytearray:
     return found.sorted()
 
 
+def stored_size(dataset: Any, start: list[int]) -> int:
+    """Return the bytes of the chunk that begins at ``start``, 0 if it is not stored."""
+    size = ctypes.c_uint64()
+    found = _stored_size(dataset.id, (ctypes.c_uint64 * len(start))(*start), size)
+    return size.value if found >= 0 else 0
+
+
 class _Rows:
     """Collects chunks, in little more memory than the answer has."""
 

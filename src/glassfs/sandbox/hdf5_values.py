@@ -103,7 +103,7 @@ def _held(kind: Any, dataset: Any, first: int, count: int) -> Iterator[memoryvie
         first -= start * inner
     raw = elements_as(kind, dataset, space)
     try:
-        yield memoryview(raw[first : first + count].view(np.uint8))
+        yield raw[first : first + count].view(np.uint8).data
     finally:
         _free(kind, raw)
 
@@ -128,7 +128,7 @@ def attribute_value(attribute: Any, left: list[int]) -> Any:
     raw = np.zeros(prod(shape), f"V{kind.get_size()}")
     attribute.read(raw, kind)
     try:
-        return _nested(_values(kind, memoryview(raw.view(np.uint8)), left), shape)
+        return _nested(_values(kind, raw.view(np.uint8).data, left), shape)
     finally:
         _free(kind, raw)
 
@@ -153,8 +153,7 @@ def _values(kind: Any, raw: memoryview, left: list[int]) -> list[Any]:
             for length, at in _sequences(raw)
         ]
     if code == h5t.ARRAY:
-        dims, inner = kind.get_array_dims(), _values(kind.get_super(), raw, left)
-        return _nested(inner, (count, *dims))
+        return list(_nested(_values(kind.get_super(), raw, left), (count, *kind.get_array_dims())))
     if code == h5t.REFERENCE:
         return ["reference"] * count
     if code == h5t.OPAQUE:
@@ -195,7 +194,7 @@ def _strings(kind: Any, raw: memoryview) -> Iterator[bytes]:
 
 def _sequences(raw: memoryview) -> list[list[int]]:
     """Return length and address of sequences."""
-    return np.frombuffer(raw, np.uint64).reshape(-1, 2).tolist()  # type: ignore[no-any-return]
+    return np.frombuffer(raw, np.uint64).reshape(-1, 2).tolist()
 
 
 def _nested(values: list[Any], shape: Sequence[int]) -> Any:

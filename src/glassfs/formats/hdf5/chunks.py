@@ -10,10 +10,10 @@ from contextlib import suppress
 from functools import partial
 from itertools import product
 from math import prod
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from glassfs import work
-from glassfs.cache import BlockCache
+from glassfs.cache import BlockCache, Recipe
 from glassfs.cache.cores import LEAST_AHEAD
 from glassfs.cache.filling import fill_all
 from glassfs.content.data import SizedData
@@ -48,35 +48,38 @@ def why_unreadable(size: int, used: Sequence[Filter]) -> str:
     return ""
 
 
-class Chunked(SizedData):
-    """The elements of a chunked dataset in C order. ``fill`` is one element, empty for zeros.
+class Made(Recipe, Protocol):
+    """The recipe of a chunk."""
 
-    ``key`` begins the keys of its blocks.
-    """
+    def fill(self, buffer: memoryview) -> None:
+        """Fill ``buffer`` with all its bytes. Raises Damaged."""
+
+
+class Grid(SizedData):
+    """Elements of ``item`` bytes in C order, which are made chunk by chunk. ``fill`` is one, empty for zeros."""
 
     def __init__(
-        self, source: Source, cache: BlockCache, index: ChunkIndex, shape: Shape, chunks: Shape, coding: Coding,
-        fill: bytes, key: tuple[object, ...],
+        self, source: Source, cache: BlockCache, shape: Shape, chunks: Shape, item: int, fill: bytes = b"",
     ) -> None:
-        super().__init__(prod(shape) * coding.shown)
-        self._source, self._cache, self._index = source, cache, index
-        self._shape, self._chunks, self._coding = shape, chunks, coding
+        super().__init__(prod(shape) * item)
+        self._source, self._cache = source, cache
+        self._shape, self._chunks, self._item, self._fill = shape, chunks, item, fill
         self._grid = tuple(-(-length // step) for length, step in zip(shape, chunks, strict=True))
-        self._fill = fill
-        self._key = key
-        chunk = prod(chunks) * coding.shown
-        self._in_slab = prod(self._grid[1:])
-        self._has_slabs = (
-            self._in_slab > 1 and self._in_slab * chunk <= min(slabs.LARGEST, cache.largest_cached // 4)
-            and len(shape) <= slabs.MOST_AXES and (bool(coding.filters) or coding.convert is not None)
-        )
-        self._is_ahead = chunk * (self._in_slab if self._has_slabs else 1) >= LEAST_AHEAD
-        # Slabs are decoded ahead for a second one in a row: those of random frames would take longer than the frames.
-        self._nearest = 1 if self._has_slabs else 0
-        self._last = -1 - self._nearest
+        self._is_ahead = prod(chunks) * item >= LEAST_AHEAD
+        self._has_slabs = False
+        self._nearest, self._last = 0, -1
+
+    def _recipe(self, number: int) -> Made | int | None:
+        """Return how to make a chunk, or its offset if it is stored as it is shown; None if all is ``fill``."""
+        raise NotImplementedError
+
+    @property
+    def _fill_cost(self) -> int:
+        """Memory for making a chunk, beside the chunk itself."""
+        raise NotImplementedError
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        item = self._coding.shown
+        item = self._item
         is_wide = len(buffer) * slabs.LEAST_SHARE >= prod(self._shape[1:]) * item
         first, skipped = divmod(offset, item)
         if skipped:
@@ -93,26 +96,28 @@ class Chunked(SizedData):
             buffer[at:] = self._element(first + count, is_wide)[:left]
 
     def _element(self, number: int, is_wide: bool) -> bytes:
-        raw = bytearray(self._coding.shown)
+        raw = bytearray(self._item)
         for start, shape in boxes(number, 1, self._shape):
             self._read_box(memoryview(raw), start, shape, is_wide)
         return bytes(raw)
 
     def _read_box(self, buffer: memoryview, start: Shape, shape: Shape, is_wide: bool) -> None:
         """Fill ``buffer`` with the elements of a box. ``is_wide``: the read is of a large part of a row, or more."""
-        spans = [
+        spans = self._spans(start, shape)
+        if not self._is_filled(shape):
+            self._read_chunks(buffer, start, shape, spans)
+            return
+        for place in product(*spans):
+            if not self._is_whole(place, start, shape):
+                self._read_chunk(buffer, start, shape, place)
+        fill_all(self._cache, self._fills(buffer, start, shape, spans), self._fill_cost)
+
+    def _spans(self, start: Shape, shape: Shape) -> list[range]:
+        """Return the chunks of a box, on each axis."""
+        return [
             range(first // step, (first + count - 1) // step + 1)
             for first, count, step in zip(start, shape, self._chunks, strict=True)
         ]
-        if self._has_slabs and (is_wide or prod(map(len, spans[1:])) * slabs.LEAST_SHARE >= self._in_slab):
-            self._read_slabs(buffer, start, shape, spans)
-        elif self._is_filled(shape):
-            for place in product(*spans):
-                if not self._is_whole(place, start, shape):
-                    self._read_chunk(buffer, start, shape, place)
-            fill_all(self._cache, self._fills(buffer, start, shape, spans), self._fill_cost)
-        else:
-            self._read_chunks(buffer, start, shape, spans)
 
     def _read_chunks(self, buffer: memoryview, start: Shape, shape: Shape, spans: Sequence[range]) -> None:
         for number, place in enumerate(product(*spans)):
@@ -122,15 +127,9 @@ class Chunked(SizedData):
 
     def _is_filled(self, shape: Shape) -> bool:
         """Return whether whole chunks of a box are decoded straight into it: it is large, and they are runs of it."""
-        is_large = prod(shape) * self._coding.shown >= self._cache.budget // FILLED_SHARE
+        is_large = prod(shape) * self._item >= self._cache.budget // FILLED_SHARE
         is_possible = self._is_ahead and self._fill_cost <= self._cache.budget // FILLS_SHARE
         return is_large and is_possible and is_run(self._chunks, shape)
-
-    @property
-    def _fill_cost(self) -> int:
-        """Memory for decoding a chunk, beside the chunk itself."""
-        stored, shown = (prod(self._chunks) * size for size in (self._coding.stored, self._coding.shown))
-        return filters.most_stored(stored) + 2 * stored + shown
 
     def _is_whole(self, place: Shape, start: Shape, shape: Shape) -> bool:
         """Return whether all of a chunk is in a box."""
@@ -143,58 +142,33 @@ class Chunked(SizedData):
         self, buffer: memoryview, start: Shape, shape: Shape, spans: Sequence[range],
     ) -> Iterator[Callable[[], None]]:
         """Yield functions that fill the whole chunks of a box."""
-        size = prod(self._chunks) * self._coding.shown
+        size = prod(self._chunks) * self._item
         for place in product(*spans):
             if not self._is_whole(place, start, shape):
                 continue
             lows = [p * step - first for p, step, first in zip(place, self._chunks, start, strict=True)]
-            at = linear(lows, shape) * self._coding.shown
+            at = linear(lows, shape) * self._item
             part, recipe = buffer[at : at + size], self._recipe(linear(place, self._grid))
-            if isinstance(recipe, Chunk):
-                yield partial(recipe.fill, part)
-            elif recipe is None:
+            if recipe is None:
                 fill_into(part, self._fill, 0)
-            else:
+            elif isinstance(recipe, int):
                 yield partial(self._source.read_into, part, recipe)
+            else:
+                yield partial(recipe.fill, part)
 
-    def _read_slabs(self, buffer: memoryview, start: Shape, shape: Shape, spans: Sequence[range]) -> None:
-        """Fill a box with elements of slabs; where one is damaged, of those chunks that are needed."""
-        step, row = self._chunks[0], prod(shape[1:]) * self._coding.shown
-        for number in spans[0]:
-            low, high = max(start[0], number * step), min(start[0] + shape[0], (number + 1) * step)
-            part = buffer[(low - start[0]) * row : (high - start[0]) * row]
-            box = (low, *start[1:]), (high - low, *shape[1:])
-            self._prefetch(number, self._grid[0], self._slab)
-            try:
-                with self._cache.held(self._slab(number)) as slab:
-                    inside = (low - number * step, *start[1:])
-                    grid = 1, *self._grid[1:]
-                    slabs.copy_box(part, slab, inside, box[1], self._chunks, grid, self._coding.shown)
-            except Damaged:
-                self._read_chunks(part, *box, [range(number, number + 1), *spans[1:]])
-
-    def _slab(self, number: int) -> slabs.Slab:
-        count, chunk = self._in_slab, prod(self._chunks) * self._coding.shown
-        first = number * count
-
-        def parts() -> list[slabs.Part]:
-            return list(map(self._made, self._index.among(first, count)))
-
-        return slabs.Slab(self._source, self._cache, (*self._key, "slab", number), count, chunk, self._fill, parts)
-
-    def _prefetch(self, number: int, count: int, recipe: Callable[[int], slabs.Slab | slabs.Part]) -> None:
+    def _prefetch(self, number: int, count: int, recipe: Callable[[int], Recipe | int | None]) -> None:
         """Have the following blocks decoded ahead if this one follows the previous one."""
         if self._is_ahead and self._nearest <= number - self._last <= 1:
             for following in range(number + 1, min(number + 1 + AHEAD, count)):
                 with suppress(Damaged):  # of another chunk
                     wanted = recipe(following)
-                    if isinstance(wanted, (Chunk, slabs.Slab)):
+                    if wanted is not None and not isinstance(wanted, int):
                         self._cache.prefetch(wanted)
         self._last = number
 
     def _read_chunk(self, buffer: memoryview, start: Shape, shape: Shape, place: Shape) -> None:
         """Fill the part of a box that is in the chunk at ``place`` of the grid."""
-        item, steps = self._coding.shown, self._chunks
+        item, steps = self._item, self._chunks
         lows = [max(a, p * step) for a, p, step in zip(start, place, steps, strict=True)]
         counts = [
             min(a + count, (p + 1) * step) - low
@@ -218,7 +192,7 @@ class Chunked(SizedData):
         """Copy elements that are scattered in the chunk or in the box."""
         import numpy as np
 
-        item, steps = self._coding.shown, self._chunks
+        item, steps = self._item, self._chunks
         last = [first + count - 1 for first, count in zip(inside, counts, strict=True)]
         first = linear(inside, steps)
         span = linear(last, steps) + 1 - first
@@ -245,12 +219,70 @@ class Chunked(SizedData):
         recipe = self._recipe(number)
         if not self._has_slabs:
             self._prefetch(number, prod(self._grid), self._recipe)
-        if isinstance(recipe, Chunk):
-            self._cache.read_into(recipe, buffer, offset)
-        elif recipe is None:
+        if recipe is None:
             fill_into(buffer, self._fill, offset)
-        else:
+        elif isinstance(recipe, int):
             self._source.read_into(buffer, recipe + offset)
+        else:
+            self._cache.read_into(recipe, buffer, offset)
+
+
+class Chunked(Grid):
+    """The elements of a chunked dataset in C order. ``key`` begins the keys of its blocks."""
+
+    def __init__(
+        self, source: Source, cache: BlockCache, index: ChunkIndex, shape: Shape, chunks: Shape, coding: Coding,
+        fill: bytes, key: tuple[object, ...],
+    ) -> None:
+        super().__init__(source, cache, shape, chunks, coding.shown, fill)
+        self._index, self._coding, self._key = index, coding, key
+        slab = prod(self._grid[1:]) * prod(chunks) * coding.shown
+        self._in_slab = prod(self._grid[1:])
+        self._has_slabs = (
+            self._in_slab > 1 and slab <= min(slabs.LARGEST, cache.largest_cached // 4)
+            and len(shape) <= slabs.MOST_AXES and (bool(coding.filters) or coding.convert is not None)
+        )
+        if self._has_slabs:
+            self._is_ahead = slab >= LEAST_AHEAD
+            # Slabs are decoded ahead for a second one in a row: those of random frames would take longer than these.
+            self._nearest, self._last = 1, -2
+
+    def _read_box(self, buffer: memoryview, start: Shape, shape: Shape, is_wide: bool) -> None:
+        spans = self._spans(start, shape)
+        if self._has_slabs and (is_wide or prod(map(len, spans[1:])) * slabs.LEAST_SHARE >= self._in_slab):
+            self._read_slabs(buffer, start, shape, spans)
+        else:
+            super()._read_box(buffer, start, shape, is_wide)
+
+    @property
+    def _fill_cost(self) -> int:
+        stored, shown = (prod(self._chunks) * size for size in (self._coding.stored, self._item))
+        return filters.most_stored(stored) + 2 * stored + shown
+
+    def _read_slabs(self, buffer: memoryview, start: Shape, shape: Shape, spans: Sequence[range]) -> None:
+        """Fill a box with elements of slabs; where one is damaged, of those chunks that are needed."""
+        step, row = self._chunks[0], prod(shape[1:]) * self._item
+        for number in spans[0]:
+            low, high = max(start[0], number * step), min(start[0] + shape[0], (number + 1) * step)
+            part = buffer[(low - start[0]) * row : (high - start[0]) * row]
+            box = (low, *start[1:]), (high - low, *shape[1:])
+            self._prefetch(number, self._grid[0], self._slab)
+            try:
+                with self._cache.held(self._slab(number)) as slab:
+                    inside = (low - number * step, *start[1:])
+                    grid = 1, *self._grid[1:]
+                    slabs.copy_box(part, slab, inside, box[1], self._chunks, grid, self._item)
+            except Damaged:
+                self._read_chunks(part, *box, [range(number, number + 1), *spans[1:]])
+
+    def _slab(self, number: int) -> slabs.Slab:
+        count, chunk = self._in_slab, prod(self._chunks) * self._item
+        first = number * count
+
+        def parts() -> list[slabs.Part]:
+            return list(map(self._made, self._index.among(first, count)))
+
+        return slabs.Slab(self._source, self._cache, (*self._key, "slab", number), count, chunk, self._fill, parts)
 
     def _recipe(self, number: int) -> slabs.Part:
         return self._made(self._index.find(number))

@@ -29,12 +29,14 @@ from glassfs.formats.hdf5 import chunks, compounds, elements, filters, images
 from glassfs.formats.hdf5.answers import MOST_INDEX
 from glassfs.formats.hdf5.chunks import Chunked, Filled
 from glassfs.formats.hdf5.description import LARGEST, Dataset
-from glassfs.formats.hdf5.elements import Asked
+from glassfs.formats.hdf5.elements import Asked, Decoded
 from glassfs.formats.hdf5.stored import RECORD, ChunkIndex, Coding, Convert, checked_index
 from glassfs.source import Source
 
 LEAST_RECORD = 8
 """Bytes that a stored chunk takes in an index of the file, at least."""
+LARGEST_BY_LIBRARY = 128 << 20
+"""Bytes of a chunk that a worker decodes: it has 192 MiB for these, the stored ones and what it reads at once."""
 MOST_TEXTS = 100_000
 """Strings of a dataset with several axes, which are shown as one document."""
 BOOLEAN = "|b1"
@@ -93,7 +95,7 @@ def members(source: Source, asked: Asked, dataset: Dataset) -> Iterator[Member]:
 def _structures(source: Source, asked: Asked, dataset: Dataset) -> Array:
     dtype = compounds.shown(dataset)
     if any(field.stored is None for field in dataset.kind.fields):
-        data = _decoded_by_library(asked, dataset, dataset.elements * dataset.item)
+        data = _decoded_by_library(source, asked, dataset, dataset.elements * dataset.item)
     else:
         data = _stored_data(source, asked, dataset, compounds.conversion(dataset), dataset.item)
     return Array(asked.path[-1], data, dtype, dataset.shape, "compound")
@@ -123,7 +125,7 @@ def array_data(source: Source, asked: Asked, dataset: Dataset) -> Data:
     if missing:
         return Unreadable(size, Damaged(missing, source.name))
     if kind.stored is None or int(kind.stored[2:]) * prod(kind.dims) != dataset.size:
-        return _decoded_by_library(asked, dataset, size)
+        return _decoded_by_library(source, asked, dataset, size)
     return _stored_data(source, asked, dataset, _conversion(kind.stored, kind.shown), dataset.item)
 
 
@@ -133,7 +135,7 @@ def _stored_data(source: Source, asked: Asked, dataset: Dataset, convert: Conver
     if not size:
         return Zeros(0)
     if dataset.layout == "compact" or not filters.are_known(dataset.filters):
-        return _decoded_by_library(asked, dataset, size)
+        return _decoded_by_library(source, asked, dataset, size)
     if dataset.layout == "contiguous":
         if dataset.offset is None:
             return Filled(dataset.fill, dataset.elements) if dataset.fill else Zeros(size)
@@ -158,12 +160,18 @@ def _stored_data(source: Source, asked: Asked, dataset: Dataset, convert: Conver
     )
 
 
-def _decoded_by_library(asked: Asked, dataset: Dataset, size: int) -> Data:
+def _decoded_by_library(source: Source, asked: Asked, dataset: Dataset, size: int) -> Data:
+    if not size:
+        return Zeros(0)
     if dataset.kind.name == "compound":
         dtype: object = [list(one) for one in ast.literal_eval(compounds.shown(dataset))]
     else:
         dtype = dataset.kind.shown or None
-    return elements.numbers(asked, dataset.shape, dataset.item, dtype) if size else Zeros(0)
+    chunks = dataset.chunks or (1,) * len(dataset.shape)
+    if prod(chunks) * max(dataset.size, dataset.item) > LARGEST_BY_LIBRARY:
+        reason = f"has chunks of more than {LARGEST_BY_LIBRARY >> 20} MiB that only the library decodes"
+        return Unreadable(size, source.damage(reason))
+    return Decoded(source, asked, dataset.shape, chunks, dataset.item, dtype)
 
 
 def _missing_filter(dataset: Dataset) -> str:

@@ -6,17 +6,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import accumulate
 from math import prod
 from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
-from glassfs.content import Blocked, Data, Records, Regular, Rendered
+from glassfs.content import Blocked, Data, Records, Rendered
 from glassfs.errors import Damaged, TooLarge
 from glassfs.formats.hdf5.answers import Answers
-from glassfs.formats.hdf5.chunks import boxes
-from glassfs.source import Version
+from glassfs.formats.hdf5.chunks import Grid, Shape, is_run
+from glassfs.source import Source, Version
 
 PIECE = 1 << 20
 ROWS = 1_000
@@ -25,6 +24,8 @@ MOST_IN_ROWS = 64 << 20
 """Bytes of so many strings or rows."""
 LARGEST_BLOCK = 8 << 20
 """Bytes of rows in a block, unless one row has more."""
+ASKED_COST = 3
+"""Memory for a byte of elements that are asked for."""
 TEXT_COST, ROW_COST = 4, 256
 """Memory for a byte of a fixed-length string as JSON, and for a row."""
 
@@ -73,23 +74,93 @@ class _Block(NamedTuple):
         yield self.whole()
 
 
-def numbers(asked: Asked, shape: tuple[int, ...], item: int, dtype: object) -> Data:
-    """Return the elements of a dataset as ``dtype``, ``item`` bytes each."""
-    at_once = max(1, PIECE // item)
-    count = prod(shape)
+class Decoded(Grid):
+    """The elements of a dataset as the library reads them as ``dtype``, ``item`` bytes each; None is the file's type.
 
-    def make(first: int, some: int) -> bytes:
-        return b"".join(
-            asked.ask("elements", prod(box) * item, start=list(start), shape=list(box), dtype=dtype)[1]
-            for start, box in boxes(first, some, shape)
-        )
+    They are asked for by whole chunks, by several if these are small: the library decodes a chunk for each request.
+    """
 
-    def block(number: int) -> _Block:
-        first = number * at_once
-        some = min(at_once, count - first)
-        return _Block(asked.key("elements", item, number), some * item, partial(make, first, some))
+    def __init__(self, source: Source, asked: Asked, shape: Shape, chunks: Shape, item: int, dtype: object) -> None:
+        super().__init__(source, asked.cache, shape, _together(shape, chunks, item), item)
+        self._asked, self._dtype = asked, dtype
 
-    return Blocked(asked.cache, lambda: Regular(at_once * item, count * item), block, is_sized=True)
+    def _is_filled(self, shape: Shape) -> bool:
+        return prod(self._chunks) * self._item > self._cache.largest_cached and is_run(self._chunks, shape)
+
+    @property
+    def _fill_cost(self) -> int:
+        return ASKED_COST * prod(self._chunks) * self._item
+
+    def _recipe(self, number: int) -> _Box:
+        start = []
+        for length, step in zip(reversed(self._grid), reversed(self._chunks), strict=True):
+            number, place = divmod(number, length)
+            start.append(place * step)
+        return _Box(self._asked, self._shape, tuple(reversed(start)), self._chunks, self._item, self._dtype)
+
+
+class _Box(NamedTuple):
+    """The recipe of a box of elements at ``start``, which may stick out of the dataset."""
+
+    asked: Asked
+    whole_shape: Shape
+    start: Shape
+    shape: Shape
+    item: int
+    dtype: object
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        return self.asked.key("elements", self.item, *self.start)
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape) * self.item
+
+    @property
+    def cost(self) -> int:
+        return ASKED_COST * self.size
+
+    @property
+    def stream_cost(self) -> int:
+        return self.cost
+
+    def whole(self) -> bytes | bytearray:
+        fits = [
+            min(count, length - first)
+            for first, count, length in zip(self.start, self.shape, self.whole_shape, strict=True)
+        ]
+        size = prod(fits) * self.item
+        with self.asked.cache.waiting():
+            _, raw = self.asked.ask("elements", size, start=list(self.start), shape=fits, dtype=self.dtype)
+        if len(raw) != size:
+            raise Damaged(f"its worker process sends {len(raw)} bytes, but its shape needs {size}")
+        if size == self.size:
+            return raw
+        import numpy as np
+
+        found = np.zeros((*self.shape, self.item), np.uint8)
+        found[tuple(map(slice, fits))] = np.frombuffer(raw, np.uint8).reshape(*fits, self.item)
+        return found.tobytes()
+
+    def fill(self, buffer: memoryview) -> None:
+        buffer[:] = self.whole()
+
+    def pieces(self) -> Iterator[bytes | bytearray]:
+        whole = self.whole()
+        for start in range(0, len(whole), PIECE):
+            yield whole[start : start + PIECE]
+
+
+def _together(shape: Shape, chunks: Shape, item: int) -> Shape:
+    """Return the shape of what is asked for at once: whole chunks, as many as have PIECE bytes, in C order."""
+    found = [min(step, length) for step, length in zip(chunks, shape, strict=True)]
+    for axis in reversed(range(len(shape))):
+        times = min(-(-shape[axis] // found[axis]), PIECE // (prod(found) * item))
+        found[axis] *= max(1, times)
+        if found[axis] < shape[axis]:
+            break
+    return tuple(found)
 
 
 def texts(asked: Asked, first: int, count: int) -> list[str]:
