@@ -134,6 +134,69 @@ def test_stopped_server_delays_no_worker_that_is_ready(tmp_path: Path, workers: 
     assert last.poll() == -signal.SIGKILL
 
 
+def test_upgrade_is_no_damage_and_is_not_remembered(
+    tmp_path: Path, workers: pool.Pool, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sandbox = Sandbox(local(made(tmp_path / "a.h5")), "hdf5")
+    with monkeypatch.context() as upgraded:
+        upgraded.setattr(wire, "CODE", "another")
+        for _ in range(2):
+            with pytest.raises(Unavailable, match=r"another version: glassfs was upgraded; mount.*again"):
+                sandbox.ask(dict(LIST))
+    assert sandbox.ask(dict(LIST))[0]["count"] == 3
+
+
+def test_lack_of_memory_is_no_damage_and_is_not_remembered(tmp_path: Path, workers: pool.Pool) -> None:
+    first, second = (Sandbox(local(made(tmp_path / name)), "hdf5") for name in ("a.h5", "b.h5"))
+    first.ask({"do": "open"})
+    process = server_of(workers)._process.pid
+    before = resource.prlimit(process, resource.RLIMIT_AS)
+    used = int(Path(f"/proc/{process}/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.prlimit(process, resource.RLIMIT_AS, (used + (64 << 20), before[1]))
+    for _ in range(2):
+        with pytest.raises(Unavailable, match=r"192 MiB of memory are not available \(see ulimit -v\)"):
+            second.ask(dict(LIST))
+    resource.prlimit(process, resource.RLIMIT_AS, before)
+    assert second.ask(dict(LIST))[0]["count"] == 3
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_lack_of_descriptors_is_no_damage_and_is_not_remembered(
+    tmp_path: Path, workers: pool.Pool, is_running: bool,
+) -> None:
+    first, second = (Sandbox(local(made(tmp_path / name)), "hdf5") for name in ("a.h5", "b.h5"))
+    if is_running:
+        first.ask({"do": "open"})
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
+    try:
+        with pytest.raises(Unavailable, match="no worker process can be started"):
+            second.ask(dict(LIST))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert second.ask(dict(LIST))[0]["count"] == 3
+
+
+@pytest.mark.parametrize("name", ["why_impossible", "restrict"])
+def test_process_that_cannot_be_confined_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> str:
+        if name == "restrict":
+            raise OSError("not here")
+        return "not here"
+
+    monkeypatch.setattr(seccomp, name, refuse)
+    assert worker_that(lambda: None) == 3
+
+
+def test_processor_time_that_is_limited_already_is_no_damage(tmp_path: Path, workers: pool.Pool) -> None:
+    first, second = (Sandbox(local(made(tmp_path / name)), "hdf5") for name in ("a.h5", "b.h5"))
+    first.ask({"do": "open"})
+    resource.prlimit(server_of(workers)._process.pid, resource.RLIMIT_CPU, (100, 100))
+    assert second.ask(dict(LIST))[0]["count"] == 3
+
+
 def cancelable(do: Callable[[], object]) -> None:
     with suppress(work.Canceled):
         do()

@@ -105,3 +105,7 @@ class NoSpool(Passing):
 
 class Unavailable(Passing):
     """The process lacks descriptors, memory or threads. Callers may try again."""
+
+
+class NotInstalled(Passing):
+    """The bytes are intact, and this installation lacks what decodes them. The reason says what to install."""

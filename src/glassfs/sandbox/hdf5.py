@@ -20,11 +20,11 @@ import h5py
 import numpy as np
 from h5py import h5a, h5d, h5g, h5l, h5o, h5p, h5s, h5t, h5z
 
+from glassfs.sandbox import hdf5_filters
 from glassfs.sandbox.hdf5_chunks import stored_chunks
 from glassfs.sandbox.server import Answer, Handler, RemoteFile
 
-with suppress(Exception):  # registers more filters, if it is installed
-    import hdf5plugin  # noqa: F401
+hdf5_filters.load()
 
 MOST_LINKS = 100_000
 """Links of a group: each becomes a name in a listing."""
@@ -73,7 +73,11 @@ class _Container:
         """The path of the object that is open, if it has a large cache."""
 
     def __call__(self, request: dict[str, Any]) -> Answer:
-        answer: Answer = getattr(self, "_" + request.pop("do"))(**request)
+        try:
+            answer: Answer = getattr(self, "_" + request.pop("do"))(**request)
+        except OSError:
+            hdf5_filters.demand(self._opened[1])
+            raise
         return answer
 
     def _open(self) -> Answer:
