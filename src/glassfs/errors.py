@@ -99,13 +99,17 @@ class TooLarge(GlassfsError, OSError):
     """A rendered content would exceed its size limit."""
 
 
+class NotInstalled(GlassfsError, OSError):
+    """The bytes are intact, and this installation lacks what decodes them. The reason says what to install."""
+
+
+LASTING = Damaged, TooLarge, NotInstalled
+"""Errors of one content that recur as long as its bytes do; what it is shown with can be shown without it."""
+
+
 class NoSpool(Passing):
     """A block too large for memory cannot be written to the spool folder."""
 
 
 class Unavailable(Passing):
     """The process lacks descriptors, memory or threads. Callers may try again."""
-
-
-class NotInstalled(Passing):
-    """The bytes are intact, and this installation lacks what decodes them. The reason says what to install."""

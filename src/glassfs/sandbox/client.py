@@ -59,9 +59,9 @@ class Sandbox:
                     raise Unavailable("its worker process was killed", self._source.name)
 
     def _outcome(self, message: bytes, most: int) -> tuple[Outcome | None, bool]:
-        """Return the outcome of one try, None if there was none; and whether the worker was ended for the sake of others.
+        """Return the outcome of one try, None if the worker failed; and whether it was ended as its place was needed.
 
-        Sets the verdict if the worker failed due to what it read.
+        Sets the verdict if it failed due to what it read.
         """
         worker = pool().acquire(self, self._library, self._source.size)
         outcome: Outcome | None = None

@@ -58,7 +58,7 @@ def _become_nobody() -> None:
 
 
 def _limit() -> None:
-    """Bound what the process may take. The memory has to be available now, so that later a lack of it says something."""
+    """Bound what the process may take. Its memory has to be available now: later a lack is due to what it reads."""
     try:
         with open("/proc/self/statm", "rb") as file:
             most = int(file.read().split()[0]) * resource.getpagesize() + MOST_MEMORY

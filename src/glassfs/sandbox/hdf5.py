@@ -73,11 +73,8 @@ class _Container:
         """The path of the object that is open, if it has a large cache."""
 
     def __call__(self, request: dict[str, Any]) -> Answer:
-        try:
+        with hdf5_filters.demanded_of(lambda: self._opened[1]):
             answer: Answer = getattr(self, "_" + request.pop("do"))(**request)
-        except OSError:
-            hdf5_filters.demand(self._opened[1])
-            raise
         return answer
 
     def _open(self) -> Answer:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import ctypes
 import glob
 import os
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from h5py import h5d, h5pl, h5z
@@ -36,12 +37,18 @@ def load() -> None:
                     h5z.filter_avail(plugin.H5PLget_plugin_info().contents.id)  # the library loads it and keeps it
 
 
-def demand(found: Any) -> None:
-    """Raise ImportError if the library lacks a filter of a dataset, which is intact. Other objects need none."""
-    if not isinstance(found, h5d.DatasetID):
-        return
-    properties = found.get_create_plist()
-    for number in range(properties.get_nfilters()):
-        code, _, _, name = properties.get_filter(number)
-        if not h5z.filter_avail(code):
-            raise ImportError(f"lacks the filter {name.decode('latin-1')[:60]} ({code}): install hdf5plugin")
+@contextmanager
+def demanded_of(opened: Callable[[], Any]) -> Iterator[None]:
+    """Turn an error of the library into ImportError if it lacks a filter of the dataset that was opened last."""
+    try:
+        yield
+    except OSError as error:
+        found = opened()
+        if isinstance(found, h5d.DatasetID):
+            properties = found.get_create_plist()
+            for number in range(properties.get_nfilters()):
+                code, _, _, name = properties.get_filter(number)
+                if not h5z.filter_avail(code):
+                    text = name.decode("latin-1")[:60]
+                    raise ImportError(f"lacks the filter {text} ({code}): install hdf5plugin") from error
+        raise

@@ -1,7 +1,7 @@
 """The worker processes of this process, given out by owner; those of a minute without a request ended. Any thread.
 
-Each process has a pool of its own, also one that was forked (``forks.PerProcess``): it closes what it inherited. No lock
-is held while a process is waited for.
+Each process has a pool of its own, also one that was forked (``forks.PerProcess``): it closes what it inherited. No
+lock is held while a process starts or answers.
 """
 
 from __future__ import annotations

@@ -169,7 +169,8 @@ def _missing_filter(dataset: Dataset) -> str:
     """Return why a dataset cannot be read, or "": neither glassfs nor the library has a filter."""
     for one in () if filters.are_known(dataset.filters) else dataset.filters:
         if not one.is_available:
-            return f"needs the filter {one.name or 'without a name'} ({one.code}): install hdf5plugin, or name its folder in HDF5_PLUGIN_PATH"
+            name = one.name or "without a name"
+            return f"needs the filter {name} ({one.code}): install hdf5plugin, or set HDF5_PLUGIN_PATH to its folder"
     return ""
 
 
