@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -195,6 +196,63 @@ def test_processor_time_that_is_limited_already_is_no_damage(tmp_path: Path, wor
     first.ask({"do": "open"})
     resource.prlimit(server_of(workers)._process.pid, resource.RLIMIT_CPU, (100, 100))
     assert second.ask(dict(LIST))[0]["count"] == 3
+
+
+class Thing:
+    """What stands for a sandbox in the pool."""
+
+
+def acquired(workers: pool.Pool, thing: Thing, owner: int) -> pool.Worker:
+    return work.done_for(work.Work(owner), lambda: workers.acquire(thing, "glassfs.sandbox.hdf5", 0))
+
+
+def test_user_waits_for_no_worker_of_another_one(workers: pool.Pool) -> None:
+    things = [Thing() for _ in range(8)]
+    mine = [acquired(workers, thing, 1) for thing in things[: pool.MOST_WORKERS]]
+    other = acquired(workers, things[5], 2)
+    for owner in (1, 2):
+        further = work.Work(owner)
+        thread = threading.Thread(target=lambda further=further, owner=owner: cancelable(  # type: ignore[misc]
+            lambda: work.done_for(further, lambda: workers.acquire(things[6], "glassfs.sandbox.hdf5", 0)),
+        ))
+        thread.start()
+        wait_until(lambda further=further: further.is_waiting)  # type: ignore[misc]
+        further.cancel()
+        thread.join()
+    for worker in (*mine, other):
+        workers.release(worker)
+    assert len(workers.processes) == pool.MOST_WORKERS
+
+
+def test_worker_waiting_for_a_silent_source_gives_way(
+    tmp_path: Path, workers: pool.Pool, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its request begins again when the source answers."""
+    monkeypatch.setattr(pool, "SILENT_SOURCE_SECONDS", 0.05)
+    speaks = threading.Event()
+    found: list[int] = []
+
+    def ask(number: int) -> None:
+        source = local(made(tmp_path / f"{number}.h5"))
+        buffer = source.buffer
+
+        def silent(offset: int, size: int) -> bytearray:
+            speaks.wait()
+            return buffer(offset, size)
+
+        with mock.patch.object(source, "buffer", silent):
+            found.append(Sandbox(source, "hdf5").ask(dict(LIST))[0]["count"])
+
+    hanging = [threading.Thread(target=ask, args=(number,)) for number in range(2 * pool.MOST_WORKERS)]
+    for thread in hanging:
+        thread.start()
+    wait_until(lambda: len(workers._workers) == pool.MOST_WORKERS)
+    assert Sandbox(local(made(tmp_path / "a.h5")), "hdf5").ask(dict(LIST))[0]["count"] == 3
+    assert not found
+    speaks.set()
+    for thread in hanging:
+        thread.join()
+    assert found == [3] * len(hanging)
 
 
 def cancelable(do: Callable[[], object]) -> None:

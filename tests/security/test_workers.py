@@ -36,9 +36,14 @@ def children(process: int) -> list[int]:
 
 
 def server_of(daemon: int) -> int:
-    """Return the process of a daemon that starts workers."""
-    (found,) = [one for one in children(daemon) if b"glassfs.sandbox.hdf5" in Path(f"/proc/{one}/cmdline").read_bytes()]
-    return found
+    """Return the process of a daemon that starts workers; 0 if there is none yet."""
+    found = [one for one in children(daemon) if b"glassfs.sandbox.hdf5" in Path(f"/proc/{one}/cmdline").read_bytes()]
+    return found[0] if found else 0
+
+
+def workers_of(daemon: int) -> list[int]:
+    server = server_of(daemon)
+    return children(server) if server else []
 
 
 def check_confined(worker: int, user: int, groups: str) -> None:
@@ -60,7 +65,7 @@ def test_worker_of_a_root_mount_has_no_rights(shared: Shared, place: Path) -> No
     write_numbers(make_folder(place / "source") / "a.h5")
     daemon = shared(place / "source")
     assert as_user(os.listdir, daemon.path / "a.h5/group") == ["x.npy"]
-    (worker,) = children(server_of(daemon.pid))
+    (worker,) = workers_of(daemon.pid)
     check_confined(worker, NOBODY, "")
     assert int(facts(worker)["CapBnd"], 16) == 0
     for task in Path(f"/proc/{daemon.pid}/task").iterdir():
@@ -74,7 +79,7 @@ def test_worker_that_cannot_be_confined_reads_nothing(shared: Shared, place: Pat
     with pytest.raises(BlockingIOError):
         os.listdir(daemon.path / "a.h5")
     assert "cannot be confined: cannot become the user nobody: Operation not permitted" in daemon.log_text()
-    assert not children(server_of(daemon.pid))
+    assert not workers_of(daemon.pid)
 
 
 def test_stopped_server_does_not_outlive_its_daemon(shared: Shared, place: Path) -> None:
