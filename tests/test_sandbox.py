@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from unittest import mock
 
 import numpy as np
@@ -180,15 +181,18 @@ def test_lack_of_descriptors_is_no_damage_and_is_not_remembered(
     assert second.ask(dict(LIST))[0]["count"] == 3
 
 
-@pytest.mark.parametrize("name", ["why_impossible", "restrict"])
-def test_process_that_cannot_be_confined_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> str:
-        if name == "restrict":
-            raise OSError("not here")
-        return "not here"
-
-    monkeypatch.setattr(seccomp, name, refuse)
+@pytest.mark.parametrize(("module", "name"), [(seccomp, "restrict"), (confinement, "open")], ids=["filter", "proc"])
+def test_process_that_cannot_be_confined_is_refused(
+    module: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, name, mock.Mock(side_effect=OSError("not here")), raising=False)
     assert worker_that(lambda: None) == 3
+
+
+def test_machine_without_a_filter_of_system_calls_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    with pytest.raises(OSError, match="on Linux on x86-64 and ARM64 only, not on riscv64"):
+        confinement.confine(os.getppid())
 
 
 def test_processor_time_that_is_limited_already_is_no_damage(tmp_path: Path, workers: pool.Pool) -> None:

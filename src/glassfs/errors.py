@@ -6,6 +6,7 @@ itself has no names. Only ``glassfs.mount`` turns them into errno values.
 
 from __future__ import annotations
 
+import errno
 from typing import TypeVar
 
 Error = TypeVar("Error", bound="GlassfsError")
@@ -113,3 +114,9 @@ class NoSpool(Passing):
 
 class Unavailable(Passing):
     """The process lacks descriptors, memory or threads. Callers may try again."""
+
+
+def is_lack(error: BaseException) -> bool:
+    """Return whether an exception of any code says that the process lacks memory, descriptors, threads or modules."""
+    lacks = errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN
+    return isinstance(error, (MemoryError, ImportError)) or (isinstance(error, OSError) and error.errno in lacks)

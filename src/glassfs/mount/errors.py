@@ -20,6 +20,7 @@ from glassfs.errors import (
     Refused,
     TooLarge,
     Unavailable,
+    is_lack,
 )
 from glassfs.work import Canceled
 
@@ -77,8 +78,8 @@ class Failures:
         if number in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR):
             return number
         if number is None:
-            self._note(f"{type(error).__name__}: {error}", error)
-            return errno.EIO
+            self._note(f"{type(error).__name__}: {error}", None if is_lack(error) else error)
+            return errno.EAGAIN if is_lack(error) else errno.EIO
         self._note(str(error), None)
         return number
 

@@ -28,7 +28,7 @@ from glassfs.content import (
     Series,
     Stored,
 )
-from glassfs.errors import GlassfsError
+from glassfs.errors import GlassfsError, Passing
 from glassfs.names import component, free_name, raw, shown_at_root
 from glassfs.tree.draft import CHECKED_AT_ONCE, Below, Draft
 from glassfs.tree.nested import NestedDirectory, is_container
@@ -191,6 +191,8 @@ class ContentDirectory(Settled):
     def _derived(self, name: bytes, content: Content, key: Key, errors: list[str]) -> list[_Waiting]:
         """Return what derived views make of a content, and append the reasons of those that fail."""
         def on_error(error: GlassfsError) -> None:
+            if isinstance(error, Passing):  # or the listing would be kept without it
+                raise error
             errors.append(f"{component(name)}: {error}")
 
         services = self.origin.services
