@@ -216,7 +216,7 @@ def test_user_waits_for_no_worker_of_another_one(workers: pool.Pool) -> None:
     other = acquired(workers, things[5], 2)
     for owner in (1, 2):
         further = work.Work(owner)
-        thread = threading.Thread(target=lambda further=further, owner=owner: cancelable(  # type: ignore[misc]
+        thread = threading.Thread(target=lambda further=further, owner=owner: cancelable(
             lambda: work.done_for(further, lambda: workers.acquire(things[6], "glassfs.sandbox.hdf5", 0)),
         ))
         thread.start()

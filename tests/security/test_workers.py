@@ -68,6 +68,7 @@ def test_worker_of_a_root_mount_has_no_rights(shared: Shared, place: Path) -> No
     (worker,) = workers_of(daemon.pid)
     check_confined(worker, NOBODY, "")
     assert int(facts(worker)["CapBnd"], 16) == 0
+    assert int(facts(server_of(daemon.pid))["CapPrm"], 16) == 0b1111 << 5
     for task in Path(f"/proc/{daemon.pid}/task").iterdir():
         assert int(facts(int(task.name))["CapEff"], 16) == DAC_AND_ADMIN
 

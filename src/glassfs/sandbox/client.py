@@ -132,7 +132,7 @@ class _Conversation:
         reason = "is of another version: glassfs was upgraded; mount, or start this program, again"
         try:
             kind, payload = self._message()
-            greeting = _parsed(payload) if kind == wire.READY else None
+            greeting: Any = _parsed(payload) if kind == wire.READY else None
         except _Ended:
             if self._worker.was_taken:
                 raise

@@ -21,6 +21,20 @@ _NOBODY = 65534
 _PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 24, 38
 _CAPABILITIES, _CAPABILITY_HEADER = 64, struct.pack("=Ii", 0x20080522, 0)
 """Version 3 of the interface of capset(2), for this process."""
+_KILL_SETGID_SETUID_SETPCAP = 0b1111 << 5
+
+
+def keep_few_capabilities() -> None:
+    """Keep only those with which a server confines its workers, and ends them. Raises OSError."""
+    if seccomp.why_impossible():
+        return  # no worker will serve
+    libc = ctypes.CDLL(None, use_errno=True)
+    held = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable: of the first 32, and of the others
+    if libc.capget(_CAPABILITY_HEADER, held) == 0:
+        held[:] = [held[0] & _KILL_SETGID_SETUID_SETPCAP, held[1] & _KILL_SETGID_SETUID_SETPCAP, 0, 0, 0, 0]
+        if libc.capset(_CAPABILITY_HEADER, held) == 0:
+            return
+    raise OSError(ctypes.get_errno(), "capabilities cannot be dropped")
 
 
 def confine(parent: int) -> None:

@@ -115,7 +115,7 @@ class _Server:
             with its, prints:
                 self._process = subprocess.Popen(
                     [python, *options, "-c", boot, str(its.fileno()), library],
-                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=prints, cwd="/",
+                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=prints.fileno(), cwd="/",
                     pass_fds=(its.fileno(),), start_new_session=True, env=environment,
                 )
         except OSError as error:

@@ -22,7 +22,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from glassfs.sandbox import wire
-from glassfs.sandbox.confinement import confine
+from glassfs.sandbox.confinement import confine, keep_few_capabilities
 
 MOST_SECONDS = 6
 """Processor time of one request."""
@@ -129,6 +129,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The module has ``open_container``, which returns the handler of a container.
     open_container = import_module(sys.argv[2]).open_container
+    keep_few_capabilities()
     gc.collect()
     gc.freeze()  # or collecting in a worker copies the pages that it shares with this process
     workers: dict[int, int] = {}
