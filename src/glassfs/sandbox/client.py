@@ -104,9 +104,9 @@ class _Conversation:
 
         Raises Unavailable if the worker is not ready or silent, _Ended and _Nonsense.
         """
-        if not self._worker.process:
-            self._greet()
         self._send(wire.REQUEST, request)
+        if not self._worker.process:
+            self._greet()  # it has the request already, and loses no time
         data = bytearray()
         while True:
             kind, payload = self._message()
@@ -147,6 +147,7 @@ class _Conversation:
             if wire.is_same_code(greeting):
                 self._worker.process = greeting["process"]
                 server.patience = WORKER_SECONDS
+                self._until = time.monotonic() + SILENT_SECONDS
                 return
         pool().discard_server(server)
         raise self._not_now(reason)
