@@ -19,8 +19,8 @@ PACKAGE = ROOT / "src" / "glassfs"
 LONGEST_FILE = 500
 
 GROUND_FLOOR = {
-    "collector", "errors", "forks", "installing", "keyed_lock", "lru", "names", "once", "sizes", "terminal", "threads",
-    "work",
+    "collector", "errors", "forks", "installing", "interpreter", "keyed_lock", "lru", "names", "once", "sizes",
+    "terminal", "threads", "work",
 }
 BELOW_FORMATS = {"content", "codec", "source", "cache"}
 
@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tree": BELOW_FORMATS | {"view", "formats.registry"},
     "library": BELOW_FORMATS | {"view", "tree"},
     "arguments": {"source.remote.url"},
-    "mount": BELOW_FORMATS | {"tree", "arguments", ""},
+    "mount": BELOW_FORMATS | {"tree", "arguments", "sandbox.pool", ""},
     "batch": BELOW_FORMATS | {"view", "tree", "formats.registry"},
     "cli": BELOW_FORMATS | {"view", "tree", "library", "mount", "batch", "formats.registry", "arguments", ""},
     "filesystem": {"source.remote", "tree", "library"},

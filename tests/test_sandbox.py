@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import resource
 import signal
+import socket
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
+from unittest import mock
 
 import numpy as np
 import pytest
 
 import glassfs
 from glassfs import work
-from glassfs.errors import Damaged, GlassfsError
-from glassfs.sandbox import client, pool, seccomp, server, wire
+from glassfs.errors import Damaged, GlassfsError, Unavailable
+from glassfs.sandbox import client, confinement, pool, seccomp, server, wire
 from glassfs.sandbox.client import Sandbox
 from tests.formats.hdf5_files import h5py
 from tests.helpers import local
@@ -42,19 +46,222 @@ def made(path: Path, count: int = 3) -> Path:
 LIST = {"do": "list", "path": [], "first": 0, "count": 9}
 
 
-def test_worker_that_is_killed_is_replaced_once(tmp_path: Path, workers: pool.Pool) -> None:
+def test_worker_that_is_killed_is_replaced(tmp_path: Path, workers: pool.Pool) -> None:
     sandbox, other = (Sandbox(local(made(tmp_path / name)), "hdf5") for name in ("a.h5", "b.h5"))
-    for attempt in range(2):
+    for _ in range(3):
         assert sandbox.ask(dict(LIST))[0]["count"] == 3
         process = workers.processes[-1]
         assert other.ask(dict(LIST))[0]["count"] == 3
         os.kill(process, signal.SIGKILL)
-        with pytest.raises(Damaged, match="its worker process was killed"):
+        assert sandbox.ask(dict(LIST))[0]["count"] == 3
+        assert len(workers.processes) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_container_whose_workers_are_killed_is_not_damaged(
+    tmp_path: Path, workers: pool.Pool, number: signal.Signals, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sandbox = Sandbox(local(made(tmp_path / "a.h5")), "hdf5")
+    sandbox.ask(dict(LIST))
+    run = client._Conversation.run
+
+    def killed(conversation: client._Conversation, request: bytes) -> client.Outcome:
+        if not conversation._worker.process:
+            run(conversation, request)
+        process = conversation._worker.process
+        os.kill(process, number)
+        wait_until(lambda: has_ended(process))
+        return run(conversation, request)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client._Conversation, "run", killed)
+        for _ in range(3):
+            with pytest.raises(Unavailable, match="its worker process was killed"):
+                sandbox.ask(dict(LIST))
+    assert sandbox.ask(dict(LIST))[0]["count"] == 3
+
+
+def has_ended(process: int) -> bool:
+    """Return whether a process has ended, perhaps without having been waited for."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_worker_that_crashes_is_damage(tmp_path: Path, workers: pool.Pool) -> None:
+    sandbox = Sandbox(local(made(tmp_path / "a.h5")), "hdf5")
+    sandbox.ask({"do": "open"})
+    os.kill(workers.processes[0], signal.SIGSEGV)
+    for _ in range(2):
+        with pytest.raises(Damaged, match=r"its worker process crashed \(SIGSEGV\)"):
             sandbox.ask(dict(LIST))
-        assert len(workers.processes) == 1, attempt
-    with pytest.raises(Damaged, match="its worker process was killed"):
-        sandbox.ask(dict(LIST))
-    assert other.ask(dict(LIST))[0]["count"] == 3
+    assert not workers.processes
+
+
+def test_killed_server_is_replaced(tmp_path: Path, workers: pool.Pool) -> None:
+    sandbox = Sandbox(local(made(tmp_path / "a.h5")), "hdf5")
+    for _ in range(3):
+        assert sandbox.ask(dict(LIST))[0]["count"] == 3
+        server_of(workers)._process.kill()
+
+
+def server_of(workers: pool.Pool) -> pool._Server:
+    (found,) = workers._servers.values()
+    return found
+
+
+def test_stopped_server_delays_no_worker_that_is_ready(tmp_path: Path, workers: pool.Pool) -> None:
+    """It is killed when it starts no worker in time, and at the end."""
+    ready, new = (Sandbox(local(made(tmp_path / name)), "hdf5") for name in ("a.h5", "b.h5"))
+    ready.ask({"do": "open"})
+    stopped = server_of(workers)
+    os.kill(stopped._process.pid, signal.SIGSTOP)
+    stopped.patience = 1e6
+    waiting = work.Work()
+    thread = threading.Thread(target=lambda: cancelable(lambda: work.done_for(waiting, lambda: new.ask(dict(LIST)))))
+    thread.start()
+    wait_until(lambda: len(workers.processes) == 2)
+    assert ready.ask(dict(LIST))[0]["count"] == 3
+    waiting.cancel()
+    thread.join()
+    stopped.patience = 0.2
+    with pytest.raises(Unavailable, match="does not start in time"):
+        new.ask(dict(LIST))
+    assert stopped._process.poll() == -signal.SIGKILL
+    assert new.ask(dict(LIST))[0]["count"] == 3
+    os.kill(server_of(workers)._process.pid, signal.SIGSTOP)
+    last = server_of(workers)._process
+    pool.close()
+    assert last.poll() == -signal.SIGKILL
+
+
+def test_upgrade_is_no_damage_and_is_not_remembered(
+    tmp_path: Path, workers: pool.Pool, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sandbox = Sandbox(local(made(tmp_path / "a.h5")), "hdf5")
+    with monkeypatch.context() as upgraded:
+        upgraded.setattr(wire, "CODE", "another")
+        for _ in range(2):
+            with pytest.raises(Unavailable, match=r"another version: glassfs was upgraded; mount.*again"):
+                sandbox.ask(dict(LIST))
+    assert sandbox.ask(dict(LIST))[0]["count"] == 3
+
+
+def test_lack_of_memory_is_no_damage_and_is_not_remembered(tmp_path: Path, workers: pool.Pool) -> None:
+    first, second = (Sandbox(local(made(tmp_path / name)), "hdf5") for name in ("a.h5", "b.h5"))
+    first.ask({"do": "open"})
+    process = server_of(workers)._process.pid
+    before = resource.prlimit(process, resource.RLIMIT_AS)
+    used = int(Path(f"/proc/{process}/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.prlimit(process, resource.RLIMIT_AS, (used + (64 << 20), before[1]))
+    for _ in range(2):
+        with pytest.raises(Unavailable, match=r"192 MiB of memory are not available \(see ulimit -v\)"):
+            second.ask(dict(LIST))
+    resource.prlimit(process, resource.RLIMIT_AS, before)
+    assert second.ask(dict(LIST))[0]["count"] == 3
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_lack_of_descriptors_is_no_damage_and_is_not_remembered(
+    tmp_path: Path, workers: pool.Pool, is_running: bool,
+) -> None:
+    first, second = (Sandbox(local(made(tmp_path / name)), "hdf5") for name in ("a.h5", "b.h5"))
+    if is_running:
+        first.ask({"do": "open"})
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
+    try:
+        with pytest.raises(Unavailable, match="no worker process can be started"):
+            second.ask(dict(LIST))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert second.ask(dict(LIST))[0]["count"] == 3
+
+
+@pytest.mark.parametrize(("module", "name"), [(seccomp, "restrict"), (confinement, "open")], ids=["filter", "proc"])
+def test_process_that_cannot_be_confined_is_refused(
+    module: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, name, mock.Mock(side_effect=OSError("not here")), raising=False)
+    assert worker_that(lambda: None) == 3
+
+
+def test_machine_without_a_filter_of_system_calls_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    with pytest.raises(OSError, match="on Linux on x86-64 and ARM64 only, not on riscv64"):
+        confinement.confine(os.getppid())
+
+
+def test_processor_time_that_is_limited_already_is_no_damage(tmp_path: Path, workers: pool.Pool) -> None:
+    first, second = (Sandbox(local(made(tmp_path / name)), "hdf5") for name in ("a.h5", "b.h5"))
+    first.ask({"do": "open"})
+    resource.prlimit(server_of(workers)._process.pid, resource.RLIMIT_CPU, (100, 100))
+    assert second.ask(dict(LIST))[0]["count"] == 3
+
+
+class Thing:
+    """What stands for a sandbox in the pool."""
+
+
+def acquired(workers: pool.Pool, thing: Thing, owner: int) -> pool.Worker:
+    return work.done_for(work.Work(owner), lambda: workers.acquire(thing, "glassfs.sandbox.hdf5", 0))
+
+
+def test_user_waits_for_no_worker_of_another_one(workers: pool.Pool) -> None:
+    things = [Thing() for _ in range(8)]
+    mine = [acquired(workers, thing, 1) for thing in things[: pool.MOST_WORKERS]]
+    other = acquired(workers, things[5], 2)
+    for owner in (1, 2):
+        further = work.Work(owner)
+        thread = threading.Thread(target=lambda further=further, owner=owner: cancelable(
+            lambda: work.done_for(further, lambda: workers.acquire(things[6], "glassfs.sandbox.hdf5", 0)),
+        ))
+        thread.start()
+        wait_until(lambda further=further: further.is_waiting)  # type: ignore[misc]
+        further.cancel()
+        thread.join()
+    for worker in (*mine, other):
+        workers.release(worker)
+    assert len(workers.processes) == pool.MOST_WORKERS
+
+
+def test_worker_waiting_for_a_silent_source_gives_way(
+    tmp_path: Path, workers: pool.Pool, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its request begins again when the source answers."""
+    monkeypatch.setattr(pool, "SILENT_SOURCE_SECONDS", 0.05)
+    speaks = threading.Event()
+    found: list[int] = []
+
+    def ask(number: int) -> None:
+        source = local(made(tmp_path / f"{number}.h5"))
+        buffer = source.buffer
+
+        def silent(offset: int, size: int) -> bytearray:
+            speaks.wait()
+            return buffer(offset, size)
+
+        with mock.patch.object(source, "buffer", silent):
+            found.append(Sandbox(source, "hdf5").ask(dict(LIST))[0]["count"])
+
+    hanging = [threading.Thread(target=ask, args=(number,)) for number in range(2 * pool.MOST_WORKERS)]
+    for thread in hanging:
+        thread.start()
+    wait_until(lambda: len(workers._workers) == pool.MOST_WORKERS)
+    assert Sandbox(local(made(tmp_path / "a.h5")), "hdf5").ask(dict(LIST))[0]["count"] == 3
+    assert not found
+    speaks.set()
+    for thread in hanging:
+        thread.join()
+    assert found == [3] * len(hanging)
+
+
+def cancelable(do: Callable[[], object]) -> None:
+    with suppress(work.Canceled):
+        do()
 
 
 def test_no_more_than_four_workers_live(tmp_path: Path, workers: pool.Pool) -> None:
@@ -114,7 +321,7 @@ def test_canceled_request_ends_soon_and_leaves_the_container_readable(tmp_path: 
     assert answer["count"] == 3
 
 
-def test_worker_that_hangs_is_damage(
+def test_worker_that_is_silent_is_replaced(
     tmp_path: Path, workers: pool.Pool, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(client, "SILENT_SECONDS", 0.3)
@@ -122,9 +329,10 @@ def test_worker_that_hangs_is_damage(
     sandbox.ask({"do": "open"})
     process = workers.processes[0]
     os.kill(process, signal.SIGSTOP)
-    with pytest.raises(Damaged, match="does not answer"):
+    with pytest.raises(Unavailable, match="does not answer"):
         sandbox.ask({"do": "open"})
     assert not os.path.exists(f"/proc/{process}")
+    assert sandbox.ask(dict(LIST))[0]["count"] == 3
 
 
 @pytest.mark.parametrize("messages", [
@@ -139,9 +347,6 @@ def test_nonsense_of_a_worker_is_damage(
     tmp_path: Path, workers: pool.Pool, messages: list[tuple[bytes, bytes]],
 ) -> None:
     """The worker is stopped, and another end of its socket says what a taken over one might."""
-    import socket
-    import threading
-
     sandbox = Sandbox(local(made(tmp_path / "a.h5")), "hdf5")
     sandbox.ask({"do": "open"})
     worker = workers._workers[0]
@@ -168,7 +373,7 @@ def worker_that(act: Callable[[], object]) -> int:
     process = os.fork()
     if not process:
         try:
-            server._confine(parent)
+            confinement.confine(parent)
             act()
         except (MemoryError, OSError):
             os._exit(3)
@@ -190,13 +395,8 @@ def test_worker_has_limits(act: Callable[[], object]) -> None:
 ], ids=["stat", "kill", "fork", "exec", "pipe", "limits", "write"])
 def test_worker_can_only_compute(act: Callable[[], object]) -> None:
     """Without privileges, it has the user id of the daemon, which it must not reach."""
-    pid = os.fork()
-    if not pid:
-        libc = ctypes.CDLL(None)
-        libc.prctl(38, 1, 0, 0, 0)
-        os._exit(2 if seccomp.restrict() else 0)
-    if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0:
-        pytest.skip("this system has no filters for system calls")
+    if seccomp.why_impossible():
+        pytest.skip(seccomp.why_impossible())
     assert worker_that(act) == 3
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from glassfs.library import Entry, Library, Table
 
 __version__ = "0.2.0.dev0"
-__all__ = ["Entry", "Library", "Table", "__version__", "open"]
+__all__ = ["Entry", "Library", "Table", "__version__", "configure", "open"]
 
 # Programs that want the log configure it, as the daemon does; others must not get it on stderr.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -44,6 +44,18 @@ def open(  # noqa: A001 - reads as glassfs.open
     from glassfs.library.entry import opened
 
     return opened(sources, cache_size, spool, views, storage_options or {})
+
+
+def configure(*, python: str | os.PathLike[str]) -> None:
+    """Name the Python interpreter that runs the worker processes of glassfs, by its path or a name in ``PATH``.
+
+    Only a program needs it that is frozen, or in which Python is embedded: there ``sys.executable`` is no interpreter.
+    The environment variable ``GLASSFS_PYTHON`` does the same. A frozen program's interpreter needs glassfs of the same
+    version, with its extras, among its own packages.
+    """
+    from glassfs import interpreter
+
+    interpreter.configure(os.fspath(python))
 
 
 def __getattr__(name: str) -> Any:

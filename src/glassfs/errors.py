@@ -6,6 +6,7 @@ itself has no names. Only ``glassfs.mount`` turns them into errno values.
 
 from __future__ import annotations
 
+import errno
 from typing import TypeVar
 
 Error = TypeVar("Error", bound="GlassfsError")
@@ -99,9 +100,23 @@ class TooLarge(GlassfsError, OSError):
     """A rendered content would exceed its size limit."""
 
 
+class NotInstalled(GlassfsError, OSError):
+    """The bytes are intact, and this installation lacks what decodes them. The reason says what to install."""
+
+
+LASTING = Damaged, TooLarge, NotInstalled
+"""Errors of one content that recur as long as its bytes do; what it is shown with can be shown without it."""
+
+
 class NoSpool(Passing):
     """A block too large for memory cannot be written to the spool folder."""
 
 
 class Unavailable(Passing):
     """The process lacks descriptors, memory or threads. Callers may try again."""
+
+
+def is_lack(error: BaseException) -> bool:
+    """Return whether an exception of any code says that the process lacks memory, descriptors, threads or modules."""
+    lacks = errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN
+    return isinstance(error, (MemoryError, ImportError)) or (isinstance(error, OSError) and error.errno in lacks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from glassfs import installing
+from glassfs import errors, installing
+from glassfs.cli.many import fault_of
 from tests.batch.many import (
     children_of,
     command,
@@ -250,3 +252,11 @@ def test_progress_counts_what_resume_skips(folder: Path, tmp_path: Path, monkeyp
         assert glassfs("verify", folder, "--report", tmp_path / "report.jsonl", *words).status == 1
         totals.append(sum(counted))
     assert totals[0] == totals[1] > 0
+
+
+@pytest.mark.parametrize(("error", "is_passing"), [
+    (errors.Unavailable("x"), True), (errors.NotInstalled("x"), True), (OSError(errno.EMFILE, "x"), True),
+    (MemoryError(), True), (errors.Damaged("x"), False), (KeyError("x"), False),
+], ids=repr)
+def test_what_a_machine_lacks_is_tried_again(error: Exception, is_passing: bool) -> None:
+    assert fault_of(error, "a.h5").is_passing is is_passing

@@ -7,20 +7,25 @@ first has a picture, and would take minutes.
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 
+from glassfs.sandbox.pool import MOST_WORKERS
 from tests.conftest import Scale
+from tests.formats.hdf5_files import h5py
 from tests.security.bombs import EPISODES, write_holes
 from tests.security.conftest import Shared
 from tests.security.daemons import Daemon
+from tests.security.test_workers import workers_of, write_numbers
 from tests.security.users import STRANGER, Child, User
 from tests.waiting import wait_until
 
 VICTIM = User(54322, 54322)
 ATTACKERS = STRANGER, User(100_001, 100_001), User(100_002, 100_002)
+LARGE_FILES, LINKS = 30, 20_000
 AT_MOST_SECONDS = 0.5
 """How long the 99th percentile of another user's requests may take."""
 ATTEMPTS = 100
@@ -50,6 +55,38 @@ def look_around(at: Path) -> list[float]:
 def processor_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def list_group(at: Path, number: int) -> None:
+    """List a large group of one of many HDF5 files, again and again."""
+    while True:
+        os.listdir(at / f"large{number}.h5/group")
+        number = (number + len(ATTACKERS)) % LARGE_FILES
+
+
+def list_small_group(at: Path) -> list[float]:
+    """Return how long each listing of a small HDF5 file took another user, in seconds."""
+    took = []
+    for number in range(ATTEMPTS):
+        begun = time.monotonic()
+        assert os.listdir(at / f"small{number}.h5/group") == ["x.npy"]
+        took.append(time.monotonic() - begun)
+    return sorted(took)
+
+
+@pytest.fixture
+def hdf5_mounted(shared: Shared, place: Path) -> Daemon:
+    folder = place / "shown"
+    folder.mkdir()
+    with h5py.File(folder / "large0.h5", "w", libver="latest") as file:
+        group = file.create_group("group")
+        for number in range(LINKS):
+            group.create_group(f"{number}")
+    for number in range(1, LARGE_FILES):
+        shutil.copy(folder / "large0.h5", folder / f"large{number}.h5")
+    for number in range(ATTEMPTS):
+        write_numbers(folder / f"small{number}.h5")
+    return shared(folder)
 
 
 @pytest.fixture
@@ -89,3 +126,20 @@ def test_users_are_answered_beside_an_attack(mounted: Daemon, scale: Scale) -> N
     begun = time.monotonic()
     wait_until(lambda: idles(mounted))
     assert time.monotonic() - begun < 3  # two, and the half second that finding out takes
+
+
+@pytest.mark.slow
+def test_users_read_hdf5_beside_an_attack(hdf5_mounted: Daemon, scale: Scale) -> None:
+    """Each worker is kept busy by other users, who have more files than there are workers."""
+    attackers = [
+        Child(list_group, hdf5_mounted.path, number, user=ATTACKERS[number % len(ATTACKERS)])
+        for number in range(scale(20, 60))
+    ]
+    try:
+        wait_until(lambda: len(workers_of(hdf5_mounted.pid)) >= MOST_WORKERS)
+        took = Child(list_small_group, hdf5_mounted.path, user=VICTIM).result()
+    finally:
+        for attacker in attackers:
+            attacker.kill()
+    assert took[int(0.99 * ATTEMPTS) - 1] < AT_MOST_SECONDS
+    wait_until(lambda: len(workers_of(hdf5_mounted.pid)) <= MOST_WORKERS)

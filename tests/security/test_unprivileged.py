@@ -16,6 +16,7 @@ from tests.mount.gallery import npy
 from tests.mount.mounts import COMMAND, PATIENCE, environment, is_mounted, missing
 from tests.security.namespaces import bind, in_own_namespace
 from tests.security.places import make_folder, write_store
+from tests.security.test_workers import write_numbers
 from tests.security.users import STRANGER
 
 ROOT = Path(__file__).parent.parent.parent
@@ -125,6 +126,31 @@ def test_guard_of_an_ordinary_user_can_end_the_connection(place: Path, point: Pa
     status, output, errors = run_in_namespace(place, script, place / "store.kas", point)
     assert (status, errors) == (0, "")
     assert output.strip().endswith("/abort")
+
+
+def test_worker_of_an_ordinary_user_has_no_rights(place: Path, point: Path) -> None:
+    """The root of the namespace is the user, and no user nobody exists there."""
+    write_numbers(place / "a.h5")
+    script = f"""
+        set -e
+        {GLASSFS} mount "$1" "$2"
+        ls "$2/group"
+        pid=$(sed -n 's/.*"pid": \\([0-9]*\\).*/\\1/p' "$2/.glassfs/status.json")
+        for server in $(cat /proc/$pid/task/*/children); do
+            for worker in $(cat /proc/$server/task/*/children); do
+                grep -E '^(Uid|Gid|Cap|NoNewPrivs|Seccomp)' /proc/$worker/status
+            done
+        done
+        {GLASSFS} umount "$2"
+    """
+    status, output, errors = run_in_namespace(place, script, place / "a.h5", point)
+    assert (status, errors) == (0, "")
+    listed, *lines = output.splitlines()
+    assert listed == "x.npy"
+    found = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
+    assert found["Uid"] == found["Gid"] == ["0"] * 4
+    assert all(int(found[name][0], 16) == 0 for name in ("CapEff", "CapPrm", "CapInh", "CapBnd", "CapAmb"))
+    assert (found["NoNewPrivs"], found["Seccomp"]) == (["1"], ["2"])
 
 
 def test_device_that_cannot_be_opened_is_named(place: Path, point: Path) -> None:

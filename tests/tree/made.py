@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +38,7 @@ def open_made(opening: Opening) -> Container:
     if head["version"] > 1:
         raise Refused(f"has version {head['version']}")
     if head["fault"]:
-        raise {"KeyError": KeyError, "MemoryError": MemoryError}[head["fault"]]("of the format")
+        raise getattr(builtins, head["fault"])("of the format")
     if any(start + offset + stored > source.size for _, offset, stored, _ in head["files"]):
         raise Damaged("is cut")
     parts = [opening.sibling(name) for name in head["parts"]]

@@ -15,7 +15,7 @@ from glassfs.batch.found import Search
 from glassfs.batch.run import Plan, Run, Shard
 from glassfs.cli.common import reason_of, with_hint
 from glassfs.cli.progress import Progress
-from glassfs.errors import Damaged, GlassfsError, NotFound, Passing, Unavailable
+from glassfs.errors import Damaged, GlassfsError, NotFound, NotInstalled, Passing, Unavailable, is_lack
 from glassfs.sizes import counted
 from glassfs.source import Connection, Kind, is_url
 from glassfs.source.remote.options import demand_plain
@@ -110,15 +110,15 @@ def fault_of(error: Exception, name: str, place: str = "") -> Fault:
     """Return the fault to report for an error at ``place`` in the container ``name``."""
     if not isinstance(error, (GlassfsError, OSError)):
         error = as_fault(error, name)
-    return Fault(place, reason_of(error, name, place), isinstance(error, Passing))
+    return Fault(place, reason_of(error, name, place), isinstance(error, (Passing, NotInstalled)) or is_lack(error))
 
 
 def as_fault(error: Exception, name: str) -> GlassfsError:
-    """Log an unexpected error and return the one to report: temporary for lack of memory, else damage of ``name``."""
+    """Log an unexpected error and return the one to report: temporary if something lacks, else damage of ``name``."""
     text = str(error)
     reason = f"cannot be read: {type(error).__name__}{': ' if text else ''}{text}"
     log.error("%s: %s", name, reason, exc_info=error)
-    return (Unavailable if isinstance(error, MemoryError) else Damaged)(reason)
+    return (Unavailable if is_lack(error) else Damaged)(reason)
 
 
 def summary(run: Run) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import IO, cast
 
 from glassfs.codec import deflate, lz4_block
-from glassfs.errors import Damaged
+from glassfs.errors import Damaged, GlassfsError, Unavailable
 
 Stored = bytes | bytearray
 
@@ -67,7 +67,7 @@ def decompress(codec: str, data: Stored, size: int) -> bytes:
         raise Damaged(f"{len(data)} bytes of {name} data cannot give {size} bytes")
     try:
         raw = _WHOLE[codec](data, size)
-    except (MemoryError, OverflowError) as error:
+    except OverflowError as error:
         raise Damaged(f"{name} data cannot give {size} bytes") from error
     if len(raw) > size:
         raise Damaged(f"{name} data give more than the declared {size} bytes")
@@ -113,7 +113,7 @@ def _unzstd(data: Stored, size: int) -> bytes:
             return b"".join(decompress_stream(ZSTD, [bytes(data)], size))
         return zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
     except zstandard.ZstdError as error:
-        raise Damaged(f"zstd data cannot be decoded: {error}") from error
+        raise _zstd_error(error) from error
 
 
 def _unzstd_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -125,7 +125,13 @@ def _unzstd_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
         while raw := reader.read(CHUNK):
             yield raw
     except zstandard.ZstdError as error:
-        raise Damaged(f"zstd data cannot be decoded: {error}") from error
+        raise _zstd_error(error) from error
+
+
+def _zstd_error(error: Exception) -> GlassfsError:
+    if "Allocation error" in str(error):  # zstd_errors.h: memory_allocation
+        return Unavailable("there is not enough memory to decode a block")
+    return Damaged(f"zstd data cannot be decoded: {error}")
 
 
 class _Pieces:

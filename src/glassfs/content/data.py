@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from glassfs.codec import compression
-from glassfs.errors import Damaged
+from glassfs.errors import GlassfsError
 from glassfs.source import Source, distribute, total
 
 PIECE = 1 << 20
@@ -145,11 +145,11 @@ class Zeros(SizedData):
 
 
 class Unreadable(SizedData):
-    """``size`` bytes that are missing or cannot be trusted: every read raises ``fault``."""
+    """``size`` bytes that are missing, cannot be trusted or not be decoded here: every read raises ``fault``."""
 
     __slots__ = ("_fault",)
 
-    def __init__(self, size: int, fault: Damaged) -> None:
+    def __init__(self, size: int, fault: GlassfsError) -> None:
         super().__init__(size)
         self._fault = fault
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from glassfs.content.data import Data
 from glassfs.content.model import Array, Content, Member, RaggedText, Records
-from glassfs.errors import Damaged, TooLarge
+from glassfs.errors import LASTING, Damaged, TooLarge
 
 LONGEST_SLOT = 200
 """Limit of characters in the name of an element of a vector."""
@@ -167,7 +167,7 @@ def slot_names(column: Column, length: int) -> list[str]:
     numbers = [str(number) for number in range(length)]
     try:
         names = column.slots() if column.slots else ()
-    except (Damaged, TooLarge):
+    except LASTING:
         names = ()
     if len(names) != length:
         return numbers

@@ -17,6 +17,7 @@ from glassfs.mount import logs, privileges, service
 from glassfs.mount.checks import check
 from glassfs.mount.errors import MountError
 from glassfs.mount.options import MountOptions
+from glassfs.sandbox import pool
 from glassfs.source.remote.url import absolute
 from glassfs.terminal import printable
 
@@ -85,6 +86,7 @@ def _become_daemon(pipe: int, sources: Sequence[str], mountpoint: str, options: 
         _report(pipe, f"{type(error).__name__}: {error}")
     finally:
         _remove_mountpoint(options)
+        pool.close()
         logging.shutdown()
         os._exit(status)
 

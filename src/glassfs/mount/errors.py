@@ -16,9 +16,11 @@ from glassfs.errors import (
     NotADirectory,
     NotAllowed,
     NotFound,
+    NotInstalled,
     Refused,
     TooLarge,
     Unavailable,
+    is_lack,
 )
 from glassfs.work import Canceled
 
@@ -34,6 +36,7 @@ _ERRNO: tuple[tuple[type[GlassfsError], int], ...] = (
     (NotAllowed, errno.EACCES),
     (TooLarge, errno.EFBIG),
     (Unavailable, errno.EAGAIN),
+    (NotInstalled, errno.EOPNOTSUPP),
     (NoSpool, errno.ENOSPC),
     (Changed, errno.ESTALE),
     (DeviceFailed, errno.EIO),
@@ -75,8 +78,8 @@ class Failures:
         if number in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR):
             return number
         if number is None:
-            self._note(f"{type(error).__name__}: {error}", error)
-            return errno.EIO
+            self._note(f"{type(error).__name__}: {error}", None if is_lack(error) else error)
+            return errno.EAGAIN if is_lack(error) else errno.EIO
         self._note(str(error), None)
         return number
 

@@ -22,10 +22,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
+from glassfs.interpreter import interpreter
+
 log = logging.getLogger(__name__)
 
 CONNECTIONS = "/sys/fs/fuse/connections"
-END_SECONDS = 10.0
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
 """System calls since Linux 5.2, with these numbers on all architectures."""
 _FSCONFIG_CMD_CREATE, _CLOEXEC = 6, 1
@@ -41,7 +42,7 @@ else:
     os.execv("/bin/sh", ["glassfs-guard", "-c", sys.argv[2]])
 """
 """1 is PR_SET_PDEATHSIG. Descriptor 1 is the file ``abort``."""
-_WAIT = """trap 'echo 1; exit' USR1; read -r word; [ "$word" = over ] || echo 1"""
+_WAIT = """trap 'echo 1; exit' USR1; read -r word; echo 1"""
 
 
 @contextmanager
@@ -58,7 +59,7 @@ def guarded(device: str) -> Iterator[None]:
         else:
             with open(abort, "wb", buffering=0) as file, suppress(OSError):
                 process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", "-c", _START, str(os.getpid()), _WAIT], stdin=subprocess.PIPE,
+                    [interpreter(), "-I", "-S", "-c", _START, str(os.getpid()), _WAIT], stdin=subprocess.PIPE,
                     stdout=file, stderr=subprocess.DEVNULL, cwd="/", start_new_session=True,
                 )
                 stack.callback(_end, process)
@@ -66,8 +67,9 @@ def guarded(device: str) -> Iterator[None]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    with suppress(OSError, subprocess.TimeoutExpired):
-        process.communicate(b"over\n", END_SECONDS)
+    """End the guard before it sees the end of its pipe, also if it was stopped."""
+    process.kill()
+    process.communicate()
 
 
 def _opened(device: str) -> int:

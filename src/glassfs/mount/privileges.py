@@ -1,5 +1,7 @@
 """Raise a daemon's limit of open files, and drop the capabilities that it does not need.
 
+Those for worker processes are kept only for programs that the daemon starts: none of its threads may use them.
+
 Capabilities (capabilities(7)) belong to threads, and new threads inherit them: drop them before threads are started.
 Only root on Linux has any.
 """
@@ -17,6 +19,9 @@ log = logging.getLogger(__name__)
 CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_SYS_ADMIN = 1, 2, 21
 NEEDED = 1 << CAP_DAC_OVERRIDE | 1 << CAP_DAC_READ_SEARCH | 1 << CAP_SYS_ADMIN
 """To read sources of all owners, and to mount and unmount."""
+CAP_KILL, CAP_SETGID, CAP_SETUID, CAP_SETPCAP = 5, 6, 7, 8
+PASSED_ON = NEEDED | 1 << CAP_KILL | 1 << CAP_SETGID | 1 << CAP_SETUID | 1 << CAP_SETPCAP
+"""With these the server of the sandbox has its workers become the user nobody without capabilities, and ends them."""
 
 _VERSION_3 = 0x20080522
 _PR_SET_NO_NEW_PRIVS, _PR_CAPBSET_DROP = 38, 24
@@ -48,7 +53,7 @@ def drop() -> None:
         return
     libc = ctypes.CDLL(None, use_errno=True)
     for capability in range(_CAPABILITIES):
-        if not NEEDED >> capability & 1:
+        if not PASSED_ON >> capability & 1:
             libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails for numbers that this kernel does not have
     header = _Header(_VERSION_3, 0)
     held = (_Data * 2)()
@@ -56,8 +61,8 @@ def drop() -> None:
         log.warning("capabilities cannot be read: %s", os.strerror(ctypes.get_errno()))
         return
     for number, part in enumerate(held):
-        mask = NEEDED >> 32 * number & 0xFFFFFFFF
-        part.effective, part.permitted, part.inheritable = part.effective & mask, part.permitted & mask, 0
+        needed, passed_on = (mask >> 32 * number & 0xFFFFFFFF for mask in (NEEDED, PASSED_ON))
+        part.effective, part.permitted, part.inheritable = part.effective & needed, part.permitted & passed_on, 0
     if libc.capset(ctypes.byref(header), held) != 0:
         log.warning("capabilities cannot be dropped: %s", os.strerror(ctypes.get_errno()))
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)

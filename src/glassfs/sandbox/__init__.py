@@ -1,11 +1,11 @@
 """Worker processes for libraries that parse untrusted files in C: they see bytes through a socket, and nothing else.
 
 ``client`` has the sandbox of one container, and ``pool`` the few processes that are alive at a time. ``server`` runs in
-a process that imports the library once, never sees a container, and forks a worker for each. ``hdf5`` is what a worker
-does with h5py: only a worker may import it. ``wire`` has the messages.
+a process that imports the library once, never sees a container, and forks a worker for each, which has no rights
+(``confinement``). ``hdf5`` is what a worker does with h5py: only a worker may import it. ``wire`` has the messages.
 
 Callers import from ``client``: this package imports nothing, as the server begins with it and is to start quickly.
 
-What a worker sends is untrusted, as the container may have taken it over. If it dies, hangs or needs too much memory,
-its container is reported as damaged, and no other is affected.
+What a worker sends is untrusted, as the container may have taken it over. If it crashes, computes too long or needs too
+much memory, its container is reported as damaged, and no other is affected. Any other failure says nothing about it.
 """

@@ -1,7 +1,8 @@
 """The sandbox of one container: requests to a worker that reads it with a library. Any thread, one request at a time.
 
-A worker that dies, hangs or sends nonsense makes this and all later requests raise Damaged. Only if another process
-killed it the next request starts another one, up to MOST_FAILURES times.
+A worker that crashes, takes too much processor time or sends nonsense has read something that makes it do so: this and
+all later requests raise Damaged. Nothing else is a verdict on the container. A worker that was ended by another process
+is replaced, and one that cannot start, be confined or answer in time raises Unavailable, which is not remembered.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ import time
 from typing import Any
 
 from glassfs import work
-from glassfs.errors import GlassfsError
+from glassfs.errors import GlassfsError, Unavailable
 from glassfs.sandbox import wire
-from glassfs.sandbox.pool import Worker, how_ended, pool, was_killed
+from glassfs.sandbox.pool import WORKER_SECONDS, Worker, evidence, pool
 from glassfs.source import Source
 from glassfs.terminal import printable
 
 SILENT_SECONDS = 20.0
 """How long a worker may take for its next message, which is either an answer or a read of the container."""
-MOST_FAILURES = 2
+MOST_KILLED = 2
+"""Workers that another process may end during one request."""
+
+Outcome = tuple[Any, bytearray] | GlassfsError
 
 
 class Sandbox:
@@ -31,93 +35,149 @@ class Sandbox:
         self._source = source
         self._library = f"glassfs.sandbox.{library}"
         self._lock = threading.Lock()
-        self._failures = 0
-        self._failure = ""
+        self._verdict = ""
 
     def ask(self, request: dict[str, Any], most: int = 0) -> tuple[Any, bytearray]:
         """Return the worker's answer: a JSON value, and at most ``most`` bytes. Both are untrusted.
 
-        Raises Damaged with the library's reason, or if the worker fails; Unavailable if none can be started; and what
-        the source raises.
+        Raises Damaged with the library's reason, or if the worker fails due to what it reads; Unavailable if it fails
+        otherwise; and what the source raises.
         """
+        message = json.dumps(request).encode()
+        killed = 0
         with work.holding(self._lock):
-            if self._failures >= MOST_FAILURES:
-                raise self._source.damage(self._failure)
-            worker, _ = pool().acquire(self, self._library, self._source.size)
-            answer = None
-            try:
-                answer = _Conversation(worker, self._source, most).run(json.dumps(request).encode())
-            except _Failure as failure:
-                status = pool().discard(worker)
-                # After a kill by another process, a new worker may succeed. What the container caused happens again.
-                self._failures += 1 if not failure.reason and was_killed(status) else MOST_FAILURES
-                self._failure = f"cannot be read: its worker process {failure.reason or how_ended(status)}"
-                raise self._source.damage(self._failure) from None
-            finally:
-                # Canceled work leaves a worker that still computes.
-                if answer is None:
-                    pool().discard(worker)
-                else:
-                    pool().release(worker)
-            if isinstance(answer, GlassfsError):
-                raise answer
-            return answer
+            while True:
+                if self._verdict:
+                    raise self._source.damage(f"cannot be read: its worker process {self._verdict}")
+                outcome, was_taken = self._outcome(message, most)
+                if isinstance(outcome, GlassfsError):
+                    raise outcome
+                if outcome is not None:
+                    return outcome
+                killed += not was_taken
+                if killed == MOST_KILLED and not self._verdict:
+                    raise Unavailable("its worker process was killed", self._source.name)
+
+    def _outcome(self, message: bytes, most: int) -> tuple[Outcome | None, bool]:
+        """Return the outcome of one try, None if the worker failed; and whether it was ended as its place was needed.
+
+        Sets the verdict if it failed due to what it read.
+        """
+        worker = pool().acquire(self, self._library, self._source.size)
+        outcome: Outcome | None = None
+        try:
+            outcome = _Conversation(worker, self._source, most).run(message)
+        except _Nonsense as nonsense:
+            self._verdict = f"sends {nonsense}"
+        except _Ended:
+            self._verdict = evidence(pool().discard(worker))
+        finally:
+            # Canceled work leaves a worker that still computes.
+            if outcome is None:
+                pool().discard(worker)
+            else:
+                pool().release(worker)
+        return outcome, worker.was_taken
 
 
-class _Failure(Exception):
-    """A worker cannot be used any more. ``reason`` is empty if it has ended by itself."""
+class _Ended(Exception):
+    """The worker has closed its socket."""
 
-    def __init__(self, reason: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
+
+class _Nonsense(Exception):
+    """The worker sends what no worker sends that the container has not taken over."""
 
 
 class _Conversation:
     """One request to a worker: serves its reads until it answers."""
 
     def __init__(self, worker: Worker, source: Source, most: int) -> None:
+        self._worker = worker
         self._socket = worker.connection
         self._source = source
         self._most = most
         self._until = 0.0
         self._fault: GlassfsError | None = None
 
-    def run(self, request: bytes) -> tuple[Any, bytearray] | GlassfsError:
-        """Return the answer, or the error that the library or the source reports. Raises _Failure."""
+    def run(self, request: bytes) -> Outcome:
+        """Return the answer, or the error that the library or the source reports.
+
+        Raises Unavailable if the worker is not ready or silent, _Ended and _Nonsense.
+        """
         self._send(wire.REQUEST, request)
+        if not self._worker.process:
+            self._greet()  # it has the request already, and loses no time
         data = bytearray()
         while True:
-            kind, size = wire.HEADER.unpack(self._receive(wire.HEADER.size))
-            if size > _LARGEST.get(kind, -1):
-                raise _Failure("sends a wrong message")
-            payload = self._receive(size)
+            kind, payload = self._message()
             if kind == wire.READ:
                 self._serve(payload)
             elif kind == wire.DATA:
-                if len(data) + size > self._most:
-                    raise _Failure("sends more than was asked for")
+                if len(data) + len(payload) > self._most:
+                    raise _Nonsense("more than was asked for")
                 data += payload
             elif self._fault is not None:
                 return self._fault
             elif kind == wire.ERROR:
-                return self._source.damage(printable(payload.decode("utf-8", "replace")))
+                return self._source.damage(_text(payload))
+            elif kind == wire.NOT_NOW:
+                return self._not_now(_text(payload))
             else:
                 return _parsed(payload), data
+
+    def _greet(self) -> None:
+        """Wait until the worker is ready. Raises Unavailable with the reason if it is not."""
+        server = self._worker.server
+        self._until = time.monotonic() + server.patience
+        reason = "is of another version: glassfs was upgraded; mount, or start this program, again"
+        try:
+            kind, payload = self._message()
+            greeting: Any = _parsed(payload) if kind == wire.READY else None
+        except _Ended:
+            if self._worker.was_taken:
+                raise
+            reason = f"cannot be started: {server.why_ended()}"
+        except _Nonsense:
+            pass
+        except Unavailable:
+            reason = "does not start in time"
+        else:
+            if kind == wire.NOT_NOW:
+                raise self._not_now(_text(payload))
+            if wire.is_same_code(greeting):
+                self._worker.process = greeting["process"]
+                server.patience = WORKER_SECONDS
+                self._until = time.monotonic() + SILENT_SECONDS
+                return
+        pool().discard_server(server)
+        raise self._not_now(reason)
+
+    def _not_now(self, reason: str) -> Unavailable:
+        return Unavailable(f"its worker process {reason}", self._source.name)
+
+    def _message(self) -> tuple[bytes, bytearray]:
+        """Return kind and payload of the next message. Raises _Nonsense if it is no message of a worker's."""
+        kind, size = wire.HEADER.unpack(self._receive(wire.HEADER.size))
+        if size > _LARGEST.get(kind, -1):
+            raise _Nonsense("a wrong message")
+        return kind, self._receive(size)
 
     def _serve(self, payload: bytearray) -> None:
         """Send the bytes that the worker wants."""
         if len(payload) != wire.RANGE.size:
-            raise _Failure("sends a wrong message")
+            raise _Nonsense("a wrong message")
         offset, size = wire.RANGE.unpack(payload)
         if size > wire.LARGEST_READ:
-            raise _Failure("sends a wrong message")
+            raise _Nonsense("a wrong message")
+        kind, found = wire.FAILED, bytearray()
+        self._worker.waits_since = time.monotonic()
         try:
-            found: bytes | bytearray = self._source.buffer(offset, size)
+            kind, found = wire.BYTES, self._source.buffer(offset, size)
         except GlassfsError as error:
             self._fault = self._fault or error
-            self._send(wire.FAILED, b"")
-        else:
-            self._send(wire.BYTES, found)
+        finally:
+            self._worker.waits_since = None
+        self._send(kind, found)
 
     def _send(self, kind: bytes, payload: bytes | bytearray) -> None:
         view = memoryview(wire.HEADER.pack(kind, len(payload)) + payload)
@@ -128,7 +188,7 @@ class _Conversation:
             except BlockingIOError:
                 self._wait(select.POLLOUT)
             except OSError:
-                raise _Failure from None
+                raise _Ended from None
 
     def _receive(self, size: int) -> bytearray:
         buffer = bytearray(size)
@@ -140,31 +200,38 @@ class _Conversation:
                 self._wait(select.POLLIN)
                 continue
             except OSError:
-                raise _Failure from None
+                raise _Ended from None
             if not count:
-                raise _Failure
+                raise _Ended
             view = view[count:]
         return buffer
 
     def _wait(self, event: int) -> None:
-        """Wait until the socket is ready. Raises _Failure if the worker is silent for too long."""
+        """Wait until the socket is ready. Raises Unavailable if the worker is silent for too long.
+
+        Computing too long ends it before, so then it was stopped, or the machine has no time for it.
+        """
         poll = select.poll()
         poll.register(self._socket, event)
         left = self._until - time.monotonic()
         if left <= 0 or not work.patiently(lambda seconds: bool(poll.poll(seconds * 1000)), left):
-            raise _Failure(f"does not answer within {SILENT_SECONDS:.0f} seconds")
+            raise self._not_now("does not answer in time")
 
 
 _LARGEST = {
     wire.READ: wire.RANGE.size, wire.DATA: wire.LARGEST_DATA, wire.ANSWER: wire.LARGEST_ANSWER,
-    wire.ERROR: wire.LARGEST_ERROR,
+    wire.ERROR: wire.LARGEST_ERROR, wire.NOT_NOW: wire.LARGEST_ERROR, wire.READY: wire.LARGEST_ERROR,
 }
+
+
+def _text(payload: bytearray) -> str:
+    return printable(payload.decode("utf-8", "replace"))
 
 
 def _parsed(payload: bytearray) -> Any:
     try:
         return json.loads(payload)
     except (ValueError, RecursionError):
-        raise _Failure("sends a wrong message") from None
+        raise _Nonsense("a wrong message") from None
 
 

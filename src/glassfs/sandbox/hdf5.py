@@ -22,14 +22,14 @@ import numpy as np
 from h5py import h5a, h5d, h5g, h5l, h5o, h5p, h5s, h5z
 
 from glassfs.names import free_name
-from glassfs.sandbox import hdf5_values
+from glassfs.sandbox import hdf5_filters, hdf5_values
+from glassfs.sandbox.confinement import MOST_MEMORY
 from glassfs.sandbox.hdf5_chunks import stored_chunks, stored_size
 from glassfs.sandbox.hdf5_types import described_type, dtype_of, memory_type
 from glassfs.sandbox.hdf5_values import MOST_TEXT, attribute_value, text_of
-from glassfs.sandbox.server import MOST_MEMORY, Answer, Handler, RemoteFile
+from glassfs.sandbox.server import Answer, Handler, RemoteFile
 
-with suppress(Exception):  # registers more filters, if it is installed
-    import hdf5plugin  # noqa: F401
+hdf5_filters.load()
 
 MOST_LINKS = 100_000
 """Links of a group: each becomes a name in a listing."""
@@ -89,7 +89,8 @@ class _Container:
         self._opened: tuple[list[str], Any] = ([], self._file.id)
 
     def __call__(self, request: dict[str, Any]) -> Answer:
-        answer: Answer = getattr(self, "_" + request.pop("do"))(**request)
+        with hdf5_filters.demanded_of(lambda: self._opened[1]):
+            answer: Answer = getattr(self, "_" + request.pop("do"))(**request)
         return answer
 
     def _open(self) -> Answer:

@@ -1,12 +1,15 @@
-"""The worker processes of this process: at most MOST_WORKERS, those of a minute without a request ended. Any thread.
+"""The worker processes of this process, given out by owner; those of a minute without a request ended. Any thread.
 
-Each process has a pool of its own, also one that was forked (``forks.PerProcess``): it closes what it inherited.
+Each process has a pool of its own, also one that was forked (``forks.PerProcess``): it closes what it inherited. No
+lock is held while a process starts or answers.
 """
 
 from __future__ import annotations
 
-import json
+import atexit
+import itertools
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -19,105 +22,159 @@ from contextlib import suppress
 from glassfs import threads, work
 from glassfs.errors import Unavailable
 from glassfs.forks import PerProcess
+from glassfs.interpreter import interpreter, is_frozen
 from glassfs.sandbox import wire
+from glassfs.terminal import printable
 
 MOST_WORKERS = 4
+"""Workers that live, and of which one owner may have more than one busy."""
+MOST_OF_ALL = 16
+"""Workers that live while further owners have one busy each."""
+SILENT_SOURCE_SECONDS = 0.5
+"""After so long a worker that waits for its source is ended if its place is needed. Its request begins again later."""
 IDLE_SECONDS = 60.0
 KEEPER_SECONDS = 2.0
 """How often idle workers are looked for, while there are workers."""
-SERVER_SECONDS = 30.0
-"""How long the server may take to import its library, and to fork."""
+SERVER_SECONDS, WORKER_SECONDS = 30.0, 10.0
+"""How long a server may take to import its library and fork a first worker, and to fork a further one."""
+END_SECONDS = 2.0
+"""How long a process that was killed may take to end."""
+MOST_PRINTED = 64 << 10
+"""Bytes of what a server prints that are looked at."""
 
-_BOOT = """
-import json, sys
-sys.path[:] = json.loads(sys.argv.pop())
-from glassfs.sandbox.server import main
-main()
-"""
+PASSED = ("HDF5_PLUGIN_PATH", "LD_LIBRARY_PATH", "PYTHONHOME")
+"""Environment variables of this process that reach workers: where the user says that libraries and filters are."""
+_MARK = "GLASSFS_IN_WORKER"
+"""Set in the environment of servers, so that a program which is mistaken for an interpreter starts no further one."""
+_EVIDENCE = {
+    getattr(signal, name, None)
+    for name in ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS", "SIGXCPU")
+}
+"""Signals by which a worker ends because of what it reads. All others were sent by another process or the kernel."""
 
 
 class Worker:
-    """A worker, used by one thread at a time. ``owner`` is the sandbox that it serves."""
+    """A worker, used by one thread at a time, for the user ``owner``. ``sandbox`` is the one that it serves."""
 
-    def __init__(self, server: _Server, process: int, connection: socket.socket, owner: object) -> None:
-        self.process = process
+    def __init__(self, server: _Server, number: int, connection: socket.socket, sandbox: object) -> None:
+        self.number = number
         self.connection = connection
         self.server = server
         self.is_busy = True
         self.used = time.monotonic()
+        self.owner = _owner()
+        self.process = 0
+        """Its process id, once it has greeted."""
+        self.waits_since: float | None = None
+        """When it began to wait for bytes of its container."""
+        self.was_taken = False
+        """Whether it was ended as its place was needed."""
         # A container that nothing refers to any more needs no worker: its end is seen at the closed socket.
-        self.owner = weakref.ref(owner, lambda _: connection.close())
+        self.sandbox = weakref.ref(sandbox, lambda _: connection.close())
 
     @property
     def is_wanted(self) -> bool:
-        return self.owner() is not None
+        return self.sandbox() is not None
+
+    def cut(self) -> None:
+        """End the connection. A thread that uses it closes it, as the descriptor may be given out again."""
+        if self.is_busy:
+            with suppress(OSError):
+                self.connection.shutdown(socket.SHUT_RDWR)
+        else:
+            self.connection.close()
+
+
+def _owner() -> int:
+    current = work.current()
+    return -1 if current is None else current.owner
 
 
 class _Server:
-    """The process that forks workers with one library."""
+    """The process that forks workers with one library. Nothing waits for it but workers that have not greeted."""
 
     def __init__(self, library: str) -> None:
-        mine, its = socket.socketpair()
-        paths = [path for path in sys.path if os.path.isabs(path)]
+        if _MARK in os.environ:
+            raise Unavailable(f"{sys.executable} was started as a Python interpreter, but is another program")
+        python = interpreter()
+        options, boot = ["-I"], "from glassfs.sandbox.server import main\nmain()"
+        if not is_frozen():  # else its modules are inside, and the interpreter finds glassfs among its own packages
+            paths = [path for path in sys.path if isinstance(path, str) and os.path.isabs(path)]
+            options, boot = ["-s", "-S"], f"import sys\nsys.path[:] = {paths!a}\n{boot}"
+        # Libraries of linear algebra start threads, which a process that forks must not have.
+        environment = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", _MARK: "1"}
+        for name in PASSED:
+            # PyInstaller has programs find its own libraries, and keeps what the user had set.
+            value = os.environ.get(f"{name}_ORIG" if is_frozen() and name == "LD_LIBRARY_PATH" else name)
+            if value is not None:
+                environment[name] = value
         try:
-            # libraries of linear algebra start threads, which a process that forks must not have
-            environment = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-            with its:
+            self._control, its = socket.socketpair()
+            self._errors, prints = socket.socketpair()
+            prints.setblocking(False)
+            with its, prints:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", "-c", _BOOT, str(its.fileno()), library, json.dumps(paths)],
-                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
+                    [python, *options, "-c", boot, str(its.fileno()), library],
+                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=prints.fileno(), cwd="/",
                     pass_fds=(its.fileno(),), start_new_session=True, env=environment,
                 )
         except OSError as error:
-            mine.close()
-            raise Unavailable(f"no worker process can be started: {error.strerror}") from error
-        mine.settimeout(SERVER_SECONDS)
-        self._control = mine
+            raise Unavailable(f"no worker process can be started with {python}: {error.strerror}") from error
+        self._control.setblocking(False)
+        self._errors.setblocking(False)
+        self._printed = b""
+        self.patience = SERVER_SECONDS
+        """Seconds that its next worker may take to greet."""
         self.used = time.monotonic()
 
-    def start(self, size: int) -> tuple[int, socket.socket]:
-        """Start a worker for a container of ``size`` bytes; return its process id and the socket to it."""
+    def start(self, number: int, size: int) -> socket.socket:
+        """Start a worker for a container of ``size`` bytes; return the socket to it. Raises OSError."""
         mine, its = socket.socketpair()
         with its:
             try:
-                socket.send_fds(self._control, [wire.COMMAND.pack(wire.START, size)], [its.fileno()])
-                process = self._reply()
+                socket.send_fds(self._control, [wire.COMMAND.pack(wire.START, number, size)], [its.fileno()])
             except OSError:
-                process = -1
-        if process <= 0:
-            mine.close()
-            raise Unavailable("no worker process can be started")
+                mine.close()
+                raise
         mine.setblocking(False)
         self.used = time.monotonic()
-        return process, mine
+        return mine
 
-    def end(self, process: int) -> int | None:
+    def end(self, number: int) -> int | None:
         """End a worker; return its status as of waitpid(2), or None if that is unknown."""
-        try:
-            self._control.sendall(wire.COMMAND.pack(wire.END, process))
-            status = self._reply()
-        except OSError:
-            return None
-        return None if status < 0 else status
+        with suppress(OSError):
+            mine, its = socket.socketpair()
+            with mine:
+                with its:
+                    socket.send_fds(self._control, [wire.COMMAND.pack(wire.END, number, 0)], [its.fileno()])
+                poll = select.poll()
+                poll.register(mine, select.POLLIN)
+                if poll.poll(END_SECONDS * 1000):
+                    status: int = wire.STATUS.unpack(mine.recv(wire.STATUS.size).ljust(wire.STATUS.size, b"\xff"))[0]
+                    return None if status < 0 else status
+        return None
 
-    def drop(self, process: int) -> None:
+    def drop(self, number: int) -> None:
         """End a worker without waiting for that."""
         with suppress(OSError):  # of a server that died, and its workers with it
-            self._control.sendall(wire.COMMAND.pack(wire.DROP, process))
+            self._control.send(wire.COMMAND.pack(wire.DROP, number, 0))
+
+    def why_ended(self) -> str:
+        """Return why the server ended by itself: the last line that it printed, or its exit status."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_SECONDS)
+        with suppress(OSError):
+            self._printed += self._errors.recv(MOST_PRINTED)
+        lines = self._printed.decode("utf-8", "replace").strip().splitlines()
+        return printable(lines[-1]) if lines else f"the process that starts workers ended ({self._process.returncode})"
 
     def close(self) -> None:
-        """End the server, and with it all its workers."""
+        """Kill the server, and with it all its workers."""
         self._control.close()
-        with suppress(OSError):
+        self._errors.close()
+        with suppress(OSError, subprocess.TimeoutExpired):
             self._process.kill()
-            self._process.wait()
-
-    def _reply(self) -> int:
-        reply = self._control.recv(wire.REPLY.size)
-        if len(reply) != wire.REPLY.size:
-            raise ConnectionResetError
-        number: int = wire.REPLY.unpack(reply)[0]
-        return number
+            self._process.wait(END_SECONDS)
 
 
 class Pool:
@@ -127,6 +184,7 @@ class Pool:
         self._changed = threading.Condition()
         self._workers: list[Worker] = []
         self._servers: dict[str, _Server] = {}
+        self._numbers = itertools.count(1)
         self._has_keeper = False
         self._idle_seconds = IDLE_SECONDS
 
@@ -136,47 +194,56 @@ class Pool:
         with self._changed:
             return [worker.process for worker in self._workers]
 
-    def acquire(self, owner: object, library: str, size: int) -> tuple[Worker, bool]:
-        """Return the worker of ``owner``, and whether it was just started. Waits while all others are busy.
+    def acquire(self, sandbox: object, library: str, size: int) -> Worker:
+        """Return the worker of ``sandbox``, which may be one that has not greeted yet.
 
-        The caller serializes requests of one owner. Raises Unavailable if no worker can be started.
+        An owner of whom no worker is busy waits for no other owner, unless very many have one. The caller serializes
+        the requests of one sandbox. Raises Unavailable if no worker can be started.
         """
-        def is_possible(seconds: float) -> bool:
-            if len(self._workers) < MOST_WORKERS or any(not worker.is_busy for worker in self._workers):
-                return True
-            self._changed.wait(seconds)
-            return False
-
+        owner = _owner()
         with work.holding(self._changed):
             for worker in self._workers:
-                if worker.owner() is owner:
-                    worker.is_busy = True
-                    return worker, False
-            work.patiently(is_possible, thing=self)
-            if len(self._workers) >= MOST_WORKERS:
-                idle = [worker for worker in self._workers if not worker.is_busy]
-                self._drop(min(idle, key=lambda worker: (worker.is_wanted, worker.used)))
-            worker = self._start(owner, library, size)
+                if worker.sandbox() is sandbox:
+                    worker.is_busy, worker.owner = True, owner
+                    return worker
+            while not work.patiently(lambda seconds: self._has_place(owner, seconds), SILENT_SOURCE_SECONDS, self):
+                pass
+            worker = self._start(sandbox, library, size)
             self._workers.append(worker)
+            self._trim()
             if not self._has_keeper:
-                threads.start("sandboxes", self._keep)
-                self._has_keeper = True
-            return worker, True
+                with suppress(Unavailable):  # the next caller tries again
+                    threads.start("sandboxes", self._keep)
+                    self._has_keeper = True
+            return worker
 
     def release(self, worker: Worker) -> None:
         """Note that a worker has answered."""
         with self._changed:
             worker.is_busy = False
             worker.used = worker.server.used = time.monotonic()
-            self._changed.notify()
+            if worker not in self._workers:
+                worker.cut()
+            self._trim()
+            self._changed.notify_all()
 
     def discard(self, worker: Worker) -> int | None:
         """End a worker; return its status as of waitpid(2), or None if that is unknown."""
         with self._changed:
+            worker.is_busy = False
             if worker not in self._workers:
+                worker.cut()
                 return None
             self._remove(worker)
-            return worker.server.end(worker.process)
+        return worker.server.end(worker.number)
+
+    def discard_server(self, server: _Server) -> None:
+        """End a server of which a worker did not greet, with all its workers. The next request starts another one."""
+        with self._changed:
+            self._servers = {library: one for library, one in self._servers.items() if one is not server}
+            for worker in [one for one in self._workers if one.server is server]:
+                self._remove(worker)
+        server.close()
 
     def close(self) -> None:
         """End all workers. The pool can still be used."""
@@ -185,31 +252,54 @@ class Pool:
 
     def _close(self) -> None:
         for worker in self._workers:
-            worker.connection.close()
+            worker.cut()
         self._workers.clear()
         for server in self._servers.values():
             server.close()
         self._servers.clear()
         self._changed.notify_all()
 
-    def _start(self, owner: object, library: str, size: int) -> Worker:
+    def _has_place(self, owner: int, seconds: float) -> bool:
+        """Return whether the owner may have one more worker, after waiting up to ``seconds`` for it if necessary."""
+        busy = [worker for worker in self._workers if worker.is_busy]
+        has_none = all(worker.owner != owner for worker in busy)
+        if len(busy) < (MOST_OF_ALL if has_none else MOST_WORKERS):
+            return True
+        until = time.monotonic() - SILENT_SOURCE_SECONDS
+        for worker in busy:
+            if worker.waits_since is not None and worker.waits_since <= until:
+                worker.was_taken = True
+                self._drop(worker)
+                return True
+        self._changed.wait(seconds)
+        return False
+
+    def _start(self, sandbox: object, library: str, size: int) -> Worker:
         """Start a worker, and before that the server if there is none or it has died."""
+        number = next(self._numbers)
         server = self._servers.get(library)
         if server is not None:
-            with suppress(Unavailable):
-                return Worker(server, *server.start(size), owner)
+            with suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
+                return Worker(server, number, _started(server, number, size), sandbox)
             server.close()
         server = self._servers[library] = _Server(library)
-        return Worker(server, *server.start(size), owner)
+        return Worker(server, number, _started(server, number, size), sandbox)
+
+    def _trim(self) -> None:
+        """End idle workers, those that were not used for long first, while more than MOST_WORKERS live."""
+        idle = [worker for worker in self._workers if not worker.is_busy]
+        idle.sort(key=lambda worker: (worker.is_wanted, worker.used), reverse=True)
+        while idle and len(self._workers) > MOST_WORKERS:
+            self._drop(idle.pop())
 
     def _drop(self, worker: Worker) -> None:
         self._remove(worker)
-        worker.server.drop(worker.process)
+        worker.server.drop(worker.number)
 
     def _remove(self, worker: Worker) -> None:
         self._workers.remove(worker)
-        worker.connection.close()
-        self._changed.notify()
+        worker.cut()
+        self._changed.notify_all()
 
     def _keep(self) -> None:
         """End what is idle, until nothing is left."""
@@ -226,6 +316,16 @@ class Pool:
                     return
 
 
+def _started(server: _Server, number: int, size: int) -> socket.socket:
+    """Start a worker. Raises Unavailable without descriptors; other OSErrors if the server does not live."""
+    try:
+        return server.start(number, size)
+    except (BrokenPipeError, ConnectionResetError, BlockingIOError):
+        raise
+    except OSError as error:
+        raise Unavailable(f"no worker process can be started: {error.strerror}") from error
+
+
 _pool = PerProcess(Pool)
 
 
@@ -234,18 +334,20 @@ def pool() -> Pool:
     return _pool.get()
 
 
-def was_killed(status: int | None) -> bool:
-    """Return whether another process killed a worker, or its server, by its status as of waitpid(2)."""
-    return status is None or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL)
+@atexit.register
+def close() -> None:
+    """End all worker processes of this process: one that is stopped would not notice that this process ends."""
+    if _pool.made is not None:
+        _pool.made.close()
 
 
-def how_ended(status: int | None) -> str:
-    """Return in words how a worker ended, from its status as of waitpid(2)."""
-    if was_killed(status):
-        return "was killed"
-    if status is None or not os.WIFSIGNALED(status):
-        return "ended"
+def evidence(status: int | None) -> str:
+    """Return in words how a worker ended by what it read, "" if by something else, by its status as of waitpid(2)."""
+    if status is None:
+        return ""
+    if os.WIFEXITED(status):
+        return "failed: it needs more memory than a worker may have" if os.WEXITSTATUS(status) else ""
     number = os.WTERMSIG(status)
-    if number == signal.SIGXCPU:
-        return "took too much processor time"
-    return f"crashed ({signal.Signals(number).name})"
+    if number not in _EVIDENCE:
+        return ""
+    return "took too much processor time" if number == signal.SIGXCPU else f"crashed ({signal.Signals(number).name})"

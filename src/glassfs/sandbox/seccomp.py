@@ -39,13 +39,18 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
 
-def restrict() -> bool:
-    """Restrict this process permanently, after PR_SET_NO_NEW_PRIVS; return False where that is not possible.
+def why_impossible() -> str:
+    """Return why this machine has no such restriction; "" if it has one."""
+    if not sys.platform.startswith("linux") or platform.machine() not in _MACHINES or sys.maxsize < 1 << 32:
+        return f"system calls are restricted on Linux on x86-64 and ARM64 only, not on {platform.machine()}"
+    return ""
+
+
+def restrict() -> None:
+    """Restrict this process permanently, after PR_SET_NO_NEW_PRIVS. Raises OSError if the system refuses.
 
     Limits may be set, and signals sent, only for the process itself.
     """
-    if not sys.platform.startswith("linux") or platform.machine() not in _MACHINES or sys.maxsize < 1 << 32:
-        return False
     machine = _MACHINES.index(platform.machine())
     code = [_load(_ARCHITECTURE), _equal(_AUDIT_ARCH[machine], 0, 1), _return(_KILL), _load(_NUMBER)]
     for numbers in ALLOWED.values():
@@ -54,7 +59,9 @@ def restrict() -> bool:
         code += _equal(OWN[name][machine], 4), _load(_ARGUMENTS), _equal(process), _return(_ALLOW), _return(_FAIL)
     code.append(_return(_FAIL))
     program = _Program(len(code), b"".join(code))
-    return bool(ctypes.CDLL(None).prctl(_PR_SET_SECCOMP, _FILTER, ctypes.byref(program), 0, 0) == 0)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_SECCOMP, _FILTER, ctypes.byref(program), 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"seccomp: {os.strerror(ctypes.get_errno())}")
 
 
 def _load(offset: int) -> bytes:

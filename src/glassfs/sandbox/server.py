@@ -1,13 +1,13 @@
 """The process that imports a library once and forks a worker for each container; and the loop of a worker.
 
 The server has one thread and never sees bytes of a container. It ends when the process that started it closes the
-socket or dies. A worker has limits of memory and processor time, cannot open files or sockets, and ends when the
-socket to its sandbox is closed, or with the server.
+socket or dies. A worker is confined (``confinement``) before it greets its sandbox and reads anything. It has limits of
+memory and processor time, and ends when the socket to its sandbox is closed, or with the server.
 """
 
 from __future__ import annotations
 
-import ctypes
+import errno
 import gc
 import json
 import os
@@ -21,17 +21,16 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any, Protocol
 
-from glassfs.sandbox import seccomp, wire
+from glassfs.sandbox import wire
+from glassfs.sandbox.confinement import confine, keep_few_capabilities
 
-MOST_MEMORY = 192 << 20
-"""Address space in bytes that a worker may take beside that of the server."""
 MOST_SECONDS = 6
 """Processor time of one request."""
 PAGE = 64 << 10
 MOST_PAGES = 64
 """Bytes read at once, at aligned offsets, and how many such pages a worker keeps."""
-_NOBODY = 65534
-_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
+_MACHINE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.EPERM)
+"""Errors of system calls, which a worker makes for no container. What the library raises for one has no such number."""
 
 Answer = tuple[Any, Iterable[bytes | bytearray]]
 """A JSON value, and bytes."""
@@ -130,79 +129,64 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The module has ``open_container``, which returns the handler of a container.
     open_container = import_module(sys.argv[2]).open_container
+    keep_few_capabilities()
     gc.collect()
     gc.freeze()  # or collecting in a worker copies the pages that it shares with this process
+    workers: dict[int, int] = {}
     while True:
         command, descriptors, _, _ = socket.recv_fds(control, wire.COMMAND.size, 1)
         if len(command) != wire.COMMAND.size:
             return
-        kind, number = wire.COMMAND.unpack(command)
-        if kind == wire.START:
-            reply = _start(control, descriptors[0], number, open_container)
-        else:
-            reply = _end(number)
-        if kind != wire.DROP:
-            control.sendall(wire.REPLY.pack(reply))
+        kind, number, size = wire.COMMAND.unpack(command)
+        for descriptor in descriptors:
+            connection = socket.socket(fileno=descriptor)
+            if kind == wire.START:
+                workers[number] = _start(control, connection, size, open_container)
+            else:
+                status = _end(workers.pop(number, 0))
+                with suppress(OSError):
+                    connection.sendall(wire.STATUS.pack(status))
+            connection.close()
+        if kind == wire.DROP:
+            _end(workers.pop(number, 0))
 
 
 def _start(
-    control: socket.socket, descriptor: int, size: int, open_container: Callable[[RemoteFile], Handler],
+    control: socket.socket, connection: socket.socket, size: int, open_container: Callable[[RemoteFile], Handler],
 ) -> int:
-    """Fork a worker for a container of ``size`` bytes, and return its process id, or -1."""
+    """Fork a worker for a container of ``size`` bytes, and return its process id; 0, and say why, if that fails."""
     parent = os.getpid()
     try:
         child = os.fork()
-    except OSError:
-        child = -1
+    except OSError as error:
+        with suppress(OSError):
+            send(connection, wire.NOT_NOW, f"cannot be started: {error.strerror}".encode())
+        return 0
     if child:
-        os.close(descriptor)
         return child
+    status = 1
     try:
         control.close()
-        connection = socket.socket(fileno=descriptor)
-        _confine(parent)
-        _serve(connection, size, open_container)
+        try:
+            confine(parent)
+        except OSError as error:
+            send(connection, wire.NOT_NOW, f"cannot be confined: {error.strerror or error}".encode())
+        else:
+            send(connection, wire.READY, json.dumps(wire.greeting(os.getpid())).encode())
+            _serve(connection, size, open_container)
     except (EOFError, OSError):
-        pass
+        status = 0
     finally:
-        os._exit(0)
+        os._exit(status)  # 1 for what no answer could be made of, mostly MemoryError
 
 
 def _end(process: int) -> int:
-    """Kill a worker, and return how it ended, or has ended before."""
-    with suppress(OSError):
-        os.kill(process, signal.SIGKILL)
-        return os.waitpid(process, 0)[1]
-    return -1
-
-
-def _confine(parent: int) -> None:
-    """Drop the privileges that the worker does not need."""
-    libc = ctypes.CDLL(None)
-    if os.geteuid() == 0:
+    """Kill a worker, and return how it ended, or has ended before; -1 if there is none."""
+    if process:
         with suppress(OSError):
-            os.setgroups([])
-            os.setgid(_NOBODY)
-            os.setuid(_NOBODY)
-    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        raise EOFError
-    used = _address_space()
-    for limit, value in (
-        (resource.RLIMIT_AS, used + MOST_MEMORY if used else resource.RLIM_INFINITY), (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NOFILE, 0), (resource.RLIMIT_NPROC, 0),
-    ):
-        resource.setrlimit(limit, (value, value))
-    seccomp.restrict()
-
-
-def _address_space() -> int:
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[0]) * resource.getpagesize()
-    except OSError:
-        return 0
+            os.kill(process, signal.SIGKILL)
+            return os.waitpid(process, 0)[1]
+    return -1
 
 
 def _serve(connection: socket.socket, size: int, open_container: Callable[[RemoteFile], Handler]) -> None:
@@ -212,7 +196,9 @@ def _serve(connection: socket.socket, size: int, open_container: Callable[[Remot
     while True:
         _, payload = receive(connection)
         used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
-        resource.setrlimit(resource.RLIMIT_CPU, (int(used) + 1 + MOST_SECONDS, resource.RLIM_INFINITY))
+        hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+        most = int(used) + 1 + MOST_SECONDS
+        resource.setrlimit(resource.RLIMIT_CPU, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
         try:
             if handler is None:
                 handler = open_container(file)
@@ -229,5 +215,7 @@ def _serve(connection: socket.socket, size: int, open_container: Callable[[Remot
             raise
         except Exception as error:
             text = " ".join(str(error).split()) or type(error).__name__
-            kind, answer = wire.ERROR, text.encode("utf-8", "replace")[: wire.LARGEST_ERROR]
+            is_passing = isinstance(error, ImportError) or getattr(error, "errno", None) in _MACHINE
+            kind = wire.NOT_NOW if is_passing else wire.ERROR
+            answer = text.encode("utf-8", "replace")[: wire.LARGEST_ERROR]
         send(connection, kind, answer)

@@ -22,7 +22,7 @@ from glassfs.cache.filling import fill_all, fill_in_turn
 from glassfs.codec import h264
 from glassfs.content import Array, Blocked, Concatenated, Data, Memory, Regular, Rendered, Video
 from glassfs.content.video import video_of
-from glassfs.errors import Damaged, GlassfsError, TooLarge
+from glassfs.errors import LASTING, Damaged, GlassfsError, TooLarge
 from glassfs.view import planes
 from glassfs.view.contract import Key, Shown, View
 
@@ -204,7 +204,7 @@ class _Frames(Blocked):
         for number in present[:SEARCHED]:
             try:
                 return planes.range_of(video.frame(number), self._cache)
-            except (Damaged, TooLarge):
+            except LASTING:
                 continue
         return planes.FULL
 

@@ -24,7 +24,7 @@ from glassfs.content import (
     Unreadable,
     Zeros,
 )
-from glassfs.errors import Damaged
+from glassfs.errors import Damaged, NotInstalled
 from glassfs.formats.hdf5 import chunks, compounds, elements, filters, images
 from glassfs.formats.hdf5.answers import MOST_INDEX
 from glassfs.formats.hdf5.chunks import Chunked, Filled
@@ -123,7 +123,7 @@ def array_data(source: Source, asked: Asked, dataset: Dataset) -> Data:
     size = dataset.elements * dataset.item
     missing = _missing_filter(dataset)
     if missing:
-        return Unreadable(size, Damaged(missing, source.name))
+        return Unreadable(size, NotInstalled(missing, source.name))
     if kind.stored is None or int(kind.stored[2:]) * prod(kind.dims) != dataset.size:
         return _decoded_by_library(source, asked, dataset, size)
     return _stored_data(source, asked, dataset, _conversion(kind.stored, kind.shown), dataset.item)
@@ -178,7 +178,8 @@ def _missing_filter(dataset: Dataset) -> str:
     """Return why a dataset cannot be read, or "": neither glassfs nor the library has a filter."""
     for one in () if filters.are_known(dataset.filters) else dataset.filters:
         if not one.is_available:
-            return f"needs the filter {one.name or 'without a name'} ({one.code}): install hdf5plugin"
+            name = one.name or "without a name"
+            return f"needs the filter {name} ({one.code}): install hdf5plugin, or set HDF5_PLUGIN_PATH to its folder"
     return ""
 
 

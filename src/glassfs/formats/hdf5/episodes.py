@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from glassfs.content import TIME, Array, Group, Link, Member, Recording, Series, Table, Video
 from glassfs.content.episodes import EPISODES_KEY, episodes_table, is_camera, recording_in, steps_of, with_recording
 from glassfs.content.features import features_of
-from glassfs.errors import Damaged
+from glassfs.errors import Damaged, NotInstalled
 from glassfs.formats.hdf5.description import Object
 from glassfs.once import once
 
@@ -285,7 +285,7 @@ class Episodes:
 
         try:
             return float(np.frombuffer(rewards.data.whole(), rewards.dtype).sum(dtype="f8"))
-        except Damaged:
+        except (Damaged, NotInstalled):
             self._faults += 1
             return None
 

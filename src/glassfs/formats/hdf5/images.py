@@ -7,7 +7,7 @@ from functools import partial
 
 from glassfs.content import Array, Data, EncodedImage, Member, Series, Slice, Video, images
 from glassfs.content.data import SizedData
-from glassfs.errors import GlassfsError
+from glassfs.errors import GlassfsError, Passing
 from glassfs.once import once
 
 SHORTEST = 64
@@ -50,6 +50,8 @@ def of_array(array: Array) -> Iterator[Member]:
         if media is None:
             return
         width, height = images.opened(first.rstrip(b"\0"), media).size
+    except Passing:
+        raise
     except GlassfsError:
         return
     frame = partial(_frame, array, shape[1], media)

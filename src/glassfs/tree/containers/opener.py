@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from glassfs.cache import BlockCache
 from glassfs.cache.findings import Findings
 from glassfs.content import Container
-from glassfs.errors import Changed, GlassfsError, Refused, Unavailable
+from glassfs.errors import Changed, GlassfsError, Refused, Unavailable, is_lack
 from glassfs.formats.registry import Opening, open_container
 from glassfs.source import Path, Source, Version
 from glassfs.tree.containers.lease import Location
@@ -82,7 +82,7 @@ def _format_error(error: Exception, name: str) -> GlassfsError:
     """Log an unexpected exception of a format, and return the error to raise. Raises KeyboardInterrupt."""
     if isinstance(error.__cause__, KeyboardInterrupt):  # Python 3.11 and older: it came while a class was made
         raise error.__cause__
-    if isinstance(error, MemoryError):
-        return Unavailable("there is not enough memory to open it", name)
+    if is_lack(error):
+        return Unavailable(f"cannot be opened now: {str(error) or 'there is not enough memory'}", name)
     log.exception("%s", GlassfsError("cannot be opened, due to an error in its format", name))
     return Refused(f"cannot be opened: {type(error).__name__}: {error}", name)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Data, Member, Memory, Omitted, Recording, Rendered, Video
 from glassfs.content.video import DIGITS, video_of
-from glassfs.errors import Damaged, TooLarge
+from glassfs.errors import LASTING
 from glassfs.view import json
 from glassfs.view.canonical import file_of
 from glassfs.view.contract import Key, Shown
@@ -64,17 +64,17 @@ def _page(recording: Recording, cache: BlockCache) -> bytes:
     record: dict[str, Any] = {}
     try:
         record = recording.record()
-    except (Damaged, TooLarge) as error:
+    except LASTING as error:
         notes.append(f"The metadata cannot be read: {error.without_source}")
     cameras: list[dict[str, Any]] = []
     try:
         cameras = _cameras(recording.cameras(), cache, notes)
-    except (Damaged, TooLarge) as error:
+    except LASTING as error:
         notes.append(f"The cameras cannot be shown: {error.without_source}")
     try:
         notes += [_left_out(member) for member in islice(recording.omitted(), MOST_NOTES)]
         recording.steps.columns()
-    except (Damaged, TooLarge) as error:
+    except LASTING as error:
         notes.append(f"The steps cannot be plotted: {error.without_source}")
     rates = [_rate(value) for value in (record.get(RATE), *(camera.pop("fps") for camera in cameras))]
     rate = next((value for value in rates if value), None)
@@ -178,7 +178,7 @@ class _Probes:
             content = video.frame(number)
             suffix, data = file_of(content, self._cache, ())
             self._bytes_left -= data.size
-        except (Damaged, TooLarge):
+        except LASTING:
             return ""
         return suffix
 

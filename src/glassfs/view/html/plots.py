@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Blocked, Content, Counted, Data, Rendered, Table
 from glassfs.content.video import video_of
-from glassfs.errors import Damaged, TooLarge
+from glassfs.errors import LASTING
 from glassfs.view.contract import Key
 from glassfs.view.html import escape
 
@@ -169,7 +169,7 @@ def _made(number: int, column: _Column) -> bytes:
     state = _GOOD
     try:
         values = _values(column, dtype)
-    except (Damaged, TooLarge):
+    except LASTING:
         values, state = np.zeros(column.size, np.uint8), _DAMAGED
     return _before(number) + b2a_base64(values.tobytes(), newline=False) + _AFTER % state
 

@@ -19,7 +19,7 @@ from glassfs.cache import BlockCache
 from glassfs.content import Data, Recording, Table
 from glassfs.content.features import decoded
 from glassfs.content.video import video_of
-from glassfs.errors import Damaged, TooLarge
+from glassfs.errors import LASTING
 from glassfs.view import mp4, planes
 from glassfs.view.known import Known
 from glassfs.view.lerobot.dataset import Dataset
@@ -147,7 +147,7 @@ def _of_film(content: Any, film: Film, length: int, cache: BlockCache) -> Statis
         if video is None or shown < 0:
             pictures.add_gray(*size)
             continue
-        with suppress(Damaged, TooLarge), planes.rgb(video.frame(shown), *size, cache) as picture:
+        with suppress(*LASTING), planes.rgb(video.frame(shown), *size, cache) as picture:
             pictures.add(picture)
     if not pictures.count:
         pictures.add_gray(*size)

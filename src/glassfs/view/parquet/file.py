@@ -17,7 +17,7 @@ from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.content import Parted, Table
 from glassfs.content.table import is_sized
-from glassfs.errors import Damaged, TooLarge
+from glassfs.errors import LASTING, Damaged, TooLarge
 from glassfs.once import once
 from glassfs.view.contract import Key
 from glassfs.view.known import Known
@@ -51,7 +51,7 @@ class Parquet(Parted):
         if self._is_sized is None:
             try:
                 self._is_sized = all(map(is_sized, self._table.columns()))
-            except Damaged:  # raised again to callers that need the size
+            except LASTING:  # raised again to callers that need the size
                 self._is_sized = False
         return self._is_sized
 
