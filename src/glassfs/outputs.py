@@ -1,7 +1,7 @@
 """Open the files that glassfs writes under names that users gave: logs, reports, tables, counters, units.
 
 Others may have put something of theirs under such a name. It stays as it is: no link is followed, nothing is replaced,
-and only a regular file with a single name is opened, which belongs to this user or to root. Any thread.
+and only a regular file with a single name is opened. Any thread.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 """Errors of cluster file systems that have no locks, or not for every client."""
 
 
-def opened(name: str, mode: int = 0o666, folder: int | None = None) -> int:
+def opened(name: str, mode: int = 0o666, folder: int | None = None, *, is_shared: bool = False) -> int:
     """Return a descriptor of a file, for reading and for writing at its end; a missing one is created.
 
-    Without an open ``folder``, the name is a path. A new file has ``mode`` less the umask.
+    Without an open ``folder``, the name is a path. A new file has ``mode`` less the umask. An existing one must belong
+    to this user or root, unless it ``is_shared``: then the caller recognizes its own files by their contents. Servers
+    that map users may give even a new file to another one.
     Raises OSError, whose ``strerror`` also says what to do, if something else has the name.
     """
     try:
@@ -39,7 +41,7 @@ def opened(name: str, mode: int = 0o666, folder: int | None = None) -> int:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise _not_regular(name)
-        if status.st_uid not in (os.geteuid(), 0):
+        if not is_shared and status.st_uid not in (os.geteuid(), 0):
             raise PermissionError(errno.EPERM, "belongs to another user; name another file", name)
         if status.st_nlink > 1:
             raise OSError(errno.EMLINK, "has other names as well (hard links); name another file", name)

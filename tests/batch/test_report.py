@@ -129,6 +129,16 @@ def test_report_is_not_reached_through_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "other").exists()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
+def test_report_of_another_user_is_continued(tmp_path: Path) -> None:
+    """A colleague's, or on a server that gives the files of root to another user."""
+    path = tmp_path / "report.jsonl"
+    path.write_bytes(LINE % b"a")
+    os.chown(path, 12345, 12345)
+    with written(path, is_resumed=True) as report:
+        assert report.known_lines == 1
+
+
 def test_lines_that_are_not_valid_are_ignored(tmp_path: Path) -> None:
     """A crash of the machine may leave zeros inside a file."""
     path = tmp_path / "report.jsonl"

@@ -56,7 +56,7 @@ class Report:
         self._name, self._command = name, command
         self._known: dict[bytes, Known] = {}
         try:
-            descriptor = outputs.opened(name)
+            descriptor = outputs.opened(name, is_shared=True)
         except FileNotFoundError as error:
             raise NotFound("the folder of the report does not exist", name) from error
         except PermissionError as error:

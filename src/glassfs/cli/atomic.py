@@ -114,7 +114,7 @@ class AtomicFile:
         """Open and lock a file, created if missing; a signal leaves no new file."""
         is_new = not os.path.lexists(name)
         try:
-            number = outputs.opened(name)
+            number = outputs.opened(name, is_shared=True)
             file = open(number, "r+b")  # noqa: SIM115
         except OSError as error:
             raise GlassfsError(f"cannot be written: {error.strerror}", name) from error
