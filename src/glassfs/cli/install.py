@@ -108,12 +108,12 @@ def _check(paths: list[Path]) -> None:
 
 def _write(path: Path, text: str) -> None:
     """Write a file. What was not written by glassfs is kept, also if it got the name a moment ago."""
-    with open(outputs.opened(str(path)), "r+", encoding="utf-8") as file:
+    with open(outputs.opened(str(path)), "r+b") as file:
         first = file.readline()
-        if first and MARK not in first:
+        if first and MARK.encode() not in first:
             raise _not_ours(path)
         file.truncate(0)
-        file.write(text)
+        file.write(text.encode())
         os.fchmod(file.fileno(), 0o644)
 
 
