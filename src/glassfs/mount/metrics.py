@@ -54,7 +54,7 @@ class Metrics:
         self._name = os.path.basename(path)
         self._status = status
         self._has_failed = False
-        self._file = -1
+        self._file = self._folder = -1
         end = time.monotonic() + PATIENCE
         try:
             self._folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -67,6 +67,7 @@ class Metrics:
                     time.sleep(0.05)
         except OSError as error:
             if error.errno not in FULL:
+                self._release()
                 raise MountError(f"option metrics: {path}: {error.strerror}") from error
             self._complain(error)  # the mount matters more
 
@@ -96,8 +97,11 @@ class Metrics:
         with suppress(OSError):
             if outputs.is_at(self._file, self._name, self._folder):
                 os.unlink(self._name, dir_fd=self._folder)
+        self._release()
+
+    def _release(self) -> None:
         for descriptor in (self._file, self._folder):
-            with suppress(OSError):
+            if descriptor >= 0:
                 os.close(descriptor)
 
     def _claim(self) -> None:
