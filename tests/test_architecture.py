@@ -19,8 +19,8 @@ PACKAGE = ROOT / "src" / "glassfs"
 LONGEST_FILE = 500
 
 GROUND_FLOOR = {
-    "collector", "errors", "forks", "installing", "interpreter", "keyed_lock", "lru", "names", "once", "sizes",
-    "terminal", "threads", "work",
+    "collector", "errors", "forks", "installing", "interpreter", "keyed_lock", "lru", "names", "once", "outputs",
+    "sizes", "terminal", "threads", "work",
 }
 BELOW_FORMATS = {"content", "codec", "source", "cache"}
 

@@ -103,20 +103,40 @@ def test_long_file_takes_little_memory(tmp_path: Path, begin: bytes) -> None:
 
 def test_only_the_locked_file_is_truncated(tmp_path: Path) -> None:
     """In a folder that other users may write to, the name may lead to another file by the time that it is read."""
-    path, other, private = tmp_path / "report.jsonl", tmp_path / "other", tmp_path / "private"
+    path, other = tmp_path / "report.jsonl", tmp_path / "other"
     other.write_bytes(LINE % b"a")
-    private.write_bytes(b"not a report\n" * 100)
-    path.symlink_to(private)
+    path.write_bytes(b"not a report\n" * 100)
     lock = fcntl.flock
 
     def swapped(*words: int) -> None:
         lock(*words)
-        path.unlink()
-        path.symlink_to(other)
+        other.rename(path)
 
-    with mock.patch("fcntl.flock", swapped), pytest.raises(BatchError, match="is not a report"):
-        Report(str(path), "verify", is_resumed=True)
-    assert private.read_bytes() == b"not a report\n" * 100
+    with path.open("rb") as private:
+        with mock.patch("fcntl.flock", swapped), pytest.raises(BatchError, match="is not a report"):
+            Report(str(path), "verify", is_resumed=True)
+        assert private.read() == b"not a report\n" * 100
+
+
+def test_report_is_not_reached_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "report.jsonl").symlink_to("other")
+    for text in (None, b"", LINE % b"a"):
+        if text is not None:
+            (tmp_path / "other").write_bytes(text)
+        with pytest.raises(BatchError, match=r"report\.jsonl: cannot write the report: is a symbolic link"):
+            Report(str(tmp_path / "report.jsonl"), "verify", is_resumed=True)
+        assert text is None or (tmp_path / "other").read_bytes() == text
+    assert (tmp_path / "other").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
+def test_report_of_another_user_is_continued(tmp_path: Path) -> None:
+    """A colleague's, or on a server that gives the files of root to another user."""
+    path = tmp_path / "report.jsonl"
+    path.write_bytes(LINE % b"a")
+    os.chown(path, 12345, 12345)
+    with written(path, is_resumed=True) as report:
+        assert report.known_lines == 1
 
 
 def test_lines_that_are_not_valid_are_ignored(tmp_path: Path) -> None:

@@ -228,6 +228,21 @@ def test_resume_refuses_foreign_rows_and_adds_missing_ones(table: Table) -> None
     assert not part.exists()
 
 
+@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
+def test_part_of_another_program_stays(folder: Path, tmp_path: Path, form: str) -> None:
+    output, part = tmp_path / f"all.{form}", tmp_path / f"all.{form}.part"
+    part.write_text("half a download")
+    done = glassfs("episodes", folder, "--output", output)
+    fails(done, f"{part}: exists and is not from this command; move it away first")
+    assert part.read_text() == "half a download" and not output.exists()
+    part.unlink()
+    assert glassfs("episodes", folder, "--output", output).status == 0
+    whole = output.read_bytes()
+    part.write_bytes(whole[:6])  # that of a killed command
+    assert glassfs("episodes", folder, "--output", output).status == 0
+    assert output.read_bytes() == whole and not part.exists()
+
+
 def test_a_signal_as_the_part_is_created_leaves_none(folder: Path, tmp_path: Path) -> None:
     def create_and_stop(name: str, *words: int, **more: int) -> int:
         descriptor = create(name, *words, **more)

@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from pyarrow import parquet
 
 import glassfs
+from glassfs.cli import verify
 from glassfs.content import Array, Part
 from glassfs.errors import Damaged, Refused, Unrecognised
 from glassfs.formats.npz import FORMAT
@@ -233,6 +235,8 @@ PACKED_SIZE = len(zlib.compress(Y)) - 6
     (patched_entry(PACKED, b"b.npy", SIZE, "<L", len(Y) + 1), "deflate data give"),
     (patched_entry(PACKED, b"b.npy", SIZE, "<L", len(Y) - 1), "give more than the declared"),
     (patched_entry(PACKED, b"b.npy", SIZE, "<L", 0xFFFFFFF0), "cannot give the declared"),
+    (patched_entry(PACKED, b"b.npy", SIZE, "<L", 0), "declares 0 bytes, but has a checksum of others"),
+    (patched_entry(BOTH, b"b.npy", STORED, "<LL", 0, 0), "declares 0 bytes, but has a checksum of others"),
     (patched_entry(BOTH, b"b.npy", OFFSET, "<L", BOTH.rindex(b"PK\3\4") + 2), "local header at [0-9]* is damaged"),
     (patched_entry(BOTH, b"b.npy", OFFSET, "<L", 0), "differs from that in the central directory"),
     (patched_entry(BOTH, b"b.npy", OFFSET, "<L", len(BOTH) - 30), "overlap"),
@@ -251,6 +255,22 @@ def test_lie_of_a_member_costs_that_member(tmp_path: Path, data: bytes, reason: 
     with pytest.raises(Damaged), opened["b.npy"].open() as stream:
         while stream.read(100):
             pass
+
+
+def test_size_of_0_is_checked_like_any_other(tmp_path: Path) -> None:
+    """Of a member with the checksum of no bytes, too, and of a folder; empty members are sound."""
+    packed = zipped(("a.npy", X), ("b/", Y), ("empty", b""), ("d/", b""), compression=zipfile.ZIP_DEFLATED)
+    path = tmp_path / "lie.npz"
+    path.write_bytes(packed)
+    assert "0 faults" in verified(path)
+    path.write_bytes(patched_entry(packed, b"b/", SIZE, "<L", 0))
+    assert "declares 0 bytes, but has a checksum of others" in verified(path)
+    path.write_bytes(patched_entry(patched_entry(packed, b"a.npy", SIZE, "<L", 0), b"a.npy", CRC, "<L", 0))
+    assert "a.npy: deflate data give more than the declared 0 bytes" in verified(path)
+
+
+def verified(path: Path) -> str:
+    return CliRunner().invoke(verify.command, [str(path)]).output
 
 
 def test_member_inside_another_is_refused() -> None:

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from writers.kinodb import KinoWriter
 
-from glassfs.mount.metrics import Metrics
+from glassfs.mount.errors import MountError
+from glassfs.mount.metrics import MARK, MODE, Metrics
 from tests.mount.conftest import Mounted
 from tests.mount.gallery import Gallery
 from tests.mount.mounts import glassfs, mountinfo
 from tests.waiting import wait_until
 
 LINE = re.compile(r'glassfs_[a-z_]+\{mount="lab data"(,request="[a-z_]+")?\} [0-9.]+')
+
+STATUS = {
+    "uptime_seconds": 1.5, "open_containers": ["secret name"], "nodes": {"references": 2},
+    "requests": {"LOOKUP": 7}, "cache": {"budget": 4, "used": 3, "hits": 2, "misses": 1}, "errors": 0,
+}
 
 
 def test_metrics_are_written_and_removed(mounted: Mounted, gallery: Gallery, tmp_path: Path) -> None:
@@ -33,20 +42,138 @@ def test_metrics_are_written_and_removed(mounted: Mounted, gallery: Gallery, tmp
     assert not file.exists()
 
 
-def test_metrics_replace_a_link_and_not_its_target(tmp_path: Path) -> None:
-    (tmp_path / "victim").write_text("mine")
-    (tmp_path / "m.prom").symlink_to(tmp_path / "victim")
-    status = {
-        "uptime_seconds": 1.5, "open_containers": ["secret name"], "nodes": {"references": 2},
-        "requests": {"LOOKUP": 7}, "cache": {"budget": 4, "used": 3, "hits": 2, "misses": 1}, "errors": 0,
-    }
-    metrics = Metrics(str(tmp_path / "m.prom"), lambda: status)
+def test_counters_have_no_names_of_containers(tmp_path: Path) -> None:
+    metrics = Metrics(str(tmp_path / "m.prom"), lambda: STATUS)
     metrics.write()
-    assert (tmp_path / "victim").read_text() == "mine" and not (tmp_path / "m.prom").is_symlink()
     text = (tmp_path / "m.prom").read_text()
     assert 'glassfs_requests_total{mount="m",request="lookup"} 7\n' in text and "secret" not in text
     metrics.remove()
-    assert os.listdir(tmp_path) == ["victim"]
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", ["text", "link", "dangling link", "hard link", "fifo"])
+def test_what_has_the_name_of_the_counters_stays(tmp_path: Path, kind: str) -> None:
+    victim, path = tmp_path / "victim", tmp_path / "m.prom"
+    victim.write_text("mine")
+    match kind:
+        case "text":
+            path.write_text("mine")
+        case "link":
+            victim.write_bytes(MARK)
+            path.symlink_to(victim)
+        case "dangling link":
+            path.symlink_to(tmp_path / "none")
+        case "hard link":
+            victim.write_bytes(MARK)
+            path.hardlink_to(victim)
+        case "fifo":
+            os.mkfifo(path)
+    before, facts = victim.read_bytes(), path.lstat()
+    with pytest.raises(MountError, match=rf"option metrics: {path}: .*; name "):
+        Metrics(str(path), lambda: STATUS)
+    assert victim.read_bytes() == before and os.path.samestat(path.lstat(), facts)
+    assert set(os.listdir(tmp_path)) == {"victim", "m.prom"}
+    assert kind != "text" or path.read_text() == "mine"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
+def test_another_users_counters_are_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "m.prom"
+    path.write_bytes(MARK)
+    os.chown(path, 12345, 12345)
+    with pytest.raises(MountError, match="belongs to another user"):
+        Metrics(str(path), lambda: STATUS)
+    assert path.read_bytes() == MARK
+
+
+def test_counters_of_a_killed_mount_are_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "m.prom"
+    killed = (
+        "import os, sys; from glassfs.mount.metrics import Metrics\n"
+        f"metrics = Metrics({str(path)!r}, lambda: {STATUS!r}); metrics.write(); os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", killed], check=False).returncode == -9
+    first = path.stat()
+    metrics = Metrics(str(path), lambda: STATUS)
+    metrics.write()
+    assert not os.path.samestat(path.stat(), first) and path.stat().st_mode & 0o777 == MODE
+    metrics.remove()
+    assert os.listdir(tmp_path) == []
+
+
+def test_two_mounts_cannot_share_a_file_of_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glassfs.mount.metrics.PATIENCE", 0.0)
+    path = tmp_path / "m.prom"
+    one = Metrics(str(path), lambda: STATUS)
+    for _ in range(2):  # before and after the file is replaced
+        with pytest.raises(MountError, match="another mount writes to it"):
+            Metrics(str(path), lambda: STATUS)
+        one.write()
+    one.remove()
+    Metrics(str(path), lambda: STATUS).remove()
+
+
+def test_mount_waits_for_counters_of_one_that_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Metrics(str(tmp_path / "m.prom"), lambda: STATUS)
+    monkeypatch.setattr("time.sleep", lambda seconds: one.remove())
+    Metrics(str(tmp_path / "m.prom"), lambda: STATUS).remove()
+    assert os.listdir(tmp_path) == []
+
+
+def test_strangers_lock_does_not_keep_a_mount_from_starting(tmp_path: Path) -> None:
+    """Every user may read the counters, and lock them when the mount has been killed."""
+    path = tmp_path / "m.prom"
+    path.write_bytes(MARK)
+    os.utime(path, (0, 0))
+    with path.open("rb") as stranger:
+        fcntl.flock(stranger, fcntl.LOCK_SH)
+        metrics = Metrics(str(path), lambda: STATUS)
+        metrics.write()
+        assert b"glassfs_errors_total" in path.read_bytes()
+        metrics.remove()
+
+
+def test_file_that_was_put_in_place_of_the_counters_stays(tmp_path: Path) -> None:
+    path = tmp_path / "m.prom"
+    metrics = Metrics(str(path), lambda: STATUS)
+    metrics.write()
+    (tmp_path / "other").write_text("mine")
+    (tmp_path / "other").rename(path)
+    metrics.write()
+    assert path.read_text() == "mine"
+    metrics.remove()
+    assert path.read_text() == "mine" and os.listdir(tmp_path) == ["m.prom"]
+
+
+def test_counters_go_to_the_folder_that_was_named_at_the_start(tmp_path: Path) -> None:
+    folder, moved = tmp_path / "folder", tmp_path / "moved"
+    folder.mkdir()
+    metrics = Metrics(str(folder / "m.prom"), lambda: STATUS)
+    folder.rename(moved)
+    (tmp_path / "other").mkdir()
+    folder.symlink_to("other")
+    metrics.write()
+    assert os.listdir(moved) == ["m.prom"] and os.listdir(folder) == []
+    metrics.remove()
+    assert os.listdir(moved) == []
+
+
+def test_files_of_a_mount_are_neither_containers_nor_in_its_source(gallery: Gallery, tmp_path: Path) -> None:
+    folder, at = tmp_path / "source", tmp_path / "mnt"
+    at.mkdir()
+    folder.mkdir()
+    container = tmp_path / "run.npz"
+    np.savez(container, a=np.arange(3))
+    before = container.read_bytes()
+    for words in (["-o", f"metrics={container}"], ["--log-file", container]):
+        done = glassfs("mount", *words, container, at)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1) and f"{container}: " in done.stderr, done.stderr
+        assert container.read_bytes() == before
+    for inside in (folder, at):
+        for words in (["-o", f"metrics={inside}/f"], ["--log-file", f"{inside}/f"]):
+            done = glassfs("mount", "-o", "nonempty", *words, folder, at)
+            assert done.returncode == 1 and f"{inside}/f: lies inside {inside}" in done.stderr
+    assert not mountinfo(at)
 
 
 def test_metrics_need_a_folder(tmp_path: Path, gallery: Gallery) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from glassfs.content import Blob, Group, Member, Records, Unreadable
 from glassfs.errors import Changed, Damaged, NotAllowed, Unavailable
+from glassfs.mount.engines import wire
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import LONG_SECONDS, SHORT_SECONDS
 from glassfs.tree import Node
@@ -59,7 +60,6 @@ def test_lookup() -> None:
     kernel = kernel_of()
     found = kernel.look_up(ROOT, "big.bin")
     assert found.ident > ROOT
-    assert found.generation == 0
     assert (found.entry_timeout, found.timeout) == (LONG_SECONDS, LONG_SECONDS)
     assert found.attr == Attr(
         found.attr.ino, len(BIG), 20, 9, 9, 9, 0, 0, 0, 0o100444, 1, 7, 8, 0, 4096, 0,
@@ -68,6 +68,29 @@ def test_lookup() -> None:
     assert kernel.look_up(ROOT, "big.bin").ident == found.ident
     kernel.check()
     assert kernel.look_up(ROOT, "dir").attr.mode == 0o040555
+
+
+def test_generation_is_one_for_a_mount_and_differs_from_mount_to_mount() -> None:
+    """The kernel keeps 32 bits of it, compares all 64, and takes a node with another one for another file."""
+    generations = set()
+    for _ in range(2):
+        kernel = kernel_of()
+        seen = {kernel.look_up(ROOT, name).generation for name in ("big.bin", "dir", "rows.jsonl")}
+        listed = kernel.list_all(ROOT, 4096) + kernel.list_all(kernel.find("/dir"), 4096)
+        seen |= {one.entry.generation for one in listed if one.entry and one.entry.ident}
+        assert len(seen) == 1 and max(seen) < 1 << 32
+        generations |= seen
+    assert len(generations) == 2
+
+
+def test_lookups_of_dots_find_nothing() -> None:
+    """With FUSE_EXPORT_SUPPORT, the kernel would look up file handles of nodes that it has forgotten by these names."""
+    assert not wire.ACCEPTED & 1 << 4
+    kernel = kernel_of()
+    found = kernel.find("/dir")
+    for name in (b".\0", b"..\0"):
+        assert entry_of(kernel.bytes_of(LOOKUP, found, name)).ident == 0
+        assert kernel.ask(LOOKUP, found + 1000, name) == errno.ESTALE
 
 
 def test_attributes() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from glassfs.mount import logs
+from tests.conftest import DATA
 
 AWKWARD = "a\nb\rc\x1b[31md\x9be\u2028f\u202eg\x85h\udcffi\ud800j\tk"
 SHOWN = r"a\nb\rc\x1b[31md\x9be\u2028f\u202eg\x85h\xffi\ud800j\tk"
@@ -115,10 +116,37 @@ def test_without_a_syslog_that_listens_nothing_is_logged(
     logging.getLogger("glassfs.test").error("nobody hears that")
 
 
-def test_log_that_cannot_be_written_hurts_nobody() -> None:
+def test_log_that_cannot_be_written_hurts_nobody(tmp_path: Path) -> None:
     script = (
-        "from glassfs.mount import logs; import logging; logs.configure('/dev/full', True)\n"
+        "from glassfs.mount import logs; import logging, resource, signal\n"
+        f"logs.configure({str(tmp_path / 'log')!r}, True)\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
         "for number in range(3): logging.error('the disk is full')\nlogging.shutdown(); print('goes on')"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("goes on\n", "")
+
+
+def test_log_is_appended_to_and_never_reached_through_a_link(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("before\n")
+    logs.configure(str(path), is_daemon=True)
+    logging.getLogger("glassfs.test").error("said")
+    first, second = path.read_text().splitlines()
+    assert first == "before" and second.endswith("said")
+    (tmp_path / "link").symlink_to(path)
+    with pytest.raises(OSError, match="is a symbolic link; name a file"):
+        logs.configure(str(tmp_path / "link"), is_daemon=True)
+
+
+def test_no_container_becomes_a_log(tmp_path: Path) -> None:
+    """Of every format: a name of a container may be typed in place of that of a log."""
+    suffixes = ".idv", ".ikv", ".kas", ".kdb", ".safetensors", ".wshard"
+    samples = {path.suffix: path for path in sorted(DATA.glob("*/*")) if path.suffix in suffixes and path.is_file()}
+    assert samples.keys() == set(suffixes)
+    for suffix, sample in samples.items():
+        path = tmp_path / f"run{suffix}"
+        path.write_bytes(sample.read_bytes())
+        with pytest.raises(OSError, match="is not a log, as it is not text; name another file"):
+            logs.configure(str(path), is_daemon=True)
+        assert path.read_bytes() == sample.read_bytes()

@@ -183,6 +183,26 @@ def test_untrusted_folders_are_refused(folder: Path) -> None:
     assert not list(folder.iterdir())
 
 
+@pytest.mark.parametrize("name", ["index.sqlite", "0a/0a1b2c3d4e5f60718293a4b5c6d7e8f9", "CACHEDIR.TAG"])
+def test_folder_of_another_program_stays_as_it_is(folder: Path, name: str) -> None:
+    """Its database would become the index, and its files would be removed as blocks that no entry names."""
+    path = folder / name
+    path.parent.mkdir(0o700, parents=True)
+    folder.chmod(0o700)
+    path.write_bytes(b"Signature: 8a477f597d28d172789f06886806bc55\n# of another program")
+    assert f"is no cache of glassfs, and has {name[:2] if '/' in name else name}" in refusal(folder)
+    assert path.read_bytes().endswith(b"of another program") and len(os.listdir(folder)) == 1
+
+
+def test_folder_with_other_names_can_become_a_cache(folder: Path) -> None:
+    folder.mkdir(0o700)
+    (folder / "notes.txt").write_text("mine")
+    cache = opened(folder, BUDGET)
+    fill(cache, range(40))
+    cache.close()
+    assert (folder / "notes.txt").read_text() == "mine"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user's folder takes root")
 def test_folder_of_another_user_is_refused(folder: Path) -> None:
     folder.mkdir(0o700)

@@ -120,6 +120,28 @@ def test_link_in_place_of_a_unit_is_not_followed(sbin: Path, tmp_path: Path) -> 
     assert victim.read_text() == "mine"
 
 
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_file_that_appears_after_the_check_stays(
+    sbin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str,
+) -> None:
+    """In a prefix that other users may write to."""
+    victim, unit = tmp_path / "victim", tmp_path / "usr/lib/systemd/system/glassfs@.service"
+    victim.write_text("mine")
+    checked = install._check
+
+    def swapped(paths: list[Path]) -> None:
+        checked(paths)
+        unit.parent.mkdir(parents=True)
+        unit.symlink_to(victim) if kind == "link" else victim.rename(unit)
+
+    monkeypatch.setattr(install, "_check", swapped)
+    done = CliRunner().invoke(install.command, [
+        "--directory", str(sbin), "--prefix", str(tmp_path / "usr"), "--systemd",
+    ])
+    assert done.exit_code == 1 and str(unit) in done.output
+    assert unit.read_text() == "mine"
+
+
 @pytest.mark.slow
 def test_command_is_found_through_links_and_without_a_path(sbin: Path, tmp_path: Path) -> None:
     """As ``sudo`` runs it: with a PATH without the virtual environment, or through a link."""

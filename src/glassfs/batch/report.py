@@ -11,8 +11,6 @@ run removes. A lock on the file ensures a single writer. Each known line takes a
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -22,6 +20,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import xxhash
 
+from glassfs import outputs
 from glassfs.batch.contract import BatchError
 from glassfs.errors import NotAllowed, NotFound
 from glassfs.names import raw
@@ -33,8 +32,6 @@ MOST_LINE_BYTES = 8 << 20
 MOST_SHOWN = 20
 """Characters of a command's name that a message repeats."""
 _BEGIN = b'{"path": "'
-_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
-"""Errors of cluster file systems that have no locks, or not for every client."""
 
 
 class Known(NamedTuple):
@@ -61,11 +58,11 @@ class Report:
         self._name, self._command = name, command
         self._known: dict[bytes, Known] = {}
         try:
-            descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            descriptor = outputs.opened(name, is_shared=True)
         except FileNotFoundError as error:
             raise NotFound("the folder of the report does not exist", name) from error
         except PermissionError as error:
-            raise NotAllowed("cannot write the report", name) from error
+            raise NotAllowed(f"cannot write the report: {error.strerror}", name) from error
         except OSError as error:
             raise BatchError(f"cannot write the report: {error.strerror}", name) from error
         self._file: BinaryIO = open(descriptor, "r+b", buffering=0)  # noqa: SIM115
@@ -105,7 +102,7 @@ class Report:
                 rest = rest[os.write(self._file.fileno(), rest) :]
 
     def _begin(self, is_resumed: bool) -> None:
-        if is_locked(self._file):
+        if outputs.is_locked(self._file.fileno()):
             raise BatchError("another program is writing to this report", self._name)
         size = os.fstat(self._file.fileno()).st_size
         if not size:
@@ -186,14 +183,3 @@ def _key(path: str, version: str) -> bytes:
         path = "/".join(name for name in whole.split("/") if name not in ("", "."))
     return xxhash.xxh128_digest(raw(f"{path}\0{version}"))
 
-
-def is_locked(file: BinaryIO) -> bool:
-    """Return whether another program has locked an open file; otherwise lock it, if possible, until it is closed."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-    return False

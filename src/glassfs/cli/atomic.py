@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import BinaryIO
 
-from glassfs.batch.report import is_locked
+from glassfs import outputs
 from glassfs.errors import GlassfsError
 
 SUFFIX = ".part"
@@ -56,9 +56,12 @@ class AtomicFile:
                 raise
             raise GlassfsError(f"cannot be written: {error.strerror or error}", self._name) from error
 
-    def begin(self, head: bytes) -> None:
-        """Start over with ``head``."""
+    def begin(self, head: bytes, mark: bytes) -> None:
+        """Start over with ``head``. Raises GlassfsError if there is a part that does not begin with ``mark``."""
         with self.writing():
+            if not mark.startswith(os.pread(self.file.fileno(), len(mark), 0)):
+                self._is_over = True
+                raise GlassfsError("exists and is not from this command; move it away first", self._part)
             self.file.truncate(0)
             self.file.write(head)
             self.file.flush()
@@ -111,7 +114,7 @@ class AtomicFile:
         """Open and lock a file, created if missing; a signal leaves no new file."""
         is_new = not os.path.lexists(name)
         try:
-            number = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+            number = outputs.opened(name, is_shared=True)
             file = open(number, "r+b")  # noqa: SIM115
         except OSError as error:
             raise GlassfsError(f"cannot be written: {error.strerror}", name) from error
@@ -120,7 +123,7 @@ class AtomicFile:
                 with suppress(OSError):
                     os.unlink(name)
             raise
-        if is_locked(file):
+        if outputs.is_locked(number):
             file.close()
             raise GlassfsError("another program is writing to it", name)
         return file

@@ -26,7 +26,7 @@ from glassfs.cli.common import complain, connection_option, reason_of
 from glassfs.cli.many import fault_of, found_under, many_options, summary, where_option
 from glassfs.cli.many import progress as progress_over
 from glassfs.cli.progress import Progress
-from glassfs.cli.rows import CSV, CSV_SAFE, FORMS, PARQUET, Lines, Table, chosen, encoded, head, read_back
+from glassfs.cli.rows import CSV, CSV_SAFE, FORMS, PARQUET, Lines, Table, chosen, encoded, head, mark, read_back
 from glassfs.cli.stopping import stoppable
 from glassfs.cli.where import condition
 from glassfs.content.pieces import ContainerPiece, pieces_of
@@ -183,7 +183,7 @@ def _opened(plan: Plan, search: Search, report: Report | None, form: str, output
 
             whole.resume(kept)
         else:
-            whole.begin(head(form))
+            whole.begin(head(form), mark(form))
         table = Table(whole.file, os.path.dirname(output) or ".") if form == PARQUET else Lines(whole.file)
         yield table, lambda found: found.path in containers, whole.writing, rows
         whole.end()

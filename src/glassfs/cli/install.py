@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from glassfs import outputs
 from glassfs.cli import man
 from glassfs.terminal import printable
 
@@ -48,8 +49,7 @@ def command(with_systemd: bool, directory: str, prefix: str, remove: bool) -> No
             click.echo(f"{link} -> {helper}")
         for path, text in files:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-            path.chmod(0o644)
+            _write(path, text)
             click.echo(f"wrote {path}")
     except OSError as error:
         reason = f"{error.filename2 or error.filename}: {error.strerror}"
@@ -103,7 +103,22 @@ def _check(paths: list[Path]) -> None:
     """Refuse, before anything is changed, to replace files of other origin."""
     for path in paths:
         if os.path.lexists(path) and not _is_ours(path):
-            raise click.ClickException(f"{printable(str(path))}: exists and is not from glassfs; move it away first")
+            raise _not_ours(path)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file. What was not written by glassfs is kept, also if it got the name a moment ago."""
+    with open(outputs.opened(str(path)), "r+b") as file:
+        first = file.readline()
+        if first and MARK.encode() not in first:
+            raise _not_ours(path)
+        file.truncate(0)
+        file.write(text.encode())
+        os.fchmod(file.fileno(), 0o644)
+
+
+def _not_ours(path: Path) -> click.ClickException:
+    return click.ClickException(f"{printable(str(path))}: exists and is not from glassfs; move it away first")
 
 
 def _remove(links: list[Path], files: list[Path]) -> None:

@@ -89,6 +89,11 @@ def head(form: str) -> bytes:
     return as_csv([COLUMNS]) if form in _ALL_CSV else b""
 
 
+def mark(form: str) -> bytes:
+    """Return the first bytes of every file of rows."""
+    return head(form) or {JSONL: f'{{"{CONTAINER}": '.encode(), PARQUET: b"PAR1"}[form]
+
+
 class Lines:
     """Write rows as lines of JSON or CSV."""
 

@@ -23,7 +23,7 @@ from glassfs.cli.many import fault_of, found_under, many_options, summary
 from glassfs.cli.many import progress as progress_over
 from glassfs.cli.progress import Progress
 from glassfs.cli.stopping import stoppable
-from glassfs.content import Image, Json
+from glassfs.content import Image, Json, Stored
 from glassfs.errors import GlassfsError, Unrecognised
 from glassfs.source import Connection, Named
 from glassfs.terminal import printable
@@ -191,6 +191,9 @@ def _fault_in(file: File, source: str, path: str, is_over: threading.Event) -> _
     if isinstance(file.content, Image) and file.data.location() is None:
         return None  # a frame of an array that is read as a whole
     try:
+        data = file.content.data if isinstance(file.content, Stored) else file.data
+        if not data.size:  # what no reader of a file asks for: it may be the size that is wrong
+            data.read_into(memoryview(bytearray()), 0)
         for position in range(0, file.size, CHUNK):
             if is_over.is_set():
                 return None

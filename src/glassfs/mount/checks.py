@@ -24,7 +24,7 @@ FUSE_DEVICE = "/dev/fuse"
 FUSE_CONFIGURATION = "/etc/fuse.conf"
 
 
-def check(sources: Sequence[str], mountpoint: str, options: MountOptions) -> None:
+def check(sources: Sequence[str], mountpoint: str, options: MountOptions, log_file: str | None = None) -> None:
     """Check sources, mount point and /dev/fuse, and unmount a dead glassfs mount at the mount point.
 
     No server is asked: the daemon opens remote sources. Raises MountError with what to do.
@@ -50,6 +50,11 @@ def check(sources: Sequence[str], mountpoint: str, options: MountOptions) -> Non
         if os.path.isdir(source) and _is_inside(mountpoint, source):
             advice = "choose a mount point outside of it"
             raise MountError(f"{mountpoint}: lies inside {source}, which would then contain itself; {advice}")
+    for written in filter(None, (options.metrics, log_file)):
+        for folder in (mountpoint, *files):
+            if os.path.isdir(folder) and _is_inside(os.path.dirname(os.path.abspath(written)), folder):
+                # Each line of a log about a change in the source would be a change in the source.
+                raise MountError(f"{written}: lies inside {folder}, and glassfs writes to it; name a file outside")
     _check_fuse(options)
 
 

@@ -42,7 +42,7 @@ def _mount(
     _open_standard_descriptors()
     logs.configure(log_file, is_daemon)
     privileges.raise_descriptor_limit()
-    check(sources, mountpoint, options)
+    check(sources, mountpoint, options, log_file)
     if not is_daemon:
         from glassfs.mount.session import MountSession
 

@@ -9,11 +9,14 @@ indented lines, so that none of them can pass for a record. Handlers never raise
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
 from types import TracebackType
+from typing import TextIO
 
+from glassfs import outputs
 from glassfs.arguments import harmless
 from glassfs.lru import LRU
 from glassfs.mount import service
@@ -22,6 +25,8 @@ from glassfs.terminal import printable
 SYSLOG = "/dev/log"
 ONCE_IN_SECONDS = 600.0
 MOST_REMEMBERED = 1000
+HEAD = 4096
+"""Bytes at the start of an existing file that must be text; all formats have a number with zeros there."""
 _INDENT = "    "
 _LEVELS = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 _ErrorInfo = (
@@ -76,7 +81,7 @@ def configure(log_file: str | None, is_daemon: bool) -> None:
     handler: logging.Handler
     formatter: logging.Formatter = LineFormatter("%(asctime)s %(levelname)s %(message)s")
     if log_file is not None:
-        handler = logging.FileHandler(log_file, encoding="utf-8", errors="backslashreplace")
+        handler = logging.StreamHandler(_opened(log_file))
     elif is_daemon:
         handler, formatter = _syslog(), LineFormatter("glassfs[%(process)d]: %(message)s")
     else:
@@ -87,6 +92,15 @@ def configure(log_file: str | None, is_daemon: bool) -> None:
     handler.addFilter(Once())
     logging.raiseExceptions = False  # else logging reports its own errors, such as a full disk, to stderr
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
+
+
+def _opened(log_file: str) -> TextIO:
+    """Open the file to append to it, unless it has bytes that no text has: those of a container, for example."""
+    descriptor = outputs.opened(log_file)
+    if b"\0" in os.pread(descriptor, HEAD, 0):
+        os.close(descriptor)
+        raise FileExistsError(errno.EEXIST, "is not a log, as it is not text; name another file", log_file)
+    return open(descriptor, "a", 1, "utf-8", "backslashreplace")
 
 
 def _own_stderr() -> logging.Handler:

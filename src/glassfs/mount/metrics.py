@@ -5,16 +5,25 @@ The file contains no name from sources or containers, and every user may read it
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+from glassfs import outputs
+from glassfs.mount.errors import MountError
+
 log = logging.getLogger(__name__)
 
 SECONDS = 10.0
+PATIENCE = 3.0
+FULL = (errno.ENOSPC, errno.EDQUOT)
 MODE = 0o644
+MARK = b"# HELP glassfs_uptime_seconds "
+"""How the file begins."""
 _VALUES = (
     ("uptime_seconds", "gauge", "Seconds since the mount was made", lambda status: status["uptime_seconds"]),
     ("open_containers", "gauge", "Containers that are open", lambda status: len(status["open_containers"])),
@@ -32,44 +41,94 @@ class Metrics:
 
     The label ``mount`` of all values is the name of the file without its suffix. ``write`` replaces the file, so that
     readers see it whole; ``remove`` removes it at the end. Both log the first failure only.
+
+    Only files of this class are replaced: at first one with its mark, which a killed mount leaves, then the one that it
+    wrote last. It holds a lock on that. The folder is opened once, so that no link leads to another one later.
+
+    Raises MountError if something else has the name, or another mount writes to the file; one that is about to end
+    gets ``PATIENCE`` seconds.
     """
 
     def __init__(self, path: str, status: Callable[[], dict[str, Any]]) -> None:
-        self._folder, self._name = os.path.split(path)
+        self._path = path
+        self._name = os.path.basename(path)
         self._status = status
         self._has_failed = False
+        self._file = self._folder = -1
+        end = time.monotonic() + PATIENCE
+        try:
+            self._folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            while self._file < 0:
+                try:
+                    self._claim()
+                except (BlockingIOError, FileNotFoundError):
+                    if time.monotonic() >= end:
+                        raise
+                    time.sleep(0.05)
+        except OSError as error:
+            if error.errno not in FULL:
+                self._release()
+                raise MountError(f"option metrics: {path}: {error.strerror}") from error
+            self._complain(error)  # the mount matters more
 
     def write(self) -> None:
-        part = f".{self._name}.{os.getpid()}"
+        part = f".glassfs-{os.urandom(8).hex()}"
         try:
-            folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            self._complain(error)
-            return
-        try:
-            with suppress(FileNotFoundError):  # of a previous process with this number
-                os.unlink(part, dir_fd=folder)
-            # New and not a link, whatever others may put into the folder.
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            with open(os.open(part, flags, MODE, dir_fd=folder), "w", encoding="ascii") as file:
-                file.write("".join(self._lines()))
-                os.fchmod(file.fileno(), MODE)
-            os.rename(part, self._name, src_dir_fd=folder, dst_dir_fd=folder)
+            if self._file < 0 or not outputs.is_at(self._file, self._name, self._folder):
+                self._claim()
+            file = outputs.opened(part, MODE, self._folder)
+            try:
+                outputs.is_locked(file)
+                os.fchmod(file, MODE)
+                with open(file, "w", encoding="ascii", closefd=False) as text:
+                    text.write("".join(self._lines()))
+                os.rename(part, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+            except BaseException:
+                os.close(file)
+                os.unlink(part, dir_fd=self._folder)
+                raise
+            self._hold(file)
             self._has_failed = False
         except OSError as error:
             self._complain(error)
-            with suppress(OSError):
-                os.unlink(part, dir_fd=folder)
-        finally:
-            os.close(folder)
 
     def remove(self) -> None:
+        """Remove the file if the name still leads to it, and release it."""
         with suppress(OSError):
-            os.unlink(os.path.join(self._folder, self._name))
+            if outputs.is_at(self._file, self._name, self._folder):
+                os.unlink(self._name, dir_fd=self._folder)
+        self._release()
+
+    def _release(self) -> None:
+        for descriptor in (self._file, self._folder):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def _claim(self) -> None:
+        """Open and lock the file: a new one, or one that a killed mount left. Raises OSError."""
+        file = outputs.opened(self._name, MODE, self._folder)
+        try:
+            status = os.fstat(file)
+            if status.st_size and os.pread(file, len(MARK), 0) != MARK:
+                raise FileExistsError(errno.EEXIST, "exists and is not a file of counters; name another one")
+            # Every user may lock a file that every user may read: a lock counts while the file is being written.
+            is_fresh = time.time() - status.st_mtime < 3 * SECONDS
+            if (outputs.is_locked(file) and is_fresh) or not outputs.is_at(file, self._name, self._folder):
+                raise BlockingIOError(errno.EWOULDBLOCK, "another mount writes to it; name another file")
+        except BaseException:
+            os.close(file)
+            raise
+        self._hold(file)
+
+    def _hold(self, file: int) -> None:
+        """Keep the file that has the name now open, and with that its lock."""
+        before, self._file = self._file, file
+        if before >= 0:
+            os.close(before)
 
     def _complain(self, error: OSError) -> None:
         if not self._has_failed:
-            log.warning("%s: metrics cannot be written: %s", os.path.join(self._folder, self._name), error.strerror)
+            log.warning("%s: metrics cannot be written: %s", self._path, error.strerror)
         self._has_failed = True
 
     def _lines(self) -> Iterator[str]:

@@ -89,13 +89,14 @@ class MountSession:
         allocator.tune()
         collector.tune()
 
+        if self.options.metrics is not None:  # before the mount, as the folder may be hidden or refuse the file
+            self._measuring = threads.start("metrics", self._measure, Metrics(self.options.metrics, self.status))
+
         def started() -> None:
             threads.start("watch", self._after_start, ready)
             threads.start("clock", self._tick)
             threads.start("poll", self._poll)
             threads.start("load", self._load)
-            if self.options.metrics is not None:
-                self._measuring = threads.start("metrics", self._measure, self.options.metrics)
 
         self._messages = Messages("debug" not in self.options.flags)
         try:
@@ -187,8 +188,7 @@ class MountSession:
             preload()
             self._is_loaded = True
 
-    def _measure(self, path: str) -> None:
-        metrics = Metrics(path, self.status)
+    def _measure(self, metrics: Metrics) -> None:
         while True:
             metrics.write()
             if self._is_ending.wait(METRICS_SECONDS):

@@ -70,7 +70,7 @@ class PersistentCache:
         self._files: Files | None = None
         try:
             self._files = Files(self._folder, made)
-            self._files.tag()
+            self._files.tag(index_name)
         except Refused as error:
             raise Refused(f"cannot be the folder of a disk cache: {error.reason}", self._folder) from error
         except OSError as error:

@@ -18,6 +18,7 @@ from typing import BinaryIO, TypeAlias
 
 import xxhash
 
+from glassfs.errors import Refused
 from glassfs.persistent import private
 
 TOUCH_NS = 60 * 10**9
@@ -86,8 +87,17 @@ class Files:
         if self._descriptor >= 0:
             os.close(self._descriptor)
 
-    def tag(self) -> None:
-        """Mark the folder for backup programs, which then leave it out."""
+    def tag(self, index: str) -> None:
+        """Mark the folder as a cache, also for backup programs, which then leave it out; ``index`` names its index.
+
+        Raises Refused if it has no mark, but files with names of a cache, which would be replaced or removed.
+        """
+        with suppress(FileNotFoundError), open(os.open(TAG, _READ, dir_fd=self._descriptor), "rb") as file:
+            if _TAG.startswith(file.read(len(_TAG) + 1)):  # another process may be writing it
+                return
+        for name in os.listdir(self._descriptor):
+            if name in (TAG, index) or (len(name) == 2 and _is_hex(name)):
+                raise Refused(f"it is no cache of glassfs, and has {name} of another program")
         with suppress(FileExistsError), open(os.open(TAG, _CREATE, 0o600, dir_fd=self._descriptor), "wb") as file:
             file.write(_TAG)
 

@@ -95,7 +95,7 @@ class Contents:
     def _member(self, entry: Entry, is_described: bool) -> Member:
         """Return an array, or the file if it is none, or cannot be read."""
         name = entry.name
-        if name.endswith(b"/") and not entry.size:
+        if name.endswith(b"/") and not (entry.size or entry.crc):
             return Member(_path(name[:-1]), Group(name, tuple))
         found = self._header(entry) if is_described and name.endswith(SUFFIX) else None
         if found is None:

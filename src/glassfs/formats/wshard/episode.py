@@ -164,11 +164,14 @@ class Episode:
             return None
 
     def data(self, entry: Entry, size: int) -> Data:
-        """Return the stored values of a block, unconverted, or ``size`` unreadable bytes."""
+        """Return the stored values of a block, unconverted, or ``size`` unreadable bytes.
+
+        At least one of these: an empty file would be read without an error.
+        """
         try:
             data = self._block(entry)
         except Damaged as error:
-            return Unreadable(size, error)
+            return Unreadable(max(1, size), error)
         if entry.number in self.overlaps.refused:
             reason = "shares bytes with other blocks, and the owner is unknown"
             return Unreadable(size, self._source.damage(reason, entry.label))

@@ -29,6 +29,8 @@ MOST_ENTRIES = 1 << 17
 MOST_NAME_BYTES = 16 << 20
 MOST_COMPONENTS = 1 << 19
 DEEPEST = 256
+MOST_EMPTY = 32
+"""Stored bytes that a compressed block of no bytes may have: an empty frame of zstd has 9 to 22."""
 
 _HEADER = struct.Struct("<4sBBHBBHIQQQQ16x")
 _ENTRY = struct.Struct("<QIHHQQQII")
@@ -188,7 +190,7 @@ class Index:
             return None
         if entry.size > compression.reach(entry.codec or compression.ZSTD, entry.stored):
             return f"{entry.stored} stored bytes cannot give the declared {entry.size} bytes"
-        if entry.stored > 2 * entry.size + (1 << 16):
+        if entry.stored > (2 * entry.size + (1 << 16) if entry.size else MOST_EMPTY):
             return f"{entry.stored} stored bytes are too many for the declared {entry.size} bytes"
         return None
 

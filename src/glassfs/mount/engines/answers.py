@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import logging
 import mmap
+import os
 from collections.abc import Callable, Sequence
 
 from glassfs.mount.engines import wire
@@ -54,6 +55,9 @@ class Answers:
         self._operations = operations
         self._failures = failures
         self._send = send
+        self._generation = int.from_bytes(os.urandom(4), "little")
+        """Differs from mount to mount, as ids do not: else a file handle of an earlier mount, which servers of NFS and
+        others give to their clients, would lead to another file of this one instead of ESTALE."""
         self._ends: set[tuple[int, int]] = set()
         """Directories that were just listed to the end, each with that position."""
         handlers: dict[int, Callable[[int, int, bytes, Payload], None]] = {
@@ -98,7 +102,9 @@ class Answers:
             else:
                 self.fail(unique, errno.ENOENT)
             return
-        answer = wire.looked_up(unique, found.ident, found.entry_timeout, found.timeout, found.attributes)
+        answer = wire.looked_up(
+            unique, found.ident, self._generation, found.entry_timeout, found.timeout, found.attributes,
+        )
         if not self._send((answer,)):
             self._operations.forget(found.ident, 1)
 
@@ -199,7 +205,7 @@ class Answers:
                 body += wire.NO_ENTRY + entry
             else:
                 good = operations.timeout_of(node, listing.timeout)
-                body += wire.entry_out(child, good, good, attributes) + entry
+                body += wire.entry_out(child, self._generation, good, good, attributes) + entry
         if isinstance(listing.directory, Settled):
             return self._fill_inside(body, listing, listing.directory.inside, position, size, given)
         return False
@@ -209,7 +215,8 @@ class Answers:
         given: list[tuple[int, int]],
     ) -> bool:
         """Append entries of a container with attributes. Optimized: listings are long, and few fields differ."""
-        operations, seconds, nanoseconds = self._operations, *wire.times(listing.timeout)
+        operations, generation = self._operations, self._generation
+        seconds, nanoseconds = wire.times(listing.timeout)
         start = position - 2
         first, found = listing.held_inside(start)
         if not first:
@@ -239,8 +246,8 @@ class Answers:
                 if mode != tail_mode:  # directories come first, and files have one mode
                     tail, tail_mode = wire.tail_of(operations.attributes_in(origin, mode)), mode
                 body += entry.pack(
-                    ident, 0, seconds, seconds, nanoseconds, nanoseconds, ino, file_size, -(-file_size // BLOCK), tail,
-                    ino, ahead + ident, length, mode >> 12, name,
+                    ident, generation, seconds, seconds, nanoseconds, nanoseconds, ino, file_size,
+                    -(-file_size // BLOCK), tail, ino, ahead + ident, length, mode >> 12, name,
                 )
                 end = ident + 1
         finally:
@@ -255,7 +262,7 @@ class Answers:
         node = listing.node(position)
         attributes = self._operations.known_attributes(node)
         good = listing.timeout
-        body += wire.NO_ENTRY if attributes is None else wire.entry_out(child, good, good, attributes)
+        body += wire.NO_ENTRY if attributes is None else wire.entry_out(child, self._generation, good, good, attributes)
         body += wire.dirent(node.ino, after, node.mode, raw(node.name))
         return attributes is not None
 

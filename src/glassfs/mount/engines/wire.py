@@ -157,7 +157,9 @@ def tail(mode: int, nlink: int, uid: int, gid: int, mtime_ns: int) -> bytes:
     )
 
 
-def looked_up(unique: int, ident: int, entry_timeout: float, timeout: float, found: Attributes) -> bytes:
+def looked_up(
+    unique: int, ident: int, generation: int, entry_timeout: float, timeout: float, found: Attributes,
+) -> bytes:
     """Return a whole message: the reply to a look-up, as ``entry_out``."""
     seconds, nanoseconds = times(timeout)
     entry_seconds, entry_nanoseconds = (
@@ -165,14 +167,17 @@ def looked_up(unique: int, ident: int, entry_timeout: float, timeout: float, fou
     )
     mode, nlink, ino, uid, gid, size, mtime_ns = found
     return LOOKUP_OUT.pack(
-        LOOKUP_OUT.size, 0, unique, ident, 0, entry_seconds, seconds, entry_nanoseconds, nanoseconds,
+        LOOKUP_OUT.size, 0, unique, ident, generation, entry_seconds, seconds, entry_nanoseconds, nanoseconds,
         ino, size, -(-size // BLOCK), tail(mode, nlink, uid, gid, mtime_ns),
     )
 
 
-def entry_out(ident: int, entry_timeout: float, timeout: float, found: Attributes) -> bytes:
-    """Return a node's id and attributes, with timeouts in seconds. The generation is 0, as no id is reused."""
-    return looked_up(0, ident, entry_timeout, timeout, found)[OUT_HEADER.size :]
+def entry_out(ident: int, generation: int, entry_timeout: float, timeout: float, found: Attributes) -> bytes:
+    """Return a node's id and attributes, with timeouts in seconds.
+
+    A file handle is the id and the generation, of which the kernel keeps 32 bits and compares all: it must fit.
+    """
+    return looked_up(0, ident, generation, entry_timeout, timeout, found)[OUT_HEADER.size :]
 
 
 def no_entry(timeout: float) -> bytes:
