@@ -93,6 +93,25 @@ def test_folder_and_files_are_private(folder: Path) -> None:
         assert mode == (0o700 if path.is_dir() else 0o600)
 
 
+@pytest.mark.parametrize("name", [FILE, "CACHEDIR.TAG"])
+def test_folder_of_another_program_stays_as_it_is(folder: Path, name: str) -> None:
+    """Its database would become the cache."""
+    folder.mkdir(0o700)
+    path = folder / name
+    path.write_bytes(b"Signature: 8a477f597d28d172789f06886806bc55\n# of another program")
+    assert f"is no cache of glassfs, and has {name}" in refusal(folder)
+    assert path.read_bytes().endswith(b"of another program") and os.listdir(folder) == [name]
+
+
+def test_folder_with_other_names_can_become_a_cache(folder: Path) -> None:
+    folder.mkdir(0o700)
+    (folder / "notes.txt").write_text("mine")
+    cache = opened(folder, BUDGET)
+    fill(cache, range(40))
+    cache.close()
+    assert (folder / "notes.txt").read_text() == "mine"
+
+
 def refusal(folder: Path, budget: int = LARGE) -> str:
     with pytest.raises(Refused) as raised:
         DiskCache(os.fspath(folder), budget)
@@ -132,7 +151,7 @@ def test_planted_file_is_replaced(folder: Path, tmp_path: Path, suffix: str) -> 
     target = tmp_path / "target"
     target.write_bytes(b"precious")
     target.chmod(0o600)
-    folder.mkdir(0o700)
+    opened(folder).close()
     file = folder / (FILE + suffix)
     for plant in (file.symlink_to, file.hardlink_to):
         file.unlink(missing_ok=True)

@@ -25,7 +25,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 from weakref import WeakSet
 
@@ -50,7 +50,10 @@ _BUSY = ("locked", "busy")
 _OF_THE_DISK = ("readonly", "is full", "unable to open", "disk I/O error")
 """Words of SQLite's messages: its codes are known from Python 3.11 on."""
 _CHECKSUM = 16
+TAG = "CACHEDIR.TAG"
 _TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# Cache of glassfs: may be deleted.\n"
+# O_NONBLOCK: opening a FIFO must not wait for a writer.
+_OLD = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _TABLES = (
     "CREATE TABLE parts (key BLOB NOT NULL, number INTEGER NOT NULL, data BLOB NOT NULL, used INTEGER NOT NULL,"
@@ -97,7 +100,7 @@ class PersistentCache:
         self._lock = threading.Lock()
         self._is_held = False
         try:
-            _prepare(folder, made)
+            _prepare(os.path.abspath(folder), name, made)
         except (OSError, Refused) as error:
             reason = error.strerror if isinstance(error, OSError) else error.reason
             raise Refused(f"cannot be the folder of a disk cache: {reason}", os.path.abspath(folder)) from error
@@ -257,11 +260,20 @@ def _checksum(key: bytes, number: int, packed: Data) -> bytes:
     return checksum.digest()
 
 
-def _prepare(folder: str, made: int) -> None:
-    """Check the folder, make it if it is missing, and mark it for backup programs, which then leave it out."""
-    descriptor = private.opened(os.path.abspath(folder), made)
+def _prepare(folder: str, name: str, made: int) -> None:
+    """Check the folder, make it if it is missing, and mark it as a cache, also for backup programs, which leave it out.
+
+    Raises OSError, and Refused if it has no mark, but a file with the name of a cache, which would be replaced.
+    """
+    descriptor = private.opened(folder, made)
     try:
-        with suppress(OSError), closing(open(os.open("CACHEDIR.TAG", _NEW, 0o600, dir_fd=descriptor), "wb")) as file:
+        with suppress(FileNotFoundError), open(os.open(TAG, _OLD, dir_fd=descriptor), "rb") as file:
+            if _TAG.startswith(file.read(len(_TAG) + 1)):  # another process may be writing it
+                return
+        for other in os.listdir(descriptor):
+            if other in (TAG, name):
+                raise Refused(f"it is no cache of glassfs, and has {other} of another program")
+        with suppress(FileExistsError), open(os.open(TAG, _NEW, 0o600, dir_fd=descriptor), "wb") as file:
             file.write(_TAG)
     finally:
         os.close(descriptor)
