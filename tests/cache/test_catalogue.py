@@ -17,7 +17,8 @@ import pytest
 
 from glassfs.cache import catalogue as catalogue_module
 from glassfs.cache.catalogue import FILE, Catalogue, Part, searched, user_folder
-from glassfs.persistent import PersistentCache, index
+from glassfs.persistent import cache as cache_module
+from glassfs.persistent.cache import PersistentCache
 from tests.waiting import wait_for, wait_until
 
 
@@ -180,12 +181,10 @@ def foreign(path: Path) -> None:
 def test_damaged_file_is_thrown_away(folder: Path, harm: Callable[[Path], None]) -> None:
     put(folder, **{f"key{number}": os.urandom(3000) for number in range(20)})
     harm(folder / FILE)
-    catalogue = Catalogue(lambda: str(folder))
-    catalogue.find([b"key%d" % number for number in range(20)])
-    catalogue.put({b"new": parts(b"new")})
-    catalogue.put({b"new": parts(b"new")})
-    assert catalogue.find([b"new"]) == {b"new": parts(b"new")[0]}
-    catalogue.close()
+    find(folder, *(f"key{number}" for number in range(20)))
+    put(folder, new=b"new")
+    put(folder, new=b"new")
+    assert find(folder, "new") == {"new": b"new"}
 
 
 def link_to_a_folder(folder: Path) -> None:
@@ -223,23 +222,24 @@ def test_folder_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
 
 
 def test_file_read_by_another_process_can_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "LOCK_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr(cache_module, "LOCK_TIMEOUT_SECONDS", 0.01)
     put(folder, before=b"before")
     with sqlite3.connect(folder / FILE, isolation_level=None) as other:
         other.execute("BEGIN")
         other.execute("SELECT * FROM parts").fetchall()
-        monkeypatch.setattr(index, "_today", lambda: 1 << 20)
+        monkeypatch.setattr(cache_module, "_now", lambda: 1 << 40)
         assert find(folder, "before") == {"before": b"before"}
 
 
 def test_least_recently_used_values_are_evicted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    day = [1000]
-    monkeypatch.setattr(index, "_today", lambda: day[0])
+    now = [1000]
+    monkeypatch.setattr(cache_module, "_now", lambda: now[0])
+    monkeypatch.setattr(cache_module, "USES_AT_ONCE", 1)
     catalogue = Catalogue(lambda: str(folder), 1 << 20)
     for number in range(100):
         catalogue.put({b"%d" % number: parts(os.urandom(20_000))})
-        day[0] += 1
-        assert catalogue.find([b"0"]), "a value that is used each day stays"
+        now[0] += cache_module.USE_SECONDS
+        assert catalogue.find([b"0"]), "a value that is used stays"
     assert (folder / FILE).stat().st_size < 1.2 * (1 << 20)
     left = catalogue.find([b"%d" % number for number in range(100)])
     assert b"99" in left and b"1" not in left and 20 < len(left) < 60

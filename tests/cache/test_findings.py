@@ -11,7 +11,7 @@ import pytest
 from glassfs.cache import findings
 from glassfs.cache.catalogue import Catalogue
 from glassfs.cache.findings import Findings
-from glassfs.persistent.index import COMPRESSED_FROM
+from glassfs.persistent.cache import COMPRESSED_FROM
 
 OLD = 10**18
 

@@ -18,14 +18,16 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from glassfs.errors import Refused, Unavailable
 from glassfs.forks import PerProcess
-from glassfs.persistent import PersistentCache
 from glassfs.persistent.private import own_home
 from glassfs.source.mountinfo import is_local
 from glassfs.threads import DaemonPool
+
+if TYPE_CHECKING:
+    from glassfs.persistent.cache import PersistentCache
 
 SWITCH = "GLASSFS_CATALOGUE"
 """The environment variable that switches the catalogue off with ``no``."""
@@ -93,7 +95,9 @@ class Catalogue:
     @staticmethod
     def part_of(key: Key, stored: bytes) -> Part | None:
         """Return what ``find_with_others`` returned for a key; None if that is damaged."""
-        data = PersistentCache.part_of(key, stored)
+        from glassfs.persistent.cache import part_of
+
+        data = part_of(key, 0, stored)
         return None if data is None else _unpacked(0, data)
 
     def _search(self, do: Callable[[PersistentCache], dict[Key, bytes]]) -> dict[Key, bytes]:
@@ -156,7 +160,9 @@ class Catalogue:
             try:
                 folder = self._find_folder()
                 if folder is not None:
-                    self._cache = PersistentCache(folder, self._budget, self._budget, FILE, logging.DEBUG, made=2)
+                    from glassfs.persistent.cache import PersistentCache
+
+                    self._cache = PersistentCache(folder, self._budget, FILE, logging.DEBUG, made=2, is_compressed=True)
                     with suppress(OSError):
                         self._readable = self._cache if is_local(folder) else None
             except Refused as error:

@@ -1,261 +1,366 @@
-"""A cache in a folder on disk, of blocks and small values, shared by the processes of one user.
+"""A cache on disk, of blocks and small values: one SQLite file, shared by the processes of one user.
 
-Each block is a file with a checksum, written without waiting for the disk. Unfinished, torn or damaged blocks fail
-their checksum, planted ones the check of their owner; all are removed. An index (``index``) knows
-the sizes and times of last use, and holds the values. Beside files and index, folders take up to 1 MiB that is not
-counted.
+The value of a key has one or more numbered parts, each with a checksum, and is evicted as a whole, least recently used
+first. Everything in it can be found again: after the first error, unless it only says that another process is at work,
+one line is logged and the cache seems empty as long as this process lives. A damaged file is removed, so that the next
+process starts with an empty one.
 
-Any thread, and several processes at a time may use one folder. The budget holds for all of them together, except for
-one block for each process that is writing. Everything runs in the calling thread. Reading a block waits for no other
-thread, and blocks are written one after another; the rest waits up to a quarter of a second for other threads, and as
-long for other processes. A forked process
-may go on using the cache. Refused is raised when the cache is made, and nothing later: if the disk is full, fails, is
-read-only or gone, one line is logged and the cache seems empty.
+The journal is SQLite's rollback journal: a write-ahead log needs memory that is shared with other processes, which
+fails on network file systems, and a truncated file would kill the process. Nothing waits for the disk, so after a crash
+of the machine the checksums decide what is left.
+
+Any thread; several processes may use one file. Everything runs in the calling thread, one call at a time, which waits
+up to a quarter of a second for other threads, and as long for other processes. A forked process may go on using the
+cache.
 """
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
+import sqlite3
+import stat
+import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeAlias, TypeVar
 from weakref import WeakSet
 
+import xxhash
+
 from glassfs.errors import Refused
-from glassfs.forks import around_fork, generation
-from glassfs.persistent.files import Data, Files, disk_size, header_of, name_of, write
+from glassfs.forks import around_fork
+from glassfs.persistent import private
 
-if TYPE_CHECKING:
-    from glassfs.persistent.index import Index, Values
-
-PAUSE_SECONDS = 10.0
-"""How long nothing is written after an error."""
+SCHEMA = 3
+SUFFIXES = ("", "-journal")
 LOCK_TIMEOUT_SECONDS = 0.25
-"""How long a thread waits for other threads."""
-MOST_THROWN = 3
-"""Damaged indexes that are replaced before the cache is disabled."""
-_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-_UNSUITABLE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM)
+JOURNAL = 64 << 10
+PAGE = 16384
+LARGEST_PART = 16 << 20
+COMPRESSED_FROM = 4096
+"""Parts from this size on are compressed, and are not read along with others."""
+USE_SECONDS, USES_AT_ONCE = 600, 64
+"""A use is noted if the previous one is older, together with others: each change of the file costs a transaction."""
+_EVICTED_AT_ONCE = 64
+_BUSY = ("locked", "busy")
+_OF_THE_DISK = ("readonly", "is full", "unable to open", "disk I/O error")
+"""Words of SQLite's messages: its codes are known from Python 3.11 on."""
+_CHECKSUM = 16
+TAG = "CACHEDIR.TAG"
+_TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# Cache of glassfs: may be deleted.\n"
+# O_NONBLOCK: opening a FIFO must not wait for a writer.
+_OLD = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_TABLES = (
+    "CREATE TABLE parts (key BLOB NOT NULL, number INTEGER NOT NULL, data BLOB NOT NULL, used INTEGER NOT NULL,"
+    " PRIMARY KEY (key, number))",
+    "CREATE INDEX parts_used ON parts (used)",
+    f"PRAGMA user_version = {SCHEMA}",
+)
+_PART = "SELECT data, used FROM parts WHERE key = ? AND number = ?"
+_WITH_OTHERS = """
+WITH wanted AS (SELECT rowid AS at FROM parts WHERE key = :key AND number = 0)
+SELECT key, data, used FROM parts, wanted
+WHERE parts.rowid BETWEEN at - at % :count AND at - at % :count + :count - 1 AND number = 0
+    AND (parts.rowid = at OR length(data) <= :small) AND typeof(data) = 'blob'
+"""
+
+Data: TypeAlias = "bytes | bytearray | memoryview"
+Values: TypeAlias = Mapping[bytes, Sequence[Data]]
+"""The parts of values, by key."""
+Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
 
-Result = TypeVar("Result")
-
 
 class PersistentCache:
-    """The cache in ``folder``, of up to ``budget`` bytes, values ``values_budget``.
+    """The cache in the file ``name`` in ``folder``, of up to ``budget`` bytes.
 
-    The folder is made with mode 0700 if missing, as are the ones on its way among the last ``made`` components.
-    ``index_name`` is the file name of the index. Errors are logged once, at ``level``. Raises Refused if the folder is
-    a link, belongs to another user, is open to others or cannot be made, or if another user could replace it.
+    The folder is made with mode 0700 if missing, as are the ones on its way among the last ``made`` components. Large
+    parts are compressed if ``is_compressed``. An error is logged at ``level``. Raises Refused if the folder is a link,
+    belongs to another user, is open to others or cannot be made, or if another user could replace it.
     """
 
     def __init__(
-        self, folder: str, budget: int, values_budget: int, index_name: str = "index.sqlite",
-        level: int = logging.WARNING, made: int = 1,
+        self, folder: str, budget: int, name: str, level: int = logging.WARNING, made: int = 1,
+        is_compressed: bool = False,
     ) -> None:
-        self._folder = os.path.abspath(folder)
-        self._index_path = os.path.join(self._folder, index_name)
+        self._path = os.path.join(os.path.abspath(folder), name)
         self._budget = budget
-        self._values_budget = values_budget
         self._level = level
-        self._pause_until = 0.0
-        self._is_failing = self._has_logged = self._is_closed = False
-        self._thrown = 0
-        self._own = _Own()
-        self._files: Files | None = None
+        self._is_compressed = is_compressed
+        self._connection: sqlite3.Connection | None = None
+        self._used: set[bytes] = set()
+        """Keys whose use is to be noted."""
+        self._is_off = False
+        self._lock = threading.Lock()
+        self._is_held = False
         try:
-            self._files = Files(self._folder, made)
-            self._files.tag(index_name)
-        except Refused as error:
-            raise Refused(f"cannot be the folder of a disk cache: {error.reason}", self._folder) from error
-        except OSError as error:
-            if error.errno in _UNSUITABLE:
-                reason = error.strerror or str(error)
-                raise Refused(f"cannot be the folder of a disk cache: {reason}", self._folder) from error
-            self._fail(error)
-
-    def read_block(self, owner: bytes, number: int, size: int) -> bytes | None:
-        """Return a block of ``size`` bytes; None if it is not cached. ``owner`` is a digest of 32 bytes."""
-        if self._files is None:
-            return None
-        name = name_of(owner, number)
-        try:
-            found = self._files.read(name, owner, number, size)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            self._fail(error)
-            return None
-        if found is None:
-            self._with_index(lambda index: index.forget(name))
-        return found
-
-    def write_block(self, owner: bytes, number: int, data: Data) -> None:
-        """Cache a block if possible. A cached block of the same length stays unchanged."""
-        if 0 < len(data) <= self._budget:
-            name = name_of(owner, number)
-            with self._own_here().writing:
-                self._write(name, header_of(owner, number, data), data)
+            _prepare(os.path.abspath(folder), name, made)
+        except (OSError, Refused) as error:
+            reason = error.strerror if isinstance(error, OSError) else error.reason
+            raise Refused(f"cannot be the folder of a disk cache: {reason}", os.path.abspath(folder)) from error
+        _all.add(self)
 
     def find(self, keys: Sequence[bytes], number: int = 0, most_bytes: int = 1 << 62) -> dict[bytes, bytes]:
         """Return part ``number`` of the values of these keys, in order, until ``most_bytes`` are found."""
-        return self._with_index(lambda index: index.find(keys, number, most_bytes)) or {}
+        def do(connection: sqlite3.Connection) -> dict[bytes, bytes]:
+            found: dict[bytes, bytes] = {}
+            left = most_bytes
+            for key in dict.fromkeys(keys):
+                row = connection.execute(_PART, (key, number)).fetchone()
+                if row is None:
+                    continue
+                data = part_of(key, number, row[0])
+                if data is None:
+                    connection.execute("DELETE FROM parts WHERE key = ?", (key,))
+                    continue
+                found[key] = data
+                self._note_use(key, row[1])
+                left -= len(data)
+                if left <= 0:
+                    break
+            return found
+
+        return self._do(do) or {}
 
     def find_with_others(self, key: bytes, count: int) -> dict[bytes, bytes]:
-        """Return the first part of a value, if it is stored, and of small ones that were stored before and after it,
-        ``count`` at most, all of them as ``part_of`` takes them.
+        """Return the first parts of up to ``count`` values that were stored in a row, among them the one of this key;
+        nothing if it is not stored. They are returned as they are stored, see ``part_of``. Of others only small ones.
+
+        Finding one by one takes longer, as most of that is locking the file. Rows begin at multiples of ``count``, so
+        that no part is in two of them.
         """
-        return self._with_index(lambda index: index.find_with_others(key, count)) or {}
+        def do(connection: sqlite3.Connection) -> dict[bytes, bytes]:
+            wanted = {"key": key, "count": count, "small": COMPRESSED_FROM}
+            rows = connection.execute(_WITH_OTHERS, wanted).fetchall()
+            for other, _, used in rows:
+                self._note_use(other, used)
+            return {other: stored for other, stored, _ in rows}
 
-    @staticmethod
-    def part_of(key: bytes, stored: bytes) -> bytes | None:
-        """Return the first part of a value, given it as it is stored; None if it is damaged."""
-        from glassfs.persistent.index import part_of
-
-        return part_of(key, 0, stored)
+        return self._do(do) or {}
 
     def store(self, values: Values) -> None:
-        """Store values with all their parts, if possible, replacing those of equal keys."""
-        self._with_index(lambda index: index.store(values))
+        """Store values with all their parts, if possible, replacing those of equal keys; leave out those too large."""
+        most = min(LARGEST_PART, self._budget)
+        rows = [
+            (key, number, self._packed(key, number, part), _now())
+            for key, parts in values.items() if all(len(part) <= most for part in parts)
+            for number, part in enumerate(parts)
+        ]
+
+        def do(connection: sqlite3.Connection) -> None:
+            known = "SELECT 1 FROM parts WHERE key = ? AND number = ? AND data = ?"
+            if all(connection.execute(known, row[:3]).fetchone() for row in rows):
+                return
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany("DELETE FROM parts WHERE key = ?", {(row[0],) for row in rows})
+            self._evict(connection, sum(len(row[2]) for row in rows))
+            connection.executemany("INSERT INTO parts VALUES (?, ?, ?, ?)", rows)
+            connection.execute("COMMIT")
+            if _number(connection, "PRAGMA page_count") * PAGE > self._budget:  # it was larger last time
+                connection.executescript("PRAGMA incremental_vacuum")  # execute would free a single page
+
+        self._do(do)
 
     def close(self) -> None:
         """Release everything; afterwards the cache seems empty. May be called twice."""
-        self._is_closed = True
-        self._files = None
-        with self._own_here().locked() as own:
-            if own is not None:
-                own.close()
+        if self._used:
+            self._do(self._write_uses)
+        with self._lock:
+            self._switch_off()
 
-    def _write(self, name: bytes, header: bytes, data: Data) -> None:
-        size = len(header) + len(data)
-        if self._files is not None and self._files.has(name, size):
-            return
-        now = time.time_ns()
-        file = self._with_index(lambda index: index.create(name, disk_size(size), now))
-        if file is not None:
-            try:
-                write(file, header, data, now)
-            except OSError as error:
+    def _do(self, do: Callable[[sqlite3.Connection], Result]) -> Result | None:
+        """Return what ``do`` does with the file; None if that is impossible."""
+        if not self._lock.acquire(timeout=LOCK_TIMEOUT_SECONDS):
+            return None
+        try:
+            if self._is_off:
+                return None
+            if self._connection is None:
+                self._connection = _opened(self._path)
+            found = do(self._connection)
+            if len(self._used) >= USES_AT_ONCE:
+                self._write_uses(self._connection)
+            return found
+        except Exception as error:  # a damaged file may cause any
+            if not _is_busy(error):
                 self._fail(error)
-                self._with_index(lambda index: index.forget(name), is_urgent=True)
-
-    def _with_index(self, do: Callable[[Index], Result], is_urgent: bool = False) -> Result | None:
-        """Return what ``do`` does with the index; None if that fails. A damaged index is thrown away.
-
-        During the pause after an error only urgent work is done, and only if the index is open.
-        """
-        with self._own_here().locked() as own:
-            is_paused = time.monotonic() < self._pause_until
-            if own is None or self._is_closed or (is_paused and not (is_urgent and own.index)):
-                return None
-            try:
-                if self._is_failing and not is_paused:
-                    own.close()
-                    self._files = Files(self._folder)  # the folder that is there now
-                    self._is_failing = False
-                return do(own.index or self._opened_index(own))
-            except Exception as error:  # a damaged index may cause any
-                self._judge(own, error)
-                return None
-
-    def _opened_index(self, own: _Own) -> Index:
-        from glassfs.persistent.index import Index  # SQLite is loaded only if it is needed
-
-        if self._files is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        own.index = Index(self._index_path, self._files, self._budget, self._values_budget)
-        return own.index
-
-    def _judge(self, own: _Own, error: Exception) -> None:
-        """Decide whether an error passes, lasts, or means that the index is damaged."""
-        from glassfs.persistent import index
-
-        if index.is_busy(error):
-            return
-        if index.is_passing(error) or isinstance(error, Refused):
-            self._fail(error)
-            return
-        own.close()
-        self._thrown += 1
-        if self._thrown >= MOST_THROWN:
-            self._fail(error)
-            self._pause_until = float("inf")
-            return
-        log.info("%s: throwing away a damaged index: %s", self._index_path, error)
-        index.throw_away(self._index_path)
+            elif self._connection is not None and self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            return None
+        finally:
+            self._lock.release()
 
     def _fail(self, error: Exception) -> None:
-        """Pause, and log the first error. A lack of descriptors or memory is not an error of the disk."""
-        if isinstance(error, OSError) and error.errno in _EXHAUSTED:
-            return
-        self._is_failing = True
-        self._pause_until = max(self._pause_until, time.monotonic() + PAUSE_SECONDS)
-        if not self._has_logged:
-            self._has_logged = True
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-            log.log(self._level, "%s: cannot be used as a disk cache for now: %s", self._folder, reason)
+        """Switch the cache off, and remove its file if that is damaged."""
+        self._switch_off()
+        is_damaged = isinstance(error, sqlite3.DatabaseError) and not any(word in str(error) for word in _OF_THE_DISK)
+        if is_damaged:
+            _remove(self._path)
+        log.log(self._level, "%s: %s: %s", self._path, "removed, as it is damaged" if is_damaged else "not used", error)
 
-    def _own_here(self) -> _Own:
-        """Return the state of this process: an inherited one may be neither used nor closed."""
-        own = self._own
-        if own.generation != generation():
-            own = self._own = _Own(own)
-        return own
+    def _switch_off(self) -> None:
+        self._is_off = True
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(sqlite3.Error):
+                connection.close()
+
+    def _note_use(self, key: bytes, used: int) -> None:
+        if not 0 <= _now() - used < USE_SECONDS:
+            self._used.add(key)
+
+    def _write_uses(self, connection: sqlite3.Connection) -> None:
+        used, self._used = self._used, set()
+        with suppress(sqlite3.OperationalError):  # a read-only disk can still be read
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany("UPDATE parts SET used = ? WHERE key = ?", [(_now(), key) for key in used])
+            connection.execute("COMMIT")
+
+    def _evict(self, connection: sqlite3.Connection, size: int) -> None:
+        """Make room for ``size`` more bytes. The caller has begun a transaction."""
+        oldest = f"SELECT DISTINCT key FROM (SELECT key FROM parts ORDER BY used, rowid LIMIT {_EVICTED_AT_ONCE})"
+        while _bytes_in_use(connection) + size > self._budget:
+            keys = connection.execute(oldest).fetchall()
+            if not keys:
+                return
+            for key in keys:
+                connection.execute("DELETE FROM parts WHERE key = ?", key)
+                if _bytes_in_use(connection) + size <= self._budget:
+                    return
+
+    def _packed(self, key: bytes, number: int, data: Data) -> bytes:
+        """Return a part as it is stored: a checksum, whether the data are compressed, and the data."""
+        is_compressed = self._is_compressed and len(data) >= COMPRESSED_FROM
+        packed = b"\1" + zlib.compress(data, 1) if is_compressed else b"\0" + data
+        return _checksum(key, number, packed) + packed
 
 
-class _Own:
-    """The state of one process: its index, for one thread at a time, and the lock of the thread that writes a block."""
+def part_of(key: bytes, number: int, stored: object) -> bytes | None:
+    """Return the data of a part, given it as it is stored; None if it is damaged."""
+    if not isinstance(stored, bytes) or len(stored) <= _CHECKSUM:
+        return None
+    packed = memoryview(stored)[_CHECKSUM:]
+    if stored[:_CHECKSUM] != _checksum(key, number, packed):
+        return None
+    try:
+        return zlib.decompressobj().decompress(packed[1:], LARGEST_PART) if packed[0] else bytes(packed[1:])
+    except zlib.error:
+        return None
 
-    def __init__(self, former: _Own | None = None) -> None:
-        self.generation = generation()
-        self.index: Index | None = None
-        self._former = former  # never closed: that would interfere with the process that owns it
-        self._lock = threading.Lock()
-        self._is_held = False
-        self.writing = threading.Lock()
-        _all.add(self)
 
-    def close(self) -> None:
-        index, self.index = self.index, None
-        if index is not None:
-            index.close()
+def _checksum(key: bytes, number: int, packed: Data) -> bytes:
+    checksum = xxhash.xxh3_128(struct.pack("<QQ", len(key), number) + key)
+    checksum.update(packed)
+    return checksum.digest()
 
-    @contextmanager
-    def locked(self) -> Iterator[_Own | None]:
-        """Exclude other threads; yield None if another thread does not finish in time."""
-        is_ours = self._lock.acquire(timeout=LOCK_TIMEOUT_SECONDS)
-        try:
-            yield self if is_ours else None
-        finally:
-            if is_ours:
-                self._lock.release()
 
-    def hold(self) -> None:
-        """Exclude other threads while this one forks."""
-        if self._lock.acquire(timeout=LOCK_TIMEOUT_SECONDS):
-            self._is_held = True
+def _prepare(folder: str, name: str, made: int) -> None:
+    """Check the folder, make it if it is missing, and mark it as a cache, also for backup programs, which leave it out.
 
-    def release(self) -> None:
-        if self._is_held:
-            self._is_held = False
-            self._lock.release()
+    Raises OSError, and Refused if it has no mark, but a file with the name of a cache, which would be replaced.
+    """
+    descriptor = private.opened(folder, made)
+    try:
+        with suppress(FileNotFoundError), open(os.open(TAG, _OLD, dir_fd=descriptor), "rb") as file:
+            if _TAG.startswith(file.read(len(_TAG) + 1)):  # another process may be writing it
+                return
+        for other in os.listdir(descriptor):
+            if other in (TAG, name):
+                raise Refused(f"it is no cache of glassfs, and has {other} of another program")
+        with suppress(FileExistsError), open(os.open(TAG, _NEW, 0o600, dir_fd=descriptor), "wb") as file:
+            file.write(_TAG)
+    finally:
+        os.close(descriptor)
+
+
+def _opened(path: str) -> sqlite3.Connection:
+    """Open the file, which is made if necessary. Raises OSError, Refused and sqlite3.Error."""
+    os.close(private.opened(os.path.dirname(path)))  # what it was when the cache was made may have changed
+    for suffix in SUFFIXES:
+        with suppress(FileNotFoundError):
+            if not _is_own_file(os.lstat(path + suffix)):
+                os.unlink(path + suffix)
+    with suppress(FileExistsError):  # an existing file is not opened: closing it would release SQLite's locks on it
+        os.close(os.open(path, _NEW, 0o600))
+    connection = sqlite3.connect(path, LOCK_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False)
+    try:
+        for setting in (
+            f"page_size = {PAGE}", "synchronous = OFF", "mmap_size = 0", "trusted_schema = OFF",
+            "journal_mode = PERSIST", f"journal_size_limit = {JOURNAL}",
+        ):
+            connection.execute(f"PRAGMA {setting}").fetchall()
+        if _number(connection, "PRAGMA user_version") != SCHEMA:
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            connection.execute("BEGIN IMMEDIATE")
+            if _number(connection, "PRAGMA user_version") != SCHEMA:  # unless another process just made them
+                for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+                    connection.execute(f'DROP TABLE "{name}"')
+                for statement in _TABLES:
+                    connection.execute(statement)
+            connection.execute("COMMIT")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _is_own_file(status: os.stat_result) -> bool:
+    """Return whether it is a regular file of this user that no other user can write to, with no second name."""
+    is_only = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+    return is_only and status.st_uid == os.geteuid() and not status.st_mode & 0o077
+
+
+def _remove(path: str) -> None:
+    for suffix in SUFFIXES:
+        with suppress(OSError):
+            os.unlink(path + suffix)
+
+
+def _is_busy(error: Exception) -> bool:
+    """Return whether another process is using the file."""
+    return isinstance(error, sqlite3.OperationalError) and any(word in str(error) for word in _BUSY)
+
+
+def _bytes_in_use(connection: sqlite3.Connection) -> int:
+    pages = _number(connection, "PRAGMA page_count") - _number(connection, "PRAGMA freelist_count")
+    return pages * PAGE
+
+
+def _number(connection: sqlite3.Connection, statement: str) -> int:
+    return int(connection.execute(statement).fetchone()[0])
+
+
+def _now() -> int:
+    return int(time.time())
 
 
 def _hold_all() -> None:
-    for own in list(_all):
-        own.hold()
+    for cache in list(_all):
+        cache._is_held = cache._lock.acquire(timeout=LOCK_TIMEOUT_SECONDS)
 
 
 def _release_all() -> None:
-    for own in list(_all):
-        own.release()
+    for cache in list(_all):
+        if cache._is_held:
+            cache._is_held = False
+            cache._lock.release()
 
 
-_all: WeakSet[_Own] = WeakSet()
+def _renew_all() -> None:
+    for cache in list(_all):
+        cache._lock, cache._is_held = threading.Lock(), False
+        _inherited.append(cache._connection)
+        cache._connection, cache._used = None, set()
+
+
+_all: WeakSet[PersistentCache] = WeakSet()
+_inherited: list[Any] = []
+"""Connections of the process that this one was forked from, with which closing them would interfere."""
 # SQLite remembers which locks its process has, and would do so in a process that was forked while it had some.
-around_fork(_hold_all, _release_all, _release_all)
+around_fork(_hold_all, _release_all, _renew_all)

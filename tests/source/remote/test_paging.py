@@ -8,7 +8,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from glassfs.errors import Changed, Damaged, DeviceFailed, GlassfsError, NotAllowed, Unavailable
-from glassfs.persistent.files import Data
 from glassfs.source.remote import paging
 from glassfs.source.remote.disk import DiskCache
 from glassfs.source.remote.paging import PageCache
@@ -304,7 +303,7 @@ class Disk(DiskCache):
     def get(self, object_key: str, validator: str, number: int, size: int) -> bytes | None:
         return self.kept.get((object_key, validator, number, size))
 
-    def put(self, object_key: str, validator: str, number: int, data: Data) -> None:
+    def put(self, object_key: str, validator: str, number: int, data: bytes | bytearray | memoryview) -> None:
         wait_for(self.wait)
         self.kept[object_key, validator, number, len(data)] = bytes(data)
 

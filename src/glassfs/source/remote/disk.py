@@ -12,17 +12,15 @@ import struct
 from contextlib import suppress
 
 from glassfs.errors import Refused
-from glassfs.persistent import PersistentCache
-from glassfs.persistent.files import Data
 from glassfs.sizes import human_size
 from glassfs.source.remote.server import Facts
 
 LEAST = 512 << 10
 """The smallest budget in bytes: one block."""
-FACTS_SHARE = 8
-"""Facts may take this part of the budget."""
+FILE = "blocks.sqlite"
 LONGEST_ETAG = 1024
 _NUMBERS = struct.Struct("<qq")
+_BLOCK = struct.Struct("<Q")
 
 
 class DiskCache:
@@ -36,18 +34,22 @@ class DiskCache:
         if budget < LEAST:
             least = human_size(LEAST)
             raise Refused(f"a disk cache of {human_size(budget)} is smaller than one block of {least}", folder)
-        self._cache = PersistentCache(folder, budget, budget // FACTS_SHARE)
+        from glassfs.persistent.cache import PersistentCache
+
+        self._cache = PersistentCache(folder, budget, FILE)
 
     def get(self, object_key: str, validator: str, number: int, size: int) -> bytes | None:
         """Return block ``number``, which is ``size`` bytes long; None if it is not cached."""
         if not _identifies_bytes(validator):
             return None
-        return self._cache.read_block(_owner(object_key, validator), number, size)
+        key = _owner(object_key, validator) + _BLOCK.pack(number)
+        found = self._cache.find([key]).get(key)
+        return found if found is not None and len(found) == size else None
 
-    def put(self, object_key: str, validator: str, number: int, data: Data) -> None:
-        """Cache a block if possible. A cached block of the same length stays unchanged."""
-        if _identifies_bytes(validator):
-            self._cache.write_block(_owner(object_key, validator), number, data)
+    def put(self, object_key: str, validator: str, number: int, data: bytes | bytearray | memoryview) -> None:
+        """Cache a block if possible."""
+        if data and _identifies_bytes(validator):
+            self._cache.store({_owner(object_key, validator) + _BLOCK.pack(number): [data]})
 
     def facts(self, object_key: str) -> Facts | None:
         """Return the last facts of an object; the server must confirm them (If-None-Match) before they are trusted."""
