@@ -278,6 +278,20 @@ def test_containers_of_one_episode_are_a_dataset(folder: Path) -> None:
         assert np.array_equal(data_of(tree, f"/lerobot/{dreamer}")["next.reward"][:3], episode()["reward"][:3])
 
 
+def test_encoded_images_are_one_feature(folder: Path) -> None:
+    """Frame 3 of the camera was missed: the video shows the one before, and statistics count it."""
+    write_aloha(folder / "a.hdf5", steps=6, is_compressed=True, missed=(3,))
+    write_aloha(folder / "b.hdf5", steps=6, is_compressed=True, missed=(3,))
+    with open_tree(folder, views="lerobot") as tree:
+        features = info_of(tree, "/lerobot/unknown")["features"]
+        assert [name for name in features if "image" in name] == ["observation.images.top"]
+        assert features["observation.images.top"]["dtype"] == "video"
+        film = bytes_of(tree, "/lerobot/unknown/videos/observation.images.top/chunk-000/file-000.mp4")
+        shown = frames_of(film, 16, 12, 50)
+        assert len(shown) == 12 and shown[3] == shown[2] != shown[4] and shown[:6] == shown[6:]
+        assert json.loads(bytes_of(tree, "/lerobot/unknown/meta/stats.json"))["observation.images.top"]["count"] == [12]
+
+
 def test_a_replaced_container_is_never_half_shown(folder: Path) -> None:
     write(folder / "a.kdb", "pick", "place")
     write(folder / "b.kdb", "pick")

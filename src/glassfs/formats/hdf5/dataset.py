@@ -73,14 +73,13 @@ def members(source: Source, asked: Asked, dataset: Dataset) -> Iterator[Member]:
         yield Member((name,), Null(name))
     elif kind.name == "number":
         array = _array(source, asked, dataset)
-        yield Member((name,), array)
-        yield from images.of_array(array)
+        yield from list(images.of_array(array)) or [Member((name,), array)]
     elif kind.name == "compound":
         array = _structures(source, asked, dataset)
         yield Member((name,), array)
         yield from compounds.table(name, dataset, array.data)
     elif kind.name == "text":
-        yield Member((name,), _text(asked, dataset))
+        yield from _frames_in_text(source, asked, dataset) or [Member((name,), _text(asked, dataset))]
     elif kind.name == "bytes":
         data = _stored_data(source, asked, dataset, None, dataset.size)
         yield Member((name,), Blob(name, data))
@@ -193,6 +192,15 @@ def _swapped(stored: str, shown: str, raw: bytes | bytearray) -> bytes:
 
     found: bytes = np.frombuffer(raw, stored).astype(shown).tobytes()
     return found
+
+
+def _frames_in_text(source: Source, asked: Asked, dataset: Dataset) -> list[Member]:
+    """Return frames and video if strings of a fixed length are images, as RoboTwin writes them."""
+    if len(dataset.shape) != 1 or dataset.size < images.SHORTEST or not filters.are_known(dataset.filters):
+        return []
+    shape = dataset.elements, dataset.size
+    data = _stored_data(source, asked, dataset, None, dataset.size)
+    return list(images.of_array(Array(asked.path[-1], data, "|u1", shape)))
 
 
 def _text(asked: Asked, dataset: Dataset) -> Content:
