@@ -1,7 +1,7 @@
 """Rows as lines: records as JSON lines, ragged text as plain lines.
 
-Sizes take one pass when they are first needed: over the text of plain lines, and over the blocks of JSON lines. One block
-is in memory at a time.
+Sizes take one pass when they are first needed, over the text of plain lines or over the blocks of JSON lines, with one
+block in memory at a time.
 """
 
 from __future__ import annotations
