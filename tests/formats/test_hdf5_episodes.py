@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,6 +44,19 @@ def test_robomimic_episodes_have_steps_videos_and_pages(tmp_path: Path) -> None:
         assert demo["index.html"].file_size > 100
         frame = np.asarray(demo["obs/agentview_image/000002.png"].image())
         assert np.array_equal(frame, values((6, 12, 10, 3), "u1")[2])
+
+
+@pytest.mark.parametrize(("stored", "shown"), [
+    (["pick", "up", "the", "bowl"], "pick up the bowl"), ('"pick up the bowl"', "pick up the bowl"),
+    (["\"pick", "up\""], "pick up"), ('say "hi"', 'say "hi"'), (' a ', ' a '), ([], None), ("", None), ([1, 2], None),
+    (["a", None], None), ({"a": "b"}, None),
+])
+def test_instructions_are_words_without_quotation_marks(tmp_path: Path, stored: Any, shown: str | None) -> None:
+    path = write_robomimic(tmp_path / "libero.hdf5")
+    with h5py.File(path, "a") as file:
+        file["data"].attrs["problem_info"] = json.dumps({"language_instruction": stored})
+    with glassfs.open(path) as opened:
+        assert {row["language_instruction"] for row in opened.episodes()} == {shown}
 
 
 @pytest.mark.parametrize("is_compressed", [False, True])

@@ -182,7 +182,7 @@ class Episodes:
             "position": number,
             "episode_name": path[1].decode("utf-8", "replace") if path else None,
             "embodiment": _text(robots),
-            "language_instruction": _text(
+            "language_instruction": _instruction(
                 problem.get("language_instruction") or environment.get("language_instruction")
                 or own.get("language_instruction") or common.get("language_instruction")
             ),
@@ -259,6 +259,16 @@ def _text(value: Any) -> str | None:
     if isinstance(value, list) and value:
         value = value[0]
     return value if isinstance(value, str) else None
+
+
+def _instruction(value: Any) -> str | None:
+    """Return an instruction, which LIBERO has as text, maybe in quotation marks, or as a list of words."""
+    if isinstance(value, list) and all(isinstance(piece, str) for piece in value):
+        value = " ".join(value)
+    if not isinstance(value, str):
+        return None
+    stripped = value.strip()
+    return stripped[1:-1] if len(stripped) > 1 and stripped[0] == stripped[-1] == '"' else value
 
 
 def _width(array: Array | None) -> int | None:
