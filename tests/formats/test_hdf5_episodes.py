@@ -14,6 +14,7 @@ from PIL import Image
 import glassfs
 from glassfs.codec import h264
 from glassfs.view import mp4
+from tests.cli.glassfs_command import glassfs as glassfs_command
 from tests.formats.hdf5_files import h5py, jpeg, values, write_aloha, write_robomimic
 
 
@@ -57,6 +58,26 @@ def test_instructions_are_words_without_quotation_marks(tmp_path: Path, stored: 
         file["data"].attrs["problem_info"] = json.dumps({"language_instruction": stored})
     with glassfs.open(path) as opened:
         assert {row["language_instruction"] for row in opened.episodes()} == {shown}
+
+
+def test_splits_are_named_in_the_table_and_by_lerobot(tmp_path: Path) -> None:
+    path = write_robomimic(tmp_path / "lift.hdf5")
+    with h5py.File(path, "a") as file:
+        file["mask/train"] = np.array([b"demo_8", b"demo_12"])
+        file.create_dataset("mask/valid", data=["demo_10", "demo_8"], dtype=h5py.string_dtype())
+        file["mask/number"] = np.arange(3)
+    with glassfs.open(path, views="lerobot") as opened:
+        assert [row["splits"] for row in opened.episodes()] == [["train", "valid"], ["valid"], ["train"]]
+    done = glassfs_command("export", "--views", "lerobot", path, "lerobot", tmp_path / "out")
+    assert done.status == 1
+    assert any("splits: all episodes are in this dataset (train 2, valid 2)" in line for line in done.errors)
+    done = glassfs_command("episodes", "--where", "'train' in splits", path)
+    assert done.output.count(b"\n") == 2
+
+
+def test_without_lists_splits_are_unknown(tmp_path: Path) -> None:
+    with glassfs.open(write_robomimic(tmp_path / "lift.hdf5")) as opened:
+        assert {row["splits"] for row in opened.episodes()} == {None}
 
 
 @pytest.mark.parametrize("is_compressed", [False, True])

@@ -10,18 +10,20 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
-from glassfs.content import TIME, Array, Group, Link, Member, Recording, Series, Table, Video
+from glassfs.content import TIME, Array, Group, Link, Member, Recording, Records, Series, Table, Video
 from glassfs.content.episodes import EPISODES_KEY, episodes_table, is_camera, recording_in, steps_of, with_recording
 from glassfs.content.features import features_of
-from glassfs.errors import Damaged
+from glassfs.errors import Damaged, TooLarge
 from glassfs.formats.hdf5.description import Object
 from glassfs.once import once
 
-DATA = b"data"
+DATA, MASK = b"data", b"mask"
 ALOHA_RATE = 50.0
 AT_ONCE = 16
 """Episodes in a block of the table."""
 BLOCK_COST = 4 << 20
+MOST_IN_SPLITS = 100_000
+"""Names in all lists of episodes."""
 MOST_TOTAL = 1 << 20
 """Bytes of rewards that are added up."""
 _DEMO = re.compile(rb"demo_(\d{1,18})")
@@ -193,11 +195,32 @@ class Episodes:
             "state_dim": _width(state),
             "channels": [_name(name) for name, one in arrays.items() if steps_of(one) == steps],
             "cameras": _cameras(contents),
+            "splits": None if self._splits is None or not path else list(self._splits.get(_name(path[1]), ())),
         }
         if not has_more:
             return found
         more = {"env_name": environment.get("env_name"), **own}
         return found | {key: value for key, value in more.items() if key not in found and value is not None}
+
+    @once
+    def _splits(self) -> dict[str, dict[str, None]] | None:
+        """The names of the lists in ``mask/`` that have an episode, by its name. None if there are none to be read."""
+        mask = self._found(()).get(MASK)
+        if mask is None or mask.kind != "group":
+            return None
+        found: dict[str, dict[str, None]] = {}
+        left = MOST_IN_SPLITS
+        try:
+            for name, content in self._listed.contents((MASK,), (Ancestor(0, False), Ancestor(mask.address, False))):
+                for block in range(content.blocks) if isinstance(content, Records) else ():
+                    for demo in content.block(block):
+                        found.setdefault(demo, {})[_name(name[-1])] = None
+                        left -= 1
+                    if left < 0:
+                        return None
+        except (Damaged, TooLarge):
+            return None
+        return found
 
     @once
     def _known_rate(self) -> float:

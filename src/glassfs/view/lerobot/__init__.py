@@ -74,7 +74,7 @@ class _Shown:
         for film in self.dataset.plan.films:
             names = b"videos", film.name.encode()
             yield from self._chunks(names, len(self.dataset.videos), b".mp4", partial(self._video, film))
-        for reason in self.dataset.plan.omitted:
+        for reason in self.dataset.omitted:
             yield Member((b"",), Omitted(b"", reason))
 
     def _chunks(
