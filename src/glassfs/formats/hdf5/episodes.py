@@ -211,13 +211,16 @@ class Episodes:
         found: dict[str, dict[str, None]] = {}
         left = MOST_IN_SPLITS
         try:
-            for name, content in self._listed.contents((MASK,), (Ancestor(0, False), Ancestor(mask.address, False))):
-                for block in range(content.blocks) if isinstance(content, Records) else ():
-                    for demo in content.block(block):
-                        found.setdefault(demo, {})[_name(name[-1])] = None
-                        left -= 1
+            members = list(self._listed.contents((MASK,), (Ancestor(0, False), Ancestor(mask.address, False))))
+            lists = [(_name(name[-1]), content) for name, content in members if isinstance(content, Records)]
+            for name, content in lists:
+                for block in range(content.blocks):
+                    demos = content.block(block)
+                    left -= len(demos)
                     if left < 0:
                         return None
+                    for demo in demos:
+                        found.setdefault(demo, {})[name] = None
         except (Damaged, TooLarge):
             return None
         return found
