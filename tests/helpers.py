@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Collection, Container, Content, Data, members_of
+from glassfs.content import Array, Collection, Container, Content, Data, Group, Omitted, members_of
 from glassfs.formats.registry import Opening, open_container
 from glassfs.source import Source
 from glassfs.source.local import LocalStore
 from glassfs.source.local_source import LocalSource
+from glassfs.tree import Directory
+from glassfs.tree.omissions import as_attributes
 from glassfs.view import data_of, has_file
 
 
@@ -89,8 +91,22 @@ def contents_of(group: Content) -> dict[bytes, list[Content]]:
     """Return the contents below a group by name, several if they share one."""
     found: dict[bytes, list[Content]] = {}
     for name, content in walk(group):
-        found.setdefault(name, []).append(content)
+        if not isinstance(content, Omitted):
+            found.setdefault(name, []).append(content)
     return found
+
+
+def omitted_in(group: Content) -> dict[str, str]:
+    """Return why members of a group are not shown, by name."""
+    assert isinstance(group, Group)
+    return {
+        b"/".join(name).decode(): content.reason for name, content in group.members() if isinstance(content, Omitted)
+    }
+
+
+def attributes_of(node: Directory) -> dict[str, str]:
+    """Return what the extended attributes of a directory say is omitted or damaged."""
+    return {name.rpartition(".")[2]: text.decode() for name, text in as_attributes(node.omitted()).items()}
 
 
 def only(container: Container, name: str, label: str = "") -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from writers.kinodb import Entry, Frame, KinoWriter
 
-from glassfs.content import Container, Content, Document, Fields, Group, Member, Series, Video, members_of
+from glassfs.content import Container, Content, Document, Fields, Group, Member, Omitted, Series, Video, members_of
 from tests.helpers import contents_of, open_bytes
 
 HEADER = {"major": (4, "<H"), "num_episodes": (8, "<Q"), "num_frames": (16, "<Q"), "index_offset": (24, "<Q"),
@@ -105,7 +105,7 @@ def images_of(group: Group) -> list[Member]:
             digits = content.digits
             numbered = [((*member.name, b"%0*d" % (digits, n)), content.item(n)) for n in range(content.count)]
             found += [Member(*pair) for pair in numbered]
-        elif not isinstance(content, Video):
+        elif not isinstance(content, (Video, Omitted)):
             found.append(member)
     return sorted(found, key=lambda member: member.content.data.offset)
 

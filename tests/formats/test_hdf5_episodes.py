@@ -100,11 +100,16 @@ def test_aloha_is_one_episode(tmp_path: Path, is_compressed: bool) -> None:
 def test_encoded_images_are_frames_and_no_signal(tmp_path: Path, has_strings: bool) -> None:
     path = write_aloha(tmp_path / "episode_0.hdf5", is_compressed=True, has_strings=has_strings)
     frames = values((5, 12, 16, 3), "u1")
+    with h5py.File(path, "a") as file:
+        file["camera"] = h5py.SoftLink("/observations/images/top")
+        file["observations/images/same"] = h5py.SoftLink("top")
     with glassfs.open(path) as opened:
         row = next(iter(opened.episodes()))
         assert row["cameras"] == ["observations/images/top"]
+        for link in ("camera", "observations/images/same"):
+            assert opened[f"{link}/000003.jpg"].bytes() == jpeg(frames[3])
         assert row["channels"] == ["action", "observations/qpos", "observations/qvel"]
-        assert sorted(opened["observations/images"]) == ["top"]
+        assert sorted(opened["observations/images"]) == ["same", "top"]
         assert np.array_equal(opened["observations/images/top"][3], np.asarray(Image.open(io.BytesIO(jpeg(frames[3])))))
         assert opened["observations/images/top/000003.jpg"].bytes() == jpeg(frames[3])
         assert opened["steps"].table().columns == ["frame", "action", "observations/qpos", "observations/qvel"]

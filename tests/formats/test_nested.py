@@ -22,6 +22,7 @@ from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import XATTR_PREFIX, OpenNested
 from tests.conftest import DATA
 from tests.formats.npz_files import npy, saved, zipped
+from tests.helpers import attributes_of
 from tests.memory_store import MemoryStore
 from tests.tree.trees import files_of, origin, paths_of, sources_of
 
@@ -108,8 +109,8 @@ def test_names_decide_without_reading_in_remote_stores() -> None:
             before = store.reads
             assert all(isinstance(node, Directory) for node in tree.root.listing() if node.name != "first.npy")
             requests.append(store.reads - before)
-            error = nested_at(tree, "/1.kdb").xattrs()[XATTR_PREFIX + "error"]
-            assert error == b"is not a container of a known format"
+            error = attributes_of(nested_at(tree, "/1.kdb"))["error"]
+            assert error == "is not a container of a known format"
             assert tree.file("/1.kdb/1.kdb").read(0, 99) == b"no container"
     assert requests[0] == requests[1]
 
@@ -145,8 +146,8 @@ def test_damage_costs_the_inner_container_only(method: str) -> None:
     with tree_of_file(data).tree as tree:
         files = files_of(tree)
         assert files == {"/first.npy": X, "/bad.npz/bad.npz": cut, "/good.npz/x.npy": X}
-        assert b"no end record" in nested_at(tree, "/bad.npz").xattrs()[XATTR_PREFIX + "error"]
-        assert XATTR_PREFIX + "error" not in nested_at(tree, "/good.npz").xattrs()
+        assert "no end record" in attributes_of(nested_at(tree, "/bad.npz"))["error"]
+        assert not attributes_of(nested_at(tree, "/good.npz"))
 
 
 def test_wrong_bytes_are_not_shown_as_good() -> None:
@@ -156,7 +157,7 @@ def test_wrong_bytes_are_not_shown_as_good() -> None:
     with tree_of_file(bytes(data)).tree as tree:
         with pytest.raises(Damaged):
             tree.file("/in.npz/in.npz").read(0, 1 << 20)
-        assert nested_at(tree, "/in.npz").xattrs()[XATTR_PREFIX + "error"]
+        assert attributes_of(nested_at(tree, "/in.npz"))["error"]
         assert tree.file("/first.npy").read(0, 999) == X
 
 

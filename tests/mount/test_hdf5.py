@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 from pathlib import Path
 
 import fsspec
@@ -39,9 +40,15 @@ def test_links_and_errors_are_seen_in_a_mount(mounted: Mounted, tmp_path: Path) 
         assert os.readlink(mount.path / "a/b/up") == ".."
         assert (mount.path / "a/b/up").resolve() == (mount.path / "a").resolve()
         assert not (mount.path / "dangling").exists() and (mount.path / "dangling").is_symlink()
+        omitted = os.getxattr(mount.path, "user.glassfs.omitted").decode()
+        assert "outside: external link: " in omitted and "virtual: virtual dataset: " in omitted
+        assert "user.glassfs.omitted" in os.listxattr(mount.path)
         os.listdir(mount.path)
-        error = os.getxattr(mount.path, "user.glassfs.error").decode()
-        assert "outside is a link to another file" in error and "virtual is a virtual dataset" in error
+        met = [json.loads(line) for line in (mount.path / ".glassfs/omitted.jsonl").read_text().splitlines()]
+        assert {one["path"] for one in met} == {"/"}
+        assert {one["name"] for one in met} == {"outside", "virtual", "external"}
+        assert stat.S_IMODE((mount.path / ".glassfs/omitted.jsonl").stat().st_mode) == 0o400
+        assert os.getxattr(mount.path / "a", "user.glassfs.omitted") == b""
 
 
 def test_folder_of_episodes_has_joined_rows(mounted: Mounted, tmp_path: Path) -> None:

@@ -356,7 +356,7 @@ def test_each_lookup_gives_a_new_status(names: tuple[str, ...]) -> None:
         assert len(text) == one.attr.size
         assert json.loads(text)["count"] == number + 1
     listed = kernel.list_all(own, 4096)
-    _, _, readme, status_file = listed
+    _, _, readme, status_file, _ = listed
     assert readme.entry is not None and readme.name == "README" and readme.entry.ident != 0
     assert status_file.entry is not None and (status_file.name, status_file.entry.ident) == ("status.json", 0)
     kernel.check()

@@ -292,7 +292,7 @@ def test_own_directory_of_the_mount(names: tuple[str, ...]) -> None:
     _, kernel = served(MemoryStore({"c": made(a=b"a"), "plain": b"text"}), *names)
     shown = [".glassfs", "a.bin"] if names else [".glassfs", "c", "plain"]
     assert list(kernel.list(ROOT)) == shown
-    assert list(kernel.list(kernel.find("/.glassfs"))) == ["README", "status.json"]
+    assert list(kernel.list(kernel.find("/.glassfs"))) == ["README", "status.json", "omitted.jsonl"]
     assert list(kernel.list(kernel.find("/.glassfs/source"))) == ["c"]
     assert kernel.read(kernel.find("/.glassfs/source/c"), 5) == b"MADE\n"
     for missing in ("/.glassfs/other", "/.glassfs/source/plain", "/.glassfs/source/c/a.bin", "/c/.glassfs"):

@@ -220,3 +220,4 @@ def test_status_is_readable_by_the_mount_owner_only(shared: Shared, place: Path,
     assert oct(mode(status)) == "0o400"
     assert os.stat(status).st_uid == os.geteuid()
     assert isinstance(as_user(read_or_refusal, status), int)
+    assert isinstance(as_user(read_or_refusal, status.with_name("omitted.jsonl")), int)

@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassfs.cache import BlockCache, budget
-from glassfs.content import Fields, Group, Member, Null, Outline, Series
+from glassfs.content import Fields, Group, Member, Null, Omitted, Outline, Series
 from glassfs.content.growth import held_by_content, held_by_member
 from glassfs.tree import Directory
 from glassfs.tree.build import LISTING_COST, NODE_COST, container_root
 from glassfs.tree.listings import IDLE_SECONDS, IN_USE_SECONDS, Listings
 from glassfs.tree.nodes import Origin, Settled
+from glassfs.tree.omissions import Omission
 from tests.tree.trees import origin
 
 
@@ -182,21 +183,15 @@ def test_kept_series_and_deeper_members_count() -> None:
     assert held_by_content(series) > 123_456
 
 
-def test_a_rebuilt_directory_still_reports_its_errors() -> None:
-    """The error is found when the directory is listed; the group is gone by then."""
-
+def test_a_directory_lists_what_it_omits_and_its_cheap_attributes_do_not() -> None:
     def broken(name: bytes) -> Group:
-        def members() -> list[Member]:
-            group.error = "breaks off"
-            return nulls(2)
-
-        group = Group(name, members)
-        return group
+        return Group(name, lambda: [*nulls(2), Member((b"x",), Omitted(b"x", "breaks off", is_damage=True))])
 
     root = container_root(Fields(b"", Outline([b"images"]), broken), origin())
     assert "user.glassfs.error" not in root.child("images").xattrs()
     images = root.child("images")
     assert isinstance(images, Directory) and len(images.listing()) == 2
-    assert root.child("images").xattrs()["user.glassfs.error"] == b"breaks off"
+    assert root.child("images").xattrs()["user.glassfs.error"] == b"x: breaks off"
     root.origin.services.listings.clear()
     assert "user.glassfs.error" not in root.child("images").xattrs()
+    assert images.omitted() == [Omission("x", "breaks off", is_damage=True)]

@@ -15,6 +15,7 @@ from glassfs.errors import NotFound, TooLarge
 from glassfs.tree.build import container_root
 from glassfs.tree.nodes import Directory, File, Symlink
 from glassfs.view import ALL, Key, Shown, View, ViewSet, available, chosen, registry
+from tests.helpers import attributes_of
 from tests.tree.trees import origin
 
 BUILT_IN = ["mp4", "parquet", "jsonl", "csv", "by-task", "html", "zarr", "lerobot"]
@@ -109,7 +110,7 @@ def test_contents_keep_their_names_beside_views() -> None:
 def test_error_of_a_view_leaves_other_files() -> None:
     root = root_of(member(b"long", bytes(101)), member(b"note", b"hear"), views=ViewSet(LOUD))
     assert [node.name for node in root.listing()] == ["long.txt", "note.txt", "note.loud", "below"]
-    assert root.xattrs()["user.glassfs.error"] == b"long: a text of more than 100 bytes cannot be shouted"
+    assert attributes_of(root)["omitted"] == "long: view loud: a text of more than 100 bytes cannot be shouted"
 
 
 def test_contents_without_files_are_not_shown() -> None:

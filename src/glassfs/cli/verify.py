@@ -62,7 +62,7 @@ def command(
 
 def _run(plan: Plan, search: Search, connection: Connection, bar: Progress, as_json: bool) -> Run:
     def show(name: str, fault: Fault) -> None:
-        fields = {"source": name, "place": fault.place, "reason": fault.reason}
+        fields: dict[str, str | bool] = {"source": name, "place": fault.place, "reason": fault.reason}
         if fault.is_omitted:
             fields["omitted"] = True
         with bar.aside():

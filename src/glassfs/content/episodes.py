@@ -12,7 +12,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from glassfs.content.model import Array, Content, Member, Records, Video
+from glassfs.content.model import Array, Content, Member, Omitted, Records, Video
 from glassfs.content.parts import Counted
 from glassfs.content.table import WIDEST, Cells, Column, Recording, Table
 from glassfs.content.video import is_video
@@ -111,7 +111,12 @@ def with_recording(
     if signals:
         yield Member((STEPS,), table)
     if member is not None:
-        yield Member((WHOLE,), Recording(WHOLE, record, table, partial(_cameras, members)))
+        omitted = partial(_omitted, members)
+        yield Member((WHOLE,), Recording(WHOLE, record, table, partial(_cameras, members), omitted))
+
+
+def _omitted(members: Callable[[], Iterable[Member]]) -> list[Member]:
+    return [member for member in members() if isinstance(member.content, Omitted)]
 
 
 def steps_of(content: Content) -> int | None:

@@ -148,13 +148,14 @@ class Recording(Content):
 
     ``record`` returns what is known of the episode, JSON values by name. ``steps`` has a row for each recorded step.
     ``cameras`` returns videos, and arrays that views may take for videos, named by the path from the episode's
-    directory to the directory that has a file for each frame. Both functions are called when needed and may raise
-    Damaged.
+    directory to the directory that has a file for each frame. ``omitted`` returns the ``Omitted`` members of the
+    episode. The functions are called when needed and may raise Damaged.
     """
 
     record: Callable[[], dict[str, Any]]
     steps: Table
     cameras: Callable[[], Sequence[Member]]
+    omitted: Callable[[], Sequence[Member]] = tuple
 
 
 def slot_names(column: Column, length: int) -> list[str]:

@@ -42,10 +42,10 @@ def said(omitted: Sequence[Omission], folder: str = "") -> list[str]:
 
 
 def as_attributes(omitted: Sequence[Omission]) -> dict[str, bytes]:
-    """Return the extended attributes of a directory that name what is damaged and what is omitted, if anything is."""
+    """Return the extended attributes of a directory that name what it does not show and, of that, what is damaged."""
     found = dict[str, bytes]()
-    for name, is_damage in ((ERROR, True), (OMITTED, False)):
-        text = "; ".join(named([one for one in omitted if one.is_damage == is_damage])).encode("utf-8", "replace")
+    for name, members in ((ERROR, [one for one in omitted if one.is_damage]), (OMITTED, omitted)):
+        text = "; ".join(named(members)).encode("utf-8", "replace")
         if text:
             is_long = len(text) > LONGEST
             found[name] = text[:LONGEST].decode("utf-8", "ignore").encode() + b"..." if is_long else text

@@ -115,8 +115,9 @@ class Tree:
                 yield start, node
             if failure is not None and on_error is not None:
                 on_error(start or "/", failure)
-            for one in omitted if on_omitted is not None else ():
-                on_omitted(f"{start}/{one.name}".rstrip("/") or "/", one)
+            if on_omitted is not None:
+                for one in omitted:
+                    on_omitted(f"{start}/{one.name}".rstrip("/") or "/", one)
             inner: list[tuple[str, Node, bool]] = []
             for node in nodes:
                 below = f"{start}/{node.name}"

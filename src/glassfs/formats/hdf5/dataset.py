@@ -38,11 +38,7 @@ LEAST_RECORD = 8
 MOST_TEXTS = 100_000
 """Strings of a dataset with several axes, which are shown as one document."""
 BOOLEAN = "|b1"
-_OMITTED = {
-    "virtual": "virtual dataset: other files are never read",
-    "external": "external values: other files are never read",
-    "unknown": "unknown layout: its values cannot be found",
-}
+_REFERRED = {"virtual": "virtual dataset", "external": "external storage"}
 
 
 @dataclass(slots=True)
@@ -56,14 +52,16 @@ class Values(Array):
 
 
 def why_hidden(dataset: Dataset) -> str | None:
-    """Return why a dataset is omitted, beginning with the kind (see ``Omitted``), or None."""
-    if dataset.layout in _OMITTED:
-        return _OMITTED[dataset.layout]
+    """Return the kind of a dataset that is not shown and why, or None. Other files are never read."""
+    if dataset.layout in _REFERRED:
+        return f"{_REFERRED[dataset.layout]}: its values are in other files, which are never read"
+    if dataset.layout == "unknown":
+        return "unknown layout: only a later release may read it"
     if dataset.kind.name == "unknown":
-        return f"{dataset.kind.text}: this type is not shown"
-    sizes = (*dataset.shape, dataset.item or 1)
+        return f"{dataset.kind.text}: datasets of this type are not shown"
+    sizes = (*dataset.shape, *dataset.kind.dims, dataset.item or 1)
     if prod(length or 1 for length in sizes) > LARGEST:
-        return "too large: its shape has 2**60 bytes or more"
+        return f"huge dataset: it has more than {LARGEST >> 50} PiB"
     return None
 
 
@@ -74,14 +72,13 @@ def members(source: Source, asked: Asked, dataset: Dataset) -> Iterator[Member]:
     if dataset.is_null:
         yield Member((name,), Null(name))
     elif kind.name == "number":
-        array = _array(source, asked, dataset)
-        yield from list(images.of_array(array)) or [Member((name,), array)]
+        yield from _frames(source, asked, dataset) or [Member((name,), _array(source, asked, dataset))]
     elif kind.name == "compound":
         array = _structures(source, asked, dataset)
         yield Member((name,), array)
         yield from compounds.table(name, dataset, array.data)
     elif kind.name == "text":
-        yield from _frames_in_text(source, asked, dataset) or [Member((name,), _text(asked, dataset))]
+        yield from _frames(source, asked, dataset) or [Member((name,), _text(asked, dataset))]
     elif kind.name == "bytes":
         data = _stored_data(source, asked, dataset, None, dataset.size)
         yield Member((name,), Blob(name, data))
@@ -196,13 +193,26 @@ def _swapped(stored: str, shown: str, raw: bytes | bytearray) -> bytes:
     return found
 
 
-def _frames_in_text(source: Source, asked: Asked, dataset: Dataset) -> list[Member]:
-    """Return frames and video if strings of a fixed length are images, as RoboTwin writes them."""
-    if len(dataset.shape) != 1 or dataset.size < images.SHORTEST or not filters.are_known(dataset.filters):
+def suffix(source: Source, asked: Asked, dataset: Dataset) -> bytes:
+    """Return the suffix of a dataset's file, empty if it has none."""
+    if why_hidden(dataset) or _frames(source, asked, dataset):
+        return b""
+    if dataset.is_null:
+        return b".null"
+    if dataset.kind.name == "text":
+        return (b".txt", b".jsonl", b".json")[min(2, len(dataset.shape))]
+    return {"number": b".npy", "compound": b".npy", "bytes": b".bin"}.get(dataset.kind.name, b"")
+
+
+def _frames(source: Source, asked: Asked, dataset: Dataset) -> list[Member]:
+    """Return frames and video if rows of bytes, or strings of a fixed length, are images."""
+    if dataset.kind.name == "number":
+        return list(images.of_array(_array(source, asked, dataset)))
+    is_fixed = dataset.kind.name == "text" and len(dataset.shape) == 1 and dataset.size >= images.SHORTEST
+    if dataset.is_null or not is_fixed or not filters.are_known(dataset.filters):
         return []
-    shape = dataset.elements, dataset.size
     data = _stored_data(source, asked, dataset, None, dataset.size)
-    return list(images.of_array(Array(asked.path[-1], data, "|u1", shape)))
+    return list(images.of_array(Array(asked.path[-1], data, "|u1", (dataset.elements, dataset.size))))
 
 
 def _text(asked: Asked, dataset: Dataset) -> Content:

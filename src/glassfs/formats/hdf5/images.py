@@ -46,7 +46,7 @@ class _Trimmed(Data):
 def of_array(array: Array) -> Iterator[Member]:
     """Yield frames and video of an array whose rows are images, nothing for others.
 
-    Rows of zeros are frames that the camera missed; the first other row decides, which is read.
+    Rows of zeros are frames that the camera missed; the first other row decides, which is read if it begins like one.
     """
     shape = array.known_shape
     if array.dtype != "|u1" or shape is None or len(shape) != 2 or not shape[0] or not SHORTEST <= shape[1] <= LONGEST:
@@ -55,10 +55,11 @@ def of_array(array: Array) -> Iterator[Member]:
     is_missing = partial(_is_missing, array.data, length)
     try:
         first = next((number for number in range(min(shape[0], SEARCHED)) if not is_missing(number)), 0)
-        row = array.data.read(first * length, length)
-        media = next((media for signature, media in _SIGNATURES if row.startswith(signature)), None)
+        beginning = array.data.read(first * length, _BEGINNING)
+        media = next((media for signature, media in _SIGNATURES if beginning.startswith(signature)), None)
         if media is None:
             return
+        row = array.data.read(first * length, length)
         width, height = images.opened(row.rstrip(b"\0"), media).size
     except Passing:
         raise

@@ -18,7 +18,7 @@ from glassfs.errors import Damaged
 from glassfs.formats.idv.blocks import ENTRY_SIZE, FIRST_OFFSET, Blocks
 from glassfs.formats.idv.columns import Values
 from glassfs.formats.idv.runs import Texts
-from glassfs.formats.idv.table import Column, IdvFile, Metadata
+from glassfs.formats.idv.table import Column, IdvFile, Metadata, is_damage
 from glassfs.formats.idv.wire import shown
 
 MOST_EXTENTS = 2_000_000
@@ -33,7 +33,8 @@ def faults(opened: IdvFile) -> Iterator[Fault]:
     for column in opened.columns():
         place = f"columns/{_text(names.get(column.number, column.name))}"
         if column.fault:
-            yield Fault(place, column.fault)
+            if is_damage(column.fault):
+                yield Fault(place, column.fault)
         else:
             yield from islice(_column_faults(opened.blocks(column), place), MOST_FAULTS)
         yield from islice(_metadata_faults(opened, column, f"meta/{place}"), MOST_FAULTS)
@@ -129,7 +130,8 @@ def _metadata_faults(opened: IdvFile, column: Column, place: str) -> Iterator[Fa
 
 def _value_faults(opened: IdvFile, column: Column, entry: Metadata, place: str) -> Iterator[Fault]:
     if entry.fault:
-        yield Fault(place, entry.fault)
+        if is_damage(entry.fault):
+            yield Fault(place, entry.fault)
         return
     blocks = opened.value(column, entry)
     with suppress(Damaged):

@@ -100,7 +100,7 @@ def _item(name: bytes, parameters: bytes) -> Item:
         return _key(name, _Fields(parameters))
     item = _ITEMS.get(name)
     if item is None:
-        raise Damaged(f"has the unknown codec {shown(name)}")
+        raise Damaged(f"unknown codec: {shown(name)}")
     if parameters:
         raise Damaged(f"has parameters that its codec {shown(name)} does not take")
     return item

@@ -11,7 +11,20 @@ from functools import partial
 from itertools import islice
 from typing import Any, cast
 
-from glassfs.content import Array, Container, Data, Document, Group, Member, Ragged, Records, Summary, Table, summary_of
+from glassfs.content import (
+    Array,
+    Container,
+    Data,
+    Document,
+    Group,
+    Member,
+    Omitted,
+    Ragged,
+    Records,
+    Summary,
+    Table,
+    summary_of,
+)
 from glassfs.content import Column as TableColumn
 from glassfs.content.episodes import TEXTS
 from glassfs.content.summary import INTEGER
@@ -22,7 +35,7 @@ from glassfs.formats.idv.check import faults
 from glassfs.formats.idv.codecs import DENSE_SLOTS, INT32
 from glassfs.formats.idv.columns import Indices, Values, row_ends, text_rows, text_slots
 from glassfs.formats.idv.runs import Item
-from glassfs.formats.idv.table import Column, IdvFile, Metadata, read_header, version_text
+from glassfs.formats.idv.table import Column, IdvFile, Metadata, is_damage, read_header, version_text
 from glassfs.formats.idv.wire import shown
 from glassfs.formats.registry import Opening
 
@@ -65,7 +78,7 @@ def open_idv(opening: Opening) -> Container:
         "compatible_version": version_text(header.compatible_version), "rows": header.rows,
         "columns": header.columns, "unreadable_columns": unreadable,
     }
-    contents = _Contents(opened, opening, end - header.toc, has_columns=header.columns > unreadable)
+    contents = _Contents(opened, end - header.toc, header.columns > unreadable, unreadable > 0)
     root = Group(b"", contents.members)
     summaries = {JOINED: partial(_summary, opened)}
     return Container("idv", version, root, [source], facts, partial(faults, opened), summaries=summaries)
@@ -108,11 +121,13 @@ class _Listed:
 class _Contents:
     """The contents of an opened file with a table of contents of ``toc_size`` bytes."""
 
-    def __init__(self, opened: IdvFile, opening: Opening, toc_size: int, has_columns: bool) -> None:
+    def __init__(
+        self, opened: IdvFile, toc_size: int, has_columns: bool, has_unreadable: bool,
+    ) -> None:
         self._opened = opened
-        self._opening = opening
         self._toc_size = toc_size
         self.has_columns = has_columns
+        self._has_unreadable = has_unreadable
 
     def members(self) -> Iterator[Member]:
         yield Member((b"meta",), Group(b"meta", self._meta))
@@ -120,6 +135,8 @@ class _Contents:
             yield Member((b"columns",), Group(b"columns", self._columns))
             table = _table(self._opened)
             yield Member((table.key,), table)
+        if self._has_unreadable:
+            yield from self._opened.omitted()
 
     def _columns(self) -> Iterator[Member]:
         for column, name, _ in self._opened.shown():
@@ -133,25 +150,25 @@ class _Contents:
 
     def _meta(self) -> Iterator[Member]:
         yield Member((b"schema",), Document(b"schema", self._schema, self._schema_cost))
-        listed, first, incomplete = _Listed(), None, 0
+        listed = _Listed()
         for column, name, _ in self._opened.shown():
             try:
                 for entry in self._opened.metadata(column):
                     if not listed.add(entry):
-                        raise Damaged(f"has more than {MOST_METADATA} metadata values; the rest are not shown")
+                        raise Damaged(f"too many metadata: only the first {MOST_METADATA} values are shown")
                     yield from self._value(column, name, entry)
             except Damaged as error:
-                first, incomplete = first or (error.reason, error.part), incomplete + 1
+                reason = error.reason if listed.is_full else f"its table {error.reason}"
+                yield Member((b"columns", name, b""), Omitted(b"", reason, is_damage=not listed.is_full))
                 if listed.is_full:
                     break
-        if first is not None:
-            self._opening.warn(f"{first[0]} (incomplete metadata tables: {incomplete})", first[1])
 
     def _value(self, column: Column, name: bytes, entry: Metadata) -> Iterator[Member]:
-        if entry.fault:  # the schema lists it, and check reports it
+        place = (b"columns", name, entry.kind)
+        if entry.fault:
+            yield Member(place, Omitted(entry.kind, entry.fault, is_damage(entry.fault)))
             return
         blocks = self._opened.value(column, entry)
-        place = (b"columns", name, entry.kind)
         if entry.codec.item.is_text:
             yield Member(place, text_slots(entry.kind, blocks))
         else:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from glassfs.cache import BlockCache
 from glassfs.codec import compression
+from glassfs.content import Member, Omitted
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.idv import codecs, wire
 from glassfs.formats.idv.blocks import ENTRY_SIZE, FIRST_OFFSET, Blocks, File, Lookup, StoredBlock
@@ -48,6 +49,11 @@ class Header(NamedTuple):
     tail: int
     rows: int
     columns: int
+
+
+def is_damage(fault: str) -> bool:
+    """Return whether what is wrong with a codec is damage, not something that glassfs does not know or is too large."""
+    return not fault.startswith(("unknown ", "too large: "))
 
 
 class Column(NamedTuple):
@@ -154,7 +160,7 @@ class IdvFile:
         lookup, metadata = reader.unpack("<qq")
         codec, fault = self._codec(codec_name, parameters, packing)
         if fault is None and self.header.rows * codec.size * max(codec.item.width, 1) > MOST_BYTES:
-            fault = "is larger than the largest file"
+            fault = "too large: it has more bytes than the largest file"
         return Column(
             number, name, codec_name, codec, fault, packing, rows_per_block, lookup, metadata, reader.position,
         )
@@ -166,7 +172,7 @@ class IdvFile:
             codec = describe(name, parameters)
         except Damaged as error:
             return UNKNOWN, error.reason
-        return codec, None if packing in COMPRESSIONS else f"has the unknown compression {packing}"
+        return codec, None if packing in COMPRESSIONS else f"unknown compression: {packing}"
 
     def _reader(self, start: int, what: str, window: int) -> Reader:
         """Return a reader of a table, of which at most LONGEST_TABLE bytes are read."""
@@ -196,6 +202,12 @@ class IdvFile:
                 hidden.append(Shown(column, b"%s~%d" % (column.name, numbers[column.name]), True))
                 numbers[column.name] += 1
         return visible + hidden
+
+    def omitted(self) -> Iterator[Member]:
+        """Yield the columns that cannot be read, with the reasons."""
+        for column in self.columns():
+            if column.fault:
+                yield Member((b"columns", column.name), Omitted(column.name, column.fault, is_damage(column.fault)))
 
     def blocks(self, column: Column) -> Blocks:
         rows, rows_per_block = self.header.rows, max(1, column.rows_per_block)

@@ -9,6 +9,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 from weakref import ref
 
@@ -74,9 +75,8 @@ class Images(Group):
     def members(self) -> Iterator[Member]:
         """Yield the images. Raises Damaged if a section that should hold images shows none."""
         scan = self._shown_scan()
-        yield from self._members(scan)
-        if scan.error:
-            yield Member((b"",), Omitted(b"", scan.error, is_damage=True))
+        lost = [Member((b"",), Omitted(b"", scan.error, is_damage=True))] if scan.error else []
+        return chain(self._members(scan), lost)
 
     def find(self, camera: bytes) -> Series | None:
         """Return the series that ``members`` yields for a camera; None if it yields others or the scan has an error."""

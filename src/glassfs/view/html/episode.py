@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Data, Member, Memory, Recording, Rendered, Video
+from glassfs.content import Array, Data, Member, Memory, Omitted, Recording, Rendered, Video
 from glassfs.content.video import DIGITS, video_of
 from glassfs.errors import Damaged, TooLarge
 from glassfs.view import json
@@ -40,6 +40,7 @@ MOST_RUNS, AT_ONCE = 100_000, 4096
 """Limit of runs of frames of all cameras, and number of frames between two checks of it."""
 LONGEST_TEXT, LONGEST_TITLE = 4000, 200
 MOST_FACTS = 256
+MOST_NOTES = 40
 SHOWN_AS = (".png", ".jpg")
 
 INSTRUCTION, SUCCESS, RATE = "language_instruction", "success", "fps"
@@ -71,6 +72,7 @@ def _page(recording: Recording, cache: BlockCache) -> bytes:
     except (Damaged, TooLarge) as error:
         notes.append(f"The cameras cannot be shown: {error.without_source}")
     try:
+        notes += [_left_out(member) for member in islice(recording.omitted(), MOST_NOTES)]
         recording.steps.columns()
     except (Damaged, TooLarge) as error:
         notes.append(f"The steps cannot be plotted: {error.without_source}")
@@ -81,6 +83,12 @@ def _page(recording: Recording, cache: BlockCache) -> bytes:
     facts = {"fps": rate or float(USUAL_RATE), "rows": recording.steps.rows, "cameras": cameras}
     title = _title(record)
     return page.document(title, _body(title, record, notes), SCRIPT, facts)
+
+
+def _left_out(member: Member) -> str:
+    name = b"/".join(member.name).decode("utf-8", "replace")
+    reason = member.content.reason if isinstance(member.content, Omitted) else ""
+    return f"Left out: {name[:LONGEST_TITLE]}: {reason[:LONGEST_TITLE]}"
 
 
 class _Poster(Data):
