@@ -1,14 +1,34 @@
-"""A mapping that drops its least recently used entries when their weights exceed a limit."""
+"""Mappings that drop their least recently used entries: by the sum of weights, and, for short keys only, by number."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from functools import lru_cache
+from typing import Any, Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
+Result = TypeVar("Result")
+LONGEST_CACHED = 1 << 10
+"""Characters or bytes of a container that a cache of a module may be keyed by."""
+
+
+def cached_if_short(most: int) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """Return a decorator like ``lru_cache(most)`` for functions whose first argument is text or bytes of a container.
+
+    Results for long ones are not kept: a cache of a module belongs to no container, so nothing else bounds its memory.
+    """
+    def decorated(compute: Callable[..., Result]) -> Callable[..., Result]:
+        cached = lru_cache(most)(compute)
+
+        def call(text: str | bytes, *more: Any) -> Result:
+            return cached(text, *more) if len(text) <= LONGEST_CACHED else compute(text, *more)
+
+        return call
+
+    return decorated
 
 
 class LRU(Generic[Key, Value]):

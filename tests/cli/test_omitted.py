@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 import glassfs as library
 from glassfs.errors import NoSuchEntry
 from tests.cli.glassfs_command import glassfs
+from tests.formats.hdf5_files import write_aloha
 
 MEMBERS = {"df/table", "link", "only/far"}
 
@@ -115,6 +117,14 @@ def test_members_that_cannot_be_described_are_damage(tmp_path: Path) -> None:
     assert glassfs("export", path, tmp_path / "out", "--allow-omissions").status == 1
     with library.open(path) as data, pytest.raises(NoSuchEntry, match="damaged: lost: "):
         data["lost"]
+
+
+def test_the_page_of_an_episode_names_what_the_episode_omits(tmp_path: Path) -> None:
+    path = write_aloha(tmp_path / "a.hdf5")
+    with h5py.File(path, "a") as file:
+        file["observations/<far>"] = h5py.ExternalLink("other.h5", "/x")
+    page = glassfs("cat", path, "index.html").output.decode()
+    assert "<far>" not in page and "Left out: observations/<far>: external link: " in html.unescape(page)
 
 
 def test_lines_about_very_many_members_are_bounded(tmp_path: Path) -> None:

@@ -270,7 +270,7 @@ def test_links_are_followed_within_the_source(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "notes.txt").write_text("plain\n")
     for name, target in (
-        ("latest", "a.kas"), ("text", "notes.txt"), ("inner/round", ".."), ("lost", "nothing"), ("out", "/etc/passwd"),
+        ("latest", "a.kas"), ("text", "notes.txt"), ("inner/round", ".."), ("lost", "nothing"), ("out", "/etc"),
     ):
         (tmp_path / name).symlink_to(target)
     fs = GlassfsFileSystem(tmp_path)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from writers.idv import IdvWriter
 
+from glassfs.sandbox.client import Sandbox
 from tests.formats.kinodb_files import three_episodes
 
 
@@ -36,3 +37,17 @@ def trees(tmp_path: Path) -> Path:
 
     tables().dump(tmp_path / "made.trees")
     return tmp_path / "made.trees"
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Return the requests to workers, as they are made."""
+    requests: list[dict[str, Any]] = []
+    ask = Sandbox.ask
+
+    def counted(self: Sandbox, request: dict[str, Any], most: int = 0) -> tuple[Any, bytearray]:
+        requests.append(request)
+        return ask(self, request, most)
+
+    monkeypatch.setattr(Sandbox, "ask", counted)
+    return requests

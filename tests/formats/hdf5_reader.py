@@ -23,6 +23,8 @@ LARGEST = 50_000_000
 def described(values: Any) -> list[Any]:
     """Return what two readers have to agree on."""
     values = np.asarray(values)
+    if values.dtype == np.bool_:  # h5py leaves bytes other than 0 and 1 in it
+        values = values.view("u1") != 0
     little = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
     return [values.dtype.str[1:], list(values.shape), hashlib.md5(little.tobytes()).hexdigest()]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from PIL import Image
 import glassfs
 from glassfs.codec import h264
 from glassfs.view import mp4
-from tests.cli.glassfs_command import glassfs as glassfs_command
+from tests.cli.glassfs_command import glassfs as run
 from tests.formats.hdf5_files import h5py, jpeg, values, write_aloha, write_robomimic
 
 
@@ -68,10 +69,10 @@ def test_splits_are_named_in_the_table_and_by_lerobot(tmp_path: Path) -> None:
         file["mask/number"] = np.arange(3)
     with glassfs.open(path, views="lerobot") as opened:
         assert [row["splits"] for row in opened.episodes()] == [["train", "valid"], ["valid"], ["train"]]
-    done = glassfs_command("export", "--views", "lerobot", path, "lerobot", tmp_path / "out")
+    done = run("export", "--views", "lerobot", path, "lerobot", tmp_path / "out")
     assert done.status == 1
     assert any("splits: all episodes are in this dataset (train 2, valid 2)" in line for line in done.errors)
-    done = glassfs_command("episodes", "--where", "'train' in splits", path)
+    done = run("episodes", "--where", "'train' in splits", path)
     assert done.output.count(b"\n") == 2
 
 
@@ -162,3 +163,49 @@ def test_other_files_have_no_episodes(tmp_path: Path) -> None:
     with glassfs.open(tmp_path / "made.h5") as opened:
         assert sorted(opened) == ["action.npy", "data"]
         assert sorted(opened["data"]) == ["x.npy"]
+
+
+def write_demonstrations(path: Path, count: int) -> Path:
+    with h5py.File(path, "w") as file:
+        for number in range(count):
+            demo = file.create_group(f"data/demo_{number}")
+            demo.attrs["model_file"] = "x" * 10_000
+            demo.attrs["language_instruction"] = f"task {number}"
+            for name in ("actions", "rewards", "obs/position", "obs/velocity"):
+                demo[name] = np.full((3, 2) if name == "actions" else (3,), float(number))
+    return path
+
+
+def test_episodes_are_described_by_few_requests(tmp_path: Path, asked: list[dict[str, Any]]) -> None:
+    path = write_demonstrations(tmp_path / "made.hdf5", 200)
+    with glassfs.open(path) as opened:
+        rows = [json.loads(line) for line in opened["episodes.jsonl"].bytes().splitlines()]
+    assert [row["total_reward"] for row in rows] == [3.0 * number for number in range(200)]
+    assert [row["language_instruction"] for row in rows] == [f"task {number}" for number in range(200)]
+    assert len(asked) < 200  # a worker that takes long describes less at once
+    assert "attributes" not in [request["do"] for request in asked if len(request.get("path", ())) == 2]
+
+
+def test_walk_asks_for_several_groups_at_once(tmp_path: Path, asked: list[dict[str, Any]]) -> None:
+    path = write_demonstrations(tmp_path / "made.hdf5", 200)
+    with glassfs.open(path) as opened:
+        found = sum("position.npy" in list(opened[f"data/demo_{number}/obs"]) for number in sorted(range(200), key=str))
+    assert found == 200
+    assert len(asked) < 200
+
+
+def test_table_of_episodes_is_kept_for_later_programs(
+    tmp_path: Path, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("GLASSFS_CATALOGUE", "yes")
+    path = write_demonstrations(tmp_path / "made.hdf5", 1_500)
+    os.utime(path, (1e9, 1e9))
+    first = run("episodes", path)
+    assert len(first.lines) == 1_500
+    asked.clear()
+    assert run("episodes", path).lines == first.lines
+    assert asked == []
+    write_demonstrations(path, 3)
+    os.utime(path, (1e9 + 9, 1e9 + 9))
+    assert len(run("episodes", path).lines) == 3

@@ -301,10 +301,12 @@ def test_lies_about_the_directory_are_refused(tmp_path: Path, data: bytes, reaso
 
 
 def test_other_files_are_unrecognised(tmp_path: Path) -> None:
-    path = tmp_path / "text.npz"
-    path.write_bytes(b"no archive at all" * 999)
-    with pytest.raises(Unrecognised):
-        open_container(opening(path))
+    for name, error in (("text.npz", Refused), ("text.bin", Unrecognised)):
+        path = tmp_path / name
+        path.write_bytes(b"no archive at all" * 999)
+        with pytest.raises(error, match="is not a container of a known format") as caught:
+            open_container(opening(path))
+        assert type(caught.value) is error
 
 
 # What reading costs

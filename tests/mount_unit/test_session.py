@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,9 @@ from glassfs.mount import session as session_module
 from glassfs.mount.errors import Failures
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import Stale
+from glassfs.mount.options import MountOptions
 from glassfs.mount.session import WATCH_SECONDS, MountSession
+from glassfs.tree import Symlink
 from tests.memory_store import MemoryStore
 from tests.mount_unit.kernel import nodes_of, served
 from tests.tree.made import FORMAT, made
@@ -120,3 +123,15 @@ def test_changes_are_notified_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (idents <= set(engine.nodes)) == is_notified
         assert other not in engine.nodes
     assert not again
+
+
+def test_links_out_of_the_source_are_followed_only_on_request(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    for name in ("source", "mnt"):
+        (tmp_path / name).mkdir(mode=0o755)
+    (tmp_path / "outside").write_text("text")
+    (tmp_path / "source/link").symlink_to("../outside")
+    for flags in (set[str](), {"follow_links"}):
+        session = MountSession([str(tmp_path / "source")], str(tmp_path / "mnt"), MountOptions(flags=flags))
+        with session.sources.tree as tree:
+            assert isinstance(tree.lookup("link"), Symlink) != bool(flags)

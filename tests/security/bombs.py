@@ -73,6 +73,19 @@ def write_chunks(path: Path, datasets: int, chunks: int, size: int) -> list[str]
     return [f"x{number}.npy" for number in range(datasets)]
 
 
+def write_headers(folder: Path, files: int) -> None:
+    """Write small files that describe much: HDF5 datasets of one long type, and NPZ arrays of different ones."""
+    import h5py
+
+    for number in range(files):
+        fields = [(f"{number}_{field}_{'x' * 20}", "<f4") for field in range(900)]
+        with h5py.File(folder / f"{number}.h5", "w", libver="latest") as file:
+            file["type"] = np.dtype(fields)
+            for dataset in range(40):
+                file.create_dataset(f"x{dataset}", (10,), file["type"])
+        np.savez_compressed(folder / f"{number}.npz", x=np.zeros(3, fields), y=np.zeros(2, fields[::-1]))
+
+
 def write_video(path: Path, frames: int, side: int) -> list[str]:
     """Write a video of ``side`` × ``side`` images in one block and return the paths of its images."""
     packed = Packed("zstd", frames * side * side * 3)

@@ -120,3 +120,19 @@ def test_memory_stays_within_the_budget(
     assert seen.count(True) > 0, seen
     assert peak <= cache * MIB + PEAK, f"{peak // MIB} MiB"
     wait_until(lambda: daemon.memory() <= cache * MIB + SETTLED, what="memory within the budget after all reads")
+
+
+@pytest.mark.slow
+def test_listing_files_that_describe_much_stays_within_the_budget(
+    shared: Shared, place: Path, record_property: Callable[[str, object], None],
+) -> None:
+    """What is known of containers belongs to them: their number does not add up in caches of modules."""
+    folder = make_folder(place / "source")
+    bombs.write_headers(folder, 20)
+    daemon = shared(folder, options=["cache_size=64M"])
+    for path in sorted(folder.iterdir()):
+        assert len([name for name in os.listdir(daemon.path / path.name) if name.endswith(".npy")]) in (2, 40)
+    peak = daemon.memory("VmHWM")
+    record_property("peak, MiB", peak // MIB)
+    assert peak <= 64 * MIB + PEAK, f"{peak // MIB} MiB"
+    wait_until(lambda: daemon.memory() <= 64 * MIB + SETTLED, what="memory within the budget after all listings")

@@ -25,6 +25,8 @@ class Opener:
     def __init__(self, settings: Settings) -> None:
         self.cache = BlockCache()
         self.is_several = False
+        self._containers = Containers(ContainerSettings(self.cache, has_catalogue=True))
+        """For glimpses: none stays open, but what formats find in them is kept for later programs."""
         self._settings = settings
         self._source = ""
         self._named: Named | None = None
@@ -34,7 +36,7 @@ class Opener:
         self.is_several = False
         named = self._named
         if named is None or self._source != found.source:
-            self.close()
+            self._close_store()
             connection = self._settings.connection
             if is_url(found.source):
                 connection = connection.within(self.cache.lend())
@@ -63,7 +65,7 @@ class Opener:
         """Open this version of a container without a tree. Raises the reason if it cannot be opened."""
         with ExitStack() as stack:
             with self._noting():
-                glimpse = Containers(ContainerSettings(self.cache)).glimpsed(Location(named.store, named.path), version)
+                glimpse = self._containers.glimpsed(Location(named.store, named.path), version)
                 container, entries = stack.enter_context(glimpse)
             self.is_several = len(entries) > 1
             yield container
@@ -78,7 +80,11 @@ class Opener:
             raise
 
     def close(self) -> None:
-        """Close the store."""
+        """Close the store, and write what was found."""
+        self._containers.close()
+        self._close_store()
+
+    def _close_store(self) -> None:
         if self._named is not None:
             self._named.store.close()
             self._named = None

@@ -7,10 +7,10 @@ such a text, and so leave arrays of structures out.
 from __future__ import annotations
 
 import ast
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from glassfs.errors import Damaged
+from glassfs.lru import cached_if_short
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +21,7 @@ NOT_A_TYPE = (TypeError, ValueError, SyntaxError, OverflowError, MemoryError, Re
 """What NumPy and the parser of Python raise for descriptions that they do not accept."""
 
 
-@lru_cache(64)
+@cached_if_short(64)
 def parsed(description: str) -> np.dtype[Any]:
     """Return the dtype that a description stands for. Raises Damaged if there is none."""
     import numpy as np
@@ -38,7 +38,7 @@ def description_of(dtype: np.dtype[Any]) -> str:
     return dtype.str if dtype.names is None else repr(dtype.descr)
 
 
-@lru_cache(256)
+@cached_if_short(256)
 def little_endian(description: str) -> str:
     """Return the description of the same type with all its numbers little-endian. Raises Damaged."""
     if ">" not in description:

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
-from functools import lru_cache, partial
+from functools import partial
 from io import BytesIO
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
@@ -22,6 +22,7 @@ from glassfs.content.model import Records
 from glassfs.content.pieces import PIECE_BYTES, SIZE, ContainerPiece, apart, as_json, rejoined, values_of
 from glassfs.content.summary import CONTAINER, EPISODES, FEATURES, INTEGER, NUMBER, UNSIGNED, Columns
 from glassfs.content.table import Cells, Column, Episode, Recording, Table
+from glassfs.lru import cached_if_short
 
 BLOCK_BYTES = 4 * PIECE_BYTES
 """Limit of a block of the joined table, unless it is a single piece."""
@@ -148,7 +149,7 @@ def _packed(columns: Iterable[Sequence[Any]], head: bytes) -> bytes:
     return b"".join([SIZE.pack(len(head)), head, _bounds_of(dtypes).pack(*bounds), *parts])
 
 
-@lru_cache(64)
+@cached_if_short(64)
 def _dtypes(head: bytes) -> Mapping[str, str]:
     found: dict[str, str] = json.loads(head)
     return found

@@ -223,7 +223,7 @@ class Records(Content):
 
 @dataclass(slots=True)
 class Link(Content):
-    """A reference to another content: names from the directory of the link, ``..`` among them.
+    """A reference to another content: names from the directory of the link, ``..`` among them; none is that directory.
 
     If the target is known only as a path in a tree, ``shown`` is that path.
     """

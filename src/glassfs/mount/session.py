@@ -71,7 +71,7 @@ class MountSession:
         )
         self.sources = open_sources(
             sources, settings, audience, options.connection(), on_change=self._wake.set,
-            on_drop=self.operations.inodes.drop_nodes,
+            on_drop=self.operations.inodes.drop_nodes, follows="follow_links" in options.flags,
         )
         self._usage = Usage(self.sources.locations.values(), self.sources.made_of)
         self.operations.has_presumed = self.sources.has_presumed

@@ -20,9 +20,11 @@ import h5py
 import numpy as np
 from h5py import h5a, h5d, h5g, h5l, h5o, h5p, h5s, h5z
 
+from glassfs.names import free_name
+from glassfs.sandbox import hdf5_values
 from glassfs.sandbox.hdf5_chunks import stored_chunks
-from glassfs.sandbox.hdf5_types import described_type, dtype_of
-from glassfs.sandbox.hdf5_values import attribute_value, text_of
+from glassfs.sandbox.hdf5_types import described_type, dtype_of, memory_type
+from glassfs.sandbox.hdf5_values import MOST_TEXT, attribute_value, text_of
 from glassfs.sandbox.server import Answer, Handler, RemoteFile
 
 with suppress(Exception):  # registers more filters, if it is installed
@@ -31,11 +33,11 @@ with suppress(Exception):  # registers more filters, if it is installed
 MOST_LINKS = 100_000
 """Links of a group: each becomes a name in a listing."""
 FEW_OBJECTS = 200
+MOST_DESCRIPTIONS = 1 << 20
+"""Bytes of descriptions in one answer: as objects of Python they take many times as much."""
 MOST_SOFT_LINKS = 16
 MORE_SECONDS = 0.3
 """How long lists of chunks are collected that the caller will want next."""
-MOST_TEXT = 8 << 20
-"""Bytes of strings in one answer, or of the attributes of an object."""
 MOST_ATTRIBUTES = 10_000
 LARGEST_FILL = 4 << 10
 CHUNK_CACHE, METADATA_CACHE = 8 << 20, 4 << 20
@@ -47,6 +49,28 @@ _LAYOUTS = {h5d.COMPACT: "compact", h5d.CONTIGUOUS: "contiguous", h5d.CHUNKED: "
 def open_container(file: RemoteFile) -> Handler:
     """Return what answers requests on the container. Raises OSError if libhdf5 cannot open it."""
     return _Container(file)
+
+
+class _Page:
+    """Descriptions of objects in one answer: how many bytes are ``left``, and their different ``types``."""
+
+    def __init__(self) -> None:
+        self.left = MOST_DESCRIPTIONS
+        self.types: list[Any] = []
+        self._numbers: dict[str, int] = {}
+
+    def added(self, entry: dict[str, Any]) -> dict[str, Any]:
+        """Count a description, replace its type by a number, and return it."""
+        for one in (entry, entry.get("final") or {}):
+            if "type" in one:
+                text = json.dumps(one["type"])
+                if text not in self._numbers:
+                    self._numbers[text] = len(self.types)
+                    self.types.append(one["type"])
+                    self.left -= len(text)
+                one["type"] = self._numbers[text]
+        self.left -= len(json.dumps(entry))
+        return entry
 
 
 class _Container:
@@ -69,28 +93,47 @@ class _Container:
         root = h5o.open(self._file.id, b"/")
         return {"may_have_episodes": _may_have_episodes(root), **_described_object(root)}, ()
 
-    def _list(self, path: list[str], first: int, count: int) -> Answer:
-        """Describe ``count`` objects in a group, in the order of their names, from number ``first`` on.
+    def _list(self, path: list[str], first: int, count: int, more: list[list[str]]) -> Answer:
+        """Describe ``count`` objects in a group, in the order of their names, from number ``first`` on; of many bytes
+        only the first ones.
 
-        The answer to the first request also describes what is in groups below, while that are few objects: ``inner``
-        has the path and the objects of each.
+        The answer to the first request also describes what is in groups below, and ``more`` groups, while that are few
+        objects: ``inner`` has the path and the objects of each. Types of datasets are numbers in ``types``.
         """
-        total, entries = self._entries(path, first, count)
+        page = _Page()
+        total, entries = self._entries(path, first, count, page)
         inner: list[tuple[list[str], list[dict[str, Any]]]] = []
-        left = 0 if first or len(entries) < total else FEW_OBJECTS - total
+        if not first and len(entries) == total:
+            self._add_below(path, entries, page, inner)
+        until = time.monotonic() + MORE_SECONDS
+        for other in more:
+            if page.left < 0 or time.monotonic() > until:
+                break
+            self._add_below(other, self._add(other, page, inner), page, inner)
+        return {"count": total, "entries": entries, "inner": inner, "types": page.types}, ()
+
+    def _add_below(self, path: list[str], entries: list[dict[str, Any]], page: _Page, inner: list[Any]) -> None:
+        """Add what is in groups below a group with these objects to ``inner``, while that are few objects."""
+        left = FEW_OBJECTS - len(entries)
         above = [(path, entries)]
         for parent, found in above:
             for entry in found:
-                if entry["kind"] == "group" and entry["links"] <= left and entry["names"] == 1:
+                if entry["kind"] == "group" and entry["links"] <= left and entry["names"] == 1 and page.left >= 0:
                     below = [*parent, entry["name"]]
-                    with suppress(OSError, RuntimeError, ValueError, LookupError):  # as asking for it will show
-                        inner.append((below, self._entries(below, 0, FEW_OBJECTS)[1]))
-                        above.append(inner[-1])
+                    above.append((below, self._add(below, page, inner)))
                     left -= 1 + entry["links"]
-        return {"count": total, "entries": entries, "inner": inner}, ()
 
-    def _entries(self, path: list[str], first: int, count: int) -> tuple[int, list[dict[str, Any]]]:
-        """Return the number of links in a group, and descriptions of some."""
+    def _add(self, path: list[str], page: _Page, inner: list[Any]) -> list[dict[str, Any]]:
+        """Add the objects of a group to ``inner``, if these are all, and return them."""
+        with suppress(OSError, RuntimeError, ValueError, LookupError):  # as asking for it will show
+            total, entries = self._entries(path, 0, FEW_OBJECTS, page)
+            if len(entries) == total:
+                inner.append((path, entries))
+                return entries
+        return []
+
+    def _entries(self, path: list[str], first: int, count: int, page: _Page) -> tuple[int, list[dict[str, Any]]]:
+        """Return the number of links in a group, and descriptions of some: at least one, unless there is none."""
         group = self._found(path)
         if self._listed is None or self._listed[0] != path:
             links = group.get_num_objs()
@@ -98,7 +141,12 @@ class _Container:
                 raise ValueError(f"has {links} links, of which at most {MOST_LINKS} can be listed")
             self._listed = path, list(group)
         names = self._listed[1]
-        return len(names), [self._described_link(path, group, name) for name in names[first : first + count]]
+        found: list[dict[str, Any]] = []
+        for name in names[first : first + count]:
+            if found and page.left < 0:
+                break
+            found.append(page.added(self._described_link(path, group, name)))
+        return len(names), found
 
     def _chunks(self, path: list[str], more: list[list[str]]) -> Answer:
         """Send what ``stored_chunks`` returns, also of ``more`` datasets while that takes little time.
@@ -119,59 +167,58 @@ class _Container:
         return sizes, found
 
     def _elements(self, path: list[str], start: list[int], shape: list[int], dtype: Any) -> Answer:
-        """Send the elements of a box as the library reads them, in C order, as ``dtype``."""
-        dataset = h5py.Dataset(self._with_large_cache(path))
+        """Send the elements of a box as the library reads them, in C order, as ``dtype``; as they are if it is None."""
+        dataset = self._with_large_cache(path)
+        if dtype is None:
+            space = dataset.get_space()
+            if shape:
+                space.select_hyperslab(tuple(start), tuple(shape))
+            return None, (hdf5_values.elements_as(dataset.get_type(), dataset, space).tobytes(),)
         box = tuple(slice(first, first + count) for first, count in zip(start, shape, strict=True))
-        found = np.asarray(dataset[box] if box else dataset[()])
+        found = np.asarray(h5py.Dataset(dataset)[box])
         return None, (np.ascontiguousarray(found, dtype=dtype_of(dtype)).tobytes(),)
 
     def _texts(self, path: list[str], first: int, count: int) -> Answer:
         """Return ``count`` strings from number ``first`` on, in C order; of many bytes only the first ones."""
-        values, _ = self._values(path, first, count)
-        texts: list[str] = []
-        left = MOST_TEXT
-        for value in values:
-            left -= len(value) if value is not None else 0
-            if left < 0 and texts:
-                break
-            texts.append(text_of(value))
-        return texts, ()
+        return hdf5_values.texts(self._found(path), first, count), ()
 
-    def _runs(self, path: list[str], first: int, count: int, dtype: Any) -> Answer:
-        """Send rows of variable length, one after another, and return their lengths."""
-        values, _ = self._values(path, first, count)
-        kind = dtype_of(dtype)
-        rows = [np.ascontiguousarray(value, dtype=kind) for value in values]
-        return [len(row) for row in rows], (row.tobytes() for row in rows)
+    def _runs(self, path: list[str], first: int, count: int, dtype: str, most_bytes: int) -> Answer:
+        """Send rows of variable length, one after another, and return their lengths; of many bytes the first ones."""
+        dataset = self._found(path)
+        return hdf5_values.rows(dataset, memory_type(dataset.get_type().get_super(), dtype), first, count, most_bytes)
 
     def _attributes(self, path: list[str]) -> Answer:
-        found: dict[str, Any] = {}
+        return self._attributes_of(path, [MOST_TEXT]), ()
+
+    def _some_attributes(self, paths: list[list[str]], names: list[str]) -> Answer:
+        """Return the attributes of these names of several objects, None for one that cannot be opened."""
+        found: list[dict[str, Any] | None] = []
         left = [MOST_TEXT]
+        for path in paths:
+            try:
+                found.append(self._attributes_of(path, left, [name.encode() for name in names]))
+            except (OSError, RuntimeError, ValueError, LookupError):
+                found.append(None)
+        return found, ()
+
+    def _attributes_of(self, path: list[str], left: list[int], only: list[bytes] | None = None) -> dict[str, Any]:
+        found: dict[str, Any] = {}
         holder = self._found(path)
         names: list[bytes] = []
-        h5a.iterate(holder, names.append)  # opening them by number takes quadratic time
+        if only is None:
+            h5a.iterate(holder, names.append)  # opening them by number takes quadratic time
+        else:
+            names = [name for name in only if h5a.exists(holder, name)]
         for raw in names[:MOST_ATTRIBUTES]:
-            name = text_of(raw)
+            text = text_of(raw)
+            name = free_name(text, found.__contains__, text.__add__)
             try:
-                found[name] = attribute_value(holder, h5a.open(holder, raw), left)
+                found[name] = attribute_value(h5a.open(holder, raw), left)
             except MemoryError:
                 raise
             except Exception as error:
                 found[name] = {"unreadable": _reason(error)}
-        return found, ()
-
-    def _values(self, path: list[str], first: int, count: int) -> tuple[Any, Any]:
-        """Return elements in C order as objects, of a dataset of any rank, and their type."""
-        dataset = h5py.Dataset(self._found(path))
-        shape = dataset.shape
-        if not shape:
-            return [dataset[()]], dataset.id.get_type()
-        if len(shape) == 1:
-            return dataset[first : first + count], dataset.id.get_type()
-        inner = prod(shape[1:])
-        rows = dataset[first // inner : -(-(first + count) // inner)].reshape(-1)
-        start = first - first // inner * inner
-        return rows[start : start + count], dataset.id.get_type()
+        return found
 
     def _described_link(self, path: list[str], group: Any, name: bytes) -> dict[str, Any]:
         found: dict[str, Any] = {"name": name.decode("latin-1")}
@@ -185,8 +232,9 @@ class _Container:
             return found | _described_object(h5o.open(group, name))
         except MemoryError:
             raise
-        except Exception as error:
-            return {**found, "kind": "damaged", "reason": _reason(error)}
+        except Exception as error:  # types and options of later libraries are no damage
+            kind = "unknown" if isinstance(error, (TypeError, NotImplementedError)) else "damaged"
+            return {**found, "kind": kind, "reason": _reason(error)}
 
     def _final(self, path: list[str], target: bytes) -> dict[str, Any] | None:
         """Describe the object to which a soft link leads, through others if need be; None if there is none here."""
@@ -295,10 +343,10 @@ def _described_dataset(dataset: Any, attributes: int) -> dict[str, Any]:
     elif layout == "chunked":
         found["chunks"] = list(properties.get_chunk())
         found["filters"] = [_described_filter(*properties.get_filter(n)) for n in range(properties.get_nfilters())]
-    found["fill"] = _fill_of(dataset, properties, found["type"])
+    found["fill"] = _fill_of(dataset, properties, kind, found["type"])
     if attributes and h5a.exists(dataset, b"CLASS"):
         with suppress(Exception):
-            found["image"] = text_of(h5py.Dataset(dataset).attrs["CLASS"]) == "IMAGE"
+            found["image"] = attribute_value(h5a.open(dataset, b"CLASS"), [MOST_TEXT]) == "IMAGE"
     return found
 
 
@@ -307,14 +355,17 @@ def _described_filter(code: int, flags: int, values: tuple[int, ...], name: byte
             "available": bool(h5z.filter_avail(code))}
 
 
-def _fill_of(dataset: Any, properties: Any, kind: dict[str, Any]) -> str:
+def _fill_of(dataset: Any, properties: Any, kind: Any, described: dict[str, Any]) -> str:
     """Return the fill value in Base64, as it is shown; "" for zeros."""
-    if "shown" not in kind or properties.fill_value_defined() != h5d.FILL_VALUE_USER_DEFINED:
+    what = described["class"]
+    if what not in ("number", "compound", "bytes") or properties.fill_value_defined() != h5d.FILL_VALUE_USER_DEFINED:
         return ""
-    dtype = dtype_of(kind["shown"])
-    value = np.zeros((), dataset.dtype)
-    properties.get_fill_value(value)
-    raw = np.ascontiguousarray(value, dtype=dtype.base).tobytes()
+    if what == "compound":
+        value = np.zeros((), dataset.dtype)
+        properties.get_fill_value(value)
+        raw = np.ascontiguousarray(value, dtype_of(described["shown"])).tobytes()
+    else:
+        raw = hdf5_values.fill_value(properties, kind if what == "bytes" else memory_type(kind, described["shown"]))
     if len(raw) > LARGEST_FILL:
         raise ValueError(f"has a fill value of {len(raw)} bytes")
     return base64.b64encode(raw).decode() if any(raw) else ""
@@ -337,9 +388,10 @@ def _warm_up() -> None:
     made.seek(0)
     container = _Container(made)  # type: ignore[arg-type]
     for request in (
-        {"do": "open"}, {"do": "list", "path": [], "first": 0, "count": 9}, {"do": "attributes", "path": []},
+        {"do": "open"}, {"do": "list", "path": [], "first": 0, "count": 9, "more": []},
+        {"do": "attributes", "path": []}, {"do": "some_attributes", "paths": [[]], "names": ["text"]},
         {"do": "chunks", "path": ["chunks"], "more": []}, {"do": "texts", "path": ["texts"], "first": 0, "count": 1},
-        {"do": "runs", "path": ["rows"], "first": 0, "count": 1, "dtype": "<i4"},
+        {"do": "runs", "path": ["rows"], "first": 0, "count": 1, "dtype": "<i4", "most_bytes": 9},
         {"do": "elements", "path": ["numbers"], "start": [0, 0], "shape": [1, 1], "dtype": "<c8"},
     ):
         value, data = container(request)

@@ -15,18 +15,27 @@ MOST_CHUNKS = 2_000_000
 AT_ONCE = 4096
 RECORD = 4
 """Numbers of a chunk in the answer: its number, offset, size and filter mask."""
-_EXTENSIBLE_ARRAY = 4
+UNFILTERED, NOT_FOUND = 0xFFFF_FFFF, 1 << 32
+"""Filter masks: that of a chunk without any filter, and what a chunk has that the library does not find by its key."""
+_OLD_TREE, _EXTENSIBLE_ARRAY = 0, 4
+_RAW_EDGES = 2
+"""H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS."""
 
-# h5py does not offer it. Symbols of the library are found through any module of h5py.
-_index_type = ctypes.CDLL(h5d.__file__).H5Dget_chunk_index_type
+# h5py does not offer these. Symbols of the library are found through any module of h5py.
+_library = ctypes.CDLL(h5d.__file__)
+_index_type, _options, _stored_size = (
+    _library.H5Dget_chunk_index_type, _library.H5Pget_chunk_opts, _library.H5Dget_chunk_storage_size,
+)
 _index_type.argtypes = ctypes.c_int64, ctypes.POINTER(ctypes.c_int)
+_options.argtypes = ctypes.c_int64, ctypes.POINTER(ctypes.c_uint)
+_stored_size.argtypes = ctypes.c_int64, ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64)
 
 
 def stored_chunks(dataset: Any) -> bytes | bytearray:
     """Return number, offset, size and filter mask of each stored chunk, as 64-bit integers, by rising numbers.
 
-    A chunk's number counts the chunks of the whole dataset in C order. Raises ValueError if there are too many, or if
-    the library would not find them where it lists them.
+    A chunk's number counts the chunks of the whole dataset in C order. The masks are those that the library applies
+    when it reads. Raises ValueError if there are too many chunks, or if the library cannot say how it reads them.
     """
     chunks = dataset.get_num_chunks()
     if chunks > MOST_CHUNKS:
@@ -41,11 +50,19 @@ class _Rows:
     """Collects chunks, in little more memory than the answer has."""
 
     def __init__(self, dataset: Any) -> None:
-        self._shape = dataset.get_create_plist().get_chunk()
+        properties = dataset.get_create_plist()
+        self._dataset = dataset
+        self._shape = properties.get_chunk()
         self._grid = _in_chunks(dataset.shape, self._shape)
+        self._whole = [length // step for length, step in zip(dataset.shape, self._shape, strict=True)]
         limits = dataset.get_space().get_simple_extent_dims(True)
         self._limits = _in_chunks(limits, self._shape)
-        self._is_extensible = _is_extensible_array(dataset)
+        index, options = ctypes.c_int(), ctypes.c_uint()
+        if _index_type(dataset.id, index) < 0 or _options(properties.id, options) < 0:
+            raise ValueError("has an unknown index of chunks")
+        self._has_raw_edges = bool(options.value & _RAW_EDGES)
+        self._is_old_tree = index.value == _OLD_TREE
+        self._is_extensible = index.value == _EXTENSIBLE_ARRAY
         self._growing = limits.index(h5s.UNLIMITED) if self._is_extensible else 0
         self._found = bytearray()
         self._last = -1
@@ -74,13 +91,29 @@ class _Rows:
         if rest.any() or (along >= np.array(self._grid, np.uint64)).any():
             raise ValueError("lists a chunk outside of its shape")
         numbers = _number(along, self._grid)
-        # The library searches a tree for a chunk, and does not find one that is not in its place.
+        # The library searches a tree for a chunk, and does not find one out of order.
         if not self._is_extensible and (int(numbers[0]) <= self._last or (numbers[1:] <= numbers[:-1]).any()):
             raise ValueError("does not list its chunks in their order")
         self._last = int(numbers[-1])
-        others = np.frombuffer(self._others, np.uint64).reshape(-1, RECORD - 1)
+        others = np.frombuffer(self._others, np.uint64).reshape(-1, RECORD - 1).copy()
+        if self._has_raw_edges:
+            others[(along >= np.array(self._whole, np.uint64)).any(axis=1), -1] = UNFILTERED
+        if self._is_old_tree:
+            others[self._sizes_by_key(places) != others[:, 1], -1] |= np.uint64(NOT_FOUND)
         self._found += np.concatenate([numbers[:, None], others], axis=1).tobytes()
         self._places, self._others = array("Q"), array("Q")
+
+    def _sizes_by_key(self, places: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return the sizes of chunks that the library finds when it reads them, 0 for others.
+
+        It searches a tree of version 1 by the keys of the upper nodes, which neither order nor checksum protects.
+        """
+        found, size = np.zeros(len(places), np.uint64), ctypes.c_uint64()
+        start, step = places.ctypes.data, places.strides[0]
+        for number, at in enumerate(range(start, start + places.nbytes, step)):
+            if _stored_size(self._dataset.id, at, size) >= 0:
+                found[number] = size.value
+        return found
 
     def _replaced(self, along: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return the places of chunks that the library lists as if the axis that grows were where it is in C order.
@@ -106,13 +139,6 @@ def _number(along: np.ndarray[Any, Any], grid: list[int]) -> np.ndarray[Any, Any
     for axis, length in enumerate(grid):
         numbers = numbers * np.uint64(length) + along[:, axis]
     return numbers
-
-
-def _is_extensible_array(dataset: Any) -> bool:
-    kind = ctypes.c_int()
-    if _index_type(dataset.id, ctypes.byref(kind)) < 0:
-        raise ValueError("has an unknown index of chunks")
-    return kind.value == _EXTENSIBLE_ARRAY
 
 
 def _misplaces() -> bool:

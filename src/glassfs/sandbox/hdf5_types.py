@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from h5py import h5t
 
-from glassfs.sandbox.hdf5_values import text_of
+from glassfs.sandbox.hdf5_values import native, text_of
 
 DEEPEST_TYPE = 8
 _FIXED, _COMPOUND, _REFERENCE, _ENUM, _VLEN, _ARRAY, _OPAQUE = (
@@ -23,45 +24,68 @@ _INTEGERS = {
 }
 
 
-def described_type(kind: Any, depth: int) -> dict[str, Any]:
-    """Describe a type: its class; for numbers the dtypes ``stored`` and ``shown``, None if only the library decodes it.
+_SHOWN = {
+    ("array", "number"): "number", ("array", "text"): "text", ("array", "bytes"): "bytes",
+    ("rows", "number"): "ragged", ("compound", "number"): "compound",
+}
+"""The class of a type that is made of others: an array, rows of variable length or a compound. Others are not shown."""
 
-    ``dims`` are the dimensions of an array type, ``fields`` those of a compound.
+
+def described_type(kind: Any, depth: int) -> dict[str, Any]:
+    """Describe a type: its class, which is ``unknown`` if it is not shown, and what to call it.
+
+    Numbers have the dtypes ``stored`` and ``shown``, the first None if only the library decodes it. ``dims`` are the
+    dimensions of an array type, ``base`` is the type of the values in rows, ``fields`` are those of a compound.
     """
     code = kind.get_class()
     if depth > DEEPEST_TYPE:
         return {"class": "unknown", "name": "deeply nested type"}
     if code == _FIXED:
-        return {"class": "text", "name": "string"}
+        return {"class": "text", "name": "text"}
     if code == _VLEN:
         base = described_type(kind.get_super(), depth + 1)
-        return {"class": "ragged" if base["class"] == "number" else "unknown", "base": base, "name": "sequences"}
+        return {"class": _class_of("rows", base), "base": base, "name": f"rows of {_called(base)}"}
     if code == _ARRAY:
         base = described_type(kind.get_super(), depth + 1)
-        return {**base, "dims": [*kind.get_array_dims(), *base.get("dims", [])]}
-    if code in (_OPAQUE, _REFERENCE):
-        return {"class": "bytes", "name": "opaque" if code == _OPAQUE else "reference"}
+        what = _class_of("array", base)
+        if what == "unknown":
+            return {"class": what, "name": f"array of {_called(base)}"}
+        return {**base, "class": what, "dims": [*kind.get_array_dims(), *base.get("dims", [])]}
+    if code == _OPAQUE:
+        return {"class": "bytes", "name": "opaque"}
+    if code == _REFERENCE:
+        # Those of later releases have another size in memory than in the file.
+        is_plain = kind.equal(h5t.STD_REF_OBJ) or kind.equal(h5t.STD_REF_DSETREG)
+        return {"class": "bytes" if is_plain else "unknown", "name": "reference"}
     number = _number(kind, code)
     if number is not None:
         return {"class": "number", **number}
     if code == _COMPOUND:
         return _described_compound(kind, depth)
-    return {"class": "unknown", "name": "type of class " + str(code)}
+    return {"class": "unknown", "name": f"type of class {code}"}
 
 
 def _described_compound(kind: Any, depth: int) -> dict[str, Any]:
-    names = [kind.get_member_name(number) for number in range(kind.get_nmembers())]
-    types = [described_type(kind.get_member_type(number), depth + 1) for number in range(len(names))]
-    offsets = [kind.get_member_offset(number) for number in range(len(names))]
-    is_plain = all(one["class"] == "number" for one in types)
+    members = range(kind.get_nmembers())
+    types = [described_type(kind.get_member_type(number), depth + 1) for number in members]
+    hidden = sorted({_called(one) for one in types if _class_of("compound", one) == "unknown"})
+    if hidden or not types:
+        return {"class": "unknown", "name": "compound with " + (" and ".join(hidden) or "nothing")}
     fields = [
-        {**one, "name": text_of(name), "offset": offset}
-        for name, offset, one in zip(names, offsets, types, strict=True)
+        {**one, "name": text_of(kind.get_member_name(number)), "offset": kind.get_member_offset(number)}
+        for number, one in zip(members, types, strict=True)
     ]
-    if not is_plain:
-        return {"class": "unknown", "name": "compound"}
     shown = [[field["name"], field["shown"], *([field["dims"]] if field.get("dims") else [])] for field in fields]
     return {"class": "compound", "name": "compound", "fields": fields, "shown": shown}
+
+
+def _class_of(outer: str, inner: dict[str, Any]) -> str:
+    return _SHOWN.get((outer, inner["class"]), "unknown")
+
+
+def _called(described: dict[str, Any]) -> str:
+    name: str = "numbers" if described["class"] == "number" else described["name"]
+    return f"arrays of {name}" if described.get("dims") else name
 
 
 def _number(kind: Any, code: int) -> dict[str, Any] | None:
@@ -80,12 +104,18 @@ def _number(kind: Any, code: int) -> dict[str, Any] | None:
         return {"stored": stored if is_plain else None, "shown": shown, "name": shown}
     if code == h5t.FLOAT:
         return _float(kind, size, "f")
-    if kind.dtype.kind == "c" and size in (8, 16):
+    if size in (8, 16) and _is_complex(kind):
         part = kind.get_member_type(0) if code == _COMPOUND else kind.get_super()
         found = _float(part, size // 2, "c")
         is_packed = code != _COMPOUND or (kind.get_member_offset(0) == 0 and kind.get_member_offset(1) == size // 2)
         return found if found is None or is_packed else {**found, "stored": None}
     return None
+
+
+def _is_complex(kind: Any) -> bool:
+    with suppress(TypeError, NotImplementedError):  # of types that NumPy does not have
+        return bool(kind.dtype.kind == "c")
+    return False
 
 
 def _float(kind: Any, size: int, letter: str) -> dict[str, Any] | None:
@@ -99,6 +129,14 @@ def _float(kind: Any, size: int, letter: str) -> dict[str, Any] | None:
 
 def _descr(order: str, letter: str, size: int) -> str:
     return f"{'|' if size == 1 else order}{letter}{size}"
+
+
+def memory_type(kind: Any, shown: str) -> Any:
+    """Return the type in memory of numbers, or arrays of them, that are shown as the dtype ``shown``."""
+    code = kind.get_class()
+    if code == _ARRAY:
+        return h5t.array_create(memory_type(kind.get_super(), shown), kind.get_array_dims())
+    return native(kind) if code == h5t.BITFIELD else h5t.py_create(dtype_of(shown))  # no integers are made of these
 
 
 def dtype_of(descr: Any) -> np.dtype[Any]:

@@ -18,7 +18,7 @@ import xxhash
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.content import Container, Content, Data, Link, Nested
+from glassfs.content import Array, Container, Content, Data, Link, Nested
 from glassfs.errors import GlassfsError, NotFound, TooLarge
 from glassfs.names import component, raw, text
 from glassfs.source import Entry
@@ -32,6 +32,8 @@ XATTR_PREFIX = "user.glassfs."
 NO_VIEWS = ViewSet()
 FIRST_EXTENSION = ".npy"
 """The extension preferred when a name without one matches several files."""
+LONG_TYPE, TYPE_COPIES = 64, 3
+"""Characters of a dtype that counts, as others are mostly shared, and how often it is held: also as a header."""
 LEAST_BYTES, MOST_TIMES = 1 << 30, 64
 """Bytes that finding the size of a file may read and decode: so many, and so many times those of the container."""
 LEAST_SECONDS, SECONDS_A_GIB, LONGEST_SECONDS = 10.0, 600.0, 600.0
@@ -404,18 +406,20 @@ class Standing(Settled):
 
 
 def held_by_names(node: Node) -> int:
-    """Return the bytes that the names of a child hold."""
+    """Return the bytes that the names of a child hold, and a long description of its type."""
     size = getsizeof(node.name)
     if isinstance(node, Symlink):
         size += getsizeof(node.target)
     elif isinstance(node, File) and node.content is not None:
         size += getsizeof(node.content.key)
+        if isinstance(node.content, Array) and len(node.content.dtype) > LONG_TYPE:
+            size += TYPE_COPIES * getsizeof(node.content.dtype)
     return size
 
 
 def target_of(link: Link) -> str:
     """Return the target of a link as a path."""
-    return link.shown or "/".join(part.decode() if part == b".." else component(part) for part in link.target)
+    return link.shown or "/".join(part.decode() if part == b".." else component(part) for part in link.target) or "."
 
 
 def facts_of(node: Node) -> Facts:

@@ -101,13 +101,14 @@ def _write_object(text: bytearray, members: dict[Any, Any], margin: bytes | None
 
 
 def _written_at_once(members: dict[Any, Any], margin: bytes | None) -> bytes | None:
-    """Return a small object without objects and lists in it; None if it is another one.
+    """Return a small object of short keys without objects and lists in it; None if it is another one.
 
     Takes a third of the time, as most documents are of this kind.
     """
-    template = _template(tuple(members), margin)
-    if template is None:
+    names = tuple(members)
+    if not all(type(name) is str for name in names) or not 0 < len(names) + sum(map(len, names)) <= SHORT:
         return None
+    template = _template(names, margin)
     parts, left = [], SHORT - len(members)
     for item in members.values():
         kind = type(item)
@@ -126,10 +127,8 @@ def _written_at_once(members: dict[Any, Any], margin: bytes | None) -> bytes | N
 
 
 @lru_cache(64)
-def _template(names: tuple[Any, ...], margin: bytes | None) -> str | None:
-    """Return an object with ``%s`` for each value; None if there are none, or other keys than a few short strings."""
-    if not names or not all(type(name) is str for name in names) or len(names) + sum(map(len, names)) > SHORT:
-        return None
+def _template(names: tuple[str, ...], margin: bytes | None) -> str:
+    """Return an object of a few short keys with ``%s`` for each value."""
     members = [f"{encode_basestring(name)}: ".replace("%", "%%") + "%s" for name in names]
     if margin is None:
         return f"{{{', '.join(members)}}}"

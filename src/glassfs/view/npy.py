@@ -6,10 +6,10 @@ The format is NumPy's own, ``numpy/lib/format.py``. NumPy itself is not needed: 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from functools import lru_cache
 
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Data, Location, dtypes
+from glassfs.lru import cached_if_short
 
 MAGIC = b"\x93NUMPY"
 ALIGNMENT = 64
@@ -55,7 +55,7 @@ class Npy(Data):
         return self._known or header(self._array.dtype, self._array.resolved_shape)
 
 
-@lru_cache(4096)
+@cached_if_short(4096)
 def header(dtype: str, shape: tuple[int, ...]) -> bytes:
     """Return the header that ``numpy.save`` writes for an array in C order; ``dtype`` is its description."""
     literal = dtype if dtype.startswith(dtypes.STRUCTURED) else repr(dtype)

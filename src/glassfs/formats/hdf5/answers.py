@@ -7,6 +7,7 @@ thread.
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -17,21 +18,18 @@ from typing import Any, TypeAlias
 from glassfs.formats.registry import Opening
 from glassfs.lru import LRU
 from glassfs.sandbox.client import Sandbox
-from glassfs.source import Version
 
-LARGEST_KEPT = 256 << 10
-"""Bytes of an answer that is kept."""
+LARGEST_KEPT, LARGEST_ANSWER = 256 << 10, 16 << 20
+"""Bytes of an answer that is kept, and of one before it is compressed."""
 MOST_INDEX = 64 << 20
 """Bytes of a list of chunks."""
 MOST_TOGETHER, MOST_CHUNKS = 200, 8_000
 """Datasets whose chunks are asked for together, and their chunks."""
-MOST_REMEMBERED = 4 << 20
+MOST_REMEMBERED = 1 << 20
+"""Bytes of lists of chunks that were sent along with another one, until they are needed."""
 _COST, _SIZE = 200, 4
 
 Path: TypeAlias = "tuple[bytes, ...]"
-
-_indexes: LRU[tuple[Version, Path], bytes] = LRU(MOST_REMEMBERED)
-"""Lists of chunks that were sent along with another one, until they are needed."""
 
 
 class Answers:
@@ -41,21 +39,35 @@ class Answers:
         self._opening, self._sandbox = opening, sandbox
         self._small: dict[Path, int] = {}
         """Datasets of few chunks that were listed, and how many chunks they may have."""
+        self._indexes: LRU[Path, bytes] = LRU(MOST_REMEMBERED)
 
     def ask(self, request: dict[str, Any], most: int = 0) -> tuple[Any, bytearray]:
         """Return what ``Sandbox.ask`` does, untrusted."""
         return self._sandbox.ask(request, most)
 
-    def described(self, request: dict[str, Any]) -> Any:
-        """Return the answer to a request that describes objects, which may be a kept one. Untrusted as well."""
-        name = json.dumps(request).encode()
-        with suppress(ValueError):
-            return json.loads(self._found(name) or b"")
-        answer, _ = self._sandbox.ask(request)
+    def described(self, request: dict[str, Any], **hints: Any) -> Any:
+        """Return the answer to a request that describes objects, which may be a kept one. Untrusted as well.
+
+        ``hints`` are further arguments for the worker, on which the answer to the request proper does not depend.
+        """
+        name = json.dumps(request)
+        answer = self.kept(name)
+        if answer is None:
+            answer, _ = self._sandbox.ask(request | hints)
+            self.keep(name, answer)
+        return answer
+
+    def kept(self, name: str) -> Any:
+        """Return what ``keep`` stored under a name, untrusted; None if there is nothing."""
+        with suppress(ValueError, zlib.error):
+            return json.loads(zlib.decompressobj().decompress(self._found(name.encode()) or b"", LARGEST_ANSWER))
+        return None
+
+    def keep(self, name: str, answer: Any) -> None:
+        """Keep an answer, or what follows from some, unless it depends on the filters that are installed."""
         text = json.dumps(answer)
         if '"available": false' not in text:  # a plug-in may be installed later
-            self._keep(name, text.encode())
-        return answer
+            self._keep(name.encode(), zlib.compress(text.encode(), 1))
 
     def note(self, small: Iterable[tuple[Path, int]]) -> None:
         """Note datasets of few chunks, with the number of chunks: their lists will be asked for together."""
@@ -76,10 +88,10 @@ class Answers:
             if found is not None:
                 return found
         together = self._together(path)
-        answer, raw = self._sandbox.ask({"do": "chunks", "path": _text(path), "more": together}, MOST_INDEX)
+        answer, raw = self._sandbox.ask({"do": "chunks", "path": as_text(path), "more": together}, MOST_INDEX)
         sizes = answer if _are_sizes(answer, 1 + len(together), len(raw)) else [len(raw)]
         if len(raw) <= LARGEST_KEPT:
-            head = json.dumps([[_text(path), *together], sizes]).encode()
+            head = json.dumps([[as_text(path), *together], sizes]).encode()
             value = len(head).to_bytes(_SIZE, "little") + head + raw
             self._keep(b"chunks", value, is_last=True)
             if len(sizes) > 1:
@@ -91,13 +103,13 @@ class Answers:
         left = 0 if self._opening.source.is_remote else MOST_CHUNKS
         found = []
         for other, count in self._small.items():
-            if other != path and count <= left and _indexes.peek((self._opening.source.version, other)) is None:
+            if other != path and count <= left and self._indexes.peek(other) is None:
                 left -= count
-                found.append(_text(other))
+                found.append(as_text(other))
         return found
 
     def _index(self, path: Path) -> bytearray | None:
-        found = _indexes.get((self._opening.source.version, path))
+        found = self._indexes.get(path)
         return None if found is None else bytearray(found)
 
     def _remember(self, value: bytes) -> None:
@@ -105,9 +117,9 @@ class Answers:
         at = _SIZE + int.from_bytes(value[:_SIZE], "little")
         paths, sizes = json.loads(value[_SIZE:at])
         for path, size in zip(paths, sizes, strict=False):
-            key = self._opening.source.version, tuple(part.encode("latin-1") for part in path)
+            key = tuple(part.encode("latin-1") for part in path)
             if size >= 0:
-                _indexes.put(key, value[at : at + size], _COST + size)
+                self._indexes.put(key, value[at : at + size], _COST + size)
                 at += size
 
     def _found(self, name: bytes) -> bytes | None:
@@ -128,7 +140,8 @@ def _are_sizes(answer: Any, count: int, total: int) -> bool:
     return found[0] >= 0 and sum(one for one in found if one > 0) == total
 
 
-def _text(path: Sequence[bytes]) -> list[str]:
+def as_text(path: Sequence[bytes]) -> list[str]:
+    """Return a path as it is in requests."""
     return [part.decode("latin-1") for part in path]
 
 

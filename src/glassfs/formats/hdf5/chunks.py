@@ -20,7 +20,7 @@ from glassfs.content.data import SizedData
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5 import filters, slabs
 from glassfs.formats.hdf5.description import Filter
-from glassfs.formats.hdf5.stored import Chunk, ChunkIndex, Coding, Stored, fill_into
+from glassfs.formats.hdf5.stored import NOT_FOUND, Chunk, ChunkIndex, Coding, Stored, fill_into
 from glassfs.source import Source
 
 LARGEST_CHUNK = 1 << 30
@@ -260,6 +260,8 @@ class Chunked(SizedData):
         if found is None:
             return None
         start, stored, mask = found
+        if mask >= NOT_FOUND:
+            raise self._source.damage("is in the list of chunks, but is not found by its key", f"chunk at {start}")
         elements = prod(self._chunks)
         if stored > filters.most_stored(elements * self._coding.stored):
             raise self._source.damage(f"has {stored} bytes, far more than it needs", f"chunk at {start}")

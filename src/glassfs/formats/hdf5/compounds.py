@@ -29,7 +29,7 @@ def conversion(dataset: Dataset) -> Convert | None:
         size = int(field.shown[2:]) * prod(field.dims)
         is_same = is_same and field.offset == end and field.stored == field.shown
         if field.stored is None or int(field.stored[2:]) * prod(field.dims) != size or field.offset < end:
-            raise Damaged("has fields that only the library decodes")
+            raise Damaged("has fields that are not one after another")
         end = field.offset + size
     if end > dataset.size:
         raise Damaged("has fields beyond its end")

@@ -80,18 +80,20 @@ def members(source: Source, asked: Asked, dataset: Dataset) -> Iterator[Member]:
     elif kind.name == "text":
         yield from _frames(source, asked, dataset) or [Member((name,), _text(asked, dataset))]
     elif kind.name == "bytes":
-        data = _stored_data(source, asked, dataset, None, dataset.size)
-        yield Member((name,), Blob(name, data))
+        yield Member((name,), Blob(name, _stored_data(source, asked, dataset, None, dataset.item)))
     elif kind.base is not None:
-        runs = elements.Runs(asked, dataset.elements, kind.base.shown)
-        dtype = kind.base.shown
-        yield Member((name, b"values"), Array(b"values", runs.values(), dtype, lambda: (runs.count(),)))
+        dtype, dims = kind.base.shown, kind.base.dims
+        runs = elements.Runs(asked, dataset.elements, dtype, int(dtype[2:]) * prod(dims))
+        yield Member((name, b"values"), Array(b"values", runs.values(), dtype, lambda: (runs.count(), *dims)))
         yield Member((name, b"offsets"), Array(b"offsets", runs.offsets(), "<i8", (dataset.elements + 1,)))
 
 
 def _structures(source: Source, asked: Asked, dataset: Dataset) -> Array:
     dtype = compounds.shown(dataset)
-    data = _stored_data(source, asked, dataset, compounds.conversion(dataset), dataset.item)
+    if any(field.stored is None for field in dataset.kind.fields):
+        data = _decoded_by_library(asked, dataset, dataset.elements * dataset.item)
+    else:
+        data = _stored_data(source, asked, dataset, compounds.conversion(dataset), dataset.item)
     return Array(asked.path[-1], data, dtype, dataset.shape, "compound")
 
 
@@ -156,11 +158,10 @@ def _stored_data(source: Source, asked: Asked, dataset: Dataset, convert: Conver
 
 def _decoded_by_library(asked: Asked, dataset: Dataset, size: int) -> Data:
     if dataset.kind.name == "compound":
-        dtype = [list(one) for one in ast.literal_eval(compounds.shown(dataset))]
-        return elements.numbers(asked, dataset.shape, dataset.item, dtype)
-    if dataset.kind.name != "number":
-        return Unreadable(size, Damaged("has values that only the library decodes, and is not read through it"))
-    return elements.numbers(asked, dataset.shape, dataset.item, dataset.kind.shown) if size else Zeros(0)
+        dtype: object = [list(one) for one in ast.literal_eval(compounds.shown(dataset))]
+    else:
+        dtype = dataset.kind.shown or None
+    return elements.numbers(asked, dataset.shape, dataset.item, dtype) if size else Zeros(0)
 
 
 def _missing_filter(dataset: Dataset) -> str:
@@ -216,7 +217,8 @@ def _frames(source: Source, asked: Asked, dataset: Dataset) -> list[Member]:
 
 
 def _text(asked: Asked, dataset: Dataset) -> Content:
-    name, shape, count = asked.path[-1], dataset.shape, dataset.elements
+    name, shape = asked.path[-1], dataset.shape + dataset.kind.dims
+    count = prod(shape)
     if not shape:
         def text() -> bytes:
             return elements.texts(asked, 0, 1)[0].encode("utf-8", "replace")

@@ -81,7 +81,7 @@ class Dataset(NamedTuple):
         """Bytes of an element as it is shown."""
         if self.kind.fields:
             return sum(int(field.shown[2:]) * prod(field.dims) for field in self.kind.fields)
-        return (int(self.kind.shown[2:]) if self.kind.shown else self.size) * prod(self.kind.dims)
+        return int(self.kind.shown[2:]) * prod(self.kind.dims) if self.kind.shown else self.size
 
 
 class Object(NamedTuple):
@@ -107,17 +107,18 @@ Inner: TypeAlias = "tuple[tuple[bytes, ...], list[Object]]"
 
 def described(answer: Any) -> Object:
     """Return an object as the worker described it. Raises Damaged if the answer is not a description."""
-    return _checked(lambda: _object(answer))
+    return _checked(lambda: _object(answer, ()))
 
 
 def listed(answer: Any) -> tuple[int, list[Object], list[Inner]]:
     """Return the number of links of a group, some of them, and all those of some groups below. Raises Damaged."""
     def made() -> tuple[int, list[Object], list[Inner]]:
+        kinds = tuple(map(_kind, answer["types"]))
         inner = [
-            (tuple(str(name).encode("latin-1") for name in path), list(map(_object, entries)))
+            (tuple(str(name).encode("latin-1") for name in path), [_object(entry, kinds) for entry in entries])
             for path, entries in answer["inner"]
         ]
-        return _integer(answer["count"], 1 << 32), list(map(_object, answer["entries"])), inner
+        return _integer(answer["count"], 1 << 32), [_object(entry, kinds) for entry in answer["entries"]], inner
 
     return _checked(made)
 
@@ -129,19 +130,20 @@ def _checked(make: Callable[[], Value]) -> Value:
         raise Damaged("its worker process sends a wrong description") from error
 
 
-def _object(entry: Any) -> Object:
+def _object(entry: Any, kinds: tuple[Kind, ...]) -> Object:
+    """Return a described object; its type is a number in ``kinds``."""
     kind = str(entry["kind"])
     final = entry.get("final")
     return Object(
         str(entry.get("name", "")).encode("latin-1"), kind, _integer(entry.get("address", 0)),
         _integer(entry.get("names", 1)), _integer(entry.get("attributes", 0)),
-        _dataset(entry) if kind == "dataset" else None, str(entry.get("target", "")).encode("latin-1"),
-        str(entry.get("reason", "")), None if final is None else _object({**final, "final": None}),
+        _dataset(entry, kinds) if kind == "dataset" else None, str(entry.get("target", "")).encode("latin-1"),
+        str(entry.get("reason", "")), None if final is None else _object({**final, "final": None}, kinds),
     )
 
 
-def _dataset(entry: Any) -> Dataset:
-    kind = _kind(entry["type"])
+def _dataset(entry: Any, kinds: tuple[Kind, ...]) -> Dataset:
+    kind = kinds[_integer(entry["type"])]
     offset = entry.get("offset")
     chunks = _integers(entry.get("chunks", []))
     found = Dataset(
@@ -151,7 +153,7 @@ def _dataset(entry: Any) -> Dataset:
         bool(entry.get("image")),
     )
     is_chunked = found.layout == "chunked" and (len(chunks) != len(found.shape) or 0 in chunks or not chunks)
-    if is_chunked or (found.fill and len(found.fill) * prod(kind.dims) != found.item):
+    if is_chunked or (found.fill and len(found.fill) != found.item):
         raise ValueError
     if kind.name in ("number", "compound") and not found.item:
         raise ValueError

@@ -4,6 +4,7 @@ undo. What it sends is checked for its size. Any thread.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
@@ -22,6 +23,8 @@ ROWS = 1_000
 """Strings, or rows of variable length, that are asked for at once."""
 MOST_IN_ROWS = 64 << 20
 """Bytes of so many strings or rows."""
+LARGEST_BLOCK = 8 << 20
+"""Bytes of rows in a block, unless one row has more."""
 TEXT_COST, ROW_COST = 4, 256
 """Memory for a byte of a fixed-length string as JSON, and for a row."""
 
@@ -116,13 +119,14 @@ def lines(key: bytes, asked: Asked, count: int, width: int) -> Records:
 
 
 class Runs:
-    """Rows of variable length: their values one after another, and where each begins. ``dtype`` has ``item`` bytes."""
+    """Rows of variable length: their values one after another, and where each begins. A value has ``item`` bytes."""
 
-    def __init__(self, asked: Asked, rows: int, dtype: str) -> None:
+    def __init__(self, asked: Asked, rows: int, dtype: str, item: int) -> None:
         self._asked = asked
         self._rows = rows
-        self._dtype = dtype
-        self._item = int(dtype[2:])
+        self._dtype, self._item = dtype, item
+        self._firsts: list[int] = []
+        """The first row of each block of values, and the number of rows."""
 
     def offsets(self) -> Data:
         """Return ``rows + 1`` rising 64-bit integers, which take a pass over all rows."""
@@ -131,14 +135,15 @@ class Runs:
     def values(self) -> Data:
         def bounds() -> Sequence[int]:
             offsets = self.offsets()
-            firsts = [*range(0, self._rows, ROWS), self._rows]
-            return [int.from_bytes(offsets.read(8 * row, 8), "little") * self._item for row in firsts]
+            self._firsts = [*self._divided(offsets), self._rows]
+            return [int.from_bytes(offsets.read(8 * row, 8), "little") * self._item for row in self._firsts]
 
         def block(number: int) -> _Block:
             starts = values.bounds
+            first, end = self._firsts[number : number + 2]
             return _Block(
                 self._asked.key("values", number), starts[number + 1] - starts[number],
-                lambda: self._row_values(number)[1],
+                lambda: b"".join(raw for _, raw in self._answers(first, end)),
             )
 
         values = Blocked(self._asked.cache, bounds, block)
@@ -148,17 +153,33 @@ class Runs:
         """Return the number of all values."""
         return int.from_bytes(self.offsets().read(8 * self._rows, 8), "little")
 
+    def _divided(self, offsets: Data) -> Iterator[int]:
+        """Yield the first row of each block: ROWS rows, fewer if they have more than LARGEST_BLOCK bytes."""
+        for first in range(0, self._rows, ROWS):
+            count = min(ROWS, self._rows - first)
+            ends = struct.unpack(f"<{count + 1}q", offsets.read(8 * first, 8 * (count + 1)))
+            yield first
+            start = ends[0]
+            for number in range(1, count if (ends[-1] - start) * self._item > LARGEST_BLOCK else 0):
+                if (ends[number + 1] - start) * self._item > LARGEST_BLOCK:
+                    start = ends[number]
+                    yield first + number
+
     def _found_offsets(self) -> bytes:
         import numpy as np
 
-        lengths = [length for number in range(-(-self._rows // ROWS)) for length in self._row_values(number)[0]]
+        lengths = [length for some, _ in self._answers(0, self._rows) for length in some]
         return np.fromiter(accumulate(lengths, initial=0), "<i8", len(lengths) + 1).tobytes()
 
-    def _row_values(self, number: int) -> tuple[list[int], bytearray]:
-        first = number * ROWS
-        count = min(ROWS, self._rows - first)
-        lengths, raw = self._asked.ask("runs", MOST_IN_ROWS, first=first, count=count, dtype=self._dtype)
-        is_list = isinstance(lengths, list) and len(lengths) == count and all(type(one) is int for one in lengths)
-        if not is_list or min(lengths) < 0 or sum(lengths) * self._item != len(raw):
-            raise Damaged("its worker process sends other rows than asked for")
-        return lengths, raw
+    def _answers(self, first: int, end: int) -> Iterator[tuple[list[int], bytearray]]:
+        """Yield the lengths of rows and their values, in as many answers as these take."""
+        while first < end:
+            lengths, raw = self._asked.ask(
+                "runs", MOST_IN_ROWS, first=first, count=min(ROWS, end - first), dtype=self._dtype,
+                most_bytes=MOST_IN_ROWS,
+            )
+            is_list = isinstance(lengths, list) and all(type(one) is int and one >= 0 for one in lengths)
+            if not is_list or not 0 < len(lengths) <= end - first or sum(lengths) * self._item != len(raw):
+                raise Damaged("its worker process sends other rows than asked for")
+            yield lengths, raw
+            first += len(lengths)

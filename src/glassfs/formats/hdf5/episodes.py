@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from glassfs.content import TIME, Array, Group, Link, Member, Recording, Records, Series, Table, Video
@@ -26,12 +26,15 @@ MOST_IN_SPLITS = 100_000
 """Names in all lists of episodes."""
 MOST_TOTAL = 1 << 20
 """Bytes of rewards that are added up."""
+INSTRUCTION = "language_instruction"
 _DEMO = re.compile(rb"demo_(\d{1,18})")
 _NESTED = (b"obs", b"next_obs", b"observations", b"images")
 """Groups in an episode whose members belong to it."""
 
 Path = tuple[bytes, ...]
 Contents = Callable[[], Iterator[Member]]
+_Described = tuple[dict[str, Any], str]
+"""A row and the features of its episode."""
 
 
 class Ancestor(NamedTuple):
@@ -48,6 +51,14 @@ class Listed(Protocol):
 
     def attributes(self, path: Path) -> Any: ...
 
+    def some_attributes(self, paths: Sequence[Path], names: Sequence[str]) -> Any: ...
+
+    def ask_ahead(self, paths: Sequence[Path]) -> None: ...
+
+    def kept(self, name: str) -> Any: ...
+
+    def keep(self, name: str, answer: Any) -> None: ...
+
     def contents(self, path: Path, above: tuple[Ancestor, ...]) -> Iterator[Member]: ...
 
 
@@ -57,6 +68,10 @@ class Episodes:
     def __init__(self, listed: Listed, may_have_some: bool) -> None:
         self._listed = listed
         self._may_have_some = may_have_some
+        self._faults = 0
+        """How often something could not be read, which is not kept."""
+        self._last: tuple[int, list[_Described]] = (-1, [])
+        """The number of the block of the table that was described last, and its rows."""
 
     @once
     def kind(self) -> str:
@@ -107,7 +122,7 @@ class Episodes:
         """Return the table of episodes, or None if the file has none."""
         if self.kind == "aloha":
             return episodes_table(
-                1, lambda block: [self._row((), None)], cost=lambda block: BLOCK_COST,
+                1, lambda block: [self._record(())], cost=lambda block: BLOCK_COST,
                 recording=lambda row: self._recording(()), features=lambda block: [self._features(())],
             )
         if self.kind != "robomimic":
@@ -121,13 +136,46 @@ class Episodes:
             return DATA, self.demos[number]
 
         def rows(block: int) -> list[dict[str, Any]]:
-            return [self._row(path(number), number) for number in numbers(block)]
+            return [row for row, _ in self._described(block, list(map(path, numbers(block))))]
+
+        def features(block: int) -> list[str]:
+            return [text for _, text in self._described(block, list(map(path, numbers(block))))]
 
         return episodes_table(
             count, rows, -(-count // AT_ONCE), cost=lambda block: BLOCK_COST, directory=EPISODES_KEY,
-            recording=lambda number: self._recording(path(number)),
-            features=lambda block: [self._features(path(number)) for number in numbers(block)],
+            recording=lambda number: self._recording(path(number)), features=features,
         )
+
+    def _described(self, block: int, paths: list[Path]) -> list[_Described]:
+        """Return the rows of a block of the table with their features. They are kept if all of them could be read."""
+        last, found = self._last
+        if last == block:
+            return found
+        name, faults = f"rows {AT_ONCE} {block}", self._faults
+        kept = self._listed.kept(name)
+        if isinstance(kept, list) and len(kept) == len(paths) and all(map(_is_described, kept)):
+            found = [(row, text) for row, text in kept]
+        else:
+            self._listed.ask_ahead(paths)
+            attributes = self._instructions(paths)
+            found = []
+            for number, (path, own) in enumerate(zip(paths, attributes, strict=True), block * AT_ONCE):
+                contents = list(self._contents_of(path))
+                found.append((self._row(path, number, own, contents), features_of(contents, self._steps(path))))
+            if self._faults == faults:
+                self._listed.keep(name, found)
+        self._last = block, found
+        return found
+
+    def _instructions(self, paths: list[Path]) -> list[dict[str, Any]]:
+        """Return the attributes of episodes that have columns."""
+        try:
+            found = self._listed.some_attributes(paths, [INSTRUCTION])
+        except Damaged:
+            found = None
+        if not isinstance(found, list) or len(found) != len(paths) or None in found:
+            self._faults += 1
+        return [one if isinstance(one, dict) else {} for one in found] if isinstance(found, list) else [{}] * len(paths)
 
     def _features(self, path: Path) -> str:
         return features_of(self._contents_of(path), self._steps(path))
@@ -139,7 +187,7 @@ class Episodes:
         """Yield the contents of an episode, the table of its steps, and the episode as a whole."""
         number = self.demos.index(path[1]) if path else None
         return with_recording(
-            lambda: self._contents(path, contents), lambda: self._row(path, number, has_more=True), self._steps(path),
+            lambda: self._contents(path, contents), lambda: self._record(path, number), self._steps(path),
         )
 
     def _contents(self, path: Path, contents: Contents) -> Iterator[Member]:
@@ -169,24 +217,29 @@ class Episodes:
         one = None if found is None else found.dataset
         return one.shape[0] if one is not None and one.shape else None
 
-    def _row(self, path: Path, number: int | None, has_more: bool = False) -> dict[str, Any]:
-        """Return what is known of an episode, by the names of columns; ``has_more`` adds what has no column."""
-        own, common = self._attributes_of(path), self._attributes_of((DATA,)) if path else {}
-        problem, environment = _parsed(common.get("problem_info")), _parsed(common.get("env_args"))
-        arguments = environment.get("env_kwargs")
-        robots = arguments.get("robots") if isinstance(arguments, dict) else None
-        contents = list(self._contents_of(path))
+    def _record(self, path: Path, number: int | None = None) -> dict[str, Any]:
+        """Return all that is known of an episode: its row, and what has no column."""
+        own = self._attributes_of(path)
+        found = self._row(path, number, own, list(self._contents_of(path)))
+        more = {"env_name": self._environment.get("env_name"), **own}
+        return found | {key: value for key, value in more.items() if key not in found and value is not None}
+
+    def _row(
+        self, path: Path, number: int | None, own: dict[str, Any], contents: Sequence[Member],
+    ) -> dict[str, Any]:
+        """Return what is known of an episode with these attributes and contents, by the names of columns."""
+        robots = self._arguments.get("robots")
         arrays = {b"/".join(name): one for name, one in contents if isinstance(one, Array)}
         steps = self._steps(path)
         action = arrays.get(b"actions" if path else b"action")
         state = arrays.get(b"states" if path else b"observations/qpos")
-        found = {
+        return {
             "position": number,
             "episode_name": path[1].decode("utf-8", "replace") if path else None,
             "embodiment": _text(robots),
             "language_instruction": _instruction(
-                problem.get("language_instruction") or environment.get("language_instruction")
-                or own.get("language_instruction") or common.get("language_instruction")
+                self._problem.get(INSTRUCTION) or self._environment.get(INSTRUCTION)
+                or own.get(INSTRUCTION) or self._common.get(INSTRUCTION)
             ),
             "fps": self._rate() or None,
             "total_reward": self._total(arrays.get(b"rewards")),
@@ -197,10 +250,24 @@ class Episodes:
             "cameras": _cameras(contents),
             "splits": None if self._splits is None or not path else list(self._splits.get(_name(path[1]), ())),
         }
-        if not has_more:
-            return found
-        more = {"env_name": environment.get("env_name"), **own}
-        return found | {key: value for key, value in more.items() if key not in found and value is not None}
+
+    @once
+    def _common(self) -> dict[str, Any]:
+        """The attributes of the group of all episodes."""
+        return self._attributes_of((DATA,)) if self.kind == "robomimic" else {}
+
+    @once
+    def _problem(self) -> dict[str, Any]:
+        return _parsed(self._common.get("problem_info"))
+
+    @once
+    def _environment(self) -> dict[str, Any]:
+        return _parsed(self._common.get("env_args"))
+
+    @property
+    def _arguments(self) -> dict[str, Any]:
+        found = self._environment.get("env_kwargs")
+        return found if isinstance(found, dict) else {}
 
     @once
     def _splits(self) -> dict[str, dict[str, None]] | None:
@@ -222,6 +289,7 @@ class Episodes:
                     for demo in demos:
                         found.setdefault(demo, {})[name] = None
         except (Damaged, TooLarge):
+            self._faults += 1
             return None
         return found
 
@@ -229,17 +297,14 @@ class Episodes:
     def _known_rate(self) -> float:
         if self.kind == "aloha":
             return ALOHA_RATE
-        environment = _parsed(self._attributes_of((DATA,)).get("env_args"))
-        arguments = environment.get("env_kwargs")
-        rate = arguments.get("control_freq") if isinstance(arguments, dict) else None
+        rate = self._arguments.get("control_freq")
         is_rate = isinstance(rate, (int, float)) and not isinstance(rate, bool) and 0 < rate < 1e6
         return float(rate) if is_rate and rate is not None else 0.0
 
     def _rate(self) -> float:
         return self._known_rate
 
-    @staticmethod
-    def _total(rewards: Array | None) -> float | None:
+    def _total(self, rewards: Array | None) -> float | None:
         """Return the sum of the rewards of an episode."""
         if rewards is None or rewards.dtype[1] not in "iuf" or not 0 < rewards.data.size <= MOST_TOTAL:
             return None
@@ -248,12 +313,14 @@ class Episodes:
         try:
             return float(np.frombuffer(rewards.data.whole(), rewards.dtype).sum(dtype="f8"))
         except Damaged:
+            self._faults += 1
             return None
 
     def _attributes_of(self, path: Path) -> dict[str, Any]:
         try:
             found = self._listed.attributes(path)
         except Damaged:
+            self._faults += 1
             return {}
         return found if isinstance(found, dict) else {}
 
@@ -261,6 +328,7 @@ class Episodes:
         try:
             return {one.name: one for one in self._listed.objects(path)}
         except Damaged:
+            self._faults += 1
             return {}
 
 
@@ -302,7 +370,12 @@ def _width(array: Array | None) -> int | None:
     return shape[1] if shape is not None and len(shape) == 2 else None
 
 
-def _cameras(contents: list[Member]) -> list[str]:
+def _is_described(kept: Any) -> bool:
+    """Return whether this is a row with its features."""
+    return isinstance(kept, list) and len(kept) == 2 and isinstance(kept[0], dict) and isinstance(kept[1], str)
+
+
+def _cameras(contents: Sequence[Member]) -> list[str]:
     found = dict.fromkeys(b"/".join(name) for name, one in contents if is_camera(one))
     return [_name(name) for name in found]
 

@@ -17,6 +17,8 @@ MAGIC = b"\x89HDF\r\n\x1a\n"
 NAMED = BUILT_IN["hdf5"]
 NEAR, FAR = (0, 512, 1024, 2048), tuple(1 << bits for bits in range(12, 21))
 """Where the superblock may begin, behind a user block; in FAR only that of a file whose name says that it is HDF5."""
+WITH_FLAGS, FLAGS_AT, IS_WRITTEN, IS_SWMR = 3, 11, 1, 4
+"""The version of the superblock that has flags of its writer, where they are, and two of them (§1)."""
 
 
 def recognises(head: Head) -> bool:
@@ -33,6 +35,11 @@ def open_hdf5(opening: Opening) -> Container:
     version = b"" if start is None else head.part(start + len(MAGIC), 1)
     if start is None or not version:
         raise Damaged("is cut short", source.name)
+    flags = int.from_bytes(head.part(start + FLAGS_AT, 1), "little") if version[0] == WITH_FLAGS else 0
+    if flags & (IS_WRITTEN | IS_SWMR):
+        what = "SWMR writing" if flags & IS_SWMR else "writing"
+        reason = f"is open for {what}, or its writer was killed: close it there, or repair it with h5clear"
+        raise Refused(reason, source.name)
     answers = Answers(opening, opening.sandbox("hdf5"))
     answer = answers.described({"do": "open"})
     root = description.described(answer)

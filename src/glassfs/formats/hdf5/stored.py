@@ -20,6 +20,8 @@ from glassfs.source import Source
 
 RECORD = 32
 """Bytes of a stored chunk in the index: its number, offset, size and filter mask, 64 bits each."""
+NOT_FOUND = 1 << 32
+"""In the filter mask of a chunk: the library lists it, but does not find it by its key (§4)."""
 PIECE = 1 << 20
 PIECES_COST = 4 * PIECE
 

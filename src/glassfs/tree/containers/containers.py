@@ -150,7 +150,7 @@ class Containers:
         known = self._findings.get(location)
         if known is not None and known.version == version and known.refusal == "":
             raise Unrecognised("is not a container of a known format", location.store.shown(location.path))
-        opening = open_version(location, version, self.services.cache)
+        opening = open_version(location, version, self.services.cache, findings=self.kept)
         try:
             container, parts = parse_or_close(opening)
         except Unrecognised:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from typing import NamedTuple
 
 import xxhash
@@ -22,6 +22,7 @@ from glassfs.content.pieces import LAYOUT, Piece, pieces_of
 from glassfs.content.summary import EPISODE_ROWS, Columns
 from glassfs.errors import Unrecognised
 from glassfs.formats.registry import GROUP
+from glassfs.lru import cached_if_short
 from glassfs.names import component
 from glassfs.source import Entry, Path
 from glassfs.threads import DaemonPool
@@ -244,7 +245,7 @@ def _head_of(table: str, directory: str, columns: Columns) -> bytes:
     return json.dumps([table, directory, brief], separators=(",", ":")).encode()
 
 
-@lru_cache(HEADS)
+@cached_if_short(HEADS)
 def _head(head: bytes) -> tuple[str, str, Columns]:
     table, directory, columns = json.loads(head)
     return table, directory, EPISODE_ROWS if columns is None else tuple((name, dtype) for name, dtype in columns)

@@ -7,6 +7,7 @@ Its length follows from the names, the types and the number of groups: all other
 from __future__ import annotations
 
 import base64
+import itertools
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
@@ -24,7 +25,7 @@ _PLAIN, _RLE = 0, 3
 _DURATION = arrow.duration("s").number
 CREATED_BY = b"glassfs"
 _NAMES_KEPT = 2048
-"""Limit of the bytes of names with which a length is cached."""
+"""Limit of the bytes of names and metadata with which a length is cached."""
 
 
 class Field(NamedTuple):
@@ -64,7 +65,7 @@ def length(fields: tuple[Field, ...], groups: int, metadata: Metadata = ()) -> i
     """Return the length of the footer of a file with ``groups`` groups. The episodes of a dataset have equal
     columns.
     """
-    if sum(len(field.path[0]) for field in fields) > _NAMES_KEPT:
+    if sum(len(field.path[0]) for field in fields) + sum(map(len, itertools.chain(*metadata))) > _NAMES_KEPT:
         return _length(fields, groups, metadata)
     return _known_length(fields, groups, metadata)
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from glassfs.codec import thrift
 from glassfs.codec.thrift import Value, struct
 from glassfs.content import Converted, Data
 from glassfs.errors import Damaged
+from glassfs.lru import cached_if_short
 from glassfs.view.parquet import arrow
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ TEXT = Kind(BYTE_ARRAY, 0, 0, arrow.UTF8, logical=struct({1: struct({})}), conve
 BYTES = Kind(BYTE_ARRAY, 0, 0, arrow.BINARY)
 
 
-@lru_cache(1024)
+@cached_if_short(1024)
 def kind_of(dtype: str) -> Kind | None:
     """Return the kind of a dtype, always the same object; None if Parquet has none: for no bytes, or for very many."""
     match = _DTYPE.fullmatch(dtype)
