@@ -162,11 +162,12 @@ def test_resume_makes_links_only_where_they_differ(tmp_path: Path) -> None:
     assert os.readlink(target / "a") == "two"
 
 
-def test_modes_are_those_of_the_source_less_the_umask(robot: Path, tmp_path: Path) -> None:
+def test_exports_are_writable_but_not_for_those_who_may_not_read_the_source(robot: Path, tmp_path: Path) -> None:
     source = tmp_path / "mode.kdb"
     shutil.copy(robot, source)
     for mode, umask, file_mode, folder_mode in (
-        (0o600, "022", 0o400, 0o700), (0o644, "022", 0o444, 0o755), (0o644, "077", 0o400, 0o700),
+        (0o600, "022", 0o600, 0o700), (0o644, "022", 0o644, 0o755), (0o644, "077", 0o600, 0o700),
+        (0o600, "000", 0o600, 0o700), (0o640, "002", 0o660, 0o770), (0o444, "000", 0o666, 0o777),
     ):
         source.chmod(mode)
         target = tmp_path / f"{mode:o}-{umask}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +116,14 @@ def write_robomimic(path: Path, episodes: int = 3, steps: int = 6, options: dict
     return path
 
 
-def write_aloha(path: Path, steps: int = 5, is_compressed: bool = False) -> Path:
-    """Write an episode as ALOHA does."""
+def write_aloha(
+    path: Path, steps: int = 5, is_compressed: bool = False, has_strings: bool = False, missed: Sequence[int] = (),
+) -> Path:
+    """Write an episode as ALOHA does, with ``is_compressed`` as most of its recordings are: JPEG in rows of bytes.
+
+    With ``has_strings`` the rows are strings of a fixed length, as RoboTwin writes them. ``missed`` are frames that the
+    camera missed, whose rows are empty.
+    """
     with h5py.File(path, "w") as file:
         file.attrs["sim"] = True
         file["action"] = values((steps, 14), "<f4")
@@ -126,7 +133,10 @@ def write_aloha(path: Path, steps: int = 5, is_compressed: bool = False) -> Path
         if not is_compressed:
             file.create_dataset("observations/images/top", data=frames, chunks=(1, 12, 16, 3))
             return path
-        rows = [jpeg(frame) for frame in frames]
+        rows = [b"" if number in missed else jpeg(frame) for number, frame in enumerate(frames)]
+        if has_strings:
+            file["observations/images/top"] = np.array(rows)
+            return path
         padded = np.zeros((steps, max(map(len, rows)) + 20), "u1")
         for number, row in enumerate(rows):
             padded[number, : len(row)] = np.frombuffer(row, "u1")

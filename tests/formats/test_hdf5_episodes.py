@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from pathlib import Path
@@ -9,8 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import glassfs
+from glassfs.codec import h264
+from glassfs.view import mp4
 from tests.cli.glassfs_command import glassfs as run
 from tests.formats.hdf5_files import h5py, jpeg, values, write_aloha, write_robomimic
 
@@ -44,6 +48,39 @@ def test_robomimic_episodes_have_steps_videos_and_pages(tmp_path: Path) -> None:
         assert np.array_equal(frame, values((6, 12, 10, 3), "u1")[2])
 
 
+@pytest.mark.parametrize(("stored", "shown"), [
+    (["pick", "up", "the", "bowl"], "pick up the bowl"), ('"pick up the bowl"', "pick up the bowl"),
+    (["\"pick", "up\""], "pick up"), ('say "hi"', 'say "hi"'), (' a ', ' a '), ([], None), ("", None), ([1, 2], None),
+    (["a", None], None), ({"a": "b"}, None),
+])
+def test_instructions_are_words_without_quotation_marks(tmp_path: Path, stored: Any, shown: str | None) -> None:
+    path = write_robomimic(tmp_path / "libero.hdf5")
+    with h5py.File(path, "a") as file:
+        file["data"].attrs["problem_info"] = json.dumps({"language_instruction": stored})
+    with glassfs.open(path) as opened:
+        assert {row["language_instruction"] for row in opened.episodes()} == {shown}
+
+
+def test_splits_are_named_in_the_table_and_by_lerobot(tmp_path: Path) -> None:
+    path = write_robomimic(tmp_path / "lift.hdf5")
+    with h5py.File(path, "a") as file:
+        file["mask/train"] = np.array([b"demo_8", b"demo_12"])
+        file.create_dataset("mask/valid", data=["demo_10", "demo_8"], dtype=h5py.string_dtype())
+        file["mask/number"] = np.arange(3)
+    with glassfs.open(path, views="lerobot") as opened:
+        assert [row["splits"] for row in opened.episodes()] == [["train", "valid"], ["valid"], ["train"]]
+    done = run("export", "--views", "lerobot", path, "lerobot", tmp_path / "out")
+    assert done.status == 1
+    assert any("splits: all episodes are in this dataset (train 2, valid 2)" in line for line in done.errors)
+    done = run("episodes", "--where", "'train' in splits", path)
+    assert done.output.count(b"\n") == 2
+
+
+def test_without_lists_splits_are_unknown(tmp_path: Path) -> None:
+    with glassfs.open(write_robomimic(tmp_path / "lift.hdf5")) as opened:
+        assert {row["splits"] for row in opened.episodes()} == {None}
+
+
 @pytest.mark.parametrize("is_compressed", [False, True])
 def test_aloha_is_one_episode(tmp_path: Path, is_compressed: bool) -> None:
     path = write_aloha(tmp_path / "episode_0.hdf5", is_compressed=is_compressed)
@@ -58,6 +95,55 @@ def test_aloha_is_one_episode(tmp_path: Path, is_compressed: bool) -> None:
             assert opened["observations/images/top/000003.jpg"].bytes() == jpeg(frames[3])
         else:
             assert np.array_equal(np.asarray(opened["observations/images/top/000003.png"].image()), frames[3])
+
+
+@pytest.mark.parametrize("has_strings", [False, True])
+def test_encoded_images_are_frames_and_no_signal(tmp_path: Path, has_strings: bool) -> None:
+    path = write_aloha(tmp_path / "episode_0.hdf5", is_compressed=True, has_strings=has_strings)
+    frames = values((5, 12, 16, 3), "u1")
+    with h5py.File(path, "a") as file:
+        file["camera"] = h5py.SoftLink("/observations/images/top")
+        file["observations/images/same"] = h5py.SoftLink("top")
+    with glassfs.open(path) as opened:
+        row = next(iter(opened.episodes()))
+        assert row["cameras"] == ["observations/images/top"]
+        for link in ("camera", "observations/images/same"):
+            assert opened[f"{link}/000003.jpg"].bytes() == jpeg(frames[3])
+        assert row["channels"] == ["action", "observations/qpos", "observations/qvel"]
+        assert sorted(opened["observations/images"]) == ["same", "top"]
+        assert np.array_equal(opened["observations/images/top"][3], np.asarray(Image.open(io.BytesIO(jpeg(frames[3])))))
+        assert opened["observations/images/top/000003.jpg"].bytes() == jpeg(frames[3])
+        assert opened["steps"].table().columns == ["frame", "action", "observations/qpos", "observations/qvel"]
+
+
+@pytest.mark.parametrize("has_strings", [False, True])
+def test_video_shows_the_frame_before_a_missed_one(tmp_path: Path, has_strings: bool) -> None:
+    """Missed frames are rows of zeros: the first, two in the middle."""
+    path = write_aloha(
+        tmp_path / "episode_0.hdf5", steps=8, is_compressed=True, has_strings=has_strings, missed=(0, 3, 4),
+    )
+    size, start = h264.size_of(16, 12), len(mp4.head(16, 12, 50, 8))
+    with glassfs.open(path, views="mp4+html") as opened:
+        made = opened["observations/images/top.mp4"].bytes()
+        found = [made[at + h264.HEAD : at + size] for at in range(start, len(made), size)]
+        assert len(found) == 8 and found[3] == found[4] == found[2]
+        assert len(set(found)) == 6  # gray before the first
+        with pytest.raises(IndexError, match="frame 3 is missing"):
+            opened["observations/images/top"][3]
+        facts = opened["index.html"].bytes().partition(b'id="facts">')[2]
+        (camera,) = json.loads(facts.partition(b"</script>")[0])["cameras"]
+        assert camera["runs"] == [1, 2, 0, 2, 3, 0]
+
+
+def test_text_that_is_no_image_stays_text(tmp_path: Path) -> None:
+    texts = ["a" * 100, "b"]
+    with h5py.File(tmp_path / "texts.h5", "w") as file:
+        file["long"] = np.array(texts, "S100")
+        file["cut"] = np.array([b"\xff\xd8\xff" + b"x" * 97, b"b"])
+        file["bytes"] = np.full((3, 100), 255, "u1")
+    with glassfs.open(tmp_path / "texts.h5") as opened:
+        assert sorted(opened) == ["bytes.npy", "cut.jsonl", "long.jsonl"]
+        assert opened["long"].text().splitlines() == [json.dumps(text) for text in texts]
 
 
 def test_episodes_of_all_kinds_join(tmp_path: Path) -> None:

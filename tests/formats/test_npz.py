@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from pyarrow import parquet
 
 import glassfs
 from glassfs.cli import verify
@@ -423,45 +422,3 @@ def test_archives_of_too_many_members_are_refused() -> None:
     with pytest.raises(Refused, match="more than 100,000 members"):
         open_bytes(front + tail, "many.npz")
     assert len(contents_of(open_bytes(of_members(99_999), "many.npz").root)) == 99_999
-
-
-# Episodes of DreamerV3
-
-
-@pytest.mark.parametrize("is_compressed", [False, True])
-def test_replay_of_dreamer_is_an_episode(tmp_path: Path, is_compressed: bool) -> None:
-    values = npz_files.episode()
-    path = tmp_path / "replay.npz"
-    path.write_bytes(saved(values, is_compressed))
-    opened = glassfs.open(path, views="parquet+mp4+html")
-    assert {"steps.parquet", "image.mp4", "index.html"} <= set(opened)
-    steps = parquet.read_table(io.BytesIO(opened["steps.parquet"].bytes())).to_pydict()
-    assert steps["frame"] == list(range(npz_files.STEPS))
-    for name in ("reward", "is_last", "log_distance"):
-        assert steps[name] == values[name].tolist()
-    assert steps["action.3"] == values["action"][:, 3].tolist()
-    table = open_container(opening(path)).episodes()
-    assert table is not None and table.records is not None
-    (row,) = table.records.block(0)
-    assert row["num_frames"] == npz_files.STEPS and row["action_dim"] == 4 and row["cameras"] == ["image"]
-    assert row["total_reward"] == pytest.approx(values["reward"].sum())
-    assert row["channels"] == ["action", "reward", "is_first", "is_last", "is_terminal", "log_distance"]
-
-
-@pytest.mark.parametrize("change", [
-    {"reward": np.zeros(npz_files.STEPS + 1)}, {"is_first": np.array(True)}, {"action": np.array([{}], object)},
-    {"reward": np.zeros(0), "action": np.zeros((0, 3)), "is_first": np.zeros(0, bool)},
-])
-def test_other_archives_are_no_episodes(change: dict[str, Any]) -> None:
-    assert open_bytes(saved(npz_files.episode() | change)).episodes() is None
-    without = {name: array for name, array in npz_files.episode().items() if name != "is_first"}
-    assert open_bytes(saved(without)).episodes() is None
-
-
-def test_damaged_rewards_have_no_sum() -> None:
-    data = saved(npz_files.episode())
-    table = open_bytes(patched_entry(data, b"reward.npy", CRC, "<L", 1)).episodes()
-    assert table is not None and table.records is not None
-    (row,) = table.records.block(0)
-    assert row["total_reward"] is None and row["num_frames"] == npz_files.STEPS
-

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import importlib.util
+import sys
 from typing import Any
 
 import pytest
@@ -34,6 +35,15 @@ def streaming_class() -> Any:
 
 def statistics() -> Any:
     return module("datasets.compute_stats")
+
+
+def tools() -> Any:
+    """Return the module that deletes, splits and merges; in ``lerobot-dataset`` it imports one by its other name."""
+    found = module("datasets.dataset_tools")
+    sys.modules.setdefault("lerobot.datasets.utils", module("datasets.utils"))
+    sys.modules.setdefault("lerobot.datasets", module("datasets"))
+    sys.modules.setdefault("lerobot", importlib.import_module(str(PACKAGE)))
+    return found
 
 
 def close_videos() -> None:

@@ -56,14 +56,6 @@ def test_numbers_equal_those_of_lerobot(rows: int, dtype: str) -> None:
         demand_equal(statistics.of_numbers(lambda values=values: [values]), theirs(values), values)
 
 
-def test_numbers_with_nan_equal_those_of_lerobot() -> None:
-    values = np.random.default_rng(1).standard_normal((50, 3)).astype(np.float32)
-    values[7, 1] = np.nan
-    found, expected = statistics.of_numbers(lambda: [values]).values, theirs(values)
-    for ours, name in zip(found, statistics.NAMES, strict=True):
-        assert np.isnan(ours).tolist() == [False, True, False] == np.isnan(expected[name]).tolist(), name
-
-
 @pytest.mark.parametrize("size", [(1, 1), (7, 5), (120, 160), (299, 299), (300, 200), (480, 640), (200, 900)])
 def test_pictures_equal_those_of_lerobot(size: tuple[int, int]) -> None:
     pixels = np.stack([picture(*size, number) for number in range(3)])
@@ -145,5 +137,7 @@ def test_nan_does_not_damage_the_file(tmp_path: Path, mounted: Mounting) -> None
     write(tmp_path / "a.kdb", [one, episode(2)])
     root = mounted(tmp_path)
     state = json.loads((root / "meta/stats.json").read_bytes())["observation.state"]
-    assert np.isnan(state["mean"]).tolist() == [False, True, *[False] * 5]
-    assert np.isnan(opened(root).meta.stats["observation.state"]["std"]).sum() == 1
+    assert np.isfinite(state["mean"]).all()
+    rows = np.concatenate([np.delete(one.state, 3, 0), episode(2).state])[:, 1]
+    assert state["min"][1] == rows.min() and state["max"][1] == rows.max()
+    assert np.isfinite(opened(root).meta.stats["observation.state"]["std"]).all()

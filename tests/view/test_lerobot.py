@@ -28,6 +28,7 @@ from glassfs.tree.containers.containers import ContainerSettings
 from glassfs.tree.sources.joined import Audience
 from glassfs.tree.sources.sources import Sources
 from glassfs.view import chosen, mp4
+from glassfs.view.lerobot import stats
 from glassfs.view.lerobot.plan import LONGEST_NAME, plan_of
 from tests.formats.hdf5_files import write_aloha, write_robomimic
 from tests.formats.kinodb_files import floats
@@ -37,6 +38,7 @@ from tests.helpers import attributes_of
 from tests.waiting import wait_until
 
 DEFAULTS = ["timestamp", "frame_index", "episode_index", "index", "task_index"]
+EPISODES = "meta/episodes/chunk-000/file-000.parquet"
 FILM = "videos/observation.images.front/chunk-000/file-000.mp4"
 RATES = [10.0, 15.0, 29.97, 50.0]
 
@@ -277,6 +279,71 @@ def test_containers_of_one_episode_are_a_dataset(folder: Path) -> None:
             assert np.array_equal(np.stack(rows["observation.state"].to_list()), wanted)
         (dreamer,) = {*found} - {*by_state.values()}
         assert np.array_equal(data_of(tree, f"/lerobot/{dreamer}")["next.reward"][:3], episode()["reward"][:3])
+
+
+def test_episodes_have_their_statistics(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In blocks of two episodes, whose borders are not those of containers; ``stats.json`` is their aggregate."""
+    monkeypatch.setattr(stats, "BLOCK_BYTES", 2 * 1500)
+    write(folder / "a.kdb", "pick", "place", "pick")
+    write(folder / "b.kdb", "push", first=100)
+    write(folder / "c.kdb", "push", "pull", "push", first=200)
+    with open_tree(folder, views="lerobot") as tree:
+        rows = pq.read_table(io.BytesIO(bytes_of(tree, f"/lerobot/arm/{EPISODES}"))).to_pylist()
+        data = data_of(tree, "/lerobot/arm")
+        total = json.loads(bytes_of(tree, "/lerobot/arm/meta/stats.json"))
+    assert len(rows) == 7
+    for number, row in enumerate(rows):
+        own = data[data["episode_index"] == number]
+        for feature in ("observation.state", "action", "next.reward", "next.done", *DEFAULTS):
+            found = np.stack(own[feature].to_list()).astype("f8").reshape(len(own), -1)
+            for name in ("min", "max", "mean", "std"):
+                values = getattr(found, name)(0)
+                np.testing.assert_allclose(row[f"stats/{feature}/{name}"], values, 1e-6, 1e-9, err_msg=feature + name)
+            assert row[f"stats/{feature}/count"] == [len(own)]
+        assert type(row["stats/next.done/max"][0]) is bool and type(row["stats/index/min"][0]) is int
+        assert np.shape(row["stats/observation.images.front/q50"]) == (3, 1, 1)
+        assert (row["meta/episodes/chunk_index"], row["meta/episodes/file_index"]) == (0, 0)
+    means = np.array([row["stats/observation.images.front/mean"] for row in rows])
+    counts = np.array([row["stats/observation.images.front/count"] for row in rows])
+    weighted = (means * counts.reshape(-1, 1, 1, 1)).sum(0) / counts.sum()
+    np.testing.assert_allclose(total["observation.images.front"]["mean"], weighted)
+
+
+def test_sizes_are_known_without_statistics(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(folder / "a.kdb", "pick", "place")
+    with open_tree(folder, views="lerobot") as tree:
+        with monkeypatch.context() as patch:
+            patch.setattr(stats, "of_numbers", None)
+            file = tree.lookup(f"/lerobot/arm/{EPISODES}")
+            assert isinstance(file, File)
+            size = file.size
+        assert len(file.read(0, size + 1)) == size
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_stats_are_strict_json(folder: Path, value: float) -> None:
+    with KinoWriter(folder / "a.kdb") as writer:
+        state = floats(6, 3)
+        state[2, 1] = value
+        writer.add_episode(state=state, action=np.full((6, 2), value, "f4"), task="pick", embodiment="arm", fps=10.0)
+    with open_tree(folder, views="lerobot") as tree:
+        found = json.loads(bytes_of(tree, "/lerobot/arm/meta/stats.json"), parse_constant=pytest.fail)
+    assert found["observation.state"]["max"][1] == np.delete(state, 2, 0)[:, 1].max()
+    assert found["action"]["mean"] == [0, 0]
+
+
+def test_encoded_images_are_one_feature(folder: Path) -> None:
+    """Frame 3 of the camera was missed: the video shows the one before, and statistics count it."""
+    write_aloha(folder / "a.hdf5", steps=6, is_compressed=True, missed=(3,))
+    write_aloha(folder / "b.hdf5", steps=6, is_compressed=True, missed=(3,))
+    with open_tree(folder, views="lerobot") as tree:
+        features = info_of(tree, "/lerobot/unknown")["features"]
+        assert [name for name in features if "image" in name] == ["observation.images.top"]
+        assert features["observation.images.top"]["dtype"] == "video"
+        film = bytes_of(tree, "/lerobot/unknown/videos/observation.images.top/chunk-000/file-000.mp4")
+        shown = frames_of(film, 16, 12, 50)
+        assert len(shown) == 12 and shown[3] == shown[2] != shown[4] and shown[:6] == shown[6:]
+        assert json.loads(bytes_of(tree, "/lerobot/unknown/meta/stats.json"))["observation.images.top"]["count"] == [12]
 
 
 def test_a_replaced_container_is_never_half_shown(folder: Path) -> None:

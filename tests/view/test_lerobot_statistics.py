@@ -114,14 +114,17 @@ def test_small_deviations_about_a_large_mean_are_kept() -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_value_that_is_not_finite_costs_only_its_dimension(value: float) -> None:
+def test_a_value_that_is_not_finite_does_not_count(value: float) -> None:
     values = np.random.default_rng(1).standard_normal((50, 3)).astype(np.float32)
     whole = of(values)
     values[9, 1] = value
     found = of(values)
+    others = of(np.delete(values, 9, 0))
     for name in NAMES:
         assert found[name][[0, 2]].tolist() == whole[name][[0, 2]].tolist()
-        assert not np.isfinite(found[name][1]) or name in ("min", "max")
+        np.testing.assert_allclose(found[name][1], others[name][1], 1e-6, err_msg=name)
+    for rows in (1, 2):
+        assert (of(np.full((rows, 2), value, np.float32))["mean"] == 0).all()
 
 
 @settings(max_examples=100)
@@ -201,7 +204,8 @@ def test_gray_pictures_weigh_as_much_as_others(width: int, height: int) -> None:
         pictures.add(Image.new("RGB", (width, height), (0, 255, 7)))
     made.add(Image.new("RGB", (width, height), (statistics.GRAY,) * 3))
     counted.add_gray(width, height)
-    assert made.statistics().packed == counted.statistics().packed
+    assert made.statistics().samples == counted.statistics().samples
+    assert made.statistics().values.tobytes() == counted.statistics().values.tobytes()
 
 
 def test_without_values_there_are_no_statistics() -> None:
@@ -211,21 +215,11 @@ def test_without_values_there_are_no_statistics() -> None:
         Pictures().statistics()
 
 
-def test_statistics_survive_packing() -> None:
-    found = of_numbers(lambda: [np.random.default_rng(1).random((9, 5))])
-    again = statistics.unpacked(found.packed)
-    assert (again.samples, again.values.tolist()) == (found.samples, found.values.tolist())
-    for damaged in (b"", b"short", found.packed[:-1], found.packed + bytes(8)):
-        with pytest.raises(ValueError):
-            statistics.unpacked(damaged)
-
-
 def test_file_has_the_shapes_of_the_features() -> None:
     numbers, pictures = of_numbers(lambda: [np.array([[1.0, np.nan], [2.0, 3.0]])]), Pictures()
     pictures.add(Image.fromarray(np.full((2, 2, 3), 51, np.uint8)))
     made = json.loads(statistics.stats_json({"state": (numbers, False), "image": (pictures.statistics(), True)}))
-    assert made["state"]["min"][0] == 1
-    assert np.isnan(made["state"]["min"][1])
+    assert made["state"]["min"] == [1, 3]
     assert made["state"]["count"] == [2]
     assert made["image"]["mean"] == [[[0.2]], [[0.2]], [[0.2]]]
     assert made["image"]["count"] == [1]
@@ -234,4 +228,4 @@ def test_file_has_the_shapes_of_the_features() -> None:
 
 def test_file_of_too_many_dimensions_is_refused() -> None:
     with pytest.raises(TooLarge, match="too many"):
-        statistics.stats_json({"state": (Statistics(1, np.zeros((9, 1 << 20))), False)})
+        statistics.demand_few(1 << 20)

@@ -1,8 +1,9 @@
-"""Rows as lines: plain text by formula, JSON lines measured in one pass, and offsets that lie."""
+"""Rows as lines: plain text and JSON lines, measured in one pass, and offsets that lie."""
 
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Sequence
 from itertools import accumulate
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassfs.cache import BlockCache
-from glassfs.content import Memory, RaggedText, Records, Unreadable
+from glassfs.content import Memory, RaggedText, Records
 from glassfs.errors import Damaged
 from glassfs.view import file_of
 from glassfs.view.lines import ROWS_AT_ONCE
@@ -22,7 +23,7 @@ from tests.view.views import KEY, PLACE, file_bytes
 BAD = Damaged("bad")
 MANY = st.integers(ROWS_AT_ONCE - 2, 3 * ROWS_AT_ONCE)
 ROWS = st.one_of(
-    st.lists(st.binary(max_size=12), max_size=40),
+    st.lists(st.binary(max_size=12) | st.text("a\\\n\r", max_size=5).map(str.encode), max_size=40),
     st.tuples(st.binary(max_size=6), MANY).map(lambda row: [row[0]] * row[1]),
 )
 
@@ -36,22 +37,29 @@ def ragged(rows: Sequence[bytes], dtype: str = "<u4", is_json: bool = False) -> 
 @given(ROWS, st.sampled_from(["<u4", "<u8"]))
 @settings(max_examples=40, deadline=None)
 def test_plain_rows_are_lines(rows: list[bytes], dtype: str) -> None:
+    """Each row is one line, from which it can be had back."""
     for budget in (8 << 20, 1000):
-        assert file_bytes(ragged(rows, dtype), ".txt", budget) == b"".join(row + b"\n" for row in rows)
+        found = file_bytes(ragged(rows, dtype), ".txt", budget)
+        assert b"\r" not in found
+        assert [unescaped(line) for line in found.split(b"\n")] == [*rows, b""]
 
 
-def test_size_of_plain_lines_reads_nothing() -> None:
-    content = RaggedText(KEY, Unreadable(1000, BAD), Unreadable(44, BAD), "<u4", 10)
-    data = file_of(content, BlockCache(), PLACE).data
-    assert data.is_sized
-    assert data.size == 1010
-    with pytest.raises(Damaged):
-        data.read(0, 1)
+def unescaped(line: bytes) -> bytes:
+    return re.sub(rb"\\([\\nr])", lambda found: {b"n": b"\n", b"r": b"\r"}.get(found[1], found[1]), line)
 
 
-def test_one_long_row_among_short_ones() -> None:
-    rows = [b"a", b"x" * (20 << 20), b"", b"b"]
-    assert file_bytes(ragged(rows), ".txt") == b"".join(row + b"\n" for row in rows)
+def test_plain_rows_without_line_breaks_are_unchanged() -> None:
+    assert file_bytes(ragged([b"A", b'"\t', b"\xff"]), ".txt") == b'A\n"\t\n\xff\n'
+
+
+def test_line_breaks_in_plain_rows_are_escaped() -> None:
+    assert file_bytes(ragged([b"two\nlines", b"\r\n", b"\\n"]), ".txt") == b"two\\nlines\n\\r\\n\n\\\\n\n"
+
+
+@pytest.mark.parametrize("letter", [b"x", b"\n"])
+def test_one_long_row_among_short_ones(letter: bytes) -> None:
+    rows = [b"a", letter * (20 << 20), b"", b"b"]
+    assert file_bytes(ragged(rows), ".txt") == b"".join(row.replace(b"\n", b"\\n") + b"\n" for row in rows)
 
 
 @pytest.mark.parametrize("offsets", [

@@ -56,8 +56,8 @@ def command(
 
     TARGET is created if missing; if it is not empty, --overwrite or --resume is required. A file gets its name when it
     is complete. With --resume, a regular file counts as complete if its time is that of the source and its size is
-    right (not compared if that requires decoding); any other regular file is written again. Permissions are those of a
-    mount less the umask, and folders are writable by their owner.
+    right (not compared if that requires decoding); any other regular file is written again. Permissions are those of
+    new files, 0666 less the umask, without those of a group or of others that may not read the source.
 
     TARGET may be the URL of a bucket or of a folder in one: s3://bucket/folder, gs:// or az://.
 

@@ -67,11 +67,11 @@ class Target(ABC):
 
     @abstractmethod
     def make_folder(self, path: str, mode: int) -> None:
-        """Make a folder unless it exists. A new one has ``mode`` less the umask and is writable by its owner."""
+        """Make a folder unless it exists. A new one has ``mode`` less the umask, writable for all who may read it."""
 
     @abstractmethod
     def write(self, path: str, mode: int, mtime_ns: int, pieces: Iterable[memoryview]) -> None:
-        """Write a file of these pieces, each but the last PIECE long.
+        """Write a file of these pieces, each but the last PIECE long. Its mode is as for a folder.
 
         If ``pieces`` raises, the error passes through and no file is created.
         """
@@ -117,7 +117,7 @@ class FolderTarget(Target):
         above, name = self._at(path)
         with _writing:
             try:
-                os.mkdir(name, mode & 0o777 | OWNER, dir_fd=above)
+                os.mkdir(name, _writable(mode) | OWNER, dir_fd=above)
             except FileExistsError:
                 if not stat.S_ISDIR(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode):
                     raise NotWritten("something other than a directory is in the way") from None
@@ -125,7 +125,7 @@ class FolderTarget(Target):
     def write(self, path: str, mode: int, mtime_ns: int, pieces: Iterable[memoryview]) -> None:
         with self._replacing(path) as (folder, temporary):
             with _writing:
-                descriptor = os.open(temporary, _NEW_FILE, mode & 0o777, dir_fd=folder)
+                descriptor = os.open(temporary, _NEW_FILE, _writable(mode), dir_fd=folder)
             try:
                 _fill(descriptor, pieces)
                 with _writing:
@@ -247,7 +247,7 @@ def opened_folder(
         for number, name in enumerate(missing, 1):
             is_last = number == len(missing)
             with suppress(FileExistsError):
-                os.mkdir(name, mode & 0o777 | OWNER if is_last else 0o777, dir_fd=above)
+                os.mkdir(name, _writable(mode) | OWNER if is_last else 0o777, dir_fd=above)
             below = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=above)
             os.close(above)
             above = below
@@ -260,6 +260,11 @@ def opened_folder(
         if existing is Existing.REFUSE and not is_begun and _has_something(root):
             raise NotWritten(NOT_EMPTY)
         yield target
+
+
+def _writable(mode: int) -> int:
+    """Return the mode of a new file or folder, before the umask: readers of the source may write, others nothing."""
+    return mode & 0o777 | (mode & 0o444) >> 1 | 0o600
 
 
 def _identity(status: os.stat_result) -> Identity:

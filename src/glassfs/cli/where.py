@@ -12,6 +12,7 @@ import ast
 import operator
 import re
 import warnings
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
@@ -29,7 +30,11 @@ BOOL, NUMBER, UNKNOWN = "true or false", "a number", "null"
 _NAMES = {TEXT: "text", TEXTS: "a list"}
 _DTYPES = {"|b1": BOOL, TEXT: TEXT, TEXTS: TEXTS}
 # A text, or what Python spells differently. ``@`` binds as tightly as ``~`` shall.
-_SPELLED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[<>=!]=|<>|=|~|\w+""", re.DOTALL)
+_TEXT = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|"""
+_SPELLED = re.compile(_TEXT + r"[<>=!]=|<>|=|~|\w+|\s", re.DOTALL)
+_WORD = re.compile(_TEXT + r"[<>=!]=|<>|[\w.]+|\S", re.DOTALL)
+LONGEST_WORD = 40
+"""Characters of a word that a message shows."""
 _PYTHON = {"<>": "!=", "=": "==", "~": "@", "null": "None", "true": "True", "false": "False"} | {
     word: word for word in ("and", "or", "not", "in", "is")
 }
@@ -48,68 +53,101 @@ class WrongCondition(GlassfsError, ValueError):
     """A condition that has no meaning."""
 
 
+class _Wrong(Exception):
+    """What is wrong with a node."""
+
+    def __init__(self, node: ast.expr, reason: str) -> None:
+        super().__init__(reason)
+        self.node = node
+
+
 class _Value(NamedTuple):
     """A column, a constant or a condition: its type, and a function that returns it for a row, None if unknown."""
 
     type: str
     of: Callable[[Row], Any]
+    node: ast.expr
 
 
 def condition(text: str) -> Callable[[Row], bool]:
-    """Return a function that says whether a row, by names of columns, satisfies a condition. Raises WrongCondition."""
+    """Return a function that says whether a row, by names of columns, satisfies a condition.
+
+    Raises WrongCondition, which says at which word.
+    """
     if len(text) > LONGEST:
         raise WrongCondition(f"is longer than {LONGEST:,} characters")
+    python = _SPELLED.sub(_as_python, text).strip()
+    example = "is no condition such as: not success and task ~ 'drawer'"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about unknown escapes in texts
-            tree = ast.parse(_SPELLED.sub(_as_python, text).strip(), mode="eval")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise WrongCondition("is no condition such as: not success and task ~ 'drawer'") from None
-    found = _condition(tree.body, DEEPEST)
+            tree = ast.parse(python, mode="eval")
+        found = _condition(tree.body, DEEPEST)
+    except SyntaxError as error:
+        raise WrongCondition(f"{_word(text, python, (error.offset or 0) - 1)}{example}") from None
+    except (ValueError, RecursionError, MemoryError):
+        raise WrongCondition(example) from None
+    except _Wrong as wrong:
+        before = python.encode()[: wrong.node.col_offset].decode()
+        raise WrongCondition(f"{_word(text, python, len(before))}{wrong}") from None
     return lambda row: found(row) is True
 
 
 def _as_python(found: re.Match[str]) -> str:
-    return _PYTHON.get(found[0].lower(), found[0])
+    return " " if found[0].isspace() else _PYTHON.get(found[0].lower(), found[0])
+
+
+def _word(text: str, python: str, offset: int) -> str:
+    """Return which word of a condition is at an offset of its Python, which has as many, for the front of a message."""
+    words = [found[0] for found in _WORD.finditer(text)]
+    begun = [found.start() for found in _WORD.finditer(python)]
+    if not words:
+        return ""
+    if not 0 <= offset < len(python):
+        return "at the end: "
+    number = max(1, bisect_right(begun, offset))
+    return f"at word {number} ({words[number - 1][:LONGEST_WORD]!r}): "
 
 
 def _condition(node: ast.expr, depth: int) -> Callable[[Row], Any]:
     value = _value(node, depth)
     if value.type != BOOL:
-        raise WrongCondition(f"has {ast.unparse(node)!r} where a condition is needed, such as: success, or fps > 10")
+        raise _Wrong(node, "a condition is needed here, such as: success, or fps > 10")
     return value.of
 
 
 def _value(node: ast.expr, depth: int) -> _Value:
     if not depth:
-        raise WrongCondition(f"has more than {DEEPEST} conditions inside each other")
+        raise _Wrong(node, f"there are more than {DEEPEST} conditions inside each other")
     match node:
         case ast.Name(name):
-            return _column(name)
+            return _column(name, node)
         case ast.Constant(value) if type(value) in _CONSTANTS:
-            return _Value(_CONSTANTS[type(value)], lambda row: value)
+            return _Value(_CONSTANTS[type(value)], lambda row: value, node)
         case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as number)):
-            return _Value(NUMBER, lambda row: -number)
+            return _Value(NUMBER, lambda row: -number, node)
         case ast.UnaryOp(ast.Not(), inner):
-            return _Value(BOOL, _not(_condition(inner, depth - 1)))
+            found = _not(_condition(inner, depth - 1))
         case ast.BoolOp(connective, inner):
-            return _Value(BOOL, _joined([_condition(one, depth - 1) for one in inner], isinstance(connective, ast.Or)))
+            found = _joined([_condition(one, depth - 1) for one in inner], isinstance(connective, ast.Or))
         case ast.BinOp(left, ast.MatMult(), right):
-            return _Value(BOOL, _contains(_value(left, depth - 1), _value(right, depth - 1)))
+            found = _contains(_value(left, depth - 1), _value(right, depth - 1))
         case ast.Compare(left, signs, rights):
             pairs = zip([left, *rights], signs, rights, strict=False)
-            return _Value(BOOL, _joined([_compared(*pair, depth - 1) for pair in pairs], False))
-    raise WrongCondition(f"may not contain {ast.unparse(node)!r}")
+            found = _joined([_compared(*pair, depth - 1) for pair in pairs], False)
+        case _:
+            raise _Wrong(node, f"a condition may not contain {ast.unparse(node)!r}")
+    return _Value(BOOL, found, node)
 
 
-def _column(typed: str) -> _Value:
+def _column(typed: str, node: ast.expr) -> _Value:
     name = ALIASES.get(typed, typed)
     if name not in COLUMNS:
         known = [*COLUMNS, *ALIASES]
         close = get_close_matches(typed, known, 1)
         hint = f"did you mean {close[0]}?" if close else f"the columns are {', '.join(known)}; text needs quotes"
-        raise WrongCondition(f"names an unknown column, {typed}; {hint}")
-    return _Value(_DTYPES.get(COLUMNS[name], NUMBER), operator.itemgetter(name))
+        raise _Wrong(node, f"unknown column, {typed}; {hint}")
+    return _Value(_DTYPES.get(COLUMNS[name], NUMBER), operator.itemgetter(name), node)
 
 
 def _compared(left: ast.expr, sign: ast.cmpop, right: ast.expr, depth: int) -> Callable[[Row], Any]:
@@ -124,7 +162,7 @@ def _compared(left: ast.expr, sign: ast.cmpop, right: ast.expr, depth: int) -> C
         return lambda row: compare(one.of(row), None)
     _demand_alike(one, other)
     if type(sign) in _ORDERINGS and one.type not in (NUMBER, TEXT):
-        raise WrongCondition(f"orders {one.type}, which has no order")
+        raise _Wrong(left, f"{_NAMES.get(one.type, one.type)} has no order")
     return _known(one, other, compare)
 
 
@@ -137,7 +175,7 @@ def _equal_or_in(one: _Value, other: _Value) -> Callable[[Row], Any]:
 
 def _contains(whole: _Value, part: _Value) -> Callable[[Row], Any]:
     if whole.type not in (TEXT, TEXTS) or part.type != TEXT:
-        raise WrongCondition("compares with ~ what is not text")
+        raise _Wrong((part if whole.type in (TEXT, TEXTS) else whole).node, "what ~ compares is not text")
 
     def contains(whole: str | list[str], part: str) -> bool:
         part = part.casefold()
@@ -148,7 +186,8 @@ def _contains(whole: _Value, part: _Value) -> Callable[[Row], Any]:
 
 def _demand_alike(one: _Value, other: _Value) -> None:
     if one.type != other.type:
-        raise WrongCondition(f"compares {_NAMES.get(one.type, one.type)} with {_NAMES.get(other.type, other.type)}")
+        types = [_NAMES.get(value.type, value.type) for value in (one, other)]
+        raise _Wrong(other.node, f"{types[0]} is compared with {types[1]}")
 
 
 def _known(one: _Value, other: _Value, compare: Callable[[Any, Any], bool]) -> Callable[[Row], Any]:

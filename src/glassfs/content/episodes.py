@@ -35,6 +35,7 @@ EPISODE_COLUMNS: Mapping[str, str] = {
     "action_dim": "<i8",
     "channels": TEXTS,  # names of the signals
     "cameras": TEXTS,  # names of the videos
+    "splits": TEXTS,  # names of the lists, such as train and valid, that have the episode
 }
 """The columns that joined tables have as well, and their dtypes: TEXT has none, TEXTS is a list of texts."""
 MOST_CAMERAS = 256

@@ -142,8 +142,8 @@ class Video(Content):
 
     The rate is a function if finding it takes reading; 0 means that it is unknown. ``frame(number)`` returns an Image
     or EncodedImage, and may raise Damaged; a frame of another size is scaled, and any other content is one that cannot
-    be shown. ``present`` has the rising numbers of the frames that exist, None if all do. A missing frame shows the
-    previous one.
+    be shown. ``present`` has the rising numbers of the frames that exist. If it is None, ``is_missing`` says whether a
+    frame is missing; without that, all exist. A missing frame shows the previous one.
     """
 
     count: int
@@ -152,6 +152,7 @@ class Video(Content):
     height: int
     frame: Callable[[int], Content]
     present: Sequence[int] | None = None
+    is_missing: Callable[[int], bool] | None = None
 
 
 @dataclass(slots=True)

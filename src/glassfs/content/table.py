@@ -62,8 +62,8 @@ class Column(NamedTuple):
 
     An array of n rows gives a value for each row if it has one dimension, else a vector. For records, ``is_list`` says
     that each row is None or a list of values, rather than None or a value; for an array, that vectors stay lists in
-    views that make several columns of short ones. ``slots`` returns names of the elements of vectors, any number of any
-    texts, and is called when they are needed.
+    views that make several columns of short ones, and lists of lists where there are more axes. ``slots`` returns names
+    of the elements of vectors, any number of any texts, and is called when they are needed.
     """
 
     name: bytes

@@ -137,9 +137,11 @@ class VideoRows(Rows):
     def row(self, number: int) -> NDArray[Any]:
         """Return a frame, whatever its size. Raises IndexError for a missing one."""
         number = _checked(number, self._video.count)
-        present = self._video.present
+        present, is_missing = self._video.present, self._video.is_missing
         if present is not None and bisect_left(present, number) == bisect_right(present, number):
             raise IndexError(f"frame {number} is missing; the video has {len(present)} of {self._video.count}")
+        if is_missing is not None and is_missing(number):
+            raise IndexError(f"frame {number} is missing")
         values = arrays.array_of(self._video.frame(number), True)
         if values is None:
             raise Damaged(f"frame {number} is no image that can be shown")

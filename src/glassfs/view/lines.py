@@ -1,7 +1,7 @@
 """Rows as lines: records as JSON lines, ragged text as plain lines.
 
-Plain lines have a size by formula: the text, and a newline for each row. The size of JSON lines takes one pass over the
-blocks when it is first needed, with one block in memory at a time.
+Sizes take one pass when they are first needed, over the text of plain lines or over the blocks of JSON lines, with one
+block in memory at a time.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.content import Blocked, Data, RaggedText, Records, Slice
 from glassfs.errors import Damaged, TooLarge
@@ -22,6 +23,7 @@ from glassfs.view.contract import Key
 
 ROWS_AT_ONCE = 4096
 READ_AT_ONCE = 4 << 20
+_ESCAPES = {b"\\": b"\\\\", b"\n": b"\\n", b"\r": b"\\r"}
 ROW_COST = 64  # bytes of memory for one byte of a JSON row: its values, the row and the line
 
 
@@ -56,19 +58,15 @@ def documents(content: RaggedText, cache: BlockCache, key: Key, empty: bytes = b
 
 
 class PlainLines(Blocked):
-    """The rows of ragged text, each followed by a newline."""
+    """The rows of ragged text, each followed by a newline. Their line breaks and backslashes are escaped as in JSON."""
 
     def __init__(self, rows: _Rows, cache: BlockCache, key: Key) -> None:
-        super().__init__(cache, rows.line_bounds, self._lines, is_sized=True)
+        super().__init__(cache, rows.line_bounds, self._lines)
         self._rows = rows
         self._key = key
 
-    @property
-    def size(self) -> int:
-        return self._rows.content.text.size + self._rows.content.rows
-
     def _lines(self, block: int) -> _Lines:
-        bounds = self._rows.line_bounds()
+        bounds = self.bounds
         size = bounds[block + 1] - bounds[block]
         return _Lines((*self._key, block), size, partial(self._rows.lines, block), min(size, READ_AT_ONCE))
 
@@ -80,7 +78,6 @@ class _Rows:
         self.content = content
         self.blocks = -(-content.rows // ROWS_AT_ONCE)
         self._item = int(content.offset_dtype[2:])
-        self._bounds: list[int] | None = None
 
     @property
     def name(self) -> str:
@@ -104,22 +101,26 @@ class _Rows:
         start, end = spans[0][0], spans[-1][1]
         if end - start <= READ_AT_ONCE:
             text = self.content.text.read(start, end - start)
-            yield b"".join(text[a - start : b - start] + b"\n" for a, b in spans)
+            yield b"".join(_escaped(text[a - start : b - start]) + b"\n" for a, b in spans)
             return
         for a, b in spans:
-            yield from Slice(self.content.text, a, b - a).pieces()
+            yield from map(_escaped, Slice(self.content.text, a, b - a).pieces())
             yield b"\n"
 
     def line_bounds(self) -> Sequence[int]:
-        """Return where the lines of each block begin, and the end."""
-        if self._bounds is None:
-            rows, size = self.content.rows, self.content.text.size
-            firsts = [*range(0, rows, ROWS_AT_ONCE), rows]
-            bounds = [self._offsets(row, 1)[0] + row for row in firsts]
-            if bounds[0] != 0 or bounds[-1] != size + rows or sorted(bounds) != bounds:
-                raise self._damage()
-            self._bounds = bounds
-        return self._bounds
+        """Return where the lines of each block begin, and the end. Takes a pass over the text."""
+        rows, size = self.content.rows, self.content.text.size
+        starts = [self._offsets(row, 1)[0] for row in (*range(0, rows, ROWS_AT_ONCE), rows)]
+        if starts[0] != 0 or starts[-1] != size or sorted(starts) != starts:
+            raise self._damage()
+        bounds = array("Q", [0])
+        for block, (start, end) in enumerate(pairwise(starts)):
+            work.check()
+            text = Slice(self.content.text, start, end - start)
+            escapes = sum(piece.count(one) for piece in text.pieces() for one in _ESCAPES)
+            count = min(ROWS_AT_ONCE, rows - block * ROWS_AT_ONCE)
+            bounds.append(bounds[-1] + end - start + count + escapes)
+        return bounds
 
     def _damage(self) -> Damaged:
         return Damaged("the offsets of its rows do not rise from 0 to its end", part=self.name)
@@ -200,6 +201,13 @@ def _in_blocks(
             yield Measure(spent, size)
 
     return measured(cache, measure, lines, key)
+
+
+def _escaped(text: bytes | bytearray) -> bytes | bytearray:
+    """Return text without line breaks."""
+    for one, escape in _ESCAPES.items():
+        text = text.replace(one, escape)
+    return text
 
 
 def _ended(line: bytes | bytearray) -> bytes | bytearray:

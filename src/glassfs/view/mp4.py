@@ -38,6 +38,7 @@ LARGEST = (1 << 63) - 1
 LONGEST_HEAD = 1 << 16
 SEARCHED = 64
 """Number of frames searched for the range of 16-bit samples."""
+LONGEST_GAP = 100
 FEWEST_FILLED = 2
 """Whole frames in a range that are not cached."""
 FILLED_TOGETHER = 256 << 10
@@ -92,9 +93,14 @@ def _demand_sane(width: int, height: int, count: int) -> None:
 
 
 def shown(video: Video, number: int) -> int:
-    """Return the number of the frame to show: the last existing one up to this, -1 if there is none."""
+    """Return the number of the frame to show: the last existing one up to this, -1 if there is none.
+
+    If existing frames are only known one by one, -1 also stands for a gap of ``LONGEST_GAP`` frames.
+    """
     if video.present is None:
-        return number
+        is_missing = video.is_missing
+        near = range(number, max(-1, number - LONGEST_GAP), -1)
+        return number if is_missing is None else next((one for one in near if not is_missing(one)), -1)
     before = bisect_right(video.present, number)
     return video.present[before - 1] if before else -1
 

@@ -74,15 +74,13 @@ def members(source: Source, asked: Asked, dataset: Dataset) -> Iterator[Member]:
     if dataset.is_null:
         yield Member((name,), Null(name))
     elif kind.name == "number":
-        array = _array(source, asked, dataset)
-        yield Member((name,), array)
-        yield from images.of_array(array)
+        yield from _frames(source, asked, dataset) or [Member((name,), _array(source, asked, dataset))]
     elif kind.name == "compound":
         array = _structures(source, asked, dataset)
         yield Member((name,), array)
         yield from compounds.table(name, dataset, array.data)
     elif kind.name == "text":
-        yield Member((name,), _text(asked, dataset))
+        yield from _frames(source, asked, dataset) or [Member((name,), _text(asked, dataset))]
     elif kind.name == "bytes":
         yield Member((name,), Blob(name, _stored_data(source, asked, dataset, None, dataset.item)))
     elif kind.base is not None:
@@ -203,6 +201,28 @@ def _swapped(stored: str, shown: str, raw: bytes | bytearray) -> bytes:
 
     found: bytes = np.frombuffer(raw, stored).astype(shown).tobytes()
     return found
+
+
+def suffix(source: Source, asked: Asked, dataset: Dataset) -> bytes:
+    """Return the suffix of a dataset's file, empty if it has none."""
+    if why_hidden(dataset) or _frames(source, asked, dataset):
+        return b""
+    if dataset.is_null:
+        return b".null"
+    if dataset.kind.name == "text":
+        return (b".txt", b".jsonl", b".json")[min(2, len(dataset.shape))]
+    return {"number": b".npy", "compound": b".npy", "bytes": b".bin"}.get(dataset.kind.name, b"")
+
+
+def _frames(source: Source, asked: Asked, dataset: Dataset) -> list[Member]:
+    """Return frames and video if rows of bytes, or strings of a fixed length, are images."""
+    if dataset.kind.name == "number":
+        return list(images.of_array(_array(source, asked, dataset)))
+    is_fixed = dataset.kind.name == "text" and len(dataset.shape) == 1 and dataset.size >= images.SHORTEST
+    if dataset.is_null or not is_fixed or not filters.are_known(dataset.filters):
+        return []
+    data = _stored_data(source, asked, dataset, None, dataset.size)
+    return list(images.of_array(Array(asked.path[-1], data, "|u1", (dataset.elements, dataset.size))))
 
 
 def _text(asked: Asked, dataset: Dataset) -> Content:

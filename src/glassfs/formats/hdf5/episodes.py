@@ -10,18 +10,20 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from glassfs.content import TIME, Array, Group, Link, Member, Recording, Series, Table, Video
+from glassfs.content import TIME, Array, Group, Link, Member, Recording, Records, Series, Table, Video
 from glassfs.content.episodes import EPISODES_KEY, episodes_table, is_camera, recording_in, steps_of, with_recording
 from glassfs.content.features import features_of
-from glassfs.errors import Damaged, NotInstalled
+from glassfs.errors import LASTING, Damaged, NotInstalled
 from glassfs.formats.hdf5.description import Object
 from glassfs.once import once
 
-DATA = b"data"
+DATA, MASK = b"data", b"mask"
 ALOHA_RATE = 50.0
 AT_ONCE = 16
 """Episodes in a block of the table."""
 BLOCK_COST = 4 << 20
+MOST_IN_SPLITS = 100_000
+"""Names in all lists of episodes."""
 MOST_TOTAL = 1 << 20
 """Bytes of rewards that are added up."""
 INSTRUCTION = "language_instruction"
@@ -235,7 +237,7 @@ class Episodes:
             "position": number,
             "episode_name": path[1].decode("utf-8", "replace") if path else None,
             "embodiment": _text(robots),
-            "language_instruction": _text(
+            "language_instruction": _instruction(
                 self._problem.get(INSTRUCTION) or self._environment.get(INSTRUCTION)
                 or own.get(INSTRUCTION) or self._common.get(INSTRUCTION)
             ),
@@ -246,6 +248,7 @@ class Episodes:
             "state_dim": _width(state),
             "channels": [_name(name) for name, one in arrays.items() if steps_of(one) == steps],
             "cameras": _cameras(contents),
+            "splits": None if self._splits is None or not path else list(self._splits.get(_name(path[1]), ())),
         }
 
     @once
@@ -265,6 +268,30 @@ class Episodes:
     def _arguments(self) -> dict[str, Any]:
         found = self._environment.get("env_kwargs")
         return found if isinstance(found, dict) else {}
+
+    @once
+    def _splits(self) -> dict[str, dict[str, None]] | None:
+        """The names of the lists in ``mask/`` that have an episode, by its name. None if there are none to be read."""
+        mask = self._found(()).get(MASK)
+        if mask is None or mask.kind != "group":
+            return None
+        found: dict[str, dict[str, None]] = {}
+        left = MOST_IN_SPLITS
+        try:
+            members = list(self._listed.contents((MASK,), (Ancestor(0, False), Ancestor(mask.address, False))))
+            lists = [(_name(name[-1]), content) for name, content in members if isinstance(content, Records)]
+            for name, content in lists:
+                for block in range(content.blocks):
+                    demos = content.block(block)
+                    left -= len(demos)
+                    if left < 0:
+                        return None
+                    for demo in demos:
+                        found.setdefault(demo, {})[name] = None
+        except LASTING:
+            self._faults += 1
+            return None
+        return found
 
     @once
     def _known_rate(self) -> float:
@@ -326,6 +353,16 @@ def _text(value: Any) -> str | None:
     if isinstance(value, list) and value:
         value = value[0]
     return value if isinstance(value, str) else None
+
+
+def _instruction(value: Any) -> str | None:
+    """Return an instruction, which LIBERO has as text, maybe in quotation marks, or as a list of words."""
+    if isinstance(value, list) and all(isinstance(piece, str) for piece in value):
+        value = " ".join(value)
+    if not isinstance(value, str):
+        return None
+    stripped = value.strip()
+    return stripped[1:-1] if len(stripped) > 1 and stripped[0] == stripped[-1] == '"' else value
 
 
 def _width(array: Array | None) -> int | None:

@@ -170,7 +170,9 @@ class Listing:
         parts = [part for part in found.target.split(b"/") if part not in (b"", b".")]
         if b".." in parts:
             return Member((path[-1],), Omitted(path[-1], "reserved link: its target contains .."))
-        suffix = b"" if found.final is None else _suffix(found.final)
+        one = None if found.final is None else found.final.dataset
+        inside = tuple(parts) if found.target.startswith(b"/") else (*path[:-1], *parts)
+        suffix = b"" if one is None else dataset.suffix(self._opening.source, self.asked(inside), one)
         target = (*(b"..",) * (len(path) - 1), *parts) if found.target.startswith(b"/") else tuple(parts)
         if suffix and target:
             target = (*target[:-1], target[-1] + suffix)
@@ -187,15 +189,3 @@ def _small(group: Path, found: list[Object]) -> Iterator[tuple[Path, int]]:
             count = prod(-(-length // step) for length, step in zip(one.dataset.shape, one.dataset.chunks, strict=True))
             if count <= MOST_CHUNKS:
                 yield (*group, one.name), count
-
-
-def _suffix(found: Object) -> bytes:
-    """Return the suffix of an object's file."""
-    one = found.dataset
-    if one is None or dataset.why_hidden(one):
-        return b""
-    if one.is_null:
-        return b".null"
-    if one.kind.name == "text":
-        return (b".txt", b".jsonl", b".json")[min(2, len(one.shape))]
-    return {"number": b".npy", "compound": b".npy", "bytes": b".bin"}.get(one.kind.name, b"")

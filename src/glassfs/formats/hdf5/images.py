@@ -7,14 +7,18 @@ from functools import partial
 
 from glassfs.content import Array, Data, EncodedImage, Member, Series, Slice, Video, images
 from glassfs.content.data import SizedData
-from glassfs.errors import GlassfsError, Passing
+from glassfs.errors import Damaged, GlassfsError, Passing
 from glassfs.once import once
 
 SHORTEST = 64
 """Bytes of a row that may be an image."""
 LONGEST = images.MOST_BYTES
 DIGITS = 6
+SEARCHED = 16
+"""Rows at the beginning among which one must be an image."""
 _SIGNATURES = ((b"\xff\xd8\xff", "jpeg"), (b"\x89PNG\r\n\x1a\n", "png"))
+_BEGINNING = 8
+"""Bytes of the longest signature."""
 
 
 class _Trimmed(Data):
@@ -40,24 +44,39 @@ class _Trimmed(Data):
 
 
 def of_array(array: Array) -> Iterator[Member]:
-    """Yield frames and video of an array whose rows are images, nothing for others. Reads the first row."""
+    """Yield frames and video of an array whose rows are images, nothing for others.
+
+    Rows of zeros are frames that the camera missed; the first other row decides, which is read if it begins like one.
+    """
     shape = array.known_shape
     if array.dtype != "|u1" or shape is None or len(shape) != 2 or not shape[0] or not SHORTEST <= shape[1] <= LONGEST:
         return
+    length = shape[1]
+    is_missing = partial(_is_missing, array.data, length)
     try:
-        first = array.data.read(0, shape[1])
-        media = next((media for signature, media in _SIGNATURES if first.startswith(signature)), None)
+        first = next((number for number in range(min(shape[0], SEARCHED)) if not is_missing(number)), 0)
+        beginning = array.data.read(first * length, _BEGINNING)
+        media = next((media for signature, media in _SIGNATURES if beginning.startswith(signature)), None)
         if media is None:
             return
-        width, height = images.opened(first.rstrip(b"\0"), media).size
+        row = array.data.read(first * length, length)
+        width, height = images.opened(row.rstrip(b"\0"), media).size
     except Passing:
         raise
     except GlassfsError:
         return
-    frame = partial(_frame, array, shape[1], media)
+    frame = partial(_frame, array, length, media)
     yield Member((array.key,), Series(array.key, shape[0], frame, DIGITS))
-    yield Member((array.key,), Video(array.key, shape[0], array.fps, width, height, frame))
+    yield Member((array.key,), Video(array.key, shape[0], array.fps, width, height, frame, is_missing=is_missing))
 
 
 def _frame(array: Array, length: int, media: str, number: int) -> EncodedImage:
     return EncodedImage(array.key, _Trimmed(Slice(array.data, number * length, length)), media)
+
+
+def _is_missing(data: Data, length: int, number: int) -> bool:
+    """Return whether a row begins with zeros, as no image does. One that cannot be read is not missing."""
+    try:
+        return not any(data.read(number * length, _BEGINNING))
+    except Damaged:
+        return False

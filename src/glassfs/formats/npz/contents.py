@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -19,6 +20,7 @@ from glassfs.content import (
     Member,
     Nested,
     Part,
+    Series,
     Slice,
     Table,
     array_as_stored,
@@ -26,7 +28,7 @@ from glassfs.content import (
     with_recording,
 )
 from glassfs.content.dtypes import parsed
-from glassfs.content.episodes import is_camera, recording_in, steps_of
+from glassfs.content.episodes import EPISODES_KEY, is_camera, recording_in, steps_of
 from glassfs.content.features import features_of
 from glassfs.errors import Damaged
 from glassfs.formats.npz import header
@@ -35,8 +37,13 @@ from glassfs.formats.registry import Opening
 from glassfs.once import once
 
 SUFFIX = b".npy"
-EPISODE = b"action.npy", b"reward.npy", b"is_first.npy"
-"""Members of one length that make an archive an episode of DreamerV3 (§8)."""
+FIRST = b"is_first.npy"
+EPISODE = b"action.npy", b"reward.npy", FIRST
+"""Members of one length that make an archive a recording of DreamerV3, of one episode or several (§8)."""
+LARGEST_FIRST = 1 << 20
+"""Bytes of the member that says where episodes begin, which is read as a whole."""
+AT_ONCE = 64
+"""Episodes in a block of their table."""
 LOOKED_AT = 1 << 10
 """Bytes of a member read to find its header, which has 128 unless the type is a structure."""
 MOST_DESCRIBED = 1 << 14
@@ -60,7 +67,7 @@ class Contents:
 
     @once
     def steps(self) -> int | None:
-        """The steps of the episode, None if the archive is none."""
+        """The steps of the recording, None if the archive is none."""
         known = self.archive.survey.known
         if len(known) < len(EPISODE) or self.archive.survey.total > MOST_DESCRIBED:
             return None
@@ -68,24 +75,77 @@ class Contents:
         for name in EPISODE:
             found = self._header(known[name])
             lengths.add(found[1].shape[0] if found is not None and found[1].shape else 0)
-        return lengths.pop() if len(lengths) == 1 and 0 not in lengths else None
+        steps = lengths.pop() if len(lengths) == 1 and 0 not in lengths else None
+        return steps if steps is not None and known[FIRST].size <= LARGEST_FIRST else None
+
+    @once
+    def starts(self) -> Sequence[int]:
+        """The first step of each episode, and the end; empty if the archive is no recording.
+
+        Reads ``is_first``. If that cannot be read, all steps are one episode.
+        """
+        if self.steps is None:
+            return ()
+        import numpy as np
+
+        flags = self._member(self.archive.survey.known[FIRST], True).content
+        found = [0]
+        if isinstance(flags, Array) and flags.data.size and parsed(flags.dtype).kind in "biuf":
+            with suppress(Damaged):
+                values = np.frombuffer(flags.data.whole(), parsed(flags.dtype)).reshape(self.steps, -1)
+                found += (1 + np.flatnonzero(values[1:].any(1))).tolist()
+        return (*found, self.steps)
 
     def members(self) -> Iterator[Member]:
-        """Yield all members, and what describes the episode if the archive is one."""
-        if self.steps is None:
-            return self._members()
-        return with_recording(self._members, self._record, self.steps)
+        """Yield all members, and what describes the episode if the archive is one, or the episodes in it."""
+        if len(self.starts) == 2:
+            yield from self._episode(0)
+            return
+        yield from self._members()
+        table = self.episodes()
+        if table is not None:
+            groups = Series(
+                EPISODES_KEY, table.rows, lambda number: Group(b"%d" % number, partial(self._episode, number)),
+                has_groups=True,
+            )
+            yield Member((EPISODES_KEY,), groups)
+            yield Member((EPISODES_KEY,), table)
 
     def episodes(self) -> Table | None:
-        """Return the table of the one episode, None if the archive is none."""
-        if self.steps is None:
+        """Return the table of the episodes, None if the archive has none."""
+        count = len(self.starts) - 1
+        if count < 1:
             return None
+
+        def numbers(block: int) -> range:
+            return range(block * AT_ONCE, min(count, (block + 1) * AT_ONCE))
+
         columns = {name: dtype for name, dtype in EPISODE_COLUMNS.items() if name != "episode_id"}
         return episodes_table(
-            1, lambda block: [self._record()], columns=columns, cost=self._cost,
-            recording=lambda row: recording_in(self.members()),
-            features=lambda block: [features_of(self._members(), self.steps)],
+            count, lambda block: list(map(self._record, numbers(block))), -(-count // AT_ONCE), columns, self._cost,
+            EPISODES_KEY if count > 1 else b"", recording=lambda row: recording_in(self._episode(row)),
+            features=lambda block: [
+                features_of(self._signals(number), self._length(number)) for number in numbers(block)
+            ],
         )
+
+    def _episode(self, number: int) -> Iterator[Member]:
+        return with_recording(partial(self._signals, number), partial(self._record, number), self._length(number))
+
+    def _length(self, number: int) -> int:
+        return self.starts[number + 1] - self.starts[number]
+
+    def _signals(self, number: int) -> Iterator[Member]:
+        """Yield what an episode has: all members if there is one, else the rows of arrays that have its steps."""
+        if len(self.starts) == 2:
+            yield from self._members()
+            return
+        first, steps = self.starts[number], self._length(number)
+        for name, content in self._members():
+            if isinstance(content, Array) and content.axis == TIME:
+                row, shape = content.data.size // (self.steps or 1), content.resolved_shape
+                rows = Slice(content.data, first * row, steps * row)
+                yield Member(name, Array(content.key, rows, content.dtype, (steps, *shape[1:]), axis=TIME))
 
     def _members(self) -> Iterator[Member]:
         is_described = self.archive.survey.total <= MOST_DESCRIBED
@@ -154,12 +214,12 @@ class Contents:
         found = header.parsed(bytes(given[:length]), entry.size)
         return None if found is None else (start, found)
 
-    def _record(self) -> dict[str, Any]:
-        """Return what is known of the episode: values for EPISODE_COLUMNS."""
+    def _record(self, number: int) -> dict[str, Any]:
+        """Return what is known of an episode: values for EPISODE_COLUMNS."""
         signals: list[str] = []
         cameras: list[str] = []
         found: dict[str, Any] = dict.fromkeys(name for name in EPISODE_COLUMNS if name != "episode_id")
-        for name, content in islice(self._members(), MOST_DESCRIBED):
+        for name, content in islice(self._signals(number), MOST_DESCRIBED):
             if isinstance(content, Array) and content.axis == TIME:
                 text = b"/".join(name).decode("utf-8", "replace")
                 if is_camera(content):
@@ -170,10 +230,12 @@ class Contents:
                     found["action_dim"] = math.prod(content.resolved_shape[1:])
                 if name == (b"reward",) and found["total_reward"] is None:
                     found["total_reward"] = _sum(content)
-        return found | {"num_frames": self.steps, "channels": signals, "cameras": cameras}
+        position = {"position": number} if len(self.starts) > 2 else {}
+        return found | position | {"num_frames": self._length(number), "channels": signals, "cameras": cameras}
 
     def _cost(self, block: int) -> int:
-        return COST + NAME_COST * self.archive.survey.name_bytes + ITEM_COST * LARGEST_REWARD
+        rows = min(AT_ONCE, len(self.starts) - 1) * (COST + NAME_COST * self.archive.survey.name_bytes)
+        return rows + ITEM_COST * LARGEST_REWARD
 
 
 def _path(name: bytes) -> tuple[bytes, ...]:

@@ -204,6 +204,8 @@ class _Runs:
                 self._add(first, video.count - first, self._suffix(video, first, probes))
                 return
             for number in present[first : first + AT_ONCE]:
+                if video.is_missing is not None and video.is_missing(number):
+                    continue
                 self._add(number, 1, self._suffix(video, number, probes))
             if self.count > most:
                 self.is_cut = True

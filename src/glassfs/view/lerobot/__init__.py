@@ -22,7 +22,7 @@ from glassfs.view.lerobot import meta
 from glassfs.view.lerobot.dataset import MOST_FILES, Dataset, Datasets, known_datasets
 from glassfs.view.lerobot.frames import data_file
 from glassfs.view.lerobot.plan import Film
-from glassfs.view.lerobot.stats import StatsFile
+from glassfs.view.lerobot.stats import EpisodeStatistics, StatsFile
 from glassfs.view.lerobot.videos import VideoFile
 
 NAME = b"lerobot"
@@ -66,14 +66,15 @@ class _Shown:
         """Yield the directories of a dataset, and the files that every one has."""
         yield _member(b"meta/info.json", Memory(meta.info(self.dataset)))
         yield _member(b"meta/tasks.parquet", meta.tasks(self.dataset, self._cache, (*self._key, "tasks")))
-        episodes = meta.episodes(self.dataset, self._cache, (*self._key, "episodes"))
+        statistics = EpisodeStatistics(self._table, self.dataset, self._cache, (*self._key, "statistics"))
+        episodes = meta.episodes(self.dataset, statistics, self._cache, (*self._key, "episodes"))
         yield _member(b"meta/episodes/chunk-000/file-000.parquet", episodes)
-        yield _member(b"meta/stats.json", StatsFile(self._table, self.dataset, self._cache))
+        yield _member(b"meta/stats.json", StatsFile(statistics, self._cache))
         yield from self._chunks((b"data",), len(self.dataset.files), b".parquet", self._data)
         for film in self.dataset.plan.films:
             names = b"videos", film.name.encode()
             yield from self._chunks(names, len(self.dataset.videos), b".mp4", partial(self._video, film))
-        for reason in self.dataset.plan.omitted:
+        for reason in self.dataset.omitted:
             yield Member((b"",), Omitted(b"", reason))
 
     def _chunks(

@@ -25,6 +25,7 @@ from glassfs.view.mp4 import FASTEST, MOST_FRAMES, SLOWEST, USUAL_RATE, rate
 
 UNKNOWN = "unknown"
 MOST_EPISODES, MOST_DATASETS = 1_000_000, 1000
+MOST_SPLITS = 20
 MOST_FILES = 1000
 """Files in a directory of chunks, as LeRobot's own datasets have (``chunks_size``)."""
 FILE_BYTES = 100 << 20
@@ -86,6 +87,8 @@ class Dataset:
         self.tasks: dict[str, int] = {}
         """The numbers of the tasks by their texts."""
         self.task_of = array("I")
+        self._splits: dict[str, int] = {}
+        """How many episodes each of the container's splits has."""
         self.files = Files(FILE_BYTES)
         self.videos = Files(LONGEST_FILM)
         """The MP4 files of each camera."""
@@ -96,6 +99,9 @@ class Dataset:
 
     def add(self, episode: Episode, frames: int, task: str) -> None:
         """Add an episode."""
+        for split in episode.record.get("splits") or ():
+            if split in self._splits or len(self._splits) < MOST_SPLITS:
+                self._splits[split] = self._splits.get(split, 0) + 1
         path = episode.container
         container = self._containers.setdefault(path, len(self._paths))
         if container == len(self._paths):
@@ -118,6 +124,14 @@ class Dataset:
     @property
     def frames(self) -> int:
         return self.starts[-1]
+
+    @property
+    def omitted(self) -> tuple[str, ...]:
+        """What is left out: signals, cameras and splits."""
+        if not self._splits:
+            return self.plan.omitted
+        splits = ", ".join(f"{name} {count}" for name, count in self._splits.items())
+        return *self.plan.omitted, f"splits: all episodes are in this dataset ({splits})"
 
     def place(self, episode: int) -> Place:
         return Place(self._paths[self._container_of[episode]], self._numbers[episode])

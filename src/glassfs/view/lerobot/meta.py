@@ -12,6 +12,7 @@ from glassfs.content import Array, Column, Data, Memory, RaggedText, Records, Ta
 from glassfs.view.contract import Key
 from glassfs.view.json import render
 from glassfs.view.lerobot.dataset import FILE_BYTES, MOST_FILES, Dataset
+from glassfs.view.lerobot.stats import EpisodeStatistics
 from glassfs.view.parquet.file import Parquet
 
 if TYPE_CHECKING:
@@ -97,12 +98,13 @@ def _described(name: str, pandas_type: str, numpy_type: str) -> dict[str, Any]:
     }
 
 
-def episodes(dataset: Dataset, cache: BlockCache, key: Key) -> Data:
-    """Return the table of the episodes."""
-    return Parquet(Table(b"episodes", dataset.episodes, partial(_episode_columns, dataset)), cache, key)
+def episodes(dataset: Dataset, statistics: EpisodeStatistics, cache: BlockCache, key: Key) -> Data:
+    """Return the table of the episodes. Reading statistics in it takes a pass over the data."""
+    columns = partial(_episode_columns, dataset, statistics)
+    return Parquet(Table(b"episodes", dataset.episodes, columns, shared_width=statistics.width), cache, key)
 
 
-def _episode_columns(dataset: Dataset) -> Sequence[Column]:
+def _episode_columns(dataset: Dataset, statistics: EpisodeStatistics) -> Sequence[Column]:
     import numpy as np
 
     count = dataset.episodes
@@ -130,6 +132,7 @@ def _episode_columns(dataset: Dataset) -> Sequence[Column]:
             _numbers(f"{place}to_timestamp", begun + lengths / dataset.fps, "<f8"),
         ]
     zeros = np.zeros(count)
+    columns += statistics.columns()
     return [*columns, _numbers("meta/episodes/chunk_index", zeros), _numbers("meta/episodes/file_index", zeros)]
 
 

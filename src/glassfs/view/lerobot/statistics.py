@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 QUANTILES = (0.01, 0.10, 0.50, 0.90, 0.99)
 NAMES = ("min", "max", "mean", "std", "q01", "q10", "q50", "q90", "q99")
 LEAST, LARGEST, MEAN, DEVIATION = range(4)
-QUANTILE_ROWS = slice(4, None)
-"""The rows of the quantiles."""
+MOMENTS, QUANTILE_ROWS = slice(4), slice(4, None)
 BINS = 5000
 PADDING = 1e-10
 """What a histogram is wider than the range of its values, on each side."""
@@ -55,19 +54,6 @@ class Statistics(NamedTuple):
     samples: int
     values: Floats
 
-    @property
-    def packed(self) -> bytes:
-        """All of it as bytes, for ``unpacked``."""
-        return self.samples.to_bytes(8, "little") + self.values.astype("<f8").tobytes()
-
-
-def unpacked(packed: bytes) -> Statistics:
-    """Return the statistics that were packed. Raises ValueError if the bytes are not such."""
-    import numpy as np
-
-    values = np.frombuffer(packed, "<f8", offset=8).reshape(len(NAMES), -1)
-    return Statistics(int.from_bytes(packed[:8], "little"), values)
-
 
 def of_numbers(chunks: Callable[[], Iterable[NDArray[Any]]]) -> Statistics:
     """Return the statistics of a feature of numbers in one episode. Raises ValueError if there are no rows.
@@ -75,7 +61,7 @@ def of_numbers(chunks: Callable[[], Iterable[NDArray[Any]]]) -> Statistics:
     ``chunks`` returns an iterable over the rows: arrays [rows, dimensions] of bool, integers or floats. It is called
     again for each further pass if there are several chunks. Takes memory for one chunk, its values in float64, and
     twice ``MOST_BYTES``. The quantiles of more than ``MOST_ROWS`` rows are those of every second row, third row …
-    NaN makes all statistics of its dimension NaN.
+    Values that are not finite do not count; a dimension that has no others has zeros, as JSON has no NaN.
     """
     import numpy as np
 
@@ -101,8 +87,10 @@ def of_numbers(chunks: Callable[[], Iterable[NDArray[Any]]]) -> Statistics:
             work.check()
             squares += np.square(chunk - values[MEAN]).sum(0)
         values[DEVIATION] = np.sqrt(squares / count)
+    lacks_some = ~(np.isfinite(least) & np.isfinite(largest))
     if count == 1:
         values[QUANTILE_ROWS] = values[MEAN]
+        values[:, lacks_some] = 0
         return Statistics(count, values)
     step = -(-count // MOST_ROWS)
     rows = -(-count // step)
@@ -113,6 +101,9 @@ def of_numbers(chunks: Callable[[], Iterable[NDArray[Any]]]) -> Statistics:
         ordered = _columns(again(), columns, step, np.empty((len(least[columns]), rows), least.dtype))
         ordered.sort(1)
         values[QUANTILE_ROWS, columns] = _quantiles(ordered, below, least[columns], largest[columns]).T
+        for column in np.flatnonzero(lacks_some[columns]):
+            some = ordered[column][np.isfinite(ordered[column])]
+            values[:, start + column] = _of_sorted(some, np.ones(len(some), np.int64))
     return Statistics(count, values)
 
 
@@ -208,66 +199,70 @@ class Pictures:
         """Return the statistics of the pixels from 0 to 1, three dimensions. The samples are pictures."""
         import numpy as np
 
-        found = [_of_levels(counts) for counts in self._levels]
+        if not self.count:
+            raise ValueError("there are no pictures")
+        levels = [np.flatnonzero(counts) for counts in self._levels]
+        found = [
+            _of_sorted(some.astype(np.uint8), counts[some]) for some, counts in zip(levels, self._levels, strict=True)
+        ]
         return Statistics(self.count, np.stack(found, 1) / WHITE)
 
 
-def _of_levels(counts: Counts) -> Floats:
-    """Return the nine statistics of bytes, of which each value occurs so many times."""
+def _of_sorted(values: NDArray[Any], times: Counts) -> Floats:
+    """Return the nine statistics of finite values, each of which occurs so many times; zeros if there are none."""
     import numpy as np
 
-    levels = np.flatnonzero(counts).astype(np.uint8)
-    if not len(levels):
-        raise ValueError("there are no pictures")
-    times = counts[levels]
+    if not len(values):
+        return np.zeros(len(NAMES))
     below = np.cumsum([0, *times])
     total = int(below[-1])
-    mean = float(times @ levels.astype(np.int64)) / total
-    deviation = float(np.sqrt(times @ np.square(levels - mean) / total))
+    wide = values.astype(np.float64)
+    mean = np.clip(times @ wide / total, wide[0], wide[-1])
+    deviation = np.sqrt(times @ np.square(wide - mean) / total)
     if total == 1:
         return np.array([mean, mean, mean, deviation, *[mean] * len(QUANTILES)])
-    quantiles = _quantiles(levels.reshape(1, -1), below, levels[:1], levels[-1:])[0]
-    return np.array([levels[0], levels[-1], mean, deviation, *quantiles])
+    quantiles = _quantiles(values.reshape(1, -1), below, values[:1], values[-1:])[0]
+    return np.array([wide[0], wide[-1], mean, deviation, *quantiles])
 
 
 def aggregate(parts: Iterable[Statistics]) -> Statistics:
     """Return the statistics of several episodes together, or of several datasets. Raises ValueError if there are none.
 
-    Aggregates may be aggregated again. Takes memory for one part and the sum.
+    Aggregates may be aggregated again.
     """
     import numpy as np
 
-    count, found = 0, None
-    for part in parts:
-        if found is None:
-            count, found = part.samples, part.values.copy()
-            continue
-        count += part.samples
-        weight = part.samples / count
-        with np.errstate(invalid="ignore", over="ignore"):
-            apart = part.values[MEAN] - found[MEAN]
-            variances = found[DEVIATION] ** 2, part.values[DEVIATION] ** 2
-            found[DEVIATION] = np.sqrt(
-                variances[0] * (1 - weight) + variances[1] * weight + apart**2 * weight * (1 - weight)
-            )
-            found[MEAN] += apart * weight
-            found[QUANTILE_ROWS] += (part.values[QUANTILE_ROWS] - found[QUANTILE_ROWS]) * weight
-            found[LEAST] = np.minimum(found[LEAST], part.values[LEAST])
-            found[LARGEST] = np.maximum(found[LARGEST], part.values[LARGEST])
-    if found is None:
+    found = list(parts)
+    if not found:
         raise ValueError("there are no statistics")
-    return Statistics(count, found)
+    return aggregated(np.array([part.samples for part in found]), np.stack([part.values for part in found]))
+
+
+def aggregated(counts: NDArray[Any], values: Floats) -> Statistics:
+    """Return the statistics of several episodes together: [n] numbers of samples, [n, 9, dimensions] statistics."""
+    import numpy as np
+
+    weights = (counts / counts.sum()).reshape(-1, 1, 1)
+    # Distances from the first episode: rounding must not give a deviation to what is constant.
+    apart = values - values[0]
+    shift = (apart * weights).sum(0)
+    found = values[0] + shift
+    variances = values[:, DEVIATION] ** 2 + (apart[:, MEAN] - shift[MEAN]) ** 2
+    found[DEVIATION] = np.sqrt((variances * weights[:, 0]).sum(0))
+    found[LEAST], found[LARGEST] = values[:, LEAST].min(0), values[:, LARGEST].max(0)
+    return Statistics(int(counts.sum()), found)
+
+
+def demand_few(dimensions: int) -> None:
+    """Raise TooLarge if statistics of so many dimensions are too many for JSON."""
+    if dimensions * len(NAMES) * len(" -0.12345678901234567e-300,") > LIMIT:
+        raise TooLarge(f"statistics of {dimensions:,} dimensions are too many for JSON")
 
 
 def stats_json(features: Mapping[str, tuple[Statistics, bool]]) -> bytes:
-    """Return ``stats.json``: for each feature its statistics, and whether it is a camera. Raises TooLarge.
-
-    NaN is written as such, as LeRobot does and its reader needs it.
-    """
-    dimensions = sum(statistics.values.shape[1] for statistics, _ in features.values())
-    if dimensions * len(NAMES) * len(" -0.12345678901234567e-300,") > LIMIT:
-        raise TooLarge(f"statistics of {dimensions:,} dimensions are too many for JSON")
-    text = json.dumps({name: _shown(*one) for name, one in features.items()}, indent=1, ensure_ascii=False)
+    """Return ``stats.json``: for each feature its statistics, and whether it is a camera. All numbers are finite."""
+    found = {name: _shown(*one) for name, one in features.items()}
+    text = json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)
     return text.encode("utf-8", "replace") + b"\n"
 
 

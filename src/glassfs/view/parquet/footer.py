@@ -40,12 +40,13 @@ class Field(NamedTuple):
         return Field((name,), kind, is_nullable)
 
     @staticmethod
-    def list_of(name: bytes, kind: Kind, is_nullable: bool = False) -> Field:
-        return Field((name, b"list", b"element"), kind, is_nullable)
+    def list_of(name: bytes, kind: Kind, is_nullable: bool = False, depth: int = 1) -> Field:
+        return Field((name, *(b"list", b"element") * depth), kind, is_nullable)
 
     @property
-    def is_list(self) -> bool:
-        return len(self.path) > 1
+    def lists(self) -> tuple[bytes, ...]:
+        """The names of the lists, the outermost first."""
+        return self.path[:-1:2]
 
 
 class Chunk(NamedTuple):
@@ -97,11 +98,10 @@ def _schema(fields: Sequence[Field]) -> Iterator[Value]:
     yield struct({4: binary(b"schema"), 5: i32(len(fields))})
     for field in fields:
         repetition = _OPTIONAL if field.is_nullable else _REQUIRED
-        if field.is_list:
-            outer, middle, _ = field.path
+        for name in field.lists:
             lists = struct({3: struct({})})
-            yield struct({3: i32(repetition), 4: binary(outer), 5: i32(1), 6: i32(_LIST), 10: lists})
-            yield struct({3: i32(_REPEATED), 4: binary(middle), 5: i32(1)})
+            yield struct({3: i32(repetition), 4: binary(name), 5: i32(1), 6: i32(_LIST), 10: lists})
+            yield struct({3: i32(_REPEATED), 4: binary(field.path[1]), 5: i32(1)})
         kind = field.kind
         element = {1: i32(kind.physical)}
         if kind.physical == FIXED:
@@ -137,8 +137,7 @@ def _chunk(field: Field, chunk: Chunk) -> Value:
 
 
 def _arrow(field: Field) -> arrow.Field:
-    name = field.path[0].decode()
-    if not field.is_list:
-        return arrow.Field(name, field.kind.arrow, field.is_nullable)
-    element = arrow.Field("element", field.kind.arrow, field.is_nullable)
-    return arrow.Field(name, arrow.LIST, field.is_nullable, (element,))
+    found = arrow.Field(field.path[-1].decode(), field.kind.arrow, field.is_nullable)
+    for name in reversed(field.lists):
+        found = arrow.Field(name.decode(), arrow.LIST, field.is_nullable, (found,))
+    return found

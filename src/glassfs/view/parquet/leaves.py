@@ -15,6 +15,7 @@ from glassfs.view.contract import Key
 from glassfs.view.parquet.columns import Layout, Names, layouts_of
 from glassfs.view.parquet.footer import Field
 from glassfs.view.parquet.kinds import BYTES, TEXT
+from glassfs.view.parquet.nested import NestedPages
 from glassfs.view.parquet.pages import FlatPages, Pages
 from glassfs.view.parquet.ragged import ListPages, TextPages
 from glassfs.view.parquet.records import RecordColumns, Shape
@@ -105,6 +106,9 @@ def _array(
         tiles = Tiles(values, kind.width, length, rows, cache, key)
         for number, name in enumerate(names):
             yield single(name, Element(tiles, number), (*key, number))
+    elif layout.column.is_list and len(array.resolved_shape) > 2:
+        nested = NestedPages(values, kind, array.resolved_shape[1:], rows, rows_a_group)
+        yield Leaf(Field.list_of(names[0], kind, depth=len(array.resolved_shape) - 1), nested)
     else:
         lists = ListPages(values, kind, EvenOffsets(length, rows), rows_a_group)
         yield Leaf(Field.list_of(names[0], kind), lists)

@@ -70,13 +70,13 @@ class Shape(NamedTuple):
     def size(self, entries: int, width: int) -> int:
         """Return the bytes of a page after its header; ``width`` is the size of its values."""
         levels = [1, 2] if self.is_list else [1]
-        return sum(LEVELS_HEAD + _level_bytes(entries, bits) for bits in levels) + width
+        return sum(LEVELS_HEAD + level_bytes(entries, bits) for bits in levels) + width
 
     def page(self, rows: Sequence[Any]) -> bytes:
         """Return the page of these rows."""
         repeated, levels, values = self.entries(rows)
-        parts = [_levels(repeated, 1)] if self.is_list else []
-        parts += [_levels(levels, 2 if self.is_list else 1), self.packed(values)]
+        parts = [packed_levels(repeated, 1)] if self.is_list else []
+        parts += [packed_levels(levels, 2 if self.is_list else 1), self.packed(values)]
         body = b"".join(parts)
         return page_header(len(body), len(levels)) + body
 
@@ -89,11 +89,13 @@ def _encoded(text: Any) -> bytes:
         return _SURROGATE.sub("\ufffd", text).encode()
 
 
-def _level_bytes(entries: int, bits: int) -> int:
+def level_bytes(entries: int, bits: int) -> int:
+    """Return the size of packed levels without their head."""
     return -(-entries // 8) * bits
 
 
-def _levels(levels: Sequence[int], bits: int) -> bytes:
+def packed_levels(levels: Sequence[int], bits: int) -> bytes:
+    """Return the levels of a page, of one or two bits each."""
     import numpy as np
 
     groups = -(-len(levels) // 8)

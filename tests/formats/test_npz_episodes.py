@@ -1,0 +1,118 @@
+"""Recordings of DreamerV3: an episode in an archive, or a chunk with several."""
+
+from __future__ import annotations
+
+import io
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyarrow import parquet
+
+import glassfs
+from glassfs.content import Array
+from glassfs.formats.registry import open_container
+from tests.formats import npz_files
+from tests.formats.npz_files import saved
+from tests.formats.test_npz import CRC, patched_entry
+from tests.helpers import CountingSource, open_bytes, opening
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_replay_of_dreamer_is_an_episode(tmp_path: Path, is_compressed: bool) -> None:
+    values = npz_files.episode()
+    path = tmp_path / "replay.npz"
+    path.write_bytes(saved(values, is_compressed))
+    opened = glassfs.open(path, views="parquet+mp4+html")
+    assert {"steps.parquet", "image.mp4", "index.html"} <= set(opened)
+    steps = parquet.read_table(io.BytesIO(opened["steps.parquet"].bytes())).to_pydict()
+    assert steps["frame"] == list(range(npz_files.STEPS))
+    for name in ("reward", "is_last", "log_distance"):
+        assert steps[name] == values[name].tolist()
+    assert steps["action.3"] == values["action"][:, 3].tolist()
+    table = open_container(opening(path)).episodes()
+    assert table is not None and table.records is not None
+    (row,) = table.records.block(0)
+    assert row["num_frames"] == npz_files.STEPS and row["action_dim"] == 4 and row["cameras"] == ["image"]
+    assert row["total_reward"] == pytest.approx(values["reward"].sum())
+    assert row["channels"] == ["action", "reward", "is_first", "is_last", "is_terminal", "log_distance"]
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+@pytest.mark.parametrize("dtype", ["?", "u1", ">f4"])
+def test_replay_is_cut_where_episodes_begin(tmp_path: Path, is_compressed: bool, dtype: str) -> None:
+    """The first episode has its end alone, as chunks begin anywhere."""
+    values = npz_files.episode()
+    cuts = [0, 3, 4, npz_files.STEPS]
+    values["is_first"] = np.isin(np.arange(npz_files.STEPS), cuts[1:]).astype(dtype)
+    values["action"] = np.asfortranarray(values["action"]).astype(">f8")
+    path = tmp_path / "chunk.npz"
+    path.write_bytes(saved(values, is_compressed))
+    opened = glassfs.open(path, views="parquet+mp4+html+lerobot")
+    rows = list(opened.episodes())
+    assert [(row["position"], row["num_frames"]) for row in rows] == [(0, 3), (1, 1), (2, npz_files.STEPS - 4)]
+    assert "steps.parquet" not in opened and np.array_equal(opened["action"].numpy(), values["action"])
+    for number, (first, end) in enumerate(pairwise(cuts)):
+        episode = opened[f"episodes/{number}"]
+        assert rows[number]["total_reward"] == pytest.approx(values["reward"][first:end].sum())
+        assert rows[number]["cameras"] == ["image"] and "episode_number.npy" not in episode
+        for name in ("action", "image", "is_first", "reward", "log_distance"):
+            assert np.array_equal(episode[name].numpy(), values[name][first:end])
+        assert len(episode["steps.parquet"].table()) == end - first
+        assert {"index.html", "image.mp4"} <= set(episode)
+    info = json.loads(opened["lerobot/unknown/meta/info.json"].bytes())
+    assert (info["total_episodes"], info["total_frames"]) == (3, npz_files.STEPS)
+
+
+def test_episodes_of_a_deflated_chunk_are_decoded_once(tmp_path: Path) -> None:
+    steps = 2000
+    values = {
+        "action": np.zeros((steps, 2)), "reward": np.random.default_rng(1).random(steps),
+        "is_first": np.arange(steps) % 10 == 0, "signal": np.random.default_rng(2).random((steps, 500)),
+    }
+    path = tmp_path / "chunk.npz"
+    path.write_bytes(saved(values, True))
+    source = CountingSource(path)
+    table = open_container(opening(source)).episodes()
+    assert table is not None and table.rows == 200 and table.recording is not None
+    for row in range(table.rows):
+        for column in table.recording(row).steps.columns():
+            assert isinstance(column.content, Array)
+            column.content.data.whole()
+    assert source.bytes_read < 2 * path.stat().st_size
+
+
+@pytest.mark.parametrize("change", [
+    {"is_first": np.zeros(npz_files.STEPS, bool)}, {"is_first": np.zeros((npz_files.STEPS, 0), bool)},
+    {"is_first": np.zeros(npz_files.STEPS, "S3")},
+])
+def test_replay_without_starts_is_one_episode(change: dict[str, Any]) -> None:
+    table = open_bytes(saved(npz_files.episode() | change)).episodes()
+    assert table is not None and table.rows == 1 and table.directory == b""
+
+
+def test_damaged_starts_leave_one_episode() -> None:
+    values = npz_files.episode() | {"is_first": np.ones(npz_files.STEPS, bool)}
+    table = open_bytes(patched_entry(saved(values), b"is_first.npy", CRC, "<L", 1)).episodes()
+    assert table is not None and table.rows == 1
+
+
+@pytest.mark.parametrize("change", [
+    {"reward": np.zeros(npz_files.STEPS + 1)}, {"is_first": np.array(True)}, {"action": np.array([{}], object)},
+    {"reward": np.zeros(0), "action": np.zeros((0, 3)), "is_first": np.zeros(0, bool)},
+])
+def test_other_archives_are_no_episodes(change: dict[str, Any]) -> None:
+    assert open_bytes(saved(npz_files.episode() | change)).episodes() is None
+    without = {name: array for name, array in npz_files.episode().items() if name != "is_first"}
+    assert open_bytes(saved(without)).episodes() is None
+
+
+def test_damaged_rewards_have_no_sum() -> None:
+    data = saved(npz_files.episode())
+    table = open_bytes(patched_entry(data, b"reward.npy", CRC, "<L", 1)).episodes()
+    assert table is not None and table.records is not None
+    (row,) = table.records.block(0)
+    assert row["total_reward"] is None and row["num_frames"] == npz_files.STEPS

@@ -1,0 +1,118 @@
+"""Tools of LeRobot that write on from a copy of a dataset: episodes are appended, deleted, split and merged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from tests.cli.glassfs_command import glassfs
+from tests.lerobot import client
+from tests.lerobot.checks import IMAGES, demand_samples, opened
+from tests.lerobot.conftest import Mounting
+from tests.lerobot.recipes import EMBODIMENT, Episode, episode, write
+
+client.require()
+
+DEFAULTS = {"timestamp", "frame_index", "episode_index", "index", "task_index"}
+
+
+@pytest.fixture
+def copy(folder: Path, tmp_path: Path) -> Path:
+    """The dataset of ``written``, exported."""
+    done = glassfs("export", "--views", "lerobot", folder, "lerobot", tmp_path / "out")
+    assert done.status == 0, done.error
+    return tmp_path / "out/lerobot" / EMBODIMENT
+
+
+@pytest.fixture
+def native(copy: Path, tmp_path: Path) -> Path:
+    """A dataset with the same features that LeRobot itself wrote, of two episodes."""
+    features = json.loads((copy / "meta/info.json").read_bytes())["features"]
+    given = {
+        name: {"dtype": one["dtype"], "shape": tuple(one["shape"]), "names": one["names"]}
+        for name, one in features.items() if name not in DEFAULTS
+    }
+    dataset = client.dataset_class().create(
+        "local/native", fps=10, features=given, root=tmp_path / "native", robot_type=EMBODIMENT, use_videos=True,
+    )
+    for seed in (6, 7):
+        append(dataset, episode(seed, 11))
+    dataset.finalize()
+    return tmp_path / "native"
+
+
+def append(dataset: Any, one: Episode) -> None:
+    """Record an episode, as ``lerobot-record`` does."""
+    for step in range(one.steps):
+        dataset.add_frame({
+            "observation.state": one.state[step], "action": one.action[step],
+            "next.reward": one.reward[step : step + 1], "next.done": one.done[step : step + 1], "task": one.task,
+            **{IMAGES + name: frames[step] for name, frames in one.cameras.items()},
+        })
+    dataset.save_episode()
+
+
+def columns(root: Path) -> Iterator[tuple[str, str]]:
+    """Yield the names and types of the columns that a dataset has for each episode."""
+    for field in pq.read_schema(root / "meta/episodes/chunk-000/file-000.parquet"):
+        yield field.name, str(field.type).replace(" not null", "")
+
+
+def test_episodes_have_the_columns_that_lerobot_writes(copy: Path, native: Path) -> None:
+    assert dict(columns(copy)) == dict(columns(native))
+
+
+def test_statistics_of_episodes_are_those_of_lerobot(copy: Path, written: list[Episode]) -> None:
+    found = pq.read_table(copy / "meta/episodes/chunk-000/file-000.parquet").to_pylist()
+    for one, row in zip(written, found, strict=True):
+        for feature, values in (("action", one.action), ("next.reward", one.reward[:, None])):
+            expected = client.statistics().get_feature_stats(values.astype(np.float64), axis=0, keepdims=False)
+            for name, numbers in expected.items():
+                np.testing.assert_allclose(row[f"stats/{feature}/{name}"], np.ravel(numbers), 1e-5, 1e-6)
+        assert row["stats/next.done/max"] == [True] and np.shape(row[f"stats/{IMAGES}front/mean"]) == (3, 1, 1)
+
+
+def test_an_episode_is_appended(copy: Path, written: list[Episode]) -> None:
+    new = episode(9, 14, "a new task")
+    dataset = opened(copy)
+    append(dataset, new)
+    dataset.finalize()
+    again = opened(copy)
+    assert (again.num_episodes, again.num_frames) == (len(written) + 1, sum(one.steps for one in written) + 14)
+    assert again[len(again) - 1]["task"] == "a new task"
+    assert again[len(again) - 1]["action"].numpy().tobytes() == new.action[-1].tobytes()
+    assert again.meta.stats["action"]["count"] == [again.num_frames]
+
+
+def test_episodes_are_deleted(copy: Path, written: list[Episode], tmp_path: Path) -> None:
+    found = client.tools().delete_episodes(opened(copy), [1], tmp_path / "fewer", "local/fewer")
+    left = [written[0], *written[2:]]
+    assert [one["length"] for one in found.meta.episodes] == [one.steps for one in left]
+    assert found.meta.stats["action"]["count"] == [sum(one.steps for one in left)]
+    assert found[len(found) - 1]["action"].numpy().tobytes() == left[-1].action[-1].tobytes()
+    rows = np.concatenate([one.action for one in left])
+    np.testing.assert_allclose(found.meta.stats["action"]["mean"], rows.mean(0), 1e-5)
+
+
+def test_a_dataset_is_split(copy: Path, written: list[Episode], tmp_path: Path) -> None:
+    found = client.tools().split_dataset(opened(copy), {"train": [0, 1, 2], "val": [3, 4]}, tmp_path / "parts")
+    for name, parts in (("train", written[:3]), ("val", written[3:])):
+        assert found[name].num_episodes == len(parts)
+        rows = np.concatenate([one.state for one in parts])
+        np.testing.assert_allclose(found[name].meta.stats["observation.state"]["mean"], rows.mean(0), 1e-4, 1e-6)
+        assert np.shape(found[name].meta.stats[f"{IMAGES}wrist"]["std"]) == (3, 1, 1)
+
+
+def test_copies_are_merged(copy: Path, written: list[Episode], tmp_path: Path, mounted: Mounting) -> None:
+    (tmp_path / "more").mkdir()
+    write(tmp_path / "more/c.kdb", [episode(8)])
+    parts = [opened(copy), opened(mounted(tmp_path / "more"))]
+    found = client.tools().merge_datasets(parts, output_repo_id="local/all", output_dir=tmp_path / "all")
+    demand_samples(found, [*written, episode(8)], 10)
+    assert found.meta.stats["action"]["count"] == [sum(one.steps for one in written) + episode(8).steps]
