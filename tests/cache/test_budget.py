@@ -198,7 +198,7 @@ def test_interrupted_request_leaves_the_queue(monkeypatch: pytest.MonkeyPatch) -
     memory = Cache(100).memory
     memory.reserve(100)
     with monkeypatch.context() as patch:
-        patch.setattr(memory._condition, "wait", interrupted)
+        patch.setattr(threading.Condition, "wait", interrupted)
         with ThreadPoolExecutor(1) as threads, pytest.raises(KeyboardInterrupt):
             threads.submit(memory.reserve, 50).result(60)
     memory.release(100)
