@@ -33,6 +33,7 @@ from glassfs.tree.nodes import (
     inode,
     not_found,
 )
+from glassfs.tree.omissions import Omission
 
 _NO_LEASE = Lease(())
 _MAY_BE_CHANGED = re.compile(r"%[0-9A-F]{2}|~[0-9]+$|~[0-9a-f]{16}")
@@ -261,6 +262,9 @@ class LostDirectory(Directory):
         raise self._error()
 
     def child(self, name: str) -> Node:
+        raise self._error()
+
+    def omitted(self) -> Sequence[Omission]:
         raise self._error()
 
     def _error(self) -> GlassfsError:
