@@ -103,8 +103,7 @@ class MountOptions:
         if {"allow_other", "allow_root"} <= options.flags:
             raise WrongOption("options allow_other and allow_root: only one of them may be given")
         if "follow_links" in options.flags and (os.geteuid() == 0 or "allow_other" in options.flags):
-            reason = "is for the mount of an ordinary user without allow_other: others would choose what is read for them"
-            raise WrongOption(f"option follow_links: {reason}")
+            raise WrongOption("option follow_links: is not for mounts by root or with allow_other, which serve others")
         return options
 
     def _set(self, option: str) -> None:

@@ -162,6 +162,8 @@ class Store(ABC):
 
     has_lasting_versions = False
     """Whether the version in an entry never recurs, also across processes."""
+    follows_links = False
+    """Whether links to files that belong to the user of this process are opened as these files."""
     is_remote = False
     """Whether reading a file costs so much that its name decides, until its content is needed, whether it may be a
     container. Repeated lookups and listings are cheap."""

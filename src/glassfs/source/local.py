@@ -54,7 +54,7 @@ class LocalStore(Store):
     has_lasting_versions = True
 
     def __init__(self, root: str | os.PathLike[str], name: str | None = None, follows: bool = False) -> None:
-        self._follows = follows
+        self.follows_links = follows
         self._root_path = os.path.realpath(root)
         self._name = os.fspath(root) if name is None else name
         self._prefix = os.path.join(self._name, "")
@@ -128,7 +128,7 @@ class LocalStore(Store):
         return _stamp(status) == entry.stamp
 
     def glances(self, path: Path, names: Sequence[str]) -> builtins.list[tuple[str, int] | None]:
-        if self._follows:  # a glance is at the link
+        if self.follows_links:  # a glance is at the link
             return super().glances(path, names)
         self._renew_root(is_due=not path)
         try:
@@ -171,9 +171,9 @@ class LocalStore(Store):
             try:
                 fd = descriptors.opened(lambda: os.open(path[-1], _READ, dir_fd=folder.fd))
             except OSError as error:
-                if error.errno != errno.ELOOP or not self._follows:
+                if error.errno != errno.ELOOP or not self.follows_links:
                     raise
-                fd = following.opened(folder.fd, self.shown(path[:-1]), path[-1])
+                return self._followed(folder, path, known)
         fd, entry, _ = self._opened(fd, known)
         return fd, entry
 
@@ -227,9 +227,9 @@ class LocalStore(Store):
         if not following.leads_out(self._root_path, path, link.target):
             return link
         reason = "is followed only with -o follow_links; or name the folder to which it leads"
-        if self._follows:
+        if self.follows_links:
             try:
-                fd, file, _ = self._opened(following.opened(folder.fd, self.shown(path), name))
+                fd, file = self._followed(folder, (*path, name))
             except (NotAllowed, Changed) as error:
                 reason = error.reason
             except OSError as error:
@@ -238,8 +238,16 @@ class LocalStore(Store):
                 reason = os.strerror(error.errno or 0)
             else:
                 os.close(fd)
-                return file._replace(has_other_names=True)
+                return file
         return link._replace(omitted=f"link out of the source: {link.target}: {reason}")
+
+    def _followed(self, folder: _Folder, path: Path, known: Entry | None = None) -> tuple[int, Entry]:
+        """Return what ``open_descriptor`` returns for the file to which the link at ``path`` leads.
+
+        Raises NotAllowed if it is not followed. Changes of the file are not reported to watchers of the link's folder.
+        """
+        fd, entry, _ = self._opened(following.opened(folder.fd, self.shown(path[:-1]), path[-1]), known)
+        return fd, entry if entry is known else entry._replace(has_other_names=True)
 
     def _known_acl(self, status: os.stat_result) -> bool | None:
         """Return whether a file has an ACL that may deny what its mode grants; None if its ACL must be read."""
