@@ -129,7 +129,7 @@ def own(path: Path) -> None:
 
 
 ATTACKS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "link of another user": (lambda root: own(root / "snapshots/0123/model.kas"), "snapshots/0123/model.kas belongs to"),
+    "link of another user": (lambda root: own(root / "snapshots/0123/model.kas"), "model.kas belongs to"),
     "file of another user": (lambda root: own(root / "blobs/4d7a"), "blobs/4d7a belongs to"),
     "folder of another user": (lambda root: own(root / "blobs"), "blobs belongs to"),
     "folder on the way up": (lambda root: own(root / "snapshots"), "snapshots belongs to"),

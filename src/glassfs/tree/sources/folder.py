@@ -248,6 +248,8 @@ def omission(name: str, location: Location, entry: Entry) -> Omission | None:
             return Omission(name, printable(f"link to nothing: {entry.target}"), is_damage=True)
         except GlassfsError:
             pass
+    if entry.kind is Kind.OTHER:  # no file can have its name
+        name = printable(location.path[-1])
     return Omission(name, printable(entry.omitted)) if entry.omitted else None
 
 
