@@ -27,6 +27,8 @@ from glassfs.source.remote.url import local_name
 from glassfs.terminal import printable
 from glassfs.tree import File, Tree
 
+ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar")
+
 
 @click.command()
 @click.argument("source", type=click.Path(readable=False), shell_complete=complete_source)
@@ -107,10 +109,14 @@ def command(
 
 
 def _demand_target(folder: str) -> str:
-    """Return the local name or the URL that the user means. Raises ClickException for a mistyped URL."""
+    """Return the local name or the URL that the user means. Raises ClickException for a mistyped URL or an archive."""
     meant = "" if is_url(folder) or os.path.lexists(folder) else meant_by(folder)
     if meant and not folder.startswith("file:"):
         raise click.ClickException(f"{folder}: no folder is made for what looks like a URL{meant}")
+    name = folder.rstrip("/").lower()
+    if name.endswith(ARCHIVES) and not os.path.isdir(folder):
+        advice = "name a folder, and pack it with a program such as zip or tar"
+        raise click.ClickException(f"{folder}: export writes a folder, not an archive: {advice}")
     return local_name(folder)
 
 
