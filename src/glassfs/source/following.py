@@ -9,14 +9,13 @@ a link, and what counts are owner and mode of that descriptor, so that swapping 
 from __future__ import annotations
 
 import errno
-import grp
 import os
 import posixpath
-import pwd
 import stat
 from functools import partial
 
 from glassfs.errors import Changed, NotAllowed
+from glassfs.persistent.private import is_writable_by_others
 from glassfs.source import acl, descriptors, foreign
 
 MOST_LINKS = 40
@@ -90,18 +89,8 @@ def _demand_safe(folder: int, at: str) -> None:
     status = os.fstat(folder)
     if status.st_uid not in (0, os.geteuid()):
         raise NotAllowed(f"{at} belongs to another user")
-    others = status.st_mode & 0o022
-    # In a sticky folder only their owners replace names, and owners are checked.
-    if not others or status.st_mode & stat.S_ISVTX:
+    if status.st_mode & stat.S_ISVTX:  # only their owners replace names there, and owners are checked
         return
-    if others & 0o002 or not _is_private(status) or acl.has_acl(f"/proc/self/fd/{folder}") is not False:
+    has_acl = status.st_mode & 0o022 and acl.has_acl(f"/proc/self/fd/{folder}") is not False
+    if has_acl or is_writable_by_others(status):
         raise NotAllowed(f"others may write in {at}")
-
-
-def _is_private(status: os.stat_result) -> bool:
-    """Return whether a group is that of its owner alone, as systems make one for each user (umask 002)."""
-    try:
-        user, group = pwd.getpwuid(status.st_uid), grp.getgrgid(status.st_gid)
-    except KeyError:
-        return False
-    return user.pw_gid == status.st_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
