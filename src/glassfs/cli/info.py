@@ -30,7 +30,8 @@ from glassfs.source import Kind
 from glassfs.source.remote.connection import Connection
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, NestedDirectory, Node, Sources, Tree
-from glassfs.tree.nodes import XATTR_PREFIX, error_of
+from glassfs.tree.nodes import XATTR_PREFIX
+from glassfs.tree.omissions import MOST_NAMED, Omission
 from glassfs.tree.sources.walk import Folder, Found, list_plainly, walk
 
 KINDS: dict[type[content.Content], str] = {
@@ -112,7 +113,6 @@ def _described_inside(tree: Tree, at: Located) -> dict[str, Any]:
         container = node.opened().container
         size = node.content.data.size
         found |= {"kind": "container"} | _header(container) | _counted(tree, size, False, path)
-        found["unreadable"] += [reason.decode() for reason in error_of(node).values()]
         return found
     if not isinstance(node, File):
         return found | {"kind": "directory"} | _counted(tree, 0, False, path)
@@ -161,9 +161,21 @@ def _counted(tree: Tree, size: int, has_episodes: bool, start: str = "/") -> dic
     counts: Counter[str] = Counter()
     raw = unsized = 0
     unreadable: list[str] = []
+    omitted: list[str] = []
+    more: Counter[str] = Counter()
     cameras: Counter[str] = Counter()
     success: Counter[str] = Counter()
-    for path, node in tree.walk(start, lambda path, error: unreadable.append(f"{path}: {error}")):
+
+    def on_omitted(path: str, one: Omission) -> None:
+        if one.is_damage:
+            unreadable.append(f"{path}: {one.reason}")
+            return
+        if len(omitted) < MOST_NAMED:
+            omitted.append(f"{path[1:]}: {one.reason}")
+        else:
+            more["omitted"] += 1
+
+    for path, node in tree.walk(start, lambda path, error: unreadable.append(f"{path}: {error}"), on_omitted):
         if not isinstance(node, File) or node.content is None:
             counts["directories"] += 1
         else:
@@ -175,7 +187,10 @@ def _counted(tree: Tree, size: int, has_episodes: bool, start: str = "/") -> dic
         if has_episodes:  # last, as reading a document determines its size
             _count_in_episode(path, node, cameras, success)
     ratio = round(raw / size, 3) if size else None
-    found = {"contents": counts, "raw_bytes": raw, "ratio": ratio, "not_counted": unsized, "unreadable": unreadable}
+    if omitted:
+        counts["omitted"] = len(omitted) + more["omitted"]
+    found = {"contents": counts, "raw_bytes": raw, "ratio": ratio, "not_counted": unsized}
+    found |= {"unreadable": unreadable, "omitted": omitted}
     return found | {"cameras": cameras, "success": success} if has_episodes else found
 
 
@@ -243,8 +258,15 @@ def _for_people(found: dict[str, Any]) -> str:
         if found["views"]:
             shown = (paths[0] + f" and {len(paths) - 1} more" * (len(paths) > 1) for paths in found["views"].values())
             lines.append("  views: " + ", ".join(shown))
-        lines += [f"  unreadable: {sentence}" for sentence in found["unreadable"]]
+        lines += _missing(found)
     return "\n".join(map(printable, lines))
+
+
+def _missing(found: dict[str, Any]) -> list[str]:
+    """Return a line for each that cannot be read, and for each that is omitted, of very many for the first ones."""
+    more = found["contents"]["omitted"] - len(found["omitted"])
+    omitted = [*found["omitted"], *([f"{more:,} more"] if more else [])]
+    return [f"  unreadable: {line}" for line in found["unreadable"]] + [f"  omitted: {line}" for line in omitted]
 
 
 def _inside_for_people(found: dict[str, Any]) -> str:
@@ -254,7 +276,7 @@ def _inside_for_people(found: dict[str, Any]) -> str:
     if found["kind"] == "directory":
         size = human_size(found["raw_bytes"])
         lines = [f"{name}: directory", f"  contents: {_list(found['contents'])}", f"  raw: {size}"]
-        lines += [f"  unreadable: {sentence}" for sentence in found["unreadable"]]
+        lines += _missing(found)
     else:
         kind = found["type"]
         lines = [f"{name}: file, {human_size(found['bytes'])}{kind and ', '}{kind}"]

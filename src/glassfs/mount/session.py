@@ -65,7 +65,8 @@ class MountSession:
         self._wake = threading.Event()
         status = StatusText(self.status)
         self.operations = Operations(
-            lambda: self.sources.root(), lambda: OwnDirectory(self.sources, status, owner), options,
+            lambda: self.sources.root(),
+            lambda: OwnDirectory(self.sources, status, self.operations.omitted.text, owner), options,
             lambda: self._usage(),
         )
         self.sources = open_sources(

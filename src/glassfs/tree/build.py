@@ -53,7 +53,7 @@ from glassfs.tree.nodes import (
     stem,
     target_of,
 )
-from glassfs.tree.omissions import Omission, as_text
+from glassfs.tree.omissions import ERROR, Omission, as_attributes
 from glassfs.view import Key, data_of, file_of, has_file
 
 LISTING_COST, NODE_COST = 512, 640
@@ -122,8 +122,8 @@ class ContentDirectory(Settled):
             described = groups[0].attributes()
             found |= {XATTR_PREFIX + name: text.encode("utf-8", "replace") for name, text in described.items()}
         known = self.origin.services.listings.known(self.origin, self.ino)
-        error = b"" if known is None else as_text(known.omitted, is_damage=True)
-        return found | {XATTR_PREFIX + "error": error} if error else found
+        error = b"" if known is None else as_attributes(known.omitted).get(ERROR)
+        return found | {ERROR: error} if error else found
 
     def omitted(self) -> Sequence[Omission]:
         return self._children().omitted

@@ -24,7 +24,7 @@ from glassfs.names import component, raw, text
 from glassfs.source import Entry
 from glassfs.tree.lease import Lease
 from glassfs.tree.listings import Listings
-from glassfs.tree.omissions import Omission
+from glassfs.tree.omissions import ERROR, Omission
 from glassfs.view import ViewSet
 
 LINK_MODE = stat.S_IFLNK | 0o777
@@ -468,7 +468,7 @@ class FixedDirectory(Directory):
 
 def error_of(node: Node) -> dict[str, bytes]:
     """Return the extended attribute that says what of a node cannot be read, if that is known."""
-    return {name: value for name, value in node.xattrs().items() if name == XATTR_PREFIX + "error"}
+    return {name: value for name, value in node.xattrs().items() if name == ERROR}
 
 
 def stem(name: str) -> str:

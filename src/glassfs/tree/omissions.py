@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-MOST_NAMED = 500
+ERROR, OMITTED = "user.glassfs.error", "user.glassfs.omitted"
+MOST_NAMED = 100
 """Members of one directory that a text names; of the others it gives the number."""
 LONGEST = 60_000
 """Bytes of an extended attribute, which Linux limits to 64 KiB."""
@@ -32,7 +33,20 @@ def named(omitted: Sequence[Omission]) -> list[str]:
     return [*lines, f"{len(omitted) - MOST_NAMED:,} more"] if len(omitted) > MOST_NAMED else lines
 
 
-def as_text(omitted: Sequence[Omission], is_damage: bool) -> bytes:
-    """Return the value of ``user.glassfs.error``, or of ``user.glassfs.omitted`` unless ``is_damage``."""
-    found = "; ".join(named([one for one in omitted if one.is_damage == is_damage])).encode("utf-8", "replace")
-    return found if len(found) <= LONGEST else found[:LONGEST].decode("utf-8", "ignore").encode() + b"..."
+def said(omitted: Sequence[Omission], folder: str = "") -> list[str]:
+    """Return sentences about the members of a folder, as ``named`` does."""
+    above = f"{folder}/" if folder else ""
+    return [
+        f"{'damaged' if one.is_damage else 'omitted'}: {above}{one}" for one in omitted[:MOST_NAMED]
+    ] + [f"omitted: {more}" for more in named(omitted)[MOST_NAMED:]]
+
+
+def as_attributes(omitted: Sequence[Omission]) -> dict[str, bytes]:
+    """Return the extended attributes of a directory that name what is damaged and what is omitted, if anything is."""
+    found = dict[str, bytes]()
+    for name, is_damage in ((ERROR, True), (OMITTED, False)):
+        text = "; ".join(named([one for one in omitted if one.is_damage == is_damage])).encode("utf-8", "replace")
+        if text:
+            is_long = len(text) > LONGEST
+            found[name] = text[:LONGEST].decode("utf-8", "ignore").encode() + b"..." if is_long else text
+    return found
