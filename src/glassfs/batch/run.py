@@ -86,8 +86,8 @@ class Run:
     """A run of a command. ``containers``, ``faults`` and ``omitted`` count its results and those that the ``report``
     knew.
 
-    ``on_unlisted`` is called with folders that cannot be listed. They have no line in a report and are tried again each
-    time. ``on_skipped`` is called with what the report knows already.
+    ``on_unlisted`` is called with folders that cannot be listed, and with what is left out of folders. They have no line
+    in a report and are tried again each time. ``on_skipped`` is called with what the report knows already.
     """
 
     plan: Plan
@@ -140,7 +140,8 @@ class Run:
         is_remote = self.workers is not None and self.workers.is_remote
         for one in found:
             if isinstance(one, Unlisted):
-                self.faults += 1
+                self.faults += not one.is_omitted
+                self.omitted += one.is_omitted
                 self.on_unlisted(one)
             elif self.plan.shard.has(one.key):
                 known = None if self.report is None else self.report.known(one.name, one.version)

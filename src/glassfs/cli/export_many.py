@@ -61,7 +61,7 @@ def export_many(
 
         def show_unlisted(folder: Unlisted) -> None:
             with bar.aside():
-                report(folder.name, folder.error)
+                report(folder.name, LeftOut(f"omitted: {folder.error}") if folder.is_omitted else folder.error)
 
         def is_still(found: SearchHit) -> bool:
             return target.has_anything(_path(found)) or _path(found) == "/"

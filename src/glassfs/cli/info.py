@@ -32,6 +32,7 @@ from glassfs.terminal import printable
 from glassfs.tree import Directory, File, NestedDirectory, Node, Sources, Tree
 from glassfs.tree.nodes import XATTR_PREFIX
 from glassfs.tree.omissions import MOST_NAMED, Omission
+from glassfs.tree.sources.folder import omission
 from glassfs.tree.sources.walk import Folder, Found, list_plainly, walk
 
 KINDS: dict[type[content.Content], str] = {
@@ -133,13 +134,17 @@ def _described_folder(sources: Sources, name: str) -> dict[str, Any]:
     """Return the containers in a folder by format: number, size, and sums of some facts."""
     formats: dict[str, Counter[str]] = {}
     unreadable: list[str] = []
+    omitted: list[str] = []
     starts = [Folder("", location) for location in sources.locations.values()]
     for found_in in chain.from_iterable(walk(start, list_plainly) for start in starts):
         if not isinstance(found_in, Found):
             folder = found_in.folder.location
             unreadable.append(str(found_in.error.at(folder.store.shown(folder.path))))
             continue
-        _, location, entry, _ = found_in
+        path, location, entry, _ = found_in
+        shown = location.store.shown(location.path)
+        if left_out := omission(path, location, entry):
+            (unreadable if left_out.is_damage else omitted).append(f"{shown}: {left_out.reason}")
         if entry.kind is not Kind.FILE or (location.store.is_remote and not is_expected(location.path[-1])):
             continue
         try:
@@ -148,13 +153,15 @@ def _described_folder(sources: Sources, name: str) -> dict[str, Any]:
         except Unrecognised:
             continue
         except (GlassfsError, OSError) as error:
-            shown = location.store.shown(location.path)
             unreadable.append(f"{shown}: {reason_of(error, shown)}")
             continue
         sums = formats.setdefault(found["format"], Counter())
         sums.update(containers=1, bytes=found["bytes"])
         sums.update({name: found["facts"][name] for name in SUMMED if isinstance(found["facts"].get(name), int)})
-    return {"source": name, "formats": dict(sorted(formats.items())), "unreadable": unreadable}
+    return {
+        "source": name, "formats": dict(sorted(formats.items())), "unreadable": unreadable,
+        "omitted": omitted[:MOST_NAMED], "contents": {"omitted": len(omitted)},
+    }
 
 
 def _counted(tree: Tree, size: int, has_episodes: bool, start: str = "/") -> dict[str, Any]:
@@ -291,7 +298,7 @@ def _folder_for_people(found: dict[str, Any]) -> str:
     for name, sums in found["formats"].items():
         more = "".join(f", {sums[fact]:,} {plural}" for fact, plural in SUMMED.items() if fact in sums)
         lines.append(f"  {name}: {sums['containers']:,}, {human_size(sums['bytes'])}{more}")
-    lines += [f"  unreadable: {sentence}" for sentence in found["unreadable"]]
+    lines += _missing(found)
     return "\n".join(map(printable, lines))
 
 

@@ -28,6 +28,7 @@ from glassfs.sizes import human_size
 from glassfs.source.remote.connection import Connection
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Symlink, Tree
+from glassfs.tree.tree import demand_shallow
 
 HALF_A_YEAR = 182 * 86_400
 WIDEST = 40
@@ -68,6 +69,7 @@ def _list(tree: Tree, path: str, is_recursive: bool, is_long: bool, is_human: bo
         folder = waiting.pop()
         try:
             directory = tree.directory(folder)
+            demand_shallow(directory, folder.count("/"))
             nodes = sorted(directory.listing(), key=lambda node: node.name)
             omitted = directory.omitted()
         except NotADirectory:  # a presumed container that is none

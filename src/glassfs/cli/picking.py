@@ -69,7 +69,7 @@ def picked_episodes(tree: Tree, source: str, settings: Settings, where: str) -> 
                 yield Item(hit)
             else:
                 report(hit.name, hit.error)
-                picked.failures += 1
+                picked.failures += not hit.is_omitted
 
     for done in here(Rows(settings, PARQUET, where), items()):
         for fault in done.outcome.faults:

@@ -16,8 +16,9 @@ from glassfs.source.remote.url import shown
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Symlink
 from glassfs.tree.omissions import said
-from glassfs.tree.tree import normal
+from glassfs.tree.tree import demand_shallow, normal
 
+INDENT = "    "
 MANY = 40
 FEWEST_FRAMES = 2
 
@@ -52,6 +53,7 @@ def command(
 
 def _entries(directory: Directory, indent: str, show_all: bool) -> Iterator[tuple[Node | None, str, str]]:
     """Yield each entry, what precedes it on its line, and the indent of what is below it; None for those left out."""
+    demand_shallow(directory, len(indent) // len(INDENT))
     nodes: Sequence[Node] = directory.listing()
     if isinstance(nodes, (list, tuple)):  # a lazy series is in order already
         nodes = sorted(nodes, key=lambda node: node.name)
@@ -59,7 +61,7 @@ def _entries(directory: Directory, indent: str, show_all: bool) -> Iterator[tupl
     omitted = directory.omitted()
     for number in range(count):
         is_last = number + 1 == len(nodes) and not omitted
-        yield nodes[number], f"{indent}{'└── ' if is_last else '├── '}", f"{indent}{'    ' if is_last else '│   '}"
+        yield nodes[number], f"{indent}{'└── ' if is_last else '├── '}", f"{indent}{INDENT if is_last else '│   '}"
     if count < len(nodes):
         yield None, f"{indent}{'├' if omitted else '└'}── … {len(nodes) - count:,} more", ""
     sentences = said(omitted)

@@ -70,7 +70,7 @@ def _run(plan: Plan, search: Search, connection: Connection, bar: Progress, as_j
             click.echo(json.dumps(fields) if as_json else printable(f"{name}: {what}{fault}"))
 
     def show_unlisted(folder: Unlisted) -> None:
-        show(folder.name, Fault("", reason_of(folder.error, folder.name)))
+        show(folder.name, Fault("", reason_of(folder.error, folder.name), is_omitted=folder.is_omitted))
 
     with plan.opened_report() as report, plan.workers() as workers:
         run = Run(plan, workers, report, show_unlisted, lambda hit: bar.advance(hit.size))

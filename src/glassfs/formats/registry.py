@@ -337,16 +337,19 @@ def installed() -> tuple[Format, ...]:
 
 
 def _why_unrecognised(opening: Opening, head: Head) -> Refused:
-    """Return why no format recognizes a file: Refused if it is named like a container and this explains its bytes."""
+    """Return why no format recognizes a file: Refused if its name is that of a container, whose bytes are missing then.
+    """
     from glassfs.formats.mistaken import missing_shards  # not needed for names
 
     reason = _explanation(head)
     whole = head.name.removesuffix(INDEX)
-    is_named_like = may_be_container(whole)
-    if reason is None and is_named_like and whole != head.name and opening.store is not None:
-        reason, missing = missing_shards(opening.source, opening.store, opening.path, whole)
-        opening.asked += [(path, None) for path in missing]
-    kind = Refused if reason and is_named_like else Unrecognised
+    is_refused = may_be_container(whole)
+    if is_refused and whole != head.name:
+        if reason is None and opening.store is not None:
+            reason, missing = missing_shards(opening.source, opening.store, opening.path, whole)
+            opening.asked += [(path, None) for path in missing]
+        is_refused = bool(reason)
+    kind = Refused if is_refused else Unrecognised
     return kind(reason or "is not a container of a known format", opening.source.name)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from glassfs.errors import Changed, GlassfsError, IsADirectory, NotADirectory, NotFound
+from glassfs.tree.draft import DEEPEST
 from glassfs.tree.lease import Lease
-from glassfs.tree.nodes import Directory, File, Node
+from glassfs.tree.nodes import Directory, File, Node, Settled
 from glassfs.tree.omissions import Omission
 from glassfs.tree.paths import PathCache
 
@@ -105,6 +106,7 @@ class Tree:
                 if is_presumed:
                     node = self._entered(start)
                 if isinstance(node, Directory):
+                    demand_shallow(node, start.count("/"))
                     nodes = node.listing()
                     omitted = node.omitted() if on_omitted is not None else ()
             except GlassfsError as error:
@@ -161,6 +163,12 @@ class Tree:
         if not directory.origin.has_other_names:
             self._directories.put(path, directory, directory.origin.lease, generation)
         return directory
+
+
+def demand_shallow(directory: Directory, depth: int) -> None:
+    """Raise GlassfsError for a folder of a source that a walk should not enter: a server may have them without end."""
+    if depth > DEEPEST and not isinstance(directory, Settled):
+        raise GlassfsError(f"is more than {DEEPEST} folders deep")
 
 
 def normal(path: str) -> str:

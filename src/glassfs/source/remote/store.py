@@ -188,7 +188,9 @@ class RemoteStore(Store):
     def _load_listing(self, path: Path, previous: _Listing | None) -> _Listing:
         listed = self._server.list((*self._root, *path))
         omitted = {one.name: one.omitted for one in listed if one.omitted}
-        names = {one.name: one.facts for one in listed if not one.omitted and one.facts is not None}
+        names: dict[str, Facts | None] = {
+            one.name: one.facts for one in listed if not one.omitted and one.facts is not None
+        }
         for name in [one.name for one in listed if not one.omitted and one.facts is None]:
             # If an object and a folder have one name, the folder is shown: its contents have no other path.
             hidden, names[name] = names.get(name), None
