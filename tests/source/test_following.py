@@ -101,7 +101,7 @@ def test_links_on_the_way_are_followed(repository: Path, snapshot: Path, tmp_pat
 def test_what_is_no_file_is_named(repository: Path, snapshot: Path) -> None:
     os.mkfifo(repository / "pipe")
     for name, target in (
-        ("folder", "../../blobs"), ("up", ".."), ("fifo", "../../pipe"), ("gone", "../../blobs/none"),
+        ("folder", "../../blobs"), ("up", ".."), ("fifo", "../../pipe"),
         ("through", "../../blobs/4d7a/x"), ("loop", "../../loop"),
     ):
         (snapshot / name).symlink_to(target)
@@ -109,9 +109,16 @@ def test_what_is_no_file_is_named(repository: Path, snapshot: Path) -> None:
     assert reason(snapshot, "folder") == f"{repository}/blobs is a folder, which has to be named itself"
     assert reason(snapshot, "up") == f"{repository}/snapshots is a folder, which has to be named itself"
     assert reason(snapshot, "fifo") == f"{repository}/pipe is not a regular file"
-    assert reason(snapshot, "gone") == "No such file or directory"
     assert reason(snapshot, "through") == f"{repository}/blobs/4d7a is not a regular file"
     assert reason(snapshot, "loop") == "Too many levels of symbolic links"
+
+
+def test_a_link_to_nothing_leaves_nothing_out(snapshot: Path) -> None:
+    (snapshot / "gone").symlink_to("../../blobs/none")
+    store = LocalStore(snapshot, follows=True)
+    assert (store.entry(("gone",)).kind, store.entry(("gone",)).omitted) == (Kind.LINK, "")
+    with pytest.raises(NotFound):
+        store.open(("gone",))
 
 
 def test_no_descriptor_stays_open(repository: Path, snapshot: Path) -> None:
@@ -228,4 +235,4 @@ def test_a_replaced_snapshot_is_found(repository: Path, snapshot: Path) -> None:
     store = LocalStore(snapshot, follows=True)
     assert store.entry(("model.kas",)).kind is Kind.FILE
     shutil.rmtree(repository / "blobs")
-    assert store.entry(("model.kas",)).omitted
+    assert store.entry(("model.kas",)).kind is Kind.LINK

@@ -86,8 +86,8 @@ class Run:
     """A run of a command. ``containers``, ``faults`` and ``omitted`` count its results and those that the ``report``
     knew.
 
-    ``on_unlisted`` is called with folders that cannot be listed, and with what is left out of folders. They have no line
-    in a report and are tried again each time. ``on_skipped`` is called with what the report knows already.
+    ``on_unlisted`` is called with folders that cannot be listed, and with what is left out of folders. They have no
+    line in a report and are tried again each time. ``on_skipped`` is called with what the report knows already.
     """
 
     plan: Plan

@@ -230,6 +230,8 @@ class LocalStore(Store):
         if self.follows_links:
             try:
                 fd, file = self._followed(folder, (*path, name))
+            except FileNotFoundError:
+                return link
             except (NotAllowed, Changed) as error:
                 reason = error.reason
             except OSError as error:
