@@ -41,6 +41,7 @@ from glassfs.content import (
     Fields,
     Group,
     Image,
+    Omitted,
     Series,
     Stored,
     dtypes,
@@ -225,6 +226,13 @@ class FormatTests(ABC):
                 elif isinstance(content, Image):
                     pixels = content.width * content.height * content.channels
                     assert content.data.size == pixels * content.bits // 8, f"{_shown(place)}: wrong size"
+
+    def test_omitted_members_have_a_reason_that_begins_with_the_kind(self) -> None:
+        for _, _, container in self._all_opened():
+            for name, content in walk(container.root):
+                if isinstance(content, Omitted):
+                    assert content.is_damage or ": " in content.reason, f"{name}: {content.reason!r} has no kind"
+                    assert content.reason and "\n" not in content.reason, f"{name}: not one line: {content.reason!r}"
 
     def test_fields_are_what_their_outline_says(self) -> None:
         for _, _, container in self._all_opened():
@@ -444,7 +452,7 @@ def _shown_as(content: Content, cache: BlockCache, number: int) -> Iterator[Data
     """Yield the files of a content, those of derived views included."""
     if has_file(content):
         yield data_of(content, cache, (number,))
-    for shown in chosen(ALL).shown(content, cache, (number,), lambda error: None):
+    for shown in chosen(ALL).shown(content, cache, (number,), lambda view, error: None):
         if isinstance(shown.thing, Data):
             yield shown.thing
 

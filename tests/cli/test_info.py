@@ -39,6 +39,8 @@ def test_a_folder_is_summed_by_format(dataset: Path, robot: Path, store: Path, d
             "wshard": {"containers": 1, "bytes": damaged.stat().st_size, "length_T": 2000},
         },
         "unreadable": [],
+        "omitted": [],
+        "contents": {"omitted": 0},
     }
     lines = glassfs("info", dataset).lines
     assert lines[0].startswith(f"{dataset}: 4 containers, ")

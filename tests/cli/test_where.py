@@ -182,6 +182,40 @@ def test_export_of_episodes_that_satisfy(folder: Path, tmp_path: Path) -> None:
     assert resumed.errors == [f"{files} files in {out}, {human_size(size)} written"]
 
 
+def test_exported_episodes_keep_their_attributes(tmp_path: Path) -> None:
+    """Those of the file, of ``data`` with ``env_args``, and of the demonstration itself."""
+    h5py = pytest.importorskip("h5py")
+    from tests.formats.hdf5_files import write_robomimic
+
+    folder = tmp_path / "folder"
+    (folder / "lab").mkdir(parents=True)
+    write_robomimic(folder / "lab/r.hdf5")
+    with h5py.File(folder / "lab/r.hdf5", "a") as file:
+        file.attrs["made"] = "here"
+        file["data/demo_10"].attrs["model_file"] = "<mujoco/>"
+    for source, name in ((folder / "lab/r.hdf5", "r.hdf5"), (folder, "lab%2Fr.hdf5")):
+        out = tmp_path / name
+        assert glassfs("export", source, out, "--where", "position = 1").status == 0
+        found = {path.name: json.loads(path.read_text()) for path in out.glob("*.json")}
+        assert set(found) == {f"{name}~{end}" for end in (
+            "attributes.json", "data.attributes.json", "1-lift-the-cube.attributes.json",
+        )}
+        assert "made" in found[f"{name}~attributes.json"] and "env_args" in found[f"{name}~data.attributes.json"]
+        assert "model_file" in found[f"{name}~1-lift-the-cube.attributes.json"]
+        assert (out / f"{name}~1-lift-the-cube/actions.npy").is_file()
+
+
+def test_export_to_an_archive_is_refused(folder: Path, tmp_path: Path) -> None:
+    for name in ("subset.zip", "subset.tar.gz", "subset.TGZ"):
+        fails(
+            glassfs("export", folder, tmp_path / name),
+            f"{tmp_path / name}: export writes a folder, not an archive: name a folder, and pack it with a program "
+            "such as zip or tar",
+        )
+    (tmp_path / "old.zip").mkdir()
+    assert glassfs("export", folder, tmp_path / "old.zip").status == 0
+
+
 def test_export_from_one_container_and_of_nothing(folder: Path, tmp_path: Path) -> None:
     assert glassfs("export", folder / "b.kdb", tmp_path / "one", "--where", "position = 1").status == 0
     names = ["b.kdb~1-close-the-drawer-1", "episodes.parquet"]

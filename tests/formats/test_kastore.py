@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from writers.kastore import TYPES, KastoreWriter
 
 from glassfs.content import Array, Container, Fault
-from glassfs.errors import Damaged, Refused, Unrecognised
+from glassfs.errors import Damaged, Refused
 from glassfs.formats.registry import AHEAD, open_container
 from tests.formats.exercise import NUMBERS, exercise, peak_memory
 from tests.helpers import CountingSource, contents_of, open_bytes, open_path, opening, values_of, walk
@@ -259,7 +259,7 @@ def test_every_truncation_is_refused(pair: Path) -> None:
 
 
 def test_similar_files_are_explained() -> None:
-    with pytest.raises(Unrecognised, match="text mode"):
+    with pytest.raises(Refused, match="text mode"):
         open_bytes(b"\x89KAS\n\x1a\n" + bytes(100), "old.trees")
 
 

@@ -11,7 +11,7 @@ from writers.wshard import WShardWriter
 
 from glassfs.content import Array, Blob
 from glassfs.content.model import Stored
-from glassfs.errors import Damaged, Refused, Unrecognised
+from glassfs.errors import Damaged, Refused
 from glassfs.formats.registry import open_container
 from tests.formats.exercise import peak_memory
 from tests.formats.test_fuzz import ARRAY, fill
@@ -181,7 +181,7 @@ def test_very_large_metadata_are_not_parsed() -> None:
 ])
 def test_unfinished_recordings_are_explained(head: bytes, reason: str) -> None:
     """Zeros where the header will be, and the first pieces behind them (docs/formats/wshard.md §13)."""
-    with pytest.raises(Unrecognised) as caught:
+    with pytest.raises(Refused) as caught:
         open_bytes(head + ARRAY.tobytes(), "episode.wshard.partial")
     assert re.search(reason, caught.value.reason)
 

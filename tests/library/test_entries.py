@@ -225,7 +225,9 @@ def test_what_cannot_be_opened(tmp_path: Path) -> None:
         glassfs.open(tmp_path / "missing")
 
 
-def test_links_of_a_folder_lead_to_what_is_in_it(tmp_path: Path) -> None:
+def test_links_of_a_folder_lead_to_what_is_in_it_or_to_files(tmp_path: Path) -> None:
+    """Those out of it lead to files of the same user, and to no folder."""
+    tmp_path.chmod(0o755)
     (tmp_path / "in/deep").mkdir(parents=True)
     (tmp_path / "in/a.txt").write_text("a")
     (tmp_path / "secret.txt").write_text("s")
@@ -236,9 +238,10 @@ def test_links_of_a_folder_lead_to_what_is_in_it(tmp_path: Path) -> None:
         (tmp_path / "in" / name).symlink_to(target)
     with glassfs.open(tmp_path / "in") as data:
         assert data["link.txt"].text() == "a" and data["folder/link"].path == "a.txt"
-        assert {entry.path for entry in data.glob("**/*.txt")} == {"a.txt"}
+        assert {entry.path for entry in data.glob("**/*.txt")} == {"a.txt", "out.txt"}
+        assert data["out.txt"].text() == data["up"].text() == "s"
         assert [entry.path for entry in data.glob("folder/deep")] == ["deep"]
-        assert [path for path in ("out.txt", "far", "far/passwd", "round", "up") if path in data] == []
+        assert [path for path in ("far", "far/passwd", "round") if path in data] == []
 
 
 def test_names_of_strangers_stay_text(tmp_path: Path) -> None:

@@ -33,9 +33,10 @@ def operations_of(
     text = StatusText(status)
 
     def own() -> OwnDirectory:
-        return OwnDirectory(sources, text, OWNER)
+        return OwnDirectory(sources, text, operations.omitted.text, OWNER)
 
-    return Operations(sources.root, own, MountOptions.parse(options), lambda: 10_000)
+    operations = Operations(sources.root, own, MountOptions.parse(options), lambda: 10_000)
+    return operations
 
 
 class Kernel:

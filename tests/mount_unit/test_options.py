@@ -109,6 +109,16 @@ def test_wrong_options_are_named(option: str, reason: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_links_are_followed_for_one_ordinary_user_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert "follow_links" in MountOptions.parse(("follow_links",)).flags
+    with pytest.raises(WrongOption, match="not for mounts by root or with allow_other"):
+        MountOptions.parse(("follow_links", "allow_other"))
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    with pytest.raises(WrongOption, match="not for mounts by root"):
+        MountOptions.parse(("follow_links",))
+
+
 def test_spool_folder_may_have_any_name(tmp_path: Path) -> None:
     folder = tmp_path / "a,b\\c"
     folder.mkdir()

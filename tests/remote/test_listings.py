@@ -8,8 +8,10 @@ from itertools import chain, count, repeat
 import pytest
 
 from glassfs.errors import DeviceFailed, TooLarge
-from glassfs.source import Connection, Store, locate
+from glassfs.library import open_tree
+from glassfs.source import Connection, Kind, Store, locate
 from glassfs.source.remote import objects, s3_listing
+from glassfs.source.remote.server import NO_NAME
 from tests.remote.conftest import Serving
 from tests.remote.http_server import HttpServer
 from tests.remote.requests import Reply, Request
@@ -115,3 +117,33 @@ def test_endless_listing_times_out_early(scheme: str) -> None:
         with pytest.raises(DeviceFailed, match=r"/data: the listing takes more than 0.3 seconds$"):
             locate([name], Connection(timeout=0.9, endpoint=server.url, **options))  # type: ignore[arg-type]
         assert server.count() > 0
+
+
+def test_objects_that_no_file_can_show_are_named(serving: Serving) -> None:
+    keys = (
+        "ok.npz", "both.npz", "both.npz/inner.npz", "double//slash.npz", "/leading.npz", "dot/./x.npz", "dot/../y",
+        "dot/.", "marked", "marked/x", "marker/", "marker/x", "tab\there",
+    )
+    made = Bucket({key: b"" if key.startswith("mark") else b"data" for key in keys})
+
+    def shown(folder: str) -> tuple[set[str], dict[str, str]]:
+        listed = list(store_of(f"s3://bucket/{folder}").list(()))
+        left_out = {name: entry.omitted.partition(":")[0] for name, entry in listed if entry.kind is Kind.OTHER}
+        assert all(entry.omitted == "" for _, entry in listed if entry.kind is not Kind.OTHER)
+        return {name for name, entry in listed if entry.kind is not Kind.OTHER}, left_out
+
+    with serving(made):
+        names = {"ok.npz", "both.npz", "double", "dot", "marked", "marker", "tab\there"}
+        assert shown("") == (names, dict.fromkeys(("/", "both.npz"), "object name"))
+        assert shown("double/") == (set(), {"/": "object name"})
+        assert shown("dot/") == (set(), dict.fromkeys(("./", "../", "."), "object name"))
+        assert shown("marker/") == ({"x"}, {})
+
+
+def test_trees_of_buckets_name_what_they_cannot_show(serving: Serving) -> None:
+    made = Bucket({"data/both.npz": b"data", "data/both.npz/x": b"x", "data//deep.npz": b"data", "data/ok": b"data"})
+    with serving(made), open_tree("s3://bucket/data/") as tree:
+        omitted = {one.name: one.reason for one in tree.root.omitted()}
+        assert [node.name for node in tree.root.listing()] == ["both.npz", "ok"]
+        assert tree.file("both.npz/x").read(0, 9) == b"x"
+    assert omitted == {"both.npz": "object name: a folder of this name hides the object", "/": NO_NAME}

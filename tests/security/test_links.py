@@ -1,4 +1,7 @@
-"""S3: links are shown as links, and the kernel resolves them for each reader; the daemon follows none."""
+"""S3: links are shown as links, and the kernel resolves them for each reader; the daemon follows none.
+
+Commands follow those that nobody but their user had a hand in.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from glassfs.library import open_tree
+from glassfs.tree import Symlink
+from tests.cli.glassfs_command import glassfs
 from tests.security.conftest import Shared
 from tests.security.places import (
     all_bytes_below,
@@ -114,6 +120,27 @@ def test_closed_folder_is_closed_on_every_path(shared: Shared, source: Path) -> 
              for name in ("", "text", "store.kas", "store.kas/word.npy"))]
     assert as_user(lambda: [path for path in paths if can_open(path)]) == []
     assert as_user(read_or_refusal, f"{own}/public/store.kas") == (source / "public/store.kas").read_bytes()
+
+
+def test_commands_follow_no_link_of_another_user(place: Path, source: Path, tmp_path: Path) -> None:
+    """STRANGER, who may write to a folder of the source, makes links and moves links of root's."""
+    incoming, outside = source / "incoming", place / "outside"
+    for name in ("text", "store.kas"):
+        (incoming / f"theirs {name}").symlink_to(f"../../outside/{name}")
+        os.chown(incoming / f"theirs {name}", STRANGER.uid, STRANGER.gid, follow_symlinks=False)
+        (incoming / f"moved {name}").symlink_to(outside / name)
+    (outside / "way").symlink_to("store.kas")
+    (source / "ours.kas").symlink_to("../outside/way")
+    (source / "through.kas").symlink_to("incoming/../incoming/theirs store.kas")
+    out = tmp_path / "out"
+    glassfs("export", source, "incoming", out)
+    assert all(path.is_symlink() for path in (out / "incoming").iterdir())
+    with open_tree(str(source)) as tree:
+        assert SECRET in tree.file("ours.kas/word.npy").read(0, 1000)
+        reasons = {one.name: one.reason for one in tree.directory("incoming").omitted()}
+        assert isinstance(tree.lookup("through.kas"), Symlink)
+    assert set(reasons) == {f"{whose} {name}" for whose in ("theirs", "moved") for name in ("text", "store.kas")}
+    assert all(f"{source}/incoming belongs to another user" in reason for reason in reasons.values())
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from tests.tree.made import FORMAT, made
 from tests.tree.trees import files_of, paths_of, sources_of
 
 FORMAT_OF = "user.glassfs.format"
+REASON = "is not a container of a known format"
 
 
 @pytest.fixture(autouse=True)
@@ -119,13 +120,13 @@ def test_a_presumed_plain_file_is_a_file_once_entered() -> None:
     sources = sources_of(store, on_change=lambda: changes.append(1))
     tree = sources.tree
     assert isinstance(tree.node("/a.made"), Directory)
-    with pytest.raises(Changed, match=r"^memory/a\.made: is not a container of a known format$"):
+    with pytest.raises(Changed, match=rf"^memory/a\.made: {REASON}$"):
         entered(tree, "/a.made")
     assert changes
     assert sources.heard() == ["/a.made"]
     node = tree.node("/a.made")
     assert isinstance(node, File)
-    assert (node.read(0, 9), node.xattrs()) == (b"text", {})
+    assert (node.read(0, 9), node.xattrs()) == (b"text", {"user.glassfs.error": REASON.encode()})
     opens = store.opens
     assert files_of(tree) == {"/a.made": b"text", "/sub/b.made/b.bin": b"2"}
     assert store.opens == opens + 2  # the text is read, the other one entered

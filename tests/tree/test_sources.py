@@ -13,7 +13,7 @@ from glassfs.library import open_tree
 from glassfs.names import component
 from glassfs.source import Entry, Kind
 from glassfs.source import Path as StorePath
-from glassfs.tree import Directory, File, Symlink
+from glassfs.tree import Directory, File, Symlink, open_sources
 from glassfs.tree.sources.own import OwnFiles
 from tests.memory_store import MemoryStore
 from tests.source.test_local import held
@@ -121,9 +121,10 @@ def test_links_are_links(tmp_path: Path) -> None:
     }
     for name, target in targets.items():
         (root / name).symlink_to(target)
-    tree = open_tree(root)
+    tree = open_sources([str(root)], follows=False).tree
     found = {path[1:]: node.target for path, node in tree.walk() if isinstance(node, Symlink)}
     assert found == targets
+    assert {one.name for one in tree.root.omitted()} == {"out", "absolute"}
     assert tree.lookup("/out").mode == 0o120777
     for through in ("/folder/some", "/container/a.bin", "/sub/up/out"):
         with pytest.raises(NotADirectory):

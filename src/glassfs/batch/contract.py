@@ -51,12 +51,14 @@ class SearchHit(NamedTuple):
 class Fault(NamedTuple):
     """Something wrong at ``place``, a path in a container.
 
-    If ``is_passing``, the container could not be examined now, and is tried again by ``--resume``.
+    If ``is_passing``, the container could not be examined now, and is tried again by ``--resume``. If ``is_omitted``,
+    nothing is wrong: glassfs does not show what the container has there.
     """
 
     place: str
     reason: str
     is_passing: bool = False
+    is_omitted: bool = False
 
     def __str__(self) -> str:
         return f"{self.place}: {self.reason}" if self.place else self.reason
@@ -93,9 +95,10 @@ Work = Callable[[Iterator[Item]], Iterator[Outcome]]
 
 
 class Faults:
-    """The faults of one container: at most MOST_FAULTS, and a last one that counts the others."""
+    """The faults of one container, or what is omitted: at most MOST_FAULTS, and a last one that counts the others."""
 
-    def __init__(self) -> None:
+    def __init__(self, are_omitted: bool = False) -> None:
+        self._are_omitted = are_omitted
         self._reported: list[Fault] = []
         self._more = 0
         self._is_passing = False
@@ -112,7 +115,7 @@ class Faults:
     @property
     def others(self) -> tuple[Fault, ...]:
         """The fault that counts those not reported, if any."""
-        return (Fault("", f"and {self._more:,} more", self._is_passing),) if self._more else ()
+        return (Fault("", f"and {self._more:,} more", self._is_passing, self._are_omitted),) if self._more else ()
 
     @property
     def all(self) -> tuple[Fault, ...]:

@@ -1,7 +1,7 @@
 """Find what to work on: the files that the user named, and those in and below the folders that the user named.
 
 The walk is lazy, a folder at a time. Workers open the files: the first bytes decide whether a file is a container; in
-remote folders its name decides beforehand. Links are not followed. One thread.
+remote folders its name decides beforehand. Links inside are not followed. One thread.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from typing import NamedTuple
 
 from glassfs.batch.contract import SearchHit
 from glassfs.errors import GlassfsError
-from glassfs.formats.registry import may_be_container
+from glassfs.formats.registry import is_expected, may_be_container
 from glassfs.names import component, free_name, raw
 from glassfs.source import Connection, Kind, Named, Path, locate
 from glassfs.source.remote.url import shown
 from glassfs.tree.containers.lease import Location
-from glassfs.tree.sources.folder import shown_entries
+from glassfs.tree.sources.folder import omission, shown_entries
 from glassfs.tree.sources.walk import Folder, Listed, walk
 from glassfs.tree.sources.walk import Unlisted as UnlistedFolder
 
 
 class Unlisted(NamedTuple):
-    """A folder that cannot be listed."""
+    """A folder that cannot be listed, or what of one is damaged or, if it ``is_omitted``, not shown."""
 
     name: str
     error: GlassfsError
+    is_omitted: bool = False
 
 
 class Search:
@@ -80,7 +81,10 @@ class Search:
             below = whole[len(named.path) :]
             if isinstance(found, UnlistedFolder):
                 yield Unlisted(store.shown(whole), found.error)
-            elif found.entry.kind is Kind.FILE or self._has_all:
+                continue
+            if left_out := omission(found.path, found.location, found.entry):
+                yield Unlisted(store.shown(whole), GlassfsError(left_out.reason), not left_out.is_damage)
+            if found.entry.kind is Kind.FILE or (self._has_all and found.entry.kind is not Kind.OTHER):
                 facts = found.entry.kind, str(found.entry.version), found.entry.size
                 yield SearchHit(store.shown(whole), source, below, found.path, "/".join(below), *facts)
 
@@ -89,10 +93,10 @@ class Search:
         store, path = folder.location
         listed = [
             one for one in shown_entries(folder.location, path == named.path)
-            if one[2].kind in (Kind.FILE, Kind.FOLDER) or (self._has_all and one[2].kind is not Kind.OTHER)
+            if one[2].kind in (Kind.FILE, Kind.FOLDER, Kind.LINK) or one[2].omitted
         ]
         if store.is_remote and not self._has_all:
-            listed = [one for one in listed if one[2].kind is Kind.FOLDER or may_be_container(one[1])]
+            listed = [one for one in listed if one[2].kind is not Kind.FILE or is_expected(one[1])]
         if self._is_by_path:
             listed.sort(key=lambda one: raw(one[0]) + (b"/" if one[2].kind is Kind.FOLDER else b""))
         else:

@@ -1,6 +1,7 @@
 """Read and write a report: a file with one line of JSON per container, in order of completion.
 
-A line is ``{"path", "version", "ok", "faults"}``, with ``"command"`` unless that is ``verify``: a report belongs to one
+A line is ``{"path", "version", "ok", "faults"}``, with ``"omitted"`` if the container has what is not shown, and
+``"command"`` unless that is ``verify``: a report belongs to one
 command. If the container has table rows, ``"container"`` is its name in them and ``"rows"`` their number. A container
 is recognized by its path, however typed, and its version.
 
@@ -37,13 +38,14 @@ _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
 
 class Known(NamedTuple):
-    """The essence of an earlier line: numbers of ``faults`` and ``rows``, and a hash of the container's name in the
-    rows.
+    """The essence of an earlier line: numbers of ``faults``, ``rows`` and what is ``omitted``, and a hash of the
+    container's name in the rows.
     """
 
     faults: int
     rows: int
     container: int
+    omitted: int
 
     def has_rows(self, container: str, rows: int) -> bool:
         """Return whether the container had so many rows under this name."""
@@ -87,9 +89,12 @@ class Report:
 
     def write(
         self, path: str, version: str, faults: Sequence[str], container: str = "", rows: int | None = None,
+        omitted: Sequence[str] = (),
     ) -> None:
         """Append a line."""
         line: dict[str, Any] = {"path": path, "version": version, "ok": not faults, "faults": list(faults)}
+        if omitted:
+            line["omitted"] = list(omitted)
         if self._command != VERIFY:
             line["command"] = self._command
         if rows is not None:
@@ -155,12 +160,12 @@ class Report:
 def _parsed(raw: bytes) -> tuple[str, bytes, Known] | None:
     """Return the command, key and contents of a line; None if it is not a line of a report."""
     with suppress(ValueError, RecursionError):  # also of text that is not Unicode
-        match {"command": VERIFY, "container": "", "rows": 0} | _object(raw):
+        match {"command": VERIFY, "container": "", "rows": 0, "omitted": []} | _object(raw):
             case {
                 "path": str(path), "version": str(version), "ok": bool(), "faults": list(faults),
-                "command": str(command), "container": str(container), "rows": int(rows),
+                "command": str(command), "container": str(container), "rows": int(rows), "omitted": list(omitted),
             }:
-                return command, _key(path, version), Known(len(faults), rows, _hash(container))
+                return command, _key(path, version), Known(len(faults), rows, _hash(container), len(omitted))
     return None
 
 

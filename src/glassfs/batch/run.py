@@ -83,10 +83,11 @@ class Plan:
 
 @dataclass
 class Run:
-    """A run of a command. ``containers`` and ``faults`` count its results and those that the ``report`` knew.
+    """A run of a command. ``containers``, ``faults`` and ``omitted`` count its results and those that the ``report``
+    knew.
 
-    ``on_unlisted`` is called with folders that cannot be listed. They have no line in a report and are tried again each
-    time. ``on_skipped`` is called with what the report knows already.
+    ``on_unlisted`` is called with folders that cannot be listed, and with what is left out of folders. They have no
+    line in a report and are tried again each time. ``on_skipped`` is called with what the report knows already.
     """
 
     plan: Plan
@@ -96,6 +97,7 @@ class Run:
     on_skipped: Callable[[SearchHit], None]
     containers: int = 0
     faults: int = 0
+    omitted: int = 0
 
     def outcomes(
         self, found: Iterable[SearchHit | Unlisted], work: Work, is_ordered: bool = False,
@@ -109,31 +111,37 @@ class Run:
         items = self._items(found, is_still)
         workers = self.workers
         faults: list[Fault] = []
+        omitted: list[Fault] = []
         is_several, rows = False, None
         for done in here(work, items) if workers is None else Mapping(work, workers, is_ordered).all(items):
             yield done
-            faults += done.outcome.faults
+            for fault in done.outcome.faults:
+                (omitted if fault.is_omitted else faults).append(fault)
             is_several = is_several or done.outcome.is_several
             if done.outcome.rows is not None:
                 rows = (rows or 0) + done.outcome.rows
             if done.is_last:
                 self.containers += done.outcome.is_container
                 self.faults += len(faults)
+                self.omitted += len(omitted)
                 if done.outcome.is_container and not any(fault.is_passing for fault in faults):
-                    self._note(done.item.found, faults, is_several, rows)
-                faults, is_several, rows = [], False, None
+                    self._note(done.item.found, faults, omitted, is_several, rows)
+                faults, omitted, is_several, rows = [], [], False, None
 
-    def _note(self, found: SearchHit, faults: list[Fault], is_several: bool, rows: int | None) -> None:
+    def _note(
+        self, found: SearchHit, faults: list[Fault], omitted: list[Fault], is_several: bool, rows: int | None,
+    ) -> None:
         if self.report is not None:
             # Several files have no version that a listing shows: without one in its line, the container is read again.
             version = "" if is_several else found.version
-            self.report.write(found.name, version, [str(fault) for fault in faults], found.path, rows)
+            self.report.write(found.name, version, list(map(str, faults)), found.path, rows, list(map(str, omitted)))
 
     def _items(self, found: Iterable[SearchHit | Unlisted], is_still: Callable[[SearchHit], bool]) -> Iterator[Item]:
         is_remote = self.workers is not None and self.workers.is_remote
         for one in found:
             if isinstance(one, Unlisted):
-                self.faults += 1
+                self.faults += not one.is_omitted
+                self.omitted += one.is_omitted
                 self.on_unlisted(one)
             elif self.plan.shard.has(one.key):
                 known = None if self.report is None else self.report.known(one.name, one.version)
@@ -142,6 +150,7 @@ class Run:
                 else:
                     self.containers += 1
                     self.faults += known.faults
+                    self.omitted += known.omitted
                     self.on_skipped(one)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -16,11 +16,12 @@ from glassfs.content.dtypes import STRUCTURED
 from glassfs.errors import GlassfsError, NotADirectory, NotFound
 from glassfs.formats.registry import may_be_container
 from glassfs.library import open_tree
-from glassfs.library.finding import Found, UnfollowedLink, below, followed, nearest
+from glassfs.library.finding import Found, UnfollowedLink, below, followed, nearest, why_omitted
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.url import is_url, local_name, parsed, shown
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Sources, Tree, open_sources
+from glassfs.tree.omissions import Omission, said
 from glassfs.tree.tree import normal
 from glassfs.view import chosen
 
@@ -181,6 +182,14 @@ def report(path: str, error: Exception, source: str = "") -> None:
     complain(f"{name}: {reason_of(error, source, path)}")
 
 
+def report_omitted(omitted: Sequence[Omission], folder: str = "") -> int:
+    """Print a line for each member of a folder that is not shown, of very many for the first; return what is damaged.
+    """
+    for sentence in said(omitted, folder):
+        complain(sentence)
+    return sum(one.is_damage for one in omitted)
+
+
 def complain(sentence: str) -> None:
     """Print a line on standard error."""
     click.echo(f"glassfs: {printable(harmless(sentence))}", err=True)
@@ -209,12 +218,13 @@ def lookup(tree: Tree, path: str, source: str, is_link_kept: bool = True) -> Fou
 
 def nodes_from(
     tree: Tree, path: str, on_error: Callable[[str, GlassfsError], None],
+    on_omitted: Callable[[str, Omission], None] | None = None,
 ) -> Iterator[tuple[str, Node]]:
-    """Yield the node at ``path`` and all below it, parents first, with their paths."""
+    """Yield the node at ``path`` and all below it, parents first, with their paths (see ``Tree.walk``)."""
     node = tree.lookup(path)
     yield path, node
     if isinstance(node, Directory):
-        yield from tree.walk(path, on_error)
+        yield from tree.walk(path, on_error, on_omitted)
 
 
 def described(node: Node) -> str:
@@ -248,7 +258,13 @@ def _hint(tree: Tree, path: str) -> str:
         return "it is a separate file; only one source is allowed"
     if any(character in path for character in "*?["):
         return "patterns such as * only work in a mount"
-    names = [f"'{name}'" for name in nearest(lambda above: tree.directory(above or "/"), path)]
+
+    def directory_at(above: str) -> Directory:
+        return tree.directory(above or "/")
+
+    if omitted := why_omitted(directory_at, path):
+        return omitted
+    names = [f"'{name}'" for name in nearest(directory_at, path)]
     if len(names) == 1:
         return f"did you mean {names[0]}?"
     return f"the nearest: {', '.join(names)}" if names else ""

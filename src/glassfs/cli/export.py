@@ -27,6 +27,8 @@ from glassfs.source.remote.url import local_name
 from glassfs.terminal import printable
 from glassfs.tree import File, Tree
 
+ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar")
+
 
 @click.command()
 @click.argument("source", type=click.Path(readable=False), shell_complete=complete_source)
@@ -37,14 +39,18 @@ from glassfs.tree import File, Tree
     help="Symbolic links: keep, follow (copy what they lead to), or by default keep those to what is exported as well "
     "and those out of SOURCE, and follow the others.",
 )
+@click.option(
+    "--allow-omissions", "may_omit", is_flag=True,
+    help="Exit with status 0 although containers have what the tree does not show; each is named.",
+)
 @where_option
 @click.option("--progress/--no-progress", default=None, help="Show a progress bar; default: on a terminal.")
 @many_options("Continue an interrupted export: complete files are kept.", is_report_needed=False)
 @views_option
 @connection_option
 def command(
-    source: str, paths: tuple[str, ...], overwrite: bool, links: str, where: str, progress: bool | None, views: str,
-    plan: Plan, connection: Connection,
+    source: str, paths: tuple[str, ...], overwrite: bool, links: str, may_omit: bool, where: str, progress: bool | None,
+    views: str, plan: Plan, connection: Connection,
 ) -> int:
     """Write the tree of SOURCE, or each PATH in it, to the folder TARGET, with the same names and bytes as in a mount.
 
@@ -103,14 +109,21 @@ def command(
     click.echo(printable(f"{counted(written.files, 'file')} in {where_to}, {size} written"), err=True)
     if written.failures:
         raise click.ClickException(f"{name}: {written.failures} of its files and directories were not written")
+    if written.omitted and not may_omit:
+        what = f"{written.omitted:,} of its contents {'is' if written.omitted == 1 else 'are'} omitted"
+        raise click.ClickException(f"{name}: {what}; --allow-omissions makes this a success")
     return 0
 
 
 def _demand_target(folder: str) -> str:
-    """Return the local name or the URL that the user means. Raises ClickException for a mistyped URL."""
+    """Return the local name or the URL that the user means. Raises ClickException for a mistyped URL or an archive."""
     meant = "" if is_url(folder) or os.path.lexists(folder) else meant_by(folder)
     if meant and not folder.startswith("file:"):
         raise click.ClickException(f"{folder}: no folder is made for what looks like a URL{meant}")
+    name = folder.rstrip("/").lower()
+    if name.endswith(ARCHIVES) and not os.path.isdir(folder):
+        advice = "name a folder, and pack it with a program such as zip or tar"
+        raise click.ClickException(f"{folder}: export writes a folder, not an archive: {advice}")
     return local_name(folder)
 
 

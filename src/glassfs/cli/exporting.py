@@ -15,6 +15,7 @@ from glassfs.errors import Damaged, GlassfsError, NotADirectory, NotFound
 from glassfs.library.finding import Found, followed
 from glassfs.library.finding import target as goal_of
 from glassfs.tree import Directory, File, Node, Symlink, Tree
+from glassfs.tree.omissions import Omission
 from glassfs.tree.tree import normal
 
 MOST_NESTED = 8
@@ -30,12 +31,17 @@ class Links(str, Enum):
     FOLLOW = "follow"
 
 
+class LeftOut(GlassfsError):
+    """A container has something that the tree does not show, so that it has no file to write."""
+
+
 class Written(NamedTuple):
-    """Files and links in the target, bytes written, and nodes that are missing."""
+    """Files and links in the target, bytes written, nodes that are missing, and what the tree does not show."""
 
     files: int = 0
     bytes: int = 0
     failures: int = 0
+    omitted: int = 0
 
     def plus(self, other: Written) -> Written:
         return Written(*map(sum, zip(self, other, strict=True)))
@@ -65,11 +71,11 @@ class Export:
         """Where the target has what is at a path of the tree."""
         self._under_way: list[str] = []
         """The goals of links that are being copied."""
-        self._files = self._bytes = self.failures = 0
+        self._files = self._bytes = self.failures = self._omitted = 0
 
     @property
     def written(self) -> Written:
-        return Written(self._files, self._bytes, self.failures)
+        return Written(self._files, self._bytes, self.failures, self._omitted)
 
     def run(self) -> Written:
         """Write what is at ``starts``. Raises Unusable if continuing is pointless."""
@@ -82,7 +88,7 @@ class Export:
     def write_all(self, start: str, place: str) -> None:
         """Write what is at a path and below it to ``place``; the folders above it must exist."""
         cut = len(start.rstrip("/"))
-        for path, node in nodes_from(self._tree, start, self._unlisted):
+        for path, node in nodes_from(self._tree, start, self._unlisted, self.omit):
             self.write(path, node, f"{place.rstrip('/')}{path[cut:]}".rstrip("/") or "/")
 
     def is_left_out(self, place: str) -> bool:
@@ -207,6 +213,14 @@ class Export:
         """Count and report a node that is left out."""
         self.failures += 1
         self._report(path, error)
+
+    def omit(self, path: str, omission: Omission) -> None:
+        """Count and report what the tree does not show."""
+        if omission.is_damage:
+            self.failed(path, Damaged(omission.reason))
+            return
+        self._omitted += 1
+        self._report(path, LeftOut(f"omitted: {omission.reason}"))
 
     def _unlisted(self, path: str, error: GlassfsError) -> None:
         if path not in self._unusable:

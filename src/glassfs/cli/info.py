@@ -24,12 +24,15 @@ from glassfs.cli.common import (
 )
 from glassfs.cli.complete import complete_source
 from glassfs.errors import GlassfsError, Unrecognised
+from glassfs.formats.registry import is_expected
 from glassfs.sizes import counted, human_size
 from glassfs.source import Kind
 from glassfs.source.remote.connection import Connection
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, NestedDirectory, Node, Sources, Tree
-from glassfs.tree.nodes import XATTR_PREFIX, error_of
+from glassfs.tree.nodes import XATTR_PREFIX
+from glassfs.tree.omissions import MOST_NAMED, Omission
+from glassfs.tree.sources.folder import omission
 from glassfs.tree.sources.walk import Folder, Found, list_plainly, walk
 
 KINDS: dict[type[content.Content], str] = {
@@ -111,7 +114,6 @@ def _described_inside(tree: Tree, at: Located) -> dict[str, Any]:
         container = node.opened().container
         size = node.content.data.size
         found |= {"kind": "container"} | _header(container) | _counted(tree, size, False, path)
-        found["unreadable"] += [reason.decode() for reason in error_of(node).values()]
         return found
     if not isinstance(node, File):
         return found | {"kind": "directory"} | _counted(tree, 0, False, path)
@@ -132,14 +134,18 @@ def _described_folder(sources: Sources, name: str) -> dict[str, Any]:
     """Return the containers in a folder by format: number, size, and sums of some facts."""
     formats: dict[str, Counter[str]] = {}
     unreadable: list[str] = []
+    omitted: list[str] = []
     starts = [Folder("", location) for location in sources.locations.values()]
     for found_in in chain.from_iterable(walk(start, list_plainly) for start in starts):
         if not isinstance(found_in, Found):
             folder = found_in.folder.location
             unreadable.append(str(found_in.error.at(folder.store.shown(folder.path))))
             continue
-        _, location, entry, _ = found_in
-        if entry.kind is not Kind.FILE or not location.may_be_container:
+        path, location, entry, _ = found_in
+        shown = location.store.shown(location.path)
+        if left_out := omission(path, location, entry):
+            (unreadable if left_out.is_damage else omitted).append(f"{shown}: {left_out.reason}")
+        if entry.kind is not Kind.FILE or (location.store.is_remote and not is_expected(location.path[-1])):
             continue
         try:
             with sources.containers.glimpsed(location, entry.version) as (container, _):
@@ -147,22 +153,36 @@ def _described_folder(sources: Sources, name: str) -> dict[str, Any]:
         except Unrecognised:
             continue
         except (GlassfsError, OSError) as error:
-            shown = location.store.shown(location.path)
             unreadable.append(f"{shown}: {reason_of(error, shown)}")
             continue
         sums = formats.setdefault(found["format"], Counter())
         sums.update(containers=1, bytes=found["bytes"])
         sums.update({name: found["facts"][name] for name in SUMMED if isinstance(found["facts"].get(name), int)})
-    return {"source": name, "formats": dict(sorted(formats.items())), "unreadable": unreadable}
+    return {
+        "source": name, "formats": dict(sorted(formats.items())), "unreadable": unreadable,
+        "omitted": omitted[:MOST_NAMED], "contents": {"omitted": len(omitted)},
+    }
 
 
 def _counted(tree: Tree, size: int, has_episodes: bool, start: str = "/") -> dict[str, Any]:
     counts: Counter[str] = Counter()
     raw = unsized = 0
     unreadable: list[str] = []
+    omitted: list[str] = []
+    more: Counter[str] = Counter()
     cameras: Counter[str] = Counter()
     success: Counter[str] = Counter()
-    for path, node in tree.walk(start, lambda path, error: unreadable.append(f"{path}: {error}")):
+
+    def on_omitted(path: str, one: Omission) -> None:
+        if one.is_damage:
+            unreadable.append(f"{path}: {one.reason}")
+            return
+        if len(omitted) < MOST_NAMED:
+            omitted.append(f"{path[1:]}: {one.reason}")
+        else:
+            more["omitted"] += 1
+
+    for path, node in tree.walk(start, lambda path, error: unreadable.append(f"{path}: {error}"), on_omitted):
         if not isinstance(node, File) or node.content is None:
             counts["directories"] += 1
         else:
@@ -174,7 +194,10 @@ def _counted(tree: Tree, size: int, has_episodes: bool, start: str = "/") -> dic
         if has_episodes:  # last, as reading a document determines its size
             _count_in_episode(path, node, cameras, success)
     ratio = round(raw / size, 3) if size else None
-    found = {"contents": counts, "raw_bytes": raw, "ratio": ratio, "not_counted": unsized, "unreadable": unreadable}
+    if omitted:
+        counts["omitted"] = len(omitted) + more["omitted"]
+    found = {"contents": counts, "raw_bytes": raw, "ratio": ratio, "not_counted": unsized}
+    found |= {"unreadable": unreadable, "omitted": omitted}
     return found | {"cameras": cameras, "success": success} if has_episodes else found
 
 
@@ -242,8 +265,15 @@ def _for_people(found: dict[str, Any]) -> str:
         if found["views"]:
             shown = (paths[0] + f" and {len(paths) - 1} more" * (len(paths) > 1) for paths in found["views"].values())
             lines.append("  views: " + ", ".join(shown))
-        lines += [f"  unreadable: {sentence}" for sentence in found["unreadable"]]
+        lines += _missing(found)
     return "\n".join(map(printable, lines))
+
+
+def _missing(found: dict[str, Any]) -> list[str]:
+    """Return a line for each that cannot be read, and for each that is omitted, of very many for the first ones."""
+    more = found["contents"]["omitted"] - len(found["omitted"])
+    omitted = [*found["omitted"], *([f"{more:,} more"] if more else [])]
+    return [f"  unreadable: {line}" for line in found["unreadable"]] + [f"  omitted: {line}" for line in omitted]
 
 
 def _inside_for_people(found: dict[str, Any]) -> str:
@@ -253,7 +283,7 @@ def _inside_for_people(found: dict[str, Any]) -> str:
     if found["kind"] == "directory":
         size = human_size(found["raw_bytes"])
         lines = [f"{name}: directory", f"  contents: {_list(found['contents'])}", f"  raw: {size}"]
-        lines += [f"  unreadable: {sentence}" for sentence in found["unreadable"]]
+        lines += _missing(found)
     else:
         kind = found["type"]
         lines = [f"{name}: file, {human_size(found['bytes'])}{kind and ', '}{kind}"]
@@ -268,7 +298,7 @@ def _folder_for_people(found: dict[str, Any]) -> str:
     for name, sums in found["formats"].items():
         more = "".join(f", {sums[fact]:,} {plural}" for fact, plural in SUMMED.items() if fact in sums)
         lines.append(f"  {name}: {sums['containers']:,}, {human_size(sums['bytes'])}{more}")
-    lines += [f"  unreadable: {sentence}" for sentence in found["unreadable"]]
+    lines += _missing(found)
     return "\n".join(map(printable, lines))
 
 

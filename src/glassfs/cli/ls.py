@@ -12,13 +12,23 @@ from typing import Any
 
 import click
 
-from glassfs.cli.common import connection_option, described, located, lookup, opened, report, views_option
+from glassfs.cli.common import (
+    connection_option,
+    described,
+    located,
+    lookup,
+    opened,
+    report,
+    report_omitted,
+    views_option,
+)
 from glassfs.cli.complete import complete_path, complete_source
 from glassfs.errors import GlassfsError, NotADirectory
 from glassfs.sizes import human_size
 from glassfs.source.remote.connection import Connection
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Symlink, Tree
+from glassfs.tree.tree import demand_shallow
 
 HALF_A_YEAR = 182 * 86_400
 WIDEST = 40
@@ -58,7 +68,10 @@ def _list(tree: Tree, path: str, is_recursive: bool, is_long: bool, is_human: bo
     while waiting:
         folder = waiting.pop()
         try:
-            nodes = sorted(tree.directory(folder).listing(), key=lambda node: node.name)
+            directory = tree.directory(folder)
+            demand_shallow(directory, folder.count("/"))
+            nodes = sorted(directory.listing(), key=lambda node: node.name)
+            omitted = directory.omitted()
         except NotADirectory:  # a presumed container that is none
             continue
         except GlassfsError as error:
@@ -68,6 +81,7 @@ def _list(tree: Tree, path: str, is_recursive: bool, is_long: bool, is_human: bo
         if is_recursive:
             click.echo(f"{'' if folder == path else chr(10)}{printable(folder)}:")
         failures += _show(nodes, is_long, is_human)
+        failures += report_omitted(omitted, folder[1:])
         if is_recursive:
             waiting += [f"{folder.rstrip('/')}/{node.name}" for node in reversed(nodes) if isinstance(node, Directory)]
     return failures

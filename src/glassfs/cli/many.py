@@ -124,7 +124,8 @@ def as_fault(error: Exception, name: str) -> GlassfsError:
 def summary(run: Run) -> str:
     """Return the line that ends a command."""
     where = f"; report in {run.plan.report}" if run.plan.report else ""
-    return f"{counted(run.containers, 'container')}, {counted(run.faults, 'fault')}{where}"
+    omitted = f", {run.omitted:,} omitted" if run.omitted else ""
+    return f"{counted(run.containers, 'container')}, {counted(run.faults, 'fault')}{omitted}{where}"
 
 
 def _jobs(text: str) -> int:

@@ -21,11 +21,15 @@ from glassfs.cli.target import PIECE, Target
 from glassfs.content.episodes import POSITION
 from glassfs.content.pieces import ContainerPiece
 from glassfs.content.summary import CONTAINER, EPISODES
+from glassfs.errors import NotADirectory, NotFound
+from glassfs.library.finding import followed
 from glassfs.names import component, raw
 from glassfs.tree import Directory, Tree
 from glassfs.tree.sources.joined import joined_of
 
 TABLE = "/episodes.parquet"
+ATTRIBUTES = "/attributes.json"
+ENDING = ".attributes.json"
 LONGEST_TASK = 60
 """Characters of an instruction in the name of a directory."""
 _GAP = re.compile(r"[\W_]+")
@@ -65,7 +69,7 @@ def picked_episodes(tree: Tree, source: str, settings: Settings, where: str) -> 
                 yield Item(hit)
             else:
                 report(hit.name, hit.error)
-                picked.failures += 1
+                picked.failures += not hit.is_omitted
 
     for done in here(Rows(settings, PARQUET, where), items()):
         for fault in done.outcome.faults:
@@ -78,6 +82,7 @@ def picked_episodes(tree: Tree, source: str, settings: Settings, where: str) -> 
             for row in records(piece):
                 path = f"{above.rstrip('/')}/{directory}/{row[POSITION]}" if directory else above
                 picked.places[path] = f"/{_name(row)}"
+                picked.places |= _attributes(tree, above.rstrip("/"), path, row)
     if not picked.places:
         raise click.ClickException(f"{name_of(source)}: no episode satisfies: {where}")
     return picked
@@ -88,6 +93,30 @@ def _directory_of(tree: Tree, container: str) -> str:
     node = tree.lookup(container)
     table = joined_of(node, EPISODES) if isinstance(node, Directory) else None
     return component(table.directory) if table is not None and table.directory else ""
+
+
+def _attributes(tree: Tree, container: str, path: str, row: dict[str, object]) -> dict[str, str]:
+    """Return the places of the attributes that belong to an episode in a group: its own, of groups above, of the file.
+
+    Episodes that are no links have theirs inside.
+    """
+    goal = followed(tree, path)[0]
+    if goal == path:
+        return {}
+    whole = component(raw(str(row[CONTAINER])))
+    found = {f"{container}/meta{ATTRIBUTES}": f"/{whole}~attributes.json", f"{goal}{ENDING}": f"/{_name(row)}{ENDING}"}
+    names = goal[len(container) + 1 :].split("/")[:-1]
+    for depth in range(1, len(names) + 1):
+        found[f"{container}/{'/'.join(names[:depth])}{ENDING}"] = f"/{whole}~{'~'.join(names[:depth])}{ENDING}"
+    return {start: place for start, place in found.items() if _is_there(tree, start)}
+
+
+def _is_there(tree: Tree, path: str) -> bool:
+    try:
+        tree.node(path)
+    except (NotFound, NotADirectory):
+        return False
+    return True
 
 
 def _name(row: dict[str, object]) -> str:

@@ -15,8 +15,10 @@ from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.url import shown
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Symlink
-from glassfs.tree.tree import normal
+from glassfs.tree.omissions import said
+from glassfs.tree.tree import demand_shallow, normal
 
+INDENT = "    "
 MANY = 40
 FEWEST_FRAMES = 2
 
@@ -51,19 +53,24 @@ def command(
 
 def _entries(directory: Directory, indent: str, show_all: bool) -> Iterator[tuple[Node | None, str, str]]:
     """Yield each entry, what precedes it on its line, and the indent of what is below it; None for those left out."""
+    demand_shallow(directory, len(indent) // len(INDENT))
     nodes: Sequence[Node] = directory.listing()
     if isinstance(nodes, (list, tuple)):  # a lazy series is in order already
         nodes = sorted(nodes, key=lambda node: node.name)
     count = len(nodes) if show_all else min(MANY, len(nodes))
+    omitted = directory.omitted()
     for number in range(count):
-        is_last = number + 1 == len(nodes)
-        yield nodes[number], f"{indent}{'└── ' if is_last else '├── '}", f"{indent}{'    ' if is_last else '│   '}"
+        is_last = number + 1 == len(nodes) and not omitted
+        yield nodes[number], f"{indent}{'└── ' if is_last else '├── '}", f"{indent}{INDENT if is_last else '│   '}"
     if count < len(nodes):
-        yield None, f"{indent}└── … {len(nodes) - count:,} more", ""
+        yield None, f"{indent}{'├' if omitted else '└'}── … {len(nodes) - count:,} more", ""
+    sentences = said(omitted)
+    for number, sentence in enumerate(sentences, 1):
+        yield None, f"{indent}{'└' if number == len(sentences) else '├'}── {sentence}", ""
 
 
 def _show(directory: Directory, deepest: int | None, show_all: bool) -> int:
-    """Show everything below a directory, at any depth; return the number of directories that could not be listed."""
+    """Show everything below a directory, at any depth; return the number of damaged directories and members."""
     failures = 0
     levels = [(directory, _entries(directory, "", show_all))]
     while levels:
@@ -72,6 +79,7 @@ def _show(directory: Directory, deepest: int | None, show_all: bool) -> int:
             node, start, below = next(entries)
         except StopIteration:
             levels.pop()
+            failures += sum(one.is_damage for one in above.omitted())
             continue
         except GlassfsError as error:
             levels.pop()

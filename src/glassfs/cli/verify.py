@@ -28,7 +28,7 @@ from glassfs.errors import GlassfsError, Unrecognised
 from glassfs.source import Connection, Named
 from glassfs.terminal import printable
 from glassfs.tree import File, NestedDirectory, Tree
-from glassfs.tree.nodes import error_of
+from glassfs.tree.omissions import Omission
 
 CHUNK = 1 << 20
 AHEAD = 64
@@ -49,7 +49,8 @@ def command(
     sources: tuple[str, ...], as_json: bool, progress: bool | None, plan: Plan, connection: Connection,
 ) -> int:
     """Read everything in each SOURCE, a container or a folder of containers: checksums, offsets, lengths, blocks,
-    images, cross-references. Prints a line per fault; exit status 1 if there is any.
+    images, cross-references. Prints a line per fault; exit status 1 if there is any. What a container has and glassfs
+    does not show is no fault: it is named as omitted.
     """
     search = found_under(sources, connection)
     with stoppable(can_resume=bool(plan.report)), progress_over(search, plan.shard, progress) as bar:
@@ -62,11 +63,14 @@ def command(
 def _run(plan: Plan, search: Search, connection: Connection, bar: Progress, as_json: bool) -> Run:
     def show(name: str, fault: Fault) -> None:
         fields = {"source": name, "place": fault.place, "reason": fault.reason}
+        if fault.is_omitted:
+            fields["omitted"] = True
         with bar.aside():
-            click.echo(json.dumps(fields) if as_json else printable(f"{name}: {fault}"))
+            what = "omitted: " if fault.is_omitted else ""
+            click.echo(json.dumps(fields) if as_json else printable(f"{name}: {what}{fault}"))
 
     def show_unlisted(folder: Unlisted) -> None:
-        show(folder.name, Fault("", reason_of(folder.error, folder.name)))
+        show(folder.name, Fault("", reason_of(folder.error, folder.name), is_omitted=folder.is_omitted))
 
     with plan.opened_report() as report, plan.workers() as workers:
         run = Run(plan, workers, report, show_unlisted, lambda hit: bar.advance(hit.size))
@@ -93,21 +97,22 @@ class Verification:
                 yield self._outcome(item.found, opener)
 
     def _outcome(self, found: SearchHit, opener: Opener) -> Outcome:
-        faults = Faults()
+        faults, omitted = Faults(), Faults(are_omitted=True)
         try:
             for fault in faults_of(found, opener, self.settings.threads):
-                if faults.add(fault) and self.report is not None:
+                if (omitted if fault.is_omitted else faults).add(fault) and self.report is not None:
                     self.report(found.name, fault)
         except Unrecognised:
             return Outcome(is_container=False)
         if self.report is not None:
-            for fault in faults.others:
+            for fault in (*faults.others, *omitted.others):
                 self.report(found.name, fault)
-        return Outcome(faults.all, is_several=opener.is_several)
+        return Outcome(faults.all + omitted.all, is_several=opener.is_several)
 
 
 def faults_of(found: SearchHit, opener: Opener, threads: int) -> Iterator[Fault]:
-    """Yield the faults of one container, each once: a check may find what reading the files has found.
+    """Yield the faults of one container, each once: a check may find what reading the files has found. Also yield what
+    is omitted.
 
     Raises Unrecognised for a file that is not a container, unless it was named as one.
     """
@@ -141,15 +146,18 @@ def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Finding
     unlisted: list[_Finding] = []
     is_over = threading.Event()
 
+    def on_omitted(path: str, one: Omission) -> None:
+        unlisted.append((Fault(path[1:], one.reason, is_omitted=not one.is_damage), f"{path[1:]}: {one.reason}"))
+
     def files() -> Iterator[tuple[str, File]]:
-        for path, node in tree.walk(on_error=lambda path, error: unlisted.append(_finding(path[1:], error, source))):
+        for path, node in tree.walk(
+            "/", lambda path, error: unlisted.append(_finding(path[1:], error, source)), on_omitted,
+        ):
             if isinstance(node, File):
                 yield path[1:], node  # as checks of containers name places
             elif isinstance(node, NestedDirectory):
                 yield path[1:], node.file  # what is in it may leave out some of its bytes
                 unlisted.extend(_faults_in_nested(node, path[1:], source))
-            elif reason := node.xattrs().get("user.glassfs.error"):
-                unlisted.append((Fault(path[1:], reason.decode()), reason.decode()))
 
     if threads == 1:
         for path, file in files():
@@ -172,8 +180,6 @@ def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Finding
 
 def _faults_in_nested(node: NestedDirectory, path: str, source: str) -> Iterator[_Finding]:
     try:
-        for error in error_of(node).values():
-            yield Fault(path, error.decode()), error.decode()
         for place, reason in node.opened().container.check():
             yield Fault(f"{path}/{place}" if place else path, reason), reason
     except GlassfsError as failure:

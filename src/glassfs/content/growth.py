@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from glassfs.cache import BlockCache
-from glassfs.content.model import Content, Link, Member, Series
+from glassfs.content.model import Content, Link, Member, Omitted, Series
 from glassfs.errors import TooLarge
 
 STEP = 1 << 20
@@ -38,6 +38,8 @@ def held_by_content(content: Content) -> int:
     size = getsizeof(content) + getsizeof(content.key)
     if isinstance(content, Link):
         size += held(content.target) + getsizeof(content.shown)
+    elif isinstance(content, Omitted):
+        size += getsizeof(content.reason)
     elif isinstance(content, Series):
         size += content.kept + (0 if content.numbers is None else getsizeof(content.numbers))
     return size

@@ -251,6 +251,19 @@ class Guessed(Blob):
         return self.likely.attributes()
 
 
+@dataclass(slots=True)
+class Omitted(Content):
+    """A member of a group that no file shows, and why: all interfaces of glassfs name it instead of keeping silent.
+
+    ``reason`` begins with the kind and a colon, as in ``virtual dataset: its values are in other files``. If
+    ``is_damage``, the member cannot be read, which is a fault of the container; otherwise glassfs does not support it.
+    Its name in the group may be ``(b"",)`` for members without names, such as those beyond a limit.
+    """
+
+    reason: str
+    is_damage: bool = False
+
+
 class Member(NamedTuple):
     """A content and its name inside a group; leading components are directories."""
 
@@ -262,14 +275,13 @@ class Member(NamedTuple):
 class Group(Content):
     """Contents under names. ``members`` is called when a caller lists the group, and may raise Damaged.
 
-    If several members want one name, the first gets it. ``error`` says why some members are missing. ``meanings`` are
+    If several members want one name, the first gets it. Members that cannot be shown are ``Omitted``. ``meanings`` are
     further contents without files, which describe others, as those of ``Fields``. ``find`` may be given if members are
     collections: it returns the one with a name of this one component, or None if there is none, or if others have names
     that begin so, or if only ``members`` can tell. It raises what ``members`` raises.
     """
 
     members: Callable[[], Iterable[Member]]
-    error: str | None = None
     meanings: Callable[[], Iterable[Member]] = tuple
     find: Callable[[bytes], Collection | None] | None = None
 

@@ -300,10 +300,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         try:
             return self._fresh(lambda: GlassfsFile(self, path, self._file(path)))
         except NoSuchEntry as error:
-            near = self._paths().nearest(path)
-            raise NoSuchEntry(
-                f"{error.reason}{'; the nearest: ' if near else ''}{', '.join(near)}", error.source, error.part,
-            ) from None
+            raise NoSuchEntry(f"{error.reason}{self._paths().hint(path)}", error.source, error.part) from None
 
     # Implementation.
 

@@ -21,7 +21,7 @@ from operator import add, le, lt, mul, not_, sub
 from typing import Any, NamedTuple
 
 from glassfs import work
-from glassfs.content import Array, Container, Extent, Fault, Group, Member, Records, Summary, summary_of
+from glassfs.content import Array, Container, Extent, Fault, Group, Member, Omitted, Records, Summary, summary_of
 from glassfs.errors import Damaged
 from glassfs.formats import tree_sequences, tskit
 from glassfs.formats.registry import AHEAD, BUILT_IN, JOINED, Format, Opening
@@ -264,7 +264,8 @@ def _open(opening: Opening) -> Container:
     source, first = opening.source, Store(opening)
     survey = first.survey
     appended, rest = _appended(opening, first.end)
-    if rest is not None:
+    is_limit = len(appended) == MOST_STORES and rest is not None and bool(rest.place)
+    if rest is not None and not is_limit:
         opening.warn(rest.reason, rest.place)
     facts: dict[str, Any] = {
         "keys": first.count, "array_bytes": survey.array_bytes, "store_bytes": first.size,
@@ -278,6 +279,8 @@ def _open(opening: Opening) -> Container:
         for number, start in enumerate(appended, 1):
             inside = partial(_members_of, opening, start, _place(number))
             yield Member((b"appended", b"%d" % number), Group(_place(number).encode(), inside))
+        if rest is not None and rest.place:
+            yield Member(tuple(rest.place.encode().split(b"/")), Omitted(b"", rest.reason, not is_limit))
 
     def check() -> Iterator[Fault]:
         yield from first.check()
@@ -286,10 +289,10 @@ def _open(opening: Opening) -> Container:
                 yield from Store(opening, start, _place(number)).check()
             except Damaged as damage:
                 yield Fault(_place(number), damage.reason)
-        if rest is not None:
+        if rest is not None and not is_limit:
             yield rest
 
-    root = Group(b"", members, error=f"{rest.place}: {rest.reason}" if rest is not None and rest.place else None)
+    root = Group(b"", members)
     is_of_trees = first.tree_sequence is not None or appended
     summaries = {tree_sequences.NAME: partial(_trees, opening, first, appended)} if is_of_trees else {}
     return Container("kastore", f"{first.major}.{first.minor}", root, [source], facts, check, summaries=summaries)
@@ -337,7 +340,7 @@ def _appended(opening: Opening, position: int) -> tuple[array[int], Fault | None
     while source.size - position >= len(MAGIC) and source.read(position, len(MAGIC)) == MAGIC:
         place = _place(len(starts) + 1)
         if len(starts) == MOST_STORES:
-            most = f"is not shown: only the first {MOST_STORES} appended stores are"
+            most = f"too many stores: only the first {MOST_STORES} appended ones are shown"
             return starts, Fault(place, most)
         try:
             store = Store(opening, position, place)

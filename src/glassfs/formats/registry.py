@@ -36,6 +36,8 @@ LONGEST_TAIL = 128 << 10
 AHEAD = 16 << 10
 """A file of up to so many bytes is read whole to recognize and open it, of others the first HEAD bytes: copying more
 takes as long as another read."""
+INDEX = ".index.json"
+"""After the name of a container: the index of its shards, as the libraries of Hugging Face write it."""
 RESERVED = 64  # bytes that writers leave zero, at least, until they finish the file
 BUILT_IN: Mapping[str, tuple[str, ...]] = {
     "kinodb": (".kdb",),
@@ -217,7 +219,7 @@ def open_container(opening: Opening) -> Container:
         head = Head.of(source, source.read_ahead(size if size <= AHEAD else HEAD))
         chosen = recognise(head)
         if chosen is None:
-            raise Unrecognised(why_unrecognised(head), source.name)
+            raise _why_unrecognised(opening, head)
         if opening.may_wait and chosen.is_slow():
             raise Postponed(f"is opened as {chosen.name} when it is needed", source.name)
         if chosen.ahead > HEAD:
@@ -250,6 +252,11 @@ def may_be_container(name: str) -> bool:
     if any(map(name.endswith, BUILT_IN.values())):
         return True
     return any(name.endswith(tuple(added.suffixes)) for added in installed())
+
+
+def is_expected(name: str) -> bool:
+    """Return whether a file of this name has to be a container, or the index of one that is in shards."""
+    return may_be_container(name.removesuffix(INDEX))
 
 
 def joined_by(name: str) -> Sequence[str] | None:
@@ -329,8 +336,27 @@ def installed() -> tuple[Format, ...]:
     return tuple(one.format for one in plug_ins() if one.format is not None)
 
 
-def why_unrecognised(head: Head) -> str:
-    """Return why no format recognizes a file that starts with ``head``."""
+def _why_unrecognised(opening: Opening, head: Head) -> Refused:
+    """Return why no format recognizes a file: Refused if its name is that of a container, whose bytes are missing then.
+    """
+    from glassfs.formats.mistaken import missing_shards  # not needed for names
+
+    reason = _explanation(head)
+    whole = head.name.removesuffix(INDEX)
+    is_refused = may_be_container(whole)
+    if is_refused and whole != head.name:
+        if reason is None and opening.store is not None:
+            reason, missing = missing_shards(opening.source, opening.store, opening.path, whole)
+            opening.asked += [(path, None) for path in missing]
+        is_refused = bool(reason)
+    kind = Refused if is_refused else Unrecognised
+    return kind(reason or "is not a container of a known format", opening.source.name)
+
+
+def _explanation(head: Head) -> str | None:
+    """Return what a file is that no format recognizes, None if unknown."""
+    from glassfs.formats.mistaken import mistaken
+
     if not head:
         return "is empty"
     for known in _all_formats():
@@ -342,4 +368,4 @@ def why_unrecognised(head: Head) -> str:
             "starts with zeros: its writer has not finished it (KinoDB and WShard both reserve zeros first), or it is "
             "not a container"
         )
-    return "is not a container of a known format"
+    return mistaken(head)

@@ -35,6 +35,7 @@ from glassfs.source import Connection
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node
 from glassfs.tree.nodes import FIRST_EXTENSION, XATTR_PREFIX
+from glassfs.tree.omissions import as_attributes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -101,8 +102,13 @@ class Entry(ArrayLike):
 
     @property
     def attributes(self) -> dict[str, str]:
-        """Metadata, such as ``dtype``, ``shape``, ``codec``, or an ``error``."""
-        found = self._entered.xattrs()
+        """Metadata, such as ``dtype``, ``shape``, ``codec``, an ``error``, or what a directory has and does not show
+        as ``omitted``.
+        """
+        node = self._entered
+        found = node.xattrs()
+        if isinstance(node, Directory):
+            found |= as_attributes(node.omitted())
         return {name.removeprefix(XATTR_PREFIX): value.decode("utf-8", "replace") for name, value in found.items()}
 
     # Directories, and arrays.
@@ -126,10 +132,8 @@ class Entry(ArrayLike):
         try:
             return self._at(key)
         except NoSuchEntry as error:
-            near = self._session.paths.nearest(below(self._path, key))
-            if not near:
-                raise
-            raise NoSuchEntry(f"{error.reason}; the nearest: {', '.join(near)}", error.source, error.part) from None
+            hint = self._session.paths.hint(below(self._path, key))
+            raise NoSuchEntry(f"{error.reason}{hint}", error.source, error.part) from None
 
     @overload
     def get(self, path: str) -> Entry | None: ...

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 
 from glassfs.errors import Changed, GlassfsError, NoSuchEntry, NotADirectory, NotFound
@@ -141,9 +142,15 @@ class Paths:
         except (NotFound, NotADirectory):
             return None
 
-    def nearest(self, path: str) -> list[str]:
-        """Return the existing paths most similar to a missing one."""
-        return nearest(lambda known: self._listed.at(known)[1], path)
+    def hint(self, path: str) -> str:
+        """Return why there is nothing at a path, if that is known, or the existing paths most similar to it."""
+        def directory_at(known: str) -> Directory:
+            return self._listed.at(known)[1]
+
+        if omitted := why_omitted(directory_at, path):
+            return f"; {omitted}"
+        near = nearest(directory_at, path)
+        return f"; the nearest: {', '.join(near)}" if near else ""
 
     def expire(self) -> None:
         """Compare containers with their stores at the next lookup."""
@@ -331,15 +338,8 @@ def nearest(directory_at: Callable[[str], Directory], path: str) -> list[str]:
     """Return the existing paths most similar to a missing one. ``directory_at`` takes "" for the root."""
     import difflib  # rarely needed
 
-    above, name = "", ""
     try:
-        directory = directory_at(above)
-        for name in normal(path)[1:].split("/"):
-            try:
-                directory = directory_at(f"{above}/{name}")
-            except GlassfsError:
-                break
-            above = f"{above}/{name}"
+        above, directory, name = _end_of_way(directory_at, path)
         names = list(islice(directory.names(), COMPARED_NAMES))
     except GlassfsError:
         return []
@@ -348,6 +348,29 @@ def nearest(directory_at: Callable[[str], Directory], path: str) -> list[str]:
     meant |= {known[:COMPARED_CHARACTERS]: known for known in reversed(names)}
     close = [meant[known] for known in difflib.get_close_matches(name[:COMPARED_CHARACTERS], meant, SUGGESTED, 0.5)]
     return list(dict.fromkeys(printable(shown + known) for known in close or sorted(names)[:SUGGESTED]))
+
+
+def why_omitted(directory_at: Callable[[str], Directory], path: str) -> str:
+    """Return why a container does not show what it has at a missing path; an empty text if it has nothing there."""
+    with suppress(GlassfsError):
+        _, directory, name = _end_of_way(directory_at, path)
+        found = next((one for one in directory.omitted() if one.name in (name, stem(name)) and one.name), None)
+        if found is not None:
+            return f"{'damaged' if found.is_damage else 'omitted'}: {found}"
+    return ""
+
+
+def _end_of_way(directory_at: Callable[[str], Directory], path: str) -> tuple[str, Directory, str]:
+    """Return the deepest existing directory on the way to a missing path, its path, and the name missing in it."""
+    above, name = "", ""
+    directory = directory_at(above)
+    for name in normal(path)[1:].split("/"):
+        try:
+            directory = directory_at(f"{above}/{name}")
+        except GlassfsError:
+            break
+        above = f"{above}/{name}"
+    return above, directory, name
 
 
 def followed(tree: Tree, path: str) -> Found:

@@ -21,9 +21,11 @@ from glassfs.errors import Changed, GlassfsError, IsADirectory, NotFound
 from glassfs.lru import LRU
 from glassfs.mount.errors import Answer
 from glassfs.mount.inodes import ROOT, Inodes
+from glassfs.mount.omitted import MetOmissions
 from glassfs.mount.options import MountOptions
 from glassfs.tree import Directory, File, Node, Origin, Settled, Symlink
 from glassfs.tree.nodes import XATTR_PREFIX, Facts
+from glassfs.tree.omissions import ERROR, OMITTED, Omission, as_attributes
 
 BLOCK = 512
 STATFS_BLOCK = 4096
@@ -188,6 +190,7 @@ class Operations:
         """The longest timeout; less if the kernel cannot be notified of changes."""
         self.has_presumed = False
         """Whether directories may turn out to be files, so that OPENDIR must check."""
+        self.omitted = MetOmissions()
         self._total_size = total_size
         self._mask = ~(options.umask or 0)
         self._lock = threading.Lock()
@@ -333,6 +336,8 @@ class Operations:
         own = self.inodes.own() if ident == ROOT else None
         number = 0 if isinstance(directory, Settled) else next(self._numbers) & 0x3FFFFFFF
         listing = Listing(self.inodes, ident, directory, own, number << POSITION_BITS, timeout)
+        if listing.is_settled and not position:
+            self._note_omitted(ident, directory)
         if ident == ROOT and listing.is_settled:
             self._note_all_at_root(listing.nodes)
         if ident == ROOT or not listing.is_settled:
@@ -359,13 +364,34 @@ class Operations:
         node = self.node(ident)
         if isinstance(node, Directory) and name.startswith(XATTR_PREFIX):
             node.enter()
+            if name in (ERROR, OMITTED):  # ``xattrs`` lists no directory
+                found = {OMITTED: b""} | as_attributes(self._note_omitted(ident, node))
+                if name in found:
+                    return found[name]
         try:
             return node.xattrs()[name]
         except KeyError:
             raise Answer(errno.ENODATA) from None
 
+    def _note_omitted(self, ident: int, directory: Directory) -> Sequence[Omission]:
+        """Return what a directory does not show, and note it under its path."""
+        omitted = directory.omitted()
+        if omitted or self.omitted:
+            names, above = list[str](), ident
+            with suppress(GlassfsError):  # one above may be gone
+                while above != ROOT:
+                    names.append(self.inodes.node(above).name)
+                    above = self.inodes.parent(above)
+                self.omitted.note("/" + "/".join(reversed(names)), omitted)
+        return omitted
+
     def listxattr(self, ident: int) -> list[str]:
-        return list(self.node(ident).xattrs())
+        """Return the names of attributes. Lists no directory, as ``ls -l`` of coreutils 9.6 asks for each."""
+        node = self.node(ident)
+        names = list(node.xattrs())
+        if isinstance(node, Directory) and not (node.is_of_mount or node.is_presumed):
+            names.append(OMITTED)
+        return names
 
     def statfs(self) -> dict[str, int]:
         """Return the fields of statvfs: the size of the sources, and no free space."""

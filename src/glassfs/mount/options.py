@@ -24,7 +24,7 @@ _IGNORED = {
 }
 _FLAGS = {
     "allow_other", "allow_root", "default_permissions", "nonempty", "auto_unmount", "nosuid", "nodev", "noexec",
-    "debug",
+    "debug", "follow_links",
 }
 
 READ_AHEAD_KIB = 1024
@@ -46,6 +46,7 @@ DESCRIPTIONS = {
     "spool=DIR": "folder for blocks too large for memory, decoded to unnamed files (TMPDIR or /tmp)",
     "max_open=N": f"most containers to keep open ({OPEN_CONTAINERS}), within {PARSED_BYTES >> 20}M of memory",
     "read_ahead=SIZE": f"how far the kernel reads ahead ({READ_AHEAD_KIB}K); only root may set it",
+    "follow_links": "follow your own links out of a local source to your own files; not with allow_other, nor for root",
     "nonempty": "allow a mount point that is not empty",
     "views=NAME+NAME…": "derived views to show beside the files, such as mp4+parquet, or all",
     "metrics=FILE": "write counters for monitoring to this file, every ten seconds",
@@ -101,6 +102,8 @@ class MountOptions:
                     raise
         if {"allow_other", "allow_root"} <= options.flags:
             raise WrongOption("options allow_other and allow_root: only one of them may be given")
+        if "follow_links" in options.flags and (os.geteuid() == 0 or "allow_other" in options.flags):
+            raise WrongOption("option follow_links: is not for mounts by root or with allow_other, which serve others")
         return options
 
     def _set(self, option: str) -> None:

@@ -65,12 +65,13 @@ class MountSession:
         self._wake = threading.Event()
         status = StatusText(self.status)
         self.operations = Operations(
-            lambda: self.sources.root(), lambda: OwnDirectory(self.sources, status, owner), options,
+            lambda: self.sources.root(),
+            lambda: OwnDirectory(self.sources, status, self.operations.omitted.text, owner), options,
             lambda: self._usage(),
         )
         self.sources = open_sources(
             sources, settings, audience, options.connection(), on_change=self._wake.set,
-            on_drop=self.operations.inodes.drop_nodes,
+            on_drop=self.operations.inodes.drop_nodes, follows="follow_links" in options.flags,
         )
         self._usage = Usage(self.sources.locations.values(), self.sources.made_of)
         self.operations.has_presumed = self.sources.has_presumed

@@ -1,4 +1,4 @@
-"""Show the mount's own directory, ``.glassfs``: ``README``, ``status.json`` and, not listed, ``source`` and ``views``.
+"""Show the mount's own directory, ``.glassfs``: ``README``, ``status.json``, ``omitted.jsonl``, ``source``, ``views``.
 
 The last two are not listed because programs that copy a tree with its hidden directories would copy the data again.
 """
@@ -17,17 +17,19 @@ from glassfs.content import Memory
 from glassfs.names import RESERVED
 from glassfs.tree import Directory, File, Node, Sources
 from glassfs.tree.lease import Lease
-from glassfs.tree.nodes import Access, Origin, inode, not_found
+from glassfs.tree.nodes import Access, inode, not_found
 from glassfs.tree.sources.own import OwnFiles
 
 README = "README"
 STATUS = "status.json"
+OMITTED = "omitted.jsonl"
 SOURCE = "source"
 VIEWS = "views"
 TEXT = b"""\
 This directory belongs to the mount, not to the data.
 
 status.json    version, process, sources, options, use of the cache; only for the owner of the mount
+omitted.jsonl  what containers have and their directories do not show, of directories listed so far; only for the owner
 views/PATH     the same tree with all views: videos as MP4, tables as Parquet, pages for a browser (views/index.html)
 source/PATH    the container files themselves, unchanged
 
@@ -61,14 +63,16 @@ class StatusText:
 
 
 class OwnDirectory(Directory):
-    """``.glassfs`` in the root of ``sources``. ``status`` returns the bytes of the status file.
+    """``.glassfs`` in the root of ``sources``. ``status`` and ``omitted`` return the bytes of these files.
 
     ``owner`` is a user id and a group id.
     """
 
-    __slots__ = ("_outer", "_sources", "_status")
+    __slots__ = ("_outer", "_private", "_sources")
 
-    def __init__(self, sources: Sources, status: Callable[[], bytes], owner: tuple[int, int]) -> None:
+    def __init__(
+        self, sources: Sources, status: Callable[[], bytes], omitted: Callable[[], bytes], owner: tuple[int, int],
+    ) -> None:
         root = sources.tree.root
         outer = root.origin
         # Its own identity and lease: it stays when the container whose root it is shown in is replaced.
@@ -76,18 +80,18 @@ class OwnDirectory(Directory):
         super().__init__(RESERVED, inode(RESERVED, root.ino), own)
         self._outer = outer
         self._sources = sources
-        self._status = status
+        self._private = {STATUS: status, OMITTED: omitted}
 
     is_of_mount = True
 
     def listing(self) -> Sequence[Node]:
-        return [self._readme(), self._snapshot()]
+        return [self._readme(), *map(self._snapshot, self._private)]
 
     def child(self, name: str) -> Node:
         if name == README:
             return self._readme()
-        if name == STATUS:
-            return self._snapshot()
+        if name in self._private:
+            return self._snapshot(name)
         if name == SOURCE:
             return OwnFiles(SOURCE, inode(SOURCE, self.ino), self._outer, self._sources)
         if name == VIEWS:
@@ -97,8 +101,8 @@ class OwnDirectory(Directory):
     def _readme(self) -> OwnFile:
         return OwnFile(README, inode(README, self.ino), self.origin, Memory(TEXT))
 
-    def _snapshot(self) -> StatusFile:
-        return StatusFile(inode(STATUS, self.ino), self.origin, self._status())
+    def _snapshot(self, name: str) -> PrivateFile:
+        return PrivateFile(name, inode(name, self.ino), self.origin, Memory(self._private[name]()))
 
 
 class OwnFile(File):
@@ -108,14 +112,11 @@ class OwnFile(File):
     is_of_mount = True
 
 
-class StatusFile(OwnFile):
-    """The status at the time of the look-up. Only the owner of the mount may read it."""
+class PrivateFile(OwnFile):
+    """A file as it was at the time of the look-up. Only the owner of the mount may read it."""
 
     __slots__ = ()
     is_volatile = True
-
-    def __init__(self, ino: int, origin: Origin, status: bytes) -> None:
-        super().__init__(STATUS, ino, origin, Memory(status))
 
     @property
     def mode(self) -> int:

@@ -86,7 +86,7 @@ class _Walk:
         status = os.fstat(self.descriptor)
         if status.st_uid not in self._owners:
             raise Refused(f"{self.path} belongs to another user")
-        is_writable = _is_writable_by_others(status)
+        is_writable = is_writable_by_others(status)
         if is_writable and not status.st_mode & stat.S_ISVTX:
             raise Refused(f"other users can write to {self.path}")
         path = os.path.normpath(os.path.join(self.path, name))
@@ -123,7 +123,8 @@ def _parts(path: str) -> list[str]:
     return [part for part in path.split("/") if part not in ("", ".")]
 
 
-def _is_writable_by_others(status: os.stat_result) -> bool:
+def is_writable_by_others(status: os.stat_result) -> bool:
+    """Return whether the mode of a folder lets another user than this one and its owner write to it."""
     if status.st_mode & stat.S_IWOTH:
         return True
     return bool(status.st_mode & stat.S_IWGRP) and not (

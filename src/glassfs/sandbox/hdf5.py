@@ -18,9 +18,11 @@ from typing import Any
 
 import h5py
 import numpy as np
-from h5py import h5a, h5d, h5g, h5l, h5o, h5p, h5s, h5t, h5z
+from h5py import h5a, h5d, h5g, h5l, h5o, h5p, h5s, h5z
 
 from glassfs.sandbox.hdf5_chunks import stored_chunks
+from glassfs.sandbox.hdf5_types import described_type, dtype_of
+from glassfs.sandbox.hdf5_values import attribute_value, text_of
 from glassfs.sandbox.server import Answer, Handler, RemoteFile
 
 with suppress(Exception):  # registers more filters, if it is installed
@@ -35,24 +37,11 @@ MORE_SECONDS = 0.3
 MOST_TEXT = 8 << 20
 """Bytes of strings in one answer, or of the attributes of an object."""
 MOST_ATTRIBUTES = 10_000
-LARGEST_ATTRIBUTE = 1 << 20
 LARGEST_FILL = 4 << 10
-DEEPEST_TYPE = 8
 CHUNK_CACHE, METADATA_CACHE = 8 << 20, 4 << 20
 LARGEST_CHUNK_CACHE, CACHED_CHUNKS = 32 << 20, 17
 """Bytes of a larger chunk that is cached all the same, and slots of that cache (a prime number)."""
-_FIXED, _COMPOUND, _REFERENCE, _ENUM, _VLEN, _ARRAY, _OPAQUE = (
-    h5t.STRING, h5t.COMPOUND, h5t.REFERENCE, h5t.ENUM, h5t.VLEN, h5t.ARRAY, h5t.OPAQUE,
-)
 _LAYOUTS = {h5d.COMPACT: "compact", h5d.CONTIGUOUS: "contiguous", h5d.CHUNKED: "chunked", h5d.VIRTUAL: "virtual"}
-_FLOATS = {2: (h5t.IEEE_F16LE, h5t.IEEE_F16BE), 4: (h5t.IEEE_F32LE, h5t.IEEE_F32BE),
-           8: (h5t.IEEE_F64LE, h5t.IEEE_F64BE)}
-_INTEGERS = {
-    1: (h5t.STD_I8LE, h5t.STD_I8BE, h5t.STD_U8LE, h5t.STD_U8BE, h5t.STD_B8LE, h5t.STD_B8BE),
-    2: (h5t.STD_I16LE, h5t.STD_I16BE, h5t.STD_U16LE, h5t.STD_U16BE, h5t.STD_B16LE, h5t.STD_B16BE),
-    4: (h5t.STD_I32LE, h5t.STD_I32BE, h5t.STD_U32LE, h5t.STD_U32BE, h5t.STD_B32LE, h5t.STD_B32BE),
-    8: (h5t.STD_I64LE, h5t.STD_I64BE, h5t.STD_U64LE, h5t.STD_U64BE, h5t.STD_B64LE, h5t.STD_B64BE),
-}
 
 
 def open_container(file: RemoteFile) -> Handler:
@@ -134,7 +123,7 @@ class _Container:
         dataset = h5py.Dataset(self._with_large_cache(path))
         box = tuple(slice(first, first + count) for first, count in zip(start, shape, strict=True))
         found = np.asarray(dataset[box] if box else dataset[()])
-        return None, (np.ascontiguousarray(found, dtype=_dtype(dtype)).tobytes(),)
+        return None, (np.ascontiguousarray(found, dtype=dtype_of(dtype)).tobytes(),)
 
     def _texts(self, path: list[str], first: int, count: int) -> Answer:
         """Return ``count`` strings from number ``first`` on, in C order; of many bytes only the first ones."""
@@ -145,13 +134,13 @@ class _Container:
             left -= len(value) if value is not None else 0
             if left < 0 and texts:
                 break
-            texts.append(_text(value))
+            texts.append(text_of(value))
         return texts, ()
 
     def _runs(self, path: list[str], first: int, count: int, dtype: Any) -> Answer:
         """Send rows of variable length, one after another, and return their lengths."""
         values, _ = self._values(path, first, count)
-        kind = _dtype(dtype)
+        kind = dtype_of(dtype)
         rows = [np.ascontiguousarray(value, dtype=kind) for value in values]
         return [len(row) for row in rows], (row.tobytes() for row in rows)
 
@@ -162,9 +151,9 @@ class _Container:
         names: list[bytes] = []
         h5a.iterate(holder, names.append)  # opening them by number takes quadratic time
         for raw in names[:MOST_ATTRIBUTES]:
-            name = _text(raw)
+            name = text_of(raw)
             try:
-                found[name] = _attribute_value(holder, h5a.open(holder, raw), left)
+                found[name] = attribute_value(holder, h5a.open(holder, raw), left)
             except MemoryError:
                 raise
             except Exception as error:
@@ -292,7 +281,7 @@ def _described_dataset(dataset: Any, attributes: int) -> dict[str, Any]:
     if layout == "contiguous" and properties.get_external_count():
         layout = "external"
     found: dict[str, Any] = {
-        "layout": layout, "type": _described_type(kind, 0), "size": kind.get_size(), "stored": 0,
+        "layout": layout, "type": described_type(kind, 0), "size": kind.get_size(), "stored": 0,
         "null": dataset.get_space().get_simple_extent_type() == h5s.NULL,
     }
     found["shape"] = [] if found["null"] else list(dataset.shape)
@@ -309,7 +298,7 @@ def _described_dataset(dataset: Any, attributes: int) -> dict[str, Any]:
     found["fill"] = _fill_of(dataset, properties, found["type"])
     if attributes and h5a.exists(dataset, b"CLASS"):
         with suppress(Exception):
-            found["image"] = _text(h5py.Dataset(dataset).attrs["CLASS"]) == "IMAGE"
+            found["image"] = text_of(h5py.Dataset(dataset).attrs["CLASS"]) == "IMAGE"
     return found
 
 
@@ -322,150 +311,13 @@ def _fill_of(dataset: Any, properties: Any, kind: dict[str, Any]) -> str:
     """Return the fill value in Base64, as it is shown; "" for zeros."""
     if "shown" not in kind or properties.fill_value_defined() != h5d.FILL_VALUE_USER_DEFINED:
         return ""
-    dtype = _dtype(kind["shown"])
+    dtype = dtype_of(kind["shown"])
     value = np.zeros((), dataset.dtype)
     properties.get_fill_value(value)
     raw = np.ascontiguousarray(value, dtype=dtype.base).tobytes()
     if len(raw) > LARGEST_FILL:
         raise ValueError(f"has a fill value of {len(raw)} bytes")
     return base64.b64encode(raw).decode() if any(raw) else ""
-
-
-def _described_type(kind: Any, depth: int) -> dict[str, Any]:
-    """Describe a type: its class; for numbers the dtypes ``stored`` and ``shown``, None if only the library decodes it.
-
-    ``dims`` are the dimensions of an array type, ``fields`` those of a compound.
-    """
-    code = kind.get_class()
-    if depth > DEEPEST_TYPE:
-        return {"class": "unknown", "name": "deeply nested type"}
-    if code == _FIXED:
-        return {"class": "text", "name": "string"}
-    if code == _VLEN:
-        base = _described_type(kind.get_super(), depth + 1)
-        return {"class": "ragged" if base["class"] == "number" else "unknown", "base": base, "name": "sequences"}
-    if code == _ARRAY:
-        base = _described_type(kind.get_super(), depth + 1)
-        return {**base, "dims": [*kind.get_array_dims(), *base.get("dims", [])]}
-    if code in (_OPAQUE, _REFERENCE):
-        return {"class": "bytes", "name": "opaque" if code == _OPAQUE else "reference"}
-    number = _number(kind, code)
-    if number is not None:
-        return {"class": "number", **number}
-    if code == _COMPOUND:
-        return _described_compound(kind, depth)
-    return {"class": "unknown", "name": "type of class " + str(code)}
-
-
-def _described_compound(kind: Any, depth: int) -> dict[str, Any]:
-    names = [kind.get_member_name(number) for number in range(kind.get_nmembers())]
-    types = [_described_type(kind.get_member_type(number), depth + 1) for number in range(len(names))]
-    offsets = [kind.get_member_offset(number) for number in range(len(names))]
-    is_plain = all(one["class"] == "number" for one in types)
-    fields = [
-        {**one, "name": _text(name), "offset": offset} for name, offset, one in zip(names, offsets, types, strict=True)
-    ]
-    if not is_plain:
-        return {"class": "unknown", "name": "compound"}
-    shown = [[field["name"], field["shown"], *([field["dims"]] if field.get("dims") else [])] for field in fields]
-    return {"class": "compound", "name": "compound", "fields": fields, "shown": shown}
-
-
-def _number(kind: Any, code: int) -> dict[str, Any] | None:
-    """Describe an integer, a float, a boolean, an enumeration or a complex number; None for other types."""
-    size = kind.get_size()
-    if code in (h5t.INTEGER, h5t.BITFIELD, _ENUM):
-        base = kind.get_super() if code == _ENUM else kind
-        if size not in _INTEGERS:
-            return None
-        sign = "i" if base.get_class() == h5t.INTEGER and base.get_sign() == h5t.SGN_2 else "u"
-        is_plain = any(base.equal(known) for known in _INTEGERS[size])
-        order = ">" if base.get_order() == h5t.ORDER_BE else "<"
-        stored, shown = _descr(order, sign, size), _descr("<", sign, size)
-        if code == _ENUM and kind.dtype == np.bool_:
-            shown = "|b1"
-        return {"stored": stored if is_plain else None, "shown": shown, "name": shown}
-    if code == h5t.FLOAT:
-        return _float(kind, size, "f")
-    if kind.dtype.kind == "c" and size in (8, 16):
-        part = kind.get_member_type(0) if code == _COMPOUND else kind.get_super()
-        found = _float(part, size // 2, "c")
-        is_packed = code != _COMPOUND or (kind.get_member_offset(0) == 0 and kind.get_member_offset(1) == size // 2)
-        return found if found is None or is_packed else {**found, "stored": None}
-    return None
-
-
-def _float(kind: Any, size: int, letter: str) -> dict[str, Any] | None:
-    if size not in _FLOATS:
-        return None
-    little, big = _FLOATS[size]
-    shown = _descr("<", letter, size * (2 if letter == "c" else 1))
-    stored = shown if kind.equal(little) else ">" + shown[1:] if kind.equal(big) else None
-    return {"stored": stored, "shown": shown, "name": shown}
-
-
-def _descr(order: str, letter: str, size: int) -> str:
-    return f"{'|' if size == 1 else order}{letter}{size}"
-
-
-def _dtype(descr: Any) -> np.dtype[Any]:
-    """Return the dtype of a descr that went through JSON: fields are lists."""
-    if isinstance(descr, str):
-        return np.dtype(descr)
-    return np.dtype([(name, _dtype(one), *map(tuple, dims)) for name, one, *dims in descr])
-
-
-def _attribute_value(holder: Any, attribute: Any, left: list[int]) -> Any:
-    """Return the value of an attribute for JSON; a description of one that is large. ``left`` is the budget."""
-    if attribute.get_space().get_simple_extent_type() == h5s.NULL:
-        return None
-    size = prod(attribute.shape) * attribute.get_type().get_size()
-    if size > min(LARGEST_ATTRIBUTE, left[0]):
-        return {"too_large": size, "shape": list(attribute.shape)}
-    value = h5py.AttributeManager(_Holder(holder)).__getitem__(attribute.name.decode("utf-8", "surrogateescape"))
-    return _json(value, left)
-
-
-class _Holder:
-    """What ``AttributeManager`` needs of an object."""
-
-    def __init__(self, identifier: Any) -> None:
-        self.id = identifier
-
-
-def _json(value: Any, left: list[int]) -> Any:
-    if isinstance(value, np.ndarray) and value.dtype.names is None:
-        return [_json(item, left) for item in value] if value.ndim else _json(value[()], left)
-    if isinstance(value, (np.void, np.ndarray)) and value.dtype.names:
-        if isinstance(value, np.ndarray) and value.ndim:
-            return [_json(item, left) for item in value]
-        return {name: _json(value[name], left) for name in value.dtype.names}
-    left[0] -= len(value) if isinstance(value, (str, bytes)) else 8
-    if left[0] < 0:
-        raise ValueError("is too large")
-    if isinstance(value, (str, bytes)):
-        return _text(value)
-    if isinstance(value, (h5py.Reference, h5py.RegionReference)):
-        return "reference"
-    if isinstance(value, np.void):
-        return value.tobytes().hex()
-    if isinstance(value, (complex, np.complexfloating)):
-        return {"real": float(value.real), "imag": float(value.imag)}
-    item = value.item() if isinstance(value, np.generic) else value
-    return item if isinstance(item, (bool, int, float, type(None))) else _text(str(item))
-
-
-def _text(value: Any) -> str:
-    """Decode a string; bytes that are not UTF-8 become backslash escapes."""
-    if value is None:
-        return ""
-    if isinstance(value, np.ndarray):
-        value = value.item() if value.size == 1 else b""
-    if isinstance(value, str):
-        value = value.encode("utf-8", "surrogateescape")
-    if not isinstance(value, bytes):
-        return str(value)
-    return value.decode("utf-8", "backslashreplace")
 
 
 def _warm_up() -> None:

@@ -54,6 +54,7 @@ class Entry(NamedTuple):
     - ``stamp`` changes whenever bytes or attributes may have changed.
     - ``permissions``: nine mode bits that hold for every user, never more than the store itself grants.
     - ``target`` is the target of a link.
+    - ``omitted`` says what is left out here, "" for nothing: a link that is not followed, an object without a name.
     - ``volume`` is opaque and equal for files on the same disk or server, which may be slow or fail together.
     - ``has_other_names``: hard links exist; changes through them are not reported to watchers of this folder.
     """
@@ -70,6 +71,7 @@ class Entry(NamedTuple):
     target: str = ""
     volume: str = ""
     has_other_names: bool = False
+    omitted: str = ""
 
 
 class Source(ABC):
@@ -156,10 +158,12 @@ class Source(ABC):
 
 
 class Store(ABC):
-    """Files under paths. No method follows a link or reaches anything outside the store."""
+    """Files under paths. No method reaches anything outside the store, but for links that a store says it follows."""
 
     has_lasting_versions = False
     """Whether the version in an entry never recurs, also across processes."""
+    follows_links = False
+    """Whether links to files that belong to the user of this process are opened as these files."""
     is_remote = False
     """Whether reading a file costs so much that its name decides, until its content is needed, whether it may be a
     container. Repeated lookups and listings are cheap."""

@@ -1,4 +1,4 @@
-"""Files of the local system. Every open starts at a descriptor of the store's root and follows no link.
+"""Files of the local system. Every open starts at a descriptor of the store's root and follows no link, unless asked.
 
 Users with write access may replace any component of a path at any moment. A path is therefore opened in one call in
 which the kernel follows no link and crosses no mount, or component by component with O_NOFOLLOW; size, owner, mode and
@@ -18,8 +18,8 @@ from contextlib import suppress
 from functools import lru_cache, partial
 
 from glassfs import work
-from glassfs.errors import GlassfsError, NotFound, Unavailable
-from glassfs.source import acl, beneath, descriptors, foreign
+from glassfs.errors import Changed, GlassfsError, NotAllowed, NotFound, Unavailable
+from glassfs.source import acl, beneath, descriptors, following, foreign
 from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
 from glassfs.source.local_source import MISSING, LocalSource, translated
 from glassfs.source.watched import Watched
@@ -47,12 +47,14 @@ class LocalStore(Store):
     """The folder ``root``, called ``name`` in messages. Links in ``root`` itself are resolved once, now.
 
     When another folder replaces the root, the store switches to it; while nothing or a link is there, nothing is found.
+    If it ``follows`` links, those out of it to files appear as these files where that is safe (see ``following``).
     Raises OSError if the folder cannot be opened.
     """
 
     has_lasting_versions = True
 
-    def __init__(self, root: str | os.PathLike[str], name: str | None = None) -> None:
+    def __init__(self, root: str | os.PathLike[str], name: str | None = None, follows: bool = False) -> None:
+        self.follows_links = follows
         self._root_path = os.path.realpath(root)
         self._name = os.fspath(root) if name is None else name
         self._prefix = os.path.join(self._name, "")
@@ -74,7 +76,7 @@ class LocalStore(Store):
     def entry(self, path: Path) -> Entry:
         self._renew_root(is_due=not path)
         try:
-            return self._entry(self._folder(path[:-1]), path[-1] if path else ".")
+            return self._entry(self._folder(path[:-1]), path[:-1], path[-1] if path else ".")
         except _FAILURES as error:
             raise self._explained(error, path) from None
 
@@ -92,7 +94,7 @@ class LocalStore(Store):
                     return entry, LocalSource(self.open_descriptor, self.shown(path), path, entry, fd, head)
                 except OSError:  # not allowed, no descriptor, or replaced: what is there can be said all the same
                     pass
-            return self._entry(folder, name), None
+            return self._entry(folder, path[:-1], name), None
         except _FAILURES as error:
             raise self._explained(error, path) from None
 
@@ -109,7 +111,7 @@ class LocalStore(Store):
             for name in names:
                 work.check()
                 try:
-                    found.append((name, self._entry(folder, name)))
+                    found.append((name, self._entry(folder, path, name)))
                 except Unavailable:
                     raise
                 except OSError:  # removed meanwhile
@@ -126,6 +128,8 @@ class LocalStore(Store):
         return _stamp(status) == entry.stamp
 
     def glances(self, path: Path, names: Sequence[str]) -> builtins.list[tuple[str, int] | None]:
+        if self.follows_links:  # a glance is at the link
+            return super().glances(path, names)
         self._renew_root(is_due=not path)
         try:
             folder = self._folder(path)
@@ -164,7 +168,12 @@ class LocalStore(Store):
             folder = self._folder(path[:-1])
             if foreign.is_glassfs(folder.fd, path[-1], folder.device):
                 raise FileNotFoundError(errno.ENOENT, "is on a mount of glassfs")
-            fd = descriptors.opened(lambda: os.open(path[-1], _READ, dir_fd=folder.fd))
+            try:
+                fd = descriptors.opened(lambda: os.open(path[-1], _READ, dir_fd=folder.fd))
+            except OSError as error:
+                if error.errno != errno.ELOOP or not self.follows_links:
+                    raise
+                return self._followed(folder, path, known)
         fd, entry, _ = self._opened(fd, known)
         return fd, entry
 
@@ -196,8 +205,8 @@ class LocalStore(Store):
             os.close(fd)
             raise
 
-    def _entry(self, folder: _Folder, name: str) -> Entry:
-        """Return the entry of ``name`` in an open folder. Raises OSError."""
+    def _entry(self, folder: _Folder, path: Path, name: str) -> Entry:
+        """Return the entry of ``name`` in the folder at ``path``, which is open. Raises OSError."""
         if foreign.is_glassfs(folder.fd, name, folder.device):
             return _hidden(os.fstat(folder.fd))
         status = os.stat(name, dir_fd=folder.fd, follow_symlinks=False)
@@ -210,8 +219,37 @@ class LocalStore(Store):
                 os.close(fd)
         entry = _described(status, has_acl)
         if entry.kind is Kind.LINK:
-            return entry._replace(target=os.readlink(name, dir_fd=folder.fd))
+            return self._link(folder, path, name, entry._replace(target=os.readlink(name, dir_fd=folder.fd)))
         return entry
+
+    def _link(self, folder: _Folder, path: Path, name: str, link: Entry) -> Entry:
+        """Return the entry of a link, or of the file to which it leads if it is followed."""
+        if not following.leads_out(self._root_path, path, link.target):
+            return link
+        reason = "is followed only with -o follow_links; or name the folder to which it leads"
+        if self.follows_links:
+            try:
+                fd, file = self._followed(folder, (*path, name))
+            except FileNotFoundError:
+                return link
+            except (NotAllowed, Changed) as error:
+                reason = error.reason
+            except OSError as error:
+                if error.errno in descriptors.EXHAUSTED:
+                    raise
+                reason = os.strerror(error.errno or 0)
+            else:
+                os.close(fd)
+                return file
+        return link._replace(omitted=f"link out of the source: {link.target}: {reason}")
+
+    def _followed(self, folder: _Folder, path: Path, known: Entry | None = None) -> tuple[int, Entry]:
+        """Return what ``open_descriptor`` returns for the file to which the link at ``path`` leads.
+
+        Raises NotAllowed if it is not followed. Changes of the file are not reported to watchers of the link's folder.
+        """
+        fd, entry, _ = self._opened(following.opened(folder.fd, self.shown(path[:-1]), path[-1]), known)
+        return fd, entry if entry is known else entry._replace(has_other_names=True)
 
     def _known_acl(self, status: os.stat_result) -> bool | None:
         """Return whether a file has an ACL that may deny what its mode grants; None if its ACL must be read."""
@@ -339,7 +377,7 @@ def _described(status: os.stat_result, has_acl: bool) -> Entry:
     version = Version(f"{file_id}:{size}:{mtime_ns}")  # as ``_version``
     return _new(Entry, (
         kind, version, file_id, f"{version}:{status.st_ctime_ns}", size, permissions, status.st_uid, status.st_gid,
-        mtime_ns, "", volume, kind is Kind.FILE and status.st_nlink > 1,
+        mtime_ns, "", volume, kind is Kind.FILE and status.st_nlink > 1, "",
     ))
 
 

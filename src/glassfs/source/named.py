@@ -15,15 +15,17 @@ from glassfs.source.remote.url import is_url, local_name
 
 def locate(
     names: Sequence[str], connection: Connection = Connection(),  # noqa: B008
-    is_file: Callable[[str], bool] = lambda name: True,
+    is_file: Callable[[str], bool] = lambda name: True, follows: bool = True,
 ) -> list[Named]:
     """Return the stores of files and folders, local or named by URLs. Links in names are resolved now, once.
+
+    Local stores follow links out of them for the user of this process if ``follows`` (see ``LocalStore``).
 
     A folder gets a store of its own; files of one folder share one. ``is_file`` decides by the name of a remote object
     whether it is a file or a folder. Raises NotFound, NotAllowed and similar.
     """
     urls = [name for name in names if is_url(name)]
-    local = iter(_local([name for name in names if not is_url(name)]))
+    local = iter(_local([name for name in names if not is_url(name)], follows))
     if not urls:
         return list(local)
     from glassfs.source.remote.named import located
@@ -32,12 +34,12 @@ def locate(
     return [next(remote if is_url(name) else local) for name in names]
 
 
-def _local(names: Sequence[str]) -> list[Named]:
+def _local(names: Sequence[str], follows: bool) -> list[Named]:
     stores: dict[tuple[str, str], Store] = {}
 
     def store(folder: str, shown: str) -> Store:
         if (folder, shown) not in stores:
-            stores[folder, shown] = LocalStore(folder, shown)
+            stores[folder, shown] = LocalStore(folder, shown, follows)
         return stores[folder, shown]
 
     found = []

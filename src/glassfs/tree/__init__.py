@@ -39,13 +39,14 @@ def open_sources(
     names: Sequence[str], settings: ContainerSettings | None = None, audience: Audience = Audience(),  # noqa: B008
     connection: Connection = Connection(),  # noqa: B008
     on_change: Callable[[], None] = lambda: None, on_drop: Callable[[Lease], None] = lambda lease: None,
+    follows: bool = True,
 ) -> Sources:
     """Open what a user named. Raises Refused for what is not a container, and read errors.
 
-    Remote sources are opened with ``connection``; their blocks share the memory budget of the cache. For the other
-    arguments see ``Sources``.
+    Remote sources are opened with ``connection``; their blocks share the memory budget of the cache. Links out of local
+    ones are followed if ``follows``, for the user of this process alone. For the other arguments see ``Sources``.
     """
     settings = settings or ContainerSettings(BlockCache())
     if any(map(is_url, names)):
         connection = connection.within(settings.cache.lend())
-    return Sources(locate(names, connection, may_be_container), settings, audience, on_change, on_drop)
+    return Sources(locate(names, connection, may_be_container, follows), settings, audience, on_change, on_drop)

@@ -28,8 +28,10 @@ from glassfs.content import (
     Series,
     Stored,
 )
-from glassfs.errors import GlassfsError
+from glassfs.content.growth import held
+from glassfs.errors import Damaged, GlassfsError
 from glassfs.names import component, free_name, raw, shown_at_root
+from glassfs.terminal import printable
 from glassfs.tree.draft import CHECKED_AT_ONCE, Below, Draft
 from glassfs.tree.nested import NestedDirectory, is_container
 from glassfs.tree.nodes import (
@@ -51,6 +53,7 @@ from glassfs.tree.nodes import (
     stem,
     target_of,
 )
+from glassfs.tree.omissions import ERROR, Omission, as_attributes
 from glassfs.view import Key, data_of, file_of, has_file
 
 LISTING_COST, NODE_COST = 512, 640
@@ -119,22 +122,25 @@ class ContentDirectory(Settled):
             described = groups[0].attributes()
             found |= {XATTR_PREFIX + name: text.encode("utf-8", "replace") for name, text in described.items()}
         known = self.origin.services.listings.known(self.origin, self.ino)
-        error = self._draft.error if known is None else known.error
-        if error:
-            found[XATTR_PREFIX + "error"] = error.encode("utf-8", "replace")
-        return found
+        error = b"" if known is None else as_attributes(known.omitted).get(ERROR)
+        return found | {ERROR: error} if error else found
+
+    def omitted(self) -> Sequence[Omission]:
+        return self._children().omitted
 
     def _children(self) -> Children:
         return self.origin.services.listings.children(self.origin, self.ino, self._make)
 
     def _make(self) -> Children:
-        directories, files = self._draft.opened(bool(self.origin.services.views))
+        directories, files, omitted = self._draft.opened(bool(self.origin.services.views))
         cost = LISTING_COST + self._draft.cost(directories.values())
         with self.origin.services.cache.measuring(cost + NODE_COST * (len(directories) + len(files))):
-            return self._made(directories, files, cost)
+            return self._made(directories, files, omitted, cost)
 
-    def _made(self, directories: dict[str, Below], files: Sequence[Member], cost: int) -> Children:
-        """Make the children, which cost so many bytes beside their nodes."""
+    def _made(
+        self, directories: dict[str, Below], files: Sequence[Member], omitted: list[Omission], cost: int,
+    ) -> Children:
+        """Make the children, which cost so many bytes beside their nodes, and append to ``omitted``."""
         children: dict[str, Node] = {}
         for name, below in directories.items():
             if self._is_mount_root:
@@ -147,7 +153,6 @@ class ContentDirectory(Settled):
         cache, views = self.origin.services.cache, self.origin.services.views
         waiting: list[_Waiting] = []
         derived: list[_Waiting] = []
-        errors = [self._draft.error] if self._draft.error else []
         for number, (components, content) in enumerate(files):
             if not number % CHECKED_AT_ONCE:
                 work.check()
@@ -167,16 +172,17 @@ class ContentDirectory(Settled):
                 else:
                     children[name] = File(name, inode(name, self.ino), self.origin, data, content)
             if views:
-                derived += self._derived(original, content, key, errors)
+                derived += self._derived(original, content, key, omitted)
         if views:
             beside = Beside(b"", [Member(name[-1:], content) for name, content in files if has_file(content)])
-            derived += self._derived(b"", beside, (self.origin.identity, self.ino), errors)
+            derived += self._derived(b"", beside, (self.origin.identity, self.ino), omitted)
         if waiting or derived:
             self._put_beside(children, waiting)
             self._put_beside(children, derived)
         cost += NODE_COST * len(children) + sum(map(held_by_names, children.values()))
+        cost += sum(map(held, omitted))
         numbers = dict(zip(children, count(), strict=False))
-        return Children(tuple(children.values()), numbers, "; ".join(errors), cost)
+        return Children(tuple(children.values()), numbers, omitted, cost)
 
     def _add_nested(self, children: dict[str, Node], original: bytes, content: Nested) -> bool:
         """Add the directory of a nested container, unless the content is none or its name is taken."""
@@ -188,10 +194,11 @@ class ContentDirectory(Settled):
             children[name] = NestedDirectory(name, inode(name, self.ino), self.origin, content)
         return is_added
 
-    def _derived(self, name: bytes, content: Content, key: Key, errors: list[str]) -> list[_Waiting]:
-        """Return what derived views make of a content, and append the reasons of those that fail."""
-        def on_error(error: GlassfsError) -> None:
-            errors.append(f"{component(name)}: {error}")
+    def _derived(self, name: bytes, content: Content, key: Key, omitted: list[Omission]) -> list[_Waiting]:
+        """Return what derived views make of a content, and append those that fail."""
+        def on_error(view: str, error: GlassfsError) -> None:
+            reason = f"view {view}: {error}"
+            omitted.append(Omission(component(name) if name else "", printable(reason), isinstance(error, Damaged)))
 
         services = self.origin.services
         made = services.views.shown(content, services.cache, key, on_error)

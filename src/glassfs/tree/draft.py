@@ -9,9 +9,11 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from glassfs import work
-from glassfs.content import Collection, Group, Member, members_of
+from glassfs.content import Collection, Group, Member, Omitted, members_of
 from glassfs.content.growth import held_by_content, held_by_member
 from glassfs.names import component
+from glassfs.terminal import printable
+from glassfs.tree.omissions import Omission
 from glassfs.view import folder_of
 
 DEEPEST = 256
@@ -42,11 +44,6 @@ class Draft:
         self.groups = list(groups)
         self.runs: list[_Run] = []
 
-    @property
-    def error(self) -> str:
-        """What of the groups cannot be shown."""
-        return "; ".join(group.error for group in self.groups if isinstance(group, Group) and group.error)
-
     def cost(self, below: Iterable[Below]) -> int:
         """Return the approximate bytes that what is below takes beside its nodes."""
         kept = 0
@@ -60,17 +57,18 @@ class Draft:
                     kept += sum(map(held_by_member, members)) if self.groups else REFERENCE_COST * len(members)
         return kept
 
-    def opened(self, has_views: bool) -> tuple[dict[str, Below], list[Member]]:
-        """Return the directories right below, and the members that become files here.
+    def opened(self, has_views: bool) -> tuple[dict[str, Below], list[Member], list[Omission]]:
+        """Return the directories right below, the members that become files here, and those that are not shown.
 
         Without views, what only describes the members of groups is left out.
         """
         if len(self.runs) == 1 and not self.groups:
             passage = self._passage(*self.runs[0])
             if passage is not None:
-                return passage, []
+                return passage, [], []
         directories: dict[str, Below] = {}
         files: list[Member] = []
+        omitted: list[Omission] = []
         runs: list[tuple[int, Iterable[Member]]] = list(self.runs)
         for group in self.groups:
             runs.append((0, group.members() if isinstance(group, Group) and not has_views else members_of(group)))
@@ -93,6 +91,10 @@ class Draft:
                 folder: Collection | None
                 if isinstance(content, Collection):
                     folder = content
+                elif isinstance(content, Omitted):
+                    shown = component(name[-1]) if name[-1] else ""
+                    omitted.append(Omission(shown, printable(content.reason), content.is_damage))
+                    continue
                 else:
                     files.append(member)
                     folder = folder_of(content)
@@ -102,7 +104,7 @@ class Draft:
                         _below(directories, name[-1]).groups.append(folder)
                     else:
                         directories[shown] = folder
-        return directories, files
+        return directories, files, omitted
 
     @staticmethod
     def _passage(depth: int, members: list[Member]) -> dict[str, Below] | None:

@@ -24,6 +24,7 @@ from glassfs.names import component, raw, text
 from glassfs.source import Entry
 from glassfs.tree.lease import Lease
 from glassfs.tree.listings import Listings
+from glassfs.tree.omissions import ERROR, Omission
 from glassfs.view import ViewSet
 
 LINK_MODE = stat.S_IFLNK | 0o777
@@ -61,12 +62,12 @@ class Services(NamedTuple):
 class Children:
     """The cached listing of a directory: its children in order, and the number of each name. Never changed.
 
-    ``error`` says what is missing. ``cost`` is the approximate memory of all this in bytes.
+    ``omitted`` has the members that are not among them. ``cost`` is the approximate memory of all this in bytes.
     """
 
     nodes: tuple[Node, ...]
     numbers: Mapping[str, int]
-    error: str
+    omitted: Sequence[Omission]
     cost: int
 
 
@@ -302,6 +303,10 @@ class Directory(Node):
             raise not_found(name)
         return node
 
+    def omitted(self) -> Sequence[Omission]:
+        """Return its direct members that are not shown. Costs as much as ``listing``, and raises what that raises."""
+        return ()
+
     def watch(self) -> bool:
         """Return whether the tree's sources report changes in it from now on, soon after they happen."""
         return False
@@ -391,6 +396,9 @@ class Standing(Settled):
     def names(self) -> Iterator[str]:
         return self.shown().names()
 
+    def omitted(self) -> Sequence[Omission]:
+        return self.shown().omitted()
+
     def named(self, name: str) -> Node:
         return self.shown().named(name)
 
@@ -459,8 +467,8 @@ class FixedDirectory(Directory):
 
 
 def error_of(node: Node) -> dict[str, bytes]:
-    """Return the extended attribute that says what of a node cannot be shown, if it has one."""
-    return {name: value for name, value in node.xattrs().items() if name == XATTR_PREFIX + "error"}
+    """Return the extended attribute that says what of a node cannot be read, if that is known."""
+    return {name: value for name, value in node.xattrs().items() if name == ERROR}
 
 
 def stem(name: str) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from glassfs.errors import Changed, GlassfsError, IsADirectory, NotADirectory, NotFound
+from glassfs.tree.draft import DEEPEST
 from glassfs.tree.lease import Lease
-from glassfs.tree.nodes import Directory, File, Node
+from glassfs.tree.nodes import Directory, File, Node, Settled
+from glassfs.tree.omissions import Omission
 from glassfs.tree.paths import PathCache
 
 CACHED_PATHS = 4096
@@ -87,22 +89,26 @@ class Tree:
 
     def walk(
         self, path: str = "/", on_error: Callable[[str, GlassfsError], None] | None = None,
+        on_omitted: Callable[[str, Omission], None] | None = None,
     ) -> Iterator[tuple[str, Node]]:
         """Yield all nodes below ``path`` with their paths, parents first. Presumed directories are parsed first.
 
         ``on_error`` is called with the path of a directory that cannot be listed, and the error; without it the error
-        ends the walk.
+        ends the walk. ``on_omitted`` is called with the path that a member would have that is not shown.
         """
         waiting: list[tuple[str, Node, bool]] = [(normal(path).rstrip("/"), self.directory(path), False)]
         while waiting:
             start, node, is_presumed = waiting.pop()
             nodes: Sequence[Node] = ()
+            omitted: Sequence[Omission] = ()
             failure = None
             try:
                 if is_presumed:
                     node = self._entered(start)
                 if isinstance(node, Directory):
+                    demand_shallow(node, start.count("/"))
                     nodes = node.listing()
+                    omitted = node.omitted() if on_omitted is not None else ()
             except GlassfsError as error:
                 if on_error is None:
                     raise
@@ -111,6 +117,8 @@ class Tree:
                 yield start, node
             if failure is not None and on_error is not None:
                 on_error(start or "/", failure)
+            for one in omitted if on_omitted is not None else ():
+                on_omitted(f"{start}/{one.name}".rstrip("/") or "/", one)
             inner: list[tuple[str, Node, bool]] = []
             for node in nodes:
                 below = f"{start}/{node.name}"
@@ -155,6 +163,12 @@ class Tree:
         if not directory.origin.has_other_names:
             self._directories.put(path, directory, directory.origin.lease, generation)
         return directory
+
+
+def demand_shallow(directory: Directory, depth: int) -> None:
+    """Raise GlassfsError for a folder of a source that a walk should not enter: a server may have them without end."""
+    if depth > DEEPEST and not isinstance(directory, Settled):
+        raise GlassfsError(f"is more than {DEEPEST} folders deep")
 
 
 def normal(path: str) -> str:

@@ -9,7 +9,7 @@ from importlib import import_module
 
 from glassfs.cache import BlockCache
 from glassfs.content import Content
-from glassfs.errors import GlassfsError, NotFound
+from glassfs.errors import GlassfsError, NotFound, Passing
 from glassfs.view.contract import Key, Shown, View
 
 GROUP = "glassfs.views"
@@ -29,18 +29,20 @@ class ViewSet:
         return bool(self.views)
 
     def shown(
-        self, content: Content, cache: BlockCache, key: Key, on_error: Callable[[GlassfsError], None],
+        self, content: Content, cache: BlockCache, key: Key, on_error: Callable[[str, GlassfsError], None],
     ) -> Iterator[Shown]:
-        """Yield what the views make of a content. A view that fails does not affect the others."""
+        """Yield what the views make of a content. ``on_error`` gets the name of a view that fails, and why."""
         for view in self.views:
             if isinstance(content, view.kinds):
                 try:
                     yield from view.show(content, cache, (*key, view.name))
+                except Passing:
+                    raise
                 except GlassfsError as error:
-                    on_error(error)
+                    on_error(view.name, error)
                 except Exception as error:  # an error in the view, which may be from another package
                     log.warning("view %s fails: %r", view.name, error)
-                    on_error(GlassfsError(f"view {view.name} fails: {error!r}"))
+                    on_error(view.name, GlassfsError(f"fails: {error!r}"))
 
 
 @cache

@@ -38,7 +38,11 @@ LEAST_RECORD = 8
 MOST_TEXTS = 100_000
 """Strings of a dataset with several axes, which are shown as one document."""
 BOOLEAN = "|b1"
-_REFERRED = {"virtual": "is a virtual dataset", "external": "has its values in another file"}
+_OMITTED = {
+    "virtual": "virtual dataset: other files are never read",
+    "external": "external values: other files are never read",
+    "unknown": "unknown layout: its values cannot be found",
+}
 
 
 @dataclass(slots=True)
@@ -52,16 +56,14 @@ class Values(Array):
 
 
 def why_hidden(dataset: Dataset) -> str | None:
-    """Return why a dataset is not shown, or None. Other files are never read."""
-    if dataset.layout in _REFERRED:
-        return f"{_REFERRED[dataset.layout]}, which is never followed"
-    if dataset.layout == "unknown":
-        return "has an unknown layout"
+    """Return why a dataset is omitted, beginning with the kind (see ``Omitted``), or None."""
+    if dataset.layout in _OMITTED:
+        return _OMITTED[dataset.layout]
     if dataset.kind.name == "unknown":
-        return f"has a type that is not shown ({dataset.kind.text})"
+        return f"{dataset.kind.text}: this type is not shown"
     sizes = (*dataset.shape, dataset.item or 1)
     if prod(length or 1 for length in sizes) > LARGEST:
-        return "is too large"
+        return "too large: its shape has 2**60 bytes or more"
     return None
 
 

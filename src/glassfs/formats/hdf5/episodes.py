@@ -46,7 +46,7 @@ class Listed(Protocol):
 
     def attributes(self, path: Path) -> Any: ...
 
-    def contents(self, path: Path, above: tuple[Ancestor, ...], group: Group) -> Iterator[Member]: ...
+    def contents(self, path: Path, above: tuple[Ancestor, ...]) -> Iterator[Member]: ...
 
 
 class Episodes:
@@ -159,7 +159,7 @@ class Episodes:
         above = [Ancestor(0, False)]
         if path:
             above += [Ancestor(0, False), Ancestor(self._data[path[1]].address, False)]
-        return self._listed.contents(path, tuple(above), Group(b"", tuple))
+        return self._listed.contents(path, tuple(above))
 
     def _steps(self, path: Path) -> int | None:
         """Return the number of steps: the rows of the actions."""

@@ -1,7 +1,7 @@
 """Groups as contents: their links are described by the worker when a caller lists them (§7, §8). Any thread.
 
 Hard links show the same contents under each name, soft links are symbolic ones. A group that contains itself ends with
-a symbolic link to the first. External links are never followed: the group's error names them.
+a symbolic link to the first. External links are never followed: they are omitted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from glassfs import work
-from glassfs.content import Content, Document, Group, Link, Member
+from glassfs.content import Content, Document, Group, Link, Member, Omitted
 from glassfs.errors import GlassfsError, Passing
 from glassfs.formats.hdf5 import dataset, description
 from glassfs.formats.hdf5.answers import Answers
@@ -22,7 +22,6 @@ from glassfs.formats.hdf5.episodes import Ancestor, Episodes
 from glassfs.formats.registry import Opening
 from glassfs.lru import LRU
 from glassfs.source import Version
-from glassfs.terminal import printable
 
 AT_ONCE = 1_000
 """Objects that are asked for together."""
@@ -30,7 +29,6 @@ MOST_SHARED = 4
 """Groups with several names on one path: more would multiply the paths to what is below."""
 DEEPEST = 128
 """Groups on one path."""
-MOST_REASONS = 20
 LARGEST_RECENT, MOST_RECENT = 200, 2_000
 """Objects of a group that is remembered, and of all of them."""
 DOCUMENT_COST = 8 << 20
@@ -86,52 +84,43 @@ class Listing:
         # Those of episodes are rows of tables, which the catalogue keeps itself.
         return self._answers.ask(request)[0] if len(path) > 1 else self._answers.described(request)
 
-    def contents(self, path: tuple[bytes, ...], above: tuple[Ancestor, ...], group: Group) -> Iterator[Member]:
-        """Yield the contents of a group's objects, and note in ``group`` which are not shown."""
-        reasons: list[str] = []
+    def contents(self, path: tuple[bytes, ...], above: tuple[Ancestor, ...]) -> Iterator[Member]:
+        """Yield the contents of a group's objects."""
         for found in self.objects(path):
             try:
                 yield from self._object(found, (*path, found.name), above)
+            except Passing:
+                raise
             except GlassfsError as error:
-                if isinstance(error, Passing):
-                    raise
-                reasons.append(f"{printable(found.name)} {printable(error.reason)}")
-        more = len(reasons) - MOST_REASONS
-        if more > 0:
-            reasons[MOST_REASONS:] = [f"{more} more are not shown"]
-        group.error = "; ".join(reasons) or None
-        if reasons:
-            self._opening.warn(group.error or "", "/".join(map(printable, path)) or "/")
+                yield Member((found.name,), Omitted(found.name, error.reason, is_damage=True))
 
     def _group(self, path: tuple[bytes, ...], above: tuple[Ancestor, ...], attributes: int = 0) -> Group:
-        group = Group(path[-1] if path else b"", tuple)
-        group.members = partial(self._members, group, path, above, attributes)
-        return group
+        return Group(path[-1] if path else b"", partial(self._members, path, above, attributes))
 
-    def _members(
-        self, group: Group, path: tuple[bytes, ...], above: tuple[Ancestor, ...], attributes: int,
-    ) -> Iterator[Member]:
+    def _members(self, path: tuple[bytes, ...], above: tuple[Ancestor, ...], attributes: int) -> Iterator[Member]:
         if not path and attributes:
             yield Member((b"meta", ATTRIBUTES), self._document(()))
-        contents = partial(self.contents, path, above, group)
+        contents = partial(self.contents, path, above)
         yield from self.episodes.members(path, contents) if self.episodes.is_episode(path) else contents()
         if not path:
             yield from self.episodes.links()
 
     def _object(self, found: Object, path: tuple[bytes, ...], above: tuple[Ancestor, ...]) -> Iterator[Member]:
-        """Yield the contents of an object. Raises Damaged if it is not shown."""
+        """Yield the contents of an object. Raises Damaged if the library cannot describe it."""
         name = path[-1]
         if found.kind == "group":
             yield Member((name,), self._subgroup(found, path, above))
         elif found.dataset is not None:
             hidden = dataset.why_hidden(found.dataset)
             if hidden:
-                raise self._opening.source.damage(hidden)
+                yield Member((name,), Omitted(name, hidden))
+                return
             yield from dataset.members(self._opening.source, self.asked(path), found.dataset)
         elif found.kind == "soft":
             yield self._link(found, path)
         elif found.kind == "external":
-            raise self._opening.source.damage("is a link to another file, which is never followed")
+            yield Member((name,), Omitted(name, "external link: other files are never read"))
+            return
         elif found.kind != "type":
             raise self._opening.source.damage(found.reason or "is of an unknown kind")
         if found.attributes:
@@ -143,14 +132,14 @@ class Listing:
                 return Link(path[-1], (b"..",) * (len(above) - 1 - number) or (b".",))
         is_shared = found.names > 1
         if len(above) > DEEPEST or (is_shared and sum(one.is_shared for one in above) >= MOST_SHARED):
-            raise self._opening.source.damage("is a group below many others with several names")
+            return Omitted(path[-1], "nested group: it is below too many others, or others with several names")
         return self._group(path, (*above, Ancestor(found.address, is_shared)))
 
     def _link(self, found: Object, path: tuple[bytes, ...]) -> Member:
         """Return a symbolic link. Its target may not exist; the missing names stay in it."""
         parts = [part for part in found.target.split(b"/") if part not in (b"", b".")]
         if b".." in parts:
-            raise self._opening.source.damage("is a link to a name that is reserved")
+            return Member((path[-1],), Omitted(path[-1], "reserved link: its target contains .."))
         suffix = b"" if found.final is None else _suffix(found.final)
         target = (*(b"..",) * (len(path) - 1), *parts) if found.target.startswith(b"/") else tuple(parts)
         if suffix and target:

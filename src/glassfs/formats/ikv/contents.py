@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from glassfs.content import Array, Content, Document, Fault, Group, Member, Null, Scalar, Text, booleans
+from glassfs.content import Array, Content, Document, Fault, Group, Member, Null, Omitted, Scalar, Text, booleans
 from glassfs.formats.ikv.nodes import (
     ARRAY,
     BOOLEAN,
@@ -56,8 +56,7 @@ class Contents:
         Raises Damaged if another node does not use its bytes exactly.
         """
         if node.tag == OBJECT:
-            count = Cursor(self.body, node.start, node.end, what, window=16).varint()
-            return Group(key, partial(self.members, node, what, marks), unlisted(count))
+            return Group(key, partial(self.members, node, what, marks))
         if node.tag == ARRAY:
             return self._array(key, node, what, marks)
         content: Content
@@ -87,11 +86,13 @@ class Contents:
 
     def members(self, node: Node, what: str, marks: Marks | None) -> Iterator[Member]:
         """Yield the members of an object."""
-        for key, member in self.last_of_each(self._members(node, what, marks), what).items():
+        found, omitted = self.last_of_each(self._members(node, what, marks))
+        for key, member in found.items():
             yield Member((key,), self.content(key, member, f"{what}/{shown(key)}", marks))
+        yield from omitted
 
-    def last_of_each(self, pairs: Iterable[tuple[bytes, Value]], what: str) -> dict[bytes, Value]:
-        """Return the last value of each key, in the order of these values, within the limits for keys."""
+    def last_of_each(self, pairs: Iterable[tuple[bytes, Value]]) -> tuple[dict[bytes, Value], list[Member]]:
+        """Return the last value of each key, in the order of these values, and what is beyond the limits for keys."""
         found: dict[bytes, Value] = {}
         bytes_left, left_out = MOST_NAME_BYTES, 0
         for key, value in pairs:
@@ -103,9 +104,8 @@ class Contents:
                     left_out += 1
                     continue
             found[key] = value
-        if left_out:
-            self.opening.warn(f"has too many members to list: {left_out} are left out", what)
-        return found
+        reason = f"too many members: {left_out} more are not listed"
+        return found, [Member((b"",), Omitted(b"", reason))] if left_out else []
 
     def faults(self, node: Node, what: str) -> Iterator[Fault]:
         """Yield errors below a node, except those that reading reports."""
@@ -137,7 +137,3 @@ class Contents:
                 end = marks.end_of(start) if marks else None
                 cursor.go_to(measure(self.body, tag, start, node.end, what) if end is None else end)
             yield key, Node(tag, start, cursor.position)
-
-
-def unlisted(count: int) -> str | None:
-    return f"only {MOST_MEMBERS} of {count} members are listed" if count > MOST_MEMBERS else None

@@ -9,7 +9,7 @@ from typing import Any
 from glassfs.content import Container, Document, Extent, Fault, Group, Member, Memory, Slice
 from glassfs.errors import Refused
 from glassfs.formats.ikv import text
-from glassfs.formats.ikv.contents import Contents, Node, unlisted
+from glassfs.formats.ikv.contents import Contents, Node
 from glassfs.formats.ikv.indexed import IndexedRoot
 from glassfs.formats.ikv.nodes import OBJECT, TYPE_NAMES, Body, Cursor, Marks, measure, shown
 from glassfs.formats.registry import Opening
@@ -101,7 +101,7 @@ def _open_indexed(opening: Opening, body: Body, cursor: Cursor) -> Container:
     root = IndexedRoot(Contents(body, opening), cursor)
     members = [
         Member((b"document",), Document(root_name, root.value, root.cost)),
-        Member((b"root",), Group(root_name, root.members, unlisted(root.count))),
+        Member((b"root",), Group(root_name, root.members)),
     ]
     facts = {
         "version": 2, "form": "binary", "root_name": shown(root_name), "root_type": "object", "members": root.count,

@@ -56,7 +56,8 @@ class IndexedRoot:
     def members(self) -> Iterator[Member]:
         """Yield the entries; entries with bad payloads become Blobs."""
         first, bad = None, 0
-        for key, node in self._contents.last_of_each(self._named_nodes(), "root").items():
+        found, omitted = self._contents.last_of_each(self._named_nodes())
+        for key, node in found.items():
             what = f"root/{shown(key)}"
             content: Content
             try:
@@ -66,6 +67,7 @@ class IndexedRoot:
                 first, bad = first or (error.reason, error.part), bad + 1
                 content = Blob(key, self._body.part(node.start, node.end - node.start))
             yield Member((key,), content)
+        yield from omitted
         if first is not None and not self._has_warned:
             self._has_warned = True
             self._contents.opening.warn(f"{first[0]} (bad entries: {bad})", first[1])

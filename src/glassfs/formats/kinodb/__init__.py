@@ -7,7 +7,7 @@ Containers are immutable except for caches, so any thread may use them.
 
 A file with a wrong header or index is refused. A bad section costs only its own contents: they keep the sizes that the
 index gives and raise Damaged when read. An image section that is cut off shows the frames before the cut, with a reason
-in ``Group.error``.
+in an ``Omitted`` member.
 
 Facts: docs/formats/kinodb.md; § in this package cites its sections.
 """

@@ -13,7 +13,20 @@ from typing import Any
 from weakref import ref
 
 from glassfs.cache import BlockCache
-from glassfs.content import Blob, Content, Data, EncodedImage, Extent, Fault, Group, Image, Member, Series, Video
+from glassfs.content import (
+    Blob,
+    Content,
+    Data,
+    EncodedImage,
+    Extent,
+    Fault,
+    Group,
+    Image,
+    Member,
+    Omitted,
+    Series,
+    Video,
+)
 from glassfs.content import images as decoder
 from glassfs.errors import Damaged
 from glassfs.formats.kinodb.scan import MEDIA, Scan
@@ -35,12 +48,13 @@ class Images(Group):
 
     __slots__ = (
         "_episode", "_last_scan", "_length", "_num_frames", "_offset", "_opening", "_rate", "_real_scan", "_source",
+        "_warned",
     )
 
     def __init__(
         self, opening: Opening, place: str, offset: int, length: int, num_frames: int, rate: Callable[[], float],
     ) -> None:
-        self.key, self.error = b"images", None
+        self.key, self._warned = b"images", ""
         self._opening = opening
         self._source = opening.source
         self._episode = place
@@ -59,7 +73,10 @@ class Images(Group):
 
     def members(self) -> Iterator[Member]:
         """Yield the images. Raises Damaged if a section that should hold images shows none."""
-        return self._members(self._shown_scan())
+        scan = self._shown_scan()
+        yield from self._members(scan)
+        if scan.error:
+            yield Member((b"",), Omitted(b"", scan.error, is_damage=True))
 
     def find(self, camera: bytes) -> Series | None:
         """Return the series that ``members`` yields for a camera; None if it yields others or the scan has an error."""
@@ -73,9 +90,9 @@ class Images(Group):
 
     def _shown_scan(self) -> Scan:
         scan = self._scan()
-        if scan.error and scan.error != self.error:
+        if scan.error and scan.error != self._warned:
             self._opening.warn(scan.error, self._place)
-        self.error = scan.error
+            self._warned = scan.error
         if scan.error and not scan.frames:
             raise self._source.damage(scan.error, self._place)
         return scan

@@ -38,7 +38,7 @@ def open_wshard(opening: Opening) -> Container:
     episode = Episode(index, opening.cache)
     for name, reason in episode.damaged_metadata.items():
         opening.warn(reason, name.decode())
-    root = Group(b"", partial(members, episode), error=episode.error)
+    root = Group(b"", partial(members, episode))
     return Container(
         "wshard", str(header.version), root, [source], facts(episode), lambda: faults(episode),
         lambda: record_of(episode).table(),

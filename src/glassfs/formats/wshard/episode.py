@@ -55,12 +55,6 @@ class Episode:
         with metadata.room_for(cache, sum(entry.size for entry in found.values())):
             self.metadata = metadata.Metadata(*(self._value(found.get(name)) for name in (CHANNELS, EPISODE)))
 
-    @property
-    def error(self) -> str | None:
-        """What part of the episode cannot be shown under its own name, or None."""
-        unnamed = sum(entry.name is None for entry in self.index)
-        return f"blocks without a usable name: {unnamed}" if unnamed else None
-
     @contextmanager
     def json(self, name: bytes) -> Iterator[Any]:
         """Provide the JSON value of a metadata block within its memory budget. It is None, and noted, if damaged."""

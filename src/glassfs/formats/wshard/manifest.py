@@ -15,7 +15,7 @@ from functools import partial
 from operator import sub
 from typing import Any, NamedTuple
 
-from glassfs.content import Array, Blob, Concatenated, Container, Content, Fault, Group, Guessed, Member
+from glassfs.content import Array, Blob, Concatenated, Container, Content, Fault, Group, Guessed, Member, Omitted
 from glassfs.content.episodes import is_camera
 from glassfs.errors import GlassfsError, Passing, Refused
 from glassfs.formats.registry import Opening
@@ -32,6 +32,7 @@ MANIFEST = b"meta/manifest"
 OF_A_PART = ("chunk_index", "timestep_range")
 MOST_PARTS = 4096
 HASHED_AT_OPENING = 32 << 20
+NOT_JOINED = "is not joined: its type or shape differs between parts"
 
 
 class PartRecord(NamedTuple):
@@ -74,7 +75,7 @@ def open_manifest(opening: Opening, index: Index) -> Container:
             part.source.seal()
         whole = _Whole(own, parts)
         stack.pop_all()
-    root = Group(b"", whole.members, error=whole.error)
+    root = Group(b"", whole.members)
     sources = [index.source, *(part.source.file for part in parts)]
     found = facts(own) | facts_of_manifest
     if any(part.episode.overlaps.repaired for part in parts):
@@ -224,17 +225,15 @@ class _Whole:
                 self._unjoined.append(name)
             else:
                 self._joined.append(joined)
-        self.error = own.error
-        if self._unjoined:
-            shown = ", ".join(map(label, self._unjoined[:5]))
-            self.error = f"{len(self._unjoined)} blocks cannot be joined: {shown}"
 
     def members(self) -> Iterator[Member]:
         yield from self._own.blocks()
         yield from self.record().members()
+        for name in self._unjoined:
+            yield Member(tuple(name.split(b"/")), Omitted(name, NOT_JOINED, is_damage=True))
         for part in self._parts:
             uri = raw(part.record.uri)
-            group = Group(uri, partial(members, part.episode), error=part.episode.error)
+            group = Group(uri, partial(members, part.episode))
             yield Member((b"chunks", b"%04d" % part.record.number), group)
 
     def _members_joined(self) -> Iterator[Member]:
@@ -254,7 +253,7 @@ class _Whole:
     def faults(self) -> Iterator[Fault]:
         yield from faults(self._own)
         for name in self._unjoined:
-            yield Fault(label(name), "is not joined: its type or shape differs between parts")
+            yield Fault(label(name), NOT_JOINED)
         for part in self._parts:
             place = f"chunks/{part.record.number:04d}"
             try:

@@ -19,7 +19,7 @@ from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotF
 from glassfs.source.contract import Path
 from glassfs.source.remote.retrying import SILENCE_PARTS, Retryable, RetryingServer
 from glassfs.source.remote.secrets import Secrets
-from glassfs.source.remote.server import LARGEST_SIZE, LONGEST_REASON, SECOND, Facts, Listed
+from glassfs.source.remote.server import LARGEST_SIZE, LONGEST_REASON, NO_NAME, SECOND, Facts, Listed
 from glassfs.terminal import printable
 
 log = logging.getLogger(__name__)
@@ -153,7 +153,9 @@ class ObjectServer(RetryingServer):
             facts = facts_of(meta)
             if len(names) == depth + 1 and facts is not None:  # a folder can be an object of its own
                 listed.append(Listed(names[-1], facts))
-        return [one for one in listed if one.name not in ("", ".", "..")]
+        return [
+            one._replace(omitted=NO_NAME) if one.name in (".", "..") else one for one in listed if one.name
+        ]
 
     async def _head(self, path: Path, size: int, known: Facts | None) -> tuple[Facts, bytes] | None:
         options: dict[str, Any] = {"range": (0, size)}

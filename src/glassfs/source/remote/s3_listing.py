@@ -1,13 +1,13 @@
 """List folders of S3 page by page through botocore, if obstore cannot list them in bounded memory.
 
 obstore fails to list a folder if one key has an empty part (``a//b``) or a control character, and it collects names
-without a limit. Here the number of names is limited, and keys that no file can have are left out. Runs on threads of
-its own; any thread may call it.
+without a limit. Here the number of names is limited, and keys that no file can have are marked. Runs on threads of its
+own; any thread may call it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 from urllib.parse import unquote_plus
@@ -18,7 +18,7 @@ from glassfs.source.contract import Path
 from glassfs.source.remote.objects import believable_facts
 from glassfs.source.remote.obstore_module import not_installed
 from glassfs.source.remote.retrying import BlockingCalls, Call
-from glassfs.source.remote.server import MOST_NAMES, Listed
+from glassfs.source.remote.server import MOST_NAMES, NO_NAME, Listed
 
 MOST_BYTES = 64 << 20
 """Total length of the names and ETags in one folder."""
@@ -45,20 +45,17 @@ class S3Lister:
         except ImportError:
             raise Refused(not_installed(), shown) from None
         prefix = "".join(f"{name}/" for name in path)
-        found: dict[str, Listed] = {}
+        found: dict[tuple[str, bool], Listed] = {}
         size = 0
         request = {"Bucket": self._bucket, "Prefix": prefix, "Delimiter": "/", "EncodingType": "url"}
         try:
             while not call.is_abandoned:
                 page = self._client.get().list_objects_v2(**request)
                 for listed in _listed_on(page, prefix):
-                    if listed.name in ("", ".", "..") or "/" in listed.name or "\0" in listed.name:
-                        continue
                     size += len(listed.name) + (len(listed.facts.etag) if listed.facts is not None else 0)
                     if len(found) == MOST_NAMES or size > MOST_BYTES:
                         raise TooLarge(f"has more than {MOST_NAMES} objects, or very long names", shown)
-                    if listed.facts is None or listed.name not in found:
-                        found[listed.name] = listed
+                    found[listed.name, listed.facts is None] = listed
                 if not page.get("IsTruncated"):
                     return list(found.values())
                 token = page.get("NextContinuationToken")
@@ -78,14 +75,23 @@ class S3Lister:
         raise DeviceFailed("the listing does not end in time", shown)
 
 
-def _listed_on(page: Any, prefix: str) -> list[Listed]:
-    """Return what one page lists; the prefix itself and keys that are not below it get an empty name."""
-    names = [Listed(_below(one["Prefix"], prefix).removesuffix("/"), None) for one in page.get("CommonPrefixes", ())]
+def _listed_on(page: Any, prefix: str) -> Iterator[Listed]:
+    """Yield what one page lists, without the object that is the folder itself, and keys that are not below it."""
+    for one in page.get("CommonPrefixes", ()):
+        name = _below(one["Prefix"], prefix)
+        if name:
+            yield _checked(Listed(name.removesuffix("/"), None), name)
     for one in page.get("Contents", ()):
+        name = _below(one["Key"], prefix)
         facts = believable_facts(one["Size"], one.get("ETag", ""), one["LastModified"])
-        if facts is not None:
-            names.append(Listed(_below(one["Key"], prefix), facts))
-    return names
+        if name and facts is not None:
+            yield _checked(Listed(name, facts), name)
+
+
+def _checked(listed: Listed, whole: str) -> Listed:
+    name = listed.name
+    is_valid = name not in ("", ".", "..") and "/" not in name and "\0" not in name
+    return listed if is_valid else Listed(whole, listed.facts, NO_NAME)
 
 
 def _below(quoted: str, prefix: str) -> str:

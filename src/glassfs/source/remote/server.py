@@ -56,10 +56,17 @@ class Facts(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A name in a folder; ``facts`` is None for a folder. Its size may be UNKNOWN_SIZE."""
+    """A name in a folder; ``facts`` is None for a folder. Its size may be UNKNOWN_SIZE.
+
+    ``omitted`` says why no file can have the name; ``name`` is then what follows the folder in the keys of its objects.
+    """
 
     name: str
     facts: Facts | None
+    omitted: str = ""
+
+
+NO_NAME = "object name: no file can have a name that is empty, . or .., or contains a zero byte"
 
 
 class Server(ABC):

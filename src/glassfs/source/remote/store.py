@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 import xxhash
@@ -40,9 +41,11 @@ SETTLED_NS = 120 * SECOND
 
 
 class _Listing(NamedTuple):
-    """The contents of a folder; ``changed_ns`` is when they were last seen to differ."""
+    """The contents of a folder, those that cannot be shown with the reason; ``changed_ns`` is when they last differed.
+    """
 
     names: Mapping[str, Facts | None]
+    omitted: Mapping[str, str]
     changed_ns: int
 
 
@@ -110,8 +113,8 @@ class RemoteStore(Store):
     def list(self, path: Path) -> Iterator[tuple[str, Entry]]:
         if not self._has_folders:
             raise NotADirectory("is not a folder", self.shown(path))
-        names = self._listing(path).fresh().names
-        if not names and path and self.entry(path).kind is not Kind.FOLDER:
+        names, omitted, changed_ns = self._listing(path).fresh()
+        if not names and not omitted and path and self.entry(path).kind is not Kind.FOLDER:
             raise NotADirectory("is not a folder", self.shown(path))
         if _of_unknown_size(names):
             described = self._cached(self._descriptions, path, self._load_descriptions).fresh().facts
@@ -119,11 +122,16 @@ class RemoteStore(Store):
                 name: described.get(name) if facts is not None and facts.size == UNKNOWN_SIZE else facts
                 for name, facts in names.items() if facts is None or facts.size != UNKNOWN_SIZE or name in described
             }
-        return ((name, self._entry_of((*path, name), names[name])) for name in sorted(names, key=os.fsencode))
+        shown = ((name, self._entry_of((*path, name), names[name])) for name in sorted(names, key=os.fsencode))
+        return chain(shown, (
+            (name, self._folder_entry((*path, name), changed_ns)._replace(kind=Kind.OTHER, omitted=reason))
+            for name, reason in omitted.items()
+        ))
 
     def has_names(self) -> bool:
         """Return whether anything is in the root folder."""
-        return bool(self._listing(()).fresh().names)
+        listing = self._listing(()).fresh()
+        return bool(listing.names or listing.omitted)
 
     def open(self, path: Path) -> Source:
         entry = self.entry(path)
@@ -178,17 +186,22 @@ class RemoteStore(Store):
         return self._cached(self._listings, path, self._load_listing)
 
     def _load_listing(self, path: Path, previous: _Listing | None) -> _Listing:
-        names: dict[str, Facts | None] = {}
-        for name, facts in self._server.list((*self._root, *path)):
+        listed = self._server.list((*self._root, *path))
+        omitted = {one.name: one.omitted for one in listed if one.omitted}
+        names: dict[str, Facts | None] = {
+            one.name: one.facts for one in listed if not one.omitted and one.facts is not None
+        }
+        for name in [one.name for one in listed if not one.omitted and one.facts is None]:
             # If an object and a folder have one name, the folder is shown: its contents have no other path.
-            if facts is None or names.get(name, facts) is not None:
-                names[name] = facts
-        if len(names) > MOST_NAMES:
+            hidden, names[name] = names.get(name), None
+            if hidden is not None and hidden.size > 0:  # an empty one marks a folder
+                omitted[name] = "object name: a folder of this name hides the object"
+        if len(names) + len(omitted) > MOST_NAMES:
             raise TooLarge(f"has more than {MOST_NAMES} objects", self.shown(path))
-        self._listings.reweigh(path, 1 + len(names))
-        if previous is not None and previous.names == names:
+        self._listings.reweigh(path, 1 + len(names) + len(omitted))
+        if previous is not None and (previous.names, previous.omitted) == (names, omitted):
             return previous
-        return _Listing(names, self._began_ns if previous is None else time.time_ns())
+        return _Listing(names, omitted, self._began_ns if previous is None else time.time_ns())
 
     def _described(self, path: Path, doubted_at: float | None) -> Facts:
         """Return the facts of an object of unknown size, from a request for it or for its folder."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from glassfs.cache import BlockCache
-from glassfs.content import Container, Group, Member, Nested, NestedSource, Part
+from glassfs.content import Container, Group, Member, Nested, NestedSource, Omitted, Part
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.registry import Opening
 from glassfs.keyed_lock import KeyedLock
@@ -102,7 +102,8 @@ class NestedContainers:
         except (Refused, Damaged) as error:
             log.warning("%s", error.at(source.name))
             file = Member((content.key.rpartition(b"/")[2],), Part(content.key, content.data))
-            return Container("unknown", "", Group(content.key, lambda: [file], error.without_source), [source])
+            members = [file, Member((b"",), Omitted(b"", error.without_source, is_damage=True))]
+            return Container("unknown", "", Group(content.key, lambda: members), [source])
 
     def _weigh(self, cached: _Cached, lease: Lease, ino: int) -> None:
         """Weigh a container again, and evict others if there are too many bytes."""

@@ -13,8 +13,10 @@ from functools import partial
 
 from glassfs.content import Extent
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotFound, Unavailable
+from glassfs.formats.registry import is_expected
 from glassfs.names import component, free_name, raw, shown_at_root
 from glassfs.source import Entry, Kind, Source
+from glassfs.terminal import printable
 from glassfs.tree.containers.containers import Containers
 from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer, identity_of
 from glassfs.tree.lease import Lease
@@ -33,6 +35,7 @@ from glassfs.tree.nodes import (
     inode,
     not_found,
 )
+from glassfs.tree.omissions import Omission
 
 _NO_LEASE = Lease(())
 _MAY_BE_CHANGED = re.compile(r"%[0-9A-F]{2}|~[0-9]+$|~[0-9a-f]{16}")
@@ -216,6 +219,10 @@ class Folder(Directory):
     def names(self) -> Iterator[str]:
         return (name for name, _, entry in self._entries() if entry.kind is not Kind.OTHER)
 
+    def omitted(self) -> Sequence[Omission]:
+        found = (omission(name, self.location.below(original), entry) for name, original, entry in self._entries())
+        return [one for one in found if one is not None]
+
     def watch(self) -> bool:
         return self.containers.watcher.watch(self.location, self._at)
 
@@ -226,6 +233,24 @@ class Folder(Directory):
         return node_at(
             self.containers, self.location.below(original), entry, name, inode(name, self.ino), f"{self._at}/{name}",
         )
+
+
+def omission(name: str, location: Location, entry: Entry) -> Omission | None:
+    """Return what is left out under a name of a folder, None for nothing.
+
+    A link with the name of a container that leads to nothing is damage: that is how git-annex and DVC show a file whose
+    data are not here.
+    """
+    if entry.kind is Kind.LINK and location.store.follows_links and is_expected(location.path[-1]):
+        try:
+            location.store.open(location.path).close()
+        except NotFound:
+            return Omission(name, printable(f"link to nothing: {entry.target}"), is_damage=True)
+        except GlassfsError:
+            pass
+    if entry.kind is Kind.OTHER:  # no file can have its name
+        name = printable(location.path[-1])
+    return Omission(name, printable(entry.omitted)) if entry.omitted else None
 
 
 def shown_entries(folder: Location, is_mount_root: bool) -> Iterator[tuple[str, str, Entry]]:
@@ -261,6 +286,9 @@ class LostDirectory(Directory):
         raise self._error()
 
     def child(self, name: str) -> Node:
+        raise self._error()
+
+    def omitted(self) -> Sequence[Omission]:
         raise self._error()
 
     def _error(self) -> GlassfsError:

@@ -25,6 +25,7 @@ from glassfs.names import free_name
 from glassfs.tree.containers.containers import Containers
 from glassfs.tree.nested import NestedDirectory
 from glassfs.tree.nodes import Access, Directory, Node, inode
+from glassfs.tree.omissions import Omission
 from glassfs.tree.sources.folder import ContainerDirectory, Folder
 from glassfs.tree.sources.formats import Formats, in_order
 from glassfs.tree.sources.timed_calls import TIMEOUT_SECONDS, TimedCalls
@@ -183,6 +184,9 @@ class WithJoined(Joinable):
 
     def xattrs(self) -> dict[str, bytes]:
         return self._inner.xattrs()
+
+    def omitted(self) -> Sequence[Omission]:
+        return self._inner.omitted()
 
     def watch(self) -> bool:
         self._inner.watch()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from glassfs.tree.nodes import Directory, Node, Settled, Standing, error_of, inode
+from glassfs.tree.omissions import Omission
 from glassfs.tree.sources.folder import ContainerDirectory
 from glassfs.view import ALL, chosen
 
@@ -37,6 +38,9 @@ class _Viewed(Directory):
 
     def names(self) -> Iterator[str]:
         return self._directory.names()
+
+    def omitted(self) -> Sequence[Omission]:
+        return self._directory.omitted()
 
     def _viewed(self, node: Node) -> Node:
         return viewed(node, node.name, inode(node.name, self.ino)) if isinstance(node, Directory) else node

@@ -1,6 +1,7 @@
 """Walks through folders of stores, and snapshots of all files of a tree with their access rights.
 
-Links are not followed and mounts of glassfs not entered, so that walks end. Any thread.
+Links to folders are not followed, mounts of glassfs not entered, and the depth is limited, so that walks end.
+Any thread.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from glassfs.errors import GlassfsError, Unavailable
 from glassfs.names import raw
 from glassfs.source import Entry, Kind, Version
 from glassfs.tree.containers.lease import Location
+from glassfs.tree.draft import DEEPEST as DEEPEST_DIRECTORY
 from glassfs.tree.sources.folder import shown_entries
 from glassfs.tree.sources.timed_calls import TimedCalls
 
@@ -22,6 +24,7 @@ MOST_ENTRIES = 100_000
 MOST_CHARACTERS = 32 << 20
 """Characters of all paths in one snapshot: names of 255 characters in 64 folders would take gigabytes."""
 DEEPEST = 64
+"""Folders on the way to one in a snapshot."""
 ATTEMPTS = 4
 """Attempts to list a folder that changes meanwhile."""
 WALK_SECONDS = 60.0
@@ -60,11 +63,12 @@ class Unlisted(NamedTuple):
 
 
 def walk(
-    start: Folder, list_folder: Callable[[Folder], Listed], is_entered: Callable[[Folder], bool] = lambda folder: True,
+    start: Folder, list_folder: Callable[[Folder], Listed], deepest: int = DEEPEST_DIRECTORY,
 ) -> Iterator[Found | Unlisted]:
     """Yield everything below a folder, each folder followed by what is in it, in the order of ``list_folder``.
 
-    A folder is listed when the walk gets there. If ``list_folder`` raises GlassfsError, it is yielded as Unlisted.
+    A folder is listed when the walk gets there. If ``list_folder`` raises GlassfsError, it is yielded as Unlisted, and
+    so are folders that have more than ``deepest`` folders on the way to them: servers may have them without end.
     """
     waiting = [_inside(start, list_folder)]
     while waiting:
@@ -75,8 +79,10 @@ def walk(
         yield found
         if isinstance(found, Found) and found.entry.kind is Kind.FOLDER:
             folder = Folder(found.path, found.location, (*found.folder.way, found.entry))
-            if is_entered(folder):
+            if len(folder.way) <= deepest:
                 waiting.append(_inside(folder, list_folder))
+            else:
+                yield Unlisted(folder, GlassfsError(f"is more than {deepest} folders deep"))
 
 
 def list_plainly(folder: Folder) -> Listed:
@@ -174,7 +180,7 @@ class FileSnapshot:
             return False
         if entry.kind is not Kind.FOLDER:
             return True
-        for found in walk(Folder(path, location, (entry,)), partial(self._listed, start), self._is_shallow):
+        for found in walk(Folder(path, location, (entry,)), partial(self._listed, start), DEEPEST):
             if isinstance(found, Found):
                 if not self._take(found.path, found.location, found.entry, found.folder):
                     return False
@@ -209,13 +215,6 @@ class FileSnapshot:
             facts = entry.version, entry.stamp, entry.volume, entry.mtime_ns, entry.uid, entry.has_other_names
             self.files.append(File(path, location, *facts, 0 if folder is None else len(folder.way), is_public))
         return True
-
-    def _is_shallow(self, folder: Folder) -> bool:
-        is_shallow = len(folder.way) <= DEEPEST
-        if not is_shallow:
-            error = GlassfsError(f"is more than {DEEPEST} folders deep")
-            self.faults.append(Fault(folder.path, error, self._public[folder.path]))
-        return is_shallow
 
     def _listed(self, start: Start, folder: Folder) -> Listed:
         self._is_over = self._clock() > self._until

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from glassfs.cache import BlockCache
-from glassfs.content import Content, Data, Group, Member, Memory, Part, Table
+from glassfs.content import Content, Data, Group, Member, Memory, Omitted, Part, Table
 from glassfs.content.episodes import EPISODES_KEY
 from glassfs.errors import Changed
 from glassfs.names import raw
@@ -31,33 +31,18 @@ NAME = b"lerobot"
 def show(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
     if table.key == EPISODES_KEY and table.has_recordings:
         known = known_datasets(table, cache)
-        group = _Group(NAME, lambda: _directories(table, known, cache, key), lambda: _left_out(known.get()))
+        group = Group(NAME, lambda: _directories(table, known, cache, key))
         yield Shown(group, name=NAME)
-
-
-class _Group(Group):
-    """A directory that tells what is left out."""
-
-    def __init__(
-        self, key: bytes, members: Callable[[], Iterator[Member]], omitted: Callable[[], str],
-    ) -> None:
-        super().__init__(key, members)
-        self._omitted = omitted
-
-    def attributes(self) -> dict[str, str]:
-        omitted = self._omitted()
-        return {"omitted": omitted} if omitted else {}
 
 
 def _directories(table: Table, known: Known[Datasets], cache: BlockCache, key: Key) -> Iterator[Member]:
     """Yield the directories of all datasets."""
-    for name in known.get().by_name:
+    datasets = known.get()
+    for name in datasets.by_name:
         shown = _Shown(table, known, name, cache, (*key, name))
-        yield Member((raw(name),), _Group(raw(name), shown.members, shown.omitted))
-
-
-def _left_out(datasets: Datasets) -> str:
-    return "; ".join(f"{count} episodes: {reason}" for reason, count in datasets.omitted.items())
+        yield Member((raw(name),), Group(raw(name), shown.members))
+    for reason, count in datasets.omitted.items():
+        yield Member((b"",), Omitted(b"", f"{count} episodes: {reason}"))
 
 
 class _Shown:
@@ -77,9 +62,6 @@ class _Shown:
             raise Changed("has other episodes than when it was listed", part=self._name)
         return dataset
 
-    def omitted(self) -> str:
-        return "; ".join(self.dataset.plan.omitted)
-
     def members(self) -> Iterator[Member]:
         """Yield the directories of a dataset, and the files that every one has."""
         yield _member(b"meta/info.json", Memory(meta.info(self.dataset)))
@@ -91,6 +73,8 @@ class _Shown:
         for film in self.dataset.plan.films:
             names = b"videos", film.name.encode()
             yield from self._chunks(names, len(self.dataset.videos), b".mp4", partial(self._video, film))
+        for reason in self.dataset.plan.omitted:
+            yield Member((b"",), Omitted(b"", reason))
 
     def _chunks(
         self, above: tuple[bytes, ...], count: int, suffix: bytes, file: Callable[[int], Data],

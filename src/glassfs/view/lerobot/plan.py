@@ -91,7 +91,9 @@ def plan_of(features: Features) -> Plan:
     films = []
     for camera in features.cameras:
         parts = camera.name.split("/")
-        reason = "repeats an observation" if parts[0] in _REPEATED else camera.reason or _fault(camera)
+        if parts[0] in _REPEATED:
+            continue
+        reason = camera.reason or _fault(camera)
         if reason:
             omitted.append(f"{_safe(camera.name)}: {reason}")
             continue
@@ -117,7 +119,7 @@ def _usable(signals: Iterable[Signal], omitted: list[str]) -> list[Signal]:
         if not _NUMBER.fullmatch(signal.dtype) or signal.length == 0:
             omitted.append(f"{_safe(signal.name)}: its values are not numbers")
         elif signal.name.split("/")[0] in _REPEATED:
-            omitted.append(f"{_safe(signal.name)}: repeats an observation")
+            continue
         elif (signal.length or 1) > left:
             omitted.append(f"{_safe(signal.name)}: a step has more than {WIDEST_STEP:,} values")
         else:

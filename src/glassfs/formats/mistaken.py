@@ -1,0 +1,71 @@
+"""Files that have the name of a container and not its bytes: what arrived in its place, and which shards are missing.
+
+Called for files that no format recognizes. Any thread.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+
+from glassfs.errors import NotADirectory, NotFound
+from glassfs.source import Path, Source, Store
+
+LONGEST_INDEX = 64 << 20
+MOST_SHARDS = 10_000
+NAMED = 3
+"""Missing shards named in a message."""
+_LFS = re.compile(rb"version https://[a-z.-]+/spec/v1\n(?:[^\n]*\n)*?size (\d{1,20})\n")
+_ANNEX = re.compile(rb"/annex/objects/[^\n/]+\n?")
+_PAGE = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype html|html|head|body)[\s>]", re.IGNORECASE)
+_XML = re.compile(rb"(?:\xef\xbb\xbf)?\s*<\?xml ")
+_ANSWER = re.compile(rb'\s*\{\s*"(?:error|errors|message|detail)"\s*:')
+_COMPRESSED = (
+    (b"\x1f\x8b\x08", "gzip"), (b"\x28\xb5\x2f\xfd", "Zstandard"), (b"\xfd7zXZ\0", "xz"), (b"BZh", "bzip2"),
+    (b"\x04\x22\x4d\x18", "LZ4"), (b"7z\xbc\xaf\x27\x1c", "7-Zip"), (b"PK\3\4", "ZIP"),
+)
+_TAR = slice(257, 262)
+_SHARD = re.compile(rb':\s*"([^"\\/\x00-\x1f]{1,255})"\s*[,}]')
+
+
+def mistaken(head: bytes) -> str | None:
+    """Return what a file with these first bytes is instead of a container, and what to do; None if unknown."""
+    if found := _LFS.match(head):
+        return f"is a pointer of Git LFS to {int(found[1]):,} bytes, not the file: run git lfs pull"
+    if _ANNEX.fullmatch(head):
+        return "is a pointer of git-annex, not the file: run git annex get"
+    if _PAGE.match(head):
+        return "is an HTML page, such as one about an error: download the file again"
+    if _XML.match(head):
+        return "is an XML document, such as the answer of a server about an error: download the file again"
+    if _ANSWER.match(head):
+        return "is the answer of a server about an error (JSON): download the file again"
+    for magic, name in _COMPRESSED:
+        if head.startswith(magic):
+            return f"is compressed with {name}: decompress it first"
+    if head[_TAR] == b"ustar":
+        return "is a tar archive: unpack it first"
+    return None
+
+
+def missing_shards(source: Source, store: Store, path: Path, named_like: str) -> tuple[str, list[Path]]:
+    """Return why the index of shards at ``path`` is incomplete, "" if it is not, and the paths of what is missing.
+
+    Shards are the values of its ``weight_map`` that have the suffix of ``named_like``, the name of the whole.
+    """
+    if source.size > LONGEST_INDEX:
+        return f"is an index of more than {LONGEST_INDEX >> 20} MiB", []
+    suffix = named_like[named_like.rindex(".") :].encode("utf-8", "surrogateescape")
+    found = (match[1] for match in _SHARD.finditer(source.read(0, source.size)))
+    names = list(islice(dict.fromkeys(name for name in found if name.endswith(suffix)), MOST_SHARDS))
+    missing = []
+    for name in names:
+        shard = (*path[:-1], name.decode("utf-8", "surrogateescape"))
+        try:
+            store.entry(shard)
+        except (NotFound, NotADirectory):
+            missing.append(shard)
+    if not missing:
+        return "", []
+    shown = ", ".join(path[-1] for path in missing[:NAMED]) + (", …" if len(missing) > NAMED else "")
+    return f"{len(missing):,} of its {len(names):,} shards are missing: {shown}", missing

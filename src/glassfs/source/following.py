@@ -1,0 +1,96 @@
+"""Follow a link of the source that its owner made, for programs that this owner runs. Any thread.
+
+Whoever makes a link chooses what is read in its place. So a link is followed only if nobody but the caller and root had
+a hand in it: link, folders on the way, further links and the file belong to one of them, and no other user may write a
+folder in which a name is looked up. Each component is opened from the descriptor of the one before, without following
+a link, and what counts are owner and mode of that descriptor, so that swapping names gains nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+import stat
+from functools import partial
+
+from glassfs.errors import Changed, NotAllowed
+from glassfs.persistent.private import is_writable_by_others
+from glassfs.source import acl, descriptors, foreign
+
+MOST_LINKS = 40
+_NAME = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER = _NAME | os.O_DIRECTORY
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def leads_out(root: str, folder: tuple[str, ...], target: str) -> bool:
+    """Return whether a link in a folder below ``root`` names a target that is not below it."""
+    path = posixpath.normpath(posixpath.join(root, *folder, target))
+    return path != root and not path.startswith(posixpath.join(root, ""))
+
+
+def opened(folder: int, at: str, name: str) -> int:
+    """Return a descriptor of the regular file to which the link ``name`` in an open folder leads.
+
+    ``at`` is the path of that folder, for messages. Raises NotAllowed with the reason if it is not followed, Changed if
+    it was replaced meanwhile, OSError and Unavailable.
+    """
+    fd = descriptors.opened(lambda: os.open(".", _FOLDER, dir_fd=folder))
+    rest, links = [name], 0
+    try:
+        while True:
+            part = rest.pop()
+            if part in ("/", ".."):
+                inner = descriptors.opened(partial(os.open, part, _FOLDER, dir_fd=fd))
+                at = "/" if part == "/" else posixpath.normpath(posixpath.join(at, ".."))
+            else:
+                _demand_safe(fd, at)
+                if foreign.is_glassfs(fd, part, foreign.device_of(fd)):
+                    raise NotAllowed(f"{posixpath.join(at, part)} is a mount of glassfs")
+                inner = descriptors.opened(partial(os.open, part, _NAME, dir_fd=fd))
+                at = posixpath.join(at, part)
+            try:
+                status = os.fstat(inner)
+                if status.st_uid not in (0, os.geteuid()):
+                    raise NotAllowed(f"{at} belongs to another user")
+                if stat.S_ISLNK(status.st_mode):
+                    links += 1
+                    if links > MOST_LINKS:
+                        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+                    target, at = os.readlink("", dir_fd=inner), posixpath.dirname(at)
+                    rest += reversed([one for one in target.split("/") if one not in ("", ".")] or ["."])
+                    if target.startswith("/"):
+                        rest.append("/")
+                elif stat.S_ISREG(status.st_mode) and not rest:
+                    return _read(fd, part, status)
+                elif stat.S_ISDIR(status.st_mode) and rest:
+                    fd, inner = inner, fd
+                elif stat.S_ISDIR(status.st_mode):
+                    raise NotAllowed(f"{at} is a folder, which has to be named itself")
+                else:
+                    raise NotAllowed(f"{at} is not a regular file")
+            finally:
+                os.close(inner)
+    finally:
+        os.close(fd)
+
+
+def _read(folder: int, name: str, status: os.stat_result) -> int:
+    fd = descriptors.opened(lambda: os.open(name, _READ, dir_fd=folder))
+    if not os.path.samestat(os.fstat(fd), status):
+        os.close(fd)
+        raise Changed("has been replaced by another file")
+    return fd
+
+
+def _demand_safe(folder: int, at: str) -> None:
+    """Raise NotAllowed if another user may replace names of the caller or of root in an open folder."""
+    status = os.fstat(folder)
+    if status.st_uid not in (0, os.geteuid()):
+        raise NotAllowed(f"{at} belongs to another user")
+    if status.st_mode & stat.S_ISVTX:  # only their owners replace names there, and owners are checked
+        return
+    has_acl = status.st_mode & 0o022 and acl.has_acl(f"/proc/self/fd/{folder}") is not False
+    if has_acl or is_writable_by_others(status):
+        raise NotAllowed(f"others may write in {at}")

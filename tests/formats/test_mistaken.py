@@ -1,0 +1,95 @@
+"""Files that have the name of a container and not its bytes say what they are, and count as missing data."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import tarfile
+from pathlib import Path
+
+import pytest
+from writers.safetensors import packed
+
+from glassfs.errors import Refused, Unrecognised
+from glassfs.library import open_tree
+from tests.cli.glassfs_command import fails, glassfs
+from tests.helpers import open_bytes
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:%064d\nsize 4294967\n" % 7
+ARCHIVE = io.BytesIO()
+with tarfile.open(fileobj=ARCHIVE, mode="w") as made:
+    made.addfile(tarfile.TarInfo("x"))
+
+MISTAKEN = {
+    "pointer.safetensors": (POINTER, "is a pointer of Git LFS to 4,294,967 bytes, not the file: run git lfs pull"),
+    "annexed.h5": (b"/annex/objects/SHA256E-s9--0a.h5\n", "is a pointer of git-annex, not the file: run git annex get"),
+    "page.kdb": (b"\n<!DOCTYPE html>\n<html>", "is an HTML page, such as one about an error: download the file again"),
+    "denied.npz": (
+        b'<?xml version="1.0"?><Error>',
+        "is an XML document, such as the answer of a server about an error: download the file again",
+    ),
+    "answer.idv": (
+        b'{"error": "Repository not found"}',
+        "is the answer of a server about an error (JSON): download the file again",
+    ),
+    "packed.h5": (gzip.compress(b"data"), "is compressed with gzip: decompress it first"),
+    "packed.kas": (lzma.compress(b"data"), "is compressed with xz: decompress it first"),
+    "packed.kdb": (bz2.compress(b"data"), "is compressed with bzip2: decompress it first"),
+    "packed.trees": (b"\x28\xb5\x2f\xfddata", "is compressed with Zstandard: decompress it first"),
+    "packed.hdf5": (b"PK\3\4data", "is compressed with ZIP: decompress it first"),
+    "packed.ikv": (ARCHIVE.getvalue(), "is a tar archive: unpack it first"),
+    "empty.wshard": (b"", "is empty"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKEN)
+def test_other_bytes_under_a_container_s_name_are_named(name: str) -> None:
+    data, reason = MISTAKEN[name]
+    with pytest.raises(Refused) as caught:
+        open_bytes(data, name)
+    assert (caught.value.reason, isinstance(caught.value, Unrecognised)) == (reason, False)
+    with pytest.raises(Unrecognised) as caught:
+        open_bytes(data, "of-another-name.bin")
+    assert caught.value.reason == reason
+
+
+def test_a_folder_of_such_files_has_faults(tmp_path: Path) -> None:
+    for name, (data, _) in MISTAKEN.items():
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "notes.txt").write_bytes(POINTER)
+    lines = [f"{tmp_path}/{name}: {reason}" for name, (_, reason) in sorted(MISTAKEN.items())]
+    done = glassfs("verify", tmp_path)
+    assert (done.status, done.lines) == (1, lines)
+    done = glassfs("info", tmp_path)
+    assert (done.status, [line.strip() for line in done.lines[1:]]) == (1, [f"unreadable: {line}" for line in lines])
+    fails(glassfs("ls", tmp_path / "packed.h5"), f"{tmp_path}/packed.h5: {MISTAKEN['packed.h5'][1]}")
+    with open_tree(str(tmp_path)) as tree:
+        for name, (data, reason) in MISTAKEN.items():
+            assert tree.file(name).read(0, 1000) == data[:1000]
+            assert tree.lookup(name).xattrs() == {"user.glassfs.error": reason.encode()}
+        assert tree.lookup("notes.txt").xattrs() == {}
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tf_model.h5"])
+def test_missing_shards_are_named(tmp_path: Path, name: str) -> None:
+    stem, suffix = name.split(".")
+    shards = [f"{stem}-{number:05}-of-00006.{suffix}" for number in range(6)]
+    weights = {f"layers.{number}.weight": shards[number % 6] for number in range(100)}
+    index = tmp_path / f"{name}.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 9}, "weight_map": weights}, indent=2))
+    (tmp_path / "pytorch_model.bin.index.json").write_text('{"weight_map": {"a": "pytorch_model-1.bin"}}')
+    for shard in shards[4:]:
+        (tmp_path / shard).write_bytes(packed({}) if suffix == "safetensors" else b"other")
+    reason = f"4 of its 6 shards are missing: {', '.join(shards[:3])}, …"
+    done = glassfs("verify", tmp_path)
+    assert done.status == 1 and f"{index}: {reason}" in done.lines
+    assert f"  unreadable: {index}: {reason}" in glassfs("info", tmp_path).lines
+    with open_tree(str(tmp_path)) as tree:
+        assert tree.lookup(index.name).xattrs() == {"user.glassfs.error": reason.encode()}
+        for shard in shards[:4]:
+            (tmp_path / shard).symlink_to(shards[5])
+        assert tree.lookup(index.name).xattrs() == {}
+    assert not any("index.json" in line for line in glassfs("verify", tmp_path).lines)
