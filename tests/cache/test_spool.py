@@ -122,7 +122,7 @@ def test_block_that_ends_early_is_damage() -> None:
 def test_missing_spool_folder_is_reported(tmp_path: Path) -> None:
     cache = BlockCache(1 << 20, str(tmp_path / "none"))
     for _ in range(2):
-        with pytest.raises(NoSpool, match=r"none: a block of 1048576 bytes cannot be written"):
+        with pytest.raises(NoSpool, match=r"none: a block of 1048576 bytes cannot be kept"):
             read(cache, Block(1, 1 << 20), 0, 1)
     assert cache.used == 0
 
@@ -154,6 +154,21 @@ def test_whole_block_needs_no_source() -> None:
         gc.enable()
     assert read(cache, same, PIECE, 100) == expected[PIECE : PIECE + 100]
     assert same.wholes == 0
+
+
+def test_spool_file_that_cannot_be_read_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next reader gets another file."""
+    cache, block = BlockCache(1 << 20), Block(5, 4 * PIECE)
+    read(cache, block, 0, 4 * PIECE)
+
+    def failing(*_: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    for answer in (failing, lambda *_: 0):
+        with monkeypatch.context() as patch, pytest.raises(NoSpool, match="cannot be kept there"):
+            patch.setattr(os, "preadv", answer)
+            read(cache, block, 0, 100)
+        assert read(cache, block, 0, 100) == block.expected(0, 100)
 
 
 def test_interrupted_reader_leaves_the_block_to_others(monkeypatch: pytest.MonkeyPatch) -> None:

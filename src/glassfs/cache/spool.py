@@ -84,9 +84,13 @@ class Spool:
             run_ahead(lambda: self._decode_ahead(ahead))
         got = 0
         while got < len(buffer):
-            more = os.preadv(self._opened().fileno(), (buffer[got:],), offset + got)
-            if more == 0:
-                raise Damaged("the spool file was cut")
+            try:
+                more = os.preadv(self._opened().fileno(), (buffer[got:],), offset + got)
+                if more == 0:
+                    raise OSError(errno.EIO, "the file was cut")
+            except OSError as error:
+                self._failed(self)
+                raise self._no_spool(error) from error
             got += more
 
     def suspend(self) -> int:
@@ -241,4 +245,4 @@ class Spool:
 
     def _no_spool(self, error: OSError) -> NoSpool:
         folder = self._folder or os.environ.get("TMPDIR", "/tmp")  # tempfile may have found no folder at all
-        return NoSpool(f"a block of {self._size} bytes cannot be written there: {error.strerror}", folder)
+        return NoSpool(f"a block of {self._size} bytes cannot be kept there: {error.strerror}", folder)
