@@ -177,7 +177,7 @@ def test_object_that_redirects_without_end_costs_its_name_only(site: Site) -> No
             "run.kdb": "unreadable object: it redirects without end",
             LONG: "unreadable object: access denied (HTTP 403): check the credentials",
         }
-        with pytest.raises(DeviceFailed, match="run.kdb: it redirects without end"):
+        with pytest.raises(DeviceFailed, match=r"run\.kdb: it redirects without end"):
             store.open(("run.kdb",))
         server.faults = ()
         assert store_of(f"{server.url}/data/").open(("run.kdb",)).read(0, 10) == CONTENT[:10]
