@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassfs.cache import BlockCache, blocks, cores
+from glassfs.cache import BlockCache, blocks, budget, cores
 from glassfs.cache.cores import CORES
 from glassfs.errors import Damaged, Unavailable
 from tests.cache.recipes import Block, Gated, interrupted, read
@@ -395,6 +395,55 @@ def test_idle_cache_keeps_few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache.used == 100 and cache.drops == 1
     read(cache, made[0], 0, 100)
     assert made[0].wholes == 1, "the block used last stays"
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No reader is too slow for its block to be kept, on the slowest machine."""
+    for name in ("GAP_SECONDS", "KEPT_SECONDS", "KEPT_TIMES"):
+        monkeypatch.setattr(blocks, name, 1e6)
+    monkeypatch.setattr(budget, "TIMEOUT_SECONDS", 600)
+
+
+@pytest.mark.usefixtures("kept")
+def test_readers_of_more_blocks_than_fit_finish_one_after_another() -> None:
+    order: list[int] = []
+
+    class Noted(Block):
+        def whole(self) -> bytes:
+            order.append(self.number)
+            return super().whole()
+
+    cache, made = BlockCache(1000), [Noted(number, 400) for number in range(6)]
+
+    def read_all(block: Block) -> None:
+        for offset in range(0, block.size, 10):
+            assert read(cache, block, offset, 10) == bytes([block.number]) * 10
+
+    for block in made[:2]:
+        read(cache, block, 0, 10)
+    with ThreadPoolExecutor(4) as threads:
+        others = []
+        for count, block in enumerate(made[2:]):
+            others.append(threads.submit(read_all, block))
+            wait_until(lambda count=count: cache.memory.queued == count + 1)  # type: ignore[misc]
+        read_all(made[0])
+        for other in others:
+            other.result(60)
+        read_all(made[1])
+    assert order == [0, 1, 2, 3, 4, 5], "each is made once, when its turn comes"
+
+
+@pytest.mark.usefixtures("kept")
+@pytest.mark.parametrize("name", ["GAP_SECONDS", "KEPT_SECONDS", "KEPT_TIMES"])
+def test_reader_that_stops_or_never_ends_keeps_no_block(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, name, 0.0)
+    cache, first, second = BlockCache(1000), Block(1, 400), Block(2, 400)
+    third = Block(3, 400)
+    for block in (first, second, third):
+        read(cache, block, 0, 10)
+    assert read(cache, first, 10, 10) == bytes([1]) * 10
+    assert first.wholes == 2
 
 
 def test_other_caches_are_evicted_last() -> None:

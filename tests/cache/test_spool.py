@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from glassfs.cache import BlockCache, spool
+from glassfs.cache import BlockCache, budget, spool
 from glassfs.cache.blocks import SPOOL_SECONDS, SPOOLS
 from glassfs.errors import Changed, Damaged, NoSpool, Unavailable
 from tests.cache.recipes import PIECE, Block, Gated, interrupted, read
@@ -122,7 +122,7 @@ def test_block_that_ends_early_is_damage() -> None:
 def test_missing_spool_folder_is_reported(tmp_path: Path) -> None:
     cache = BlockCache(1 << 20, str(tmp_path / "none"))
     for _ in range(2):
-        with pytest.raises(NoSpool, match=r"none: a block of 1048576 bytes cannot be written"):
+        with pytest.raises(NoSpool, match=r"none: a block of 1048576 bytes cannot be kept"):
             read(cache, Block(1, 1 << 20), 0, 1)
     assert cache.used == 0
 
@@ -156,6 +156,21 @@ def test_whole_block_needs_no_source() -> None:
     assert same.wholes == 0
 
 
+def test_spool_file_that_cannot_be_read_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next reader gets another file."""
+    cache, block = BlockCache(1 << 20), Block(5, 4 * PIECE)
+    read(cache, block, 0, 4 * PIECE)
+
+    def failing(*_: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    for answer in (failing, lambda *_: 0):
+        with monkeypatch.context() as patch, pytest.raises(NoSpool, match="cannot be kept there"):
+            patch.setattr(os, "preadv", answer)
+            read(cache, block, 0, 100)
+        assert read(cache, block, 0, 100) == block.expected(0, 100)
+
+
 def test_interrupted_reader_leaves_the_block_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     cache, block = BlockCache(1 << 20), Block(5, 4 * PIECE)
     with ThreadPoolExecutor(1) as threads:
@@ -164,6 +179,30 @@ def test_interrupted_reader_leaves_the_block_to_others(monkeypatch: pytest.Monke
             with pytest.raises(KeyboardInterrupt):
                 threads.submit(read, cache, block, 0, 1).result(60)
         assert threads.submit(read, cache, block, 0, 10).result(60) == block.expected(0, 10)
+
+
+def test_readers_of_more_decoders_than_fit_finish_one_after_another(
+    small_steps: None, at_once: None, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """More of them than idle files are kept."""
+    for name in ("GAP_SECONDS", "KEPT_SECONDS"):
+        monkeypatch.setattr(spool, name, 1e6)
+    monkeypatch.setattr(budget, "TIMEOUT_SECONDS", 600)
+    cache = BlockCache(PIECE)  # a decoder takes all of it
+    made, steps = [Block(number, 6 * PIECE) for number in range(SPOOLS + 4)], range(0, 6 * PIECE, PIECE)
+
+    def read_all(block: Block) -> None:
+        for offset in steps:
+            assert read(cache, block, offset, 10) == block.expected(offset, 10)
+
+    read(cache, made[0], 0, 10)
+    with ThreadPoolExecutor(len(made)) as threads:
+        others = [threads.submit(read_all, block) for block in made[1:]]
+        wait_until(lambda: cache.memory.queued == len(others))
+        read_all(made[0])
+        for other in others:
+            other.result(60)
+    assert {block.wholes for block in made} == {1}
 
 
 def test_decoder_that_a_memory_holder_waits_for_goes_first() -> None:

@@ -162,3 +162,8 @@ def test_adler32_of_adjacent_runs_is_combined(first: int, second: int, byte: int
     one, two = raw[:first], raw[first : first + second]
     combined = deflate.adler32_combined(deflate.adler32(one), deflate.adler32(two), len(two))
     assert combined == zlib.adler32(one + two)
+
+
+def test_lack_of_memory_is_no_damage() -> None:
+    with pytest.raises(MemoryError), deflate.errors():
+        raise deflate.library().error("Error -4 while decompressing data")

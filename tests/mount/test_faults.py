@@ -219,7 +219,7 @@ def test_spool_disk_full(mounted: Mounted, faults: Faults, scale: Scale, tmp_pat
         assert shown.read_bytes()[HEADER:] == video.tobytes()
         seen["whole file once there was space"] += 1
         assert is_running(mount.pid)
-        assert sum("cannot be written there: No space left on device" in line for line in mount.log_lines()) == 1
+        assert sum("cannot be kept there: No space left on device" in line for line in mount.log_lines()) == 1
     faults.add("disk of the spool full", endings, seen)
 
 

@@ -29,6 +29,8 @@ class Bench:
         self.gates: dict[str, threading.Event] = {}
         self.are_computing = False
         """Whether requests that hang use the processor meanwhile."""
+        self.awaited: object = None
+        """What they wait for."""
         self.begun: list[int] = []
         self.asked = 0
         self.ended = threading.Event()
@@ -56,7 +58,7 @@ class Bench:
             self.changed.notify_all()
         gate = self.gates.get(kind[0])
         if gate is not None:
-            task.is_waiting = not self.are_computing
+            task.is_waiting, task.awaits = not self.are_computing, self.awaited
             gate.wait()
         with self.changed:
             self.busy[kind] -= 1

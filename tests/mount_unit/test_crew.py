@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from glassfs.cache.budget import MemoryBudget
 from glassfs.errors import Unavailable
 from glassfs.mount.engines import crew as crew_module
-from glassfs.mount.engines.crew import IDLE_THREADS, MAX_OF_VOLUME, MAX_READERS
+from glassfs.mount.engines.crew import IDLE_THREADS, MAX_IN_LINE, MAX_OF_VOLUME, MAX_READERS
 from glassfs.mount.engines.wire import Opcode
 from tests.conftest import Scale
 from tests.mount_unit.crews import Bench, progress
@@ -44,6 +45,19 @@ def test_hanging_requests_leave_others_answered(
     assert bench.most["1", is_read] <= most
     assert bench.deferred == 0
     wait_until(lambda: bench.crew.size <= IDLE_THREADS)
+
+
+def test_reads_that_wait_for_memory_leave_places_to_those_that_have_it(bench: Bench) -> None:
+    """And still a bounded number of them has threads."""
+    bench.awaited = MemoryBudget(0, lambda wanted: 0)
+    bench.hang(1)
+    waiting = bench.ask(Opcode.READ, 1, MAX_IN_LINE + 100)
+    wait_until(lambda: bench.busy["1", True] > MAX_IN_LINE - MAX_READERS)
+    bench.wait_for_answers(bench.ask(Opcode.READ, 2, 10))
+    bench.wait_for_deferral(waiting)
+    assert bench.most["1", True] <= MAX_IN_LINE + MAX_READERS
+    bench.release(1)
+    bench.wait_for_answers(waiting)
 
 
 def test_deferred_requests_cost_the_others_little(bench: Bench) -> None:

@@ -41,7 +41,9 @@ def store_of(name: str, **options: object) -> Store:
 
 def names_in(store: Store) -> dict[str, int | None]:
     """Return the sizes of files, and None for folders."""
-    return {name: entry.size if entry.kind is Kind.FILE else None for name, entry in store.list(())}
+    return {
+        name: entry.size if entry.kind is Kind.FILE else None for name, entry in store.list(()) if not entry.omitted
+    }
 
 
 class Site:
@@ -159,6 +161,26 @@ def test_server_that_fails_while_it_is_asked_is_reported(site: Site) -> None:
         server.faults = ()
         assert names_in(store)["run.kdb"] == SIZE
         assert server.count("HEAD", lambda request: request.path.endswith("long-name-.kdb")) == 2
+
+
+def test_object_that_redirects_without_end_costs_its_name_only(site: Site) -> None:
+    def faults(request: Request) -> Redirect | Status | None:
+        if request.path.startswith("/data/run.kdb"):
+            return Redirect(f"http://{request.headers['host']}{request.path}?again")
+        return Status(403) if request.path == f"/data/{LONG}" else None
+
+    with HttpServer(site, faults=faults) as server:
+        store = store_of(f"{server.url}/data/")
+        listed = dict(store.list(()))
+        assert {name: entry.size for name, entry in listed.items() if entry.kind is Kind.FILE} == {ODD: 3}
+        assert {name: entry.omitted for name, entry in listed.items() if entry.omitted} == {
+            "run.kdb": "unreadable object: it redirects without end",
+            LONG: "unreadable object: access denied (HTTP 403): check the credentials",
+        }
+        with pytest.raises(DeviceFailed, match=r"run\.kdb: it redirects without end"):
+            store.open(("run.kdb",))
+        server.faults = ()
+        assert store_of(f"{server.url}/data/").open(("run.kdb",)).read(0, 10) == CONTENT[:10]
 
 
 def test_unchanged_rows_are_not_asked_again(site: Site) -> None:

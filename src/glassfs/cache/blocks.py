@@ -9,6 +9,7 @@ the reader that makes it is stopped, another one makes it again.
 from __future__ import annotations
 
 import math
+import sys
 import threading
 import time
 from collections import OrderedDict
@@ -18,7 +19,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeAlias
 
 from glassfs import work
-from glassfs.cache.budget import DEFAULT_BUDGET, MemoryBudget, Ticket
+from glassfs.cache.budget import DEFAULT_BUDGET, GAP_SECONDS, KEPT_SECONDS, MemoryBudget, Ticket
 from glassfs.cache.cores import CORES, cores, released, run_ahead
 from glassfs.cache.recipe import Recipe, fresh, stored_error
 from glassfs.cache.spool import Spool
@@ -27,6 +28,7 @@ from glassfs.source import is_version_of
 
 LARGEST_CACHED = 64 << 20
 SPOOLS = 16
+"""Spools that no thread reads just now."""
 NOTES = 8192
 LARGEST_UNRESERVED, UNRESERVED_SHARE = 1 << 20, 128
 """Blocks and rows that cost no more bytes, and no more than this part of the budget, are made without reserving
@@ -38,6 +40,10 @@ IDLE_SECONDS, IDLE_BYTES = 20.0, 4 << 20
 """After this time without a read no more bytes stay cached: the kernel has those that were read."""
 SPOOL_SECONDS = 60.0
 """After this time without a read a spool file is dropped."""
+KEPT_TIMES = 16
+"""A block is kept for its reader for at most so many times as long as making it took, after which a slow reader or one
+that never ends costs little time to make it again.
+"""
 STALE_SECONDS = 0.05
 """A block that no thread began to decode ahead within this time is no longer wanted: its reader has gone."""
 
@@ -64,7 +70,7 @@ class BlockCache:
         self._lock = threading.Lock()
         self._blocks: OrderedDict[Hashable, _Block] = OrderedDict()
         self._pending: dict[Hashable, _Pending] = {}
-        self._spools: LRU[Hashable, Spool] = LRU(SPOOLS)
+        self._spools: LRU[Hashable, Spool] = LRU(sys.maxsize)
 
     @property
     def budget(self) -> int:
@@ -104,7 +110,7 @@ class BlockCache:
         try:
             buffer[:] = memoryview(block.raw)[offset : offset + len(buffer)]
         finally:
-            self._unpin(block)
+            self._unpin(block, is_end=offset + len(buffer) == recipe.size)
 
     @contextmanager
     def held(self, recipe: Recipe) -> Iterator[bytes | bytearray]:
@@ -266,10 +272,14 @@ class BlockCache:
         if future.exception() is None:
             self._unpin(future.result())
 
-    def _unpin(self, block: _Block) -> None:
+    def _unpin(self, block: _Block, is_end: bool = False) -> None:
+        now = time.monotonic()
         with self._lock:
             block.pins -= 1
-            is_unused = not block.pins
+            block.read_at = now
+            if is_end:  # a sequential reader needs it no longer
+                block.kept_until = 0.0
+            is_unused = not block.is_used(now)
         if is_unused:
             self.memory.recheck()
 
@@ -296,10 +306,14 @@ class BlockCache:
                     self._wait_for_memory(cost, pending.ticket)
                 reserved = cost
             with cores().hold(), self.memory.nested():
+                begun = time.monotonic()
                 raw = recipe.whole()
+                took = time.monotonic() - begun
             with self._lock:
                 del self._pending[recipe.key]
                 block = self._blocks[recipe.key] = _Block(raw, pending.readers)
+                if reserved:
+                    block.keep(min(KEPT_SECONDS, KEPT_TIMES * took))
             cached = len(raw)
         except BaseException as error:
             with self._lock:
@@ -325,11 +339,15 @@ class BlockCache:
         """Evict blocks that are not being read, least recently used first, then the decoders of idle spools."""
         freed = 0
         with self._lock:
-            while freed < wanted:
-                key = next((key for key, block in self._blocks.items() if not block.pins), self)
-                if key is self:
+            now, unused = time.monotonic(), []
+            for key, block in self._blocks.items():
+                if freed >= wanted:
                     break
-                freed += len(self._blocks.pop(key).raw)
+                if not block.is_used(now):
+                    unused.append(key)
+                    freed += len(block.raw)
+            for key in unused:
+                del self._blocks[key]
         for _, spool in self._spools.items():
             if freed >= wanted:
                 break
@@ -349,17 +367,17 @@ class BlockCache:
             spool.close()
 
     def _spool(self, recipe: Recipe) -> Spool:
-        evicted = []
         with self._lock:
             spool = self._spools.get(recipe.key)
-            if spool is None:
-                self.misses += 1
-                spool = Spool(recipe, self.memory, self.spool_directory, self._drop, self._make_room)
-                evicted = self._spools.put(recipe.key, spool)
-            else:
+            if spool is not None:
                 self.hits += 1
-        for _, old in evicted:
-            old.close()
+                return spool
+            self.misses += 1
+            spool = Spool(recipe, self.memory, self.spool_directory, self._drop, self._make_room)
+            self._spools.put(recipe.key, spool)
+        idle = [one for _, one in self._spools.items() if one.idle_since() < math.inf]
+        if len(idle) > SPOOLS:
+            self._give_up(idle[:-SPOOLS].__contains__)
         return spool
 
     def _make_room(self, needy: Spool) -> bool:
@@ -381,13 +399,23 @@ class BlockCache:
 
 
 class _Block:
-    """A decoded block, and the number of readers that are using it."""
+    """A decoded block, the number of readers that are using it, and until when it is kept for them."""
 
-    __slots__ = ("pins", "raw")
+    __slots__ = ("kept_until", "pins", "raw", "read_at")
 
     def __init__(self, raw: bytes | bytearray, pins: int) -> None:
         self.raw = raw
         self.pins = pins
+        self.read_at = self.kept_until = 0.0
+
+    def keep(self, seconds: float) -> None:
+        """Have the block kept for its readers, for at most so long."""
+        self.read_at = time.monotonic()
+        self.kept_until = self.read_at + seconds
+
+    def is_used(self, now: float) -> bool:
+        """Return whether it must not be evicted."""
+        return self.pins > 0 or now < min(self.kept_until, self.read_at + GAP_SECONDS)
 
 
 class _Pending:

@@ -25,15 +25,23 @@ TIMEOUT_SECONDS = 10.0
 """Time without any release after which the first waiting request is granted: a holder may be waiting for it."""
 NESTED_TIMEOUT_SECONDS = 1.0
 """The same for nested requests, whose threads hold memory themselves."""
+RETRY_SECONDS = 0.02
+"""How often the first waiting request tries to evict what was kept for a reader."""
+GAP_SECONDS, KEPT_SECONDS = 0.05, 1.0
+"""What takes long to make is kept for its reader until it was not read for so long, and for at most so long in all. So
+readers of more blocks than memory has room for finish one after another; else each read would make its block again.
+"""
 
 
 class Ticket:
     """A position in the queue. ``is_hurried`` once a thread that holds memory waits for the owner of the ticket."""
 
-    __slots__ = ("is_hurried",)
+    __slots__ = ("is_hurried", "woken")
 
     def __init__(self) -> None:
         self.is_hurried = False
+        self.woken: threading.Condition | None = None
+        """Notified when the request may be granted."""
 
 
 class MemoryBudget:
@@ -51,14 +59,13 @@ class MemoryBudget:
         """Bytes reserved by threads that are waiting."""
         self._released = time.monotonic()
         self._lock = threading.RLock()
-        self._condition = threading.Condition(self._lock)
         self._queue: deque[Ticket] = deque()
         self._thread = _Thread()
 
     @property
     def used(self) -> int:
         """Bytes that are cached or reserved."""
-        with self._condition:
+        with self._lock:
             return self._cached + self._reserved
 
     @property
@@ -87,18 +94,18 @@ class MemoryBudget:
         if not held:
             yield
             return
-        with self._condition:
+        with self._lock:
             self._idle += held
             self._notify()
         try:
             yield
         finally:
-            with self._condition:
+            with self._lock:
                 self._idle -= held
 
     def reserve_now(self, size: int) -> bool:
         """Reserve so many bytes if that needs no wait; return whether it did."""
-        with self._condition:
+        with self._lock:
             if self._queue and not self.is_nested:
                 return False
             if not self._is_free(size, self._idle + self._thread.held if self.is_nested else 0):
@@ -109,7 +116,8 @@ class MemoryBudget:
     def reserve(self, size: int, ticket: Ticket | None = None) -> None:
         """Reserve so many bytes, waiting in FIFO order until they are free. Raises Canceled."""
         ticket = ticket or Ticket()
-        with self._condition:
+        with self._lock:
+            ticket.woken = threading.Condition(self._lock)
             ticket.is_hurried = ticket.is_hurried or self.is_nested
             self._enqueue(ticket)
             began, held = time.monotonic(), self._thread.held
@@ -130,12 +138,13 @@ class MemoryBudget:
             longest = until - time.monotonic()
             if longest <= 0:
                 return False
-            self._condition.wait(min(left, longest))
+            assert ticket.woken is not None
+            ticket.woken.wait(min(left, longest))
         return True
 
     def hurry(self, ticket: Ticket) -> None:
         """Grant the request of this ticket, also a later one, first: this thread holds memory and waits for it."""
-        with self._condition:
+        with self._lock:
             if not ticket.is_hurried:
                 ticket.is_hurried = True
                 if ticket in self._queue:
@@ -156,7 +165,7 @@ class MemoryBudget:
 
     def reserve_cached(self, size: int) -> None:
         """Turn cached bytes into reserved ones: they are in use again."""
-        with self._condition:
+        with self._lock:
             self._cached -= size
             self._reserve(size)
 
@@ -167,13 +176,13 @@ class MemoryBudget:
     def recheck(self) -> None:
         """Try again to evict: cached bytes that were in use no longer are."""
         if self._queue or self._cached + self._reserved > self.limit:
-            with self._condition:
+            with self._lock:
                 self._make_free(0)
                 self._notify()
 
     def shrink(self, limit: int) -> bool:
         """Evict cached bytes beyond ``limit``; return whether some were evicted."""
-        with self._condition:
+        with self._lock:
             freed = self._evict(self._cached - limit) if self._cached > limit else 0
             self._cached -= freed
         return freed > 0
@@ -195,11 +204,12 @@ class MemoryBudget:
                 return TIMEOUT_SECONDS
             if self._is_free(size, 0):
                 return 0
-            return max(0, max(began, self._released) + TIMEOUT_SECONDS - time.monotonic())
-        if self._is_free(size, self._idle):
+            until = max(began, self._released) + TIMEOUT_SECONDS
+        elif self._is_free(size, self._idle):
             return 0
-        until = min(max(began, self._released) + NESTED_TIMEOUT_SECONDS, began + TIMEOUT_SECONDS)
-        return max(0, until - time.monotonic())
+        else:
+            until = min(max(began, self._released) + NESTED_TIMEOUT_SECONDS, began + TIMEOUT_SECONDS)
+        return min(RETRY_SECONDS, max(0, until - time.monotonic()))
 
     def _is_free(self, size: int, idle: int) -> bool:
         """Evict what is needed for that. ``idle`` bytes will not be released before this request is granted."""
@@ -215,8 +225,12 @@ class MemoryBudget:
             self._cached -= self._evict(missing)
 
     def _notify(self) -> None:
-        if self._queue:
-            self._condition.notify_all()
+        """Wake the requests that may be granted: nested ones, or else the first one."""
+        for ticket in self._queue:
+            if ticket.woken is not None:
+                ticket.woken.notify()
+            if not ticket.is_hurried:
+                break
 
 
 class _Thread(threading.local):

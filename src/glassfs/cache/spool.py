@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import IO
 
 from glassfs import work
-from glassfs.cache.budget import MemoryBudget, Ticket
+from glassfs.cache.budget import GAP_SECONDS, KEPT_SECONDS, MemoryBudget, Ticket
 from glassfs.cache.cores import cores, released, run_ahead
 from glassfs.cache.recipe import Recipe, fresh, stored_error
 from glassfs.errors import Damaged, NoSpool
@@ -56,7 +56,8 @@ class Spool:
         self._written = 0
         self._is_busy = self._is_closed = False
         self._readers = 0
-        self._last_read = time.monotonic()
+        self._last_read = self._started = time.monotonic()
+        """When it was read last, and when its decoder was started."""
         self._error: BaseException | None = None
         self._progress = threading.Condition()
 
@@ -83,13 +84,20 @@ class Spool:
             run_ahead(lambda: self._decode_ahead(ahead))
         got = 0
         while got < len(buffer):
-            more = os.preadv(self._opened().fileno(), (buffer[got:],), offset + got)
-            if more == 0:
-                raise Damaged("the spool file was cut")
+            try:
+                more = os.preadv(self._opened().fileno(), (buffer[got:],), offset + got)
+                if more == 0:
+                    raise OSError(errno.EIO, "the file was cut")
+            except OSError as error:
+                self._failed(self)
+                raise self._no_spool(error) from error
             got += more
 
     def suspend(self) -> int:
         """Drop the decoder unless it is in use. Return the bytes that this frees, which still count as cached."""
+        now = time.monotonic()
+        if now < min(self.idle_since() + GAP_SECONDS, self._started + KEPT_SECONDS):
+            return 0
         if not self._progress.acquire(blocking=False):
             return 0
         try:
@@ -188,6 +196,7 @@ class Spool:
                     # A restarted decoder must get further than it repeats, or many readers would only repeat.
                     goal = min(2 * self._written, self._size - 1)
                     self._pieces, self._position = self._recipe.pieces(), 0
+                    self._started = time.monotonic()
                 while self._pieces is not None and self._position <= goal:
                     work.check()
                     with work.shielded():  # others continue where this reader is stopped, with the same decoder
@@ -236,4 +245,4 @@ class Spool:
 
     def _no_spool(self, error: OSError) -> NoSpool:
         folder = self._folder or os.environ.get("TMPDIR", "/tmp")  # tempfile may have found no folder at all
-        return NoSpool(f"a block of {self._size} bytes cannot be written there: {error.strerror}", folder)
+        return NoSpool(f"a block of {self._size} bytes cannot be kept there: {error.strerror}", folder)

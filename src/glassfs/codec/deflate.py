@@ -23,6 +23,7 @@ Bytes = bytes | bytearray | memoryview
 PIECE = 1 << 20
 _RAW, _ZLIB = -15, 15  # window bits: deflate without a header, and with the one of zlib
 _ADLER_BASE = 65521
+_NO_MEMORY = "Error -4 "  # Z_MEM_ERROR: inflate allocates its window late
 
 
 def inflater() -> zlib._Decompress:
@@ -66,10 +67,12 @@ def decompress_zlib_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 @contextmanager
 def errors() -> Iterator[None]:
-    """Raise the library's errors as Damaged."""
+    """Raise the library's errors as Damaged, but a lack of memory as MemoryError."""
     try:
         yield
     except library().error as error:
+        if str(error).startswith(_NO_MEMORY):
+            raise MemoryError from error
         raise Damaged(f"deflate data cannot be decoded: {error}") from error
 
 

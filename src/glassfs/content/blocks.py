@@ -64,9 +64,7 @@ class Rendered(Data):
         return made
 
     def pieces(self) -> Iterator[bytes]:
-        made = memoryview(self.whole())
-        for offset in range(0, len(made), PIECE):
-            yield bytes(made[offset : offset + PIECE])
+        return _divided(self.whole())
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         if self.size:
@@ -110,7 +108,12 @@ class Decoded(SizedData):
 
     @property
     def stream_cost(self) -> int:
-        return compression.stream_cost(self.codec, self.size)
+        return self.cost if self._is_undivided else compression.stream_cost(self.codec, self.size)
+
+    @property
+    def _is_undivided(self) -> bool:
+        """Whether the pieces are those of the whole: a stream of LZ4 takes up to twenty times as long."""
+        return self.codec == compression.LZ4 and self.cost <= self._cache.budget
 
     def location(self) -> Location:
         checksum = None if self._checksum is None else str(self._checksum)
@@ -172,6 +175,9 @@ class Decoded(SizedData):
         return raw
 
     def pieces(self) -> Iterator[bytes]:
+        if self._is_undivided and self._extent.size <= self.size + HELD_BACK:
+            yield from _divided(self.whole())
+            return
         check, raw_sum = self._checksum, 0 if self._checksum is None else self._checksum.algorithm.start
         left, held = self.size, b""
         stored = _Stored(self._extent, self._cache, check)
@@ -195,6 +201,12 @@ class Decoded(SizedData):
 
     def _damage(self, reason: str) -> Damaged:
         return self._extent.source.damage(reason, self.part)
+
+
+def _divided(raw: bytes | bytearray) -> Iterator[bytes]:
+    view = memoryview(raw)
+    for offset in range(0, len(view), PIECE):
+        yield bytes(view[offset : offset + PIECE])
 
 
 def _of(algorithm: Algorithm, data: bytes | bytearray) -> int:

@@ -34,10 +34,14 @@ def are_known(filters: Sequence[Filter]) -> bool:
     return all(code in (SHUFFLE, FLETCHER32) for code in codes)
 
 
-def are_streamed(filters: Sequence[Filter]) -> bool:
-    """Return whether filters that are known can be undone in little memory."""
+def are_streamed(filters: Sequence[Filter], is_short: bool = True) -> bool:
+    """Return whether filters that are known can be undone in little memory, and are if memory ``is_short``.
+
+    A stream of LZ4 takes up to twenty times as long.
+    """
     return not any(
-        one.code == LZF or (one.code == SHUFFLE and item_of(one) > LARGEST_ITEM) for one in filters
+        one.code == LZF or (one.code == LZ4_BLOCKS and not is_short)
+        or (one.code == SHUFFLE and item_of(one) > LARGEST_ITEM) for one in filters
     )
 
 

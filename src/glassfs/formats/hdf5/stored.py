@@ -121,8 +121,8 @@ class Chunk:
 
     @property
     def is_large(self) -> bool:
-        is_too_much = self.size > self._cache.largest_cached or self._whole_cost > self._cache.budget
-        return is_too_much and filters.are_streamed(self._applied)
+        is_short = self._whole_cost > self._cache.budget
+        return (is_short or self.size > self._cache.largest_cached) and filters.are_streamed(self._applied, is_short)
 
     def whole(self) -> bytes | bytearray:
         if self.is_large:

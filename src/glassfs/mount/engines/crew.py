@@ -28,6 +28,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Generic, TypeVar
 
 from glassfs import threads, work
+from glassfs.cache.budget import MemoryBudget
 from glassfs.errors import Unavailable
 from glassfs.mount.engines.wire import READ, Opcode
 from glassfs.mount.requesters import Asked
@@ -42,6 +43,10 @@ MAX_BUSY = 400
 MAX_READERS = 48
 """Threads that may read from one volume at a time, once IDLE_THREADS are busy."""
 MAX_OF_VOLUME = 128
+MAX_IN_LINE = 256
+"""Reads of one volume that wait for memory at a time. They count in no other limit of the volume, as the memory is
+released by further reads, of the blocks that have it.
+"""
 MOST_THREADS, RESERVED_THREADS = 2 * MAX_BUSY, 64
 """Threads in all, however many users ask, and further ones for users without any request in progress."""
 MAX_COMPUTING = 8
@@ -383,13 +388,15 @@ class Crew(Generic[State]):
             return len(self._workers) < MOST_THREADS + RESERVED_THREADS
         counted = of_user if self.is_shared else others
         beside = [other for other in counted if self._volume(other) == volume]
-        reading = sum(other.opcode == READ for other in beside)
+        makers = {thing: other for other in others for thing in other.holds}
+        in_line = sum(isinstance(makers.get(one.awaits, one).awaits, MemoryBudget) for one in beside)
+        reading = sum(other.opcode == READ for other in beside) - in_line
         part = 2 if self.is_shared else 1
         if sum(other.is_computing for other in of_user) >= MAX_COMPUTING or len(self._workers) >= MOST_THREADS:
             return False
-        if is_read and reading >= MAX_READERS // part:
+        if is_read and (reading >= MAX_READERS // part or in_line >= MAX_IN_LINE // part):
             return False
-        return len(counted) < MAX_BUSY // part and len(beside) < MAX_OF_VOLUME // part
+        return len(counted) < MAX_BUSY // part and len(beside) - in_line < MAX_OF_VOLUME // part
 
     def _resumable(self) -> Task | None:
         """Take a deferred request that may begin now. The caller holds the lock."""

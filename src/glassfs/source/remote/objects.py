@@ -40,7 +40,8 @@ UNTRUSTED = "its certificate is not trusted"
 NO_TLS = "the server does not speak TLS on this port: write http:// instead of https://, if that is safe here"
 TLS = "the server speaks TLS on this port: write https:// instead of http://"
 NO_WEBDAV = "the server does not speak WebDAV"
-LASTING = (UNTRUSTED, NO_TLS, TLS, NO_WEBDAV)
+ENDLESS = "it redirects without end"
+LASTING = (UNTRUSTED, NO_TLS, TLS, NO_WEBDAV, ENDLESS)
 """Reasons that the next attempt would have as well."""
 _TLS_EXPECTED = (
     "plain HTTP request was sent to HTTPS port", "an HTTP request to an HTTPS server", "SSL-enabled server port",
@@ -56,7 +57,7 @@ _CAUSES = (
     ("kind: Timeout", "it does not answer"),
     ("kind: Connect", "it cannot be reached"),
     ("kind: Interrupted", "the connection ended in the middle of an answer"),
-    ("redirect", "it redirects without end"),
+    ("redirect", ENDLESS),
 )
 Result = TypeVar("Result")
 

@@ -92,8 +92,11 @@ class Server(ABC):
         Raises NotFound for a missing folder, or returns nothing if the server cannot tell it from an empty one.
         """
 
-    def describe(self, path: Path, names: Sequence[str]) -> Mapping[str, Facts]:
-        """Return facts of these objects, whose sizes the listing of their folder lacks, except unreadable ones."""
+    def describe(self, path: Path, names: Sequence[str]) -> Mapping[str, Facts | str]:
+        """Return facts of these objects, whose sizes the listing of their folder lacks.
+
+        Of an unreadable one the reason is returned instead, of a missing one nothing.
+        """
         return {}
 
     def is_folder(self, path: Path) -> bool:

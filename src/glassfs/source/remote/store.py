@@ -53,6 +53,8 @@ class _Descriptions(NamedTuple):
     """Facts of the objects of unknown size in a folder, and what its listing said of them at ``asked_ns``."""
 
     facts: Mapping[str, Facts]
+    unreadable: Mapping[str, str]
+    """The reasons of objects that the server does not describe."""
     hints: Mapping[str, str]
     asked_ns: int
 
@@ -117,7 +119,8 @@ class RemoteStore(Store):
         if not names and not omitted and path and self.entry(path).kind is not Kind.FOLDER:
             raise NotADirectory("is not a folder", self.shown(path))
         if _of_unknown_size(names):
-            described = self._cached(self._descriptions, path, self._load_descriptions).fresh().facts
+            described, unreadable, *_ = self._cached(self._descriptions, path, self._load_descriptions).fresh()
+            omitted = {**omitted, **unreadable}
             names = {
                 name: described.get(name) if facts is not None and facts.size == UNKNOWN_SIZE else facts
                 for name, facts in names.items() if facts is None or facts.size != UNKNOWN_SIZE or name in described
@@ -227,11 +230,17 @@ class RemoteStore(Store):
                 if hints.get(name) and hints[name] == previous.hints.get(name)
                 and 0 < known.mtime_ns < previous.asked_ns - SETTLED_NS
             }
-        facts |= self._server.describe((*self._root, *path), [name for name in hints if name not in facts])
+        unreadable: dict[str, str] = {}
+        asked = self._server.describe((*self._root, *path), [name for name in hints if name not in facts])
+        for name, found in asked.items():
+            if isinstance(found, Facts):
+                facts[name] = found
+            else:
+                unreadable[name] = found
         for name in facts:
             self._objects.pop((*path, name))
-        self._descriptions.reweigh(path, 1 + len(facts))
-        return _Descriptions(facts, hints, now_ns)
+        self._descriptions.reweigh(path, 1 + len(facts) + len(unreadable))
+        return _Descriptions(facts, unreadable, hints, now_ns)
 
     def _load_object(self, path: Path, previous: Facts | None) -> Facts:
         full_path = (*self._root, *path)

@@ -6,14 +6,13 @@ A page has names, and seldom exact sizes. Objects are therefore described by one
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from types import ModuleType
 from typing import Any
 
-from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, Refused
+from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused
 from glassfs.lru import LRU
 from glassfs.sizes import human_size
 from glassfs.source.contract import Path
@@ -25,9 +24,6 @@ from glassfs.source.remote.secrets import Secrets
 from glassfs.source.remote.server import UNKNOWN_SIZE, Facts, Listed
 from glassfs.source.remote.url import Url
 from glassfs.source.remote.web_pages import PageLister
-from glassfs.terminal import printable
-
-log = logging.getLogger(__name__)
 
 MOST_AT_ONCE = 32
 """Requests for descriptions."""
@@ -71,8 +67,8 @@ class WebServer(ObjectServer):
     def explained(self, error: DeviceFailed) -> DeviceFailed:
         return explained(self._url, error)
 
-    def describe(self, path: Path, names: Sequence[str]) -> Mapping[str, Facts]:
-        found: dict[str, Facts] = {}
+    def describe(self, path: Path, names: Sequence[str]) -> Mapping[str, Facts | str]:
+        found: dict[str, Facts | str] = {}
         try:
             result_of(lambda: self._without_secrets(self._describe(path, names, found)), self.timeout, self.shown(path))
         except DeviceFailed as error:
@@ -116,8 +112,8 @@ class WebServer(ObjectServer):
             self._is_listed_wrong.put(path, True)
             raise
 
-    async def _describe(self, path: Path, names: Sequence[str], found: dict[str, Facts]) -> None:
-        """Add the facts of those objects that are not yet among the ``found`` ones."""
+    async def _describe(self, path: Path, names: Sequence[str], found: dict[str, Facts | str]) -> None:
+        """Add the facts of those objects that are not yet among the ``found`` ones, or why they have none."""
         rest = iter([name for name in names if name not in found])
 
         async def work() -> None:
@@ -133,17 +129,18 @@ class WebServer(ObjectServer):
             for task in tasks:
                 task.cancel()
 
-    async def _description(self, path: Path) -> Facts | None:
-        """Return an object's facts; None if it is missing or cannot be read. Raises Retryable."""
+    async def _description(self, path: Path) -> Facts | str | None:
+        """Return an object's facts, or why it cannot be read; None if it is missing. Raises Retryable."""
         for left in reversed(range(ATTEMPTS)):
             try:
                 return await self._translated(path, self._asked(path))
             except Retryable:
                 if not left:
                     raise
-            except GlassfsError as error:
-                log.info("%s", printable(f"left out of its folder: {error.at(self.shown(path))}"))
+            except NotFound:
                 return None
+            except GlassfsError as error:
+                return f"unreadable object: {error.reason}"
             await asyncio.sleep(FIRST_PAUSE_SECONDS)
         return None
 
