@@ -24,7 +24,7 @@ from glassfs.content import (
     Unreadable,
     Zeros,
 )
-from glassfs.errors import Damaged, NotInstalled
+from glassfs.errors import NotInstalled
 from glassfs.formats.hdf5 import chunks, compounds, elements, filters, images
 from glassfs.formats.hdf5.answers import MOST_INDEX
 from glassfs.formats.hdf5.chunks import Chunked, Filled
