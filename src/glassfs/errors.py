@@ -37,6 +37,10 @@ class GlassfsError(Exception):
         return ": ".join(filter(None, (self.part, self.reason)))
 
 
+class LeftOut(GlassfsError):
+    """A tree does not show something that its source has, which is no fault."""
+
+
 class Refused(GlassfsError, ValueError):
     """A source cannot be opened at all."""
 

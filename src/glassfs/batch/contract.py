@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -95,27 +96,30 @@ Work = Callable[[Iterator[Item]], Iterator[Outcome]]
 
 
 class Faults:
-    """The faults of one container, or what is omitted: at most MOST_FAULTS, and a last one that counts the others."""
+    """The faults of one container, and what is omitted: of both at most MOST_FAULTS, and one that counts the others."""
 
-    def __init__(self, are_omitted: bool = False) -> None:
-        self._are_omitted = are_omitted
+    def __init__(self) -> None:
         self._reported: list[Fault] = []
-        self._more = 0
+        self._counts: Counter[bool] = Counter()
+        """Of faults, and of what is omitted."""
         self._is_passing = False
 
     def add(self, fault: Fault) -> bool:
         """Add a fault; return whether it is reported and not only counted."""
-        if len(self._reported) < MOST_FAULTS:
+        self._counts[fault.is_omitted] += 1
+        if self._counts[fault.is_omitted] <= MOST_FAULTS:
             self._reported.append(fault)
             return True
-        self._more += 1
         self._is_passing = self._is_passing or fault.is_passing
         return False
 
     @property
     def others(self) -> tuple[Fault, ...]:
-        """The fault that counts those not reported, if any."""
-        return (Fault("", f"and {self._more:,} more", self._is_passing, self._are_omitted),) if self._more else ()
+        """The faults that count those not reported, if any."""
+        return tuple(
+            Fault("", f"and {count - MOST_FAULTS:,} more", self._is_passing, is_omitted)
+            for is_omitted, count in self._counts.items() if count > MOST_FAULTS
+        )
 
     @property
     def all(self) -> tuple[Fault, ...]:

@@ -25,11 +25,10 @@ from glassfs.tree.sources.walk import Unlisted as UnlistedFolder
 
 
 class Unlisted(NamedTuple):
-    """A folder that cannot be listed, or what of one is damaged or, if it ``is_omitted``, not shown."""
+    """A folder that cannot be listed, or what of one is damaged or left out (LeftOut)."""
 
     name: str
     error: GlassfsError
-    is_omitted: bool = False
 
 
 class Search:
@@ -83,7 +82,7 @@ class Search:
                 yield Unlisted(store.shown(whole), found.error)
                 continue
             if left_out := omission(found.path, found.location, found.entry):
-                yield Unlisted(store.shown(whole), GlassfsError(left_out.reason), not left_out.is_damage)
+                yield Unlisted(store.shown(whole), left_out.error)
             if found.entry.kind is Kind.FILE or (self._has_all and found.entry.kind is not Kind.OTHER):
                 facts = found.entry.kind, str(found.entry.version), found.entry.size
                 yield SearchHit(store.shown(whole), source, below, found.path, "/".join(below), *facts)

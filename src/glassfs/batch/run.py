@@ -14,6 +14,7 @@ from glassfs.batch.found import Unlisted
 from glassfs.batch.mapping import Done, Mapping, here
 from glassfs.batch.report import Report
 from glassfs.batch.workers import Cluster, Processes, Workers, cores
+from glassfs.errors import LeftOut
 from glassfs.names import raw
 from glassfs.source import absolute
 
@@ -111,37 +112,36 @@ class Run:
         items = self._items(found, is_still)
         workers = self.workers
         faults: list[Fault] = []
-        omitted: list[Fault] = []
         is_several, rows = False, None
         for done in here(work, items) if workers is None else Mapping(work, workers, is_ordered).all(items):
             yield done
-            for fault in done.outcome.faults:
-                (omitted if fault.is_omitted else faults).append(fault)
+            faults += done.outcome.faults
             is_several = is_several or done.outcome.is_several
             if done.outcome.rows is not None:
                 rows = (rows or 0) + done.outcome.rows
             if done.is_last:
                 self.containers += done.outcome.is_container
-                self.faults += len(faults)
-                self.omitted += len(omitted)
+                omitted = sum(fault.is_omitted for fault in faults)
+                self.omitted += omitted
+                self.faults += len(faults) - omitted
                 if done.outcome.is_container and not any(fault.is_passing for fault in faults):
-                    self._note(done.item.found, faults, omitted, is_several, rows)
-                faults, omitted, is_several, rows = [], [], False, None
+                    self._note(done.item.found, faults, is_several, rows)
+                faults, is_several, rows = [], False, None
 
-    def _note(
-        self, found: SearchHit, faults: list[Fault], omitted: list[Fault], is_several: bool, rows: int | None,
-    ) -> None:
+    def _note(self, found: SearchHit, faults: list[Fault], is_several: bool, rows: int | None) -> None:
         if self.report is not None:
             # Several files have no version that a listing shows: without one in its line, the container is read again.
             version = "" if is_several else found.version
-            self.report.write(found.name, version, list(map(str, faults)), found.path, rows, list(map(str, omitted)))
+            lines = [[str(fault) for fault in faults if fault.is_omitted is kind] for kind in (False, True)]
+            self.report.write(found.name, version, lines[0], found.path, rows, lines[1])
 
     def _items(self, found: Iterable[SearchHit | Unlisted], is_still: Callable[[SearchHit], bool]) -> Iterator[Item]:
         is_remote = self.workers is not None and self.workers.is_remote
         for one in found:
             if isinstance(one, Unlisted):
-                self.faults += not one.is_omitted
-                self.omitted += one.is_omitted
+                is_omitted = isinstance(one.error, LeftOut)
+                self.omitted += is_omitted
+                self.faults += not is_omitted
                 self.on_unlisted(one)
             elif self.plan.shard.has(one.key):
                 known = None if self.report is None else self.report.known(one.name, one.version)

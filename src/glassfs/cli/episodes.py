@@ -138,7 +138,7 @@ def _run(plan: Plan, search: Search, work: Rows, bar: Progress, output: str) -> 
             complain(f"{name}: {reason}")
 
     def show_unlisted(folder: Unlisted) -> None:
-        show(folder.name, f"{'omitted: ' * folder.is_omitted}{reason_of(folder.error, folder.name)}")
+        show(folder.name, reason_of(folder.error, folder.name))
 
     with plan.opened_report() as report, plan.workers() as workers, ExitStack() as stack:
         table, is_still, writing, rows = stack.enter_context(_opened(plan, search, report, form, output))

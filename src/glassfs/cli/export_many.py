@@ -15,7 +15,7 @@ from glassfs.batch.contract import Fault, Faults, Item, Outcome, SearchHit, Sett
 from glassfs.batch.found import Search, Unlisted
 from glassfs.batch.run import Plan, Run
 from glassfs.cli.common import complain, name_of, report
-from glassfs.cli.exporting import Export, LeftOut, Links, Written
+from glassfs.cli.exporting import Export, Links, Written
 from glassfs.cli.many import fault_of, found_under, progress
 from glassfs.cli.progress import Progress
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable
@@ -61,7 +61,7 @@ def export_many(
 
         def show_unlisted(folder: Unlisted) -> None:
             with bar.aside():
-                report(folder.name, LeftOut(f"omitted: {folder.error}") if folder.is_omitted else folder.error)
+                report(folder.name, folder.error)
 
         def is_still(found: SearchHit) -> bool:
             return target.has_anything(_path(found)) or _path(found) == "/"
@@ -178,16 +178,14 @@ class Exporting:
             yield Outcome(is_container=False, fatal=str(error))
 
     def _outcome(self, tree: Tree, target: Target, found: SearchHit) -> Outcome:
-        faults, omitted = Faults(), Faults(are_omitted=True)
+        faults = Faults()
 
         def failed(path: str, error: Exception) -> None:
             if isinstance(error, NotWritten):
                 faults.add(Fault(os.path.join(self.folder, path[1:]), str(error)))
             else:
                 fault = fault_of(error, name_of(self.source), path)
-                is_omitted = isinstance(error, LeftOut)
-                fault = fault._replace(place=f"{self.name}: {path}", is_omitted=is_omitted)
-                (omitted if is_omitted else faults).add(fault)
+                faults.add(fault._replace(place=f"{self.name}: {path}"))
 
         path = _path(found)
         starts = {start: start for start in self.starts}
@@ -202,7 +200,7 @@ class Exporting:
             return Outcome(is_container=False, fatal=str(error))
         except Exception as error:
             failed(path, error)
-        return Outcome(faults.all + omitted.all, is_container, export.written, is_several=is_several)
+        return Outcome(faults.all, is_container, export.written, is_several=is_several)
 
 
 def _path(found: SearchHit) -> str:

@@ -31,10 +31,6 @@ class Links(str, Enum):
     FOLLOW = "follow"
 
 
-class LeftOut(GlassfsError):
-    """A container has something that the tree does not show, so that it has no file to write."""
-
-
 class Written(NamedTuple):
     """Files and links in the target, bytes written, nodes that are missing, and what the tree does not show."""
 
@@ -216,11 +212,9 @@ class Export:
 
     def omit(self, path: str, omission: Omission) -> None:
         """Count and report what the tree does not show."""
-        if omission.is_damage:
-            self.failed(path, Damaged(omission.reason))
-            return
-        self._omitted += 1
-        self._report(path, LeftOut(f"omitted: {omission.reason}"))
+        self._omitted += not omission.is_damage
+        self.failures += omission.is_damage
+        self._report(path, omission.error)
 
     def _unlisted(self, path: str, error: GlassfsError) -> None:
         if path not in self._unusable:

@@ -15,7 +15,7 @@ from glassfs.batch.found import Search
 from glassfs.batch.run import Plan, Run, Shard
 from glassfs.cli.common import reason_of, with_hint
 from glassfs.cli.progress import Progress
-from glassfs.errors import Damaged, GlassfsError, NotFound, NotInstalled, Passing, Unavailable, is_lack
+from glassfs.errors import Damaged, GlassfsError, LeftOut, NotFound, NotInstalled, Passing, Unavailable, is_lack
 from glassfs.sizes import counted
 from glassfs.source import Connection, Kind, is_url
 from glassfs.source.remote.options import demand_plain
@@ -110,7 +110,8 @@ def fault_of(error: Exception, name: str, place: str = "") -> Fault:
     """Return the fault to report for an error at ``place`` in the container ``name``."""
     if not isinstance(error, (GlassfsError, OSError)):
         error = as_fault(error, name)
-    return Fault(place, reason_of(error, name, place), isinstance(error, (Passing, NotInstalled)) or is_lack(error))
+    is_passing = isinstance(error, (Passing, NotInstalled)) or is_lack(error)
+    return Fault(place, reason_of(error, name, place), is_passing, isinstance(error, LeftOut))
 
 
 def as_fault(error: Exception, name: str) -> GlassfsError:

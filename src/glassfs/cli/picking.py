@@ -21,7 +21,7 @@ from glassfs.cli.target import PIECE, Target
 from glassfs.content.episodes import POSITION
 from glassfs.content.pieces import ContainerPiece
 from glassfs.content.summary import CONTAINER, EPISODES
-from glassfs.errors import NotADirectory, NotFound
+from glassfs.errors import LeftOut, NotADirectory, NotFound
 from glassfs.library.finding import followed
 from glassfs.names import component, raw
 from glassfs.tree import Directory, Tree
@@ -37,11 +37,15 @@ _GAP = re.compile(r"[\W_]+")
 
 @dataclass
 class Picked:
-    """Episodes: ``places`` are their paths in the tree and in the target. ``failures`` counts unread containers."""
+    """Episodes: ``places`` are their paths in the tree and in the target. ``failures`` counts unread containers.
+
+    ``omitted`` counts what is left out of folders.
+    """
 
     places: dict[str, str] = field(default_factory=dict)
     pieces: list[ContainerPiece] = field(default_factory=list)
     failures: int = 0
+    omitted: int = 0
 
     def write_table(self, target: Target) -> Written:
         """Write the table of the episodes beside them, and return how much is written and missing."""
@@ -53,7 +57,7 @@ class Picked:
             file.seek(0)
             pieces = [memoryview(piece) for piece in iter(lambda: file.read(PIECE), b"")]
             target.write(TABLE, 0o444, time.time_ns(), pieces)
-        return Written(1, size, self.failures)
+        return Written(1, size, self.failures, self.omitted)
 
 
 def picked_episodes(tree: Tree, source: str, settings: Settings, where: str) -> Picked:
@@ -69,7 +73,9 @@ def picked_episodes(tree: Tree, source: str, settings: Settings, where: str) -> 
                 yield Item(hit)
             else:
                 report(hit.name, hit.error)
-                picked.failures += not hit.is_omitted
+                is_omitted = isinstance(hit.error, LeftOut)
+                picked.omitted += is_omitted
+                picked.failures += not is_omitted
 
     for done in here(Rows(settings, PARQUET, where), items()):
         for fault in done.outcome.faults:

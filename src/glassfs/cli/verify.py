@@ -66,11 +66,10 @@ def _run(plan: Plan, search: Search, connection: Connection, bar: Progress, as_j
         if fault.is_omitted:
             fields["omitted"] = True
         with bar.aside():
-            what = "omitted: " if fault.is_omitted else ""
-            click.echo(json.dumps(fields) if as_json else printable(f"{name}: {what}{fault}"))
+            click.echo(json.dumps(fields) if as_json else printable(f"{name}: {fault}"))
 
     def show_unlisted(folder: Unlisted) -> None:
-        show(folder.name, Fault("", reason_of(folder.error, folder.name), is_omitted=folder.is_omitted))
+        show(folder.name, fault_of(folder.error, folder.name))
 
     with plan.opened_report() as report, plan.workers() as workers:
         run = Run(plan, workers, report, show_unlisted, lambda hit: bar.advance(hit.size))
@@ -97,17 +96,17 @@ class Verification:
                 yield self._outcome(item.found, opener)
 
     def _outcome(self, found: SearchHit, opener: Opener) -> Outcome:
-        faults, omitted = Faults(), Faults(are_omitted=True)
+        faults = Faults()
         try:
             for fault in faults_of(found, opener, self.settings.threads):
-                if (omitted if fault.is_omitted else faults).add(fault) and self.report is not None:
+                if faults.add(fault) and self.report is not None:
                     self.report(found.name, fault)
         except Unrecognised:
             return Outcome(is_container=False)
         if self.report is not None:
-            for fault in (*faults.others, *omitted.others):
+            for fault in faults.others:
                 self.report(found.name, fault)
-        return Outcome(faults.all + omitted.all, is_several=opener.is_several)
+        return Outcome(faults.all, is_several=opener.is_several)
 
 
 def faults_of(found: SearchHit, opener: Opener, threads: int) -> Iterator[Fault]:
@@ -147,7 +146,8 @@ def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Finding
     is_over = threading.Event()
 
     def on_omitted(path: str, one: Omission) -> None:
-        unlisted.append((Fault(path[1:], one.reason, is_omitted=not one.is_damage), f"{path[1:]}: {one.reason}"))
+        fault = fault_of(one.error, source, path[1:])
+        unlisted.append((fault, str(fault)))
 
     def files() -> Iterator[tuple[str, File]]:
         for path, node in tree.walk(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from glassfs.errors import Damaged, GlassfsError, LeftOut
+
 ERROR, OMITTED = "user.glassfs.error", "user.glassfs.omitted"
 MOST_NAMED = 100
 """Members of one directory that a text names; of the others it gives the number."""
@@ -25,6 +27,11 @@ class Omission(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.name}: {self.reason}" if self.name else self.reason
+
+    @property
+    def error(self) -> GlassfsError:
+        """The reason as an error, for commands that report a member like an error."""
+        return Damaged(self.reason) if self.is_damage else LeftOut(f"omitted: {self.reason}")
 
 
 def named(omitted: Sequence[Omission]) -> list[str]:

@@ -6,6 +6,7 @@ import random
 
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.fsspecs import FsspecServer
+from glassfs.source.remote.server import Facts
 from glassfs.source.remote.url import parsed
 
 PATIENT = Connection(timeout=60)
@@ -13,6 +14,11 @@ PATIENT = Connection(timeout=60)
 
 def server(url: str, connection: Connection = PATIENT) -> FsspecServer:
     return FsspecServer(parsed(url), connection)
+
+
+def listed(server: FsspecServer, path: tuple[str, ...]) -> dict[str, Facts | None]:
+    """Return what is shown of a folder."""
+    return {one.name: one.facts for one in server.list(path) if not one.omitted}
 
 
 def check_reads(server: FsspecServer, path: tuple[str, ...], data: bytes, count: int) -> None:

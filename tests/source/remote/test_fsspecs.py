@@ -21,10 +21,10 @@ from glassfs.source.remote import fsspecs, retrying
 from glassfs.source.remote.adapters import MANY_CONNECTIONS
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.retrying import ATTEMPTS, MOST_HANGING
-from glassfs.source.remote.server import Facts
+from glassfs.source.remote.server import NO_NAME, Facts
 from glassfs.source.remote.url import parsed
 from tests.conftest import Scale
-from tests.source.remote.helpers import check_reads, server
+from tests.source.remote.helpers import check_reads, listed, server
 from tests.source.remote.hostile import FAULTS, Hostile
 from tests.waiting import wait_until
 
@@ -49,7 +49,7 @@ def test_memory_lists_and_reads(memory: fsspec.AbstractFileSystem, scale: Scale)
     for url, above in ("memory://glass", ()), ("memory:///glass", ("glass",)):
         found = server(url)
         assert found.shown((*above, "b.kdb")) == f"{url}/b.kdb"
-        names = dict(found.list(above))
+        names = listed(found, above)
         assert names["runs"] is None and names["empty"] is None
         assert names["b.kdb"] is not None and names["b.kdb"].size == 1 and names["b.kdb"].mtime_ns > 10**18
         assert found.list((*above, "empty")) == []
@@ -269,7 +269,7 @@ def test_canceled_requests_are_not_made(hostile: type[Hostile]) -> None:
     assert hostile.asked.count("read") == 1
 
 
-def test_invalid_names_in_listings_are_skipped(hostile: type[Hostile]) -> None:
+def test_objects_that_no_file_can_show_are_omitted(hostile: type[Hostile]) -> None:
     def file(name: object, **told: object) -> dict[str, object]:
         return {"name": name, "size": 3, "type": "file", "etag": "e", **told}
 
@@ -284,12 +284,16 @@ def test_invalid_names_in_listings_are_skipped(hostile: type[Hostile]) -> None:
         file(3), file(b"bytes"), {}, None, 7, file("/host/dir/\ud800"), file("/host/dir/new\nline"),
         file("/host/dir", size=0),
     ]
-    found = dict(server("hostile://host").list(("dir",)))
+    found = listed(server("hostile://host"), ("dir",))
     three = Facts(3, "e", 0)
     assert found == {
         "good": three, "also good": three, "alone": three, "twice": three, "new\nline": three,
         "sub": None, "sub2": None,
     }
+    reasons = {one.name: one.omitted for one in server("hostile://host").list(("dir",)) if one.omitted}
+    assert reasons.keys() == {"..", ".", "n\0l", "?", "link", "half", "less", "true", "more"}
+    assert {name for name, reason in reasons.items() if reason == NO_NAME} == {"..", ".", "n\0l", "?"}
+    assert reasons["link"] == "unreadable object: is neither a file nor a folder"
 
 
 @pytest.mark.parametrize("listing", [7, None])

@@ -17,7 +17,7 @@ from glassfs.source.remote.server import Facts
 from tests.optional import package
 from tests.remote.http_server import HttpServer
 from tests.remote.requests import Reply, Request
-from tests.source.remote.helpers import check_reads, server
+from tests.source.remote.helpers import check_reads, listed, server
 
 package("huggingface_hub")
 
@@ -101,9 +101,9 @@ def patient(hub: Hub, **options: object) -> Connection:
 def test_dataset_is_listed_and_read(hub: Hub) -> None:
     found = server("hf://datasets/org/name", patient(hub))
     assert found.shown(("org", "name", "runs")) == "hf://datasets/org/name/runs"
-    names = dict(found.list(("org", "name")))
+    names = listed(found, ("org", "name"))
     assert names == {"README.md": Facts(4, sha1(b"read").hexdigest(), 0), "runs": None}
-    assert dict(found.list(("org", "name", "runs"))) == {
+    assert listed(found, ("org", "name", "runs")) == {
         "a.kdb": Facts(len(DATA), sha1(DATA).hexdigest(), 0), "more": None,
     }
     check_reads(found, ("org", "name", "runs", "a.kdb"), DATA, 20)
@@ -152,7 +152,7 @@ def test_commit_can_be_part_of_the_path(hub: Hub) -> None:
     for number, data in enumerate((DATA, DATA[::-1])):
         at = f"name@{commit(number)}"
         assert (found.begin(("org", at, "runs", "a.kdb"), 10) or pytest.fail())[1] == data[:10]
-        assert "a.kdb" in dict(found.list(("org", at, "runs")))
+        assert "a.kdb" in listed(found, ("org", at, "runs"))
     found.close()
 
 

@@ -20,7 +20,7 @@ from glassfs.source.remote.server import Facts
 from tests.conftest import Scale
 from tests.optional import package
 from tests.remote import servers
-from tests.source.remote.helpers import check_reads, server
+from tests.source.remote.helpers import check_reads, listed, server
 
 paramiko = package("paramiko")
 
@@ -71,7 +71,7 @@ def test_ssh_lists_and_reads(sshd: servers.Ssh, home: Path, files: Path, scale: 
     configure(home, sshd)
     found = server("sftp://glass")
     path = files.parts[1:]
-    names = dict(found.list(path))
+    names = listed(found, path)
     assert {name: facts and facts.size for name, facts in names.items()} == {
         "a.kdb": len(DATA), "empty": 0, "sub": None, "new\nline": 1,
     }
@@ -254,7 +254,7 @@ def test_ssh_accepts_a_password_from_programs(home: Path, files: Path, tmp_path:
             key = transport.get_remote_server_key()
         (home / "known_hosts").write_text(f"[127.0.0.1]:{port} {key.get_name()} {key.get_base64()}\n")
         found = server(f"sftp://{user}@127.0.0.1:{port}", Connection(timeout=60, extra={"password": password}))
-        assert {"a.kdb", "sub"} <= dict(found.list(())).keys()
+        assert {"a.kdb", "sub"} <= listed(found, ()).keys()
         check_reads(found, ("a.kdb",), DATA, 20)
         found.close()
         with pytest.raises(NotAllowed) as caught:
@@ -266,14 +266,14 @@ def test_ftp_lists_and_reads(files: Path, tmp_path: Path) -> None:
     (files / "fifo").unlink()
     with servers.rclone("ftp", files, tmp_path / "rclone") as port:
         found = server(f"ftp://anonymous@127.0.0.1:{port}")
-        names = dict(found.list(()))
+        names = listed(found, ())
         assert names["sub"] is None and names["a.kdb"] is not None and names["a.kdb"].size == len(DATA)
         check_reads(found, ("a.kdb",), DATA, 20)
         with pytest.raises(NotFound):
             found.begin(("nothing",), 1)
         facts, _ = found.begin(("a.kdb",), 10) or pytest.fail()
         (files / "b.kdb").touch()
-        assert dict(found.list(())).keys() == {*names, "b.kdb"}
+        assert listed(found, ()).keys() == {*names, "b.kdb"}
         (files / "a.kdb").write_bytes(DATA + b"more")
         with pytest.raises(Changed):
             found.fetch(("a.kdb",), 5, 10, facts).result()

@@ -21,7 +21,7 @@ from glassfs.source.remote.answers import NO_SECRETS, Unbelievable, facts, reaso
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.obstore_module import not_installed
 from glassfs.source.remote.secrets import Secrets
-from glassfs.source.remote.server import Listed
+from glassfs.source.remote.server import NO_NAME, Listed
 from glassfs.source.remote.url import ALIASES, KNOWN, Url
 
 # Protocols of fsspec without a server: files of this machine, and wrappers around other file systems.
@@ -111,19 +111,20 @@ class Adapter:
         return listing
 
     def entries(self, system: Any, path: Path) -> Iterator[Listed | None]:
-        """Yield the entries of a folder; None for links, devices, and entries without a valid name or size.
+        """Yield the entries of a folder, None for what is not in it. Raises NotFound for a file.
 
-        Raises NotFound for a file.
+        Links, devices, and entries without a valid name or size are omitted, with the reason.
         """
         key = self.key(path)
         folder = key.strip("/")
         is_file = False
         for count, info in enumerate(self.ls(system, key)):
             full_name = info.get("name") if isinstance(info, Mapping) else None
+            found, omitted = None, ""
             try:
                 found = facts(info)
-            except Unbelievable:
-                full_name = None
+            except Unbelievable as error:
+                omitted = f"unreadable object: {error}"
             if not isinstance(full_name, str):
                 is_file = False
                 yield None
@@ -131,7 +132,9 @@ class Adapter:
             # The only entry may be the file that was listed; in buckets a folder may have an object of its name.
             is_file = count == 0 and found is not None and full_name.lstrip("/") == folder
             name = _name_in(folder, full_name, found is None)
-            yield Listed(name, found) if _is_valid(name) else None
+            if not _is_valid(name):
+                name, omitted = name.encode(errors="replace").decode(), NO_NAME
+            yield Listed(name, found, omitted) if name else None
         if is_file and path:
             raise NotFound("is a file")
 
