@@ -138,6 +138,8 @@ def test_objects_that_no_file_can_show_are_named(serving: Serving) -> None:
         assert shown("double/") == (set(), {"/": "object name"})
         assert shown("dot/") == (set(), dict.fromkeys(("./", "../", "."), "object name"))
         assert shown("marker/") == ({"x"}, {})
+    with serving(Bucket({"ok.npz": b"data", "/leading.npz": b"data"})):
+        assert shown("") == ({"ok.npz"}, {"/": "object name"})
 
 
 def test_trees_of_buckets_name_what_they_cannot_show(serving: Serving) -> None:

@@ -152,10 +152,11 @@ class ObjectServer(RetryingServer):
         for meta in found["objects"]:
             names = str(meta["path"]).split("/")
             facts = facts_of(meta)
-            if len(names) == depth + 1 and facts is not None:  # a folder can be an object of its own
+            if len(names) == depth + 1 and names[-1] and facts is not None:  # a folder can be an object of its own
                 listed.append(Listed(names[-1], facts))
+        # The library calls the folder "/" of a bucket "", and fails for other names that are empty.
         return [
-            one._replace(omitted=NO_NAME) if one.name in (".", "..") else one for one in listed if one.name
+            Listed(one.name or "/", one.facts, NO_NAME) if one.name in ("", ".", "..") else one for one in listed
         ]
 
     async def _head(self, path: Path, size: int, known: Facts | None) -> tuple[Facts, bytes] | None:
