@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from glassfs.errors import Changed, GlassfsError, NotAllowed, NotFound
 from glassfs.persistent.private import is_writable_by_others
 from glassfs.source import Kind, following
 from glassfs.source.local import LocalStore
+from glassfs.source.mountinfo import Mount
 from tests.security.users import STRANGER
 
 DATA = b"the bytes of a blob"
@@ -173,6 +175,19 @@ def test_a_link_of_others_on_the_way_is_not_followed(repository: Path, snapshot:
     (theirs / "ours").symlink_to(repository / "blobs")
     (snapshot / "other").symlink_to(theirs / "ours/4d7a")
     assert LocalStore(snapshot, follows=True).entry(("other",)).kind is Kind.FILE
+
+
+def test_file_systems_that_others_mounted_are_not_trusted(
+    repository: Path, snapshot: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They report whatever owners and modes their user likes."""
+    device = os.stat(repository).st_dev
+    mount = Mount(str(repository), f"{os.major(device)}:{os.minor(device)}", "fuse.sshfs", "host:", STRANGER.uid)
+    monkeypatch.setattr(following, "_is_fuse", lambda folder: True)
+    monkeypatch.setattr(following, "mounts", lambda: iter([mount]))
+    assert reason(snapshot) == f"{snapshot} is on a file system that another user has mounted"
+    monkeypatch.setattr(following, "mounts", lambda: iter([replace(mount, user=os.geteuid())]))
+    assert LocalStore(snapshot, follows=True).entry(("model.kas",)).kind is Kind.FILE
 
 
 def test_a_folder_of_the_user_s_own_group_is_safe(snapshot: Path, repository: Path) -> None:

@@ -8,19 +8,24 @@ a link, and what counts are owner and mode of that descriptor, so that swapping 
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import posixpath
 import stat
+import sys
 from functools import partial
 
 from glassfs.errors import Changed, NotAllowed
 from glassfs.persistent.private import is_writable_by_others
-from glassfs.source import acl, descriptors, foreign
+from glassfs.source import acl, descriptors, foreign, libc
+from glassfs.source.mountinfo import mounts
 
 MOST_LINKS = 40
 _NAME = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = _NAME | os.O_DIRECTORY
+_FUSE = 0x65735546  # FUSE_SUPER_MAGIC, linux/magic.h
+_fstatfs = libc.function("fstatfs", ctypes.c_int)
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -84,11 +89,24 @@ def _read(folder: int, name: str, status: os.stat_result) -> int:
     return fd
 
 
+def _is_fuse(folder: int) -> bool:
+    """Return whether a program serves the file system of an open folder, as far as the system tells."""
+    found = ctypes.create_string_buffer(256)  # longer than struct statfs, which begins with a long, the type
+    word = ctypes.sizeof(ctypes.c_long)
+    return bool(_fstatfs and _fstatfs(folder, found) == 0 and int.from_bytes(found.raw[:word], sys.byteorder) == _FUSE)
+
+
 def _demand_safe(folder: int, at: str) -> None:
-    """Raise NotAllowed if another user may replace names of the caller or of root in an open folder."""
+    """Raise NotAllowed if another user may replace names of the caller or of root in an open folder.
+
+    A file system that another user has mounted (FUSE) may report any owner.
+    """
     status = os.fstat(folder)
-    if status.st_uid not in (0, os.geteuid()):
+    trusted = (0, os.geteuid())
+    if status.st_uid not in trusted:
         raise NotAllowed(f"{at} belongs to another user")
+    if _is_fuse(folder) and not any(one.number == status.st_dev and one.user in trusted for one in mounts()):
+        raise NotAllowed(f"{at} is on a file system that another user has mounted")
     if status.st_mode & stat.S_ISVTX:  # only their owners replace names there, and owners are checked
         return
     has_acl = status.st_mode & 0o022 and acl.has_acl(f"/proc/self/fd/{folder}") is not False
