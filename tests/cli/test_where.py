@@ -167,6 +167,20 @@ def test_table_has_the_episodes_that_satisfy(folder: Path, form: str, jobs: int,
     assert found == chosen
 
 
+def test_export_of_episodes_says_what_was_not_searched(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "theirs").mkdir()
+    (folder / "lab/a.kdb").replace(tmp_path / "theirs/a.kdb")
+    (folder / "lab/a.kdb").symlink_to(tmp_path / "theirs/a.kdb")
+    (tmp_path / "theirs").chmod(0o777)
+    done = glassfs("export", folder, tmp_path / "out", "--where", "position = 0")
+    assert done.status == 1 and ": omitted: link out of the source: " in done.errors[0]
+    assert "1 of its contents is omitted" in done.errors[-1]
+    assert glassfs(
+        "export", folder, tmp_path / "again", "--where", "position = 0", "--allow-omissions",
+    ).status == 0
+
+
 def test_export_of_episodes_that_satisfy(folder: Path, tmp_path: Path) -> None:
     pq = pytest.importorskip("pyarrow.parquet")
     out = tmp_path / "out"
