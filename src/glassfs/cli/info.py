@@ -169,18 +169,11 @@ def _counted(tree: Tree, size: int, has_episodes: bool, start: str = "/") -> dic
     raw = unsized = 0
     unreadable: list[str] = []
     omitted: list[str] = []
-    more: Counter[str] = Counter()
     cameras: Counter[str] = Counter()
     success: Counter[str] = Counter()
 
     def on_omitted(path: str, one: Omission) -> None:
-        if one.is_damage:
-            unreadable.append(f"{path}: {one.reason}")
-            return
-        if len(omitted) < MOST_NAMED:
-            omitted.append(f"{path[1:]}: {one.reason}")
-        else:
-            more["omitted"] += 1
+        (unreadable if one.is_damage else omitted).append(f"{path[1:]}: {one.reason}")
 
     for path, node in tree.walk(start, lambda path, error: unreadable.append(f"{path}: {error}"), on_omitted):
         if not isinstance(node, File) or node.content is None:
@@ -195,9 +188,9 @@ def _counted(tree: Tree, size: int, has_episodes: bool, start: str = "/") -> dic
             _count_in_episode(path, node, cameras, success)
     ratio = round(raw / size, 3) if size else None
     if omitted:
-        counts["omitted"] = len(omitted) + more["omitted"]
+        counts["omitted"] = len(omitted)
     found = {"contents": counts, "raw_bytes": raw, "ratio": ratio, "not_counted": unsized}
-    found |= {"unreadable": unreadable, "omitted": omitted}
+    found |= {"unreadable": unreadable, "omitted": omitted[:MOST_NAMED]}
     return found | {"cameras": cameras, "success": success} if has_episodes else found
 
 

@@ -15,7 +15,7 @@ from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.url import shown
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Symlink
-from glassfs.tree.omissions import said
+from glassfs.tree.omissions import Omission, said
 from glassfs.tree.tree import demand_shallow, normal
 
 INDENT = "    "
@@ -51,14 +51,20 @@ def command(
         return 1 if _show(node, level, show_all) else 0
 
 
-def _entries(directory: Directory, indent: str, show_all: bool) -> Iterator[tuple[Node | None, str, str]]:
-    """Yield each entry, what precedes it on its line, and the indent of what is below it; None for those left out."""
+def _entries(
+    directory: Directory, indent: str, show_all: bool, damaged: list[Omission],
+) -> Iterator[tuple[Node | None, str, str]]:
+    """Yield each entry, what precedes it on its line, and the indent of what is below it; None for those left out.
+
+    Append those that damage hides.
+    """
     demand_shallow(directory, len(indent) // len(INDENT))
     nodes: Sequence[Node] = directory.listing()
     if isinstance(nodes, (list, tuple)):  # a lazy series is in order already
         nodes = sorted(nodes, key=lambda node: node.name)
     count = len(nodes) if show_all else min(MANY, len(nodes))
     omitted = directory.omitted()
+    damaged += [one for one in omitted if one.is_damage]
     for number in range(count):
         is_last = number + 1 == len(nodes) and not omitted
         yield nodes[number], f"{indent}{'└── ' if is_last else '├── '}", f"{indent}{INDENT if is_last else '│   '}"
@@ -72,14 +78,14 @@ def _entries(directory: Directory, indent: str, show_all: bool) -> Iterator[tupl
 def _show(directory: Directory, deepest: int | None, show_all: bool) -> int:
     """Show everything below a directory, at any depth; return the number of damaged directories and members."""
     failures = 0
-    levels = [(directory, _entries(directory, "", show_all))]
+    damaged: list[Omission] = []
+    levels = [(directory, _entries(directory, "", show_all, damaged))]
     while levels:
         above, entries = levels[-1]
         try:
             node, start, below = next(entries)
         except StopIteration:
             levels.pop()
-            failures += sum(one.is_damage for one in above.omitted())
             continue
         except GlassfsError as error:
             levels.pop()
@@ -91,8 +97,8 @@ def _show(directory: Directory, deepest: int | None, show_all: bool) -> int:
         frames = 0 if node is None or show_all else _frames(node)
         click.echo(start + (_label(node) if node else "") + (f"  {frames:,} frames" if frames else ""))
         if isinstance(node, Directory) and not frames and len(levels) != deepest:
-            levels.append((node, _entries(node, below, show_all)))
-    return failures
+            levels.append((node, _entries(node, below, show_all, damaged)))
+    return failures + len(damaged)
 
 
 def _frames(node: Node) -> int:

@@ -21,6 +21,7 @@ from glassfs.tree import Directory, Node, Sources, Symlink, Tree
 from glassfs.tree.containers.lease import ContainerLease
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import FixedDirectory, Settled, Standing, stem
+from glassfs.tree.omissions import said
 from glassfs.tree.paths import PathCache
 from glassfs.tree.sources.folder import LostDirectory
 from glassfs.tree.sources.sources import VIEWED
@@ -356,7 +357,7 @@ def why_omitted(directory_at: Callable[[str], Directory], path: str) -> str:
         _, directory, name = _end_of_way(directory_at, path)
         found = next((one for one in directory.omitted() if one.name in (name, stem(name)) and one.name), None)
         if found is not None:
-            return f"{'damaged' if found.is_damage else 'omitted'}: {found}"
+            return said([found])[0]
     return ""
 
 
