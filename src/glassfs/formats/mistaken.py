@@ -76,4 +76,5 @@ def missing_shards(source: Source, store: Store, path: Path, named_like: str) ->
     if not missing:
         return "", []
     shown = ", ".join(path[-1] for path in missing[:NAMED]) + (", …" if len(missing) > NAMED else "")
-    return f"{len(missing):,} of its {len(names):,} shards are missing: {shown}", missing
+    verb = "is" if len(missing) == 1 else "are"
+    return f"{len(missing):,} of its {len(names):,} shards {verb} missing: {shown}", missing
