@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from writers.safetensors import described, packed, write_safetensors
 
 import glassfs
-from glassfs.cache import BlockCache
+from glassfs.cache import BlockCache, cores
 from glassfs.content import Array, Container
 from glassfs.errors import Damaged, Refused, TooLarge
 from glassfs.formats.registry import Head, Opening, may_be_container, open_container
@@ -350,6 +350,23 @@ def test_header_is_parsed_once_while_the_cache_has_room(
         assert container.facts["tensors"] == 3000 and container.facts["types"] == {"I64": 3000}
         assert array_of(container, "tensors/layer.2999").tolist() == [2999, 2999]
     assert len(parsed) == parses
+
+
+def test_reading_the_header_holds_no_core(tmp_path: Path) -> None:
+    """A source that does not answer would keep it from all who decode."""
+    path = tmp_path / "x.safetensors"
+    write_safetensors(path, {f"layer.{number}": np.zeros(2) for number in range(3000)})
+    held: list[object] = []
+
+    class Watched(CountingSource):
+        def read_into(self, buffer: memoryview, offset: int) -> None:
+            held.append(cores._thread.limiter)
+            super().read_into(buffer, offset)
+
+    source = Watched(path)
+    open_container(opening(source))
+    source.close()
+    assert len(held) > 1 and set(held) == {None}
 
 
 def header_of(size: int, item: bytes, filling: bytes = b" ") -> bytes:

@@ -257,7 +257,7 @@ class Header:
         self.types: Counter[str] = Counter()
         self.metadata_cost: int | None = None
         cache, cost = opening.cache, PACKING_COST * self.size
-        self._packed = Rendered(cache, (source.version, TENSORS), self._pack, cost=cost) if (
+        self._packed = Rendered(cache, (source.version, b"header"), self._pack, cost=cost) if (
             cost <= cache.largest_cached
         ) else None
         if self._packed is None:
@@ -305,7 +305,8 @@ class Header:
     def _pack(self) -> bytes:
         """Return the sums, and then the tensors in parts of CHECKED_AT_ONCE, for ``_unpacked``."""
         tensors = map(tuple, self._parsed())
-        parts = [marshal.dumps(part) for part in iter(lambda: list(islice(tensors, CHECKED_AT_ONCE)), [])]
+        with self._opening.cache.waiting():  # the source may be slow
+            parts = [marshal.dumps(part) for part in iter(lambda: list(islice(tensors, CHECKED_AT_ONCE)), [])]
         parts.insert(0, marshal.dumps((dict(self.types), self.metadata_cost)))
         return b"".join(LENGTH.pack(len(part)) + part for part in parts)
 
