@@ -118,20 +118,21 @@ def write_robomimic(path: Path, episodes: int = 3, steps: int = 6, options: dict
 
 def write_aloha(
     path: Path, steps: int = 5, is_compressed: bool = False, has_strings: bool = False, missed: Sequence[int] = (),
+    size: tuple[int, int] = (12, 16),
 ) -> Path:
     """Write an episode as ALOHA does, with ``is_compressed`` as most of its recordings are: JPEG in rows of bytes.
 
     With ``has_strings`` the rows are strings of a fixed length, as RoboTwin writes them. ``missed`` are frames that the
-    camera missed, whose rows are empty.
+    camera missed, whose rows are empty. ``size`` is height and width.
     """
     with h5py.File(path, "w") as file:
         file.attrs["sim"] = True
         file["action"] = values((steps, 14), "<f4")
         file["observations/qpos"] = values((steps, 14), "<f4")
         file["observations/qvel"] = values((steps, 14), "<f4")
-        frames = values((steps, 12, 16, 3), "u1")
+        frames = values((steps, *size, 3), "u1")
         if not is_compressed:
-            file.create_dataset("observations/images/top", data=frames, chunks=(1, 12, 16, 3))
+            file.create_dataset("observations/images/top", data=frames, chunks=(1, *size, 3))
             return path
         rows = [b"" if number in missed else jpeg(frame) for number, frame in enumerate(frames)]
         if has_strings:

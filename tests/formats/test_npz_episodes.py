@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from pyarrow import parquet
 import glassfs
 from glassfs.content import Array
 from glassfs.formats.registry import open_container
+from glassfs.tree.containers.weight import weight_of
 from tests.formats import npz_files
 from tests.formats.npz_files import saved
 from tests.formats.test_npz import CRC, patched_entry
@@ -65,6 +67,28 @@ def test_replay_is_cut_where_episodes_begin(tmp_path: Path, is_compressed: bool,
         assert {"index.html", "image.mp4"} <= set(episode)
     info = json.loads(opened["lerobot/unknown/meta/info.json"].bytes())
     assert (info["total_episodes"], info["total_frames"]) == (3, npz_files.STEPS)
+
+
+@pytest.mark.parametrize(("starts", "lengths"), [
+    ([], [12]), ([0], [12]), ([11], [11, 1]), (range(12), [1] * 12),
+], ids=["none", "first", "last", "all"])
+@pytest.mark.parametrize("shape", [(12,), (12, 1)])
+def test_replay_is_cut_at_any_start(starts: Sequence[int], lengths: list[int], shape: tuple[int, ...]) -> None:
+    values = npz_files.episode()
+    values["is_first"] = np.isin(np.arange(npz_files.STEPS), list(starts)).reshape(shape)
+    table = open_bytes(saved(values)).episodes()
+    assert table is not None and table.records is not None
+    assert [row["num_frames"] for row in table.records.block(0)] == lengths
+
+
+def test_starts_of_a_million_episodes_take_four_bytes_each() -> None:
+    """A few kilobytes say that each step begins an episode."""
+    count = 1_000_000
+    flags = np.ones(count, bool)
+    stored = saved({"action": flags, "reward": flags, "is_first": flags}, is_compressed=True)
+    table = open_bytes(stored).episodes()
+    assert table is not None and table.rows == count and len(stored) < 10_000
+    assert weight_of(table, 1 << 30) < 6 * count
 
 
 def test_episodes_of_a_deflated_chunk_are_decoded_once(tmp_path: Path) -> None:

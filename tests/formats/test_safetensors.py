@@ -16,14 +16,15 @@ from hypothesis import given, settings
 from writers.safetensors import described, packed, write_safetensors
 
 import glassfs
+from glassfs.cache import BlockCache, cores
 from glassfs.content import Array, Container
 from glassfs.errors import Damaged, Refused, TooLarge
-from glassfs.formats.registry import Head, may_be_container, open_container
-from glassfs.formats.safetensors import FORMAT, LONGEST_HEADER, Undecoded
+from glassfs.formats.registry import Head, Opening, may_be_container, open_container
+from glassfs.formats.safetensors import FORMAT, LONGEST_HEADER, Undecoded, _Text
 from tests.cli.glassfs_command import glassfs as glassfs_command
 from tests.conftest import DATA, Scale
 from tests.formats.exercise import EDITS, Edit, edited, exercise, peak_memory
-from tests.helpers import CountingSource, array_of, contents_of, only, open_bytes, open_path, opening, values_of
+from tests.helpers import CountingSource, array_of, contents_of, local, only, open_bytes, open_path, opening, values_of
 from tests.optional import package
 
 SAMPLES = DATA / "safetensors"
@@ -331,6 +332,41 @@ def test_opening_reads_the_header_once_and_nothing_else(tmp_path: Path) -> None:
     assert len(tensors_of(container)) == 2000
     assert all(offset < 8 + size for offset, _ in source.reads)
     source.close()
+
+
+@pytest.mark.parametrize(("budget", "parses"), [(64 * MIB, 1), (1 * MIB, 4)])
+def test_header_is_parsed_once_while_the_cache_has_room(
+    budget: int, parses: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also after the container was evicted and is opened again."""
+    parsed: list[_Text] = []
+    items = _Text.items
+    monkeypatch.setattr(_Text, "items", lambda text: parsed.append(text) or items(text))
+    path = tmp_path / "x.safetensors"
+    write_safetensors(path, {f"layer.{number}": np.full(2, number) for number in range(3000)}, {"note": "x"})
+    cache = BlockCache(budget)
+    for _ in range(2):
+        container = open_container(Opening(local(path), cache))
+        assert container.facts["tensors"] == 3000 and container.facts["types"] == {"I64": 3000}
+        assert array_of(container, "tensors/layer.2999").tolist() == [2999, 2999]
+    assert len(parsed) == parses
+
+
+def test_reading_the_header_holds_no_core(tmp_path: Path) -> None:
+    """A source that does not answer would keep it from all who decode."""
+    path = tmp_path / "x.safetensors"
+    write_safetensors(path, {f"layer.{number}": np.zeros(2) for number in range(3000)})
+    held: list[object] = []
+
+    class Watched(CountingSource):
+        def read_into(self, buffer: memoryview, offset: int) -> None:
+            held.append(cores._thread.limiter)
+            super().read_into(buffer, offset)
+
+    source = Watched(path)
+    open_container(opening(source))
+    source.close()
+    assert len(held) > 1 and set(held) == {None}
 
 
 def header_of(size: int, item: bytes, filling: bytes = b" ") -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.glassfs_command import glassfs
+from tests.formats.hdf5_files import write_aloha
 from tests.lerobot import client
 from tests.lerobot.checks import IMAGES, demand_samples, opened
 from tests.lerobot.conftest import Mounting
@@ -26,7 +27,7 @@ DEFAULTS = {"timestamp", "frame_index", "episode_index", "index", "task_index"}
 def copy(folder: Path, tmp_path: Path) -> Path:
     """The dataset of ``written``, exported."""
     done = glassfs("export", "--views", "lerobot", folder, "lerobot", tmp_path / "out")
-    assert done.status == 0, done.error
+    assert done.status == 0, done.errors
     return tmp_path / "out/lerobot" / EMBODIMENT
 
 
@@ -107,6 +108,40 @@ def test_a_dataset_is_split(copy: Path, written: list[Episode], tmp_path: Path) 
         rows = np.concatenate([one.state for one in parts])
         np.testing.assert_allclose(found[name].meta.stats["observation.state"]["mean"], rows.mean(0), 1e-4, 1e-6)
         assert np.shape(found[name].meta.stats[f"{IMAGES}wrist"]["std"]) == (3, 1, 1)
+
+
+@pytest.mark.parametrize("missed", [(), (0, 3)])
+def test_copies_of_aloha_are_edited(missed: Sequence[int], tmp_path: Path) -> None:
+    """JPEG in rows of bytes, also with frames that the camera missed."""
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        path = tmp_path / f"in/episode_{number}.hdf5"
+        write_aloha(path, steps=8, is_compressed=True, missed=missed, size=(64, 96))
+    demand_edits(tmp_path, [8, 8, 8])
+
+
+def demand_edits(folder: Path, lengths: Sequence[int]) -> None:
+    """Export a dataset and delete, split and append episodes."""
+    done = glassfs("export", "--views", "lerobot", folder / "in", "lerobot", folder / "out")
+    assert done.status == 0, done.errors
+    (root,) = (folder / "out/lerobot").iterdir()
+    fewer = client.tools().delete_episodes(opened(root), [1], folder / "fewer", "local/fewer")
+    assert [one["length"] for one in fewer.meta.episodes] == [lengths[0], *lengths[2:]]
+    parts = client.tools().split_dataset(opened(root), {"a": [0], "b": [1, 2]}, folder / "parts")
+    assert [len(parts[name]) for name in "ab"] == [lengths[0], sum(lengths[1:])]
+    dataset = opened(root)
+    features = {name: one for name, one in dataset.features.items() if name not in DEFAULTS}
+    assert not any(name.endswith("~2") for name in features)
+    for _ in range(4):
+        dataset.add_frame({"task": "new"} | {
+            name: np.zeros(tuple(one["shape"]), "u1" if one["dtype"] == "video" else one["dtype"])
+            for name, one in features.items()
+        })
+    dataset.save_episode()
+    dataset.finalize()
+    again = opened(root)
+    assert (again.num_episodes, len(again)) == (4, sum(lengths) + 4)
+    assert all(again[index]["task"] is not None for index in (0, len(again) - 1))
 
 
 def test_copies_are_merged(copy: Path, written: list[Episode], tmp_path: Path, mounted: Mounting) -> None:

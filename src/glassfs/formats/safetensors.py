@@ -1,7 +1,7 @@
 """safetensors: tensors of a model under labels, described by JSON in front of them (docs/formats/safetensors.md, as §).
 
-The header may have 100 MB, so it is read and decoded a piece at a time. Opening checks all of it and keeps nothing
-but sums; each listing reads it again. Tensors are ranges of the file.
+The header may have 100 MB, so it is read and decoded a piece at a time. Opening checks all of it. The cache keeps what
+listings need, so that they do not parse the header again. Tensors are ranges of the file.
 
 Any thread may call any function. A header that contradicts itself or the file raises Damaged on opening, before
 anything is allocated by its numbers.
@@ -10,20 +10,21 @@ anything is allocated by its numbers.
 from __future__ import annotations
 
 import codecs
+import marshal
 import re
 import struct
 from array import array
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from json import JSONDecoder
 from math import prod
 from typing import Any, NamedTuple
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Blob, Container, Content, Document, Extent, Group, Member, Stored, booleans
+from glassfs.content import Array, Blob, Container, Content, Document, Extent, Group, Member, Rendered, Stored, booleans
 from glassfs.content.growth import ENTRY_COST, Growth, held
 from glassfs.content.widening import BFLOAT16, NARROW, WIDE, widened
 from glassfs.errors import Damaged
@@ -52,6 +53,8 @@ DOCUMENT_COST = 16 << 10
 COPIES = 8
 """The memory that metadata take while they are written, as a multiple of what their values take."""
 CHECKED_AT_ONCE = 1024
+PACKING_COST = 4
+"""The memory that packing the tensors takes, as a multiple of the header's bytes."""
 LEAST_MEMORY = 64 << 20
 
 _HEAD = re.compile(rb'.{4}\0{4}\{[ \t\r\n]*["}]', re.DOTALL)
@@ -253,61 +256,96 @@ class Header:
         self.start = LENGTH.size + self.size
         self.types: Counter[str] = Counter()
         self.metadata_cost: int | None = None
-        self._check()
-
-    def items(self, growth: Growth) -> Iterator[Item]:
-        """Read the header: yield tensors and metadata in its order."""
-        return _Text(self._opening, self.start, growth).items()
+        cache, cost = opening.cache, PACKING_COST * self.size
+        self._packed = Rendered(cache, (source.version, b"header"), self._pack, cost=cost) if (
+            cost <= cache.largest_cached
+        ) else None
+        if self._packed is None:
+            deque(self._parsed(), maxlen=0)
+            return
+        with cache.held(self._packed) as packed:
+            types, self.metadata_cost = next(_unpacked(packed))
+        self.types = Counter(types)
 
     def members(self) -> Iterator[Member]:
         """Yield the tensors in the order of the header."""
-        with _growth(self._opening.cache) as growth:
-            for is_metadata, name, value in self.items(growth):
-                if not is_metadata:
-                    key = self._encoded(name)
-                    yield Member((key,), self._content(key, self._tensor(name, value)))
+        for tensor in self._tensors():
+            key = tensor.name.encode()
+            yield Member((key,), self._content(key, tensor))
 
     def document(self) -> dict[str, Any]:
         """Return the facts of the file, and its metadata."""
         metadata: dict[str, str] | None = None if self.metadata_cost is None else {}
         if metadata is not None:
             with _growth(self._opening.cache) as growth:
-                metadata |= {name: value for is_metadata, name, value in self.items(growth) if is_metadata}
+                for is_metadata, name, value in self._items(growth):
+                    if is_metadata:
+                        metadata[name] = value
+                    elif metadata:  # they stand together, mostly in front
+                        break
         return {"format": "safetensors", "tensors": self.count, "bytes": self.data_size, METADATA: metadata}
 
     @property
     def count(self) -> int:
         return self.types.total()
 
-    def _check(self) -> None:
-        """Check everything that the header says, against itself and the size of the file."""
+    def _items(self, growth: Growth) -> Iterator[Item]:
+        """Read the header: yield tensors and metadata in its order."""
+        return _Text(self._opening, self.start, growth).items()
+
+    def _tensors(self) -> Iterator[Tensor]:
+        """Yield the tensors in the order of the header, parsing it only if nothing packed is cached."""
+        if self._packed is None:
+            yield from self._parsed()
+            return
+        with self._opening.cache.held(self._packed) as packed:
+            for tensors in islice(_unpacked(packed), 1, None):
+                yield from map(Tensor._make, tensors)
+
+    def _pack(self) -> bytes:
+        """Return the sums, and then the tensors in parts of CHECKED_AT_ONCE, for ``_unpacked``."""
+        tensors = map(tuple, self._parsed())
+        with self._opening.cache.waiting():  # the source may be slow
+            parts = [marshal.dumps(part) for part in iter(lambda: list(islice(tensors, CHECKED_AT_ONCE)), [])]
+        parts.insert(0, marshal.dumps((dict(self.types), self.metadata_cost)))
+        return b"".join(LENGTH.pack(len(part)) + part for part in parts)
+
+    def _parsed(self) -> Iterator[Tensor]:
+        """Parse the header and check all that it says, against itself and the size of the file. Sets the sums.
+
+        Yields the tensors in its order; what contradicts itself may be found only after the last one.
+        """
         begins, ends, hashes = array("Q"), array("Q"), array("q")
         is_in_order, reached = True, 0
+        types: Counter[str] = Counter()
+        metadata_cost: int | None = None
         with _growth(self._opening.cache) as growth:
-            for number, (is_metadata, name, value) in enumerate(self.items(growth)):
+            for number, (is_metadata, name, value) in enumerate(self._items(growth)):
                 if not number % CHECKED_AT_ONCE:
                     work.check()
                     growth.add(CHECKED_AT_ONCE * TENSOR_COST)
-                self._encoded(name)
+                self._demand_encodable(name)
                 hashes.append(hash((is_metadata, name)))
                 if is_metadata:
-                    self._add_metadata(name, value)
+                    metadata_cost = (metadata_cost or 0) + self._cost_of_metadata(name, value)
                     continue
                 tensor = self._tensor(name, value)
-                self.types[tensor.type_name if tensor.type_name in TYPES else "other"] += 1
+                types[tensor.type_name if tensor.type_name in TYPES else "other"] += 1
                 begins.append(tensor.begin)
                 ends.append(tensor.end)
                 is_in_order = is_in_order and tensor.begin == reached
                 reached = tensor.end
+                yield tensor
             self._demand_distinct(hashes, growth)
             if not is_in_order or reached != self.data_size:
                 self._demand_covered(begins, ends)
+        self.types, self.metadata_cost = types, metadata_cost
 
-    def _add_metadata(self, name: str, value: Any) -> None:
+    def _cost_of_metadata(self, name: str, value: Any) -> int:
         if type(value) is not str:
             raise self._damage(name, "is no text", METADATA)
-        self._encoded(value)
-        self.metadata_cost = (self.metadata_cost or 0) + ENTRY_COST + held(name) + held(value)
+        self._demand_encodable(value)
+        return ENTRY_COST + held(name) + held(value)
 
     def _tensor(self, name: str, value: Any) -> Tensor:
         """Return what a description says. Its size agrees with its shape, and its bytes lie in the data."""
@@ -348,7 +386,7 @@ class Header:
         if not suspects:
             return
         seen: set[tuple[bool, str]] = set()
-        for is_metadata, name, _ in self.items(growth):
+        for is_metadata, name, _ in self._items(growth):
             key = (is_metadata, name)
             if key in seen:
                 raise self._damage(name, "is there twice", METADATA if is_metadata else "tensors")
@@ -371,14 +409,23 @@ class Header:
                 raise self.source.damage(f"bytes {before} to {here} of its data belong to no tensor")
             raise self.source.damage(f"bytes {here} to {before} of its data belong to more than one tensor")
 
-    def _encoded(self, text: str) -> bytes:
+    def _demand_encodable(self, text: str) -> None:
         try:
-            return text.encode()
+            text.encode()
         except UnicodeEncodeError:
             raise self.source.damage("has a text with half a character (an unpaired surrogate)", "the header") from None
 
     def _damage(self, name: str, reason: str, place: str = "tensors") -> Damaged:
         return self.source.damage(reason, f"{place}/{name[:100]}")
+
+
+def _unpacked(packed: bytes | bytearray) -> Iterator[Any]:
+    """Yield the parts that ``Header._pack`` wrote in this process."""
+    view, offset = memoryview(packed), 0
+    while offset < len(view):
+        start = offset + LENGTH.size
+        offset = start + LENGTH.unpack_from(view, offset)[0]
+        yield marshal.loads(view[start:offset])
 
 
 def _are_numbers(values: Any) -> bool:

@@ -78,7 +78,7 @@ def open_idv(opening: Opening) -> Container:
         "compatible_version": version_text(header.compatible_version), "rows": header.rows,
         "columns": header.columns, "unreadable_columns": unreadable,
     }
-    contents = _Contents(opened, end - header.toc, header.columns > unreadable, unreadable > 0)
+    contents = _Contents(opened, end - header.toc, unreadable)
     root = Group(b"", contents.members)
     summaries = {JOINED: partial(_summary, opened)}
     return Container("idv", version, root, [source], facts, partial(faults, opened), summaries=summaries)
@@ -119,23 +119,20 @@ class _Listed:
 
 
 class _Contents:
-    """The contents of an opened file with a table of contents of ``toc_size`` bytes."""
+    """The contents of an opened file with a table of contents of ``toc_size`` bytes, some columns unreadable."""
 
-    def __init__(
-        self, opened: IdvFile, toc_size: int, has_columns: bool, has_unreadable: bool,
-    ) -> None:
+    def __init__(self, opened: IdvFile, toc_size: int, unreadable: int) -> None:
         self._opened = opened
         self._toc_size = toc_size
-        self.has_columns = has_columns
-        self._has_unreadable = has_unreadable
+        self._unreadable = unreadable
 
     def members(self) -> Iterator[Member]:
         yield Member((b"meta",), Group(b"meta", self._meta))
-        if self.has_columns:
+        if self._opened.header.columns > self._unreadable:
             yield Member((b"columns",), Group(b"columns", self._columns))
             table = _table(self._opened)
             yield Member((table.key,), table)
-        if self._has_unreadable:
+        if self._unreadable:
             yield from self._opened.omitted()
 
     def _columns(self) -> Iterator[Member]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -79,22 +80,24 @@ class Contents:
         return steps if steps is not None and known[FIRST].size <= LARGEST_FIRST else None
 
     @once
-    def starts(self) -> Sequence[int]:
+    def starts(self) -> array[int]:
         """The first step of each episode, and the end; empty if the archive is no recording.
 
         Reads ``is_first``. If that cannot be read, all steps are one episode.
         """
+        found = array("I")
         if self.steps is None:
-            return ()
+            return found
         import numpy as np
 
         flags = self._member(self.archive.survey.known[FIRST], True).content
-        found = [0]
+        found.append(0)
         if isinstance(flags, Array) and flags.data.size and parsed(flags.dtype).kind in "biuf":
             with suppress(Damaged):
                 values = np.frombuffer(flags.data.whole(), parsed(flags.dtype)).reshape(self.steps, -1)
-                found += (1 + np.flatnonzero(values[1:].any(1))).tolist()
-        return (*found, self.steps)
+                found.frombytes((1 + np.flatnonzero(values[1:].any(1))).astype(found.typecode).tobytes())
+        found.append(self.steps)
+        return found
 
     def members(self) -> Iterator[Member]:
         """Yield all members, and what describes the episode if the archive is one, or the episodes in it."""
