@@ -105,7 +105,7 @@ class TooLarge(GlassfsError, OSError):
 
 
 class NotInstalled(GlassfsError, OSError):
-    """The bytes are intact, and this installation lacks what decodes them. The reason says what to install."""
+    """Nothing is wrong with the bytes, and what decodes them is missing here. The reason says what to do."""
 
 
 LASTING = Damaged, TooLarge, NotInstalled

@@ -187,7 +187,7 @@ def test_cut_appended_stores_are_left_out_with_a_reason(
     (fault,) = container.check()
     assert fault.place == "appended/2"
     assert "cut short" in fault.reason
-    assert omitted_in(container.root) == {"appended/2": fault.reason}
+    assert omitted_in(container.root) == {"appended/2": f"appended store: {fault.reason}"}
     (record,) = caplog.records
     assert record.getMessage().endswith(f"/made: appended/2: {fault.reason}")
 

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 import glassfs
 from glassfs.cli import verify
 from glassfs.content import Array, Part
-from glassfs.errors import Damaged, Refused, Unrecognised
+from glassfs.errors import Damaged, NotInstalled, Refused, Unrecognised, Unsuited
 from glassfs.formats.npz import FORMAT
 from glassfs.formats.npz.archive import END_RECORD, END_RECORD64
 from glassfs.formats.registry import Head, open_container
@@ -163,7 +163,7 @@ def test_pickle_is_never_loaded(tmp_path: Path) -> None:
     opened = glassfs.open(tmp_path / "a.npz")
     assert isinstance(only(open_bytes(data), "o.npy"), Part)
     assert opened["o.npy"].bytes() == member_files(data)["o.npy"]
-    with pytest.raises(Damaged, match=r"o\.npy: .*Object arrays cannot be loaded"):
+    with pytest.raises(Unsuited, match=r"o\.npy: is a pickle of Python objects, which is never loaded"):
         opened["o"].numpy()
     assert not (tmp_path / "made").exists()
 
@@ -204,7 +204,7 @@ def test_other_methods_cost_their_member(tmp_path: Path, method: int, shown: str
     path.write_bytes(zipped(("a.npy", X), (info, X), ("c.npy", Y)))
     opened = glassfs.open(path)
     assert opened["a.npy"].bytes() == X and opened["c.npy"].bytes() == Y
-    with pytest.raises(Damaged, match=rf"b\.npy: is compressed with {shown}: write it with numpy\.savez"):
+    with pytest.raises(NotInstalled, match=rf"b\.npy: is compressed with {shown}: write it with numpy\.savez"):
         opened["b.npy"].bytes()
 
 
@@ -248,10 +248,10 @@ def test_lie_of_a_member_costs_that_member(tmp_path: Path, data: bytes, reason: 
     opened = glassfs.open(path)
     assert opened["a.npy"].bytes() == X
     for _ in range(2):
-        with pytest.raises(Damaged, match=reason) as caught:
+        with pytest.raises((Damaged, NotInstalled), match=reason) as caught:
             opened["b.npy"].bytes()
         assert str(caught.value).startswith(f"{path}: b.npy: ") and "\n" not in str(caught.value)
-    with pytest.raises(Damaged), opened["b.npy"].open() as stream:
+    with pytest.raises((Damaged, NotInstalled)), opened["b.npy"].open() as stream:
         while stream.read(100):
             pass
 

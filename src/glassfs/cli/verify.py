@@ -123,7 +123,7 @@ def faults_of(found: SearchHit, opener: Opener, threads: int) -> Iterator[Fault]
         for fault, sentence in _faults(opener, named, name, threads):
             if not seen & {sentence, f"{fault.place}: {sentence}"}:
                 yield fault
-            seen.add(sentence)
+            seen |= {sentence, sentence.removeprefix(f"{fault.place}: ")}
     except Exception as error:
         if isinstance(error, Unrecognised) and not found.is_named:
             raise
@@ -209,4 +209,7 @@ def _fault_in(file: File, source: str, path: str, is_over: threading.Event) -> _
 
 
 def _finding(place: str, error: GlassfsError | OSError, source: str) -> _Finding:
-    return fault_of(error, source, place), reason_of(error, source)
+    sentence = reason_of(error, source)
+    if place and not (isinstance(error, GlassfsError) and error.part):
+        sentence = f"{place}: {sentence}"  # it names no place of its own, so others may have the same
+    return fault_of(error, source, place), sentence

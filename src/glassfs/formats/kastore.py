@@ -280,7 +280,7 @@ def _open(opening: Opening) -> Container:
             inside = partial(_members_of, opening, start, _place(number))
             yield Member((b"appended", b"%d" % number), Group(_place(number).encode(), inside))
         if rest is not None and rest.place:
-            yield Member(tuple(rest.place.encode().split(b"/")), Omitted(b"", rest.reason, not is_limit))
+            yield Member(tuple(rest.place.encode().split(b"/")), Omitted(b"", f"appended store: {rest.reason}"))
 
     def check() -> Iterator[Fault]:
         yield from first.check()

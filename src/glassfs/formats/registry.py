@@ -200,8 +200,8 @@ class Format:
     """The joined tables to which its containers may contribute rows (``Container.tables``). A folder lists those of
     the formats that it seems to contain, before any container is opened."""
 
-    is_slow: Callable[[], bool] = lambda: False
-    """Return whether opening a container takes milliseconds. Folders then list files by their first bytes alone."""
+    is_slow: Callable[[Head], bool] = lambda head: False
+    """Return whether opening a container with these first bytes takes milliseconds. Folders list it by them alone."""
 
     ahead: int = HEAD
     """First bytes of a file that are read at once before ``open``, for formats that read more than HEAD in pieces."""
@@ -220,7 +220,7 @@ def open_container(opening: Opening) -> Container:
         chosen = recognise(head)
         if chosen is None:
             raise _why_unrecognised(opening, head)
-        if opening.may_wait and chosen.is_slow():
+        if opening.may_wait and chosen.is_slow(head):
             raise Postponed(f"is opened as {chosen.name} when it is needed", source.name)
         if chosen.ahead > HEAD:
             source.read_ahead(chosen.ahead)

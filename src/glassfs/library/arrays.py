@@ -8,7 +8,7 @@ from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
 from glassfs.content import Array, Content, Data, EncodedImage, Image, Order, Scalar, dtypes
-from glassfs.errors import Damaged, Unavailable
+from glassfs.errors import Damaged, Unavailable, Unsuited
 from glassfs.library import images
 
 if TYPE_CHECKING:
@@ -88,6 +88,8 @@ def loaded(stream: io.BufferedIOBase, is_copy: bool) -> NDArray[Any]:
         except MemoryError as error:
             raise Unavailable(f"there is not enough memory for the array: {error}") from error
         except NOT_AN_ARRAY as error:
+            if "allow_pickle" in str(error):
+                raise Unsuited("is a pickle of Python objects, which is never loaded: it could run any code") from error
             raise Damaged(f"is not an array that can be read: {error}") from error
 
 

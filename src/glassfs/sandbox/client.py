@@ -37,8 +37,12 @@ class Sandbox:
         self._lock = threading.Lock()
         self._verdict = ""
 
-    def ask(self, request: dict[str, Any], most: int = 0) -> tuple[Any, bytearray]:
+    def ask(
+        self, request: dict[str, Any], most: int = 0, buffer: memoryview | None = None,
+    ) -> tuple[Any, bytearray]:
         """Return the worker's answer: a JSON value, and at most ``most`` bytes. Both are untrusted.
+
+        If ``buffer`` is given, it is filled with the bytes instead: many elements are copied once less.
 
         Raises Damaged with the library's reason, or if the worker fails due to what it reads; Unavailable if it fails
         otherwise; and what the source raises.
@@ -49,7 +53,7 @@ class Sandbox:
             while True:
                 if self._verdict:
                     raise self._source.damage(f"cannot be read: its worker process {self._verdict}")
-                outcome, was_taken = self._outcome(message, most)
+                outcome, was_taken = self._outcome(message, most, buffer)
                 if isinstance(outcome, GlassfsError):
                     raise outcome
                 if outcome is not None:
@@ -58,7 +62,7 @@ class Sandbox:
                 if killed == MOST_KILLED and not self._verdict:
                     raise Unavailable("its worker process was killed", self._source.name)
 
-    def _outcome(self, message: bytes, most: int) -> tuple[Outcome | None, bool]:
+    def _outcome(self, message: bytes, most: int, buffer: memoryview | None) -> tuple[Outcome | None, bool]:
         """Return the outcome of one try, None if the worker failed; and whether it was ended as its place was needed.
 
         Sets the verdict if it failed due to what it read.
@@ -66,7 +70,7 @@ class Sandbox:
         worker = pool().acquire(self, self._library, self._source.size)
         outcome: Outcome | None = None
         try:
-            outcome = _Conversation(worker, self._source, most).run(message)
+            outcome = _Conversation(worker, self._source, most, buffer).run(message)
         except _Nonsense as nonsense:
             self._verdict = f"sends {nonsense}"
         except _Ended:
@@ -91,11 +95,13 @@ class _Nonsense(Exception):
 class _Conversation:
     """One request to a worker: serves its reads until it answers."""
 
-    def __init__(self, worker: Worker, source: Source, most: int) -> None:
+    def __init__(self, worker: Worker, source: Source, most: int, buffer: memoryview | None) -> None:
         self._worker = worker
         self._socket = worker.connection
         self._source = source
         self._most = most
+        self._left = buffer
+        """What is left to be filled of the caller's buffer."""
         self._until = 0.0
         self._fault: GlassfsError | None = None
 
@@ -109,11 +115,16 @@ class _Conversation:
             self._greet()  # it has the request already, and loses no time
         data = bytearray()
         while True:
-            kind, payload = self._message()
+            kind, size = self._head()
+            if kind == wire.DATA and self._left is not None and size <= len(self._left):
+                self._fill(self._left[:size])
+                self._left = self._left[size:]
+                continue
+            payload = self._receive(size)
             if kind == wire.READ:
                 self._serve(payload)
             elif kind == wire.DATA:
-                if len(data) + len(payload) > self._most:
+                if len(data) + size > self._most:
                     raise _Nonsense("more than was asked for")
                 data += payload
             elif self._fault is not None:
@@ -122,6 +133,8 @@ class _Conversation:
                 return self._source.damage(_text(payload))
             elif kind == wire.NOT_NOW:
                 return self._not_now(_text(payload))
+            elif self._left:
+                raise _Nonsense("less than was asked for")
             else:
                 return _parsed(payload), data
 
@@ -156,11 +169,16 @@ class _Conversation:
         return Unavailable(f"its worker process {reason}", self._source.name)
 
     def _message(self) -> tuple[bytes, bytearray]:
-        """Return kind and payload of the next message. Raises _Nonsense if it is no message of a worker's."""
+        """Return kind and payload of the next message. Raises what ``_head`` raises."""
+        kind, size = self._head()
+        return kind, self._receive(size)
+
+    def _head(self) -> tuple[bytes, int]:
+        """Return kind and size of the next message. Raises _Nonsense if it is no message of a worker's."""
         kind, size = wire.HEADER.unpack(self._receive(wire.HEADER.size))
         if size > _LARGEST.get(kind, -1):
             raise _Nonsense("a wrong message")
-        return kind, self._receive(size)
+        return kind, size
 
     def _serve(self, payload: bytearray) -> None:
         """Send the bytes that the worker wants."""
@@ -192,7 +210,10 @@ class _Conversation:
 
     def _receive(self, size: int) -> bytearray:
         buffer = bytearray(size)
-        view = memoryview(buffer)
+        self._fill(memoryview(buffer))
+        return buffer
+
+    def _fill(self, view: memoryview) -> None:
         while view:
             try:
                 count = self._socket.recv_into(view)
@@ -204,7 +225,6 @@ class _Conversation:
             if not count:
                 raise _Ended
             view = view[count:]
-        return buffer
 
     def _wait(self, event: int) -> None:
         """Wait until the socket is ready. Raises Unavailable if the worker is silent for too long.

@@ -102,8 +102,9 @@ class RemoteFile:
         return page
 
 
-def send(connection: socket.socket, kind: bytes, payload: bytes | bytearray) -> None:
-    connection.sendall(wire.HEADER.pack(kind, len(payload)) + payload)
+def send(connection: socket.socket, kind: bytes, payload: bytes | bytearray | memoryview) -> None:
+    connection.sendall(wire.HEADER.pack(kind, len(payload)))
+    connection.sendall(payload)
 
 
 def receive(connection: socket.socket) -> tuple[bytes, bytes]:

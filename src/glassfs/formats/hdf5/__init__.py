@@ -11,7 +11,7 @@ Facts: docs/formats/hdf5.md; § in this package cites its sections.
 
 from __future__ import annotations
 
-from glassfs.formats.hdf5.file import NAMED, is_installed, open_hdf5, recognises
+from glassfs.formats.hdf5.file import NAMED, is_slow, open_hdf5, recognises
 from glassfs.formats.registry import JOINED, Format
 
-FORMAT = Format("hdf5", recognises, open_hdf5, suffixes=NAMED, joined=JOINED["hdf5"], is_slow=is_installed)
+FORMAT = Format("hdf5", recognises, open_hdf5, suffixes=NAMED, joined=JOINED["hdf5"], is_slow=is_slow)

@@ -41,9 +41,11 @@ class Answers:
         """Datasets of few chunks that were listed, and how many chunks they may have."""
         self._indexes: LRU[Path, bytes] = LRU(MOST_REMEMBERED)
 
-    def ask(self, request: dict[str, Any], most: int = 0) -> tuple[Any, bytearray]:
-        """Return what ``Sandbox.ask`` does, untrusted."""
-        return self._sandbox.ask(request, most)
+    def ask(
+        self, request: dict[str, Any], most: int = 0, buffer: memoryview | None = None,
+    ) -> tuple[Any, bytearray]:
+        """Do and return what ``Sandbox.ask`` does, untrusted."""
+        return self._sandbox.ask(request, most, buffer)
 
     def described(self, request: dict[str, Any], **hints: Any) -> Any:
         """Return the answer to a request that describes objects, which may be a kept one. Untrusted as well.

@@ -40,10 +40,12 @@ class Asked(NamedTuple):
     version: Version
     path: Path
 
-    def ask(self, do: str, most: int = 0, **arguments: Any) -> tuple[Any, bytearray]:
+    def ask(
+        self, do: str, most: int = 0, buffer: memoryview | None = None, **arguments: Any,
+    ) -> tuple[Any, bytearray]:
         """Return the worker's answer to a request for this object."""
         path = [part.decode("latin-1") for part in self.path]
-        return self.answers.ask({"do": do, "path": path, **arguments}, most)
+        return self.answers.ask({"do": do, "path": path, **arguments}, most, buffer)
 
     def key(self, what: str, *more: object) -> tuple[object, ...]:
         return (self.version, what, *self.path, *more)
@@ -125,26 +127,25 @@ class _Box(NamedTuple):
     def stream_cost(self) -> int:
         return self.cost
 
-    def whole(self) -> bytes | bytearray:
+    def whole(self) -> bytearray:
+        made = bytearray(self.size)
+        self.fill(memoryview(made))
+        return made
+
+    def fill(self, buffer: memoryview) -> None:
         fits = [
             min(count, length - first)
             for first, count, length in zip(self.start, self.shape, self.whole_shape, strict=True)
         ]
         size = prod(fits) * self.item
+        target = buffer if size == self.size else memoryview(bytearray(size))
         with self.asked.cache.waiting():
-            _, raw = self.asked.ask("elements", size, start=list(self.start), shape=fits, dtype=self.dtype)
-        if len(raw) != size:
-            raise Damaged(f"its worker process sends {len(raw)} bytes, but its shape needs {size}")
-        if size == self.size:
-            return raw
-        import numpy as np
+            self.asked.ask("elements", 0, target, start=list(self.start), shape=fits, dtype=self.dtype)
+        if size < self.size:
+            import numpy as np
 
-        found = np.zeros((*self.shape, self.item), np.uint8)
-        found[tuple(map(slice, fits))] = np.frombuffer(raw, np.uint8).reshape(*fits, self.item)
-        return found.tobytes()
-
-    def fill(self, buffer: memoryview) -> None:
-        buffer[:] = self.whole()
+            found = np.frombuffer(buffer, np.uint8).reshape(*self.shape, self.item)
+            found[tuple(map(slice, fits))] = np.frombuffer(target, np.uint8).reshape(*fits, self.item)
 
     def pieces(self) -> Iterator[bytes | bytearray]:
         whole = self.whole()

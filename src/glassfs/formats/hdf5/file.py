@@ -35,8 +35,8 @@ def open_hdf5(opening: Opening) -> Container:
     version = b"" if start is None else head.part(start + len(MAGIC), 1)
     if start is None or not version:
         raise Damaged("is cut short", source.name)
-    flags = int.from_bytes(head.part(start + FLAGS_AT, 1), "little") if version[0] == WITH_FLAGS else 0
-    if flags & (IS_WRITTEN | IS_SWMR):
+    flags = _flags(head, start)
+    if flags:
         what = "SWMR writing" if flags & IS_SWMR else "writing"
         reason = f"is open for {what}, or its writer was killed: close it there, or repair it with h5clear"
         raise Refused(reason, source.name)
@@ -46,6 +46,18 @@ def open_hdf5(opening: Opening) -> Container:
     listing = Listing(opening, answers, isinstance(answer, dict) and bool(answer.get("may_have_episodes")))
     facts = {"superblock": version[0], "user_block": start, "attributes": root.attributes}
     return Container("hdf5", str(version[0]), listing.root(root), [source], facts, episodes=listing.episodes.table)
+
+
+def is_slow(head: Head) -> bool:
+    """Return whether opening a file takes a worker: others are refused at once, and never listed as directories."""
+    start = _start(head)
+    return is_installed() and start is not None and not _flags(head, start)
+
+
+def _flags(head: Head, start: int) -> int:
+    """Return the flags of a writer that has the file open, or had when it was killed."""
+    version, flags = head.part(start + len(MAGIC), 1), head.part(start + FLAGS_AT, 1)
+    return flags[0] & (IS_WRITTEN | IS_SWMR) if flags and version[0] == WITH_FLAGS else 0
 
 
 def _start(head: Head) -> int | None:

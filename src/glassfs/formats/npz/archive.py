@@ -18,7 +18,7 @@ from glassfs.codec import CRC32, DEFLATE, NONE, Checksum
 from glassfs.codec.compression import reach
 from glassfs.content import Data, Decoded, Extent, Location
 from glassfs.content.data import SizedData
-from glassfs.errors import Damaged
+from glassfs.errors import Damaged, NotInstalled
 from glassfs.formats.registry import Opening
 from glassfs.once import once
 
@@ -232,7 +232,8 @@ class Archive:
         """
         reason = self.impossible(entry)
         if reason is not None:
-            raise self.damage(entry, reason)
+            is_intact = entry.flags & ENCRYPTED or entry.method not in CODECS
+            raise NotInstalled(reason, self.source.name, entry.label) if is_intact else self.damage(entry, reason)
         taken = min(LOCAL_HEADER.size + len(entry.name) + size, entry.limit - entry.offset)
         head = self.source.read(entry.offset, taken)
         fields = LOCAL_HEADER.unpack_from(head)
