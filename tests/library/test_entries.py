@@ -34,6 +34,16 @@ def test_else_the_file_without_its_extension(data: glassfs.Library) -> None:
     assert data["table.idv/columns/Species"].json()[:2] == ["setosa", "virginica"]
 
 
+@pytest.mark.parametrize("key", ["a\nb", "tab\t", "%2E", "p%0Aq", "g\n1/x"])
+def test_keys_of_a_container_find_their_values(tmp_path: Path, key: str) -> None:
+    """Where no shown name is like them."""
+    np.savez(tmp_path / "a.npz", **{key: np.arange(3), "other": np.arange(2)})
+    opened = glassfs.open(tmp_path / "a.npz")
+    assert opened[key].numpy().tolist() == [0, 1, 2]
+    with pytest.raises(NoSuchEntry, match="no such entry"):
+        opened[f"{key}\n"]
+
+
 def found(entry: glassfs.Entry, path: str) -> str:
     """Return the path of what an entry has at a path, or the kind of the error."""
     try:

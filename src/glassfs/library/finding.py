@@ -16,6 +16,7 @@ from itertools import islice
 from glassfs.errors import Changed, GlassfsError, NoSuchEntry, NotADirectory, NotFound
 from glassfs.keyed_lock import KeyedLock
 from glassfs.library.unlisted import collection_in, group_in
+from glassfs.names import component, raw
 from glassfs.terminal import printable
 from glassfs.tree import Directory, Node, Sources, Symlink, Tree
 from glassfs.tree.containers.lease import ContainerLease
@@ -65,17 +66,19 @@ class Paths:
         self.sources = open_sources(self._forget)
 
     def find(self, path: str, is_exact: bool = False) -> Found:
-        """Return what a normal path leads to; if ``is_exact``, only exact names count.
+        """Return what a normal path leads to, also one of keys as the container has them; if ``is_exact``, only exact
+        names count.
 
         Raises NoSuchEntry, NotADirectory, or a read error.
         """
         try:
             return self._found(path, self._listed, is_exact)
         except NotFound as missing:
-            try:
-                return self._found(path, self._viewed, is_exact)
-            except NotFound:
-                raise NoSuchEntry("there is no such entry", missing.source, printable(path.lstrip("/"))) from None
+            keys = "/".join(name and component(raw(name)) for name in path.split("/"))
+            for names, directories in ((path, self._viewed), (keys, self._listed)):
+                with suppress(NotFound):
+                    return self._found(names, directories, is_exact)
+            raise NoSuchEntry("there is no such entry", missing.source, printable(path.lstrip("/"))) from None
 
     def find_below(self, place: str, directory: Directory, inner: str) -> Found:
         """Return what ``find`` returns for ``inner`` below the normal path at which a directory was found earlier."""

@@ -228,7 +228,7 @@ class Archive:
     def locate(self, entry: Entry, size: int = 0) -> tuple[int, bytes]:
         """Return where the stored bytes of a member begin, and the first of them: up to about ``size`` bytes.
 
-        Raises Damaged if the member cannot be read.
+        Raises Damaged if the member cannot be read, and NotInstalled if that is only due to its encryption or method.
         """
         reason = self.impossible(entry)
         if reason is not None:
@@ -290,7 +290,7 @@ class LazyMember(SizedData):
     def location(self) -> Location | None:
         try:
             return self._data().location()
-        except Damaged:
+        except (Damaged, NotInstalled):
             return None
 
 

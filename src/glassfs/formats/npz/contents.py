@@ -31,7 +31,7 @@ from glassfs.content import (
 from glassfs.content.dtypes import parsed
 from glassfs.content.episodes import EPISODES_KEY, is_camera, recording_in, steps_of
 from glassfs.content.features import features_of
-from glassfs.errors import Damaged
+from glassfs.errors import LASTING, Damaged, NotInstalled
 from glassfs.formats.npz import header
 from glassfs.formats.npz.archive import CODECS, Archive, Entry, LazyMember
 from glassfs.formats.registry import Opening
@@ -196,7 +196,7 @@ class Contents:
             return self._headers[identity]
         try:
             found = self._read_header(entry)
-        except Damaged:
+        except (Damaged, NotInstalled):
             found = None
         if self.archive.survey.total <= MOST_KEPT:
             self._headers[identity] = found
@@ -255,6 +255,6 @@ def _sum(array: Array) -> float | None:
         return None
     try:
         found = float(np.frombuffer(array.data.whole(), dtype).sum(dtype=np.float64))
-    except Damaged:
+    except LASTING:
         return None
     return found if math.isfinite(found) else None
