@@ -40,7 +40,6 @@ def test_a_folder_is_summed_by_format(dataset: Path, robot: Path, store: Path, d
         },
         "unreadable": [],
         "omitted": [],
-        "contents": {"omitted": 0},
     }
     lines = glassfs("info", dataset).lines
     assert lines[0].startswith(f"{dataset}: 4 containers, ")

@@ -160,7 +160,7 @@ def _described_folder(sources: Sources, name: str) -> dict[str, Any]:
         sums.update({name: found["facts"][name] for name in SUMMED if isinstance(found["facts"].get(name), int)})
     return {
         "source": name, "formats": dict(sorted(formats.items())), "unreadable": unreadable,
-        "omitted": omitted[:MOST_NAMED], "contents": {"omitted": len(omitted)},
+        "omitted": _named(omitted),
     }
 
 
@@ -190,7 +190,7 @@ def _counted(tree: Tree, size: int, has_episodes: bool, start: str = "/") -> dic
     if omitted:
         counts["omitted"] = len(omitted)
     found = {"contents": counts, "raw_bytes": raw, "ratio": ratio, "not_counted": unsized}
-    found |= {"unreadable": unreadable, "omitted": omitted[:MOST_NAMED]}
+    found |= {"unreadable": unreadable, "omitted": _named(omitted)}
     return found | {"cameras": cameras, "success": success} if has_episodes else found
 
 
@@ -262,11 +262,15 @@ def _for_people(found: dict[str, Any]) -> str:
     return "\n".join(map(printable, lines))
 
 
+def _named(omitted: list[str]) -> list[str]:
+    """Return those to be named, and of very many how many there are beside the first ones."""
+    more = len(omitted) - MOST_NAMED
+    return omitted if more <= 0 else [*omitted[:MOST_NAMED], f"{more:,} more"]
+
+
 def _missing(found: dict[str, Any]) -> list[str]:
-    """Return a line for each that cannot be read, and for each that is omitted, of very many for the first ones."""
-    more = found["contents"]["omitted"] - len(found["omitted"])
-    omitted = [*found["omitted"], *([f"{more:,} more"] if more else [])]
-    return [f"  unreadable: {line}" for line in found["unreadable"]] + [f"  omitted: {line}" for line in omitted]
+    """Return a line for each that cannot be read, and for each that is omitted."""
+    return [f"  {kind}: {line}" for kind in ("unreadable", "omitted") for line in found[kind]]
 
 
 def _inside_for_people(found: dict[str, Any]) -> str:
