@@ -134,7 +134,7 @@ def memory(kind: Any, value: Any, kept: list[Any]) -> bytes:
             at, raw = kind.get_member_offset(number), memory(kind.get_member_type(number), one, kept)
             made[at : at + len(raw)] = raw
         return bytes(made)
-    return np.array(value, kind.dtype).tobytes()
+    return np.array(value, (kind.get_super() if code == t.ENUM else kind).dtype).tobytes()
 
 
 def all_types(depth: int = 2) -> dict[str, tuple[Any, list[Any]]]:
@@ -278,3 +278,43 @@ def test_rows_of_any_length_are_read(tmp_path: Path) -> None:
         with pytest.raises(Damaged, match="memory"):
             opened["row/values"].numpy()
         assert np.array_equal(opened["rows/values"].numpy(), np.concatenate(whole))
+
+
+@pytest.mark.parametrize("base", ["STD_I8LE", "STD_U8LE", "STD_I16BE", "STD_I32LE", "STD_U64BE"])
+@pytest.mark.parametrize("layout", ["contiguous", "chunked", "compact"])
+def test_booleans_of_any_size_are_shown(tmp_path: Path, base: str, layout: str) -> None:
+    truth = h5py.h5t.enum_create(getattr(h5py.h5t, base))
+    for value, name in enumerate((b"FALSE", b"TRUE")):
+        truth.enum_insert(name, value)
+    compound = h5py.h5t.create(h5py.h5t.COMPOUND, truth.get_size() + 4)
+    compound.insert(b"n", truth.get_size(), h5py.h5t.STD_I32LE)  # the first field is behind the other one
+    compound.insert(b"x", 0, truth)
+    types = {
+        "truth": (truth, [True, False]), "array of truth": (array_of(truth), [[True, False], [False, True]]),
+        "compound of truth": (compound, [{"n": 7, "x": True}, {"n": -70_000, "x": False}]),
+        "rows of truth": (h5py.h5t.vlen_create(truth), [[True], [True, False, True]]),
+    }
+    write_types(tmp_path / "made.h5", types, layout)
+    with glassfs.open(tmp_path / "made.h5") as opened:
+        for name, (_, two) in types.items():
+            assert as_json(opened, name) == two, name
+        attributes = json.loads(opened["attributes.attributes.json"].bytes())
+    assert attributes == {name: two for name, (_, two) in types.items()}
+
+
+def test_fields_in_another_order_than_their_bytes_are_shown(tmp_path: Path) -> None:
+    stored = np.dtype({"names": ["a", "b", "c"], "formats": ["<i4", ">f8", "|u1"], "offsets": [9, 1, 0], "itemsize": 16})
+    structures = np.array([(1, 2.5, 3), (-4, 5.5, 6)], stored)
+    with h5py.File(tmp_path / "made.h5", "w") as file:
+        for name, options in {"plain": {}, "chunked": {"chunks": (1,), "compression": "gzip"}}.items():
+            file.create_dataset(name, data=structures, **options)
+    with glassfs.open(tmp_path / "made.h5") as opened:
+        assert all(opened[name].numpy().tolist() == structures.tolist() for name in ("plain", "chunked"))
+
+
+def test_strings_padded_with_spaces_are_empty_where_nothing_was_written(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "made.h5", "w") as file:
+        kind, space = fixed(3, h5py.h5t.STR_SPACEPAD), h5py.h5s.create_simple((2,))
+        h5py.h5d.create(file.id, b"made", kind, space)
+    with glassfs.open(tmp_path / "made.h5") as opened:
+        assert as_json(opened, "made") == ["", ""]

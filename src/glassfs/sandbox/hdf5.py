@@ -25,7 +25,7 @@ from glassfs.names import free_name
 from glassfs.sandbox import hdf5_filters, hdf5_values
 from glassfs.sandbox.confinement import MOST_MEMORY
 from glassfs.sandbox.hdf5_chunks import stored_chunks, stored_size
-from glassfs.sandbox.hdf5_types import described_type, dtype_of, memory_type
+from glassfs.sandbox.hdf5_types import described_type, memory_type
 from glassfs.sandbox.hdf5_values import MOST_TEXT, attribute_value, text_of
 from glassfs.sandbox.server import Answer, Handler, RemoteFile
 
@@ -295,13 +295,11 @@ class _Container:
 
 
 def _elements_of(dataset: Any, box: list[tuple[int, int]], dtype: Any) -> memoryview:
-    if dtype is None:
-        space = dataset.get_space()
-        if box:
-            space.select_hyperslab(*zip(*box, strict=True))
-        return hdf5_values.elements_as(dataset.get_type(), dataset, space).view(np.uint8).data
-    found = h5py.Dataset(dataset)[tuple(slice(first, first + count) for first, count in box)]
-    return np.ascontiguousarray(found, dtype=dtype_of(dtype)).reshape(-1).view(np.uint8).data
+    kind, space = dataset.get_type(), dataset.get_space()
+    if box:
+        space.select_hyperslab(*zip(*box, strict=True))
+    kind = kind if dtype is None else memory_type(kind, dtype)
+    return hdf5_values.elements_as(kind, dataset, space).view(np.uint8).data
 
 
 def _divided(start: list[int], shape: list[int], most: int) -> Iterator[list[tuple[int, int]]]:
@@ -384,12 +382,7 @@ def _fill_of(dataset: Any, properties: Any, kind: Any, described: dict[str, Any]
     what = described["class"]
     if what not in ("number", "compound", "bytes") or properties.fill_value_defined() != h5d.FILL_VALUE_USER_DEFINED:
         return ""
-    if what == "compound":
-        value = np.zeros((), dataset.dtype)
-        properties.get_fill_value(value)
-        raw = np.ascontiguousarray(value, dtype_of(described["shown"])).tobytes()
-    else:
-        raw = hdf5_values.fill_value(properties, kind if what == "bytes" else memory_type(kind, described["shown"]))
+    raw = hdf5_values.fill_value(properties, kind if what == "bytes" else memory_type(kind, described["shown"]))
     if len(raw) > LARGEST_FILL:
         raise ValueError(f"has a fill value of {len(raw)} bytes")
     return base64.b64encode(raw).decode() if any(raw) else ""

@@ -100,7 +100,7 @@ def _number(kind: Any, code: int) -> dict[str, Any] | None:
         order = ">" if base.get_order() == h5t.ORDER_BE else "<"
         stored, shown = _descr(order, sign, size), _descr("<", sign, size)
         if code == _ENUM and kind.dtype == np.bool_:
-            shown = "|b1"
+            shown, is_plain = "|b1", is_plain and size == 1
         return {"stored": stored if is_plain else None, "shown": shown, "name": shown}
     if code == h5t.FLOAT:
         return _float(kind, size, "f")
@@ -131,16 +131,17 @@ def _descr(order: str, letter: str, size: int) -> str:
     return f"{'|' if size == 1 else order}{letter}{size}"
 
 
-def memory_type(kind: Any, shown: str) -> Any:
-    """Return the type in memory of numbers, or arrays of them, that are shown as the dtype ``shown``."""
+def memory_type(kind: Any, shown: Any) -> Any:
+    """Return the type in memory of values that are shown as the descr ``shown``, in which fields are lists."""
     code = kind.get_class()
     if code == _ARRAY:
         return h5t.array_create(memory_type(kind.get_super(), shown), kind.get_array_dims())
-    return native(kind) if code == h5t.BITFIELD else h5t.py_create(dtype_of(shown))  # no integers are made of these
-
-
-def dtype_of(descr: Any) -> np.dtype[Any]:
-    """Return the dtype of a descr that went through JSON: fields are lists."""
-    if isinstance(descr, str):
-        return np.dtype(descr)
-    return np.dtype([(name, dtype_of(one), *map(tuple, dims)) for name, one, *dims in descr])
+    if isinstance(shown, list):
+        members = [memory_type(kind.get_member_type(number), one[1]) for number, one in enumerate(shown)]
+        made = h5t.create(_COMPOUND, sum(member.get_size() for member in members))
+        end = 0
+        for number, member in enumerate(members):
+            made.insert(kind.get_member_name(number), end, member)
+            end += member.get_size()
+        return made
+    return native(kind) if code == h5t.BITFIELD else h5t.py_create(np.dtype(shown))  # no integers are made of these

@@ -160,7 +160,9 @@ def _values(kind: Any, raw: memoryview, left: list[int]) -> list[Any]:
         return [bytes(raw[at : at + size]).hex() for at in range(0, len(raw), size)]
     if code == h5t.COMPOUND and kind.dtype.kind != "c":
         return _structures(kind, np.frombuffer(raw, np.uint8).reshape(count, size), left)
-    return [_number(value) for value in np.frombuffer(raw, kind.dtype).tolist()]
+    numbers = np.frombuffer(raw, kind.get_super().dtype if code == h5t.ENUM else kind.dtype)
+    is_truth = code == h5t.ENUM and kind.dtype == np.bool_  # of any size in memory
+    return [_number(value) for value in (numbers.astype(np.bool_) if is_truth else numbers).tolist()]
 
 
 def _structures(kind: Any, raw: np.ndarray[Any, Any], left: list[int]) -> list[Any]:
@@ -189,7 +191,7 @@ def _strings(kind: Any, raw: memoryview) -> Iterator[bytes]:
         if padding == h5t.STR_NULLTERM:
             yield value.partition(b"\0")[0]
         else:
-            yield value.rstrip(b" " if padding == h5t.STR_SPACEPAD else b"\0")
+            yield value.rstrip(b" \0" if padding == h5t.STR_SPACEPAD else b"\0")  # zeros where nothing was written
 
 
 def _sequences(raw: memoryview) -> list[list[int]]:
