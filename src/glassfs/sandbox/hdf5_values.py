@@ -23,12 +23,16 @@ VALUE_COST, LIST_COST, OBJECT_COST = 40, 64, 240
 
 # h5py does not offer these.
 _library = ctypes.CDLL(h5d.__file__)
-_native_type, _reclaim, _fill_value = (
-    _library.H5Tget_native_type, _library.H5Treclaim, _library.H5Pget_fill_value,
+_native_type, _reclaim, _fill_value, _unregister = (
+    _library.H5Tget_native_type, _library.H5Treclaim, _library.H5Pget_fill_value, _library.H5Tunregister,
 )
 _native_type.argtypes, _native_type.restype = (ctypes.c_int64, ctypes.c_int), ctypes.c_int64
 _reclaim.argtypes = ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
 _fill_value.argtypes = ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
+_unregister.argtypes = ctypes.c_int, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
+for _name in (b"ibo", b"ibo(opt)"):
+    # These swap the bytes of integers, and lose the sign of those that have fewer bits than their bytes.
+    _unregister(-1, _name, -1, -1, None)
 
 
 def elements_as(kind: Any, dataset: Any, space: Any) -> np.ndarray[Any, Any]:
