@@ -13,6 +13,7 @@ import pytest
 import glassfs
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5 import elements
+from glassfs.sandbox.confinement import MOST_MEMORY
 from tests.formats.hdf5_files import FILTERS, h5py, values
 
 DONT_FILTER_PARTIAL_CHUNKS = 2
@@ -280,7 +281,7 @@ def test_rows_of_any_length_are_read(tmp_path: Path) -> None:
         for number, row in enumerate(whole):
             made[number] = row.astype(">u4")
         made = file.create_dataset("row", (1,), h5py.vlen_dtype("u1"))
-        made[0] = np.zeros(elements.MOST_IN_ROWS + 1, "u1")
+        made[0] = np.zeros(MOST_MEMORY // 2 + 1, "u1")
     with glassfs.open(tmp_path / "made.h5") as opened:
         with pytest.raises(Damaged, match="memory"):
             opened["row/values"].numpy()
@@ -315,3 +316,24 @@ def test_strings_padded_with_spaces_are_empty_where_nothing_was_written(tmp_path
         h5py.h5d.create(file.id, b"made", kind, space)
     with glassfs.open(tmp_path / "made.h5") as opened:
         assert as_json(opened, "made") == ["", ""]
+
+
+def test_text_of_any_characters_takes_no_more_than_its_bytes(tmp_path: Path) -> None:
+    """As JSON such text would take two to six times as much."""
+    texts = [character * 3_000_000 for character in ("\u4e2d", "\x01", "a")]
+    with h5py.File(tmp_path / "made.h5", "w") as file:
+        file["texts"] = texts
+        file["bytes"] = np.array(b"\xff" * 5_000_000, "S5000000")
+    with glassfs.open(tmp_path / "made.h5") as opened:
+        assert as_json(opened, "texts") == texts
+        assert opened["bytes.txt"].text() == "\\xff" * 5_000_000
+
+
+def test_rows_of_more_bytes_than_a_worker_may_have_are_read(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "made.h5", "w") as file:
+        made = file.create_dataset("rows", (250,), h5py.vlen_dtype("u1"))
+        for number in range(250):
+            made[number] = np.full(1_000_000, number, "u1")
+    with glassfs.open(tmp_path / "made.h5") as opened:
+        assert opened["rows/offsets"].numpy()[-1] == 250_000_000
+        assert opened["rows/values"][::1_000_000].tolist() == list(range(250))

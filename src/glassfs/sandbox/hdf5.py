@@ -189,14 +189,14 @@ class _Container:
                 raise MemoryError from error
             raise
 
-    def _texts(self, path: list[str], first: int, count: int) -> Answer:
-        """Return ``count`` strings from number ``first`` on, in C order; of many bytes only the first ones."""
-        return hdf5_values.texts(self._found(path), first, count), ()
+    def _texts(self, path: list[str], first: int, count: int, longest: int) -> Answer:
+        """Send strings from number ``first`` on, and return their lengths; of many bytes only the first ones."""
+        return hdf5_values.texts(self._found(path), first, count, longest)
 
-    def _runs(self, path: list[str], first: int, count: int, dtype: str, most_bytes: int) -> Answer:
-        """Send rows of variable length, one after another, and return their lengths; of many bytes the first ones."""
+    def _runs(self, path: list[str], first: int, count: int, dtype: str, has_values: bool) -> Answer:
+        """Return the lengths of rows of variable length, and send these one after another if asked for."""
         dataset = self._found(path)
-        return hdf5_values.rows(dataset, memory_type(dataset.get_type().get_super(), dtype), first, count, most_bytes)
+        return hdf5_values.rows(dataset, memory_type(dataset.get_type().get_super(), dtype), first, count, has_values)
 
     def _attributes(self, path: list[str]) -> Answer:
         return self._attributes_of(path, [MOST_TEXT]), ()
@@ -407,8 +407,8 @@ def _warm_up() -> None:
     for request in (
         {"do": "open"}, {"do": "list", "path": [], "first": 0, "count": 9, "more": []},
         {"do": "attributes", "path": []}, {"do": "some_attributes", "paths": [[]], "names": ["text"]},
-        {"do": "chunks", "path": ["chunks"], "more": []}, {"do": "texts", "path": ["texts"], "first": 0, "count": 1},
-        {"do": "runs", "path": ["rows"], "first": 0, "count": 1, "dtype": "<i4", "most_bytes": 9},
+        {"do": "chunks", "path": ["chunks"], "more": []}, {"do": "texts", "path": ["texts"], "first": 0, "count": 1, "longest": 9},
+        {"do": "runs", "path": ["rows"], "first": 0, "count": 1, "dtype": "<i4", "has_values": True},
         {"do": "elements", "path": ["numbers"], "start": [0, 0], "shape": [1, 1], "dtype": "<c8"},
     ):
         value, data = container(request)
