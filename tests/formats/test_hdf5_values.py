@@ -301,7 +301,7 @@ def test_integers_keep_their_sign_if_they_have_fewer_bits_than_their_bytes(tmp_p
 
 
 def test_fields_in_another_order_than_their_bytes_are_shown(tmp_path: Path) -> None:
-    stored = np.dtype({"names": ["a", "b", "c"], "formats": ["<i4", ">f8", "|u1"], "offsets": [9, 1, 0], "itemsize": 16})
+    stored = np.dtype({"names": ["a", "b", "c"], "formats": ["<i4", ">f8", "|u1"], "offsets": [9, 1, 0]})
     structures = np.array([(1, 2.5, 3), (-4, 5.5, 6)], stored)
     with h5py.File(tmp_path / "made.h5", "w") as file:
         for name, options in {"plain": {}, "chunked": {"chunks": (1,), "compression": "gzip"}}.items():

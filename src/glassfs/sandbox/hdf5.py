@@ -407,7 +407,8 @@ def _warm_up() -> None:
     for request in (
         {"do": "open"}, {"do": "list", "path": [], "first": 0, "count": 9, "more": []},
         {"do": "attributes", "path": []}, {"do": "some_attributes", "paths": [[]], "names": ["text"]},
-        {"do": "chunks", "path": ["chunks"], "more": []}, {"do": "texts", "path": ["texts"], "first": 0, "count": 1, "longest": 9},
+        {"do": "chunks", "path": ["chunks"], "more": []},
+        {"do": "texts", "path": ["texts"], "first": 0, "count": 1, "longest": 9},
         {"do": "runs", "path": ["rows"], "first": 0, "count": 1, "dtype": "<i4", "has_values": True},
         {"do": "elements", "path": ["numbers"], "start": [0, 0], "shape": [1, 1], "dtype": "<c8"},
     ):

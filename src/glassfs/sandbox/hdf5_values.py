@@ -102,7 +102,7 @@ def native(kind: Any) -> Any:
 
 
 def _held(kind: Any, dataset: Any, first: int, end: int) -> Iterator[memoryview]:
-    """Yield elements in C order, as bytes of the memory type ``kind``. The library frees theirs before the next ones are read.
+    """Yield elements in C order, as bytes of the memory type ``kind``, and free what these refer to.
 
     Each time twice as many are read: how much memory they take is known only then.
     """
