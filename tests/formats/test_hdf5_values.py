@@ -300,6 +300,24 @@ def test_integers_keep_their_sign_if_they_have_fewer_bits_than_their_bytes(tmp_p
         assert as_json(opened, "made") == opened["made.attributes.json"].json()["made"] == [-2, 2047]
 
 
+def test_floats_of_other_ranges_are_shown_as_floats_that_have_these(tmp_path: Path) -> None:
+    brain = h5py.h5t.IEEE_F32LE.copy()  # bfloat16
+    brain.set_fields(15, 7, 8, 0, 7)
+    brain.set_size(2)
+    brain.set_ebias(127)
+    wide = h5py.h5t.IEEE_F64LE.copy()
+    wide.set_ebias(1000)
+    values, space = np.array([2.0 ** 100, -1.5]), h5py.h5s.create_simple((2,))
+    with h5py.File(tmp_path / "made.h5", "w") as file:
+        for name, kind in ((b"brain", brain), (b"wide", wide)):
+            h5py.h5d.create(file.id, name, kind, space).write(h5py.h5s.ALL, h5py.h5s.ALL, values)
+    with glassfs.open(tmp_path / "made.h5") as opened:
+        assert opened["brain"].numpy().dtype == "<f4"
+        assert opened["brain"].numpy().tolist() == values.tolist()
+        with pytest.raises(KeyError, match="wide"):  # only long doubles have its range
+            opened["wide"]
+
+
 def test_fields_in_another_order_than_their_bytes_are_shown(tmp_path: Path) -> None:
     stored = np.dtype({"names": ["a", "b", "c"], "formats": ["<i4", ">f8", "|u1"], "offsets": [9, 1, 0]})
     structures = np.array([(1, 2.5, 3), (-4, 5.5, 6)], stored)

@@ -299,7 +299,9 @@ def _elements_of(dataset: Any, box: list[tuple[int, int]], dtype: Any) -> memory
     if box:
         space.select_hyperslab(*zip(*box, strict=True))
     kind = kind if dtype is None else memory_type(kind, dtype)
-    return hdf5_values.elements_as(kind, dataset, space).view(np.uint8).data
+    raw = np.zeros(space.get_select_npoints(), f"V{kind.get_size()}")
+    dataset.read(h5s.create_simple(raw.shape), space, raw, kind)
+    return raw.view(np.uint8).data
 
 
 def _divided(start: list[int], shape: list[int], most: int) -> Iterator[list[tuple[int, int]]]:

@@ -62,7 +62,8 @@ def described_type(kind: Any, depth: int) -> dict[str, Any]:
         return {"class": "number", **number}
     if code == _COMPOUND:
         return _described_compound(kind, depth)
-    return {"class": "unknown", "name": f"type of class {code}"}
+    is_number = code in (h5t.INTEGER, h5t.FLOAT, h5t.BITFIELD, _ENUM)
+    return {"class": "unknown", "name": "unusual number" if is_number else f"type of class {code}"}
 
 
 def _described_compound(kind: Any, depth: int) -> dict[str, Any]:
@@ -119,12 +120,15 @@ def _is_complex(kind: Any) -> bool:
 
 
 def _float(kind: Any, size: int, letter: str) -> dict[str, Any] | None:
+    known = _FLOATS.get(size, ())
+    order = next((order for order, one in zip("<>", known, strict=False) if kind.equal(one)), "")
+    if not order:
+        size = kind.dtype.itemsize  # of a float with the range of this one: bfloat16 has that of four bytes
     if size not in _FLOATS:
         return None
-    little, big = _FLOATS[size]
-    shown = _descr("<", letter, size * (2 if letter == "c" else 1))
-    stored = shown if kind.equal(little) else ">" + shown[1:] if kind.equal(big) else None
-    return {"stored": stored, "shown": shown, "name": shown}
+    item = size * (2 if letter == "c" else 1)
+    shown = _descr("<", letter, item)
+    return {"stored": _descr(order, letter, item) if order else None, "shown": shown, "name": shown}
 
 
 def _descr(order: str, letter: str, size: int) -> str:

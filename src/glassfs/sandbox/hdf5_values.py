@@ -40,13 +40,6 @@ for _name in (b"ibo", b"ibo(opt)"):
     _unregister(-1, _name, -1, -1, None)
 
 
-def elements_as(kind: Any, dataset: Any, space: Any) -> np.ndarray[Any, Any]:
-    """Return the selected elements of a dataset as bytes of the memory type ``kind``."""
-    raw = np.zeros(space.get_select_npoints(), f"V{kind.get_size()}")
-    dataset.read(h5s.create_simple(raw.shape), space, raw, kind)
-    return raw
-
-
 def texts(dataset: Any, first: int, count: int, longest: int) -> tuple[list[int], list[bytes]]:
     """Return the lengths of strings from number ``first`` on, in C order, also of those in arrays; and the strings.
 
