@@ -13,6 +13,7 @@ import pytest
 import glassfs
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5 import elements
+from glassfs.sandbox.confinement import MOST_MEMORY
 from tests.formats.hdf5_files import FILTERS, h5py, values
 
 DONT_FILTER_PARTIAL_CHUNKS = 2
@@ -81,6 +82,13 @@ def opaque() -> Any:
     return made
 
 
+def truth(base: Any) -> Any:
+    made = h5py.h5t.enum_create(base)
+    for value, name in enumerate((b"FALSE", b"TRUE")):
+        made.enum_insert(name, value)
+    return made
+
+
 def variable() -> Any:
     return h5py.h5t.py_create(h5py.string_dtype(), logical=True)
 
@@ -89,7 +97,7 @@ PLAIN: dict[str, tuple[Any, list[Any]]] = {
     "big": (h5py.h5t.STD_I16BE, [1, 300]), "float": (h5py.h5t.IEEE_F64BE, [0.5, -2.0]),
     "bits": (h5py.h5t.STD_B16BE, [1, 0x1234]),
     "complex": (h5py.h5t.py_create(np.dtype(">c8")), [{"real": 1.0, "imag": -0.5}, {"real": 0.0, "imag": 2.0}]),
-    "truth": (h5py.h5t.py_create(np.dtype("?")), [True, False]),
+    "truth": (truth(h5py.h5t.STD_I8LE), [True, False]), "wide truth": (truth(h5py.h5t.STD_I32BE), [True, False]),
     "string": (fixed(4, h5py.h5t.STR_NULLPAD), ["ab", "cd\u00e9"]),
     "spaces": (fixed(4, h5py.h5t.STR_SPACEPAD), ["ab", ""]), "ends": (fixed(4, h5py.h5t.STR_NULLTERM), ["abc", "d"]),
     "variable": (variable(), ["one", ""]), "opaque": (opaque(), ["616263", "000001"]),
@@ -134,7 +142,7 @@ def memory(kind: Any, value: Any, kept: list[Any]) -> bytes:
             at, raw = kind.get_member_offset(number), memory(kind.get_member_type(number), one, kept)
             made[at : at + len(raw)] = raw
         return bytes(made)
-    return np.array(value, kind.dtype).tobytes()
+    return np.array(value, (kind.get_super() if code == t.ENUM else kind).dtype).tobytes()
 
 
 def all_types(depth: int = 2) -> dict[str, tuple[Any, list[Any]]]:
@@ -216,7 +224,7 @@ def test_every_type_is_shown_right_or_not_at_all(tmp_path: Path, layout: str) ->
                 two = [bytes(len(found[0])) if is_null else bytes_of(one) for one in two]
             assert found == two, name
     assert shown == {name for name, (kind, _) in types.items() if described_type(kind, 0)["class"] != "unknown"}
-    numbers = {"big", "float", "bits", "complex", "truth"}
+    numbers = {"big", "float", "bits", "complex", "truth", "wide truth"}
     assert shown == (
         PLAIN.keys() | {f"array of {name}" for name in PLAIN} | {f"array of array of {name}" for name in PLAIN}
         | {f"{outer}{inner} of {name}" for outer in ("rows", "compound") for inner in ("", " of array")
@@ -273,8 +281,77 @@ def test_rows_of_any_length_are_read(tmp_path: Path) -> None:
         for number, row in enumerate(whole):
             made[number] = row.astype(">u4")
         made = file.create_dataset("row", (1,), h5py.vlen_dtype("u1"))
-        made[0] = np.zeros(elements.MOST_IN_ROWS + 1, "u1")
+        made[0] = np.zeros(MOST_MEMORY // 2 + 1, "u1")
     with glassfs.open(tmp_path / "made.h5") as opened:
         with pytest.raises(Damaged, match="memory"):
             opened["row/values"].numpy()
         assert np.array_equal(opened["rows/values"].numpy(), np.concatenate(whole))
+
+
+@pytest.mark.parametrize("order", ["LE", "BE"])
+def test_integers_keep_their_sign_if_they_have_fewer_bits_than_their_bytes(tmp_path: Path, order: str) -> None:
+    narrow, space = getattr(h5py.h5t, f"STD_I16{order}").copy(), h5py.h5s.create_simple((2,))
+    narrow.set_precision(12)
+    with h5py.File(tmp_path / "made.h5", "w") as file:
+        made = h5py.h5d.create(file.id, b"made", narrow, space)
+        made.write(h5py.h5s.ALL, h5py.h5s.ALL, np.array([-2, 2047]))
+        h5py.h5a.create(made, b"made", narrow, space).write(np.array([-2, 2047]))
+    with glassfs.open(tmp_path / "made.h5") as opened:
+        assert as_json(opened, "made") == opened["made.attributes.json"].json()["made"] == [-2, 2047]
+
+
+def test_floats_of_other_ranges_are_shown_as_floats_that_have_these(tmp_path: Path) -> None:
+    brain = h5py.h5t.IEEE_F32LE.copy()  # bfloat16
+    brain.set_fields(15, 7, 8, 0, 7)
+    brain.set_size(2)
+    brain.set_ebias(127)
+    wide = h5py.h5t.IEEE_F64LE.copy()
+    wide.set_ebias(1000)
+    values, space = np.array([2.0 ** 100, -1.5]), h5py.h5s.create_simple((2,))
+    with h5py.File(tmp_path / "made.h5", "w") as file:
+        for name, kind in ((b"brain", brain), (b"wide", wide)):
+            h5py.h5d.create(file.id, name, kind, space).write(h5py.h5s.ALL, h5py.h5s.ALL, values)
+    with glassfs.open(tmp_path / "made.h5") as opened:
+        assert opened["brain"].numpy().dtype == "<f4"
+        assert opened["brain"].numpy().tolist() == values.tolist()
+        with pytest.raises(KeyError, match="wide"):  # only long doubles have its range
+            opened["wide"]
+
+
+def test_fields_in_another_order_than_their_bytes_are_shown(tmp_path: Path) -> None:
+    stored = np.dtype({"names": ["a", "b", "c"], "formats": ["<i4", ">f8", "|u1"], "offsets": [9, 1, 0]})
+    structures = np.array([(1, 2.5, 3), (-4, 5.5, 6)], stored)
+    with h5py.File(tmp_path / "made.h5", "w") as file:
+        for name, options in {"plain": {}, "chunked": {"chunks": (1,), "compression": "gzip"}}.items():
+            file.create_dataset(name, data=structures, **options)
+    with glassfs.open(tmp_path / "made.h5") as opened:
+        assert all(opened[name].numpy().tolist() == structures.tolist() for name in ("plain", "chunked"))
+
+
+def test_strings_padded_with_spaces_are_empty_where_nothing_was_written(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "made.h5", "w") as file:
+        kind, space = fixed(3, h5py.h5t.STR_SPACEPAD), h5py.h5s.create_simple((2,))
+        h5py.h5d.create(file.id, b"made", kind, space)
+    with glassfs.open(tmp_path / "made.h5") as opened:
+        assert as_json(opened, "made") == ["", ""]
+
+
+def test_text_of_any_characters_takes_no_more_than_its_bytes(tmp_path: Path) -> None:
+    """As JSON such text would take two to six times as much."""
+    texts = [character * 3_000_000 for character in ("\u4e2d", "\x01", "a")]
+    with h5py.File(tmp_path / "made.h5", "w") as file:
+        file["texts"] = texts
+        file["bytes"] = np.array(b"\xff" * 5_000_000, "S5000000")
+    with glassfs.open(tmp_path / "made.h5") as opened:
+        assert as_json(opened, "texts") == texts
+        assert opened["bytes.txt"].text() == "\\xff" * 5_000_000
+
+
+def test_rows_of_more_bytes_than_a_worker_may_have_are_read(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "made.h5", "w") as file:
+        made = file.create_dataset("rows", (250,), h5py.vlen_dtype("u1"))
+        for number in range(250):
+            made[number] = np.full(1_000_000, number, "u1")
+    with glassfs.open(tmp_path / "made.h5") as opened:
+        assert opened["rows/offsets"].numpy()[-1] == 250_000_000
+        assert opened["rows/values"][::1_000_000].tolist() == list(range(250))

@@ -25,7 +25,7 @@ from glassfs.names import free_name
 from glassfs.sandbox import hdf5_filters, hdf5_values
 from glassfs.sandbox.confinement import MOST_MEMORY
 from glassfs.sandbox.hdf5_chunks import stored_chunks, stored_size
-from glassfs.sandbox.hdf5_types import described_type, dtype_of, memory_type
+from glassfs.sandbox.hdf5_types import described_type, memory_type
 from glassfs.sandbox.hdf5_values import MOST_TEXT, attribute_value, text_of
 from glassfs.sandbox.server import Answer, Handler, RemoteFile
 
@@ -189,14 +189,14 @@ class _Container:
                 raise MemoryError from error
             raise
 
-    def _texts(self, path: list[str], first: int, count: int) -> Answer:
-        """Return ``count`` strings from number ``first`` on, in C order; of many bytes only the first ones."""
-        return hdf5_values.texts(self._found(path), first, count), ()
+    def _texts(self, path: list[str], first: int, count: int, longest: int) -> Answer:
+        """Send strings from number ``first`` on, and return their lengths; of many bytes only the first ones."""
+        return hdf5_values.texts(self._found(path), first, count, longest)
 
-    def _runs(self, path: list[str], first: int, count: int, dtype: str, most_bytes: int) -> Answer:
-        """Send rows of variable length, one after another, and return their lengths; of many bytes the first ones."""
+    def _runs(self, path: list[str], first: int, count: int, dtype: str, has_values: bool) -> Answer:
+        """Return the lengths of rows of variable length, and send these one after another if asked for."""
         dataset = self._found(path)
-        return hdf5_values.rows(dataset, memory_type(dataset.get_type().get_super(), dtype), first, count, most_bytes)
+        return hdf5_values.rows(dataset, memory_type(dataset.get_type().get_super(), dtype), first, count, has_values)
 
     def _attributes(self, path: list[str]) -> Answer:
         return self._attributes_of(path, [MOST_TEXT]), ()
@@ -295,13 +295,13 @@ class _Container:
 
 
 def _elements_of(dataset: Any, box: list[tuple[int, int]], dtype: Any) -> memoryview:
-    if dtype is None:
-        space = dataset.get_space()
-        if box:
-            space.select_hyperslab(*zip(*box, strict=True))
-        return hdf5_values.elements_as(dataset.get_type(), dataset, space).view(np.uint8).data
-    found = h5py.Dataset(dataset)[tuple(slice(first, first + count) for first, count in box)]
-    return np.ascontiguousarray(found, dtype=dtype_of(dtype)).reshape(-1).view(np.uint8).data
+    kind, space = dataset.get_type(), dataset.get_space()
+    if box:
+        space.select_hyperslab(*zip(*box, strict=True))
+    kind = kind if dtype is None else memory_type(kind, dtype)
+    raw = np.zeros(space.get_select_npoints(), f"V{kind.get_size()}")
+    dataset.read(h5s.create_simple(raw.shape), space, raw, kind)
+    return raw.view(np.uint8).data
 
 
 def _divided(start: list[int], shape: list[int], most: int) -> Iterator[list[tuple[int, int]]]:
@@ -384,12 +384,7 @@ def _fill_of(dataset: Any, properties: Any, kind: Any, described: dict[str, Any]
     what = described["class"]
     if what not in ("number", "compound", "bytes") or properties.fill_value_defined() != h5d.FILL_VALUE_USER_DEFINED:
         return ""
-    if what == "compound":
-        value = np.zeros((), dataset.dtype)
-        properties.get_fill_value(value)
-        raw = np.ascontiguousarray(value, dtype_of(described["shown"])).tobytes()
-    else:
-        raw = hdf5_values.fill_value(properties, kind if what == "bytes" else memory_type(kind, described["shown"]))
+    raw = hdf5_values.fill_value(properties, kind if what == "bytes" else memory_type(kind, described["shown"]))
     if len(raw) > LARGEST_FILL:
         raise ValueError(f"has a fill value of {len(raw)} bytes")
     return base64.b64encode(raw).decode() if any(raw) else ""
@@ -414,8 +409,9 @@ def _warm_up() -> None:
     for request in (
         {"do": "open"}, {"do": "list", "path": [], "first": 0, "count": 9, "more": []},
         {"do": "attributes", "path": []}, {"do": "some_attributes", "paths": [[]], "names": ["text"]},
-        {"do": "chunks", "path": ["chunks"], "more": []}, {"do": "texts", "path": ["texts"], "first": 0, "count": 1},
-        {"do": "runs", "path": ["rows"], "first": 0, "count": 1, "dtype": "<i4", "most_bytes": 9},
+        {"do": "chunks", "path": ["chunks"], "more": []},
+        {"do": "texts", "path": ["texts"], "first": 0, "count": 1, "longest": 9},
+        {"do": "runs", "path": ["rows"], "first": 0, "count": 1, "dtype": "<i4", "has_values": True},
         {"do": "elements", "path": ["numbers"], "start": [0, 0], "shape": [1, 1], "dtype": "<c8"},
     ):
         value, data = container(request)

@@ -62,7 +62,8 @@ def described_type(kind: Any, depth: int) -> dict[str, Any]:
         return {"class": "number", **number}
     if code == _COMPOUND:
         return _described_compound(kind, depth)
-    return {"class": "unknown", "name": f"type of class {code}"}
+    is_number = code in (h5t.INTEGER, h5t.FLOAT, h5t.BITFIELD, _ENUM)
+    return {"class": "unknown", "name": "unusual number" if is_number else f"type of class {code}"}
 
 
 def _described_compound(kind: Any, depth: int) -> dict[str, Any]:
@@ -100,7 +101,7 @@ def _number(kind: Any, code: int) -> dict[str, Any] | None:
         order = ">" if base.get_order() == h5t.ORDER_BE else "<"
         stored, shown = _descr(order, sign, size), _descr("<", sign, size)
         if code == _ENUM and kind.dtype == np.bool_:
-            shown = "|b1"
+            shown, is_plain = "|b1", is_plain and size == 1
         return {"stored": stored if is_plain else None, "shown": shown, "name": shown}
     if code == h5t.FLOAT:
         return _float(kind, size, "f")
@@ -119,28 +120,32 @@ def _is_complex(kind: Any) -> bool:
 
 
 def _float(kind: Any, size: int, letter: str) -> dict[str, Any] | None:
+    known = _FLOATS.get(size, ())
+    order = next((order for order, one in zip("<>", known, strict=False) if kind.equal(one)), "")
+    if not order:
+        size = kind.dtype.itemsize  # of a float with the range of this one: bfloat16 has that of four bytes
     if size not in _FLOATS:
         return None
-    little, big = _FLOATS[size]
-    shown = _descr("<", letter, size * (2 if letter == "c" else 1))
-    stored = shown if kind.equal(little) else ">" + shown[1:] if kind.equal(big) else None
-    return {"stored": stored, "shown": shown, "name": shown}
+    item = size * (2 if letter == "c" else 1)
+    shown = _descr("<", letter, item)
+    return {"stored": _descr(order, letter, item) if order else None, "shown": shown, "name": shown}
 
 
 def _descr(order: str, letter: str, size: int) -> str:
     return f"{'|' if size == 1 else order}{letter}{size}"
 
 
-def memory_type(kind: Any, shown: str) -> Any:
-    """Return the type in memory of numbers, or arrays of them, that are shown as the dtype ``shown``."""
+def memory_type(kind: Any, shown: Any) -> Any:
+    """Return the type in memory of values that are shown as the descr ``shown``, in which fields are lists."""
     code = kind.get_class()
     if code == _ARRAY:
         return h5t.array_create(memory_type(kind.get_super(), shown), kind.get_array_dims())
-    return native(kind) if code == h5t.BITFIELD else h5t.py_create(dtype_of(shown))  # no integers are made of these
-
-
-def dtype_of(descr: Any) -> np.dtype[Any]:
-    """Return the dtype of a descr that went through JSON: fields are lists."""
-    if isinstance(descr, str):
-        return np.dtype(descr)
-    return np.dtype([(name, dtype_of(one), *map(tuple, dims)) for name, one, *dims in descr])
+    if isinstance(shown, list):
+        members = [memory_type(kind.get_member_type(number), one[1]) for number, one in enumerate(shown)]
+        made = h5t.create(_COMPOUND, sum(member.get_size() for member in members))
+        end = 0
+        for number, member in enumerate(members):
+            made.insert(kind.get_member_name(number), end, member)
+            end += member.get_size()
+        return made
+    return native(kind) if code == h5t.BITFIELD else h5t.py_create(np.dtype(shown))  # no integers are made of these

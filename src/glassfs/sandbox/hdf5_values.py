@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from itertools import islice
 from math import prod
 from typing import Any
 
@@ -16,66 +16,68 @@ import numpy as np
 from h5py import h5d, h5s, h5t
 
 LARGEST_ATTRIBUTE = 1 << 20
+AT_ONCE = 1 << 20
+"""Bytes of strings in one answer."""
 MOST_TEXT = 8 << 20
-"""Bytes of strings in one answer, or that the attributes of an object take as values of Python."""
+"""Bytes that the attributes of an object take as values of Python."""
 VALUE_COST, LIST_COST, OBJECT_COST = 40, 64, 240
 """Bytes of a number, and of a list and an object beside what is in them."""
 
-# h5py does not offer these.
+# h5py does not offer these, or leaks what sequences refer to.
 _library = ctypes.CDLL(h5d.__file__)
-_native_type, _reclaim, _fill_value = (
-    _library.H5Tget_native_type, _library.H5Treclaim, _library.H5Pget_fill_value,
+_native_type, _reclaim, _fill_value, _unregister = (
+    _library.H5Tget_native_type, _library.H5Treclaim, _library.H5Pget_fill_value, _library.H5Tunregister,
 )
+_read, _read_attribute = _library.H5Dread, _library.H5Aread
+_read.argtypes = *(ctypes.c_int64,) * 5, ctypes.c_void_p
+_read_attribute.argtypes = ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
 _native_type.argtypes, _native_type.restype = (ctypes.c_int64, ctypes.c_int), ctypes.c_int64
 _reclaim.argtypes = ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
 _fill_value.argtypes = ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
+_unregister.argtypes = ctypes.c_int, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
+for _name in (b"ibo", b"ibo(opt)"):
+    # These swap the bytes of integers, and lose the sign of those that have fewer bits than their bytes.
+    _unregister(-1, _name, -1, -1, None)
 
 
-def elements_as(kind: Any, dataset: Any, space: Any) -> np.ndarray[Any, Any]:
-    """Return the selected elements of a dataset as bytes of the memory type ``kind``."""
-    raw = np.zeros(space.get_select_npoints(), f"V{kind.get_size()}")
-    dataset.read(h5s.create_simple(raw.shape), space, raw, kind)
-    return raw
+def texts(dataset: Any, first: int, count: int, longest: int) -> tuple[list[int], list[bytes]]:
+    """Return the lengths of strings from number ``first`` on, in C order, also of those in arrays; and the strings.
 
-
-def texts(dataset: Any, first: int, count: int) -> list[str]:
-    """Return strings from number ``first`` on, in C order, also those of arrays; of many bytes only the first ones."""
-    whole = kind = dataset.get_type()
+    Of more than AT_ONCE bytes only the first ones. Raises ValueError if one of these has more than ``longest``.
+    """
+    whole = kind = native(dataset.get_type())
     inner = 1
     while kind.get_class() == h5t.ARRAY:
         inner *= prod(kind.get_array_dims())
         kind = kind.get_super()
-    size = kind.get_size()
-    start, end = first // inner, -(-(first + min(count, MOST_TEXT // size + 1)) // inner)
-    found: list[str] = []
-    left = MOST_TEXT
-    with _held(whole, dataset, start, end - start) as raw:
-        begin = first - start * inner
-        for value in _strings(kind, raw[begin * size : (begin + count) * size]):
-            left -= len(value)
-            if left < 0 and found:
-                break
-            found.append(text_of(value))
-    return found
+    start, end = first // inner, -(-(first + count) // inner)
+    values = (value for raw in _held(whole, dataset, start, end) for value in _strings(kind, raw))
+    found: list[bytes] = []
+    left = AT_ONCE
+    for value in islice(values, first % inner, first % inner + count):
+        left -= len(value)
+        if left < 0 and found:
+            break
+        if len(value) > longest:
+            raise ValueError(f"has a string of {len(value)} bytes")
+        found.append(value)
+    return list(map(len, found)), found
 
 
-def rows(dataset: Any, base: Any, first: int, count: int, most: int) -> tuple[list[int], list[bytes]]:
-    """Return the lengths of rows of variable length, and their values in the memory type ``base``.
+def rows(dataset: Any, base: Any, first: int, count: int, has_values: bool) -> tuple[list[int], list[bytes]]:
+    """Return the lengths of rows of variable length; and if asked for their values, in the memory type ``base``.
 
-    Of more than ``most`` bytes only the first rows. Raises ValueError if the first one alone has more.
+    Of more than AT_ONCE bytes only the first rows.
     """
     lengths: list[int] = []
     values: list[bytes] = []
-    with _held(h5t.vlen_create(base), dataset, first, count) as raw:
+    for raw in _held(h5t.vlen_create(base), dataset, first, first + count):
         for length, at in _sequences(raw):
-            size = length * base.get_size()
-            most -= size
-            if most < 0 and lengths:
-                break
-            if most < 0:
-                raise ValueError(f"has a row of {size} bytes")
             lengths.append(length)
-            values.append(ctypes.string_at(at, size))
+            if has_values:
+                values.append(ctypes.string_at(at, length * base.get_size()))
+        if sum(lengths) * base.get_size() > AT_ONCE:
+            break
     return lengths, values
 
 
@@ -92,20 +94,31 @@ def native(kind: Any) -> Any:
     return type(kind)(_native_type(kind.id, 0))
 
 
-@contextmanager
-def _held(kind: Any, dataset: Any, first: int, count: int) -> Iterator[memoryview]:
-    """Yield elements as ``elements_as`` does, from number ``first`` on in C order, until the library frees theirs."""
-    space, shape = dataset.get_space(), dataset.shape
-    if shape:
-        inner = prod(shape[1:])
-        start, end = first // inner, -(-(first + count) // inner)
-        space.select_hyperslab((start, *(0,) * (len(shape) - 1)), (end - start, *shape[1:]))
-        first -= start * inner
-    raw = elements_as(kind, dataset, space)
-    try:
-        yield raw[first : first + count].view(np.uint8).data
-    finally:
-        _free(kind, raw)
+def _held(kind: Any, dataset: Any, first: int, end: int) -> Iterator[memoryview]:
+    """Yield elements in C order, as bytes of the memory type ``kind``, and free what these refer to.
+
+    Each time twice as many are read: how much memory they take is known only then.
+    """
+    some = 1
+    while first < end:
+        space = dataset.get_space()
+        if dataset.shape:
+            numbers = np.arange(first, min(first + some, end))
+            space.select_elements(np.stack(np.unravel_index(numbers, dataset.shape), axis=1).astype(np.uint64))
+        raw = np.zeros(space.get_select_npoints(), f"V{kind.get_size()}")
+        memory = h5s.create_simple(raw.shape)
+        _demand(_read(dataset.id, kind.id, memory.id, space.id, 0, raw.ctypes.data))
+        try:
+            yield raw.view(np.uint8).data
+        finally:
+            _free(kind, raw)
+        first += some
+        some *= 2
+
+
+def _demand(status: int) -> None:
+    if status < 0:
+        raise OSError("cannot be read: it is damaged, or takes more memory than a worker may have")
 
 
 def _free(kind: Any, raw: np.ndarray[Any, Any]) -> None:
@@ -126,7 +139,7 @@ def attribute_value(attribute: Any, left: list[int]) -> Any:
         return _nested([], shape)
     kind = native(attribute.get_type())
     raw = np.zeros(prod(shape), f"V{kind.get_size()}")
-    attribute.read(raw, kind)
+    _demand(_read_attribute(attribute.id, kind.id, raw.ctypes.data))
     try:
         return _nested(_values(kind, raw.view(np.uint8).data, left), shape)
     finally:
@@ -160,7 +173,9 @@ def _values(kind: Any, raw: memoryview, left: list[int]) -> list[Any]:
         return [bytes(raw[at : at + size]).hex() for at in range(0, len(raw), size)]
     if code == h5t.COMPOUND and kind.dtype.kind != "c":
         return _structures(kind, np.frombuffer(raw, np.uint8).reshape(count, size), left)
-    return [_number(value) for value in np.frombuffer(raw, kind.dtype).tolist()]
+    numbers = np.frombuffer(raw, kind.get_super().dtype if code == h5t.ENUM else kind.dtype)
+    is_truth = code == h5t.ENUM and kind.dtype == np.bool_  # of any size in memory
+    return [_number(value) for value in (numbers.astype(np.bool_) if is_truth else numbers).tolist()]
 
 
 def _structures(kind: Any, raw: np.ndarray[Any, Any], left: list[int]) -> list[Any]:
@@ -189,7 +204,7 @@ def _strings(kind: Any, raw: memoryview) -> Iterator[bytes]:
         if padding == h5t.STR_NULLTERM:
             yield value.partition(b"\0")[0]
         else:
-            yield value.rstrip(b" " if padding == h5t.STR_SPACEPAD else b"\0")
+            yield value.rstrip(b" \0" if padding == h5t.STR_SPACEPAD else b"\0")  # zeros where nothing was written
 
 
 def _sequences(raw: memoryview) -> list[list[int]]:

@@ -28,11 +28,10 @@ def conversion(dataset: Dataset) -> Convert | None:
     for field in dataset.kind.fields:
         size = int(field.shown[2:]) * prod(field.dims)
         is_same = is_same and field.offset == end and field.stored == field.shown
-        if field.stored is None or int(field.stored[2:]) * prod(field.dims) != size or field.offset < end:
-            raise Damaged("has fields that are not one after another")
-        end = field.offset + size
-    if end > dataset.size:
-        raise Damaged("has fields beyond its end")
+        end += size
+        stored = 0 if field.stored is None else int(field.stored[2:]) * prod(field.dims)
+        if stored != size or field.offset + size > dataset.size:
+            raise Damaged("has fields beyond its end")
     return None if is_same and end == dataset.size else partial(_converted, dataset)
 
 

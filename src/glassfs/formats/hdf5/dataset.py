@@ -39,7 +39,6 @@ LARGEST_BY_LIBRARY = 128 << 20
 """Bytes of a chunk that a worker decodes: it has 192 MiB for these, the stored ones and what it reads at once."""
 MOST_TEXTS = 100_000
 """Strings of a dataset with several axes, which are shown as one document."""
-BOOLEAN = "|b1"
 _REFERRED = {"virtual": "virtual dataset", "external": "external storage"}
 
 
@@ -182,21 +181,11 @@ def _missing_filter(dataset: Dataset) -> str:
 
 
 def _conversion(stored: str, shown: str) -> Convert | None:
-    if shown == BOOLEAN:
-        return _truths
-    return None if stored == shown else partial(_swapped, stored, shown)
+    return None if stored == shown else partial(_converted, stored, shown)
 
 
-_TRUTH = bytes([0]) + bytes([1]) * 255
-
-
-def _truths(raw: bytes | bytearray) -> bytes | bytearray:
-    """Convert bytes to booleans of NumPy: every byte but 0 becomes 1."""
-    return raw.translate(_TRUTH)
-
-
-def _swapped(stored: str, shown: str, raw: bytes | bytearray) -> bytes:
-    """Convert numbers to another byte order."""
+def _converted(stored: str, shown: str, raw: bytes | bytearray) -> bytes:
+    """Convert numbers to another byte order, or to booleans, of which every byte but 0 becomes 1."""
     import numpy as np
 
     found: bytes = np.frombuffer(raw, stored).astype(shown).tobytes()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import prod
 from typing import Any, NamedTuple
 
@@ -20,8 +20,8 @@ from glassfs.source import Source, Version
 PIECE = 1 << 20
 ROWS = 1_000
 """Strings, or rows of variable length, that are asked for at once."""
-MOST_IN_ROWS = 64 << 20
-"""Bytes of so many strings or rows."""
+MOST_TEXTS = 64 << 20
+"""Bytes of so many strings."""
 LARGEST_BLOCK = 8 << 20
 """Bytes of rows in a block, unless one row has more."""
 ASKED_COST = 3
@@ -165,18 +165,37 @@ def _together(shape: Shape, chunks: Shape, item: int) -> Shape:
 
 
 def texts(asked: Asked, first: int, count: int) -> list[str]:
-    """Return strings of a dataset, in C order. Raises TooLarge, and Damaged."""
+    """Return strings of a dataset, in C order. Bytes that are not UTF-8 become backslash escapes.
+
+    Raises TooLarge, and Damaged.
+    """
     found: list[str] = []
     size = 0
-    while len(found) < count:
-        some, _ = asked.ask("texts", first=first + len(found), count=count - len(found))
-        if not isinstance(some, list) or not 0 < len(some) <= count - len(found):
-            raise Damaged("its worker process sends other strings than asked for")
-        found += map(str, some)
-        size += sum(map(len, found[-len(some) :]))
-        if size > MOST_IN_ROWS:
-            raise TooLarge(f"{count} strings have more than {MOST_IN_ROWS >> 20} MiB")
+    with asked.cache.measuring(ASKED_COST * PIECE):
+        for lengths, raw in _answers(asked, first, first + count, 1, MOST_TEXTS, "texts", longest=MOST_TEXTS):
+            bounds = accumulate(lengths, initial=0)
+            found += [raw[start:end].decode("utf-8", "backslashreplace") for start, end in pairwise(bounds)]
+            size += len(raw)
+            if size > MOST_TEXTS:
+                raise TooLarge(f"{count} strings have more than {MOST_TEXTS >> 20} MiB")
     return found
+
+
+def _answers(
+    asked: Asked, first: int, end: int, item: int, most: int, do: str, **more: Any,
+) -> Iterator[tuple[list[int], bytearray]]:
+    """Yield the lengths of rows of values with ``item`` bytes, and these values, in as many answers as these take.
+
+    An answer has up to ``most`` bytes of values. They are not sent if ``item`` is 0.
+    """
+    while first < end:
+        count = min(ROWS, end - first)
+        lengths, raw = asked.ask(do, most, first=first, count=count, **more)
+        is_list = isinstance(lengths, list) and all(type(one) is int and one >= 0 for one in lengths)
+        if not is_list or not 0 < len(lengths) <= count or sum(lengths) * item != len(raw):
+            raise Damaged("its worker process sends other rows than asked for")
+        yield lengths, raw
+        first += len(lengths)
 
 
 def lines(key: bytes, asked: Asked, count: int, width: int) -> Records:
@@ -213,9 +232,10 @@ class Runs:
         def block(number: int) -> _Block:
             starts = values.bounds
             first, end = self._firsts[number : number + 2]
+            size = starts[number + 1] - starts[number]
             return _Block(
-                self._asked.key("values", number), starts[number + 1] - starts[number],
-                lambda: b"".join(raw for _, raw in self._answers(first, end)),
+                self._asked.key("values", number), size,
+                lambda: b"".join(raw for _, raw in self._answers(first, end, self._item, size)),
             )
 
         values = Blocked(self._asked.cache, bounds, block)
@@ -240,18 +260,8 @@ class Runs:
     def _found_offsets(self) -> bytes:
         import numpy as np
 
-        lengths = [length for some, _ in self._answers(0, self._rows) for length in some]
+        lengths = [length for some, _ in self._answers(0, self._rows, 0, 0) for length in some]
         return np.fromiter(accumulate(lengths, initial=0), "<i8", len(lengths) + 1).tobytes()
 
-    def _answers(self, first: int, end: int) -> Iterator[tuple[list[int], bytearray]]:
-        """Yield the lengths of rows and their values, in as many answers as these take."""
-        while first < end:
-            lengths, raw = self._asked.ask(
-                "runs", MOST_IN_ROWS, first=first, count=min(ROWS, end - first), dtype=self._dtype,
-                most_bytes=MOST_IN_ROWS,
-            )
-            is_list = isinstance(lengths, list) and all(type(one) is int and one >= 0 for one in lengths)
-            if not is_list or not 0 < len(lengths) <= end - first or sum(lengths) * self._item != len(raw):
-                raise Damaged("its worker process sends other rows than asked for")
-            yield lengths, raw
-            first += len(lengths)
+    def _answers(self, first: int, end: int, item: int, most: int) -> Iterator[tuple[list[int], bytearray]]:
+        return _answers(self._asked, first, end, item, most, "runs", dtype=self._dtype, has_values=item > 0)
