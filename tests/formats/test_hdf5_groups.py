@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import glassfs
-from glassfs.errors import GlassfsError, Refused
+from glassfs.errors import GlassfsError, NoSuchEntry, Refused
 from tests.cli.glassfs_command import glassfs as run
 from tests.formats.hdf5_files import h5py
 
@@ -30,6 +30,40 @@ def left_by_a_killed_writer(path: Path, is_swmr: bool) -> Path:
             os._exit(0)
     os.waitpid(process, 0)
     return path
+
+
+def test_file_of_a_killed_writer_is_never_listed_as_a_directory(tmp_path: Path) -> None:
+    """Its first bytes say so: a program that copies the folder gets the file."""
+    path = left_by_a_killed_writer(tmp_path / "made.h5", True)
+    with glassfs.open(tmp_path) as opened:
+        assert opened["made.h5"].is_file()
+        assert opened["made.h5"].bytes() == path.read_bytes()
+
+
+def test_named_types_and_attributes_of_omitted_objects_are_said(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "made.h5", "w") as file:
+        file["kind"] = h5py.enum_dtype({"clear": 0, "cloud": 1}, "u1")
+        file["rows"] = np.array([(1, b"x")], [("number", "i4"), ("text", "S3")])
+        file["rows"].attrs["unit"] = "m"
+    with glassfs.open(tmp_path / "made.h5") as opened:
+        assert opened["rows.attributes.json"].json() == {"unit": "m"}
+        for name, reason in (("kind", "named type: "), ("rows", "compound with text: ")):
+            with pytest.raises(NoSuchEntry, match=f"omitted: {name}: {reason}"):
+                opened[name]
+
+
+def test_verify_names_each_dataset_that_cannot_be_read(tmp_path: Path) -> None:
+    """They may have one reason."""
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_chunk((4,))
+    properties.set_filter(32999, h5py.h5z.FLAG_OPTIONAL, (1,))
+    with h5py.File(tmp_path / "made.h5", "w") as file:
+        for name in (b"a", b"b", b"c"):
+            space = h5py.h5s.create_simple((8,))
+            h5py.h5d.create(file.id, name, h5py.h5t.STD_I32LE, space, properties).write_direct_chunk((0,), bytes(16))
+    done = run("verify", tmp_path / "made.h5")
+    assert done.status == 1
+    assert [line.split(": ")[1] for line in done.lines] == ["a.npy", "b.npy", "c.npy"]
 
 
 @pytest.mark.parametrize("is_swmr", [True, False])

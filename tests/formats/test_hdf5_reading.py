@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import glassfs
-from glassfs.errors import Damaged
+from glassfs.errors import Damaged, TooLarge
 from glassfs.formats.hdf5 import chunks
 from glassfs.sandbox import client
 from tests.formats.hdf5_files import h5py, values, write_robomimic
@@ -247,9 +247,9 @@ def test_any_range_that_the_library_decodes_is_that_of_the_whole(
 
 def test_chunk_too_large_for_a_worker_is_refused(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "made.h5", "w") as file:
-        file.create_dataset("x", ((128 << 20) + 1,), "u1", chunks=((128 << 20) + 1,), scaleoffset=3)
+        file.create_dataset("x", ((160 << 20) + 1,), "u1", chunks=((160 << 20) + 1,), scaleoffset=3)
         file["y"] = 1
     with glassfs.open(tmp_path / "made.h5") as opened:
-        with pytest.raises(Damaged, match="chunks of more than 128 MiB that only the library decodes"):
+        with pytest.raises(TooLarge, match="chunks of more than 160 MiB that only the library decodes"):
             opened["x"][0]
         assert opened["y"].numpy() == 1

@@ -181,13 +181,14 @@ class _Container:
         if chunk > CHUNK_CACHE:
             del dataset  # one that is open keeps its cache
             dataset = self._with_cache(path, chunk)
-        try:
-            for box in _divided(start, shape, max(1, LARGEST_PART // size)):
-                yield _elements_of(dataset, box, dtype)
-        except OSError as error:  # a filter does not say that it had no memory
-            if chunk + stored_size(dataset, start) > MOST_MEMORY - MEMORY_LEFT:
-                raise MemoryError from error
-            raise
+        with hdf5_filters.demanded_of(lambda: dataset):
+            try:
+                for box in _divided(start, shape, max(1, LARGEST_PART // size)):
+                    yield _elements_of(dataset, box, dtype)
+            except OSError as error:  # a filter does not say that it had no memory
+                if chunk + stored_size(dataset, start) > MOST_MEMORY - MEMORY_LEFT:
+                    raise MemoryError from error
+                raise
 
     def _texts(self, path: list[str], first: int, count: int, longest: int) -> Answer:
         """Send strings from number ``first`` on, and return their lengths; of many bytes only the first ones."""

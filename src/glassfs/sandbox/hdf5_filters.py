@@ -50,5 +50,5 @@ def demanded_of(opened: Callable[[], Any]) -> Iterator[None]:
                 code, _, _, name = properties.get_filter(number)
                 if not h5z.filter_avail(code):
                     text = name.decode("latin-1")[:60]
-                    raise ImportError(f"lacks the filter {text} ({code}): install hdf5plugin") from error
+                    raise ImportError(f"lacks filter {code} ({text}): install hdf5plugin") from error
         raise

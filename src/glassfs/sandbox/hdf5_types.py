@@ -14,6 +14,8 @@ DEEPEST_TYPE = 8
 _FIXED, _COMPOUND, _REFERENCE, _ENUM, _VLEN, _ARRAY, _OPAQUE = (
     h5t.STRING, h5t.COMPOUND, h5t.REFERENCE, h5t.ENUM, h5t.VLEN, h5t.ARRAY, h5t.OPAQUE,
 )
+_OTHERS = {h5t.INTEGER: "integer", h5t.FLOAT: "float", h5t.BITFIELD: "bit field", _ENUM: "enumeration",
+           h5t.TIME: "time"}
 _FLOATS = {2: (h5t.IEEE_F16LE, h5t.IEEE_F16BE), 4: (h5t.IEEE_F32LE, h5t.IEEE_F32BE),
            8: (h5t.IEEE_F64LE, h5t.IEEE_F64BE)}
 _INTEGERS = {
@@ -62,8 +64,7 @@ def described_type(kind: Any, depth: int) -> dict[str, Any]:
         return {"class": "number", **number}
     if code == _COMPOUND:
         return _described_compound(kind, depth)
-    is_number = code in (h5t.INTEGER, h5t.FLOAT, h5t.BITFIELD, _ENUM)
-    return {"class": "unknown", "name": "unusual number" if is_number else f"type of class {code}"}
+    return {"class": "unknown", "name": f"{_OTHERS.get(code, 'value')} of {kind.get_size()} bytes"}
 
 
 def _described_compound(kind: Any, depth: int) -> dict[str, Any]:
@@ -85,7 +86,7 @@ def _class_of(outer: str, inner: dict[str, Any]) -> str:
 
 
 def _called(described: dict[str, Any]) -> str:
-    name: str = "numbers" if described["class"] == "number" else described["name"]
+    name: str = {"number": "numbers", "compound": "compounds"}.get(described["class"], described["name"])
     return f"arrays of {name}" if described.get("dims") else name
 
 

@@ -24,7 +24,7 @@ from glassfs.content import (
     Unreadable,
     Zeros,
 )
-from glassfs.errors import NotInstalled
+from glassfs.errors import NotInstalled, TooLarge
 from glassfs.formats.hdf5 import chunks, compounds, elements, filters, images
 from glassfs.formats.hdf5.answers import MOST_INDEX
 from glassfs.formats.hdf5.chunks import Chunked, Filled
@@ -35,7 +35,7 @@ from glassfs.source import Source
 
 LEAST_RECORD = 8
 """Bytes that a stored chunk takes in an index of the file, at least."""
-LARGEST_BY_LIBRARY = 128 << 20
+LARGEST_BY_LIBRARY = 160 << 20
 """Bytes of a chunk that a worker decodes: it has 192 MiB for these, the stored ones and what it reads at once."""
 MOST_TEXTS = 100_000
 """Strings of a dataset with several axes, which are shown as one document."""
@@ -167,7 +167,7 @@ def _decoded_by_library(source: Source, asked: Asked, dataset: Dataset, size: in
     chunks = dataset.chunks or (1,) * len(dataset.shape)
     if prod(chunks) * max(dataset.size, dataset.item) > LARGEST_BY_LIBRARY:
         reason = f"has chunks of more than {LARGEST_BY_LIBRARY >> 20} MiB that only the library decodes"
-        return Unreadable(size, source.damage(reason))
+        return Unreadable(size, TooLarge(reason, source.name))
     return Decoded(source, asked, dataset.shape, chunks, dataset.item, dtype)
 
 
@@ -175,8 +175,8 @@ def _missing_filter(dataset: Dataset) -> str:
     """Return why a dataset cannot be read, or "": neither glassfs nor the library has a filter."""
     for one in () if filters.are_known(dataset.filters) else dataset.filters:
         if not one.is_available:
-            name = one.name or "without a name"
-            return f"needs the filter {name} ({one.code}): install hdf5plugin, or set HDF5_PLUGIN_PATH to its folder"
+            name = f" ({one.name})" if one.name else ""
+            return f"needs filter {one.code}{name}: install hdf5plugin, or set HDF5_PLUGIN_PATH to its folder"
     return ""
 
 

@@ -144,14 +144,16 @@ class Listing:
             hidden = dataset.why_hidden(found.dataset)
             if hidden:
                 yield Member((name,), Omitted(name, hidden))
-                return
-            yield from dataset.members(self._opening.source, self.asked(path), found.dataset)
+            else:
+                yield from dataset.members(self._opening.source, self.asked(path), found.dataset)
         elif found.kind == "soft":
             yield self._link(found, path)
         elif found.kind == "external":
             yield Member((name,), Omitted(name, "external link: other files are never read"))
             return
-        elif found.kind != "type":
+        elif found.kind == "type":
+            yield Member((name,), Omitted(name, "named type: it describes others and has no values"))
+        else:
             raise self._opening.source.damage(found.reason or "is of an unknown kind")
         if found.attributes:
             yield Member((b"%b.%b" % (name, ATTRIBUTES),), self._document(path))
