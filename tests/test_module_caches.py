@@ -46,6 +46,7 @@ HARMLESS = {
     "mount.engines.wire.tail": "a few numbers each, and a fixed number of them",
     "mount.engines.wire.times": "a few numbers each, and a fixed number of them",
     "persistent.cache._all": "weak references, to what other objects own",
+    "persistent.cache._inherited": "one connection for each cache of the process that this one was forked from",
     "source.local._volume": "a few numbers each, and a fixed number of them",
     "source.local_source._mappings": "weak references, to what other objects own",
     "source.reader._structs": "filled by code of this program",
