@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
+from glassfs import work
 from glassfs.cache import budget as budget_module
 from glassfs.cache.budget import MemoryBudget, Ticket
+from glassfs.work import Work
 from tests.cache.recipes import interrupted
 from tests.waiting import wait_until
 
@@ -78,6 +80,36 @@ def test_requests_are_granted_in_fifo_order() -> None:
         for one in waiting:
             one.result(60)
     assert order == [90, 80, 70]
+    assert memory.used == 0
+
+
+def test_users_are_granted_equal_numbers_of_bytes() -> None:
+    """The first in line of one user does not fit; a small request of another one does. Neither starves the other."""
+    memory, order = Cache(100).memory, []
+
+    def reserve(owner: int, size: int) -> None:
+        work.begin(Work(owner))
+        memory.reserve(size)
+        order.append((owner, size))
+        memory.release(size)
+        work.begin(None)
+
+    memory.reserve(60)
+    with ThreadPoolExecutor(9) as threads:
+        waiting = []
+        for count in range(3):
+            waiting.append(threads.submit(reserve, 1, 90))
+            wait_until(lambda count=count: memory.queued == count + 1)  # type: ignore[misc]
+        wait([threads.submit(reserve, 2, 10)], 10)
+        first = list(order)
+        for count in range(3, 9):
+            waiting.append(threads.submit(reserve, 2, 50))
+            wait_until(lambda count=count: memory.queued == count + 1)  # type: ignore[misc]
+        memory.release(60)
+        for one in waiting:
+            one.result(60)
+    assert first == [(2, 10)]
+    assert order[1:] == [(2, 50), (1, 90), (2, 50), (2, 50), (1, 90), (2, 50), (2, 50), (1, 90), (2, 50)]
     assert memory.used == 0
 
 

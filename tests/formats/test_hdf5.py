@@ -125,7 +125,9 @@ def test_links_stay_inside_the_file(tmp_path: Path) -> None:
             shown[b"/".join(name)] = content
     assert set(shown) == {b"a", b"dangling", b"hard", b"relative", b"twice.npy"}
     kinds = {name: reason.partition(":")[0] for name, reason in omitted_in(container.root).items()}
-    assert kinds == {"outside": "external link", "virtual": "virtual dataset", "external": "external storage"}
+    assert kinds == {
+        "outside": "external link", "virtual": "virtual dataset", "external": "external storage", "kind": "named type",
+    }
     with glassfs.open(path) as opened:
         assert opened["hard"].numpy().tolist() == [0, 1, 2]
         assert opened["a/soft.npy"].numpy().tolist() == [0, 1, 2]

@@ -46,7 +46,7 @@ def test_links_and_errors_are_seen_in_a_mount(mounted: Mounted, tmp_path: Path) 
         os.listdir(mount.path)
         met = [json.loads(line) for line in (mount.path / ".glassfs/omitted.jsonl").read_text().splitlines()]
         assert {one["path"] for one in met} == {"/"}
-        assert {one["name"] for one in met} == {"outside", "virtual", "external"}
+        assert {one["name"] for one in met} == {"outside", "virtual", "external", "kind"}
         assert stat.S_IMODE((mount.path / ".glassfs/omitted.jsonl").stat().st_mode) == 0o400
         assert os.getxattr(mount.path / "a", "user.glassfs.omitted") == b""
 

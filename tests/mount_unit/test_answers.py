@@ -235,7 +235,7 @@ def test_other_requests_are_not_implemented(opcode: int) -> None:
 
 @pytest.mark.parametrize(("error", "number"), [
     (Damaged("x"), errno.EIO), (NotAllowed("x"), errno.EACCES), (Unavailable("x"), errno.EAGAIN),
-    (Changed("x"), errno.ESTALE), (MemoryError(), errno.EIO), (ValueError("x"), errno.EIO),
+    (Changed("x"), errno.ESTALE), (MemoryError(), errno.EAGAIN), (ValueError("x"), errno.EIO),
     (KeyboardInterrupt(), errno.EIO),
 ])
 def test_exceptions_are_answered_with_their_errno(error: BaseException, number: int) -> None:

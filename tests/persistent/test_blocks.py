@@ -235,6 +235,13 @@ def test_block_beyond_the_budget_is_not_stored(folder: Path) -> None:
     assert taken(folder) <= LEAST + OVERHEAD
 
 
+def test_value_of_parts_beyond_the_budget_is_not_stored(folder: Path) -> None:
+    cache = cache_module.PersistentCache(str(folder), LEAST, FILE)
+    cache.store({b"small": [b"1"], b"large": [bytes(LEAST // 4)] * 5})
+    assert cache.find([b"small", b"large"]) == {b"small": b"1"}
+    assert taken(folder) <= LEAST + OVERHEAD
+
+
 def test_smaller_budget_holds_from_the_first_block_on(folder: Path) -> None:
     cache = opened(folder)
     fill(cache, range(60))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import random
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from glassfs.errors import Refused
+from glassfs.persistent import private
 from glassfs.persistent.cache import SUFFIXES
 from glassfs.source.remote.disk import FILE, LEAST, DiskCache
 from glassfs.source.remote.server import Facts
@@ -204,3 +206,34 @@ def test_folder_that_was_opened_to_others_is_not_used(folder: Path, caplog: pyte
     cache.put("key", "tag", 0, content(0))
     assert not (folder / FILE).exists()
     assert len(warnings(caplog)) == 1
+
+
+def test_lack_of_descriptors_is_not_remembered(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:
+    cache = opened(folder)
+
+    def failing(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(private, "opened", failing)
+        cache.put("key", "tag", 0, content(0))
+    cache.put("key", "tag", 1, content(1))
+    assert cached(cache, range(2)) == [1]
+    assert not warnings(caplog)
+
+
+def test_rows_of_wrong_types_are_damage(folder: Path) -> None:
+    cache = opened(folder)
+    fill(cache, range(2))
+    cache.close()
+    with sqlite3.connect(folder / FILE) as connection:
+        connection.execute("UPDATE parts SET used = 'text'")
+    connection.close()
+    cache = opened(folder)
+    cached(cache, range(2))
+    cache.close()
+    cache = opened(folder)
+    fill(cache, range(2))
+    assert cached(cache, range(2)) == [0, 1]

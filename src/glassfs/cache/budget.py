@@ -1,8 +1,9 @@
 """The memory budget: bytes are reserved before they are allocated.
 
-Callers reserve memory and wait in FIFO order until it is free. *Cached* bytes are evicted to make it free; *reserved*
-bytes, which are being allocated or read, are not. A request larger than the whole budget is granted when nothing else
-is reserved.
+Callers reserve memory and wait until it is free: those of one owner (``glassfs.work``) in FIFO order, owners for equal
+numbers of bytes, so that many large requests of one user do not delay a small one of another. *Cached* bytes are
+evicted to make memory free; *reserved* bytes, which are being allocated or read, are not. A request larger than the
+whole budget is granted when nothing else is reserved.
 
 A thread that makes one thing and needs memory for another (nested) must not wait for a thread that waits for it. Nested
 requests therefore go first. They are granted at once when all threads that hold memory are waiting as well and no
@@ -36,10 +37,13 @@ readers of more blocks than memory has room for finish one after another; else e
 class Ticket:
     """A position in the queue. ``is_hurried`` once a thread that holds memory waits for the owner of the ticket."""
 
-    __slots__ = ("is_hurried", "woken")
+    __slots__ = ("begin", "end", "is_hurried", "owner", "woken")
 
     def __init__(self) -> None:
         self.is_hurried = False
+        self.owner = -1
+        self.begin = self.end = 0
+        """What its owner got before and with it, in bytes: lesser ends go first (start-time fair queuing)."""
         self.woken: threading.Condition | None = None
         """Notified when the request may be granted."""
 
@@ -60,6 +64,8 @@ class MemoryBudget:
         self._released = time.monotonic()
         self._lock = threading.RLock()
         self._queue: deque[Ticket] = deque()
+        self._begun = 0
+        """The greatest ``begin`` of a granted request, where those of owners begin that have none in the queue."""
         self._thread = _Thread()
 
     @property
@@ -114,11 +120,16 @@ class MemoryBudget:
             return True
 
     def reserve(self, size: int, ticket: Ticket | None = None) -> None:
-        """Reserve so many bytes, waiting in FIFO order until they are free. Raises Canceled."""
+        """Reserve so many bytes, waiting in line until they are free. Raises Canceled."""
         ticket = ticket or Ticket()
         with self._lock:
             ticket.woken = threading.Condition(self._lock)
             ticket.is_hurried = ticket.is_hurried or self.is_nested
+            doing = work.current()
+            ticket.owner = -1 if doing is None else doing.owner
+            ends = (other.end for other in self._queue if other.owner == ticket.owner)
+            ticket.begin = max(ends, default=self._begun)
+            ticket.end = ticket.begin + size
             self._enqueue(ticket)
             began, held = time.monotonic(), self._thread.held
             self._idle += held
@@ -129,6 +140,7 @@ class MemoryBudget:
                 self._idle -= held
                 self._queue.remove(ticket)
                 self._notify()
+            self._begun = max(self._begun, ticket.begin)
             self._reserve(size)
 
     def _is_granted(self, ticket: Ticket, size: int, began: float, seconds: float) -> bool:
@@ -188,10 +200,8 @@ class MemoryBudget:
         return freed > 0
 
     def _enqueue(self, ticket: Ticket) -> None:
-        if ticket.is_hurried:
-            self._queue.appendleft(ticket)
-        else:
-            self._queue.append(ticket)
+        later = (at for at, other in enumerate(self._queue) if not other.is_hurried and other.end > ticket.end)
+        self._queue.insert(0 if ticket.is_hurried else next(later, len(self._queue)), ticket)
 
     def _reserve(self, size: int) -> None:
         self._reserved += size

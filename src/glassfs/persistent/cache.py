@@ -1,9 +1,9 @@
 """A cache on disk, of blocks and small values: one SQLite file, shared by the processes of one user.
 
 The value of a key has one or more numbered parts, each with a checksum, and is evicted as a whole, least recently used
-first. Everything in it can be found again: after the first error, unless it only says that another process is at work,
-one line is logged and the cache seems empty as long as this process lives. A damaged file is removed, so that the next
-process starts with an empty one.
+first. Everything in it can be found again: after the first error, unless it only says that another process is at work
+or that this one lacks memory or descriptors, one line is logged and the cache seems empty as long as this process
+lives. A damaged file is removed, so that the next process starts with an empty one.
 
 The journal is SQLite's rollback journal: a write-ahead log needs memory that is shared with other processes, which
 fails on network file systems, and a truncated file would kill the process. Nothing waits for the disk, so after a crash
@@ -31,7 +31,7 @@ from weakref import WeakSet
 
 import xxhash
 
-from glassfs.errors import Refused
+from glassfs.errors import Refused, is_lack
 from glassfs.forks import around_fork
 from glassfs.persistent import private
 
@@ -47,7 +47,7 @@ USE_SECONDS, USES_AT_ONCE = 600, 64
 """A use is noted if the previous one is older, together with others: each change of the file costs a transaction."""
 _EVICTED_AT_ONCE = 64
 _BUSY = ("locked", "busy")
-_OF_THE_DISK = ("readonly", "is full", "unable to open", "disk I/O error")
+_OF_THE_DISK = ("readonly", "is full", "unable to open", "disk I/O error", "locking protocol")
 """Words of SQLite's messages: its codes are known from Python 3.11 on."""
 _CHECKSUM = 16
 TAG = "CACHEDIR.TAG"
@@ -146,10 +146,10 @@ class PersistentCache:
 
     def store(self, values: Values) -> None:
         """Store values with all their parts, if possible, replacing those of equal keys; leave out those too large."""
-        most = min(LARGEST_PART, self._budget)
         rows = [
             (key, number, self._packed(key, number, part), _now())
-            for key, parts in values.items() if all(len(part) <= most for part in parts)
+            for key, parts in values.items()
+            if sum(map(len, parts)) <= self._budget and all(len(part) <= LARGEST_PART for part in parts)
             for number, part in enumerate(parts)
         ]
 
@@ -188,18 +188,19 @@ class PersistentCache:
                 self._write_uses(self._connection)
             return found
         except Exception as error:  # a damaged file may cause any
-            if not _is_busy(error):
+            if not _is_busy(error) and not is_lack(error):
                 self._fail(error)
-            elif self._connection is not None and self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
             return None
         finally:
+            if self._connection is not None and self._connection.in_transaction:  # other processes would wait for it
+                with suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
             self._lock.release()
 
     def _fail(self, error: Exception) -> None:
         """Switch the cache off, and remove its file if that is damaged."""
         self._switch_off()
-        is_damaged = isinstance(error, sqlite3.DatabaseError) and not any(word in str(error) for word in _OF_THE_DISK)
+        is_damaged = not isinstance(error, (OSError, Refused)) and not any(word in str(error) for word in _OF_THE_DISK)
         if is_damaged:
             _remove(self._path)
         log.log(self._level, "%s: %s: %s", self._path, "removed, as it is damaged" if is_damaged else "not used", error)

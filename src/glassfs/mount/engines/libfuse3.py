@@ -104,7 +104,7 @@ class Libfuse3(Engine):
         self._init = _Init(self._negotiate)
         self._is_negotiated = False
         self._session: int | None = None
-        self._descriptor = -1
+        self._descriptor, self._device = -1, ""
         self._counts: list[list[int]] = [[0] * OPCODES]
         """Number of requests by opcode, for each thread; the first is the sum of ended threads."""
         self._counting = threading.RLock()  # reentrant: a thread state may be finalized at any moment
@@ -202,7 +202,11 @@ class Libfuse3(Engine):
         if library.fuse_session_mount(session, os.fsencode(mountpoint.path)) != 0:
             raise MountError("libfuse cannot mount")
         # A duplicate: libfuse closes its own at the end, and another file may get that number while threads still read.
-        self._descriptor = os.dup(library.fuse_session_fd(session))
+        try:
+            self._descriptor = os.dup(library.fuse_session_fd(session))
+        except OSError:
+            library.fuse_session_unmount(session)
+            raise
         self._device = mountpoint.device()
 
     def _negotiate(self, _user: int, connection: Any) -> None:
