@@ -110,7 +110,7 @@ def test_filters_of_plugin_folders_are_used(numbers: Path, tmp_path: Path) -> No
     assert read(numbers, PYTHONPATH=hidden, HDF5_PLUGIN_PATH=plugins) == THREE
     printed = read(numbers, PYTHONPATH=hidden)
     assert printed.startswith("NotInstalled ")
-    assert "(307): install hdf5plugin" in printed
+    assert "needs filter 307 (bzip2): install hdf5plugin" in printed
 
 
 def test_documented_variables_reach_workers_and_a_failing_start_is_said(numbers: Path, tmp_path: Path) -> None:

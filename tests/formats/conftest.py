@@ -45,9 +45,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     requests: list[dict[str, Any]] = []
     ask = Sandbox.ask
 
-    def counted(self: Sandbox, request: dict[str, Any], most: int = 0) -> tuple[Any, bytearray]:
+    def counted(
+        self: Sandbox, request: dict[str, Any], most: int = 0, buffer: memoryview | None = None,
+    ) -> tuple[Any, bytearray]:
         requests.append(request)
-        return ask(self, request, most)
+        return ask(self, request, most, buffer)
 
     monkeypatch.setattr(Sandbox, "ask", counted)
     return requests

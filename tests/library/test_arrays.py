@@ -178,7 +178,7 @@ def test_plain_files_of_a_folder(tmp_path: Path) -> None:
     with glassfs.open(tmp_path) as data:
         assert data["a"].numpy().tolist() == [0, 1, 2, 3] and data["a"].shape == (4,)
         assert data["b"].numpy().shape == (2, 3, 3) and data["b"].image().getpixel((0, 0)) == (1, 2, 3)
-        with pytest.raises(Damaged):
+        with pytest.raises(Unsuited):
             data["objects"].numpy()
         with pytest.raises(Unsuited):
             data["c"].image()

@@ -109,12 +109,13 @@ def outcome(file: File) -> object:
 
 
 def test_listing_and_sizes_decode_nothing(container: Path) -> None:
+    headers = container.suffix == ".safetensors"  # one block has what was parsed of the header
     for place, file in derived(container):
         cache = file.origin.services.cache
-        assert cache.misses == 0, place
+        assert cache.misses <= headers, place
         if not takes_a_pass(place, file):
             assert file.size >= 0
-            assert cache.misses == 0, place
+            assert cache.misses <= headers, place
 
 
 def test_sizes_and_ranges_agree_with_the_whole(container: Path) -> None:
