@@ -280,7 +280,8 @@ def _open(opening: Opening) -> Container:
             inside = partial(_members_of, opening, start, _place(number))
             yield Member((b"appended", b"%d" % number), Group(_place(number).encode(), inside))
         if rest is not None and rest.place:
-            yield Member(tuple(rest.place.encode().split(b"/")), Omitted(b"", f"appended store: {rest.reason}"))
+            reason = rest.reason if is_limit else f"appended store: {rest.reason}"
+            yield Member(tuple(rest.place.encode().split(b"/")), Omitted(b"", reason))
 
     def check() -> Iterator[Fault]:
         yield from first.check()

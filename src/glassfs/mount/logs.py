@@ -96,6 +96,8 @@ def configure(log_file: str | None, is_daemon: bool) -> None:
 
 def _opened(log_file: str) -> TextIO:
     """Open the file to append to it, unless it has bytes that no text has: those of a container, for example."""
+    if log_file == os.devnull:  # no file that others could put there
+        return open(log_file, "a", encoding="utf-8", errors="backslashreplace")
     descriptor = outputs.opened(log_file)
     if b"\0" in os.pread(descriptor, HEAD, 0):
         os.close(descriptor)
