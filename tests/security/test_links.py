@@ -1,6 +1,6 @@
 """S3: links are shown as links, and the kernel resolves them for each reader; the daemon follows none.
 
-Commands follow those that nobody but their user had a hand in.
+Commands follow those that no other user could make or change.
 """
 
 from __future__ import annotations

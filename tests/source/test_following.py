@@ -1,4 +1,4 @@
-"""Links out of a source are followed to files of the same user, and only where nobody else had a hand in them."""
+"""Links out of a source are followed to files of the same user, and only where no other user could change them."""
 
 from __future__ import annotations
 

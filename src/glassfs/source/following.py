@@ -1,9 +1,9 @@
 """Follow a link of the source that its owner made, for programs that this owner runs. Any thread.
 
-Whoever makes a link chooses what is read in its place. So a link is followed only if nobody but the caller and root had
-a hand in it: link, folders on the way, further links and the file belong to one of them, and no other user may write a
-folder in which a name is looked up. Each component is opened from the descriptor of the one before, without following
-a link, and what counts are owner and mode of that descriptor, so that swapping names gains nothing.
+The user who makes a link chooses what is read in its place. So a link is followed only if no user but the caller and
+root could make or change it: link, folders on the way, further links and the file belong to one of them, and no other
+user may write a folder in which a name is looked up. Each component is opened from the descriptor of the one before,
+without following a link, and what counts are owner and mode of that descriptor, so that swapping names gains nothing.
 """
 
 from __future__ import annotations
