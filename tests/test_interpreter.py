@@ -70,7 +70,9 @@ def test_interpreter_beside_the_program_is_used(numbers: Path) -> None:
     assert read(numbers, "sys.executable = '/bin/cat'") == THREE
 
 
-@pytest.mark.parametrize("before", ["sys.executable = None", "sys.executable = None; sys.frozen = True"])
+@pytest.mark.parametrize("before", [
+    "sys.executable = None; sys.frozen = True", pytest.param("sys.executable = None", marks=pytest.mark.slow),
+])
 def test_interpreter_can_be_named(numbers: Path, before: str) -> None:
     base = f"{before}; sys._base_executable = None"
     assert read(numbers, base, GLASSFS_PYTHON=sys.executable) == THREE

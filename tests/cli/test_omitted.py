@@ -68,7 +68,7 @@ def test_info_names_and_counts_what_is_omitted(partly: Path) -> None:
     assert json.loads(glassfs("info", "--json", f"{partly}/df").output)["contents"]["omitted"] == 1
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_export_ends_with_status_1_unless_omissions_are_allowed(partly: Path, tmp_path: Path, jobs: int) -> None:
     target = tmp_path / "out"
     done = glassfs("export", partly, target, "--jobs", str(jobs))
@@ -79,7 +79,7 @@ def test_export_ends_with_status_1_unless_omissions_are_allowed(partly: Path, tm
     assert done.status == 0 and sum(": omitted: " in line for line in done.errors) == 3
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_verify_names_omissions_apart_from_faults(partly: Path, jobs: int) -> None:
     done = glassfs("verify", "--json", partly.parent, "--jobs", str(jobs))
     found = [json.loads(line) for line in done.lines]

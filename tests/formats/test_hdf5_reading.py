@@ -190,8 +190,9 @@ def test_lost_size_of_stored_values_is_damage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("shape", "chunks"), [
-    ((12 << 20,), (12 << 20,)), ((2, 5 << 10, 7 << 10), (1, 5 << 10, 7 << 10)),
-    ((2 << 10, 11 << 10), (2 << 10, 5 << 10)),
+    ((12 << 20,), (12 << 20,)),
+    pytest.param((2, 5 << 10, 7 << 10), (1, 5 << 10, 7 << 10), marks=pytest.mark.slow),
+    pytest.param((2 << 10, 11 << 10), (2 << 10, 5 << 10), marks=pytest.mark.slow),
 ])
 def test_chunk_is_decoded_once_by_the_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], chunks: tuple[int, ...],

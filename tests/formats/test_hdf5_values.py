@@ -273,6 +273,7 @@ def test_elements_that_are_not_stored_are_fill_value(tmp_path: Path, name: str) 
             assert as_json(opened, layout) == [bytes_of(two[1]) if name == "opaque" else two[1]] * 2
 
 
+@pytest.mark.slow
 def test_rows_of_any_length_are_read(tmp_path: Path) -> None:
     whole = [np.full(30_000 if number % 3 else 0, number, "<u4") for number in range(700)]
     assert sum(row.nbytes for row in whole) > elements.LARGEST_BLOCK * 4
@@ -336,6 +337,7 @@ def test_strings_padded_with_spaces_are_empty_where_nothing_was_written(tmp_path
         assert as_json(opened, "made") == ["", ""]
 
 
+@pytest.mark.slow
 def test_text_of_any_characters_takes_no_more_than_its_bytes(tmp_path: Path) -> None:
     """As JSON such text would take two to six times as much."""
     texts = [character * 3_000_000 for character in ("\u4e2d", "\x01", "a")]
@@ -347,6 +349,7 @@ def test_text_of_any_characters_takes_no_more_than_its_bytes(tmp_path: Path) -> 
         assert opened["bytes.txt"].text() == "\\xff" * 5_000_000
 
 
+@pytest.mark.slow
 def test_rows_of_more_bytes_than_a_worker_may_have_are_read(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "made.h5", "w") as file:
         made = file.create_dataset("rows", (250,), h5py.vlen_dtype("u1"))
