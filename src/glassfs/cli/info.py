@@ -31,7 +31,7 @@ from glassfs.source.remote.connection import Connection
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, NestedDirectory, Node, Sources, Tree
 from glassfs.tree.nodes import XATTR_PREFIX
-from glassfs.tree.omissions import MOST_NAMED, Omission
+from glassfs.tree.omissions import Omission, named
 from glassfs.tree.sources.folder import omission
 from glassfs.tree.sources.walk import Folder, Found, list_plainly, walk
 
@@ -160,7 +160,7 @@ def _described_folder(sources: Sources, name: str) -> dict[str, Any]:
         sums.update({name: found["facts"][name] for name in SUMMED if isinstance(found["facts"].get(name), int)})
     return {
         "source": name, "formats": dict(sorted(formats.items())), "unreadable": unreadable,
-        "omitted": _named(omitted),
+        "omitted": named(omitted),
     }
 
 
@@ -190,7 +190,7 @@ def _counted(tree: Tree, size: int, has_episodes: bool, start: str = "/") -> dic
     if omitted:
         counts["omitted"] = len(omitted)
     found = {"contents": counts, "raw_bytes": raw, "ratio": ratio, "not_counted": unsized}
-    found |= {"unreadable": unreadable, "omitted": _named(omitted)}
+    found |= {"unreadable": unreadable, "omitted": named(omitted)}
     return found | {"cameras": cameras, "success": success} if has_episodes else found
 
 
@@ -260,12 +260,6 @@ def _for_people(found: dict[str, Any]) -> str:
             lines.append("  views: " + ", ".join(shown))
         lines += _missing(found)
     return "\n".join(map(printable, lines))
-
-
-def _named(omitted: list[str]) -> list[str]:
-    """Return those to be named, and of very many how many there are beside the first ones."""
-    more = len(omitted) - MOST_NAMED
-    return omitted if more <= 0 else [*omitted[:MOST_NAMED], f"{more:,} more"]
 
 
 def _missing(found: dict[str, Any]) -> list[str]:

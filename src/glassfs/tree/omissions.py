@@ -34,8 +34,9 @@ class Omission(NamedTuple):
         return Damaged(self.reason) if self.is_damage else LeftOut(f"omitted: {self.reason}")
 
 
-def named(omitted: Sequence[Omission]) -> list[str]:
-    """Return a line for each of the first members, and one with the number of the others."""
+def named(omitted: Sequence[Omission | str]) -> list[str]:
+    """Return a line for each of the first members, which may be lines already, and one with the number of the others.
+    """
     lines = [str(one) for one in omitted[:MOST_NAMED]]
     return [*lines, f"{len(omitted) - MOST_NAMED:,} more"] if len(omitted) > MOST_NAMED else lines
 
