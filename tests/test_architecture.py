@@ -20,7 +20,7 @@ LONGEST_FILE = 500
 
 GROUND_FLOOR = {
     "collector", "errors", "forks", "installing", "interpreter", "keyed_lock", "lru", "names", "once", "outputs",
-    "sizes", "terminal", "threads", "work",
+    "settings", "sizes", "terminal", "threads", "work",
 }
 BELOW_FORMATS = {"content", "codec", "source", "cache"}
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+PIECE = 1 << 20
+"""Bytes that are read, decoded or written at a time where no measurement asks for another number."""
 _SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 

@@ -14,7 +14,7 @@ import io
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from glassfs.cache import BlockCache
 from glassfs.cache.findings import Findings
 from glassfs.content import EPISODES, Container
+from glassfs.content.allowance import Allowance
 from glassfs.errors import GlassfsError, NotFound, Passing, Postponed, Refused, Unrecognised
 from glassfs.source import BUFFERED, Path, Source, SourceFile, Store
 
@@ -79,6 +80,11 @@ class Opening:
     known: Mapping[Path, Source] = field(default_factory=dict)
     findings: Findings | None = None
     may_wait: bool = False
+
+    @cached_property
+    def allowance(self) -> Allowance:
+        """The memory that may be taken for what is parsed of the container. Raises TooLarge beyond it."""
+        return Allowance.of_container(self.source.size, self.cache.budget)
 
     def found(self, name: bytes) -> bytes | None:
         """Return what ``keep`` stored under a name for this version of the container; the format must check it."""
