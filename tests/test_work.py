@@ -21,8 +21,8 @@ from glassfs.source import Version
 from glassfs.source.local import LocalStore
 from glassfs.tree import Containers, ContainerSettings
 from glassfs.tree.containers.lease import Location
-from glassfs.tree.sources.rows import Found, Rows
-from glassfs.tree.sources.timed_calls import TimedCalls
+from glassfs.datasets.rows import Found, Rows
+from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.tree.sources.walk import File
 from glassfs.work import Canceled, OverBudget, Work
 from tests.memory_store import MemoryStore

@@ -18,12 +18,12 @@ from unittest import mock
 
 import pytest
 
-from glassfs.cli.rows import CSV_SAFE, encoded, head, read_back
+from glassfs.datasets.table import CSV_SAFE, encoded, head, read_back
 from glassfs.cli.stopping import Stopped
 from glassfs.content.pieces import ContainerPiece, piece_of
 from glassfs.content.summary import COLUMNS, RECORD_COLUMNS
 from glassfs.library import open_tree
-from tests.batch.many import command, robot, sound
+from tests.datasets.batch.many import command, robot, sound
 from tests.cli.glassfs_command import fails, glassfs
 from tests.conftest import DATA, Scale
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import glassfs as api
-from tests.batch.many import sound
+from tests.datasets.batch.many import sound
 from tests.cli.glassfs_command import glassfs
 from tests.remote import servers
 from tests.remote.http_server import HttpServer

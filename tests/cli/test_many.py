@@ -15,7 +15,7 @@ import pytest
 
 from glassfs import errors, installing
 from glassfs.cli.many import fault_of
-from tests.batch.many import (
+from tests.datasets.batch.many import (
     children_of,
     command,
     cut_short,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.batch.many import cut_short, lines_of, robot, sound
+from tests.datasets.batch.many import cut_short, lines_of, robot, sound
 from tests.cli.glassfs_command import glassfs
 from tests.remote.faults import Status, for_each
 from tests.remote.s3 import Bucket, S3Server

@@ -15,7 +15,7 @@ from writers.kastore import KastoreWriter
 from glassfs.source import Connection
 from glassfs.source.remote.upload import PART, opened_bucket
 from glassfs.source.remote.url import parsed
-from tests.batch.many import robot
+from tests.datasets.batch.many import robot
 from tests.cli.glassfs_command import fails, glassfs
 from tests.optional import package
 from tests.remote import servers

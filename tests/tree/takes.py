@@ -13,7 +13,7 @@ from glassfs.formats.registry import Format, Opening
 from glassfs.source import Named, Store
 from glassfs.tree import Audience, Containers, ContainerSettings, Sources
 from glassfs.tree.containers.lease import Location
-from glassfs.tree.sources.joined import Joins
+from glassfs.datasets.joined import Joins
 from glassfs.tree.sources.walk import Start
 from glassfs.view import chosen
 from tests.memory_store import MemoryStore

@@ -13,7 +13,7 @@ from glassfs.formats import registry
 from glassfs.tree import Directory, File, Sources, Tree
 from glassfs.tree.sources.own import OwnFiles
 from glassfs.tree.sources.sources import Start
-from glassfs.tree.sources.timed_calls import TimedCalls
+from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.tree.sources.usage import Usage
 from glassfs.tree.sources.walk import FileSnapshot
 from tests.memory_store import MemoryStore

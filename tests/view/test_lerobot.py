@@ -25,7 +25,7 @@ from glassfs.source import Named
 from glassfs.source.local import LocalStore
 from glassfs.tree import Directory, File, Tree
 from glassfs.tree.containers.containers import ContainerSettings
-from glassfs.tree.sources.joined import Audience
+from glassfs.datasets.joined import Audience
 from glassfs.tree.sources.sources import Sources
 from glassfs.view import chosen, mp4
 from glassfs.view.lerobot import stats

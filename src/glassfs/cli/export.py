@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import click
 
-from glassfs.batch.contract import Settings
-from glassfs.batch.run import Plan
+from glassfs.datasets.batch.contract import Settings
+from glassfs.datasets.batch.run import Plan
 from glassfs.cli.common import connection_option, located, lookup, name_of, nodes_from, opened, views_option
 from glassfs.cli.complete import complete_path_or_folder, complete_source
 from glassfs.cli.export_many import export_many, report_failure

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from glassfs.batch.contract import Fault, Faults, Item, Outcome, SearchHit, Settings
-from glassfs.batch.found import Search, Unlisted
-from glassfs.batch.run import Plan, Run
+from glassfs.datasets.batch.contract import Fault, Faults, Item, Outcome, SearchHit, Settings
+from glassfs.datasets.batch.found import Search, Unlisted
+from glassfs.datasets.batch.run import Plan, Run
 from glassfs.cli.common import complain, name_of, report
 from glassfs.cli.exporting import Export, Links, Written
 from glassfs.cli.many import fault_of, found_under, progress
@@ -25,7 +25,7 @@ from glassfs.library import open_tree
 from glassfs.source import Kind, Path, absolute
 from glassfs.tree import Directory, File, Tree
 from glassfs.tree.sources.folder import Folder
-from glassfs.tree.sources.joined import Joinable
+from glassfs.datasets.joined import Joinable
 
 Failed = Callable[[str, Exception], None]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from glassfs.batch.contract import Fault, SearchHit
-from glassfs.batch.found import Search
-from glassfs.batch.run import Plan, Run, Shard
+from glassfs.datasets.batch.contract import Fault, SearchHit
+from glassfs.datasets.batch.found import Search
+from glassfs.datasets.batch.run import Plan, Run, Shard
 from glassfs.cli.common import reason_of, with_hint
 from glassfs.cli.progress import Progress
 from glassfs.errors import Damaged, GlassfsError, LeftOut, NotFound, NotInstalled, Passing, Unavailable, is_lack
@@ -67,7 +67,7 @@ def many_options(resume: str, *, is_report_needed: bool = True) -> Callable[[Cal
 
 def _demand_condition(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
     if text:
-        from glassfs.cli.where import WrongCondition, condition
+        from glassfs.datasets.where import WrongCondition, condition
 
         try:
             condition(text)

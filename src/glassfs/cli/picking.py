@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 
 import click
 
-from glassfs.batch.contract import Item, SearchHit, Settings
-from glassfs.batch.mapping import here
+from glassfs.datasets.batch.contract import Item, SearchHit, Settings
+from glassfs.datasets.batch.mapping import here
 from glassfs.cli.common import complain, name_of, report
 from glassfs.cli.episodes import Rows
 from glassfs.cli.exporting import Written
 from glassfs.cli.many import found_under
-from glassfs.cli.rows import PARQUET, Table, records
+from glassfs.datasets.table import PARQUET, Table, records
 from glassfs.cli.target import PIECE, Target
 from glassfs.content.episodes import POSITION
 from glassfs.content.pieces import ContainerPiece
@@ -25,7 +25,7 @@ from glassfs.errors import LeftOut, NotADirectory, NotFound
 from glassfs.library.finding import followed
 from glassfs.names import component, raw
 from glassfs.tree import Directory, Tree
-from glassfs.tree.sources.joined import joined_of
+from glassfs.datasets.joined import joined_of
 
 TABLE = "/episodes.parquet"
 ATTRIBUTES = "/attributes.json"

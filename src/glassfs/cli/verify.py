@@ -14,10 +14,10 @@ from typing import TypeAlias
 
 import click
 
-from glassfs.batch.contract import Fault, Faults, Item, Outcome, SearchHit, Settings
-from glassfs.batch.found import Search, Unlisted
-from glassfs.batch.opening import Opener
-from glassfs.batch.run import Plan, Run
+from glassfs.datasets.batch.contract import Fault, Faults, Item, Outcome, SearchHit, Settings
+from glassfs.datasets.batch.found import Search, Unlisted
+from glassfs.datasets.batch.opening import Opener
+from glassfs.datasets.batch.run import Plan, Run
 from glassfs.cli.common import connection_option, reason_of
 from glassfs.cli.many import fault_of, found_under, many_options, summary
 from glassfs.cli.many import progress as progress_over

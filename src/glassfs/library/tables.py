@@ -12,7 +12,7 @@ from glassfs.library.stream import stream_of
 from glassfs.library.table import Table
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Origin
-from glassfs.tree.sources.joined import joined_of, tables_with_rows
+from glassfs.datasets.joined import joined_of, tables_with_rows
 from glassfs.view.parquet.file import Parquet
 
 SUFFIX = ".parquet"

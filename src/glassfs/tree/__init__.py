@@ -11,7 +11,7 @@ from glassfs.tree.containers.containers import Containers, ContainerSettings
 from glassfs.tree.lease import Lease
 from glassfs.tree.nested import NestedDirectory
 from glassfs.tree.nodes import Directory, File, Node, Origin, Settled, Symlink
-from glassfs.tree.sources.joined import Audience
+from glassfs.datasets.joined import Audience
 from glassfs.tree.sources.sources import Sources
 from glassfs.tree.tree import Tree
 from glassfs.view import chosen as views_named

@@ -17,7 +17,7 @@ from glassfs.tree.containers.leases import COMPARED
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Directory, Node, Origin, inode, not_found
 from glassfs.tree.sources.folder import LostDirectory, PlainFile, node_at
-from glassfs.tree.sources.joined import Audience, Joinable, Joins, WithJoined
+from glassfs.datasets.joined import Audience, Joinable, Joins, WithJoined
 from glassfs.tree.sources.viewed import viewed
 from glassfs.tree.sources.walk import Start
 from glassfs.tree.tree import Tree

@@ -17,7 +17,7 @@ from glassfs.source import Entry, Kind, Version
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.draft import DEEPEST as DEEPEST_DIRECTORY
 from glassfs.tree.sources.folder import shown_entries
-from glassfs.tree.sources.timed_calls import TimedCalls
+from glassfs.datasets.timed_calls import TimedCalls
 
 MOST_ENTRIES = 100_000
 """Files and folders in one snapshot."""

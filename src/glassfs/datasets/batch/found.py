@@ -12,7 +12,7 @@ from functools import partial
 from itertools import count
 from typing import NamedTuple
 
-from glassfs.batch.contract import SearchHit
+from glassfs.datasets.batch.contract import SearchHit
 from glassfs.errors import GlassfsError
 from glassfs.formats.registry import is_expected, may_be_container
 from glassfs.names import component, free_name, raw

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from glassfs import installing
-from glassfs.batch.contract import BatchError
+from glassfs.datasets.batch.contract import BatchError
 
 SCHEDULER_TIMEOUT_SECONDS = 30
 """Timeout of the scheduler, and time for it to have workers."""

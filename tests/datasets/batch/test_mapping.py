@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from glassfs.batch.contract import BatchError, Item
-from glassfs.batch.mapping import MAX_ITEMS, TASKS_PER_WORKER, Mapping, here
-from glassfs.batch.workers import Processes, Workers
-from tests.batch import works
+from glassfs.datasets.batch.contract import BatchError, Item
+from glassfs.datasets.batch.mapping import MAX_ITEMS, TASKS_PER_WORKER, Mapping, here
+from glassfs.datasets.batch.workers import Processes, Workers
+from tests.datasets.batch import works
 from tests.waiting import SECONDS, wait_until
 
 
@@ -114,7 +114,7 @@ def test_an_unexpected_error_of_work_is_reported() -> None:
 
 
 def test_workers_that_cannot_start_are_no_fault_of_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glassfs.batch.workers._begin_worker", works.begin_and_end)
+    monkeypatch.setattr("glassfs.datasets.batch.workers._begin_worker", works.begin_and_end)
     with pytest.raises(BatchError, match="end right after they start"), Processes(1) as workers:
         result(Mapping(works.say, workers).all(works.items(3)))
 
@@ -136,9 +136,9 @@ def test_stop_does_not_wait_for_half_a_result(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     code = f"""
 import os, time
-from glassfs.batch.workers import Processes
+from glassfs.datasets.batch.workers import Processes
 from glassfs.cli.stopping import leave
-from tests.batch.works import write_half
+from tests.datasets.batch.works import write_half
 if __name__ == "__main__":
     workers = Processes(1)
     workers.submit(write_half, {str(mark)!r})

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassfs.batch.contract import MOST_FAULTS, Fault, Faults, Settings
-from glassfs.batch.run import Shard
+from glassfs.datasets.batch.contract import MOST_FAULTS, Fault, Faults, Settings
+from glassfs.datasets.batch.run import Shard
 from glassfs.cli.episodes import Rows
 from glassfs.cli.export_many import Exporting
 from glassfs.cli.exporting import Links

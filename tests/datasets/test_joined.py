@@ -18,7 +18,7 @@ from glassfs.source import Entry
 from glassfs.tree import Audience, Directory, File, Sources, Symlink
 from glassfs.tree.sources import formats as formats_below
 from glassfs.tree.sources import joined, snapshots
-from glassfs.tree.sources.joined import Joins, joined_of
+from glassfs.datasets.joined import Joins, joined_of
 from glassfs.view import by_task
 from tests.memory_store import MemoryStore
 from tests.tree.made import FORMAT as MADE

@@ -42,11 +42,11 @@ from glassfs.tree.containers.containers import Containers
 from glassfs.tree.draft import Draft
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Access, Origin, inode
-from glassfs.tree.sources.formats import Formats, in_order
-from glassfs.tree.sources.recordings import Recordings
-from glassfs.tree.sources.rights import Rights
-from glassfs.tree.sources.rows import Rows, Wanted
-from glassfs.tree.sources.timed_calls import TimedCalls
+from glassfs.datasets.formats import Formats, in_order
+from glassfs.datasets.recordings import Recordings
+from glassfs.datasets.rights import Rights
+from glassfs.datasets.rows import Rows, Wanted
+from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.tree.sources.walk import CHECK_SECONDS, CHECK_SHARE, File, FileSnapshot
 from glassfs.view import ViewSet
 

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassfs.batch.contract import BatchError
-from glassfs.batch.report import MOST_LINE_BYTES, Report
+from glassfs.datasets.batch.contract import BatchError
+from glassfs.datasets.batch.report import MOST_LINE_BYTES, Report
 from glassfs.errors import NotFound
-from tests.batch.many import lines_of
+from tests.datasets.batch.many import lines_of
 
 HOSTILE = ["a\nb", '"}\n{"path": "x"', "\udcff\udc80", "\u2028\x85\x1b[2K", "\0", "ü" * 300, ""]
 

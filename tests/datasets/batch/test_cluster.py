@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.batch.many import (
+from tests.datasets.batch.many import (
     command,
     cut_short,
     lines_of,

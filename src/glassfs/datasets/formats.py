@@ -18,7 +18,7 @@ from glassfs.names import raw
 from glassfs.source import Version
 from glassfs.tree.containers.containers import Containers
 from glassfs.tree.containers.lease import Location
-from glassfs.tree.sources.timed_calls import TimedCalls
+from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.tree.sources.walk import File
 
 MOST_HEADS, HEADS_SECONDS = 256, 0.5

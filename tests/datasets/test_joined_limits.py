@@ -25,8 +25,8 @@ from glassfs.source.local import LocalStore
 from glassfs.tree import Containers, ContainerSettings, Directory
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.sources import joined, rows, snapshots, walk
-from glassfs.tree.sources.joined import Joins
-from glassfs.tree.sources.timed_calls import MOST_OF_VOLUME
+from glassfs.datasets.joined import Joins
+from glassfs.datasets.timed_calls import MOST_OF_VOLUME
 from glassfs.tree.sources.walk import Start
 from tests.memory_store import MemoryStore
 from tests.security import bombs

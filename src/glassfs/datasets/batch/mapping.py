@@ -17,8 +17,8 @@ from itertools import islice
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-from glassfs.batch.contract import BatchError, Fault, Item, Outcome, Work
-from glassfs.batch.workers import Workers
+from glassfs.datasets.batch.contract import BatchError, Fault, Item, Outcome, Work
+from glassfs.datasets.batch.workers import Workers
 
 TARGET_SECONDS = 0.3
 """Target duration of a task."""

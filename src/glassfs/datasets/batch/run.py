@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import xxhash
 
-from glassfs.batch.contract import Fault, Item, SearchHit, Work
-from glassfs.batch.found import Unlisted
-from glassfs.batch.mapping import Done, Mapping, here
-from glassfs.batch.report import Report
-from glassfs.batch.workers import Cluster, Processes, Workers, cores
+from glassfs.datasets.batch.contract import Fault, Item, SearchHit, Work
+from glassfs.datasets.batch.found import Unlisted
+from glassfs.datasets.batch.mapping import Done, Mapping, here
+from glassfs.datasets.batch.report import Report
+from glassfs.datasets.batch.workers import Cluster, Processes, Workers, cores
 from glassfs.errors import LeftOut
 from glassfs.names import raw
 from glassfs.source import absolute

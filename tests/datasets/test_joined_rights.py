@@ -20,9 +20,9 @@ from glassfs.source.local import LocalStore
 from glassfs.tree import Audience, Containers, ContainerSettings
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.sources import joined, rights, snapshots
-from glassfs.tree.sources.joined import Joins
-from glassfs.tree.sources.rights import Rights
-from glassfs.tree.sources.snapshots import Snapshot
+from glassfs.datasets.joined import Joins
+from glassfs.datasets.rights import Rights
+from glassfs.datasets.snapshots import Snapshot
 from glassfs.tree.sources.walk import Start
 from tests.test_work import Doing
 from tests.tree.takes import FORMAT, LastingStore, take, takes

@@ -27,13 +27,13 @@ from glassfs.tree.nested import NestedDirectory
 from glassfs.tree.nodes import Access, Directory, Node, inode
 from glassfs.tree.omissions import Omission
 from glassfs.tree.sources.folder import ContainerDirectory, Folder
-from glassfs.tree.sources.formats import Formats, in_order
-from glassfs.tree.sources.timed_calls import TIMEOUT_SECONDS, TimedCalls
+from glassfs.datasets.formats import Formats, in_order
+from glassfs.datasets.timed_calls import TIMEOUT_SECONDS, TimedCalls
 from glassfs.tree.sources.walk import CHECK_SECONDS, CHECK_SHARE, FileSnapshot, Start
 from glassfs.view import ViewSet
 
 if TYPE_CHECKING:
-    from glassfs.tree.sources.snapshots import Snapshot
+    from glassfs.datasets.snapshots import Snapshot
 
 LEAST_AGE_SECONDS = 1.0
 
@@ -132,7 +132,7 @@ class Joins:
         return found
 
     def _taken(self) -> Snapshot:
-        from glassfs.tree.sources.snapshots import AGE, Snapshot  # programs that only look files up need no tables
+        from glassfs.datasets.snapshots import AGE, Snapshot  # programs that only look files up need no tables
 
         begun = self._clock()
         walked = FileSnapshot(self._starts, self.calls, self.is_shared, clock=self._clock)

@@ -16,7 +16,7 @@ from glassfs.keyed_lock import KeyedLock
 from glassfs.source import Path, Version
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.containers.watcher import Watcher
-from glassfs.tree.sources.timed_calls import TimedCalls
+from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.tree.sources.walk import PUBLIC_FILE, PUBLIC_FOLDER, File
 
 MOST_WATCHED = 1024

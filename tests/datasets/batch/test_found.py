@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from glassfs.batch import found
-from glassfs.batch.found import Search, Unlisted
+from glassfs.datasets.batch import found
+from glassfs.datasets.batch.found import Search, Unlisted
 from glassfs.errors import NotAllowed
 from glassfs.source import Entry, Kind
 from glassfs.source.local import LocalStore

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, NamedTuple
 import xxhash
 
 from glassfs import outputs
-from glassfs.batch.contract import BatchError
+from glassfs.datasets.batch.contract import BatchError
 from glassfs.errors import NotAllowed, NotFound
 from glassfs.names import raw
 from glassfs.source import is_url

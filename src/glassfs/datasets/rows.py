@@ -27,7 +27,7 @@ from glassfs.names import component
 from glassfs.source import Entry, Path
 from glassfs.threads import DaemonPool
 from glassfs.tree.containers.containers import Containers
-from glassfs.tree.sources.timed_calls import TimedCalls
+from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.tree.sources.walk import PUBLIC_FILE, File
 from glassfs.work import Work
 

@@ -18,7 +18,7 @@ from glassfs.formats import registry
 from glassfs.tree import Audience, Sources
 from glassfs.tree.sources import formats as formats_below
 from glassfs.tree.sources import joined, snapshots
-from glassfs.tree.sources.joined import joined_of, tables_with_rows
+from glassfs.datasets.joined import joined_of, tables_with_rows
 from tests.memory_store import MemoryStore
 from tests.tree.takes import FORMAT as TAKES
 from tests.tree.takes import LastingStore, take, takes, tree_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from glassfs.batch.contract import SearchHit, Settings
+from glassfs.datasets.batch.contract import SearchHit, Settings
 from glassfs.cache import BlockCache
 from glassfs.content import Container
 from glassfs.errors import Changed, Refused

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from glassfs.errors import Changed, DeviceFailed
-from glassfs.tree.sources.timed_calls import MOST_OF_VOLUME, TimedCalls
+from glassfs.datasets.timed_calls import MOST_OF_VOLUME, TimedCalls
 from tests.waiting import wait_until
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from glassfs.batch.contract import Fault, Item, Outcome, SearchHit
+from glassfs.datasets.batch.contract import Fault, Item, Outcome, SearchHit
 from glassfs.source import Kind
 
 
