@@ -54,7 +54,7 @@ HARMLESS = {
     "tree.build._shape": "a few numbers each, and a fixed number of them",
     "tree.containers.weight._known": "types of Python",
     "tree.nodes._access": "a few numbers each, and a fixed number of them",
-    "tree.sources.rows._dependencies": "one value, of this process",
+    "datasets.rows._dependencies": "one value, of this process",
     "view.html.listing._page": "one value, of this process",
     "view.json._template": "64 of 4 KiB",
     "view.known._KNOWN": "owned by a block cache, within a share of its budget",

@@ -16,14 +16,14 @@ from glassfs.cache import BlockCache
 from glassfs.cache import cores as cores_module
 from glassfs.cache.cores import CoreLimiter, run_ahead
 from glassfs.content import Rendered
+from glassfs.datasets.files import File
+from glassfs.datasets.rows import Found, Rows
+from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.keyed_lock import KeyedLock
 from glassfs.source import Version
 from glassfs.source.local import LocalStore
 from glassfs.tree import Containers, ContainerSettings
 from glassfs.tree.containers.lease import Location
-from glassfs.datasets.rows import Found, Rows
-from glassfs.datasets.timed_calls import TimedCalls
-from glassfs.tree.sources.walk import File
 from glassfs.work import Canceled, OverBudget, Work
 from tests.memory_store import MemoryStore
 from tests.waiting import SECONDS, wait_for, wait_until

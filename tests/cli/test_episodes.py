@@ -18,14 +18,14 @@ from unittest import mock
 
 import pytest
 
-from glassfs.datasets.table import CSV_SAFE, encoded, head, read_back
 from glassfs.cli.stopping import Stopped
 from glassfs.content.pieces import ContainerPiece, piece_of
 from glassfs.content.summary import COLUMNS, RECORD_COLUMNS
+from glassfs.datasets.table import CSV_SAFE, encoded, head, read_back
 from glassfs.library import open_tree
-from tests.datasets.batch.many import command, robot, sound
 from tests.cli.glassfs_command import fails, glassfs
 from tests.conftest import DATA, Scale
+from tests.datasets.batch.many import command, robot, sound
 
 TEXTS = ['a "quoted"\r\ntext, with, commas', "=1+1", "ünïcode \u2028", "nul \0 inside", "\n"]
 

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 
 from glassfs.content.summary import COLUMNS, EPISODES
+from glassfs.datasets import formats as formats_below
+from glassfs.datasets import joined, snapshots
+from glassfs.datasets.joined import Audience, Joins, joined_of
 from glassfs.errors import Changed, GlassfsError, NotFound, TooLarge
 from glassfs.formats import registry
 from glassfs.source import Entry
-from glassfs.tree import Audience, Directory, File, Sources, Symlink
-from glassfs.tree.sources import formats as formats_below
-from glassfs.tree.sources import joined, snapshots
-from glassfs.datasets.joined import Joins, joined_of
+from glassfs.tree import Directory, File, Sources, Symlink
 from glassfs.view import by_task
+from tests.datasets.takes import FORMAT, LastingStore, joins_in, joins_of, rows_of, take, takes, tree_of
 from tests.memory_store import MemoryStore
 from tests.tree.made import FORMAT as MADE
 from tests.tree.made import made
-from tests.tree.takes import FORMAT, LastingStore, joins_of, rows_of, take, takes, tree_of
 from tests.waiting import wait_until
 
 TABLES = "parquet+jsonl+csv+by-task"
@@ -31,7 +31,7 @@ JOINED = ["episodes.parquet", "episodes.jsonl", "episodes.csv", "by-task", "by-s
 
 
 @pytest.fixture(autouse=True)
-def formats(made_format: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def formats(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(registry, "built_in", lambda: iter([FORMAT, MADE]))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
@@ -205,7 +205,7 @@ def test_a_snapshot_is_valid_for_a_while_and_never_changes(
     store.remove("b.take")
     assert tree.file("/episodes.jsonl").origin.identity == before.origin.identity
     monkeypatch.setattr(joined, "LEAST_AGE_SECONDS", 0.0)
-    sources.joins.close()
+    joins_in(sources).close()
     assert [row["container"] for row in rows_of(sources)] == ["a.take", "a/z.take", "new.take"]
     assert isinstance(tree.lookup("/by-task/new/new.take~0"), Symlink)
     assert before.read(0, before.size) == lines, "what is kept is there for those who have it open"
@@ -405,7 +405,7 @@ def test_old_snapshots_leave_nothing_behind(store: LastingStore, monkeypatch: py
     for number in range(20):
         store.put("changing.take", takes(take(f"{number}")))
         assert isinstance(sources.tree.lookup(f"/by-task/{number}/changing.take~0"), Symlink)
-        taken.append(weakref.ref(sources.joins.snapshot()))
+        taken.append(weakref.ref(joins_in(sources).snapshot()))
     gc.collect()
     assert len([snapshot for snapshot in taken if snapshot() is not None]) <= 3
 
@@ -429,9 +429,9 @@ def test_sizes_are_exact_in_ranges(store: LastingStore) -> None:
 def test_unknown_names_take_no_snapshot(store: LastingStore) -> None:
     sources = tree_of(store)
     named(sources)
-    sources.joins.close()
+    joins_in(sources).close()
     asked: list[Joins] = []
-    sources.joins.snapshot = lambda: asked.append(sources.joins)  # type: ignore[assignment, return-value, func-returns-value]
+    joins_in(sources).snapshot = lambda: asked.append(joins_in(sources))  # type: ignore[assignment, return-value, func-returns-value]
     for name in (".git", "autorun.inf", "episodes", "episodes.xml"):
         with pytest.raises(NotFound):
             sources.tree.lookup(name)

@@ -19,18 +19,18 @@ from glassfs.content import Memory, Records, Table
 from glassfs.content.join import BLOCK_BYTES, Joined, JoinedRows, Layout, block_without, joined_block, sizes_of
 from glassfs.content.pieces import AS_JSON, LONG, ContainerPiece, Piece, piece_of, pieces_of, values_of
 from glassfs.content.summary import COLUMNS, EPISODES, LONGEST, RECORD_COLUMNS, TEXT, TEXTS, Summary
+from glassfs.datasets import files, joined, rows, snapshots
+from glassfs.datasets.joined import Joins
+from glassfs.datasets.timed_calls import MOST_OF_VOLUME
 from glassfs.errors import Damaged, GlassfsError
 from glassfs.formats import registry
 from glassfs.source.local import LocalStore
 from glassfs.tree import Containers, ContainerSettings, Directory
 from glassfs.tree.containers.lease import Location
-from glassfs.tree.sources import joined, rows, snapshots, walk
-from glassfs.datasets.joined import Joins
-from glassfs.datasets.timed_calls import MOST_OF_VOLUME
-from glassfs.tree.sources.walk import Start
+from glassfs.tree.sources.sources import Start
+from tests.datasets.takes import FORMAT, LastingStore, joins_in, joins_of, rows_of, take, takes, tree_of
 from tests.memory_store import MemoryStore
 from tests.security import bombs
-from tests.tree.takes import FORMAT, LastingStore, joins_of, rows_of, take, takes, tree_of
 from tests.waiting import wait_until
 
 BUILT_IN = registry.built_in
@@ -135,16 +135,16 @@ def test_a_folder_that_cannot_be_listed_costs_its_part() -> None:
 
 def test_depth_and_number_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore({"/".join("d" * depth) + "/x": takes(take()) for depth in range(1, 6)})
-    monkeypatch.setattr(walk, "DEEPEST", 3)
+    monkeypatch.setattr(files, "DEEPEST", 3)
     table = joins_of(store).snapshot().table(EPISODES)
     assert table.rows == 2 and table.attributes() == {"error": "d/d/d: is more than 3 folders deep"}
-    monkeypatch.setattr(walk, "MOST_ENTRIES", 5)
+    monkeypatch.setattr(files, "MOST_ENTRIES", 5)
     table = joins_of(MemoryStore({f"{n}": takes(take()) for n in range(9)})).snapshot().table(EPISODES)
     assert table.rows == 4 and "more than 5 files and folders" in table.attributes()["error"]
 
 
 def test_characters_of_paths_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(walk, "MOST_CHARACTERS", 50)
+    monkeypatch.setattr(files, "MOST_CHARACTERS", 50)
     table = joins_of(MemoryStore({"d" * 8 + f"/{n}": takes(take()) for n in range(9)})).snapshot().table(EPISODES)
     assert table.rows == 4 and "more than 50 characters in their paths" in table.attributes()["error"]
 
@@ -259,7 +259,7 @@ def test_the_catalogue_gives_rows_a_few_bytes_at_a_time(monkeypatch: pytest.Monk
     monkeypatch.setattr(catalogue.Catalogue, "find", found_by)
     opens = store.opens
     sources = tree_of(store, has_catalogue=True)
-    sources.joins.snapshot().found(EPISODES)
+    joins_in(sources).snapshot().found(EPISODES)
     assert store.opens == opens and len(rows) == 9
     assert sum(found) == 10 and max(found) < 10
     assert rows_of(sources) == rows

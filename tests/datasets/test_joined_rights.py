@@ -13,19 +13,19 @@ import pytest
 from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.content.summary import CONTAINER, EPISODES
+from glassfs.datasets import joined, rights, snapshots
+from glassfs.datasets.joined import Audience, Joins
+from glassfs.datasets.rights import Rights
+from glassfs.datasets.snapshots import Snapshot
 from glassfs.errors import DeviceFailed
 from glassfs.formats import registry
 from glassfs.source import Entry
 from glassfs.source.local import LocalStore
-from glassfs.tree import Audience, Containers, ContainerSettings
+from glassfs.tree import Containers, ContainerSettings
 from glassfs.tree.containers.lease import Location
-from glassfs.tree.sources import joined, rights, snapshots
-from glassfs.datasets.joined import Joins
-from glassfs.datasets.rights import Rights
-from glassfs.datasets.snapshots import Snapshot
-from glassfs.tree.sources.walk import Start
+from glassfs.tree.sources.sources import Start
+from tests.datasets.takes import FORMAT, LastingStore, take, takes
 from tests.test_work import Doing
-from tests.tree.takes import FORMAT, LastingStore, take, takes
 from tests.waiting import SECONDS, wait_for, wait_until
 
 LATER = joined.CHECK_SECONDS

@@ -13,15 +13,15 @@ import pytest
 from glassfs.content import EPISODES
 from glassfs.content import join as content_join
 from glassfs.content.summary import COLUMNS
+from glassfs.datasets import formats as formats_below
+from glassfs.datasets import joined, snapshots
+from glassfs.datasets.joined import Audience, joined_of, tables_with_rows
 from glassfs.errors import NotFound, Passing
 from glassfs.formats import registry
-from glassfs.tree import Audience, Sources
-from glassfs.tree.sources import formats as formats_below
-from glassfs.tree.sources import joined, snapshots
-from glassfs.datasets.joined import joined_of, tables_with_rows
+from glassfs.tree import Sources
+from tests.datasets.takes import FORMAT as TAKES
+from tests.datasets.takes import LastingStore, joins_in, take, takes, tree_of
 from tests.memory_store import MemoryStore
-from tests.tree.takes import FORMAT as TAKES
-from tests.tree.takes import LastingStore, take, takes, tree_of
 from tests.tree.things import BOOLEAN, FORMAT, INTEGER, NUMBER, TEXT, TEXTS, table, things
 
 VIEWS = "parquet+jsonl+by-task+html"
@@ -98,7 +98,7 @@ def test_time_for_first_bytes_is_limited() -> None:
 
     store = Slow({f"a/{number:02d}": b"text" for number in range(50)})
     sources = tree_of(store, views=VIEWS)
-    sources.joins._formats._clock = lambda: Slow.now
+    joins_in(sources)._formats._clock = lambda: Slow.now
     assert listed(sources) == [] and store.opens < 5
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from glassfs.errors import Changed, DeviceFailed
 from glassfs.datasets.timed_calls import MOST_OF_VOLUME, TimedCalls
+from glassfs.errors import Changed, DeviceFailed
 from tests.waiting import wait_until
 
 

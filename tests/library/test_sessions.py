@@ -186,7 +186,7 @@ def test_paths_from_entries_drive_out_no_containers(tmp_path: Path, monkeypatch:
 
 def aged(data: glassfs.Library) -> None:
     """Expire the snapshot of a folder."""
-    data._session.paths.sources.joins.close()
+    data._session.paths.sources.overview.close()
 
 
 @pytest.mark.parametrize("views", ["", "by-task"])

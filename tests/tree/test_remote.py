@@ -8,14 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from glassfs.datasets.files import FileSnapshot
+from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotAllowed, NotFound, Unavailable
 from glassfs.formats import registry
 from glassfs.tree import Directory, File, Sources, Tree
 from glassfs.tree.sources.own import OwnFiles
 from glassfs.tree.sources.sources import Start
-from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.tree.sources.usage import Usage
-from glassfs.tree.sources.walk import FileSnapshot
 from tests.memory_store import MemoryStore
 from tests.tree.made import FORMAT, made
 from tests.tree.trees import files_of, paths_of, sources_of

@@ -13,6 +13,7 @@ from click.shell_completion import CompletionItem
 from glassfs.arguments import harmless
 from glassfs.content import Array, Image
 from glassfs.content.dtypes import STRUCTURED
+from glassfs.datasets.joined import open_sources
 from glassfs.errors import GlassfsError, NotADirectory, NotFound
 from glassfs.formats.registry import may_be_container
 from glassfs.library import open_tree
@@ -20,7 +21,7 @@ from glassfs.library.finding import Found, UnfollowedLink, below, followed, near
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.url import is_url, local_name, parsed, shown
 from glassfs.terminal import printable
-from glassfs.tree import Directory, File, Node, Sources, Tree, open_sources
+from glassfs.tree import Directory, File, Node, Sources, Tree
 from glassfs.tree.omissions import Omission, said
 from glassfs.tree.tree import normal
 from glassfs.view import chosen

@@ -16,21 +16,21 @@ from typing import BinaryIO, NamedTuple, TypeAlias
 
 import click
 
-from glassfs.datasets.batch.contract import Fault, Item, Outcome, SearchHit, Settings
-from glassfs.datasets.batch.found import Search, Unlisted
-from glassfs.datasets.batch.opening import Opener
-from glassfs.datasets.batch.report import Report
-from glassfs.datasets.batch.run import Plan, Run
 from glassfs.cli.atomic import SUFFIX, AtomicFile
 from glassfs.cli.common import complain, connection_option, reason_of
 from glassfs.cli.many import fault_of, found_under, many_options, summary, where_option
 from glassfs.cli.many import progress as progress_over
 from glassfs.cli.progress import Progress
-from glassfs.datasets.table import CSV, CSV_SAFE, FORMS, PARQUET, Lines, Table, chosen, encoded, head, mark, read_back
 from glassfs.cli.stopping import stoppable
-from glassfs.datasets.where import condition
 from glassfs.content.pieces import ContainerPiece, pieces_of
 from glassfs.content.summary import EPISODES, RECORD_COLUMNS, Summary
+from glassfs.datasets.batch.contract import Fault, Item, Outcome, SearchHit, Settings
+from glassfs.datasets.batch.found import Search, Unlisted
+from glassfs.datasets.batch.opening import Opener
+from glassfs.datasets.batch.report import Report
+from glassfs.datasets.batch.run import Plan, Run
+from glassfs.datasets.table import CSV, CSV_SAFE, FORMS, PARQUET, Lines, Table, chosen, encoded, head, mark, read_back
+from glassfs.datasets.where import condition
 from glassfs.errors import Changed, Damaged, GlassfsError, Refused, Unrecognised
 from glassfs.formats.registry import HEAD, Head, recognise
 from glassfs.sizes import counted

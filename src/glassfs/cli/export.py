@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 import click
 
-from glassfs.datasets.batch.contract import Settings
-from glassfs.datasets.batch.run import Plan
 from glassfs.cli.common import connection_option, located, lookup, name_of, nodes_from, opened, views_option
 from glassfs.cli.complete import complete_path_or_folder, complete_source
 from glassfs.cli.export_many import export_many, report_failure
@@ -19,6 +17,8 @@ from glassfs.cli.progress import Progress
 from glassfs.cli.stopping import stoppable
 from glassfs.cli.target import Existing, NotWritten, names_below
 from glassfs.cli.targets import opened_target
+from glassfs.datasets.batch.contract import Settings
+from glassfs.datasets.batch.run import Plan
 from glassfs.errors import GlassfsError
 from glassfs.sizes import counted, human_size
 from glassfs.source import Connection, is_url

@@ -11,21 +11,22 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from glassfs.datasets.batch.contract import Fault, Faults, Item, Outcome, SearchHit, Settings
-from glassfs.datasets.batch.found import Search, Unlisted
-from glassfs.datasets.batch.run import Plan, Run
 from glassfs.cli.common import complain, name_of, report
 from glassfs.cli.exporting import Export, Links, Written
 from glassfs.cli.many import fault_of, found_under, progress
 from glassfs.cli.progress import Progress
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable
 from glassfs.cli.targets import opened_target
+from glassfs.datasets.batch.contract import Fault, Faults, Item, Outcome, SearchHit, Settings
+from glassfs.datasets.batch.found import Search, Unlisted
+from glassfs.datasets.batch.run import Plan, Run
+from glassfs.datasets.joined import WithJoined
 from glassfs.errors import GlassfsError, NotFound
 from glassfs.library import open_tree
 from glassfs.source import Kind, Path, absolute
 from glassfs.tree import Directory, File, Tree
 from glassfs.tree.sources.folder import Folder
-from glassfs.datasets.joined import Joinable
+from glassfs.tree.sources.sources import SideBySide
 
 Failed = Callable[[str, Exception], None]
 
@@ -90,7 +91,7 @@ class _Walk:
         self._plan, self._search = plan, search
         self._tree, self._source, self._here = tree, source, here
         root = tree.root
-        self._has_folders = isinstance(root, (Joinable, Folder))
+        self._has_folders = isinstance(root, (WithJoined, SideBySide, Folder))
 
     def files(self, starts: list[str]) -> Iterator[SearchHit | Unlisted]:
         for start in starts:

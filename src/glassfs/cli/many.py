@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 
+from glassfs.cli.common import reason_of, with_hint
+from glassfs.cli.progress import Progress
 from glassfs.datasets.batch.contract import Fault, SearchHit
 from glassfs.datasets.batch.found import Search
 from glassfs.datasets.batch.run import Plan, Run, Shard
-from glassfs.cli.common import reason_of, with_hint
-from glassfs.cli.progress import Progress
 from glassfs.errors import Damaged, GlassfsError, LeftOut, NotFound, NotInstalled, Passing, Unavailable, is_lack
 from glassfs.sizes import counted
 from glassfs.source import Connection, Kind, is_url

@@ -10,22 +10,22 @@ from dataclasses import dataclass, field
 
 import click
 
-from glassfs.datasets.batch.contract import Item, SearchHit, Settings
-from glassfs.datasets.batch.mapping import here
 from glassfs.cli.common import complain, name_of, report
 from glassfs.cli.episodes import Rows
 from glassfs.cli.exporting import Written
 from glassfs.cli.many import found_under
-from glassfs.datasets.table import PARQUET, Table, records
 from glassfs.cli.target import PIECE, Target
 from glassfs.content.episodes import POSITION
 from glassfs.content.pieces import ContainerPiece
 from glassfs.content.summary import CONTAINER, EPISODES
+from glassfs.datasets.batch.contract import Item, SearchHit, Settings
+from glassfs.datasets.batch.mapping import here
+from glassfs.datasets.joined import joined_of
+from glassfs.datasets.table import PARQUET, Table, records
 from glassfs.errors import LeftOut, NotADirectory, NotFound
 from glassfs.library.finding import followed
 from glassfs.names import component, raw
 from glassfs.tree import Directory, Tree
-from glassfs.datasets.joined import joined_of
 
 TABLE = "/episodes.parquet"
 ATTRIBUTES = "/attributes.json"

@@ -14,16 +14,16 @@ from typing import TypeAlias
 
 import click
 
-from glassfs.datasets.batch.contract import Fault, Faults, Item, Outcome, SearchHit, Settings
-from glassfs.datasets.batch.found import Search, Unlisted
-from glassfs.datasets.batch.opening import Opener
-from glassfs.datasets.batch.run import Plan, Run
 from glassfs.cli.common import connection_option, reason_of
 from glassfs.cli.many import fault_of, found_under, many_options, summary
 from glassfs.cli.many import progress as progress_over
 from glassfs.cli.progress import Progress
 from glassfs.cli.stopping import stoppable
 from glassfs.content import Image, Json, Stored
+from glassfs.datasets.batch.contract import Fault, Faults, Item, Outcome, SearchHit, Settings
+from glassfs.datasets.batch.found import Search, Unlisted
+from glassfs.datasets.batch.opening import Opener
+from glassfs.datasets.batch.run import Plan, Run
 from glassfs.errors import GlassfsError, Unrecognised
 from glassfs.source import Connection, Named
 from glassfs.terminal import printable

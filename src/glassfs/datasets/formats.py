@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from glassfs.content import EPISODES
+from glassfs.datasets.files import File
+from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.errors import GlassfsError
 from glassfs.formats.registry import HEAD, Format, Head, joined_by, recognise
 from glassfs.lru import LRU
@@ -18,8 +20,6 @@ from glassfs.names import raw
 from glassfs.source import Version
 from glassfs.tree.containers.containers import Containers
 from glassfs.tree.containers.lease import Location
-from glassfs.datasets.timed_calls import TimedCalls
-from glassfs.tree.sources.walk import File
 
 MOST_HEADS, HEADS_SECONDS = 256, 0.5
 """Files whose first bytes are read for a listing, and the time for that; of others nothing is expected."""

@@ -11,25 +11,29 @@ from __future__ import annotations
 
 import threading
 import time
-from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from glassfs import work
+from glassfs.cache import BlockCache
 from glassfs.content import Table
+from glassfs.content.join import Joined
+from glassfs.datasets.files import CHECK_SECONDS, CHECK_SHARE, FileSnapshot
+from glassfs.datasets.formats import Formats, in_order
+from glassfs.datasets.timed_calls import TIMEOUT_SECONDS, TimedCalls
 from glassfs.errors import NotFound
-from glassfs.formats.registry import joined_names
+from glassfs.formats.registry import joined_names, may_be_container
 from glassfs.names import free_name
-from glassfs.tree.containers.containers import Containers
+from glassfs.source import Connection, is_url, locate
+from glassfs.tree.containers.containers import Containers, ContainerSettings
+from glassfs.tree.lease import Lease
 from glassfs.tree.nested import NestedDirectory
 from glassfs.tree.nodes import Access, Directory, Node, inode
 from glassfs.tree.omissions import Omission
 from glassfs.tree.sources.folder import ContainerDirectory, Folder
-from glassfs.datasets.formats import Formats, in_order
-from glassfs.datasets.timed_calls import TIMEOUT_SECONDS, TimedCalls
-from glassfs.tree.sources.walk import CHECK_SECONDS, CHECK_SHARE, FileSnapshot, Start
+from glassfs.tree.sources.sources import Overview, SideBySide, Sources, Start
 from glassfs.view import ViewSet
 
 if TYPE_CHECKING:
@@ -45,7 +49,7 @@ class Audience(NamedTuple):
     reader: tuple[int, int] | None = None
 
 
-class Joins:
+class Joins(Overview):
     """The snapshots of what is below ``starts``, which are called ``title`` together. At most two are kept."""
 
     def __init__(
@@ -83,6 +87,9 @@ class Joins:
                 elif self.is_shared and self._clock() >= self._check_at:
                     found = self._checked(found)
         return found
+
+    def over(self, root: Directory, views: ViewSet) -> Directory:
+        return WithJoined(root, self, views) if any(issubclass(Joined, view.kinds) for view in views.views) else root
 
     def close(self) -> None:
         """Release the snapshots."""
@@ -152,18 +159,7 @@ class Joins:
         return found
 
 
-class Joinable(Directory):
-    """A root below which there may be containers."""
-
-    __slots__ = ()
-
-    @property
-    @abstractmethod
-    def joins(self) -> Joins:
-        """The snapshots of what is below it."""
-
-
-class WithJoined(Joinable):
+class WithJoined(Directory):
     """A root with the views of the joined tables added. These get other names where theirs are taken."""
 
     __slots__ = ("_inner", "_joins", "_views")
@@ -252,6 +248,29 @@ class WithJoined(Joinable):
         return found
 
 
+def tables_for(audience: Audience = Audience()) -> Callable[[Containers, Sequence[Start], str], Joins]:  # noqa: B008
+    """Return the maker of the ``overview`` of ``Sources``: the joined tables for these users."""
+    return lambda containers, starts, title: Joins(containers, starts, audience, title=title)
+
+
+def open_sources(
+    names: Sequence[str], settings: ContainerSettings | None = None, audience: Audience = Audience(),  # noqa: B008
+    connection: Connection = Connection(),  # noqa: B008
+    on_change: Callable[[], None] = lambda: None, on_drop: Callable[[Lease], None] = lambda lease: None,
+    follows: bool = True,
+) -> Sources:
+    """Open what a user named, with the tables over it. Raises Refused for what is not a container, and read errors.
+
+    Remote sources are opened with ``connection``; their blocks share the memory budget of the cache. Links out of local
+    ones are followed if ``follows``, for the user of this process alone. For the other arguments see ``Sources``.
+    """
+    settings = settings or ContainerSettings(BlockCache())
+    if any(map(is_url, names)):
+        connection = connection.within(settings.cache.lend())
+    located = locate(names, connection, may_be_container, follows)
+    return Sources(located, settings, tables_for(audience), on_change, on_drop)
+
+
 def joined_of(node: Directory, name: str) -> Table | None:
     """Return the rows of a container for a joined table, or the table over all below a folder; None if there is none.
 
@@ -275,8 +294,10 @@ def tables_with_rows(node: Directory) -> Sequence[str]:
 
 
 def _joins_of(node: Directory) -> Joins | None:
-    if isinstance(node, Joinable):
+    if isinstance(node, WithJoined):
         return node.joins
+    if isinstance(node, SideBySide):
+        return node.overview if isinstance(node.overview, Joins) else None
     return Joins(node.containers, [Start("", node.location, node.is_mount_root)]) if isinstance(node, Folder) else None
 
 

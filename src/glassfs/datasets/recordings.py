@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from glassfs.content import Container, Recording
+from glassfs.datasets.files import File
 from glassfs.errors import Changed
 from glassfs.tree.containers.containers import Containers
-from glassfs.tree.sources.walk import File
 
 
 class Recordings:

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
+from glassfs.datasets.files import PUBLIC_FILE, PUBLIC_FOLDER, File
+from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.errors import GlassfsError, NotADirectory, NotAllowed, NotFound
 from glassfs.keyed_lock import KeyedLock
 from glassfs.source import Path, Version
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.containers.watcher import Watcher
-from glassfs.datasets.timed_calls import TimedCalls
-from glassfs.tree.sources.walk import PUBLIC_FILE, PUBLIC_FOLDER, File
 
 MOST_WATCHED = 1024
 """Folders that are watched for this; of others, everything is compared each time."""

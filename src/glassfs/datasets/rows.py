@@ -20,6 +20,8 @@ from glassfs import work
 from glassfs.cache.catalogue import Part, searched
 from glassfs.content.pieces import LAYOUT, Piece, pieces_of
 from glassfs.content.summary import EPISODE_ROWS, Columns
+from glassfs.datasets.files import PUBLIC_FILE, File
+from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.errors import Unrecognised
 from glassfs.formats.registry import GROUP
 from glassfs.lru import cached_if_short
@@ -27,8 +29,6 @@ from glassfs.names import component
 from glassfs.source import Entry, Path
 from glassfs.threads import DaemonPool
 from glassfs.tree.containers.containers import Containers
-from glassfs.datasets.timed_calls import TimedCalls
-from glassfs.tree.sources.walk import PUBLIC_FILE, File
 from glassfs.work import Work
 
 AT_ONCE = 500

@@ -33,6 +33,12 @@ from glassfs.content.join import (
 )
 from glassfs.content.pieces import PIECE_ROWS, ContainerPiece
 from glassfs.content.summary import EPISODE_ROWS, EPISODES, FEATURES
+from glassfs.datasets.files import CHECK_SECONDS, CHECK_SHARE, File, FileSnapshot
+from glassfs.datasets.formats import Formats, in_order
+from glassfs.datasets.recordings import Recordings
+from glassfs.datasets.rights import Rights
+from glassfs.datasets.rows import Rows, Wanted
+from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.errors import Changed, Damaged, GlassfsError, Passing, Unavailable
 from glassfs.formats.registry import joined_by
 from glassfs.names import raw
@@ -42,12 +48,6 @@ from glassfs.tree.containers.containers import Containers
 from glassfs.tree.draft import Draft
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Access, Origin, inode
-from glassfs.datasets.formats import Formats, in_order
-from glassfs.datasets.recordings import Recordings
-from glassfs.datasets.rights import Rights
-from glassfs.datasets.rows import Rows, Wanted
-from glassfs.datasets.timed_calls import TimedCalls
-from glassfs.tree.sources.walk import CHECK_SECONDS, CHECK_SHARE, File, FileSnapshot
 from glassfs.view import ViewSet
 
 AGE = 10

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field, replace
 from weakref import WeakSet, WeakValueDictionary
 
 from glassfs.cache import DEFAULT_BUDGET, BlockCache
+from glassfs.datasets.joined import open_sources
 from glassfs.errors import Closed
 from glassfs.forks import after_fork
 from glassfs.library.finding import Paths
 from glassfs.source import Connection, absolute
 from glassfs.source.remote.url import shown
-from glassfs.tree import ContainerSettings, Sources, Tree, open_sources
+from glassfs.tree import ContainerSettings, Sources, Tree
 from glassfs.tree.lease import Lease
 from glassfs.view import chosen
 

@@ -6,13 +6,13 @@ from itertools import count
 
 from glassfs import content as contents
 from glassfs.content import EPISODES
+from glassfs.datasets.joined import joined_of, tables_with_rows
 from glassfs.errors import Unsuited
 from glassfs.library.finding import Paths
 from glassfs.library.stream import stream_of
 from glassfs.library.table import Table
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Origin
-from glassfs.datasets.joined import joined_of, tables_with_rows
 from glassfs.view.parquet.file import Parquet
 
 SUFFIX = ".parquet"

@@ -21,6 +21,7 @@ from typing import Any
 
 from glassfs import __version__, collector, threads
 from glassfs.cache import BlockCache
+from glassfs.datasets.joined import Audience, open_sources
 from glassfs.errors import GlassfsError
 from glassfs.mount import allocator, privileges, system
 from glassfs.mount.engines import MountPoint, load
@@ -32,7 +33,7 @@ from glassfs.mount.operations import SHORT_SECONDS, Operations, Stale
 from glassfs.mount.options import MountOptions
 from glassfs.mount.status import OwnDirectory, StatusText
 from glassfs.source.remote.url import shown as shown_name
-from glassfs.tree import Audience, ContainerSettings, open_sources, views_named
+from glassfs.tree import ContainerSettings, views_named
 from glassfs.tree.preload import preload
 from glassfs.tree.sources.usage import Usage
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.glassfs_command import fails, glassfs
+from tests.conftest import DATA
 from tests.datasets.batch.many import (
     command,
     cut_short,
@@ -23,8 +25,6 @@ from tests.datasets.batch.many import (
     sound,
     stuck,
 )
-from tests.cli.glassfs_command import fails, glassfs
-from tests.conftest import DATA
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassfs.datasets.batch.contract import MOST_FAULTS, Fault, Faults, Settings
-from glassfs.datasets.batch.run import Shard
 from glassfs.cli.episodes import Rows
 from glassfs.cli.export_many import Exporting
 from glassfs.cli.exporting import Links
 from glassfs.cli.target import Existing
 from glassfs.cli.verify import Verification
+from glassfs.datasets.batch.contract import MOST_FAULTS, Fault, Faults, Settings
+from glassfs.datasets.batch.run import Shard
 from glassfs.source import Connection
 
 PATHS = st.lists(st.binary(min_size=1).map(os.fsdecode), unique=True)

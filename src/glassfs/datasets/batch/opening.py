@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from glassfs.datasets.batch.contract import SearchHit, Settings
 from glassfs.cache import BlockCache
 from glassfs.content import Container
+from glassfs.datasets.batch.contract import SearchHit, Settings
 from glassfs.errors import Changed, Refused
 from glassfs.formats.registry import may_be_container
 from glassfs.source import Named, Version, is_url, locate
@@ -57,7 +57,6 @@ class Opener:
             self.is_several = len(container.sources) > 1
             yield sources.tree, container
         finally:
-            sources.joins.close()
             sources.containers.close()
 
     @contextmanager

@@ -8,13 +8,13 @@ from typing import Any
 
 from glassfs.cache import BlockCache
 from glassfs.content import EPISODES, Container, Group, Records, Table
+from glassfs.datasets.joined import Audience, Joins, tables_for
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.registry import Format, Opening
 from glassfs.source import Named, Store
-from glassfs.tree import Audience, Containers, ContainerSettings, Sources
+from glassfs.tree import Containers, ContainerSettings, Sources
 from glassfs.tree.containers.lease import Location
-from glassfs.datasets.joined import Joins
-from glassfs.tree.sources.walk import Start
+from glassfs.tree.sources.sources import Start
 from glassfs.view import chosen
 from tests.memory_store import MemoryStore
 
@@ -79,12 +79,17 @@ def tree_of(
     """The tree of what is in a store under these names, or of all of it."""
     named = [Named(store, tuple(name.split("/")), name.rpartition("/")[2]) for name in names]
     settings = ContainerSettings(BlockCache(budget), views=chosen(views), has_catalogue=has_catalogue)
-    return Sources(named or [Named(store, (), "memory")], settings, audience)
+    return Sources(named or [Named(store, (), "memory")], settings, tables_for(audience))
 
 
 def joins_of(store: MemoryStore, timeout_seconds: float = 60.0, **audience: Any) -> Joins:
     containers = Containers(ContainerSettings(BlockCache(64 << 20)))
     return Joins(containers, [Start("", Location(store, ()), True)], Audience(**audience), timeout_seconds)
+
+
+def joins_in(sources: Sources) -> Joins:
+    assert isinstance(sources.overview, Joins)
+    return sources.overview
 
 
 def rows_of(sources: Sources) -> list[dict[str, Any]]:
