@@ -14,6 +14,9 @@ class Settings:
 
     # Commands, the library and data sets
 
+    container_valid: float = 0.1
+    """How long the library takes a container as unchanged after it was compared with its store."""
+
     # The mount
 
     # Engines: the kernel's requests and notifications

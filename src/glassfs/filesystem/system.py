@@ -39,7 +39,7 @@ from glassfs.filesystem.file import GlassfsFile
 from glassfs.filesystem.options import source_of
 from glassfs.forks import after_fork
 from glassfs.library.documents import bytes_of
-from glassfs.library.finding import Paths
+from glassfs.library.finding import LibraryPaths
 from glassfs.library.session import Asked, LibrarySession
 from glassfs.names import text
 from glassfs.source.remote.storage_options import GENERAL
@@ -304,7 +304,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     # Implementation.
 
-    def _paths(self) -> Paths:
+    def _paths(self) -> LibraryPaths:
         return self._opened.session.paths
 
     def _node(self, path: str) -> Node:

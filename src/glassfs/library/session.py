@@ -16,7 +16,7 @@ from glassfs.cache import DEFAULT_BUDGET, BlockCache
 from glassfs.datasets.joined import open_sources
 from glassfs.errors import Closed
 from glassfs.forks import after_fork
-from glassfs.library.finding import Paths
+from glassfs.library.finding import LibraryPaths
 from glassfs.source import Connection, absolute
 from glassfs.source.remote.url import shown
 from glassfs.tree import ContainerSettings, Sources, Tree
@@ -92,13 +92,13 @@ class LibrarySession:
         self.is_closed = False
         self._away = asked.absolute()
         self._lock = threading.Lock()
-        self._paths: Paths | None = None
+        self._paths: LibraryPaths | None = None
         with _lock:
             _sessions[self.token] = self
             _all.add(self)
 
     @property
-    def paths(self) -> Paths:
+    def paths(self) -> LibraryPaths:
         """The paths of the tree. Raises Closed, or what opening raises."""
         paths = self._paths
         if paths is None:
@@ -108,7 +108,7 @@ class LibrarySession:
                 paths = self._paths
                 if paths is None:
                     asked = self._away if self.era else self.asked
-                    paths = self._paths = Paths(asked.opened, asked.directories)
+                    paths = self._paths = LibraryPaths(asked.opened, asked.directories)
         return paths
 
     def close(self) -> None:

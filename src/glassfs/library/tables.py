@@ -8,7 +8,7 @@ from glassfs import content as contents
 from glassfs.content import EPISODES
 from glassfs.datasets.joined import joined_of, tables_with_rows
 from glassfs.errors import Unsuited
-from glassfs.library.finding import Paths
+from glassfs.library.finding import LibraryPaths
 from glassfs.library.stream import stream_of
 from glassfs.library.table import Table
 from glassfs.terminal import printable
@@ -19,7 +19,7 @@ SUFFIX = ".parquet"
 _numbers = count()
 
 
-def table_of(node: Node, paths: Paths, path: str) -> Table | None:
+def table_of(node: Node, paths: LibraryPaths, path: str) -> Table | None:
     """Return the table that a file of a view shows, or of the directory beside a Parquet file. Raises Changed if
     replaced.
     """
