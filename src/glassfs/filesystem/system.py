@@ -38,9 +38,9 @@ from glassfs.errors import (
 from glassfs.filesystem.file import GlassfsFile
 from glassfs.filesystem.options import source_of
 from glassfs.forks import after_fork
-from glassfs.library.documents import bytes_of
 from glassfs.library.finding import LibraryPaths
 from glassfs.library.session import Asked, LibrarySession
+from glassfs.library.stream import bytes_of
 from glassfs.names import text
 from glassfs.source.remote.storage_options import GENERAL
 from glassfs.source.remote.url import is_url, shown

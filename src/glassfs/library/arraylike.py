@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from glassfs import content as contents
 from glassfs.errors import GlassfsError, Unsuited
-from glassfs.library import arrays, documents, images, selecting
-from glassfs.library.stream import stream_of
+from glassfs.library import arrays, images, selecting
+from glassfs.library.stream import bytes_of, stream_of
 from glassfs.terminal import printable
 from glassfs.tree import File
 from glassfs.tree.nodes import FIRST_EXTENSION
@@ -92,7 +92,7 @@ class ArrayLike(ABC):
             elif values is None and file.content is None and file.name.lower().endswith(images.SUFFIXES):
                 import numpy as np
 
-                values = np.array(images.pixels(images.of_file(documents.bytes_of(file))))
+                values = np.array(images.pixels(images.of_file(bytes_of(file))))
                 values.flags.writeable = copy
             elif values is None and (rows := self._rows()) is not None:
                 values = rows.read(0, rows.shape[0])
@@ -126,7 +126,7 @@ class ArrayLike(ABC):
             return file.name.endswith(VIDEO)
         return file.content is None and file.name.lower().endswith((FIRST_EXTENSION, *images.SUFFIXES))
 
-    def _rows(self) -> selecting.Rows | None:
+    def _rows(self) -> selecting.FirstAxis | None:
         """Return the rows of an array or a video, which can be read one by one; None for other files."""
         file = self._of_array()
         content = file.content

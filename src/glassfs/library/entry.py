@@ -25,12 +25,12 @@ from glassfs.errors import (
     NotFound,
     Unsuited,
 )
-from glassfs.library import documents, images, selecting, shown
+from glassfs.library import images, selecting, shown
 from glassfs.library.arraylike import VIDEO, ArrayLike, Located, canonical
 from glassfs.library.finding import REPLACED, below, parts, version_of
 from glassfs.library.globbing import matching
 from glassfs.library.session import Asked, LibrarySession, named
-from glassfs.library.stream import stream_of
+from glassfs.library.stream import bytes_of, stream_of, value_of
 from glassfs.source import Connection
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node
@@ -189,7 +189,7 @@ class Entry(ArrayLike):
 
     def episodes(self) -> Table:
         """Return the table of all episodes in this container, or in this folder and all below it."""
-        from glassfs.library.tables import joined_in  # programs that only load samples need no tables
+        from glassfs.library.table import joined_in  # programs that only load samples need no tables
 
         return joined_in(self._directory(), self.path, contents.EPISODES)
 
@@ -198,7 +198,7 @@ class Entry(ArrayLike):
 
         By name: ``episodes``, ``trees`` for tree sequences, ``tables`` for ML.NET data, and those of other formats.
         """
-        from glassfs.library.tables import all_joined_in
+        from glassfs.library.table import all_joined_in
 
         return all_joined_in(self._directory(), self.path)
 
@@ -212,15 +212,15 @@ class Entry(ArrayLike):
             if isinstance(content, contents.EncodedImage):
                 return images.decoded(content)
             if isinstance(content, contents.Image):
-                return images.of_raw(content) or images.of_file(documents.bytes_of(file))
+                return images.of_raw(content) or images.of_file(bytes_of(file))
             if file.content is None and file.name.lower().endswith(images.SUFFIXES):
-                return images.of_file(documents.bytes_of(file))
+                return images.of_file(bytes_of(file))
         raise self._unsuited("an image")
 
     def bytes(self) -> builtins.bytes:
         """Return all bytes of a file."""
         with Located(self):
-            return documents.bytes_of(self._file())
+            return bytes_of(self._file())
 
     def text(self, encoding: str = "utf-8", errors: str = "strict") -> str:
         """Return a file as text. Raises UnicodeDecodeError unless ``errors`` says otherwise (see ``str``)."""
@@ -231,12 +231,12 @@ class Entry(ArrayLike):
         with Located(self):
             file = self._file()
             if isinstance(file.content, (contents.Null, contents.Scalar)) or ".json" in file.name[-6:]:
-                return documents.value_of(file)
+                return value_of(file)
         raise self._unsuited("JSON")
 
     def table(self) -> Table:
         """Return the table of a directory of columns, or of a view's ``.parquet`` file."""
-        from glassfs.library.tables import table_of
+        from glassfs.library.table import table_of
 
         found = table_of(self._entered, self._session.paths, self._path)
         if found is None:

@@ -11,7 +11,7 @@ from itertools import islice
 
 from glassfs import content as contents
 from glassfs.errors import GlassfsError
-from glassfs.library.documents import bytes_of
+from glassfs.library.stream import bytes_of
 from glassfs.sizes import human_size
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node

@@ -1,4 +1,4 @@
-"""Tables: rows, columns, and conversion to pandas, Arrow and polars. Any thread.
+"""Tables: rows, columns, and conversion to pandas, Arrow and polars; also the joined tables over a directory. Any thread.
 
 Libraries read the table as a Parquet file, which is encoded while they read.
 """
@@ -8,19 +8,24 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from glassfs import content as contents
 from glassfs import installing
+from glassfs.content import EPISODES
 from glassfs.content.rows import AT_ONCE, of_records, rows_of, values
 from glassfs.content.table import Column
-from glassfs.errors import GlassfsError, NoSuchEntry
+from glassfs.datasets.joined import joined_of, tables_with_rows
+from glassfs.errors import GlassfsError, NoSuchEntry, Unsuited
+from glassfs.library.finding import LibraryPaths
 from glassfs.library.shown import cell
-from glassfs.library.stream import Raw
+from glassfs.library.stream import Raw, stream_of
 from glassfs.names import text
 from glassfs.terminal import printable
 from glassfs.threads import DaemonPool
+from glassfs.tree import Directory, File, Node, Origin
+from glassfs.view.parquet.file import Parquet
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +39,9 @@ SHOWN_COLUMNS = 50
 SHOWN_CHARACTERS = 80
 SHOWN_VALUES = 4 * SHOWN_CHARACTERS + 4
 """Values, or bytes of a text, that exceed any cell: a character may take four bytes."""
+SUFFIX = ".parquet"
 _readers = DaemonPool("tables")
+_numbers = count()
 
 
 class Table:
@@ -155,3 +162,48 @@ def _short(value: Any, most: int = SHOWN_CHARACTERS) -> str:
 
 def _missing(method: str, wanted: str, extra: str) -> ImportError:
     return ImportError(f"{method}() needs {wanted}: {installing.command(extra)}", name=extra)
+
+
+def table_of(node: Node, paths: LibraryPaths, path: str) -> Table | None:
+    """Return the table that a file of a view shows, or of the directory beside a Parquet file. Raises Changed if
+    replaced.
+    """
+    if isinstance(node, Directory):
+        found = None if path == "/" else paths.beside(path, node, SUFFIX)
+    else:
+        found = node
+    if not isinstance(found, File) or not isinstance(found.content, contents.Table):
+        return None
+    if isinstance(found.data, Parquet):
+        return _table(found, found.content, path)
+    return _table(_parquet(found.content, found.origin), found.content, path)
+
+
+def joined_in(directory: Directory, path: str, name: str) -> Table:
+    """Return the joined table called ``name`` over a directory. Raises Unsuited if there is none.
+
+    The table of episodes of a folder may be empty, others have rows.
+    """
+    table = joined_of(directory, name)
+    if table is None or (name != EPISODES and not table.rows):
+        others = ", ".join(printable(other) for other in tables_with_rows(directory))
+        reason = f"has no table of {printable(name)}" + (f", but of {others}: use joined()" if others else "")
+        raise Unsuited(reason, part=printable(path))
+    return _table(_parquet(table, directory.origin), table, f"{path}/{name}")
+
+
+def all_joined_in(directory: Directory, path: str) -> dict[str, Table]:
+    """Return the joined tables over a directory that have rows, by name."""
+    return {name: joined_in(directory, path, name) for name in tables_with_rows(directory)}
+
+
+def _parquet(table: contents.Table, origin: Origin) -> File:
+    """Return a Parquet file for a table."""
+    # The files in a folder may change at any time: each call gets cache keys of its own.
+    data = Parquet(table, origin.services.cache, (origin.identity, "table", next(_numbers)))
+    return File(f"table{SUFFIX}", 0, origin, data, table)
+
+
+def _table(file: File, table: contents.Table, path: str) -> Table:
+    name = path.lstrip("/")
+    return Table(table, lambda: stream_of(file, name), name)
