@@ -243,7 +243,7 @@ def test_samples_need_no_tables_servers_or_workers(tmp_path: Path) -> None:
         "assert len(episode['state'].numpy()) == 4 and episode['images/front/000001'].bytes()"
     )
     modules = loaded_by(program, str(tmp_path))
-    tables = {f"glassfs.datasets.{name}" for name in ("snapshots", "rows", "rights", "recordings")}
+    tables = {f"glassfs.datasets.{name}" for name in ("snapshots", "blocks", "rows", "rights")}
     assert not modules & tables
     assert not {name for name in modules if name.startswith("glassfs.sandbox")}
     without = loaded_by("import numpy")

@@ -16,8 +16,8 @@ from glassfs.cache import BlockCache
 from glassfs.cache import cores as cores_module
 from glassfs.cache.cores import CoreLimiter, run_ahead
 from glassfs.content import Rendered
-from glassfs.datasets.files import File
-from glassfs.datasets.rows import Found, Rows
+from glassfs.datasets.files import SourceFile
+from glassfs.datasets.rows import RowReader, TablePiece
 from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.keyed_lock import KeyedLock
 from glassfs.source import Version
@@ -443,7 +443,7 @@ def test_files_read_ahead_are_given_up_with_their_reader(monkeypatch: pytest.Mon
     """Also when it ends early for another reason."""
     begun, ended = set[Work | None](), threading.Semaphore(0)
 
-    def read(self: Rows, file: File, table: str = "", block: int = 0) -> Iterator[Found]:
+    def read(self: RowReader, file: SourceFile, table: str = "", block: int = 0) -> Iterator[TablePiece]:
         begun.add(work.current())
         try:
             work.patiently(threading.Event().wait)
@@ -451,12 +451,13 @@ def test_files_read_ahead_are_given_up_with_their_reader(monkeypatch: pytest.Mon
             ended.release()
         yield from ()
 
-    monkeypatch.setattr(Rows, "_read", read)
+    monkeypatch.setattr(RowReader, "_read", read)
     store = MemoryStore(is_remote=True)
     files = [
-        File(name, Location(store, (name,)), Version(name), name, "", 0, 0, False, 0, is_public=True) for name in "abc"
+        SourceFile(name, Location(store, (name,)), Version(name), name, "", 0, 0, False, 0, is_public=True)
+        for name in "abc"
     ]
-    rows = Rows(Containers(ContainerSettings(BlockCache())))
+    rows = RowReader(Containers(ContainerSettings(BlockCache())))
 
     def go_on() -> None:
         for _, pieces in rows.of_all(files):

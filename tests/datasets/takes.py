@@ -82,8 +82,10 @@ def tree_of(
     return Sources(named or [Named(store, (), "memory")], settings, tables_for(audience))
 
 
-def joins_of(store: MemoryStore, timeout_seconds: float = 60.0, **audience: Any) -> Joins:
-    containers = Containers(ContainerSettings(BlockCache(64 << 20)))
+def joins_of(
+    store: MemoryStore, timeout_seconds: float = 60.0, budget: int = 64 << 20, **audience: Any,
+) -> Joins:
+    containers = Containers(ContainerSettings(BlockCache(budget)))
     return Joins(containers, [Start("", Location(store, ()), True)], Audience(**audience), timeout_seconds)
 
 

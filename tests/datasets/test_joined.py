@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from glassfs.content.summary import COLUMNS, EPISODES
-from glassfs.datasets import formats as formats_below
-from glassfs.datasets import joined, snapshots
+from glassfs.datasets import files
 from glassfs.datasets.joined import Audience, Joins, joined_of
 from glassfs.errors import Changed, GlassfsError, NotFound, TooLarge
 from glassfs.formats import registry
+from glassfs.settings import settings
 from glassfs.source import Entry
 from glassfs.tree import Directory, File, Sources, Symlink
 from glassfs.view import by_task
@@ -176,7 +176,7 @@ def test_an_unreadable_container_costs_only_its_rows(store: MemoryStore) -> None
 def test_an_error_names_the_first_of_very_many() -> None:
     store = MemoryStore({f"{number:03d}.take": takes(is_refused=True) for number in range(100)})
     error = attribute(tree_of(store), "error")
-    assert "000.take: is of no use" in error and error.endswith(f"and {100 - snapshots.MOST_FAULTS} more")
+    assert "000.take: is of no use" in error and error.endswith("and 84 more")
     assert len(error) < 4096
 
 
@@ -196,7 +196,7 @@ def test_a_large_container_is_read_in_pieces() -> None:
 def test_a_snapshot_is_valid_for_a_while_and_never_changes(
     store: LastingStore, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(joined, "LEAST_AGE_SECONDS", 3600.0)
+    monkeypatch.setattr(settings, "table_valid", 3600.0)
     sources = tree_of(store)
     tree = sources.tree
     before = tree.file("/episodes.jsonl")
@@ -204,7 +204,7 @@ def test_a_snapshot_is_valid_for_a_while_and_never_changes(
     store.put("new.take", takes(take("new")))
     store.remove("b.take")
     assert tree.file("/episodes.jsonl").origin.identity == before.origin.identity
-    monkeypatch.setattr(joined, "LEAST_AGE_SECONDS", 0.0)
+    monkeypatch.setattr(settings, "table_valid", 0.0)
     joins_in(sources).close()
     assert [row["container"] for row in rows_of(sources)] == ["a.take", "a/z.take", "new.take"]
     assert isinstance(tree.lookup("/by-task/new/new.take~0"), Symlink)
@@ -215,8 +215,8 @@ def test_a_snapshot_is_valid_for_a_while_and_never_changes(
 
 
 def test_a_snapshot_expires(store: LastingStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined, "LEAST_AGE_SECONDS", 0.0)
-    monkeypatch.setattr(snapshots, "AGE", 0)
+    monkeypatch.setattr(settings, "table_valid", 0.0)
+    monkeypatch.setattr(settings, "table_valid_times", 0)
     sources = tree_of(store)
     identity = sources.tree.lookup("episodes.jsonl").origin.identity
     assert sources.tree.lookup("episodes.jsonl").origin.identity == identity
@@ -226,8 +226,8 @@ def test_a_snapshot_expires(store: LastingStore, monkeypatch: pytest.MonkeyPatch
 
 
 def test_rows_missing_for_a_moment_come_back(store: LastingStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined, "LEAST_AGE_SECONDS", 0.0)
-    monkeypatch.setattr(snapshots, "AGE", 0)
+    monkeypatch.setattr(settings, "table_valid", 0.0)
+    monkeypatch.setattr(settings, "table_valid_times", 0)
     sources = tree_of(store)
     store.opening["b.take"] = Changed("is changing")
     assert len(rows_of(sources)) == 2
@@ -247,7 +247,7 @@ def test_concurrent_callers_share_one_walk(store: LastingStore, monkeypatch: pyt
             wait_until(lambda: len(started) == 8)
             return super().list(path)
 
-    monkeypatch.setattr(joined, "LEAST_AGE_SECONDS", 3600.0)
+    monkeypatch.setattr(settings, "table_valid", 3600.0)
     joins = joins_of(Slow({"a/b.take": takes(take())}))
     found: list[object] = []
 
@@ -335,7 +335,7 @@ def rows_and_opens(store: LastingStore, has_catalogue: bool) -> tuple[list[dict[
     opens = store.opens
     sources = tree_of(store, has_catalogue=has_catalogue)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(formats_below, "MOST_HEADS", 0)
+        patch.setattr(files, "_told_by_head", lambda file: ())
         rows = rows_of(sources)
     sources.tree.close()
     return rows, store.opens - opens
@@ -398,8 +398,8 @@ def test_the_table_of_whatever_there_is(store: LastingStore) -> None:
 
 
 def test_old_snapshots_leave_nothing_behind(store: LastingStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined, "LEAST_AGE_SECONDS", 0.0)
-    monkeypatch.setattr(snapshots, "AGE", 0)
+    monkeypatch.setattr(settings, "table_valid", 0.0)
+    monkeypatch.setattr(settings, "table_valid_times", 0)
     sources = tree_of(store)
     taken = []
     for number in range(20):

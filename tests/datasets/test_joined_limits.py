@@ -19,11 +19,12 @@ from glassfs.content import Memory, Records, Table
 from glassfs.content.join import BLOCK_BYTES, Joined, JoinedRows, Layout, block_without, joined_block, sizes_of
 from glassfs.content.pieces import AS_JSON, LONG, ContainerPiece, Piece, piece_of, pieces_of, values_of
 from glassfs.content.summary import COLUMNS, EPISODES, LONGEST, RECORD_COLUMNS, TEXT, TEXTS, Summary
-from glassfs.datasets import files, joined, rows, snapshots
+from glassfs.datasets import files, joined, rows
 from glassfs.datasets.joined import Joins
-from glassfs.datasets.timed_calls import MOST_OF_VOLUME
+from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.errors import Damaged, GlassfsError
 from glassfs.formats import registry
+from glassfs.settings import settings
 from glassfs.source.local import LocalStore
 from glassfs.tree import Containers, ContainerSettings, Directory
 from glassfs.tree.containers.lease import Location
@@ -81,8 +82,8 @@ def helpers() -> list[threading.Thread]:
 
 
 def test_a_hanging_file_costs_only_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined, "LEAST_AGE_SECONDS", 0.0)
-    monkeypatch.setattr(snapshots, "AGE", 0)
+    monkeypatch.setattr(settings, "table_valid", 0.0)
+    monkeypatch.setattr(settings, "table_valid_times", 0)
     store = Hanging({"a/x": takes(take()), "b/y": takes(take()), "c/z": takes(take())})
     store.hanging = ("a", "b/y")
     joins = store.joins()
@@ -98,8 +99,8 @@ def test_a_hanging_file_costs_only_its_part(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_few_containers_that_hang_cost_their_own_rows() -> None:
-    store = Hanging({f"{number}": takes(take()) for number in range(MOST_OF_VOLUME + 4)})
-    store.hanging = tuple(f"{number}" for number in range(MOST_OF_VOLUME))
+    store = Hanging({f"{number}": takes(take()) for number in range(TimedCalls.most_of_volume + 4)})
+    store.hanging = tuple(f"{number}" for number in range(TimedCalls.most_of_volume))
     table = store.joins().snapshot().table(EPISODES)
     assert table.rows == 4
     assert table.attributes()["error"] == "; ".join(f"{name}: does not answer" for name in store.hanging)
@@ -138,15 +139,12 @@ def test_depth_and_number_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "DEEPEST", 3)
     table = joins_of(store).snapshot().table(EPISODES)
     assert table.rows == 2 and table.attributes() == {"error": "d/d/d: is more than 3 folders deep"}
-    monkeypatch.setattr(files, "MOST_ENTRIES", 5)
-    table = joins_of(MemoryStore({f"{n}": takes(take()) for n in range(9)})).snapshot().table(EPISODES)
-    assert table.rows == 4 and "more than 5 files and folders" in table.attributes()["error"]
-
-
-def test_characters_of_paths_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MOST_CHARACTERS", 50)
-    table = joins_of(MemoryStore({"d" * 8 + f"/{n}": takes(take()) for n in range(9)})).snapshot().table(EPISODES)
-    assert table.rows == 4 and "more than 50 characters in their paths" in table.attributes()["error"]
+    monkeypatch.setattr(joined, "LEAST", 3000)
+    joins = joins_of(MemoryStore({f"{n}": takes(take()) for n in range(9)}), budget=0)
+    table = joins.snapshot().table(EPISODES)
+    assert table.rows == 4 and "it and others are left out: takes" in table.attributes()["error"]
+    joins = joins_of(MemoryStore({"d" * 800 + f"/{n}": takes(take()) for n in range(9)}), budget=0)
+    assert joins.snapshot().table(EPISODES).rows < 4, "long names count more"
 
 
 def test_very_long_texts_are_cut() -> None:
@@ -159,7 +157,7 @@ def test_very_long_texts_are_cut() -> None:
 
 def test_a_block_has_no_more_bytes_than_fit_into_memory() -> None:
     store = LastingStore({f"{number}": takes(take("\u2028" * LONGEST, number=number)) for number in range(12)})
-    found = joins_of(store).snapshot().found(EPISODES)
+    found = joins_of(store).snapshot().rows(EPISODES)
     assert found.rows == 12 and found.blocks > 1
     assert max(found.block(number).size for number in range(found.blocks)) <= BLOCK_BYTES + 4096
 
@@ -259,7 +257,7 @@ def test_the_catalogue_gives_rows_a_few_bytes_at_a_time(monkeypatch: pytest.Monk
     monkeypatch.setattr(catalogue.Catalogue, "find", found_by)
     opens = store.opens
     sources = tree_of(store, has_catalogue=True)
-    joins_in(sources).snapshot().found(EPISODES)
+    joins_in(sources).snapshot().rows(EPISODES)
     assert store.opens == opens and len(rows) == 9
     assert sum(found) == 10 and max(found) < 10
     assert rows_of(sources) == rows
@@ -295,7 +293,7 @@ def test_a_walk_ends() -> None:
 
 
 def test_a_pass_ends_and_the_next_gets_further(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "PASS_SECONDS", 150.0)
+    monkeypatch.setattr(settings, "pass_longest", 150.0)
     store = Slow({f"{number}": takes(take()) for number in range(5)})
     joins = slow_joins(store)
     snapshot = joins.snapshot()

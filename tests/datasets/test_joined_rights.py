@@ -13,12 +13,12 @@ import pytest
 from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.content.summary import CONTAINER, EPISODES
-from glassfs.datasets import joined, rights, snapshots
 from glassfs.datasets.joined import Audience, Joins
-from glassfs.datasets.rights import Rights
+from glassfs.datasets.rights import CHECK_SHARE, Rights
 from glassfs.datasets.snapshots import Snapshot
 from glassfs.errors import DeviceFailed
 from glassfs.formats import registry
+from glassfs.settings import settings
 from glassfs.source import Entry
 from glassfs.source.local import LocalStore
 from glassfs.tree import Containers, ContainerSettings
@@ -28,7 +28,7 @@ from tests.datasets.takes import FORMAT, LastingStore, take, takes
 from tests.test_work import Doing
 from tests.waiting import SECONDS, wait_for, wait_until
 
-LATER = joined.CHECK_SECONDS
+LATER = settings.rights_valid
 ALL = ["a/b/x.take", "a/parts.take", "a/z.take", "other.take"]
 
 
@@ -70,7 +70,7 @@ class Counting(LastingStore):
 @pytest.fixture(autouse=True)
 def formats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "built_in", lambda: iter([FORMAT]))
-    monkeypatch.setattr(joined, "LEAST_AGE_SECONDS", 3600.0)
+    monkeypatch.setattr(settings, "table_valid", 3600.0)
 
 
 @pytest.fixture
@@ -176,18 +176,17 @@ def test_watched_folders_without_changes_are_not_compared(store: Counting, joins
 def test_checks_take_a_share_of_the_time(
     store: Counting, joins: Joins, clock: Clock, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def slow(self: Snapshot) -> Snapshot:
+    def slow(self: Rights) -> None:
         checks.append(clock.now)
         clock.now += 2.0
-        return self
 
     checks: list[float] = []
     shown(joins.snapshot())
-    monkeypatch.setattr(Snapshot, "current", slow)
+    monkeypatch.setattr(Rights, "_check_all", slow)
     for _ in range(100):
         clock.now += 0.1
         joins.snapshot()
-    assert len(checks) == 2 and checks[1] - checks[0] >= 2.0 * (1 + joined.CHECK_SHARE)
+    assert len(checks) == 2 and checks[1] - checks[0] >= 2.0 * (1 + CHECK_SHARE)
 
 
 def test_closed_before_the_rows_were_read(store: Counting, joins: Joins, clock: Clock) -> None:
@@ -217,17 +216,6 @@ def test_errors_of_closed_containers_are_not_shown(store: Counting, joins: Joins
     assert "secret" not in str(joins.snapshot().table(EPISODES).attributes())
 
 
-def test_only_so_many_folders_are_watched(store: Counting, joins: Joins, clock: Clock, monkeypatch: Any) -> None:
-    monkeypatch.setattr(rights, "MOST_WATCHED", 2)
-    shown(joins.snapshot())
-    clock.now += LATER
-    joins.snapshot()
-    assert len(store.watched) <= 2
-    store.set_permissions("a/b/x.take", 0o600)
-    clock.now += LATER
-    assert shown(joins.snapshot()) == ALL[1:]
-
-
 def test_glances_of_local_files_equal_their_entries(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     (tmp_path / "file").chmod(0o640)
@@ -254,9 +242,10 @@ def test_a_file_closed_while_others_are_read_is_left_out(store: Counting, clock:
     assert snapshot.table(EPISODES).attributes()["omitted"] == "1"
 
 
-def test_check_waits_for_one_whose_caller_was_stopped(store: Counting, joins: Joins) -> None:
+def test_check_waits_for_one_whose_caller_was_stopped(store: Counting, joins: Joins, clock: Clock) -> None:
     snapshot = joins.snapshot()
     assert shown(snapshot) == ALL
+    clock.now += LATER
     store.set_permissions("a/z.take", 0o600)
     store.gate.clear()
     first = Doing(snapshot.current)
@@ -274,7 +263,7 @@ def test_pass_that_is_stopped_leaves_nothing_behind(
 ) -> None:
     """It is stopped after the rows were read; the next caller reads all files, those without rows too."""
     snapshot = joins.snapshot()
-    clock.now += snapshots.CHECK_SECONDS + 1
+    clock.now += LATER + 1
 
     def stopped(self: Rights) -> set[int]:
         raise work.Canceled

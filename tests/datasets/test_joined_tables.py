@@ -13,11 +13,11 @@ import pytest
 from glassfs.content import EPISODES
 from glassfs.content import join as content_join
 from glassfs.content.summary import COLUMNS
-from glassfs.datasets import formats as formats_below
-from glassfs.datasets import joined, snapshots
+from glassfs.datasets import blocks
 from glassfs.datasets.joined import Audience, joined_of, tables_with_rows
 from glassfs.errors import NotFound, Passing
 from glassfs.formats import registry
+from glassfs.settings import settings
 from glassfs.tree import Sources
 from tests.datasets.takes import FORMAT as TAKES
 from tests.datasets.takes import LastingStore, joins_in, take, takes, tree_of
@@ -33,8 +33,8 @@ def formats(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(registry, "installed", lambda: (FORMAT,))
     registry.joined_names.cache_clear()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(joined, "LEAST_AGE_SECONDS", 0.0)
-    monkeypatch.setattr(snapshots, "AGE", 0)
+    monkeypatch.setattr(settings, "table_valid", 0.0)
+    monkeypatch.setattr(settings, "table_valid_times", 0)
 
 
 def listed(sources: Sources) -> list[str]:
@@ -77,13 +77,12 @@ def test_listing_opens_no_container_below_the_root() -> None:
     assert store.opens == 50
 
 
-def test_listing_reads_few_first_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats_below, "MOST_HEADS", 10)
-    store = MemoryStore({f"a/{number:02d}": b"text" for number in range(50)} | {"a/99": THING})
+def test_listing_reads_few_first_bytes() -> None:
+    store = MemoryStore({f"a/{number:03d}": b"text" for number in range(300)} | {"a/999": THING})
     sources = tree_of(store, views=VIEWS)
     for _ in range(3):
         assert listed(sources) == []
-    assert store.opens == 10, "what was found is remembered"
+    assert store.opens == 256, "what was found is remembered"
     assert len(rows_of(sources)) == 1, "found by name"
     assert "things.parquet" in listed(sources), "rows are known now"
 
@@ -98,7 +97,7 @@ def test_time_for_first_bytes_is_limited() -> None:
 
     store = Slow({f"a/{number:02d}": b"text" for number in range(50)})
     sources = tree_of(store, views=VIEWS)
-    joins_in(sources)._formats._clock = lambda: Slow.now
+    joins_in(sources)._clock = lambda: Slow.now
     assert listed(sources) == [] and store.opens < 5
 
 
@@ -144,7 +143,7 @@ def test_columns_of_all_containers_are_there_and_types_are_widened() -> None:
 
 
 def test_blocks_made_before_a_column_came_have_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "PIECE_ROWS", 2)
+    monkeypatch.setattr(blocks, "PIECE_ROWS", 2)
     store = MemoryStore({
         f"{number}": things(things=({f"c{number % 7}": TEXT if number > 10 else INTEGER}, [{f"c{number % 7}": number}]))
         for number in range(10, 20)
@@ -227,7 +226,7 @@ class Counting(LastingStore):
 
 
 def test_all_tables_share_one_walk_and_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined, "LEAST_AGE_SECONDS", 3600.0)
+    monkeypatch.setattr(settings, "table_valid", 3600.0)
     store = Counting({f"a/{number}.thing": THING for number in range(20)} | {"a/x.take": takes(take())})
     sources = tree_of(store, views=VIEWS)
     rows_of(sources)
@@ -239,8 +238,7 @@ def test_all_tables_share_one_walk_and_one_pass(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_shared_tables_name_no_private_columns_or_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "CHECK_SECONDS", 0.0)
-    monkeypatch.setattr(joined, "CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(settings, "rights_valid", 0.0)
     store = LastingStore({"open.thing": things(things=({"x": TEXT}, [{"x": "1"}])), "own": b""})
     store.put("own", things(things=({"secret": TEXT}, [{}]), secrets=table(1, y=TEXT)), 0o600)
     store.put("later", things(things=({"closed": TEXT, "x": TEXT}, [{"closed": "2"}]), late=table(1, y=TEXT)))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from glassfs.datasets.timed_calls import MOST_OF_VOLUME, TimedCalls
+from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.errors import Changed, DeviceFailed
 from tests.waiting import wait_until
 
@@ -63,7 +63,7 @@ def test_a_call_that_hangs_is_not_tried_again(calls: TimedCalls, go_on: threadin
 
 @pytest.mark.parametrize("is_probed", [False, True])
 def test_a_dead_volume_is_left_alone(calls: TimedCalls, go_on: threading.Event, is_probed: bool) -> None:
-    for number in range(MOST_OF_VOLUME):
+    for number in range(TimedCalls.most_of_volume):
         hang(calls, number, "dead", go_on.wait, go_on.wait if is_probed else None)
     with pytest.raises(DeviceFailed):
         calls.call("well", "dead", lambda: pytest.fail("it is tried"), lambda: pytest.fail("it is tried"))
@@ -72,7 +72,7 @@ def test_a_dead_volume_is_left_alone(calls: TimedCalls, go_on: threading.Event, 
 
 def test_a_volume_that_answers_is_not_to_blame(calls: TimedCalls, go_on: threading.Event) -> None:
     probed: list[int] = []
-    for number in range(MOST_OF_VOLUME + 1):
+    for number in range(TimedCalls.most_of_volume + 1):
         hang(calls, number, "disk", go_on.wait, lambda: probed.append(1))
     assert probed
     assert calls.call("well", "disk", lambda: 1) == 1

@@ -33,7 +33,7 @@ from glassfs.tree import Directory, File, NestedDirectory, Node, Sources, Tree
 from glassfs.tree.nodes import XATTR_PREFIX
 from glassfs.tree.omissions import Omission, named
 from glassfs.tree.sources.folder import omission
-from glassfs.tree.sources.walk import Folder, Found, list_plainly, walk
+from glassfs.tree.sources.walk import Branch, Visit, list_plainly, walk
 
 KINDS: dict[type[content.Content], str] = {
     content.Array: "arrays", content.Image: "images", content.EncodedImage: "images", content.Json: "documents",
@@ -135,9 +135,9 @@ def _described_folder(sources: Sources, name: str) -> dict[str, Any]:
     formats: dict[str, Counter[str]] = {}
     unreadable: list[str] = []
     omitted: list[str] = []
-    starts = [Folder("", location) for location in sources.locations.values()]
+    starts = [Branch("", location) for location in sources.locations.values()]
     for found_in in chain.from_iterable(walk(start, list_plainly) for start in starts):
-        if not isinstance(found_in, Found):
+        if not isinstance(found_in, Visit):
             folder = found_in.folder.location
             unreadable.append(str(found_in.error.at(folder.store.shown(folder.path))))
             continue

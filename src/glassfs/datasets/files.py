@@ -1,4 +1,4 @@
-"""All files below some folders at one moment, with their access rights.
+"""All files below some folders at one moment, with their access rights, and the tables to which they may give rows.
 
 Links to folders are not followed, mounts of glassfs not entered, and the depth is limited, so that walks end.
 Any thread.
@@ -7,34 +7,30 @@ Any thread.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
+from glassfs.content import EPISODES
+from glassfs.content.allowance import OBJECT, Allowance
 from glassfs.datasets.timed_calls import TimedCalls
-from glassfs.errors import GlassfsError, Unavailable
+from glassfs.errors import GlassfsError, TooLarge, Unavailable
+from glassfs.formats.registry import HEAD, Head, joined_by, recognise
 from glassfs.names import raw
+from glassfs.settings import settings
 from glassfs.source import Entry, Kind, Version
+from glassfs.tree.containers.containers import Containers
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.sources.folder import shown_entries
 from glassfs.tree.sources.sources import Start
-from glassfs.tree.sources.walk import DEEPEST, Folder, Found, Listed, walk
+from glassfs.tree.sources.walk import DEEPEST, Branch, Listed, Visit, walk
 
-MOST_ENTRIES = 100_000
-"""Files and folders in one snapshot."""
-MOST_CHARACTERS = 32 << 20
-"""Characters of all paths in one snapshot: names of 255 characters in 64 folders would take gigabytes."""
-ATTEMPTS = 4
-"""Attempts to list a folder that changes meanwhile."""
-WALK_SECONDS = 60.0
-"""Time after which the remaining folders are left out."""
-CHECK_SECONDS, CHECK_SHARE = 0.4, 4
-"""Rights are checked again after this time, or that many times as long as a check takes if that is more."""
 PUBLIC_FOLDER, PUBLIC_FILE = 0o555, 0o444
 """Permissions of what every user can reach: for owner and group too: what only others may read is denied to those."""
 
 
-class File(NamedTuple):
+class SourceFile(NamedTuple):
     """A file of a snapshot, with ``above`` folders on the way to it, from the one where the snapshot begins.
 
     ``is_public`` says whether every user can reach and read it.
@@ -52,37 +48,41 @@ class File(NamedTuple):
     is_public: bool
 
 
-class Fault(NamedTuple):
-    """What is left out of a snapshot, and why; ``is_public`` as of a file."""
+class Gap(NamedTuple):
+    """What is left out of a snapshot, and why; ``is_public`` as of a file.
+
+    It is missing in the tables called ``tables``, or in all if there are none.
+    """
 
     path: str
     error: GlassfsError
     is_public: bool = True
+    tables: Sequence[str] = ()
 
 
 class FileSnapshot:
-    """The ``files`` below some starts, sorted by path, and ``faults`` for what is left out.
+    """The ``files`` below some starts, sorted by path, and ``gaps`` for what is left out.
 
-    Left out are folders that cannot be listed, that hang, or are too deep or too many, and in remote stores files whose
-    names are not those of containers. If ``is_strict``, ``is_public`` is certain even if another process exchanges
-    folders meanwhile.
+    Left out are folders that cannot be listed, that hang, or are too deep, what exceeds the ``allowance`` of memory or
+    of time, and in remote stores files whose names are not those of containers. If ``is_strict``, ``is_public`` is
+    certain even if another process exchanges folders meanwhile.
     """
 
     def __init__(
-        self, starts: Iterable[Start], calls: TimedCalls, is_strict: bool = False, *,
+        self, starts: Iterable[Start], calls: TimedCalls, allowance: Allowance, is_strict: bool = False, *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._calls = calls
+        self._allowance = allowance
         self._is_strict = is_strict
         self._clock = clock
-        self._until = clock() + WALK_SECONDS
+        self.begun = clock()
         self._is_over = False
-        self.files: list[File] = []
-        self.faults: list[Fault] = []
+        self.files: list[SourceFile] = []
+        self.gaps: list[Gap] = []
         self.mtime_ns = 0
         self.is_public = True
         """Whether all files and folders are public."""
-        self._count = self._characters = 0
         self._public: dict[str, bool] = {}
         """Which folders are public, by path."""
         for start in starts:
@@ -91,42 +91,39 @@ class FileSnapshot:
         self.files.sort(key=lambda file: raw(file.path))
 
     def _take_below(self, start: Start) -> bool:
-        """Take a start and everything below it; return whether there is time and space for more."""
+        """Take a start and everything below it; return whether there is time and memory for more."""
         path, location, _ = start
         try:
             entry = self._calls.call(location, "", lambda: location.store.entry(location.path))
         except GlassfsError as error:
-            self.faults.append(Fault(path, error))
+            self.gaps.append(Gap(path, error))
             return True
         if not self._take(path, location, entry, None):
             return False
         if entry.kind is not Kind.FOLDER:
             return True
-        for found in walk(Folder(path, location, (entry,)), partial(self._listed, start), DEEPEST):
-            if isinstance(found, Found):
-                if not self._take(found.path, found.location, found.entry, found.folder):
+        for one in walk(Branch(path, location, (entry,)), partial(self._listed, start), DEEPEST):
+            if isinstance(one, Visit):
+                if not self._take(one.path, one.location, one.entry, one.folder):
                     return False
             else:
-                fault = Fault(found.folder.path, found.error, self._public[found.folder.path])
+                gap = Gap(one.folder.path, one.error, self._public[one.folder.path])
                 if self._is_over:
-                    self.faults.insert(0, fault)
+                    self.gaps.insert(0, gap)
                     return False
-                self.faults.append(fault)
+                self.gaps.append(gap)
         return True
 
-    def _take(self, path: str, location: Location, entry: Entry, folder: Folder | None) -> bool:
+    def _take(self, path: str, location: Location, entry: Entry, folder: Branch | None) -> bool:
         if entry.kind not in (Kind.FILE, Kind.FOLDER):
             return True
         is_public = folder is None or self._public[folder.path]
-        self._characters += len(path)
-        if self._count == MOST_ENTRIES or self._characters > MOST_CHARACTERS:
-            limit = f"{MOST_ENTRIES:,} files and folders"
-            if self._count < MOST_ENTRIES:
-                limit = f"{MOST_CHARACTERS:,} characters in their paths"
-            reason = f"it and others are left out: there are more than {limit}"
-            self.faults.append(Fault(path, GlassfsError(reason), is_public))
+        try:
+            # A file has a tuple of ten, a path in the tree and one in the store, a stamp and a version.
+            self._allowance.take(4 * OBJECT + 2 * len(path), "files and folders")
+        except TooLarge as error:
+            self.gaps.append(Gap(path, GlassfsError(f"it and others are left out: {error.reason}"), is_public))
             return False
-        self._count += 1
         self.mtime_ns = max(self.mtime_ns, entry.mtime_ns)
         needed = PUBLIC_FOLDER if entry.kind is Kind.FOLDER else PUBLIC_FILE
         is_public = is_public and entry.permissions & needed == needed
@@ -135,13 +132,14 @@ class FileSnapshot:
             self._public[path] = is_public
         elif folder is None or location.may_be_container:
             facts = entry.version, entry.stamp, entry.volume, entry.mtime_ns, entry.uid, entry.has_other_names
-            self.files.append(File(path, location, *facts, 0 if folder is None else len(folder.way), is_public))
+            self.files.append(SourceFile(path, location, *facts, 0 if folder is None else len(folder.way), is_public))
         return True
 
-    def _listed(self, start: Start, folder: Folder) -> Listed:
-        self._is_over = self._clock() > self._until
+    def _listed(self, start: Start, folder: Branch) -> Listed:
+        seconds = settings.walk_longest
+        self._is_over = self._clock() > self.begun + seconds
         if self._is_over:
-            raise Unavailable(f"it and others are left out: listing folders took longer than {WALK_SECONDS:g} seconds")
+            raise Unavailable(f"it and others are left out: listing folders took longer than {seconds:g} seconds")
         is_mount_root = start.is_mount_root and len(folder.way) == 1
 
         def list_now() -> tuple[bool, Listed]:
@@ -154,7 +152,7 @@ class FileSnapshot:
         return listed
 
 
-def _listed_surely(folder: Folder, is_mount_root: bool) -> tuple[bool, Listed]:
+def _listed_surely(folder: Branch, is_mount_root: bool) -> tuple[bool, Listed]:
     """List a folder, and return whether every user sees the same there.
 
     A folder on the way to it may be exchanged for another one while it is listed: compare them before and after.
@@ -165,7 +163,7 @@ def _listed_surely(folder: Folder, is_mount_root: bool) -> tuple[bool, Listed]:
         return [store.entry(path[: len(path) - back]) for back in reversed(range(len(folder.way)))]
 
     before = entries()
-    for _ in range(ATTEMPTS):
+    for _ in range(4):  # a folder that changes more often than that is not certain
         listed = list(shown_entries(folder.location, is_mount_root))
         now = entries()
         if [entry.stamp for entry in before] == [entry.stamp for entry in now]:
@@ -176,3 +174,48 @@ def _listed_surely(folder: Folder, is_mount_root: bool) -> tuple[bool, Listed]:
 
 def _access(entry: Entry) -> tuple[str, int]:
     return entry.file_id, entry.permissions
+
+
+def expected_tables(
+    containers: Containers, files: Iterable[SourceFile], clock: Callable[[], float] = time.monotonic,
+) -> list[str]:
+    """Return the names of the joined tables to which files may give rows, without opening them as containers.
+
+    The tree remembers the formats of files that were opened. For others the suffix decides. For a few local files whose
+    suffixes belong to no format, the first bytes are read; of the rest of these nothing is expected.
+    """
+    names: set[str] = set()
+    unknown: list[SourceFile] = []
+    for file in files:
+        tables = containers.tables_of(file.location, file.version)
+        if tables is None:
+            tables = joined_by(file.path)
+        if tables is not None:
+            names.update(tables)
+        elif not file.location.store.is_remote:
+            unknown.append(file)
+    calls = TimedCalls(settings.heads_longest)
+    until = clock() + settings.heads_longest
+    try:
+        for file in unknown[:256]:
+            with suppress(GlassfsError):  # it cannot be read now, so it is in no table
+                names.update(calls.call(file.location, file.volume, partial(_told_by_head, file)))
+            if clock() > until:
+                break
+    finally:
+        calls.close()
+    return in_order(names)
+
+
+def _told_by_head(file: SourceFile) -> Sequence[str]:
+    source = file.location.store.open(file.location.path)
+    try:
+        chosen = recognise(Head.of(source, source.read(0, min(HEAD, source.size))))
+    finally:
+        source.close()
+    return chosen.joined if chosen is not None else ()
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return the names of tables in the order in which they are shown."""
+    return sorted(names, key=lambda name: (name != EPISODES, raw(name)))

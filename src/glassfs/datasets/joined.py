@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.content import Table
+from glassfs.content.allowance import LEAST, Allowance
 from glassfs.content.join import Joined
-from glassfs.datasets.files import CHECK_SECONDS, CHECK_SHARE, FileSnapshot
-from glassfs.datasets.formats import Formats, in_order
-from glassfs.datasets.timed_calls import TIMEOUT_SECONDS, TimedCalls
+from glassfs.datasets.files import FileSnapshot, in_order
+from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.errors import NotFound
 from glassfs.formats.registry import joined_names, may_be_container
 from glassfs.names import free_name
+from glassfs.settings import settings
 from glassfs.source import Connection, is_url, locate
 from glassfs.tree.containers.containers import Containers, ContainerSettings
 from glassfs.tree.lease import Lease
@@ -39,9 +40,6 @@ from glassfs.view import ViewSet
 if TYPE_CHECKING:
     from glassfs.datasets.snapshots import Snapshot
 
-LEAST_AGE_SECONDS = 1.0
-
-
 class Audience(NamedTuple):
     """The users of a tree: every user if ``is_shared``, else the user and group ``reader`` if known."""
 
@@ -54,7 +52,7 @@ class Joins(Overview):
 
     def __init__(
         self, containers: Containers, starts: Sequence[Start], audience: Audience = Audience(),  # noqa: B008
-        timeout_seconds: float = TIMEOUT_SECONDS, clock: Callable[[], float] = time.monotonic, title: str = "",
+        timeout_seconds: float | None = None, clock: Callable[[], float] = time.monotonic, title: str = "",
     ) -> None:
         self.containers = containers
         self.is_shared, self.reader = audience
@@ -62,7 +60,6 @@ class Joins(Overview):
         self._title = title
         self._clock = clock
         self.calls = TimedCalls(timeout_seconds)
-        self._formats = Formats(containers, clock)
         self._lock = threading.Lock()
         self._last: Snapshot | None = None
         self._before: Snapshot | None = None
@@ -74,18 +71,15 @@ class Joins(Overview):
         self._listed: Sequence[str] = ()
         """The tables that were listed last."""
         self._walking = threading.Lock()
-        self._check_at = 0.0
 
     def snapshot(self) -> Snapshot:
         """Return the last snapshot if it is still valid, or a new one. What it shows is public as of a moment ago."""
-        found = self._recent()
-        if found is None or (self.is_shared and self._clock() >= self._check_at):
+        found = self._valid()
+        if found is None or self.is_shared:
             with work.holding(self._walking):
-                found = self._recent()
-                if found is None:
-                    found = self._taken()
-                elif self.is_shared and self._clock() >= self._check_at:
-                    found = self._checked(found)
+                found = self._valid() or self._taken()
+                if self.is_shared:
+                    found = self._used(found.current())
         return found
 
     def over(self, root: Directory, views: ViewSet) -> Directory:
@@ -98,16 +92,12 @@ class Joins(Overview):
 
     def tables(self, snapshot: Snapshot) -> Sequence[str]:
         """Return the names of its tables that are to be listed. No container is opened for that."""
-        tables = snapshot.tables(self._formats)
+        tables = snapshot.tables()
         if tables != self._listed:
             if self._listed:  # the kernel may remember names, and the listing
                 self.containers.watcher.note("")
             self._listed = tables
         return tables
-
-    def expected(self, snapshot: Snapshot) -> Sequence[str]:
-        """Return the names of the tables that were listed before the rows were read."""
-        return snapshot.expected(self._formats)
 
     def note(self, key: Hashable, nodes: Callable[[], Iterable[Node]]) -> None:
         """Remember the names of nodes, for ``may_have``, once for each key."""
@@ -119,41 +109,33 @@ class Joins(Overview):
         """Whether a view of a table may have this name. Cheap, as it is called often; takes no snapshot."""
         return not self._names or any(_may_become(known, name) for known in list(self._names))
 
-    def _recent(self) -> Snapshot | None:
+    def _valid(self) -> Snapshot | None:
         with self._lock:
             last = self._last
             return last if last is not None and self._clock() < max(self._until, last.until) else None
 
-    def _checked(self, last: Snapshot) -> Snapshot:
-        """Return the last snapshot without what is no longer public."""
-        begun = last.as_of = self._clock()
-        found = last.current()
-        self.calls.close()
-        ended = self._clock()
-        self._check_at = max(begun + CHECK_SECONDS, ended + CHECK_SHARE * (ended - begun))
-        if found is not last:
-            with self._lock:
-                retired, self._before, self._last = self._before, last, found
-            if retired is not None:
-                retired.retire()
-        return found
-
     def _taken(self) -> Snapshot:
-        from glassfs.datasets.snapshots import AGE, Snapshot  # programs that only look files up need no tables
+        from glassfs.datasets.snapshots import Snapshot  # programs that only look files up need no tables
 
         begun = self._clock()
-        walked = FileSnapshot(self._starts, self.calls, self.is_shared, clock=self._clock)
+        # The same part of the memory that a container may take for what is parsed of it.
+        allowance = Allowance(max(LEAST, self.containers.services.cache.budget // 4))
+        walked = FileSnapshot(self._starts, self.calls, allowance, self.is_shared, clock=self._clock)
         found = Snapshot(self.containers, walked, self.is_shared, self.calls, self._clock, self._title)
         self.calls.close()
         ended = self._clock()
+        last = self._last
+        if last is not None and last.state == found.state and last.is_whole:
+            found = last
+        self._until = ended + max(settings.table_valid, settings.table_valid_times * (ended - begun))
+        return self._used(found)
+
+    def _used(self, found: Snapshot) -> Snapshot:
+        """Make a snapshot the last one, and retire the one before the previous."""
+        retired = None
         with self._lock:
-            retired, self._before = self._before, self._last
-            if self._last is not None and self._last.state == found.state and self._last.is_whole:
-                found, retired, self._before = self._last, None, retired
-            self._last = found
-            found.as_of = begun
-            self._check_at = begun + CHECK_SECONDS
-            self._until = ended + max(LEAST_AGE_SECONDS, AGE * (ended - begun))
+            if found is not self._last:
+                retired, self._before, self._last = self._before, self._last, found
         if retired is not None:
             retired.retire()
         return found
@@ -213,8 +195,8 @@ class WithJoined(Directory):
         self._note(snapshot)
         if not self._joins.may_have(name):
             return None
-        for tables_of in (self._joins.tables, self._joins.expected, type(snapshot).with_rows):
-            for node in self._derived(snapshot, tables_of(snapshot)):
+        for tables_of in (partial(self._joins.tables, snapshot), snapshot.expected, snapshot.with_rows):
+            for node in self._derived(snapshot, tables_of()):
                 if _may_become(node.name, name):
                     node = _renamed(node, self._is_taken, self.ino)
                     if node.name == name:

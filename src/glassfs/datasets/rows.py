@@ -20,7 +20,7 @@ from glassfs import work
 from glassfs.cache.catalogue import Part, searched
 from glassfs.content.pieces import LAYOUT, Piece, pieces_of
 from glassfs.content.summary import EPISODE_ROWS, Columns
-from glassfs.datasets.files import PUBLIC_FILE, File
+from glassfs.datasets.files import PUBLIC_FILE, SourceFile
 from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.errors import Unrecognised
 from glassfs.formats.registry import GROUP
@@ -42,7 +42,7 @@ HEADS = 32
 """What precedes pieces is mostly the same: this many of the last ones are kept parsed."""
 
 
-class Found(NamedTuple):
+class TablePiece(NamedTuple):
     """Piece ``number`` of a container's rows for the joined table ``table``, and whether every user may read it.
 
     ``directory`` is that of what the rows describe. ``parts`` are the paths and stamps of its further files.
@@ -56,16 +56,16 @@ class Found(NamedTuple):
     parts: Sequence[tuple[Path, str]] = ()
 
 
-class Wanted(NamedTuple):
+class WantedPiece(NamedTuple):
     """A piece to be read again: of which file and table, its number, and its first block in the container's table."""
 
-    file: File
+    file: SourceFile
     table: str
     number: int
     block: int
 
 
-class Rows:
+class RowReader:
     """One pass over the rows of many files. With ``calls``, a file that hangs raises DeviceFailed."""
 
     def __init__(self, containers: Containers, calls: TimedCalls | None = None) -> None:
@@ -80,7 +80,7 @@ class Rows:
         self._noted: dict[bytes, Sequence[Part]] = {}
         self._size = 0
 
-    def of_all(self, files: Sequence[File]) -> Iterator[tuple[int, Iterator[Found]]]:
+    def of_all(self, files: Sequence[SourceFile]) -> Iterator[tuple[int, Iterator[TablePiece]]]:
         """Yield the number of each file and its pieces, which must be consumed before the next file.
 
         Iterating over the pieces raises why a container cannot be read. Files that are not containers have none.
@@ -93,14 +93,14 @@ class Rows:
             self._prefetches.close()
             self.flush()
 
-    def _of_all(self, files: Sequence[File]) -> Iterator[tuple[int, Iterator[Found]]]:
+    def _of_all(self, files: Sequence[SourceFile]) -> Iterator[tuple[int, Iterator[TablePiece]]]:
         start = 0
         while start < len(files):
             some = files[start : start + AT_ONCE]
             known = self._known(some, 0)
             keys = [_key(file) for file in some]
             pairs = [(file, known.get(key)) for file, key in zip(some, keys[: searched(keys, known)], strict=False)]
-            begun: dict[int, Iterator[Found]] = {}
+            begun: dict[int, Iterator[TablePiece]] = {}
             for number, (file, kept) in enumerate(pairs):
                 for ahead, (other, other_kept) in enumerate(pairs[number : number + ALONGSIDE], number):
                     if other_kept is None and other.location.store.is_remote and ahead not in begun:
@@ -108,7 +108,7 @@ class Rows:
                 yield start, self._of(file, kept, begun.pop(number, None))
                 start += 1
 
-    def again(self, wanted: Sequence[Wanted]) -> Iterator[Piece | None]:
+    def again(self, wanted: Sequence[WantedPiece]) -> Iterator[Piece | None]:
         """Yield pieces of one table again; None for a piece that no longer exists.
 
         A file is opened once for consecutive pieces.
@@ -117,7 +117,7 @@ class Rows:
         for number in {one.number for one in wanted}:
             files = [one.file for one in wanted if one.number == number]
             known |= {(key, number): kept for key, kept in self._known(files, number).items()}
-        following: tuple[File, int] | None = None
+        following: tuple[SourceFile, int] | None = None
         with ExitStack() as opened:
             for file, table, number, block in wanted:
                 kept = known.get((_key(file), number))
@@ -138,11 +138,11 @@ class Rows:
         if noted and self._catalogue is not None:
             self._catalogue.put(noted)
 
-    def _known(self, files: Sequence[File], number: int) -> Mapping[bytes, Part]:
+    def _known(self, files: Sequence[SourceFile], number: int) -> Mapping[bytes, Part]:
         keys = [_key(file) for file in files if file.location.store.has_lasting_versions]
         return self._catalogue.find(keys, number) if self._catalogue is not None and keys else {}
 
-    def _of(self, file: File, kept: Part | None, begun: Iterator[Found] | None) -> Iterator[Found]:
+    def _of(self, file: SourceFile, kept: Part | None, begun: Iterator[TablePiece] | None) -> Iterator[TablePiece]:
         if kept is None:
             yield from self._timed(file, begun or self._read(file))
             return
@@ -154,9 +154,9 @@ class Rows:
                     return
                 kept = more
             table, directory, piece = _stored(kept)
-            yield Found(table, number, piece, directory, file.is_public)
+            yield TablePiece(table, number, piece, directory, file.is_public)
 
-    def _timed(self, file: File, pieces: Iterator[Found]) -> Iterator[Found]:
+    def _timed(self, file: SourceFile, pieces: Iterator[TablePiece]) -> Iterator[TablePiece]:
         """Yield the pieces of a file, each read with a timeout."""
         if self._calls is None:
             yield from pieces
@@ -169,7 +169,7 @@ class Rows:
                 return
             yield found
 
-    def _prefetched(self, file: File) -> Iterator[Found]:
+    def _prefetched(self, file: SourceFile) -> Iterator[TablePiece]:
         """Return the pieces of a remote file. The first is read ahead on another thread; most files have only one."""
         pieces = self._read(file)
         ahead = work.derived()
@@ -177,7 +177,7 @@ class Rows:
         first = self._prefetches.submit(partial(work.done_for, ahead, partial(self._next, pieces)))
         first.add_done_callback(lambda _: self._ahead.discard(ahead))
 
-        def begun() -> Iterator[Found]:
+        def begun() -> Iterator[TablePiece]:
             try:
                 work.is_done(first)
             except BaseException:  # the only reader has gone
@@ -190,17 +190,17 @@ class Rows:
 
         return begun()
 
-    def _next(self, pieces: Iterator[Found]) -> Found | None:
+    def _next(self, pieces: Iterator[TablePiece]) -> TablePiece | None:
         with self._cache.memory.nested():
             return next(pieces, None)
 
-    def _rest(self, file: File, first: int, table: str, after: int) -> Iterator[Found]:
+    def _rest(self, file: SourceFile, first: int, table: str, after: int) -> Iterator[TablePiece]:
         """Yield the pieces from number ``first`` on, given the table and the first block of the previous piece."""
         for found in self._read(file, table, after):
             if found.number:
                 yield found._replace(number=first - 1 + found.number)
 
-    def _read(self, file: File, table: str = "", block: int = 0) -> Generator[Found, None, None]:
+    def _read(self, file: SourceFile, table: str = "", block: int = 0) -> Generator[TablePiece, None, None]:
         """Read the pieces of all tables, or from a block of one on; all of them are also noted for the catalogue."""
         is_kept = not table and self._catalogue is not None and _is_lasting(file)
         noted: list[Part] = []
@@ -224,7 +224,7 @@ class Rows:
                             noted.append(Part(number, 0, piece.rows, piece.block, head, piece.data))
                         else:
                             noted.clear()
-                        yield Found(name, number, piece, directory, is_public, parts)
+                        yield TablePiece(name, number, piece, directory, is_public, parts)
                         number += 1
         except Unrecognised:
             if not is_kept:
@@ -261,12 +261,12 @@ def _is_readable(entry: Entry) -> bool:
     return entry.permissions & PUBLIC_FILE == PUBLIC_FILE
 
 
-def _is_lasting(file: File) -> bool:
+def _is_lasting(file: SourceFile) -> bool:
     """Whether the version never recurs: any further change gives the file another mtime."""
     return file.location.store.has_lasting_versions and abs(time.time_ns() - file.mtime_ns) > SETTLED_NANOSECONDS
 
 
-def _key(file: File) -> bytes:
+def _key(file: SourceFile) -> bytes:
     return xxhash.xxh128_digest(f"{_dependencies()}\0{file.stamp}".encode())
 
 

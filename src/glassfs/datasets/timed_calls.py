@@ -10,25 +10,24 @@ from typing import TypeVar
 
 from glassfs import work
 from glassfs.errors import DeviceFailed, GlassfsError
+from glassfs.settings import settings
 from glassfs.threads import DaemonPool
-
-TIMEOUT_SECONDS = 10.0
-"""For one folder, or some hundred rows of one container."""
-MOST_HANGING, MOST_OF_VOLUME = 32, 4
-"""Calls that may hang at a time before further ones fail at once: in all, and of one volume."""
 
 Result = TypeVar("Result")
 
 
 class TimedCalls:
-    """Runs calls on other threads and waits up to ``timeout_seconds`` for each.
+    """Runs calls on other threads and waits up to ``timeout_seconds`` for each, by default ``settings.call_longest``.
 
     A call that still hangs is not tried again, nor are others of a volume on which several hang: on a dead disk all
     would. The more calls hang, the shorter the timeout.
     """
 
-    def __init__(self, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        self.timeout_seconds = timeout_seconds
+    most, most_of_volume = 32, 4
+    """Calls that may hang at a time before further ones fail at once: in all, and of one volume."""
+
+    def __init__(self, timeout_seconds: float | None = None) -> None:
+        self.timeout_seconds = settings.call_longest if timeout_seconds is None else timeout_seconds
         self._lock = threading.Lock()
         self._pool = DaemonPool("timed-calls")
         self._hanging: dict[Hashable, str | None] = {}
@@ -49,7 +48,7 @@ class TimedCalls:
         """
         with self._lock:
             hanging = self._hanging
-            is_too_much = len(hanging) >= MOST_HANGING or list(hanging.values()).count(volume) >= MOST_OF_VOLUME
+            is_too_much = len(hanging) >= self.most or list(hanging.values()).count(volume) >= self.most_of_volume
             if key in hanging or is_too_much:
                 raise DeviceFailed("does not answer")
             timeout_seconds = self.timeout_seconds / (1 + len(hanging))

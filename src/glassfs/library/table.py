@@ -1,4 +1,4 @@
-"""Tables: rows, columns, and conversion to pandas, Arrow and polars; also the joined tables over a directory. Any thread.
+"""Tables, also joined ones over a directory: rows, columns, conversion to pandas, Arrow and polars. Any thread.
 
 Libraries read the table as a Parquet file, which is encoded while they read.
 """

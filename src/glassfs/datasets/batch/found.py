@@ -20,8 +20,7 @@ from glassfs.source import Connection, Kind, Named, Path, locate
 from glassfs.source.remote.url import shown
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.sources.folder import omission, shown_entries
-from glassfs.tree.sources.walk import Folder, Listed, walk
-from glassfs.tree.sources.walk import Unlisted as UnlistedFolder
+from glassfs.tree.sources.walk import Branch, DeadEnd, Listed, walk
 
 
 class Unlisted(NamedTuple):
@@ -74,11 +73,11 @@ class Search:
         return location.path[len(self._named[0][1].path) :]
 
     def _below(self, source: str, named: Named, inner: Path, path: str) -> Iterator[SearchHit | Unlisted]:
-        start = Folder(path, Location(named.store, (*named.path, *inner)))
+        start = Branch(path, Location(named.store, (*named.path, *inner)))
         for found in walk(start, partial(self._listed, named)):
-            store, whole = found.folder.location if isinstance(found, UnlistedFolder) else found.location
+            store, whole = found.folder.location if isinstance(found, DeadEnd) else found.location
             below = whole[len(named.path) :]
-            if isinstance(found, UnlistedFolder):
+            if isinstance(found, DeadEnd):
                 yield Unlisted(store.shown(whole), found.error)
                 continue
             if left_out := omission(found.path, found.location, found.entry):
@@ -87,7 +86,7 @@ class Search:
                 facts = found.entry.kind, str(found.entry.version), found.entry.size
                 yield SearchHit(store.shown(whole), source, below, found.path, "/".join(below), *facts)
 
-    def _listed(self, named: Named, folder: Folder) -> Listed:
+    def _listed(self, named: Named, folder: Branch) -> Listed:
         """List a folder in order."""
         store, path = folder.location
         listed = [

@@ -11,7 +11,7 @@ from glassfs import threads
 from glassfs.errors import GlassfsError, Unavailable
 from glassfs.source import Entry, Kind
 from glassfs.tree.containers.lease import Location
-from glassfs.tree.sources.walk import DEEPEST, Folder, Found, list_plainly, walk
+from glassfs.tree.sources.walk import DEEPEST, Branch, Visit, list_plainly, walk
 
 log = logging.getLogger(__name__)
 
@@ -80,8 +80,8 @@ class Usage:
             log.debug("left out of the sizes: %s", error)
             return
         if entry.kind is Kind.FOLDER:
-            for found in walk(Folder("", location), list_plainly, 0 if location.store.is_remote else DEEPEST):
-                if not isinstance(found, Found):
+            for found in walk(Branch("", location), list_plainly, 0 if location.store.is_remote else DEEPEST):
+                if not isinstance(found, Visit):
                     log.debug("left out of the sizes: %s", found.error)
                 elif found.entry.kind is Kind.FILE:
                     yield found.entry.size

@@ -17,7 +17,7 @@ Listed = Iterable[tuple[str, str, Entry]]
 """The name to show, the name in the store, and the entry of each file in a folder."""
 
 
-class Folder(NamedTuple):
+class Branch(NamedTuple):
     """A folder to be listed: its path in the tree, and the entries of the folders on the way to it and its own."""
 
     path: str
@@ -25,28 +25,28 @@ class Folder(NamedTuple):
     way: tuple[Entry, ...] = ()
 
 
-class Found(NamedTuple):
+class Visit(NamedTuple):
     """Something in a folder, with its path in the tree."""
 
     path: str
     location: Location
     entry: Entry
-    folder: Folder
+    folder: Branch
 
 
-class Unlisted(NamedTuple):
+class DeadEnd(NamedTuple):
     """A folder that cannot be listed, and why."""
 
-    folder: Folder
+    folder: Branch
     error: GlassfsError
 
 
 def walk(
-    start: Folder, list_folder: Callable[[Folder], Listed], deepest: int = DEEPEST_DIRECTORY,
-) -> Iterator[Found | Unlisted]:
+    start: Branch, list_folder: Callable[[Branch], Listed], deepest: int = DEEPEST_DIRECTORY,
+) -> Iterator[Visit | DeadEnd]:
     """Yield everything below a folder, each folder followed by what is in it, in the order of ``list_folder``.
 
-    A folder is listed when the walk gets there. If ``list_folder`` raises GlassfsError, it is yielded as Unlisted, and
+    A folder is listed when the walk gets there. If ``list_folder`` raises GlassfsError, it is yielded as DeadEnd, and
     so are folders that have more than ``deepest`` folders on the way to them: servers may have them without end.
     """
     waiting = [_inside(start, list_folder)]
@@ -56,15 +56,15 @@ def walk(
             waiting.pop()
             continue
         yield found
-        if isinstance(found, Found) and found.entry.kind is Kind.FOLDER:
-            folder = Folder(found.path, found.location, (*found.folder.way, found.entry))
+        if isinstance(found, Visit) and found.entry.kind is Kind.FOLDER:
+            folder = Branch(found.path, found.location, (*found.folder.way, found.entry))
             if len(folder.way) <= deepest:
                 waiting.append(_inside(folder, list_folder))
             else:
-                yield Unlisted(folder, GlassfsError(f"is more than {deepest} folders deep"))
+                yield DeadEnd(folder, GlassfsError(f"is more than {deepest} folders deep"))
 
 
-def list_plainly(folder: Folder) -> Listed:
+def list_plainly(folder: Branch) -> Listed:
     """List a folder under the names in its store, files before folders, each sorted."""
     listed = folder.location.store.list(folder.location.path)
     return [
@@ -72,12 +72,12 @@ def list_plainly(folder: Folder) -> Listed:
     ]
 
 
-def _inside(folder: Folder, list_folder: Callable[[Folder], Listed]) -> Iterator[Found | Unlisted]:
+def _inside(folder: Branch, list_folder: Callable[[Branch], Listed]) -> Iterator[Visit | DeadEnd]:
     try:
         listed = list_folder(folder)
     except GlassfsError as error:
-        yield Unlisted(folder, error)
+        yield DeadEnd(folder, error)
         return
     for name, original, entry in listed:
         path = f"{folder.path}/{name}" if folder.path else name
-        yield Found(path, folder.location.below(original), entry, folder)
+        yield Visit(path, folder.location.below(original), entry, folder)
