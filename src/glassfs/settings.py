@@ -14,6 +14,10 @@ class Settings:
 
     # Commands, the library and data sets
 
+    page_wait: float = 1.0
+    """How long ``glassfs mount`` waits for its start page: for a folder, it takes a pass over all containers."""
+    progress_end: float = 1.0
+    """How long the end of a progress bar waits for the thread that sums up sizes."""
     walk_longest: float = 60.0
     """Time for listing the folders of a joined table; the remaining ones are left out."""
     heads_longest: float = 0.5

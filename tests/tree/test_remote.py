@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from glassfs.content.allowance import Allowance
 from glassfs.datasets.files import FileSnapshot
 from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotAllowed, NotFound, Unavailable
@@ -316,7 +317,7 @@ def below(sources: Sources) -> list[str]:
     calls = TimedCalls()
     try:
         starts = [Start("", location, True) for location in sources.locations.values()]
-        return [one.path for one in FileSnapshot(starts, calls).files]
+        return [one.path for one in FileSnapshot(starts, calls, Allowance(1 << 20)).files]
     finally:
         calls.close()
 

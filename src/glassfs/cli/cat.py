@@ -11,7 +11,6 @@ import click
 from glassfs.cli.common import (
     Located,
     complain,
-    connection_option,
     located,
     lookup,
     name_of,
@@ -19,7 +18,7 @@ from glassfs.cli.common import (
     report,
     views_option,
 )
-from glassfs.cli.complete import complete_paths
+from glassfs.cli.completion import complete_paths, connection_option
 from glassfs.errors import GlassfsError, IsADirectory
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.url import is_url

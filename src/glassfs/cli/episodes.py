@@ -17,7 +17,8 @@ from typing import BinaryIO, NamedTuple, TypeAlias
 import click
 
 from glassfs.cli.atomic import SUFFIX, AtomicFile
-from glassfs.cli.common import complain, connection_option, reason_of
+from glassfs.cli.common import complain, reason_of
+from glassfs.cli.completion import connection_option
 from glassfs.cli.many import fault_of, found_under, many_options, summary, where_option
 from glassfs.cli.many import progress as progress_over
 from glassfs.cli.progress import Progress

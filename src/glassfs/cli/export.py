@@ -7,16 +7,15 @@ from collections.abc import Iterator
 
 import click
 
-from glassfs.cli.common import connection_option, located, lookup, name_of, nodes_from, opened, views_option
-from glassfs.cli.complete import complete_path_or_folder, complete_source
+from glassfs.cli.common import located, lookup, name_of, nodes_from, opened, views_option
+from glassfs.cli.completion import complete_path_or_folder, complete_source, connection_option
 from glassfs.cli.export_many import export_many, report_failure
-from glassfs.cli.exporting import Export, Links, is_within
+from glassfs.cli.exporting import Export, Links, is_within, opened_target
 from glassfs.cli.many import many_options, where_option
 from glassfs.cli.picking import picked_episodes
 from glassfs.cli.progress import Progress
 from glassfs.cli.stopping import stoppable
 from glassfs.cli.target import Existing, NotWritten, names_below
-from glassfs.cli.targets import opened_target
 from glassfs.datasets.batch.contract import Settings
 from glassfs.datasets.batch.run import Plan
 from glassfs.errors import GlassfsError

@@ -12,11 +12,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from glassfs.cli.common import complain, name_of, report
-from glassfs.cli.exporting import Export, Links, Written
+from glassfs.cli.exporting import Export, Links, Written, opened_target
 from glassfs.cli.many import fault_of, found_under, progress
 from glassfs.cli.progress import Progress
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable
-from glassfs.cli.targets import opened_target
 from glassfs.datasets.batch.contract import Fault, Faults, Item, Outcome, SearchHit, Settings
 from glassfs.datasets.batch.found import Search, Unlisted
 from glassfs.datasets.batch.run import Plan, Run

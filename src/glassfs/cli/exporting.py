@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import Enum
 from typing import NamedTuple
 
 from glassfs.cli.common import nodes_from
 from glassfs.cli.many import as_fault
 from glassfs.cli.progress import Progress
-from glassfs.cli.target import PIECE, Existing, NotWritten, Target, Unusable
+from glassfs.cli.target import Existing, NotWritten, Target, Unusable, opened_folder
 from glassfs.errors import Damaged, GlassfsError, NotADirectory, NotFound
 from glassfs.library.finding import Found, followed
 from glassfs.library.finding import target as goal_of
+from glassfs.sizes import PIECE
+from glassfs.source import Connection, is_url
 from glassfs.tree import Directory, File, Node, Symlink, Tree
 from glassfs.tree.omissions import Omission
 from glassfs.tree.tree import normal
@@ -248,3 +251,17 @@ def _leading_to(goal: str, text: str, place: str) -> str:
     """Return the text of a link at ``place`` that leads to ``goal``: ``text`` if that does."""
     above = place.rpartition("/")[0] or "/"
     return text if normal(f"{above}/{text}") == goal else os.path.relpath(goal, above)
+
+
+@contextmanager
+def opened_target(
+    name: str, mode: int, existing: Existing, source: str, connection: Connection, is_begun: bool = False,
+) -> Iterator[Target]:
+    """Open a target for a ``with``; see ``opened_folder`` and ``opened_bucket_target`` for what is refused."""
+    if is_url(name):
+        from glassfs.cli.bucket import opened_bucket_target  # needs packages that local targets do not
+
+        yield opened_bucket_target(name, existing, source, connection, is_begun)
+        return
+    with opened_folder(name, mode, existing, source, is_begun) as target:
+        yield target

@@ -15,7 +15,6 @@ from glassfs import content
 from glassfs.cli.common import (
     Located,
     complain,
-    connection_option,
     described,
     located,
     lookup,
@@ -23,7 +22,7 @@ from glassfs.cli.common import (
     opened_sources,
     reason_of,
 )
-from glassfs.cli.complete import complete_source
+from glassfs.cli.completion import complete_source, connection_option
 from glassfs.content.rows import of_records
 from glassfs.errors import GlassfsError, Unrecognised
 from glassfs.formats.registry import is_expected

@@ -13,7 +13,6 @@ from typing import Any
 import click
 
 from glassfs.cli.common import (
-    connection_option,
     described,
     located,
     lookup,
@@ -22,7 +21,7 @@ from glassfs.cli.common import (
     report_omitted,
     views_option,
 )
-from glassfs.cli.complete import complete_path, complete_source
+from glassfs.cli.completion import complete_path, complete_source, connection_option
 from glassfs.errors import GlassfsError, NotADirectory
 from glassfs.sizes import human_size
 from glassfs.source.remote.connection import Connection

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from glassfs.cli.common import connection_option, described, located, lookup, opened, report, views_option
-from glassfs.cli.complete import complete_path, complete_source
+from glassfs.cli.common import described, located, lookup, opened, report, views_option
+from glassfs.cli.completion import complete_path, complete_source, connection_option
 from glassfs.content import EncodedImage, Image
 from glassfs.errors import Changed, GlassfsError, NotADirectory
 from glassfs.sizes import human_size

@@ -14,7 +14,8 @@ from typing import TypeAlias
 
 import click
 
-from glassfs.cli.common import connection_option, reason_of
+from glassfs.cli.common import reason_of
+from glassfs.cli.completion import connection_option
 from glassfs.cli.many import fault_of, found_under, many_options, summary
 from glassfs.cli.many import progress as progress_over
 from glassfs.cli.progress import Progress
