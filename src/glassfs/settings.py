@@ -14,6 +14,12 @@ class Settings:
 
     # Commands, the library and data sets
 
+    usage_wait: float = 0.1
+    """How long ``df`` waits for the first sum of sizes."""
+    usage_valid: float = 10.0
+    """How long a sum of sizes is valid at least."""
+    usage_valid_times: float = 20
+    """It is valid for this many times as long as it took, if that is more."""
     page_wait: float = 1.0
     """How long ``glassfs mount`` waits for its start page: for a folder, it takes a pass over all containers."""
     progress_end: float = 1.0

@@ -16,7 +16,7 @@ from glassfs.formats import registry
 from glassfs.tree import Directory, File, Sources, Tree
 from glassfs.tree.sources.own import OwnFiles
 from glassfs.tree.sources.sources import Start
-from glassfs.tree.sources.usage import Usage
+from glassfs.tree.sources.walk import Usage
 from tests.memory_store import MemoryStore
 from tests.tree.made import FORMAT, made
 from tests.tree.trees import files_of, paths_of, sources_of

@@ -35,7 +35,7 @@ COMMANDS = {
 }
 
 
-ELSEWHERE = {"views": "formats", "umount": "status"}
+ELSEWHERE = {"tree": "ls", "views": "formats", "umount": "status"}
 """Commands in the module of another one, under their own names."""
 MEANT = {
     "unmount": "umount", "fusermount": "umount", "dir": "ls", "list": "ls", "show": "cat", "read": "cat",

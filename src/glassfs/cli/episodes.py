@@ -26,8 +26,7 @@ from glassfs.cli.stopping import stoppable
 from glassfs.content.pieces import ContainerPiece, pieces_of
 from glassfs.content.summary import EPISODES, RECORD_COLUMNS, Summary
 from glassfs.datasets.batch.contract import Fault, Item, Outcome, SearchHit, Settings
-from glassfs.datasets.batch.found import Search, Unlisted
-from glassfs.datasets.batch.opening import Opener
+from glassfs.datasets.batch.found import Opener, Search, Unlisted
 from glassfs.datasets.batch.report import Report
 from glassfs.datasets.batch.run import Plan, Run
 from glassfs.datasets.table import CSV, CSV_SAFE, FORMS, PARQUET, Lines, Table, chosen, encoded, head, mark, read_back

@@ -22,8 +22,7 @@ from glassfs.cli.progress import Progress
 from glassfs.cli.stopping import stoppable
 from glassfs.content import Image, Json, Stored
 from glassfs.datasets.batch.contract import Fault, Faults, Item, Outcome, SearchHit, Settings
-from glassfs.datasets.batch.found import Search, Unlisted
-from glassfs.datasets.batch.opening import Opener
+from glassfs.datasets.batch.found import Opener, Search, Unlisted
 from glassfs.datasets.batch.run import Plan, Run
 from glassfs.errors import GlassfsError, Unrecognised
 from glassfs.source import Connection, Named

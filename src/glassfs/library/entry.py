@@ -26,10 +26,10 @@ from glassfs.errors import (
     Unsuited,
 )
 from glassfs.library import images, selecting, shown
-from glassfs.library.arraylike import VIDEO, ArrayLike, Located, canonical
+from glassfs.library.arraylike import VIDEO, ArrayLike, PartInErrors, canonical
 from glassfs.library.finding import REPLACED, below, parts, version_of
 from glassfs.library.globbing import matching
-from glassfs.library.session import Asked, LibrarySession, named
+from glassfs.library.session import LibrarySession, OpenArguments, named
 from glassfs.library.stream import bytes_of, stream_of, value_of
 from glassfs.source import Connection
 from glassfs.terminal import printable
@@ -207,7 +207,7 @@ class Entry(ArrayLike):
     def image(self) -> Image:
         """Return an image decoded by Pillow."""
         file = self._file()
-        with Located(self):
+        with PartInErrors(self):
             content = canonical(file)
             if isinstance(content, contents.EncodedImage):
                 return images.decoded(content)
@@ -219,7 +219,7 @@ class Entry(ArrayLike):
 
     def bytes(self) -> builtins.bytes:
         """Return all bytes of a file."""
-        with Located(self):
+        with PartInErrors(self):
             return bytes_of(self._file())
 
     def text(self, encoding: str = "utf-8", errors: str = "strict") -> str:
@@ -228,7 +228,7 @@ class Entry(ArrayLike):
 
     def json(self) -> Any:
         """Return the value of a JSON document or a scalar; of JSON lines, the list of their values."""
-        with Located(self):
+        with PartInErrors(self):
             file = self._file()
             if isinstance(file.content, (contents.Null, contents.Scalar)) or ".json" in file.name[-6:]:
                 return value_of(file)
@@ -245,7 +245,7 @@ class Entry(ArrayLike):
 
     def open(self) -> io.BufferedReader:
         """Return a file object with ``read`` and ``seek``. The caller must close it."""
-        with Located(self):
+        with PartInErrors(self):
             return stream_of(self._file(), self.path)
 
     # Representation, comparison, pickling.
@@ -420,6 +420,6 @@ def opened(
         from glassfs.source.remote.storage_options import connection_to  # rarely needed
 
         connection = connection_to(names, storage_options)
-    session = LibrarySession(Asked(names, cache_size, spool, views, connection))
+    session = LibrarySession(OpenArguments(names, cache_size, spool, views, connection))
     _, node = session.paths.find("/")
     return Library(session, "/", node)

@@ -32,13 +32,9 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-SHOWN_ROWS = 10
 Frame = TypeVar("Frame")
-
-SHOWN_COLUMNS = 50
-SHOWN_CHARACTERS = 80
-SHOWN_VALUES = 4 * SHOWN_CHARACTERS + 4
-"""Values, or bytes of a text, that exceed any cell: a character may take four bytes."""
+ROWS, COLUMNS, CHARACTERS = 10, 50, 80
+"""Rows, columns, and characters of a value that are shown."""
 SUFFIX = ".parquet"
 _readers = DaemonPool("tables")
 _numbers = count()
@@ -124,20 +120,20 @@ class Table:
             names = self.columns
         except GlassfsError as error:
             return f"<glassfs.Table {printable(self._name)!r}: {printable(str(error))}>"
-        some = ", ".join([*map(_short, names[:SHOWN_COLUMNS]), *(["…"] if len(names) > SHOWN_COLUMNS else [])])
+        some = ", ".join([*map(_short, names[:COLUMNS]), *(["…"] if len(names) > COLUMNS else [])])
         return f"<glassfs.Table {printable(self._name)!r}: {len(self)} rows of {some}>"
 
     def _repr_html_(self) -> str:
         rows, more = [], ""
         try:
             columns = self._table.columns()
-            if len(columns) > SHOWN_COLUMNS:
+            if len(columns) > COLUMNS:
                 more = f"<p>{len(columns)} columns</p>"
-            names = [text(column.name) for column in columns[:SHOWN_COLUMNS]]
+            names = [text(column.name) for column in columns[:COLUMNS]]
             rows.append("".join(f"<th>{cell(_short(name))}</th>" for name in names))
-            for row in self._first(columns[:SHOWN_COLUMNS]):
+            for row in self._first(columns[:COLUMNS]):
                 rows.append("".join(f"<td>{cell(_short(row.get(name)))}</td>" for name in names))
-            if len(self) > SHOWN_ROWS:
+            if len(self) > ROWS:
                 more += f"<p>{len(self)} rows</p>"
         except GlassfsError as error:
             more = f"<p>{cell(_short(error, 1000))}</p>"
@@ -145,17 +141,17 @@ class Table:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
     def _first(self, columns: Sequence[Column]) -> Iterator[dict[str, Any]]:
-        """Yield the rows to be shown, with long values cut."""
+        """Yield the rows to be shown, with long values cut: a character may take four bytes of a text."""
         if self._table.records is not None:
-            yield from islice(of_records(self._table.records), SHOWN_ROWS)
+            yield from islice(of_records(self._table.records), ROWS)
             return
-        count = min(self._table.rows, SHOWN_ROWS)
-        found = {text(column.name): values(column, count, AT_ONCE, SHOWN_VALUES) for column in columns}
+        count = min(self._table.rows, ROWS)
+        found = {text(column.name): values(column, count, AT_ONCE, 4 * CHARACTERS + 4) for column in columns}
         for row in zip(*(islice(column, count) for column in found.values()), strict=True):
             yield dict(zip(found, row, strict=True))
 
 
-def _short(value: Any, most: int = SHOWN_CHARACTERS) -> str:
+def _short(value: Any, most: int = CHARACTERS) -> str:
     shown = str(value)
     return printable(shown if len(shown) <= most else f"{shown[:most - 1]}…")
 

@@ -35,7 +35,7 @@ from glassfs.mount.status import OwnDirectory, StatusText
 from glassfs.source.remote.url import shown as shown_name
 from glassfs.tree import ContainerSettings, views_named
 from glassfs.tree.preload import preload
-from glassfs.tree.sources.usage import Usage
+from glassfs.tree.sources.walk import Usage
 
 log = logging.getLogger(__name__)
 

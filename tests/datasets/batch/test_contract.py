@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassfs.cli.episodes import Rows
-from glassfs.cli.export_many import Exporting
+from glassfs.cli.export import Exporting
 from glassfs.cli.exporting import Links
 from glassfs.cli.target import Existing
 from glassfs.cli.verify import Verification

@@ -1,23 +1,28 @@
-"""Find what to work on: the files that the user named, and those in and below the folders that the user named.
+"""Find what to work on, and open it in the process that works on it.
 
-The walk is lazy, a folder at a time. Workers open the files: the first bytes decide whether a file is a container; in
-remote folders its name decides beforehand. Links inside are not followed. One thread.
+The files are those that the user named, and those in and below the folders that the user named. The walk is lazy, a
+folder at a time. Workers open the files: the first bytes decide whether a file is a container; in remote folders its
+name decides beforehand. Links inside are not followed. One thread.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import count
 from typing import NamedTuple
 
-from glassfs.datasets.batch.contract import SearchHit
-from glassfs.errors import GlassfsError
+from glassfs.cache import BlockCache
+from glassfs.content import Container
+from glassfs.datasets.batch.contract import SearchHit, Settings
+from glassfs.errors import Changed, GlassfsError, Refused
 from glassfs.formats.registry import is_expected, may_be_container
 from glassfs.names import component, free_name, raw
-from glassfs.source import Connection, Kind, Named, Path, locate
+from glassfs.source import Connection, Kind, Named, Path, Version, is_url, locate
 from glassfs.source.remote.url import shown
+from glassfs.tree import Containers, ContainerSettings, Sources, Tree
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.sources.folder import omission, shown_entries
 from glassfs.tree.sources.walk import Branch, DeadEnd, Listed, walk
@@ -114,3 +119,77 @@ def _labels(named: Sequence[Named]) -> list[str]:
         )
         found[label] = None
     return list(found)
+
+
+class Opener:
+    """The store of the last source, and the ``cache`` for what is read from it.
+
+    ``is_several`` is set if the container opened last consists of several files, or was refused because of one of them:
+    its main file's version does not cover those.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.cache = BlockCache()
+        self.is_several = False
+        self._containers = Containers(ContainerSettings(self.cache, has_catalogue=True))
+        """For glimpses: none stays open, but what formats find in them is kept for later programs."""
+        self._settings = settings
+        self._source = ""
+        self._named: Named | None = None
+
+    def named(self, found: SearchHit) -> Named:
+        """Return store and path of a hit. Raises NotFound and similar."""
+        self.is_several = False
+        named = self._named
+        if named is None or self._source != found.source:
+            self._close_store()
+            connection = self._settings.connection
+            if is_url(found.source):
+                connection = connection.within(self.cache.lend())
+            (named,) = locate([found.source], connection, may_be_container)
+            self._source, self._named = found.source, named
+        return named if not found.inner else Named(named.store, (*named.path, *found.inner), found.inner[-1])
+
+    @contextmanager
+    def opened(self, named: Named) -> Iterator[tuple[Tree, Container]]:
+        """Open a container and its tree. Raises the reason if it cannot be opened."""
+        with self._noting():
+            sources = Sources([named], ContainerSettings(self.cache))
+        try:
+            containers = sources.containers.all_open()
+            if not containers:
+                raise Changed("is a folder now", named.store.shown(named.path))
+            container = containers[0].container
+            self.is_several = len(container.sources) > 1
+            yield sources.tree, container
+        finally:
+            sources.containers.close()
+
+    @contextmanager
+    def glimpsed(self, named: Named, version: Version) -> Iterator[Container]:
+        """Open this version of a container without a tree. Raises the reason if it cannot be opened."""
+        with ExitStack() as stack:
+            with self._noting():
+                glimpse = self._containers.glimpsed(Location(named.store, named.path), version)
+                container, entries = stack.enter_context(glimpse)
+            self.is_several = len(entries) > 1
+            yield container
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Note refusals caused by a part of a container: then it consists of several files."""
+        try:
+            yield
+        except Refused as error:
+            self.is_several = bool(error.part)
+            raise
+
+    def close(self) -> None:
+        """Close the store, and write what was found."""
+        self._containers.close()
+        self._close_store()
+
+    def _close_store(self) -> None:
+        if self._named is not None:
+            self._named.store.close()
+            self._named = None

@@ -1,11 +1,19 @@
-"""Walks through folders of stores. Links to folders are not followed, and mounts of glassfs not entered. Any thread."""
+"""Walks through folders of stores, and the total size of a tree's sources, for ``df``.
+
+Links to folders are not followed, and mounts of glassfs not entered. Any thread.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from glassfs.errors import GlassfsError
+from glassfs import threads
+from glassfs.errors import GlassfsError, Unavailable
+from glassfs.settings import settings
 from glassfs.source import Entry, Kind
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.draft import DEEPEST as DEEPEST_DIRECTORY
@@ -81,3 +89,71 @@ def _inside(folder: Branch, list_folder: Callable[[Branch], Listed]) -> Iterator
     for name, original, entry in listed:
         path = f"{folder.path}/{name}" if folder.path else name
         yield Visit(path, folder.location.below(original), entry, folder)
+
+
+log = logging.getLogger(__name__)
+
+class Usage:
+    """Call it for the size in bytes of all files at and below ``locations``: the last sum, or the first one so far.
+
+    In a remote store folders further down are not counted, as each costs a request. ``made_of`` returns the entries of
+    all files of a container that is itself one of the locations, its own first.
+    """
+
+    def __init__(
+        self, locations: Iterable[Location],
+        made_of: Callable[[Location, Entry], Sequence[Entry]] = lambda location, entry: [entry],
+    ) -> None:
+        self._locations = list(locations)
+        self._made_of = made_of
+        self._sum = 0
+        self._is_known = threading.Event()
+        self._is_running = False
+        self._next = 0.0
+        self._lock = threading.Lock()
+
+    def __call__(self) -> int:
+        with self._lock:
+            is_due = not self._is_running and time.monotonic() >= self._next
+            if is_due:
+                self._is_running = True
+        if is_due:
+            try:
+                threads.start("usage", self._run)
+            except Unavailable:  # the next caller tries again
+                self._is_running = False
+        self._is_known.wait(settings.usage_wait)
+        return self._sum
+
+    def _run(self) -> None:
+        begun = time.monotonic()
+        try:
+            total = 0
+            for location in self._locations:
+                for size in self._sizes(location):
+                    total += size
+                    if not self._is_known.is_set():
+                        self._sum = total
+            self._sum = total
+        finally:
+            self._is_known.set()
+            now = time.monotonic()
+            self._next = now + max(settings.usage_valid, settings.usage_valid_times * (now - begun))
+            self._is_running = False
+
+    def _sizes(self, location: Location) -> Iterator[int]:
+        """Yield the sizes of the files at and below a location."""
+        try:
+            entry = location.store.entry(location.path)
+            if entry.kind is Kind.FILE:
+                yield entry.size
+                yield sum(other.size for other in self._made_of(location, entry)[1:])
+        except GlassfsError as error:
+            log.debug("left out of the sizes: %s", error)
+            return
+        if entry.kind is Kind.FOLDER:
+            for found in walk(Branch("", location), list_plainly, 0 if location.store.is_remote else DEEPEST):
+                if not isinstance(found, Visit):
+                    log.debug("left out of the sizes: %s", found.error)
+                elif found.entry.kind is Kind.FILE:
+                    yield found.entry.size
