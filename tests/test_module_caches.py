@@ -39,7 +39,6 @@ HARMLESS = {
     "formats.registry.installed": "one value, of this process",
     "formats.registry.joined_names": "one value, of this process",
     "formats.registry.plug_ins": "one value, of this process",
-    "library.session._all": "weak references, to what other objects own",
     "library.session._inherited": "sessions of the parent process",
     "library.session._sessions": "weak references, to what other objects own",
     "mount.engines.wire.direntplus": "a few numbers each, and a fixed number of them",

@@ -21,9 +21,9 @@ from glassfs.cli.picking import picked_episodes
 from glassfs.cli.progress import Progress
 from glassfs.cli.stopping import stoppable
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable, names_below
-from glassfs.datasets.batch.contract import Fault, Faults, Item, Outcome, SearchHit, Settings
+from glassfs.datasets.batch.contract import Outcome, Problem, Problems, SearchHit, Settings, WorkItem
 from glassfs.datasets.batch.found import Search, Unlisted
-from glassfs.datasets.batch.run import Plan, Run
+from glassfs.datasets.batch.run import BatchRun, RunPlan
 from glassfs.datasets.joined import WithJoined
 from glassfs.errors import GlassfsError, NotFound
 from glassfs.library import open_tree
@@ -59,7 +59,7 @@ ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".gz", ".bz2", ".xz", ".zst
 @connection_option
 def command(
     source: str, paths: tuple[str, ...], overwrite: bool, links: str, may_omit: bool, where: str, progress: bool | None,
-    views: str, plan: Plan, connection: Connection,
+    views: str, plan: RunPlan, connection: Connection,
 ) -> int:
     """Write the tree of SOURCE, or each PATH in it, to the folder TARGET, with the same names and bytes as in a mount.
 
@@ -182,7 +182,7 @@ def report_failure(source: str, folder: str, aside: Callable[[], AbstractContext
 
 
 def export_many(
-    plan: Plan, tree: Tree, source: str, starts: list[str], folder: str, existing: Existing, settings: Settings,
+    plan: RunPlan, tree: Tree, source: str, starts: list[str], folder: str, existing: Existing, settings: Settings,
     links: Links, is_shown: bool | None,
 ) -> Written:
     """Return how much was written. Raises NotWritten if continuing is pointless."""
@@ -205,8 +205,8 @@ def export_many(
             return target.has_anything(_path(found)) or _path(found) == "/"
 
         written = Written()
-        run = Run(plan, workers, lines, show_unlisted, lambda hit: bar.advance(hit.size))
-        walk = _Walk(plan, search, tree, source, here)
+        run = BatchRun(plan, workers, lines, show_unlisted, lambda hit: bar.advance(hit.size))
+        walk = _SourceWalk(plan, search, tree, source, here)
         work = Exporting(settings, name, absolute(source), folder, absolute(folder), existing, links, tuple(starts))
         for done in run.outcomes(walk.files(starts), work, is_still=is_still):
             if done.outcome.fatal:
@@ -221,10 +221,10 @@ def export_many(
     return Written(written.files, written.bytes, run.faults, run.omitted).plus(here.written)
 
 
-class _Walk:
+class _SourceWalk:
     """Walk the source: write folders and links, yield files."""
 
-    def __init__(self, plan: Plan, search: Search, tree: Tree, source: str, here: Export) -> None:
+    def __init__(self, plan: RunPlan, search: Search, tree: Tree, source: str, here: Export) -> None:
         self._plan, self._search = plan, search
         self._tree, self._source, self._here = tree, source, here
         root = tree.root
@@ -302,7 +302,7 @@ class Exporting:
     links: Links
     starts: tuple[str, ...]
 
-    def __call__(self, items: Iterator[Item]) -> Iterator[Outcome]:
+    def __call__(self, items: Iterator[WorkItem]) -> Iterator[Outcome]:
         try:
             with (
                 open_tree(self.source, views=self.settings.views, connection=self.settings.connection) as tree,
@@ -316,11 +316,11 @@ class Exporting:
             yield Outcome(is_container=False, fatal=str(error))
 
     def _outcome(self, tree: Tree, target: Target, found: SearchHit) -> Outcome:
-        faults = Faults()
+        faults = Problems()
 
         def failed(path: str, error: Exception) -> None:
             if isinstance(error, NotWritten):
-                faults.add(Fault(os.path.join(self.folder, path[1:]), str(error)))
+                faults.add(Problem(os.path.join(self.folder, path[1:]), str(error)))
             else:
                 fault = fault_of(error, name_of(self.source), path)
                 faults.add(fault._replace(place=f"{self.name}: {path}"))

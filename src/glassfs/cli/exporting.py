@@ -198,7 +198,7 @@ class Export:
             self._bar.correct(-node.size if is_complete else node.size)
         if not is_complete:
             with origin.lease:
-                self._target.write(place, node.mode, origin.mtime_ns, _Pieces(node, self._buffer, self._bar))
+                self._target.write(place, node.mode, origin.mtime_ns, _FilePieces(node, self._buffer, self._bar))
             self._bytes += node.size
         self._files += 1
 
@@ -224,7 +224,7 @@ class Export:
             self.failed(path, error)
 
 
-class _Pieces:
+class _FilePieces:
     """The bytes of a file in pieces, which share a buffer. Its length is the number of pieces."""
 
     def __init__(self, node: File, buffer: memoryview, bar: Progress) -> None:

@@ -18,10 +18,10 @@ from glassfs.cli.target import PIECE, Target
 from glassfs.content.episodes import POSITION
 from glassfs.content.pieces import ContainerPiece
 from glassfs.content.summary import CONTAINER, EPISODES
-from glassfs.datasets.batch.contract import Item, SearchHit, Settings
+from glassfs.datasets.batch.contract import SearchHit, Settings, WorkItem
 from glassfs.datasets.batch.mapping import here
 from glassfs.datasets.joined import joined_of
-from glassfs.datasets.table import PARQUET, Table, records
+from glassfs.datasets.table import PARQUET, ParquetWriter, records
 from glassfs.errors import LeftOut, NotADirectory, NotFound
 from glassfs.library.finding import followed
 from glassfs.names import component, raw
@@ -50,7 +50,7 @@ class Picked:
     def write_table(self, target: Target) -> Written:
         """Write the table of the episodes beside them, and return how much is written and missing."""
         with tempfile.TemporaryFile() as file:
-            table = Table(file, None)
+            table = ParquetWriter(file, None)
             table.write(self.pieces)
             table.end()
             size = file.tell()
@@ -67,10 +67,10 @@ def picked_episodes(tree: Tree, source: str, settings: Settings, where: str) -> 
     """
     picked = Picked()
 
-    def items() -> Iterator[Item]:
+    def items() -> Iterator[WorkItem]:
         for hit in found_under([source], settings.connection, is_by_path=True).all():
             if isinstance(hit, SearchHit):
-                yield Item(hit)
+                yield WorkItem(hit)
             else:
                 report(hit.name, hit.error)
                 is_omitted = isinstance(hit.error, LeftOut)

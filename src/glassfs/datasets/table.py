@@ -94,7 +94,7 @@ def mark(form: str) -> bytes:
     return head(form) or {JSONL: f'{{"{CONTAINER}": '.encode(), PARQUET: b"PAR1"}[form]
 
 
-class Lines:
+class LineWriter:
     """Write rows as lines of JSON or CSV."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -108,7 +108,7 @@ class Lines:
         """Do nothing: all rows are written."""
 
 
-class Table:
+class ParquetWriter:
     """Write rows as the Parquet file that a mount of a folder with these containers has."""
 
     def __init__(self, file: BinaryIO, folder: str | None) -> None:

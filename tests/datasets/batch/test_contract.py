@@ -14,7 +14,7 @@ from glassfs.cli.export import Exporting
 from glassfs.cli.exporting import Links
 from glassfs.cli.target import Existing
 from glassfs.cli.verify import Verification
-from glassfs.datasets.batch.contract import MOST_FAULTS, Fault, Faults, Settings
+from glassfs.datasets.batch.contract import MOST_FAULTS, Problem, Problems, Settings
 from glassfs.datasets.batch.run import Shard
 from glassfs.source import Connection
 
@@ -22,10 +22,10 @@ PATHS = st.lists(st.binary(min_size=1).map(os.fsdecode), unique=True)
 
 
 def test_only_the_first_faults_are_reported() -> None:
-    faults = Faults()
-    assert all(faults.add(Fault("/x", f"{number}")) for number in range(MOST_FAULTS))
+    faults = Problems()
+    assert all(faults.add(Problem("/x", f"{number}")) for number in range(MOST_FAULTS))
     assert (len(faults.all), faults.others) == (MOST_FAULTS, ())
-    assert not any(faults.add(Fault("/x", "more")) for _ in range(234))
+    assert not any(faults.add(Problem("/x", "more")) for _ in range(234))
     assert [str(fault) for fault in faults.all[-2:]] == [f"/x: {MOST_FAULTS - 1}", "and 234 more"]
     assert faults.all[-1:] == faults.others
 

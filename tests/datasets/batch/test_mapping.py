@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from glassfs.datasets.batch.contract import BatchError, Item
+from glassfs.datasets.batch.contract import BatchError, WorkItem
 from glassfs.datasets.batch.mapping import MAX_ITEMS, TASKS_PER_WORKER, Mapping, here
 from glassfs.datasets.batch.workers import Processes, Workers
 from tests.datasets.batch import works
@@ -73,7 +73,7 @@ def test_tasks_under_way_are_bounded() -> None:
     workers = Inline()
     taken = 0
 
-    def found() -> Iterator[Item]:
+    def found() -> Iterator[WorkItem]:
         nonlocal taken
         for item in works.items(100_000):
             taken += 1
@@ -128,7 +128,7 @@ def test_canceled_work_ends_at_once() -> None:
     wait_until(lambda: not multiprocessing.active_children())
 
 
-def _begin(work: Any, item: Item) -> Any:
+def _begin(work: Any, item: WorkItem) -> Any:
     return next(work(iter([item])))
 
 

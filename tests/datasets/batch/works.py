@@ -11,29 +11,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from glassfs.datasets.batch.contract import Fault, Item, Outcome, SearchHit
+from glassfs.datasets.batch.contract import Outcome, Problem, SearchHit, WorkItem
 from glassfs.source import Kind
 
 
-def item(name: str) -> Item:
-    return Item(SearchHit(name, name, (), name, name, Kind.FILE, "1", 1))
+def item(name: str) -> WorkItem:
+    return WorkItem(SearchHit(name, name, (), name, name, Kind.FILE, "1", 1))
 
 
-def items(count: int) -> Iterator[Item]:
+def items(count: int) -> Iterator[WorkItem]:
     return (item(f"{number}") for number in range(count))
 
 
-def say(given: Iterator[Item]) -> Iterator[Outcome]:
+def say(given: Iterator[WorkItem]) -> Iterator[Outcome]:
     for one in given:
-        yield Outcome((Fault("", one.found.name),))
+        yield Outcome((Problem("", one.found.name),))
 
 
-def die_of_some(given: Iterator[Item]) -> Iterator[Outcome]:
+def die_of_some(given: Iterator[WorkItem]) -> Iterator[Outcome]:
     """Kill the worker at each container whose number ends in 7."""
     for one in given:
         if one.found.name.endswith("7"):
             os.kill(os.getpid(), signal.SIGKILL)
-        yield Outcome((Fault("", one.found.name),))
+        yield Outcome((Problem("", one.found.name),))
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,15 @@ class DieOnce:
     name: str
     mark: str
 
-    def __call__(self, given: Iterator[Item]) -> Iterator[Outcome]:
+    def __call__(self, given: Iterator[WorkItem]) -> Iterator[Outcome]:
         for one in given:
             if one.found.name == self.name and not os.path.exists(self.mark):
                 with open(self.mark, "wb"):
                     os.kill(os.getpid(), signal.SIGKILL)
-            yield Outcome((Fault("", one.found.name),))
+            yield Outcome((Problem("", one.found.name),))
 
 
-def in_parts(given: Iterator[Item]) -> Iterator[Outcome]:
+def in_parts(given: Iterator[WorkItem]) -> Iterator[Outcome]:
     """Yield as many large parts per container as its number says."""
     for one in given:
         part = one.rest or 0
@@ -63,12 +63,12 @@ def begin_and_end() -> None:
     os._exit(1)
 
 
-def fail(given: Iterator[Item]) -> Iterator[Outcome]:
+def fail(given: Iterator[WorkItem]) -> Iterator[Outcome]:
     yield from ()
     raise ZeroDivisionError("not predicted")
 
 
-def sleep(given: Iterator[Item]) -> Iterator[Outcome]:
+def sleep(given: Iterator[WorkItem]) -> Iterator[Outcome]:
     for _ in given:
         time.sleep(3600)
         yield Outcome()

@@ -49,7 +49,7 @@ class SearchHit(NamedTuple):
     is_named: bool = False
 
 
-class Fault(NamedTuple):
+class Problem(NamedTuple):
     """Something wrong at ``place``, a path in a container.
 
     If ``is_passing``, the container could not be examined now, and is tried again by ``--resume``. If ``is_omitted``,
@@ -74,7 +74,7 @@ class Outcome(NamedTuple):
     are the joined tables to which the container may give rows.
     """
 
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[Problem, ...] = ()
     is_container: bool = True
     data: Any = None
     rest: Any = None
@@ -84,27 +84,27 @@ class Outcome(NamedTuple):
     tables: tuple[str, ...] = ()
 
 
-class Item(NamedTuple):
+class WorkItem(NamedTuple):
     """One container, or the rest of one."""
 
     found: SearchHit
     rest: Any = None
 
 
-Work = Callable[[Iterator[Item]], Iterator[Outcome]]
+Work = Callable[[Iterator[WorkItem]], Iterator[Outcome]]
 """Yield one outcome per item before taking the next item. Picklable; raises no expected error."""
 
 
-class Faults:
+class Problems:
     """The faults of one container, and what is omitted: of both at most MOST_FAULTS, and one that counts the others."""
 
     def __init__(self) -> None:
-        self._reported: list[Fault] = []
+        self._reported: list[Problem] = []
         self._counts: Counter[bool] = Counter()
         """Of faults, and of what is omitted."""
         self._is_passing = False
 
-    def add(self, fault: Fault) -> bool:
+    def add(self, fault: Problem) -> bool:
         """Add a fault; return whether it is reported and not only counted."""
         self._counts[fault.is_omitted] += 1
         if self._counts[fault.is_omitted] <= MOST_FAULTS:
@@ -114,13 +114,13 @@ class Faults:
         return False
 
     @property
-    def others(self) -> tuple[Fault, ...]:
+    def others(self) -> tuple[Problem, ...]:
         """The faults that count those not reported, if any."""
         return tuple(
-            Fault("", f"and {count - MOST_FAULTS:,} more", self._is_passing, is_omitted)
+            Problem("", f"and {count - MOST_FAULTS:,} more", self._is_passing, is_omitted)
             for is_omitted, count in self._counts.items() if count > MOST_FAULTS
         )
 
     @property
-    def all(self) -> tuple[Fault, ...]:
+    def all(self) -> tuple[Problem, ...]:
         return (*self._reported, *self.others)

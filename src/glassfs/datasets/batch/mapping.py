@@ -17,7 +17,7 @@ from itertools import islice
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-from glassfs.datasets.batch.contract import BatchError, Fault, Item, Outcome, Work
+from glassfs.datasets.batch.contract import BatchError, Outcome, Problem, Work, WorkItem
 from glassfs.datasets.batch.workers import Workers
 
 TARGET_SECONDS = 0.3
@@ -36,7 +36,7 @@ MAX_TASK_BYTES = 1 << 20
 class Done(NamedTuple):
     """An outcome and its item. More outcomes of the item follow unless ``is_last``."""
 
-    item: Item
+    item: WorkItem
     outcome: Outcome
     is_last: bool
 
@@ -44,15 +44,15 @@ class Done(NamedTuple):
 class _TaskResult(NamedTuple):
     """The result of a task: outcomes of its first items, and the items that are left."""
 
-    outcomes: list[tuple[Item, Outcome]]
-    left: list[Item]
+    outcomes: list[tuple[WorkItem, Outcome]]
+    left: list[WorkItem]
     seconds: float
 
 
 @dataclass(eq=False)
 class _Task:
-    items: list[Item]
-    outcomes: deque[tuple[Item, Outcome]] = field(default_factory=deque)
+    items: list[WorkItem]
+    outcomes: deque[tuple[WorkItem, Outcome]] = field(default_factory=deque)
     sent: int = 0
     """Items being worked on."""
     is_running: bool = False
@@ -61,18 +61,18 @@ class _Task:
     is_suspect: bool = False
 
 
-def here(work: Work, items: Iterator[Item]) -> Iterator[Done]:
+def here(work: Work, items: Iterator[WorkItem]) -> Iterator[Done]:
     """Do the work in this process, one container after another."""
-    current: Item | None = None
+    current: WorkItem | None = None
     rest: Any = None
 
-    def given() -> Iterator[Item]:
+    def given() -> Iterator[WorkItem]:
         nonlocal current, rest
         for item in items:
             current = item
             yield item
             while rest is not None:
-                current, rest = Item(item.found, rest), None
+                current, rest = WorkItem(item.found, rest), None
                 yield current
 
     for outcome in work(given()):
@@ -94,7 +94,7 @@ class Mapping:
         self._are_lost = False
         self._count = 1
 
-    def all(self, items: Iterator[Item]) -> Iterator[Done]:
+    def all(self, items: Iterator[WorkItem]) -> Iterator[Done]:
         """Yield the outcomes of all items. Raises BatchError if the workers cannot continue."""
         while True:
             self._submit(items)
@@ -105,7 +105,7 @@ class Mapping:
             self._take(task, future)
             yield from self._ready(task)
 
-    def _submit(self, items: Iterator[Item]) -> None:
+    def _submit(self, items: Iterator[WorkItem]) -> None:
         """Submit tasks up to the limit."""
         if self._are_lost:
             if self._running:
@@ -173,7 +173,8 @@ class Mapping:
         self._workers.demand_alive()
         self._are_lost = False
         item = task.items.pop(0)
-        task.outcomes.append((item, Outcome((Fault("", "processes that read it crash or are killed by the system"),))))
+        problem = Problem("", "processes that read it crash or are killed by the system")
+        task.outcomes.append((item, Outcome((problem,))))
         task.lost = 0
         task.is_suspect = bool(task.items)
 
@@ -198,14 +199,14 @@ def _drained(task: _Task) -> Iterator[Done]:
         yield Done(item, outcome, outcome.rest is None)
 
 
-def _run(work: Work, items: list[Item], most: int) -> _TaskResult:
+def _run(work: Work, items: list[WorkItem], most: int) -> _TaskResult:
     """Run in a worker: as many items as time and space allow, at least one."""
     begun = time.monotonic()
-    outcomes: list[tuple[Item, Outcome]] = []
+    outcomes: list[tuple[WorkItem, Outcome]] = []
     size = 0
     taken = 0
 
-    def given() -> Iterator[Item]:
+    def given() -> Iterator[WorkItem]:
         nonlocal taken
         for item in items:
             if outcomes and (size >= most or time.monotonic() - begun > MAX_SECONDS or outcomes[-1][1].fatal):
@@ -220,5 +221,5 @@ def _run(work: Work, items: list[Item], most: int) -> _TaskResult:
         size += len(pickle.dumps(outcome.data)) if outcome.data is not None else 0
     left = items[len(outcomes) :]
     if outcomes and outcomes[-1][1].rest is not None:
-        left.insert(0, Item(outcomes[-1][0].found, outcomes[-1][1].rest))
+        left.insert(0, WorkItem(outcomes[-1][0].found, outcomes[-1][1].rest))
     return _TaskResult(outcomes, left, time.monotonic() - begun)

@@ -34,7 +34,7 @@ MOST_SHOWN = 20
 _BEGIN = b'{"path": "'
 
 
-class Known(NamedTuple):
+class ReportLine(NamedTuple):
     """The essence of an earlier line: numbers of ``faults``, ``rows`` and what is ``omitted``, and a hash of the
     container's name in the rows.
     """
@@ -56,7 +56,7 @@ class Report:
 
     def __init__(self, name: str, command: str, is_resumed: bool = False) -> None:
         self._name, self._command = name, command
-        self._known: dict[bytes, Known] = {}
+        self._known: dict[bytes, ReportLine] = {}
         try:
             descriptor = outputs.opened(name, is_shared=True)
         except FileNotFoundError as error:
@@ -80,7 +80,7 @@ class Report:
         """The number of lines at the start."""
         return len(self._known)
 
-    def known(self, path: str, version: str) -> Known | None:
+    def known(self, path: str, version: str) -> ReportLine | None:
         """Return the line for this version of a container, if there was one at the start."""
         return self._known.get(_key(path, version))
 
@@ -154,7 +154,7 @@ class Report:
             raise BatchError(f"cannot write the report: {error.strerror}", self._name) from error
 
 
-def _parsed(raw: bytes) -> tuple[str, bytes, Known] | None:
+def _parsed(raw: bytes) -> tuple[str, bytes, ReportLine] | None:
     """Return the command, key and contents of a line; None if it is not a line of a report."""
     with suppress(ValueError, RecursionError):  # also of text that is not Unicode
         match {"command": VERIFY, "container": "", "rows": 0, "omitted": []} | _object(raw):
@@ -162,7 +162,7 @@ def _parsed(raw: bytes) -> tuple[str, bytes, Known] | None:
                 "path": str(path), "version": str(version), "ok": bool(), "faults": list(faults),
                 "command": str(command), "container": str(container), "rows": int(rows), "omitted": list(omitted),
             }:
-                return command, _key(path, version), Known(len(faults), rows, _hash(container), len(omitted))
+                return command, _key(path, version), ReportLine(len(faults), rows, _hash(container), len(omitted))
     return None
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from glassfs.datasets.batch.contract import Fault, Item, SearchHit, Work
+from glassfs.datasets.batch.contract import Problem, SearchHit, Work, WorkItem
 from glassfs.datasets.batch.found import Unlisted
 from glassfs.datasets.batch.mapping import Done, Mapping, here
 from glassfs.datasets.batch.report import Report
@@ -45,7 +45,7 @@ class Shard(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """The options of a ``command``: ``jobs`` processes (0: one per core) or a ``scheduler``, a shard, a report."""
 
     command: str
@@ -83,7 +83,7 @@ class Plan:
 
 
 @dataclass
-class Run:
+class BatchRun:
     """A run of a command. ``containers``, ``faults`` and ``omitted`` count its results and those that the ``report``
     knew.
 
@@ -91,7 +91,7 @@ class Run:
     line in a report and are tried again each time. ``on_skipped`` is called with what the report knows already.
     """
 
-    plan: Plan
+    plan: RunPlan
     workers: Workers | None
     report: Report | None
     on_unlisted: Callable[[Unlisted], None]
@@ -111,7 +111,7 @@ class Run:
         """
         items = self._items(found, is_still)
         workers = self.workers
-        faults: list[Fault] = []
+        faults: list[Problem] = []
         is_several, rows = False, None
         for done in here(work, items) if workers is None else Mapping(work, workers, is_ordered).all(items):
             yield done
@@ -128,14 +128,16 @@ class Run:
                     self._note(done.item.found, faults, is_several, rows)
                 faults, is_several, rows = [], False, None
 
-    def _note(self, found: SearchHit, faults: list[Fault], is_several: bool, rows: int | None) -> None:
+    def _note(self, found: SearchHit, faults: list[Problem], is_several: bool, rows: int | None) -> None:
         if self.report is not None:
             # Several files have no version that a listing shows: without one in its line, the container is read again.
             version = "" if is_several else found.version
             lines = [[str(fault) for fault in faults if fault.is_omitted is kind] for kind in (False, True)]
             self.report.write(found.name, version, lines[0], found.path, rows, lines[1])
 
-    def _items(self, found: Iterable[SearchHit | Unlisted], is_still: Callable[[SearchHit], bool]) -> Iterator[Item]:
+    def _items(
+        self, found: Iterable[SearchHit | Unlisted], is_still: Callable[[SearchHit], bool],
+    ) -> Iterator[WorkItem]:
         is_remote = self.workers is not None and self.workers.is_remote
         for one in found:
             if isinstance(one, Unlisted):
@@ -146,7 +148,7 @@ class Run:
             elif self.plan.shard.has(one.key):
                 known = None if self.report is None else self.report.known(one.name, one.version)
                 if known is None or not is_still(one):
-                    yield Item(one._replace(source=absolute(one.source)) if is_remote else one)
+                    yield WorkItem(one._replace(source=absolute(one.source)) if is_remote else one)
                 else:
                     self.containers += 1
                     self.faults += known.faults
