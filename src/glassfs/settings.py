@@ -14,6 +14,14 @@ class Settings:
 
     # Commands, the library and data sets
 
+    task_target: float = 0.3
+    """Duration of a task for a worker process; it begins no further container after four times that."""
+    scheduler_longest: float = 30
+    """Timeout of a Dask scheduler, and time for it to have workers."""
+    worker_end: float = 5
+    """Time for a killed worker process to end; one that waits for a device may need longer."""
+    executor_end: float = 1
+    """Time for an executor to end after its processes have ended."""
     usage_wait: float = 0.1
     """How long ``df`` waits for the first sum of sizes."""
     usage_valid: float = 10.0

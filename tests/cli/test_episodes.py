@@ -175,7 +175,7 @@ def test_a_long_table_is_processed_in_parts(tmp_path: Path, monkeypatch: pytest.
     folder.mkdir()
     robot(folder / "a.kdb", scale(1000, 20_000), "t" * 200)
     robot(folder / "b.kdb", 3)
-    monkeypatch.setattr(episodes, "AT_ONCE", 100_000)
+    monkeypatch.setattr(episodes, "PIECE", 100_000)
     assert glassfs("episodes", folder, "--jobs", 2).output == shown(folder, "jsonl")
     assert glassfs("episodes", folder).output == shown(folder, "jsonl")
 

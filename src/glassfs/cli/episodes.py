@@ -45,16 +45,13 @@ from glassfs.datasets.table import (
 from glassfs.datasets.where import condition
 from glassfs.errors import Changed, Damaged, GlassfsError, Refused, Unrecognised
 from glassfs.formats.registry import HEAD, Head, recognise
-from glassfs.sizes import counted
+from glassfs.sizes import PIECE, counted
 from glassfs.source import Connection, Named, is_url
 from glassfs.terminal import printable
 
 _Opened: TypeAlias = (
     "tuple[LineWriter | ParquetWriter, Callable[[SearchHit], bool], Callable[[], AbstractContextManager[None]], int]"
 )
-AT_ONCE = 1 << 20
-"""Bytes of rows after which the rest of a container is left for a later part."""
-
 
 @click.command()
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(readable=False))
@@ -265,7 +262,7 @@ def _take(
         tables += container.tables
         table = container.episodes()
         for piece in pieces_of(Summary(RECORD_COLUMNS, table), opener.cache, block) if table is not None else ():
-            if size >= AT_ONCE:
+            if size >= PIECE:  # the rest of the container is left for a later part
                 return _Rest(piece.block, position, version)
             placed.append(ContainerPiece(item.found.path, position, piece))
             position += piece.rows

@@ -21,9 +21,6 @@ from glassfs.tree import Directory, File, Node, Symlink, Tree
 from glassfs.tree.omissions import Omission
 from glassfs.tree.tree import normal
 
-MOST_NESTED = 8
-"""Directories that are being copied because of links, each inside the previous one."""
-
 
 class Links(str, Enum):
     """What to do with symbolic links."""
@@ -160,7 +157,8 @@ class Export:
         if not is_followed and (copy := self._copy_of(goal)):
             return _leading_to(copy, link.target, place)
         is_endless = any(is_within(below, goal) for below in (path, *self._under_way))
-        if not (is_endless or len(self._under_way) >= MOST_NESTED):
+        # Directories that link to each other can be copied into each other without end, at twice as many each time.
+        if not (is_endless or len(self._under_way) >= 8):
             return goal, node
         if is_followed:
             raise NotWritten(f"is a link to a directory that contains it ({link.target}), which cannot be followed")

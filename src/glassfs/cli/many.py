@@ -20,10 +20,6 @@ from glassfs.sizes import counted
 from glassfs.source import Connection, Kind, is_url
 from glassfs.source.remote.options import demand_plain
 
-MOST_JOBS = 1024
-DIGITS = 9
-"""Digits of a number that the user types: Python refuses to parse thousands of them."""
-
 log = logging.getLogger(__name__)
 log.addHandler(logging.NullHandler())  # print nothing unless logging is configured
 
@@ -132,8 +128,8 @@ def summary(run: BatchRun) -> str:
 def _jobs(text: str) -> int:
     if text == "auto":
         return 0
-    if not (text.isascii() and text.isdigit() and len(text) <= DIGITS and int(text) <= MOST_JOBS):
-        raise click.BadParameter(f"must be a number up to {MOST_JOBS}, or auto")
+    if not (text.isascii() and text.isdigit() and len(text) <= 4 and int(text) <= 1024):
+        raise click.BadParameter("must be a number up to 1024, or auto")
     return int(text)
 
 

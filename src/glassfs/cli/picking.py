@@ -14,7 +14,7 @@ from glassfs.cli.common import complain, name_of, report
 from glassfs.cli.episodes import Rows
 from glassfs.cli.exporting import Written
 from glassfs.cli.many import found_under
-from glassfs.cli.target import PIECE, Target
+from glassfs.cli.target import Target
 from glassfs.content.episodes import POSITION
 from glassfs.content.pieces import ContainerPiece
 from glassfs.content.summary import CONTAINER, EPISODES
@@ -25,13 +25,12 @@ from glassfs.datasets.table import PARQUET, ParquetWriter, records
 from glassfs.errors import LeftOut, NotADirectory, NotFound
 from glassfs.library.finding import followed
 from glassfs.names import component, raw
+from glassfs.sizes import PIECE
 from glassfs.tree import Directory, Tree
 
 TABLE = "/episodes.parquet"
 ATTRIBUTES = "/attributes.json"
 ENDING = ".attributes.json"
-LONGEST_TASK = 60
-"""Characters of an instruction in the name of a directory."""
 _GAP = re.compile(r"[\W_]+")
 
 
@@ -127,5 +126,5 @@ def _is_there(tree: Tree, path: str) -> bool:
 
 def _name(row: dict[str, object]) -> str:
     """Return a name that tells container, position and task; all are different, as ``~`` is not in a task's words."""
-    task = _GAP.sub("-", str(row["language_instruction"] or "").lower())[:LONGEST_TASK].strip("-")
+    task = _GAP.sub("-", str(row["language_instruction"] or "").lower())[:60].strip("-")
     return component(raw(str(row[CONTAINER])), f"~{row[POSITION]}{'-' * bool(task)}{task}")

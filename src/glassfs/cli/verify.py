@@ -25,15 +25,11 @@ from glassfs.datasets.batch.contract import Outcome, Problem, Problems, SearchHi
 from glassfs.datasets.batch.found import Opener, Search, Unlisted
 from glassfs.datasets.batch.run import BatchRun, RunPlan
 from glassfs.errors import GlassfsError, Unrecognised
+from glassfs.sizes import PIECE
 from glassfs.source import Connection, Named
 from glassfs.terminal import printable
 from glassfs.tree import File, NestedDirectory, Tree
 from glassfs.tree.omissions import Omission
-
-CHUNK = 1 << 20
-AHEAD = 64
-SMALL = 1 << 20
-"""Containers up to this size are read by one thread: more would take longer."""
 
 _Finding: TypeAlias = tuple[Problem, str]
 """A fault, and its complete sentence, which identifies duplicates."""
@@ -132,7 +128,8 @@ def faults_of(found: SearchHit, opener: Opener, threads: int) -> Iterator[Proble
 
 def _faults(opener: Opener, named: Named, name: str, threads: int) -> Iterator[_Finding]:
     with opener.opened(named) as (tree, container):
-        is_small = container.sources[0].size <= SMALL
+        # Several threads would take longer for a small container than one.
+        is_small = container.sources[0].size <= PIECE
         yield from _faults_in_files(tree, name, 1 if is_small else threads or os.cpu_count() or 1)
         try:
             for place, reason in container.check():
@@ -169,7 +166,7 @@ def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Finding
             waiting: deque[Future[_Finding | None]] = deque()
             for path, file in files():
                 waiting.append(pool.submit(_fault_in, file, source, path, is_over))
-                if len(waiting) > AHEAD and (finding := waiting.popleft().result()):
+                if len(waiting) > 64 and (finding := waiting.popleft().result()):
                     yield finding
             yield from filter(None, (future.result() for future in waiting))
         finally:  # also if the consumer stops early
@@ -194,10 +191,10 @@ def _fault_in(file: File, source: str, path: str, is_over: threading.Event) -> _
         data = file.content.data if isinstance(file.content, Stored) else file.data
         if not data.size:  # what no reader of a file asks for: it may be the size that is wrong
             data.read_into(memoryview(bytearray()), 0)
-        for position in range(0, file.size, CHUNK):
+        for position in range(0, file.size, PIECE):
             if is_over.is_set():
                 return None
-            file.read(position, CHUNK)
+            file.read(position, PIECE)
         if isinstance(file.content, Json):
             json.loads(file.read(0, file.size))
     except (GlassfsError, OSError) as error:

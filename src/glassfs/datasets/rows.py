@@ -26,20 +26,11 @@ from glassfs.errors import Unrecognised
 from glassfs.formats.registry import GROUP
 from glassfs.lru import cached_if_short
 from glassfs.names import component
+from glassfs.sizes import PIECE
 from glassfs.source import Entry, Path
 from glassfs.threads import DaemonPool
 from glassfs.tree.containers.containers import Containers
 from glassfs.work import Work
-
-AT_ONCE = 500
-"""Files looked up in the catalogue together."""
-MOST_KEPT, MOST_NOTED = 16 << 20, 4 << 20
-"""Bytes of one container's rows that the catalogue accepts, and of all rows that are stored together."""
-ALONGSIDE = 16
-"""Remote files read at a time."""
-SETTLED_NANOSECONDS = 2 * 10**9
-HEADS = 32
-"""What precedes pieces is mostly the same: this many of the last ones are kept parsed."""
 
 
 class TablePiece(NamedTuple):
@@ -67,6 +58,13 @@ class WantedPiece(NamedTuple):
 
 class RowReader:
     """One pass over the rows of many files. With ``calls``, a file that hangs raises DeviceFailed."""
+
+    at_once = 500
+    """Files looked up in the catalogue together, and stored together."""
+    alongside = 16
+    """Remote files read at a time."""
+    most_kept, most_noted = 16 * PIECE, 4 * PIECE
+    """Bytes of one container's rows that the catalogue accepts, and of all rows that are stored together."""
 
     def __init__(self, containers: Containers, calls: TimedCalls | None = None) -> None:
         self._containers = containers
@@ -96,13 +94,13 @@ class RowReader:
     def _of_all(self, files: Sequence[SourceFile]) -> Iterator[tuple[int, Iterator[TablePiece]]]:
         start = 0
         while start < len(files):
-            some = files[start : start + AT_ONCE]
+            some = files[start : start + self.at_once]
             known = self._known(some, 0)
             keys = [_key(file) for file in some]
             pairs = [(file, known.get(key)) for file, key in zip(some, keys[: searched(keys, known)], strict=False)]
             begun: dict[int, Iterator[TablePiece]] = {}
             for number, (file, kept) in enumerate(pairs):
-                for ahead, (other, other_kept) in enumerate(pairs[number : number + ALONGSIDE], number):
+                for ahead, (other, other_kept) in enumerate(pairs[number : number + self.alongside], number):
                     if other_kept is None and other.location.store.is_remote and ahead not in begun:
                         begun[ahead] = self._prefetched(other)
                 yield start, self._of(file, kept, begun.pop(number, None))
@@ -220,7 +218,7 @@ class RowReader:
                     for piece in pieces_of(summary, self._cache, block if name == table else 0):
                         head = _head_of(name, directory, piece.columns)
                         size += len(head) + len(piece.data)
-                        if is_kept and size <= MOST_KEPT:
+                        if is_kept and size <= self.most_kept:
                             noted.append(Part(number, 0, piece.rows, piece.block, head, piece.data))
                         else:
                             noted.clear()
@@ -229,12 +227,12 @@ class RowReader:
         except Unrecognised:
             if not is_kept:
                 return
-        if is_kept and size <= MOST_KEPT:
+        if is_kept and size <= self.most_kept:
             noted = [kept._replace(parts=len(noted)) for kept in noted] or [Part(0, 0, 0, 0, b"", b"")]
             with self._lock:
                 self._noted[_key(file)] = noted
                 self._size += size
-                is_much = self._size > MOST_NOTED or len(self._noted) >= AT_ONCE
+                is_much = self._size > self.most_noted or len(self._noted) >= self.at_once
             if is_much:
                 self.flush()
 
@@ -245,7 +243,7 @@ def _head_of(table: str, directory: str, columns: Columns) -> bytes:
     return json.dumps([table, directory, brief], separators=(",", ":")).encode()
 
 
-@cached_if_short(HEADS)
+@cached_if_short(32)  # what precedes pieces is mostly the same
 def _head(head: bytes) -> tuple[str, str, Columns]:
     table, directory, columns = json.loads(head)
     return table, directory, EPISODE_ROWS if columns is None else tuple((name, dtype) for name, dtype in columns)
@@ -263,7 +261,7 @@ def _is_readable(entry: Entry) -> bool:
 
 def _is_lasting(file: SourceFile) -> bool:
     """Whether the version never recurs: any further change gives the file another mtime."""
-    return file.location.store.has_lasting_versions and abs(time.time_ns() - file.mtime_ns) > SETTLED_NANOSECONDS
+    return file.location.store.has_lasting_versions and abs(time.time_ns() - file.mtime_ns) > 2 * 10**9
 
 
 def _key(file: SourceFile) -> bytes:

@@ -36,8 +36,6 @@ from glassfs.view.csv.cells import encoded as as_csv
 from glassfs.view.parquet.file import Parquet
 
 JSONL, CSV, PARQUET = "jsonl", "csv", "parquet"
-LARGEST_CELL = 8 << 20
-"""Bytes; a list of texts as JSON is smaller."""
 FORMS = (JSONL, PARQUET, CSV)
 CSV_SAFE = "csv for spreadsheets"
 """CSV whose texts no spreadsheet takes for formulas: an apostrophe precedes those that begin as one."""
@@ -183,7 +181,7 @@ def _csv_back(file: BinaryIO, is_safe: bool) -> Iterator[tuple[str, bytes]]:
         raise _no_row(1, CSV)
     taken: list[bytes] = []
     number = 1
-    csv.field_size_limit(LARGEST_CELL)
+    csv.field_size_limit(8 << 20)  # a list of texts as JSON is smaller
 
     def lines() -> Iterator[str]:
         nonlocal number

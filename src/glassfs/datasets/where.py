@@ -33,8 +33,6 @@ _DTYPES = {"|b1": BOOL, TEXT: TEXT, TEXTS: TEXTS}
 _TEXT = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|"""
 _SPELLED = re.compile(_TEXT + r"[<>=!]=|<>|=|~|\w+|\s", re.DOTALL)
 _WORD = re.compile(_TEXT + r"[<>=!]=|<>|[\w.]+|\S", re.DOTALL)
-LONGEST_WORD = 40
-"""Characters of a word that a message shows."""
 _PYTHON = {"<>": "!=", "=": "==", "~": "@", "null": "None", "true": "True", "false": "False"} | {
     word: word for word in ("and", "or", "not", "in", "is")
 }
@@ -106,7 +104,7 @@ def _word(text: str, python: str, offset: int) -> str:
     if not 0 <= offset < len(python):
         return "at the end: "
     number = max(1, bisect_right(begun, offset))
-    return f"at word {number} ({words[number - 1][:LONGEST_WORD]!r}): "
+    return f"at word {number} ({words[number - 1][:40]!r}): "
 
 
 def _condition(node: ast.expr, depth: int) -> Callable[[Row], Any]:

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from glassfs.library.table import Table
 
 Default = TypeVar("Default")
-COMPLETED = 2000
 
 
 class Entry(ArrayLike):
@@ -264,7 +263,7 @@ class Entry(ArrayLike):
         """Return the listed names, for completion in notebooks; the first ones of very many."""
         node = self._shown_node()
         try:
-            return builtins.list(islice(node.names(), COMPLETED)) if isinstance(node, Directory) else []
+            return builtins.list(islice(node.names(), 2000)) if isinstance(node, Directory) else []
         except GlassfsError:
             return []
 

@@ -19,18 +19,12 @@ from typing import Any, NamedTuple
 
 from glassfs.datasets.batch.contract import BatchError, Outcome, Problem, Work, WorkItem
 from glassfs.datasets.batch.workers import Workers
+from glassfs.settings import settings
+from glassfs.sizes import PIECE
 
-TARGET_SECONDS = 0.3
-"""Target duration of a task."""
-MAX_SECONDS = 4 * TARGET_SECONDS
-"""After this time a task begins no further container."""
 MAX_ITEMS = 256
 TASKS_PER_WORKER = 3
 """Submitted tasks per worker: one runs, the others are queued."""
-MAX_BYTES = 64 << 20
-"""Approximate limit on the results of all tasks."""
-MAX_TASK_BYTES = 1 << 20
-"""Limit on one task before it begins another container or part."""
 
 
 class Done(NamedTuple):
@@ -132,7 +126,8 @@ class Mapping:
 
     def _send(self, task: _Task, count: int) -> None:
         task.sent, task.is_running = count, True
-        most = max(1, min(MAX_TASK_BYTES, MAX_BYTES // (self._workers.width * TASKS_PER_WORKER)))
+        # Results of all tasks together stay within some 64 MiB.
+        most = max(1, min(PIECE, 64 * PIECE // (self._workers.width * TASKS_PER_WORKER)))
         try:
             future = self._workers.submit(_run, self._work, task.items[:count], most)
         except self._workers.lost as error:
@@ -164,7 +159,7 @@ class Mapping:
         task.is_suspect = task.is_suspect and bool(task.items)
         done = len(result.outcomes)
         if done:
-            wanted = int(TARGET_SECONDS * done / max(result.seconds, 1e-6))
+            wanted = int(settings.task_target * done / max(result.seconds, 1e-6))
             self._count = max(1, min(MAX_ITEMS, wanted, 2 * max(done, self._count)))
 
     def _blame(self, task: _Task) -> None:
@@ -201,6 +196,7 @@ def _drained(task: _Task) -> Iterator[Done]:
 
 def _run(work: Work, items: list[WorkItem], most: int) -> _TaskResult:
     """Run in a worker: as many items as time and space allow, at least one."""
+    until = time.monotonic() + 4 * settings.task_target
     begun = time.monotonic()
     outcomes: list[tuple[WorkItem, Outcome]] = []
     size = 0
@@ -209,9 +205,9 @@ def _run(work: Work, items: list[WorkItem], most: int) -> _TaskResult:
     def given() -> Iterator[WorkItem]:
         nonlocal taken
         for item in items:
-            if outcomes and (size >= most or time.monotonic() - begun > MAX_SECONDS or outcomes[-1][1].fatal):
-                return
-            if outcomes and outcomes[-1][1].rest is not None:
+            last = outcomes[-1][1] if outcomes else None
+            is_over = size >= most or time.monotonic() > until
+            if last is not None and (is_over or last.fatal or last.rest is not None):
                 return
             taken += 1
             yield item

@@ -29,8 +29,6 @@ from glassfs.source import is_url
 VERIFY = "verify"
 MOST_LINE_BYTES = 8 << 20
 """Limit on a line that is parsed; of a longer one, the container is processed again."""
-MOST_SHOWN = 20
-"""Characters of a command's name that a message repeats."""
 _BEGIN = b'{"path": "'
 
 
@@ -123,7 +121,7 @@ class Report:
                 continue
             command, key, known = line
             if command != self._command:
-                raise BatchError(f"is a report of {command[:MOST_SHOWN]!r}, not of {self._command!r}", self._name)
+                raise BatchError(f"is a report of {command[:20]!r}, not of {self._command!r}", self._name)
             self._known[key] = known
         if whole < size:
             with self._writing():

@@ -23,13 +23,7 @@ from typing import Any
 
 from glassfs import installing
 from glassfs.datasets.batch.contract import BatchError
-
-SCHEDULER_TIMEOUT_SECONDS = 30
-"""Timeout of the scheduler, and time for it to have workers."""
-KILL_TIMEOUT_SECONDS = 5
-"""Time for a killed process to end; one that waits for a device may need longer."""
-SHUTDOWN_SECONDS = 1
-"""Time for an executor to end after its processes have ended."""
+from glassfs.settings import settings
 
 
 def cores() -> int:
@@ -108,13 +102,13 @@ class Processes(Workers):
         for process in killed:
             process.kill()
         for process in killed:
-            process.join(KILL_TIMEOUT_SECONDS)
+            process.join(settings.worker_end)
         # A thread of the executor waits forever if a killed worker wrote half of a result. Usually it does not, and
-        # the shutdown releases its locks within SHUTDOWN_SECONDS.
+        # the shutdown releases its locks within a moment.
         end = partial(self._executor.shutdown, wait=True, cancel_futures=True)
         ending = threading.Thread(target=end, name="end of workers", daemon=True)
         ending.start()
-        ending.join(SHUTDOWN_SECONDS)
+        ending.join(settings.executor_end)
 
     def _started(self) -> Executor:
         context = multiprocessing.get_context("spawn")
@@ -163,18 +157,19 @@ class Cluster(Workers):
                 logging.getLogger(logger).setLevel(logging.CRITICAL + 1)
         try:
             made: Any = distributed.Client
-            self._client = made(address, timeout=SCHEDULER_TIMEOUT_SECONDS, set_as_default=False)
+            self._client = made(address, timeout=settings.scheduler_longest, set_as_default=False)
         except (OSError, ValueError, TypeError) as error:
             raise BatchError(f"the scheduler does not answer: {_first_line(error)}", address) from None
         try:
-            self._client.wait_for_workers(1, timeout=SCHEDULER_TIMEOUT_SECONDS)
+            self._client.wait_for_workers(1, timeout=settings.scheduler_longest)
             self._executor = self._client.get_executor(pure=False)
             self.width = max(1, sum(self._client.nthreads().values()))
         except BaseException as error:
             self._client.close(timeout=1)
             if not isinstance(error, OSError):
                 raise
-            raise BatchError(f"the scheduler had no workers for {SCHEDULER_TIMEOUT_SECONDS} seconds", address) from None
+            seconds = settings.scheduler_longest
+            raise BatchError(f"the scheduler had no workers for {seconds:g} seconds", address) from None
 
     def submit(self, task: Callable[..., Any], *words: Any) -> Future[Any]:
         try:
@@ -190,7 +185,7 @@ class Cluster(Workers):
         with suppress(Exception):
             self._executor.shutdown(wait=False)
         with suppress(Exception):
-            self._client.close(timeout=SCHEDULER_TIMEOUT_SECONDS if is_over else 2)
+            self._client.close(timeout=settings.scheduler_longest if is_over else 2)
 
 
 def _first_line(error: BaseException) -> str:
