@@ -27,6 +27,7 @@ def hide() -> None:
         _, mark, query = typed.partition("?")
         if mark and query:
             found[query] = "…"
+    # The longest first, as a query may be a part of a URL that is a secret as a whole.
     _secrets.update(sorted(found.items(), key=lambda pair: -len(pair[0])))
     if sys.platform == "linux":
         _overwrite({raw(typed): raw(visible) for typed, visible in secret.items()})
@@ -60,6 +61,7 @@ def _overwrite(secret: dict[bytes, bytes]) -> None:
             arguments = file.read()
     except (OSError, ValueError, IndexError):
         return
+    # The kernel may know other arguments than Python, after prctl(2) for example; nothing is overwritten then.
     if not 0 < start < end or len(arguments) != end - start:
         return
     address = start

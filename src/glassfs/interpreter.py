@@ -40,6 +40,7 @@ def interpreter() -> str:
             raise Unavailable(f"{named}, which should be the Python interpreter, cannot be run: {_ADVICE}")
         return os.path.abspath(found)
     if not is_frozen():
+        # The base executable is the interpreter where the executable of a virtual environment is a launcher.
         for path in (sys.executable, getattr(sys, "_base_executable", "")):
             if path and _NAME.fullmatch(os.path.basename(path)) and os.access(path, os.X_OK):
                 return path

@@ -38,6 +38,7 @@ def opened(name: str, mode: int = 0o666, folder: int | None = None, *, is_shared
             raise _not_regular(name) from None
         raise
     try:
+        # Checked on the descriptor, as the name may lead to something else by now.
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise _not_regular(name)

@@ -479,6 +479,7 @@ def _changed(whole: bytes, chance: random.Random) -> tuple[bytes, str]:
     changed = bytearray(whole)
     changes = []
     for _ in range(chance.choice((1, 1, 1, 2, 8))):
+        # Headers and indexes are short, so random places in the whole file would mostly hit payload.
         near = min(len(whole), chance.choice((64, 512, 4096, len(whole))))
         at = chance.randrange(near) if chance.random() < 0.7 else len(whole) - 1 - chance.randrange(near)
         new = chance.choice((

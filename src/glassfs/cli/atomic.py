@@ -59,6 +59,7 @@ class AtomicFile:
     def begin(self, head: bytes, mark: bytes) -> None:
         """Start over with ``head``. Raises GlassfsError if there is a part that does not begin with ``mark``."""
         with self.writing():
+            # An empty part, or one with the beginning of our own head, was interrupted early and has nothing to lose.
             if not mark.startswith(os.pread(self.file.fileno(), len(mark), 0)):
                 self._is_over = True
                 raise GlassfsError("exists and is not from this command; move it away first", self._part)
@@ -80,6 +81,8 @@ class AtomicFile:
                 with suppress(OSError):
                     os.unlink(self._part)
                 raise GlassfsError("nothing to resume: neither it nor its .part file exists", self._name) from None
+        # The rows that are kept are written to a third file, so that an interruption leaves the part or the complete
+        # file as it was.
         new = f"{self._part}-{os.urandom(8).hex()}"
         file = self._opened(new)
         try:

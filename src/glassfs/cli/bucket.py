@@ -56,6 +56,7 @@ class BucketTarget(Target):
         return found is not None and found.mtime_ns == mtime_ns and size in (None, found.size)
 
     def has_anything(self, path: str) -> bool:
+        # A folder exists if anything has its name as a prefix; the target itself also if an object has its very name.
         key = (*self._root, *path.split("/")[1:]) if path != "/" else self._root
         with _writing():
             return self._server.has_below(key) or (bool(key) and self._server.uploaded(key) is not None)

@@ -142,6 +142,7 @@ def opened_sources(source: str, connection: Connection = Connection()) -> Iterat
 def reason_of(error: Exception, source: str = "", path: str = "") -> str:
     """Return why something failed, without the names of source and part that the caller shows itself."""
     if isinstance(error, GlassfsError):
+        # The line that the caller prints names the path already.
         if error.part and any(f"/{error.part.strip('/')}{end}" in f"/{path}/" for end in "./"):
             error = type(error)(error.reason, error.source)
         is_shown = error.source in ("", source) or error.source.startswith(f"{source.rstrip('/')}/")

@@ -149,6 +149,7 @@ def _run(plan: RunPlan, search: Search, work: Rows, bar: Progress, output: str) 
     def show_unlisted(folder: Unlisted) -> None:
         show(folder.name, reason_of(folder.error, folder.name))
 
+    # The file is entered last, so that it gets its name before the workers end, and is removed first after an error.
     with plan.opened_report() as report, plan.workers() as workers, ExitStack() as stack:
         table, is_still, writing, rows = stack.enter_context(_opened(plan, search, report, form, output))
         run = BatchRun(plan, workers, report, show_unlisted, lambda hit: bar.advance(hit.size))
@@ -183,6 +184,7 @@ def _opened(plan: RunPlan, search: Search, report: Report | None, form: str, out
 
             def kept(file: BinaryIO) -> Iterator[bytes]:
                 nonlocal rows
+                # Rows of a container count only if all of them are there: the last container's may be incomplete.
                 found = Counter(one for one, _ in read_back(form, file))
                 containers.update(_done(plan, search, report, found))
                 rows = sum(found[one] for one in containers)
@@ -255,6 +257,7 @@ def _take(
     """
     entry = named.store.entry(named.path)
     block, position, version = item.rest or _Rest(0, 0, str(entry.version))
+    # Parts of a container are read at different times, maybe by different workers.
     if version != entry.version:
         raise Changed("has been replaced by another file")
     size = 0

@@ -154,6 +154,7 @@ def _starts(tree: Tree, source: str, paths: list[str]) -> list[str]:
 
 def _would_hit_itself(tree: Tree, source: str, starts: list[str], folder: str) -> bool:
     """Return whether the source is in the target where something of this name would be written."""
+    # A folder that has the source in it may be the target, unless a file of the export would land on the source itself.
     names = None if is_url(source) or is_url(folder) else names_below(source, folder)
     if names is None:
         return False
@@ -192,6 +193,7 @@ def export_many(
         opened_target(folder, tree.root.mode, existing, source, settings.connection) as target,
         progress(search, plan.shard, is_shown) as bar, plan.opened_report() as lines, plan.workers() as workers,
     ):
+        # A worker that was killed left complete files, which its successor must not refuse.
         existing = Existing.OVERWRITE if existing is Existing.OVERWRITE else Existing.RESUME
         report_node = report_failure(name, folder, bar.aside)
         places = {start: start for start in starts}
@@ -216,6 +218,7 @@ def export_many(
                     complain(str(fault))
             bar.advance(done.item.found.size)
             written = written.plus(done.outcome.data or Written())
+        # Tables over all containers are of no single shard: the first one writes them.
         if settings.views and "/" in starts and not plan.shard.number:
             walk.write_joined()
     return Written(written.files, written.bytes, run.faults, run.omitted).plus(here.written)
@@ -234,6 +237,7 @@ class _SourceWalk:
         for start in starts:
             self._here.make_folders_above(start)
             path = self._folder_at(start)
+            # A file, a container, or a part of one, which has no folder to walk through.
             if path is None:
                 yield self._found_at(start)
                 continue
@@ -243,6 +247,7 @@ class _SourceWalk:
                     yield found
                 elif found.kind is not Kind.FILE:
                     self._write(found)
+                # Nothing can be in a folder that could not be made; each shard counts its own files there.
                 elif not self._here.is_left_out(_path(found)):
                     yield found
                 elif self._plan.shard.has(found.key):

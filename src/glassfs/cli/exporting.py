@@ -123,6 +123,7 @@ class Export:
             self.failed(path, as_fault(error, f"{self._source}: {path}"))
 
     def _make_folder(self, path: str, node: Directory, place: str) -> None:
+        # The target may be visible below the source through another mount: the export would copy itself without end.
         if self._has_folders and self._is_target(path):
             raise Unusable(f"is inside the source, as {path}; name another folder")
         self._target.make_folder(place, node.mode)
@@ -136,6 +137,7 @@ class Export:
 
     def _write_link(self, path: str, node: Symlink, place: str) -> None:
         """Write a link, or copy what it leads to."""
+        # A link's text stays where it leads to the same thing in the target; elsewhere what it leads to is copied.
         text = node.target if self._links is Links.KEEP else self._resolved(path, node, place)
         if not isinstance(text, str):
             self._follow(*text, place)
@@ -152,6 +154,7 @@ class Export:
             if not is_followed and (copy := self._copy_of(goal)):
                 return _leading_to(copy, link.target, place)
             goal, node = followed(self._tree, goal)
+        # Such a link is kept under every rule: there is nothing that could be copied.
         except (NotFound, NotADirectory):  # out of the source, or to nothing
             return link.target
         if not is_followed and (copy := self._copy_of(goal)):
@@ -175,6 +178,7 @@ class Export:
 
     def _follow(self, path: str, node: Node, place: str) -> None:
         """Copy what a link leads to."""
+        # Links met later lead to this copy instead of to another one.
         self._copies.setdefault(path, place)
         self._under_way.append(path)
         try:
@@ -192,9 +196,12 @@ class Export:
         is_complete = self._is_resumed and self._target.has_file(
             place, origin.mtime_ns, node.size if is_sized else None,
         )
+        # The bar's sum has files of known size. Complete ones need no work, and others add their sizes once these are
+        # known.
         if is_complete == is_counted:
             self._bar.correct(-node.size if is_complete else node.size)
         if not is_complete:
+            # The container may be replaced while its file is copied: with the lease, all bytes are of one version.
             with origin.lease:
                 self._target.write(place, node.mode, origin.mtime_ns, _FilePieces(node, self._buffer, self._bar))
             self._bytes += node.size

@@ -218,6 +218,7 @@ def _views(sources: Sources) -> dict[str, list[str]]:
             nodes, more = directory.listing(), shown.listing()
         except GlassfsError:
             continue
+        # Episodes and frames are alike: the first one shows what all of them have.
         is_numbered = bool(nodes) and nodes[0].name.partition(".")[0].isdigit()
         known = {node.name: node for node in islice(nodes, 1 if is_numbered else None)}
         for node in islice(more, 1 if is_numbered else None):

@@ -168,12 +168,14 @@ def _entries(
     """
     demand_shallow(directory, len(indent) // len(INDENT))
     nodes: Sequence[Node] = directory.listing()
+    # A sequence of another type makes its nodes on access, and sorting it would make them all.
     if isinstance(nodes, (list, tuple)):  # a lazy series is in order already
         nodes = sorted(nodes, key=lambda node: node.name)
     count = len(nodes) if show_all else min(MANY, len(nodes))
     omitted = directory.omitted()
     damaged += [one for one in omitted if one.is_damage]
     for number in range(count):
+        # The corner is for the last line, which may be the number of others or what is omitted.
         is_last = number + 1 == len(nodes) and not omitted
         yield nodes[number], f"{indent}{'└── ' if is_last else '├── '}", f"{indent}{INDENT if is_last else '│   '}"
     if count < len(nodes):

@@ -106,6 +106,7 @@ def fault_of(error: Exception, name: str, place: str = "") -> Problem:
     """Return the fault to report for an error at ``place`` in the container ``name``."""
     if not isinstance(error, (GlassfsError, OSError)):
         error = as_fault(error, name)
+    # What may be different the next time, or on another machine, is no fault of the container's bytes.
     is_passing = isinstance(error, (Passing, NotInstalled)) or is_lack(error)
     return Problem(place, reason_of(error, name, place), is_passing, isinstance(error, LeftOut))
 

@@ -105,6 +105,7 @@ def _attributes(tree: Tree, container: str, path: str, row: dict[str, object]) -
 
     Episodes that are no links have theirs inside.
     """
+    # Episodes of HDF5 are links to their groups, whose attributes are beside them and not inside.
     goal = followed(tree, path)[0]
     if goal == path:
         return {}

@@ -160,6 +160,8 @@ class FolderTarget(Target):
     @contextmanager
     def _replacing(self, path: str) -> Iterator[tuple[int, bytes]]:
         """Yield an open folder and a temporary name in it; what is created there is renamed to ``path`` at the end."""
+        # The name is checked here and replaced at the end. If another program takes it between, it loses its file as to
+        # any rename; files of the source cannot be lost, as their folders are refused.
         folder, name = self._free(path)
         temporary = b".glassfs-" + os.urandom(8).hex().encode()
         try:
@@ -196,6 +198,8 @@ class FolderTarget(Target):
         """Return the descriptor of an existing folder, opened component by component from an open one."""
         missing: list[str] = []
         known = path
+        # From the deepest folder that is still open: what another process puts in the place of a folder above is not
+        # seen.
         while (descriptor := self._folders.get(known) if known else self._root) is None:
             known, _, name = known.rpartition("/")
             missing.append(name)
@@ -289,6 +293,7 @@ def _deepest(path: str) -> tuple[int, list[bytes]]:
     target = os.fsencode(path)
     while True:
         try:
+            # Only the last component must not be a link: what a user types before it may lead anywhere.
             descriptor = os.open(target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | (0 if missing else os.O_NOFOLLOW))
         except FileNotFoundError as error:
             above, name = os.path.split(target.rstrip(b"/"))
@@ -313,6 +318,7 @@ def _and_above(directory: int) -> Iterator[Identity]:
     try:
         while True:
             yield identity
+            # By descriptors and not by name, as a folder above may be renamed meanwhile.
             above = os.open(b"..", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=current)
             os.close(current)
             current = above
@@ -343,6 +349,7 @@ def _fill(descriptor: int, pieces: Iterable[memoryview]) -> None:
 
 
 def _is_zero(piece: memoryview) -> bool:
+    # Most pieces end here, without a comparison of all bytes.
     if not piece or piece[0] or piece[-1]:
         return False
     return bytes(piece) == (ZEROS if len(piece) == PIECE else bytes(len(piece)))

@@ -117,6 +117,7 @@ def faults_of(found: SearchHit, opener: Opener, threads: int) -> Iterator[Proble
         named = opener.named(found)
         name = named.store.shown(named.path)
         for fault, sentence in _faults(opener, named, name, threads):
+            # A check names the place as the reading of a file does, or leaves it to the sentence.
             if not seen & {sentence, f"{fault.place}: {sentence}"}:
                 yield fault
             seen |= {sentence, sentence.removeprefix(f"{fault.place}: ")}
@@ -170,6 +171,7 @@ def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Finding
                     yield finding
             yield from filter(None, (future.result() for future in waiting))
         finally:  # also if the consumer stops early
+            # Files that are being read are given up at the next piece.
             is_over.set()
             pool.shutdown(cancel_futures=True)
     yield from unlisted

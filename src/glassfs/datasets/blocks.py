@@ -81,6 +81,7 @@ class BlockTable:
         fits = self._rows + piece.rows <= PIECE_ROWS and self._size + len(piece.data) <= BLOCK_BYTES
         if self._parts and not fits:
             self._close()
+        # The layout is widened before the block is complete: the block begins with the columns as they are at its end.
         part = BlockPart(file, number, placed.first, piece.rows, piece.block, self.layout.add(piece.columns))
         self._parts.append(part)
         self._placed.append(placed)
@@ -94,6 +95,8 @@ class BlockTable:
         columns = rows = 0
         for block in self.blocks:
             for part in block.parts:
+                # Columns of containers that have no rows left, or none at all, are not shown: others may not know their
+                # names.
                 columns |= part.columns
                 rows += part.rows
         error = sentence(gaps, self.name)
@@ -119,8 +122,12 @@ class BlockTable:
                     left.sizes.append(self.sizes[number])
                 elif parts:
                     names = {self._files[part.file].path for part in block.parts if part.file in lost}
+                    # The key names the parts that are left, so the cache cannot mix up the two blocks, and a later
+                    # snapshot without the same file finds this one. Rows are taken out of the old block, as the
+                    # containers may have changed since.
                     made = block._replace(parts=parts, key=_key(self._files, parts, block.head))
                     make = partial(block_without, self._block(number), names)
+                    # Making the data here may fail, which costs the rows of this block and no others.
                     sizes = array("Q", sizes_of(self._kept(made.key, make, sum(self.sizes[number]))))
                     left.sizes.append(sizes)
                     left.blocks.append(made)
@@ -193,6 +200,8 @@ class JoinedTables(NamedTuple):
 
 def _key(files: Files, parts: Sequence[BlockPart], head: bytes) -> str:
     """Return the key of a block of these parts."""
+    # Stamps change with each version and each change of attributes, so equal keys mean equal bytes, also for snapshots
+    # that were taken at different times. The number of a file differs between them and is not part of the key.
     described = (f"{files[part.file].path}\0{files[part.file].stamp}\0{part[1:]}" for part in parts)
     return hashed(itertools.chain([head.decode()], described))
 

@@ -104,6 +104,7 @@ class FileSnapshot:
             return True
         for one in walk(Branch(path, location, (entry,)), partial(self._listed, start), DEEPEST):
             if isinstance(one, Visit):
+                # Nothing else is walked once the allowance is spent: what is left out would depend on chance otherwise.
                 if not self._take(one.path, one.location, one.entry, one.folder):
                     return False
             else:
@@ -130,6 +131,7 @@ class FileSnapshot:
         self.is_public = self.is_public and is_public
         if entry.kind is Kind.FOLDER:
             self._public[path] = is_public
+        # In a remote store each file that is opened costs requests, so only names of containers count.
         elif folder is None or location.may_be_container:
             facts = entry.version, entry.stamp, entry.volume, entry.mtime_ns, entry.uid, entry.has_other_names
             self.files.append(SourceFile(path, location, *facts, 0 if folder is None else len(folder.way), is_public))
@@ -147,6 +149,7 @@ class FileSnapshot:
                 return _listed_surely(folder, is_mount_root)
             return True, list(shown_entries(folder.location, is_mount_root))
 
+        # On another thread with a timeout: a folder on a dead disk costs its own part of the table, and no caller.
         is_sure, listed = self._calls.call(folder.location, folder.way[-1].volume, list_now)
         self._public[folder.path] = self._public[folder.path] and is_sure
         return listed

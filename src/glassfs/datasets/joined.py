@@ -75,6 +75,8 @@ class Joins(Overview):
     def snapshot(self) -> Snapshot:
         """Return the last snapshot if it is still valid, or a new one. What it shows is public as of a moment ago."""
         found = self._valid()
+        # Threads that need a walk, or a check of rights, wait for the one that makes it. Callers of a private tree
+        # never wait while the last snapshot is valid.
         if found is None or self.is_shared:
             with work.holding(self._walking):
                 found = self._valid() or self._taken()
@@ -117,6 +119,8 @@ class Joins(Overview):
     def _taken(self) -> Snapshot:
         from glassfs.datasets.snapshots import Snapshot  # programs that only look files up need no tables
 
+        # The age counts from the end of a walk, and the walk's duration sets it, so that walking takes a tenth of the
+        # time at most, however many files there are and however many callers ask.
         begun = self._clock()
         # The same part of the memory that a container may take for what is parsed of it.
         allowance = Allowance(max(LEAST, self.containers.services.cache.budget // 4))
@@ -125,6 +129,7 @@ class Joins(Overview):
         self.calls.close()
         ended = self._clock()
         last = self._last
+        # The files are those of the last snapshot: its rows, which may have taken long to read, are used on.
         if last is not None and last.state == found.state and last.is_whole:
             found = last
         self._until = ended + max(settings.table_valid, settings.table_valid_times * (ended - begun))
@@ -195,6 +200,8 @@ class WithJoined(Directory):
         self._note(snapshot)
         if not self._joins.may_have(name):
             return None
+        # From cheap to dear: the tables that are listed now, those that were listed before rows were read, which a
+        # program may have seen, and last those that have rows, for which the containers are read.
         for tables_of in (partial(self._joins.tables, snapshot), snapshot.expected, snapshot.with_rows):
             for node in self._derived(snapshot, tables_of()):
                 if _may_become(node.name, name):
@@ -214,6 +221,7 @@ class WithJoined(Directory):
         """Note all names that views of tables may have, whether or not a table has rows or is the first one."""
         for tables in (joined_names(), in_order(self._joins.tables(snapshot))):
             for name in tables:
+                # The first of all tables may have other views than the rest, such as the start page.
                 for order in ([name], ["", name]):
                     key = (*(view.name for view in self._views.views), *order)
                     self._joins.note(key, partial(self._derived, snapshot, order))
@@ -223,6 +231,8 @@ class WithJoined(Directory):
         origin, found = self.origin, list[Node]()
         access = Access(origin.access.permissions & 0o444, origin.uid, origin.gid)
         if not (self._joins.is_shared or snapshot.is_public):
+            # Rows of a tree of one user may be of files that only this user may read, whatever the mode of the folder
+            # says.
             access = Access(0o400, *(self._joins.reader or (origin.uid, origin.gid)))
         for name in filter(None, tables):
             is_first = name == tables[0]

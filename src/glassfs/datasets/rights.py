@@ -107,9 +107,12 @@ class Rights:
         store, path = file.location
         shown = file.path.split("/")
         top = len(path) - file.above
+        # Every folder from the start of the walk on is needed: who closes one closes all below it. Folders above the
+        # start are not the source's, and the kernel checks them for each reader.
         for length in range(top, len(path)):
             at = "/".join(["", *shown[: length - len(path) - 1]]) if length > top else None
             self._item(Location(store, path[:length]), file.volume, at, _PublicItem(PUBLIC_FOLDER, ""), number)
+        # A file with several names may change under one that is in no watched folder.
         at = "/".join(["", *shown[:-1]]) if file.above and not file.has_other_names else None
         item = _PublicItem(PUBLIC_FILE, file.stamp, file.version, file.uid)
         self._item(file.location, file.volume, at, item, number)
@@ -137,6 +140,8 @@ class Rights:
         is_watched = folder.at is not None and self._watcher.watch(location, folder.at)
         if is_watched and folder.change == change:
             return
+        # Until the comparison is complete, the folder counts as changed: the next check begins again if this one is
+        # stopped.
         folder.change = None
         names = list(folder.items)
         try:
@@ -145,9 +150,11 @@ class Rights:
             found = [None] * len(names)
         for name, glance in zip(names, found, strict=True):
             item = folder.items[name]
+            # A glance is a stat without the version. Whatever differs from the last one is looked at closely.
             is_same = glance is not None and glance[0] == item.stamp and glance[1] & item.needed == item.needed
             if not is_same and self._is_closed(location.below(name) if name else location, item):
                 self._lost.update(item.containers)
+                # What is lost stays lost for this snapshot, also if it is opened again: the next walk finds it.
                 del folder.items[name]
         if is_watched:
             folder.change = change
@@ -159,6 +166,7 @@ class Rights:
             return True
         if entry.permissions & item.needed != item.needed:
             return True
+        # Another user who replaced the file may have had no right to read the rows that the table still has.
         if item.version is not None and item.version != entry.version and item.uid != entry.uid:
             return True
         item.stamp = entry.stamp

@@ -95,11 +95,15 @@ class RowReader:
         start = 0
         while start < len(files):
             some = files[start : start + self.at_once]
+            # One question for many files: most containers are in the catalogue, and each question costs a transaction.
+            # It may answer fewer than were asked, as rows are many bytes; the loop goes on after the last file that was
+            # looked for.
             known = self._known(some, 0)
             keys = [_key(file) for file in some]
             pairs = [(file, known.get(key)) for file, key in zip(some, keys[: searched(keys, known)], strict=False)]
             begun: dict[int, Iterator[TablePiece]] = {}
             for number, (file, kept) in enumerate(pairs):
+                # Each remote file costs a round trip. The next ones are begun while the caller works on this one.
                 for ahead, (other, other_kept) in enumerate(pairs[number : number + self.alongside], number):
                     if other_kept is None and other.location.store.is_remote and ahead not in begun:
                         begun[ahead] = self._prefetched(other)
@@ -122,6 +126,8 @@ class RowReader:
                 if kept is not None:
                     yield _stored(kept)[2]
                     continue
+                # A reader of a block wants a few consecutive pieces of each file: the file is opened for the first and
+                # read on.
                 if following != (file, number):
                     opened.close()
                     pieces = opened.enter_context(closing(self._read(file, table, block)))
@@ -147,6 +153,9 @@ class RowReader:
         for number in range(kept.parts):
             if number:
                 more = self._known([file], number).get(_key(file))
+                # The catalogue evicts the least recently used parts, which may be the later ones of a container whose
+                # first part is there. The container has them still, and they begin after the last block that the known
+                # parts cover.
                 if more is None:  # evicted meanwhile
                     yield from self._rest(file, number, _stored(kept)[0], kept.block)
                     return
@@ -200,11 +209,14 @@ class RowReader:
 
     def _read(self, file: SourceFile, table: str = "", block: int = 0) -> Generator[TablePiece, None, None]:
         """Read the pieces of all tables, or from a block of one on; all of them are also noted for the catalogue."""
+        # Only whole passes are kept: a part of the rows would be taken for all of them.
         is_kept = not table and self._catalogue is not None and _is_lasting(file)
         noted: list[Part] = []
         size = 0
         try:
             with self._containers.glimpsed(file.location, file.version) as (container, files):
+                # The stamp is that of the container's own file. It does not cover further files, nor a file that was
+                # replaced between the walk and now: such rows would be found again under a stamp that they do not have.
                 is_kept = is_kept and len(container.sources) == len(files) == 1 and files[0][1].stamp == file.stamp
                 is_public = file.is_public and all(_is_readable(entry) for _, entry in files)
                 parts = [(path, entry.stamp) for path, entry in files[1:]]
@@ -221,6 +233,8 @@ class RowReader:
                         if is_kept and size <= self.most_kept:
                             noted.append(Part(number, 0, piece.rows, piece.block, head, piece.data))
                         else:
+                            # Too many rows, or none are to be kept: the count goes on, so nothing is noted later
+                            # either.
                             noted.clear()
                         yield TablePiece(name, number, piece, directory, is_public, parts)
                         number += 1
@@ -228,6 +242,7 @@ class RowReader:
             if not is_kept:
                 return
         if is_kept and size <= self.most_kept:
+            # A file that gives no rows, or is no container, is noted as well: it need not be opened again.
             noted = [kept._replace(parts=len(noted)) for kept in noted] or [Part(0, 0, 0, 0, b"", b"")]
             with self._lock:
                 self._noted[_key(file)] = noted

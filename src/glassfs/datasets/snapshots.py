@@ -118,6 +118,8 @@ class Snapshot:
         lost = tables.lost() if tables is not None else set()
         if tables is None or not lost:
             return self
+        # Readers that have the table open keep the rows that it had: a copy is changed, which shares the directories of
+        # rows and the pieces in the block cache. It has an identity, and so inode numbers and cached pages, of its own.
         left = copy(self)
         left._lock, left._shown, left._lease, left._by_path = threading.Lock(), {}, Lease(()), None
         left.identity = f"joined:{next(_numbers)}"
@@ -133,6 +135,8 @@ class Snapshot:
         found = self._shown.get((ino, name, is_first))
         if found is None:
             services = self._containers.services._replace(views=views)
+            # Two tables of one snapshot, and one that is shown first and not first, differ in what their views make of
+            # them. The origin has no container's lease: what a view caches here goes when the snapshot is retired.
             origin = Origin(
                 f"{self.identity}:{int(is_first)}:{name}", access, self.mtime_ns, services, self._lease, volume=volume,
                 has_other_names=True,
@@ -195,6 +199,8 @@ class Snapshot:
         if self._tables is None:
             with work.holding(self._lock):
                 if self._tables is None:
+                    # While one caller reads, which may take minutes, the snapshot stays valid for all others: they wait
+                    # for its rows instead of beginning a walk of their own.
                     begun, self.until = self._clock(), float("inf")
                     try:
                         tables = self._find(begun + settings.pass_longest)
@@ -217,12 +223,17 @@ class Snapshot:
         tables: dict[str, BlockTable] = {}
         used: set[int] = set()
         parts: FurtherFiles = {}
+        # Pieces come in the order of the files' paths, and a file's pieces in that of its rows, so the rows of a table
+        # are sorted without being kept in memory: each table has one block that is not complete, and the cache has the
+        # others.
         is_whole = self.is_whole
         for number, pieces in RowReader(self._containers, self._calls).of_all(self._walked):
             file = self._walked[number]
             if self._clock() > until:
                 seconds = settings.pass_longest
                 reason = f"it and others are left out: reading containers took longer than {seconds:g} seconds"
+                # The first gap is the one that a user sees if an attribute has no space for all. It must not name a
+                # file that others may not know of.
                 gaps.insert(0, Gap(file.path if self._may_show(file) else "", Unavailable(reason)))
                 is_whole = False
                 break
@@ -238,6 +249,7 @@ class Snapshot:
                     first, rows = firsts.get(piece.table, 0), piece.piece.rows
                     firsts[piece.table] = first + rows
                     if rows and not is_shown:
+                        # Counted once for each table, with the first of the rows that are left out.
                         table.omitted += not first
                     elif rows:
                         table.add(number, piece.number, ContainerPiece(file.path, first, piece.piece))
@@ -247,10 +259,15 @@ class Snapshot:
                             self._directories[piece.table, file.path] = piece.directory
                     if self._clock() > until:
                         raise Unavailable("is left out from here on: there was no more time")
+            # What was read before stays: rows are true one by one, and the gap says that some are missing. If the
+            # container gave rows already, only the tables that they are in can lack some; else those for which its
+            # suffix stands.
             except GlassfsError as error:
                 if is_shown:
                     gaps.append(Gap(file.path, error, tables=tuple(firsts) or joined_by(file.path) or ()))
                     used.add(number)
+                # A table that lacks rows for a passing reason is read again soon, others only after a change of the
+                # files.
                 is_whole = is_whole and not isinstance(error, Passing)
         for table in tables.values():
             table.finish(gaps, unlisted + table.omitted)

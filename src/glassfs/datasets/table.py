@@ -49,6 +49,7 @@ def chosen(placed: Iterable[ContainerPiece], is_chosen: Callable[[dict[str, Any]
     for one in placed:
         numbers = [at for at, record in enumerate(records(one)) if is_chosen(record)]
         columns = values_of(one.piece, is_decoded=False) if numbers else []
+        # Consecutive rows have the same difference between their number and their place among the chosen ones.
         for _, group in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
             run = [number for _, number in group]
             start, rows = run[0], len(run)
@@ -141,6 +142,8 @@ class ParquetWriter:
             self._file.flush()
 
     def _close(self) -> None:
+        # Blocks are kept in a temporary file, as the Parquet file needs the widths of all columns before its first
+        # byte.
         block = joined_block(self._placed, self._layout.head)
         self._placed, self._count, self._size = [], 0, 0
         self._aside.seek(self._ends[-1])
@@ -191,6 +194,8 @@ def _csv_back(file: BinaryIO, is_safe: bool) -> Iterator[tuple[str, bytes]]:
             yield line.decode()
 
     try:
+        # The reader takes as many lines as the row has, as a text may contain line breaks; ``lines`` keeps what it
+        # took.
         for row in csv.reader(lines(), strict=True):
             line = b"".join(taken)
             taken.clear()
@@ -205,6 +210,7 @@ def _csv_back(file: BinaryIO, is_safe: bool) -> Iterator[tuple[str, bytes]]:
                 raise GlassfsError(f"cannot resume: line {number} was written without --csv-safe")
             yield row[0][1:] if is_safe and _FORMULA.match(row[0]) else row[0], line
     except (csv.Error, UnicodeDecodeError):
+        # At the end of the file it is the row that was being written when the program ended, and is left out.
         if file.read(1):
             raise _no_row(number, CSV) from None
 

@@ -74,6 +74,8 @@ def condition(text: str) -> Callable[[Row], bool]:
     """
     if len(text) > LONGEST:
         raise WrongCondition(f"is longer than {LONGEST:,} characters")
+    # Python parses the condition after SQL's spellings were replaced one by one, so that errors can be reported at the
+    # word that the user typed: both texts have the same words in the same order.
     python = _SPELLED.sub(_as_python, text).strip()
     example = "is no condition such as: not success and task ~ 'drawer'"
     try:
@@ -131,6 +133,7 @@ def _value(node: ast.expr, depth: int) -> _Value:
         case ast.BinOp(left, ast.MatMult(), right):
             found = _contains(_value(left, depth - 1), _value(right, depth - 1))
         case ast.Compare(left, signs, rights):
+            # A chain such as ``1 < fps < 30`` compares neighbors, as in Python.
             pairs = zip([left, *rights], signs, rights, strict=False)
             found = _joined([_compared(*pair, depth - 1) for pair in pairs], False)
         case _:
@@ -205,6 +208,8 @@ def _joined(conditions: Sequence[Callable[[Row], Any]], decisive: bool) -> Calla
         found: Any = not decisive
         for one in conditions:
             each = one(row)
+            # The three values of SQL: one False decides ``and``, one True ``or``, else one unknown value makes the
+            # whole unknown.
             if each is decisive:
                 return decisive
             found = None if each is None else found

@@ -24,6 +24,7 @@ def source_of(
     protocol = (target_protocol or "").lower()
     scheme = name.partition("://")[0].lower() if is_url(name) else "" if name == local_name(name) else "file"
     protocol = protocol or scheme or "file"
+    # Their cached files are named by the URL and not by the version of a container.
     if protocol in CACHES:
         raise Refused(
             f"is not read through fsspec's {protocol}, which may mix up what several threads read; "

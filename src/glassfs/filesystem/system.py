@@ -73,6 +73,7 @@ _all: WeakValueDictionary[str, _OpenTree] = WeakValueDictionary()
 
 def _opened(asked: OpenArguments, token: str) -> _OpenTree:
     with _lock:
+        # The token covers all arguments, in every process: file systems with the same one show the same.
         found = _all.get(token)
         if found is None:
             found = _all[token] = _OpenTree(asked, token)
@@ -202,6 +203,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 if callable(on_error):
                     on_error(error)
                 return
+            # fsspec's own walk would follow links to directories, which may lead in a circle.
             names = {_name(info, place): info for info in listed if info["type"] != "link"}
             dirs: Any = {name: info for name, info in names.items() if name and info["type"] == "directory"}
             files: Any = {name: info for name, info in names.items() if name not in dirs}
@@ -210,6 +212,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 dirs, files = list(dirs), list(files)
             if topdown:
                 yield place, dirs, files
+            # The caller may remove directories from what was yielded, to skip them: so they are entered afterward.
             is_end = maxdepth is not None and len(waiting) + 1 >= maxdepth
             waiting.append((place, dirs, files, iter(() if is_end else [name for name in dirs if name not in links])))
 
@@ -236,6 +239,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def modified(self, path: str) -> datetime:
         """Return when the container was last modified."""
+        # Whole microseconds, as a float would round them.
         return _EPOCH + timedelta(microseconds=self._node(self._strip_protocol(path)).origin.mtime_ns // 1000)
 
     created = modified
@@ -276,6 +280,8 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         paths = [self._strip_protocol(path) for path in paths]
         ranges = list(zip(paths, _each(starts, len(paths)), _each(ends, len(paths)), strict=True))
         results = self._ranges(ranges)
+        # A container was replaced while it was read. All ranges are read again, so that those of one file stay of one
+        # version.
         if any(isinstance(result, Changed) for result in results):
             self._paths().expire()
             results = self._ranges(ranges)

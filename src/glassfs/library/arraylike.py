@@ -79,6 +79,7 @@ class ArrayLike(ABC):
             values = None if content is None else arrays.array_of(content, copy)
             if values is None and file.name.endswith(FIRST_EXTENSION):
                 values = arrays.loaded(stream_of(file, self.path), copy)
+            # A plain file beside the containers: its suffix says what it is, as in a folder without glassfs.
             elif values is None and file.content is None and file.name.lower().endswith(images.SUFFIXES):
                 import numpy as np
 

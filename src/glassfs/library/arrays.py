@@ -88,6 +88,7 @@ def loaded(stream: io.BufferedIOBase, is_copy: bool) -> NDArray[Any]:
         except MemoryError as error:
             raise Unavailable(f"there is not enough memory for the array: {error}") from error
         except NOT_AN_ARRAY as error:
+            # NumPy has no exception of its own for this.
             if "allow_pickle" in str(error):
                 raise Unsuited("is a pickle of Python objects, which is never loaded: it could run any code") from error
             raise Damaged(f"is not an array that can be read: {error}") from error
@@ -119,6 +120,7 @@ def _values(
             return np.empty(shape, dtype)
         except ValueError as error:
             raise Damaged(f"has a shape that no array can have, {shape}") from error
+    # Only data that are a range of a local file can be mapped; ``mapped`` knows.
     if not is_copy and size >= MAPPED_FROM:
         mapped = data.mapped()
         if mapped is not None:

@@ -298,6 +298,7 @@ class Entry(ArrayLike):
             raise Closed("was closed", session.asked.shown)
         era = session.era
         _, node = session.paths.find(self._path)
+        # An entry that was unpickled, or outlived a fork, must be of the version that it was found in.
         if self._identity and isinstance(node, Directory):
             node.enter()  # a presumed container has no version to compare
         if self._identity and version_of(node) != self._identity:
@@ -321,6 +322,7 @@ class Entry(ArrayLike):
         session = self._session
         if session.is_closed:
             raise Closed("was closed", session.asked.shown)
+        # The node of this process is current or not; ``find_below`` decides, and begins at the root if it is not.
         start = self._node
         if isinstance(start, Directory) and self._era == session.era:
             found, node = session.paths.find_below(self._path, start, path)

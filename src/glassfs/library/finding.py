@@ -66,6 +66,7 @@ class LibraryPaths:
         try:
             return self._listed.find(path, is_exact)
         except NotFound as missing:
+            # A program that has keys of the container, such as ``a%b``, need not know how names of files are escaped.
             keys = "/".join(name and component(raw(name)) for name in path.split("/"))
             for names, directories in ((path, self._viewed), (keys, self._listed)):
                 with suppress(NotFound):
@@ -168,6 +169,7 @@ class _Directories:
             place, directory, names = self._nearest(path)
             while names:
                 name = names.pop()
+                # Only at the end of a path: on the way to something deeper, listing is what finds it.
                 unlisted = _collection_in(directory, name, names[0]) if len(names) == 1 else None
                 if unlisted is not None:
                     directory, cost = unlisted
@@ -175,6 +177,8 @@ class _Directories:
                     return path, directory
                 node = directory.child(name)
                 if isinstance(node, Symlink):
+                    # From the root again, where most of the way is cached. A link itself is not cached: those in
+                    # folders may change.
                     path = below(target(place, node), "/".join(reversed(names))).rstrip("/")
                     break
                 place = f"{place}/{name}"
@@ -227,6 +231,7 @@ class _Directories:
         if not lease.sources:  # only directories that are listed anew on each call are cached for these
             return True
         now = time.monotonic()
+        # Several lookups of one sample are answered by one comparison with the store.
         if now - lease.compared < settings.container_valid and lease.compared > self._expired and not lease.is_retired:
             return True
         is_current = self._compare(lease)
@@ -258,6 +263,7 @@ def _collection_in(fields: Directory, outer: str, name: str) -> tuple[Directory,
         return None
     group = fields.fields.item(outline.names[number])
     try:
+        # Names that are not those of a key, such as numbered ones, are left to the listing.
         original = raw(name)
     except UnicodeEncodeError:
         return None

@@ -43,6 +43,7 @@ def matching(entry: Entry, pattern: Sequence[str], is_lenient: bool = False) -> 
         if found is not None and (not rest or found.is_dir()):
             yield from matching(found, rest, is_lenient)
     else:
+        # With ``**`` further on, a directory that is broken costs its own entries only.
         is_lenient = is_lenient or "**" in rest
         for name in _names(entry, is_lenient):
             if fnmatchcase(name, first):

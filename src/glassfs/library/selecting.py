@@ -204,6 +204,7 @@ def select(rows: FirstAxis, key: Any) -> Any:
         return rows.row(key).whole()  # what most programs ask for, without the rest of this
     index = _expanded(key, rows.shape)
     if not _is_advanced(index):
+        # Leading integers select a row, a row of that row and so on; nothing else of them is read.
         while (axis := _first_axis(index)) is not None and isinstance(index[axis], int):
             row = rows.row(index[axis])
             index = index[:axis] + index[axis + 1 :]
@@ -246,6 +247,7 @@ def _expanded(key: Any, shape: tuple[int, ...]) -> list[Any]:
         if numbers.dtype.kind not in "biu" or not numbers.ndim:
             raise IndexError(f"an index is an integer, a slice, an array of integers or booleans, not {item!r:.40}")
         items.append(numbers)
+    # Without an Ellipsis, the axes that are not named come last, as in NumPy.
     places = [place for place, item in enumerate(items) if item is Ellipsis]
     missing = len(shape) - sum(_axes(item) for item in items)
     if missing < 0 or len(places) > 1:
@@ -259,6 +261,7 @@ def _expanded(key: Any, shape: tuple[int, ...]) -> list[Any]:
         if isinstance(item, np.ndarray) and item.dtype.kind == "b":
             if item.shape != shape[axis : axis + axes]:
                 raise IndexError(f"booleans of the shape {item.shape} are no index of axes {shape[axis : axis + axes]}")
+            # Booleans over several axes become as many arrays of integers.
             found += item.nonzero()
         else:
             found.append(item)
@@ -298,6 +301,7 @@ def _checked(number: int, length: int) -> int:
 
 def _own(found: Any, of: NDArray[Any]) -> Any:
     """Return a part of an array without keeping much more memory than it needs."""
+    # A view of a large array would keep all of it in memory.
     is_small = getattr(found, "base", None) is not None and 2 * found.nbytes < of.nbytes
     return found.copy() if is_small else found
 
@@ -330,6 +334,7 @@ def _of_numbers(rows: FirstAxis, own: int | NDArray[Any], index: list[Any], axis
     if own.size:
         _checked(int(own.min()), length)
         _checked(int(own.max()), length)
+    # Each row is read once, in the order in which it is stored; the inverse puts them into the order of the index.
     wanted, inverse = np.unique(own.astype(np.intp) % max(1, length), return_inverse=True)
     return _read(rows, wanted)[(*index[:axis], inverse.reshape(own.shape), *index[axis + 1 :])]
 

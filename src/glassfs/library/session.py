@@ -102,6 +102,8 @@ class LibrarySession:
                     raise Closed("was closed", self.asked.shown)
                 paths = self._paths
                 if paths is None:
+                    # The parent may have changed its folder after it opened the sources; a child resolves what it
+                    # resolved.
                     asked = self._away if self.era else self.asked
                     paths = self._paths = LibraryPaths(asked.opened, asked.directories)
         return paths
@@ -116,6 +118,7 @@ class LibrarySession:
             paths.sources.close()
 
     def begin_after_fork(self) -> None:
+        # Not closed, as the descriptors are shared with the parent, and not freed either.
         _inherited.append(self._paths)
         self._paths = None
         self._lock = threading.Lock()

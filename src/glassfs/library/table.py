@@ -112,6 +112,7 @@ class Table:
                 return reading.result()
             finally:
                 raw = file.raw
+                # The thread still reads; its next read raises Canceled, and the library gives up.
                 if not reading.done() and isinstance(raw, Raw):
                     raw.cancel()
 

@@ -101,6 +101,8 @@ class Search:
         if store.is_remote and not self._has_all:
             listed = [one for one in listed if one[2].kind is not Kind.FILE or is_expected(one[1])]
         if self._is_by_path:
+            # A folder sorts as if its name ended with a slash, so that a walk yields all paths in the order of their
+            # bytes.
             listed.sort(key=lambda one: raw(one[0]) + (b"/" if one[2].kind is Kind.FOLDER else b""))
         else:
             listed.sort(key=lambda one: (one[2].kind is Kind.FOLDER, raw(one[0])))
@@ -145,6 +147,7 @@ class Opener:
             self._close_store()
             connection = self._settings.connection
             if is_url(found.source):
+                # Blocks of servers and decoded ones share the memory of one cache.
                 connection = connection.within(self.cache.lend())
             (named,) = locate([found.source], connection, may_be_container)
             self._source, self._named = found.source, named
@@ -156,6 +159,7 @@ class Opener:
         with self._noting():
             sources = Sources([named], ContainerSettings(self.cache))
         try:
+            # Opening sources opens a container that is named itself; a folder is not one.
             containers = sources.containers.all_open()
             if not containers:
                 raise Changed("is a folder now", named.store.shown(named.path))

@@ -107,11 +107,16 @@ class Mapping:
             self._workers.renew()
             self._are_lost = False
         suspects = [task for task in self._tasks if task.is_suspect]
+        # A worker took several containers with it when it ended. They are tried one at a time with nothing else
+        # running: if a worker ends then, its container is the cause, and not one of another worker that the system
+        # killed for memory.
         if suspects:
             if not self._running:
+                # In order, the results of earlier tasks are needed first, whether these are suspects or not.
                 first = self._tasks[0] if self._is_ordered else suspects[0]
                 self._send(first, 1 if first.is_suspect else len(first.items))
             return
+        # What is left of tasks, because time or space ran out, comes before new ones.
         for task in islice(self._tasks, 1 if self._is_ordered else None):
             # In ordered mode, the rest of a task waits for its turn, or its results would pile up in memory.
             if not task.is_running:
@@ -131,6 +136,7 @@ class Mapping:
         try:
             future = self._workers.submit(_run, self._work, task.items[:count], most)
         except self._workers.lost as error:
+            # The executor is broken already: treat the task like one whose worker ended.
             future = Future()
             future.set_exception(error)
         self._running += 1
@@ -159,6 +165,8 @@ class Mapping:
         task.is_suspect = task.is_suspect and bool(task.items)
         done = len(result.outcomes)
         if done:
+            # As many containers as take the target time. It grows by a factor of two at most, as one task of quick
+            # containers says little about the next ones.
             wanted = int(settings.task_target * done / max(result.seconds, 1e-6))
             self._count = max(1, min(MAX_ITEMS, wanted, 2 * max(done, self._count)))
 
@@ -171,6 +179,7 @@ class Mapping:
         problem = Problem("", "processes that read it crash or are killed by the system")
         task.outcomes.append((item, Outcome((problem,))))
         task.lost = 0
+        # Others that were with it are still under suspicion.
         task.is_suspect = bool(task.items)
 
     def _ready(self, task: _Task) -> Iterator[Done]:
@@ -217,5 +226,6 @@ def _run(work: Work, items: list[WorkItem], most: int) -> _TaskResult:
         size += len(pickle.dumps(outcome.data)) if outcome.data is not None else 0
     left = items[len(outcomes) :]
     if outcomes and outcomes[-1][1].rest is not None:
+        # The rest of a container in parts comes first, so that its parts stay in order.
         left.insert(0, WorkItem(outcomes[-1][0].found, outcomes[-1][1].rest))
     return _TaskResult(outcomes, left, time.monotonic() - begun)

@@ -94,6 +94,8 @@ class Report:
             line["command"] = self._command
         if rows is not None:
             line |= {"container": container, "rows": rows}
+        # One write for each line, without a buffer: a line is in the file when the caller goes on, whatever ends the
+        # program.
         rest = memoryview(f"{json.dumps(line)}\n".encode())
         with self._writing():
             while rest:
@@ -105,6 +107,7 @@ class Report:
         size = os.fstat(self._file.fileno()).st_size
         if not size:
             return
+        # A report of another run is not overwritten: it may have taken days.
         if not is_resumed:
             raise BatchError("this report exists already; --resume continues it", self._name)
         self._demand_report()
@@ -112,6 +115,7 @@ class Report:
         is_at_start = True
         for piece in self._pieces():
             end += len(piece)
+            # A line that is too long comes in pieces, of which only one that begins and ends it can be parsed.
             is_line, is_at_start = is_at_start, piece.endswith(b"\n")
             if not is_at_start:
                 continue
@@ -130,6 +134,7 @@ class Report:
     def _demand_report(self) -> None:
         """Raise unless the file is a report: nothing else may be truncated."""
         first = next(self._pieces(), b"")
+        # A program that was killed with its first line may have written the beginning of one.
         is_torn = not first.endswith(b"\n") and first[: len(_BEGIN)] == _BEGIN[: len(first)]
         if not is_torn and _parsed(first) is None:
             raise BatchError("is not a report of glassfs; name another file", self._name)
@@ -175,6 +180,7 @@ def _hash(text: str) -> int:
 
 
 def _key(path: str, version: str) -> bytes:
+    # So that ``a.kdb``, ``./a.kdb`` and the absolute path are one container.
     if not is_url(path):
         # Not normalized further: only the system knows where ``folder/..`` leads.
         whole = path if path.startswith("/") else f"{os.getcwd()}/{path}"

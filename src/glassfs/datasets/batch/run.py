@@ -70,6 +70,7 @@ class RunPlan:
         """Threads per container, 0 for one per core; simultaneous workers share the cores."""
         if self.is_here:
             return 0
+        # Simultaneous workers share the cores of this machine; those of a cluster have their own.
         return 1 if self.scheduler else max(1, cores() // (self.jobs or cores()))
 
     def workers(self) -> AbstractContextManager[Workers | None]:
@@ -114,6 +115,8 @@ class BatchRun:
         faults: list[Problem] = []
         is_several, rows = False, None
         for done in here(work, items) if workers is None else Mapping(work, workers, is_ordered).all(items):
+            # The caller shows the outcome before it is noted: after an interruption a container may be reported twice,
+            # never lost.
             yield done
             faults += done.outcome.faults
             is_several = is_several or done.outcome.is_several
@@ -124,6 +127,7 @@ class BatchRun:
                 omitted = sum(fault.is_omitted for fault in faults)
                 self.omitted += omitted
                 self.faults += len(faults) - omitted
+                # Without a line in the report, the next run tries the container again.
                 if done.outcome.is_container and not any(fault.is_passing for fault in faults):
                     self._note(done.item.found, faults, is_several, rows)
                 faults, is_several, rows = [], False, None
@@ -146,6 +150,7 @@ class BatchRun:
                 self.faults += not is_omitted
                 self.on_unlisted(one)
             elif self.plan.shard.has(one.key):
+                # A container counts as done in the version that it has now, under the path that it has now.
                 known = None if self.report is None else self.report.known(one.name, one.version)
                 if known is None or not is_still(one):
                     yield WorkItem(one._replace(source=absolute(one.source)) if is_remote else one)

@@ -90,6 +90,7 @@ class Processes(Workers):
 
     def demand_alive(self) -> None:
         try:
+            # If even this fails, no container is to blame: the machine, or the installation, cannot run workers.
             self.submit(os.getpid).result()
         except self.lost:
             raise BatchError("worker processes end right after they start") from None
@@ -98,6 +99,7 @@ class Processes(Workers):
         if is_over:
             self._executor.shutdown()
             return
+        # All children that were started since: the executor has no public list of its processes.
         killed = set(multiprocessing.active_children()) - self._before
         for process in killed:
             process.kill()
@@ -111,6 +113,7 @@ class Processes(Workers):
         ending.join(settings.executor_end)
 
     def _started(self) -> Executor:
+        # A forked process would have the locks of threads that it does not have.
         context = multiprocessing.get_context("spawn")
         with _signals_blocked():
             return ProcessPoolExecutor(self.width, context, initializer=_begin_worker)
@@ -130,6 +133,7 @@ def _begin_worker() -> None:
     """End this process when its parent ends."""
     parent = multiprocessing.parent_process()
     if parent is not None:
+        # The sentinel becomes readable when the parent ends, also by SIGKILL, which nothing else would tell a worker.
         threading.Thread(target=_end_with, args=(parent.sentinel,), name="parent", daemon=True).start()
 
 

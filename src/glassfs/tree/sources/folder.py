@@ -51,6 +51,7 @@ def node_at(
     ``entry`` is what was there a moment ago, ``source`` its bytes if it is open already, ``at`` the path in the tree.
     Raises Unavailable if the kind of a file cannot be determined now.
     """
+    # What was listed may be replaced before it is opened. The name is then described and opened again.
     for _ in range(4):  # a file that changes more often is shown as itself
         try:
             return _node(containers, location, entry, name, ino, at, is_mount_root, source)
@@ -88,6 +89,7 @@ def _node(
         raise
     except GlassfsError as error:
         return plain_file(containers, location, entry, name, ino, error.without_source)
+    # A verdict without a lease says that the file is no container, or why it is refused.
     lease = verdict.lease
     if lease is None:
         return plain_file(containers, location, entry, name, ino, verdict.refusal or "")
@@ -208,6 +210,7 @@ class Folder(Directory):
                 )
             except (NotFound, NotADirectory):
                 self.containers.watcher.check(location, None)
+        # Only listing the folder tells which file is shown under a name that was changed.
         if node is None and _MAY_BE_CHANGED.search(name):
             node = next((self._node(*found) for found in self._entries() if found[0] == name), None)
         if node is None:
@@ -254,6 +257,7 @@ def omission(name: str, location: Location, entry: Entry) -> Omission | None:
 def shown_entries(folder: Location, is_mount_root: bool) -> Iterator[tuple[str, str, Entry]]:
     """Yield the name to show, the name in the store, and the entry of each file in a folder."""
     found = list(folder.store.list(folder.path))
+    # Names that need no change come first: they keep their names whatever else is in the folder.
     taken = {original for original, _ in found if _shown_name(original, is_mount_root) == original}
     for original, entry in found:
         name = _shown_name(original, is_mount_root)

@@ -77,6 +77,7 @@ def _own_file(node: Node, name: str, ino: int) -> Node | None:
         return None
     location = node.location
     try:
+        # The entry of now, as the node may stand for an older version.
         entry = location.store.entry(location.path)
     except GlassfsError:
         return None

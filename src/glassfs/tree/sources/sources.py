@@ -140,6 +140,7 @@ class Sources:
         except Unavailable:
             raise
         except GlassfsError as error:
+            # A container that is gone is retired now; one on a disk that fails may be there again.
             if not isinstance(error, DeviceFailed):
                 self.containers.watcher.check(location, None)
             last = self._shown.get(name)
@@ -158,6 +159,7 @@ class Sources:
         changed = self.containers.refresh()
         if not self._queue:
             self._queue = list(self.locations)
+        # Very many sources take several rounds, so that one round does not delay the notice of changes.
         names = self._queue[-COMPARED:]
         del self._queue[-COMPARED:]
         for name in names:
@@ -170,6 +172,7 @@ class Sources:
                 stamp = ""
             if self._stamps[name] != stamp:
                 self._stamps[name] = stamp
+                # Making the node notes its new attributes, and retires the lease on another version.
                 with suppress(Unavailable):
                     self.node(name)
                 if self._at(name) not in changed:

@@ -66,6 +66,8 @@ def walk(
         yield found
         if isinstance(found, Visit) and found.entry.kind is Kind.FOLDER:
             folder = Branch(found.path, found.location, (*found.folder.way, found.entry))
+            # Depth first, with a listing for each folder on the way: memory is bounded by the widest folders of one
+            # path.
             if len(folder.way) <= deepest:
                 waiting.append(_inside(folder, list_folder))
             else:
@@ -132,6 +134,7 @@ class Usage:
             for location in self._locations:
                 for size in self._sizes(location):
                     total += size
+                    # Until the first sum is complete, callers get what was counted so far; after that, whole sums only.
                     if not self._is_known.is_set():
                         self._sum = total
             self._sum = total
