@@ -106,7 +106,7 @@ def command(
                     failed = report_failure(name, folder, bar.aside)
                     written = Export(tree, source, target, existing, bar, failed, starts, Links(links)).run()
                     if picked is not None:
-                        written = written.plus(picked.write_table(target))
+                        written.add(picked.write_table(target))
             else:
                 settings = Settings(views, connection)
                 written = export_many(
@@ -217,11 +217,13 @@ def export_many(
                 with bar.aside():
                     complain(str(fault))
             bar.advance(done.item.found.size)
-            written = written.plus(done.outcome.data or Written())
+            if done.outcome.data is not None:
+                written.add(done.outcome.data)
         # Tables over all containers are of no single shard: the first one writes them.
         if settings.views and "/" in starts and not plan.shard.number:
             walk.write_joined()
-    return Written(written.files, written.bytes, run.faults, run.omitted).plus(here.written)
+    here.written.add(Written(written.files, written.bytes, run.faults, run.omitted))
+    return here.written
 
 
 class _SourceWalk:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
 
 from glassfs.cli.common import nodes_from
 from glassfs.cli.many import as_fault
@@ -31,7 +31,8 @@ class Links(str, Enum):
     FOLLOW = "follow"
 
 
-class Written(NamedTuple):
+@dataclass
+class Written:
     """Files and links in the target, bytes written, nodes that are missing, and what the tree does not show."""
 
     files: int = 0
@@ -39,8 +40,11 @@ class Written(NamedTuple):
     failures: int = 0
     omitted: int = 0
 
-    def plus(self, other: Written) -> Written:
-        return Written(*map(sum, zip(self, other, strict=True)))
+    def add(self, other: Written) -> None:
+        self.files += other.files
+        self.bytes += other.bytes
+        self.failures += other.failures
+        self.omitted += other.omitted
 
 
 class Export:
@@ -67,11 +71,7 @@ class Export:
         """Where the target has what is at a path of the tree."""
         self._under_way: list[str] = []
         """The goals of links that are being copied."""
-        self._files = self._bytes = self.failures = self._omitted = 0
-
-    @property
-    def written(self) -> Written:
-        return Written(self._files, self._bytes, self.failures, self._omitted)
+        self.written = Written()
 
     def run(self) -> Written:
         """Write what is at ``starts``. Raises Unusable if continuing is pointless."""
@@ -144,7 +144,7 @@ class Export:
             return
         if not (self._is_resumed and self._target.has_link(place, text)):
             self._target.link(place, text, node.origin.mtime_ns)
-        self._files += 1
+        self.written.files += 1
 
     def _resolved(self, path: str, link: Symlink, place: str) -> str | Found:
         """Return the text of the link to write, or what to copy instead of it."""
@@ -204,24 +204,24 @@ class Export:
             # The container may be replaced while its file is copied: with the lease, all bytes are of one version.
             with origin.lease:
                 self._target.write(place, node.mode, origin.mtime_ns, _FilePieces(node, self._buffer, self._bar))
-            self._bytes += node.size
-        self._files += 1
+            self.written.bytes += node.size
+        self.written.files += 1
 
     def leave_out(self, place: str, node: Node | None) -> None:
         """Count a node that is not written, nor any below it; the reason is reported already."""
         if isinstance(node, Directory):
             self._unusable.add(place)
-        self.failures += 1
+        self.written.failures += 1
 
     def failed(self, path: str, error: Exception) -> None:
         """Count and report a node that is left out."""
-        self.failures += 1
+        self.written.failures += 1
         self._report(path, error)
 
     def omit(self, path: str, omission: Omission) -> None:
         """Count and report what the tree does not show."""
-        self._omitted += not omission.is_damage
-        self.failures += omission.is_damage
+        self.written.omitted += not omission.is_damage
+        self.written.failures += omission.is_damage
         self._report(path, omission.error)
 
     def _unlisted(self, path: str, error: GlassfsError) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter, deque
-from contextlib import suppress
-from itertools import chain, islice
+from contextlib import closing, suppress
+from itertools import islice
 from typing import Any
 
 import click
@@ -24,18 +24,17 @@ from glassfs.cli.common import (
 )
 from glassfs.cli.completion import complete_source, connection_option
 from glassfs.content.rows import of_records
-from glassfs.errors import GlassfsError, Unrecognised
-from glassfs.formats.registry import is_expected
+from glassfs.datasets.batch.contract import Settings
+from glassfs.datasets.batch.found import Opener, Search, Unlisted
+from glassfs.errors import GlassfsError, LeftOut, Unrecognised
 from glassfs.names import component
 from glassfs.sizes import counted, human_size
-from glassfs.source import Kind
 from glassfs.source.remote.connection import Connection
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, NestedDirectory, Sources, Tree
 from glassfs.tree.nodes import XATTR_PREFIX
-from glassfs.tree.omissions import Omission, named
-from glassfs.tree.sources.folder import omission
-from glassfs.tree.sources.walk import Branch, Visit, list_plainly, walk
+from glassfs.tree.omissions import Omission
+from glassfs.tree.omissions import named as named_omissions
 
 KINDS: dict[type[content.Content], str] = {
     content.Array: "arrays", content.Image: "images", content.EncodedImage: "images", content.Json: "documents",
@@ -83,8 +82,10 @@ def command(sources: tuple[str, ...], as_json: bool, quick: bool, connection: Co
                 is_inside, is_folder = at.path != "/", opened.has_folder and at.path == "/"
                 if is_inside:
                     found = _described_inside(opened.reachable, at)
+                elif is_folder:
+                    found = _described_folder(at.source, name, connection)
                 else:
-                    found = _described_folder(opened, name) if is_folder else _described(opened, name, quick)
+                    found = _described(opened, name, quick)
         except (GlassfsError, OSError) as error:
             complain(f"{name}: {reason_of(error, name)}")
             failures += 1
@@ -129,37 +130,32 @@ def _header(container: content.Container) -> dict[str, Any]:
     }
 
 
-def _described_folder(sources: Sources, name: str) -> dict[str, Any]:
+def _described_folder(source: str, name: str, connection: Connection) -> dict[str, Any]:
     """Return the containers in a folder by format: number, size, and sums of some facts."""
     formats: dict[str, Counter[str]] = {}
     unreadable: list[str] = []
     omitted: list[str] = []
-    starts = [Branch("", location) for location in sources.locations.values()]
-    for found_in in chain.from_iterable(walk(start, list_plainly) for start in starts):
-        if not isinstance(found_in, Visit):
-            folder = found_in.folder.location
-            unreadable.append(str(found_in.error.at(folder.store.shown(folder.path))))
-            continue
-        path, location, entry, _ = found_in
-        shown = location.store.shown(location.path)
-        if left_out := omission(path, location, entry):
-            (unreadable if left_out.is_damage else omitted).append(f"{shown}: {left_out.reason}")
-        if entry.kind is not Kind.FILE or (location.store.is_remote and not is_expected(location.path[-1])):
-            continue
-        try:
-            with sources.containers.glimpsed(location, entry.version) as (container, _):
-                found = _header(container)
-        except Unrecognised:
-            continue
-        except (GlassfsError, OSError) as error:
-            unreadable.append(f"{shown}: {reason_of(error, shown)}")
-            continue
-        sums = formats.setdefault(found["format"], Counter())
-        sums.update(containers=1, bytes=found["bytes"])
-        sums.update({name: found["facts"][name] for name in SUMMED if isinstance(found["facts"].get(name), int)})
+    with closing(Opener(Settings(connection=connection))) as opener:
+        for hit in Search([source], connection).all():
+            if isinstance(hit, Unlisted):
+                lines = omitted if isinstance(hit.error, LeftOut) else unreadable
+                lines.append(f"{hit.name}: {reason_of(hit.error, hit.name).removeprefix('omitted: ')}")
+                continue
+            try:
+                named = opener.named(hit)
+                with opener.glimpsed(named, named.store.entry(named.path).version) as container:
+                    found = _header(container)
+            except Unrecognised:
+                continue
+            except (GlassfsError, OSError) as error:
+                unreadable.append(f"{hit.name}: {reason_of(error, hit.name)}")
+                continue
+            sums = formats.setdefault(found["format"], Counter())
+            sums.update(containers=1, bytes=found["bytes"])
+            sums.update({name: found["facts"][name] for name in SUMMED if isinstance(found["facts"].get(name), int)})
     return {
         "source": name, "formats": dict(sorted(formats.items())), "unreadable": unreadable,
-        "omitted": named(omitted),
+        "omitted": named_omissions(omitted),
     }
 
 
@@ -185,7 +181,7 @@ def _counted(tree: Tree, size: int, start: str = "/") -> dict[str, Any]:
     if omitted:
         counts["omitted"] = len(omitted)
     found = {"contents": counts, "raw_bytes": raw, "ratio": ratio, "not_counted": unsized}
-    return found | {"unreadable": unreadable, "omitted": named(omitted)}
+    return found | {"unreadable": unreadable, "omitted": named_omissions(omitted)}
 
 
 def _counted_episodes(container: content.Container) -> dict[str, Any]:

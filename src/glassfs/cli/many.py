@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from typing import Any
@@ -129,7 +130,7 @@ def summary(run: BatchRun) -> str:
 def _jobs(text: str) -> int:
     if text == "auto":
         return 0
-    if not (text.isascii() and text.isdigit() and len(text) <= 4 and int(text) <= 1024):
+    if not re.fullmatch("[0-9]{1,4}", text) or int(text) > 1024:
         raise click.BadParameter("must be a number up to 1024, or auto")
     return int(text)
 

@@ -219,12 +219,11 @@ class WithJoined(Directory):
 
     def _note(self, snapshot: Snapshot) -> None:
         """Note all names that views of tables may have, whether or not a table has rows or is the first one."""
-        for tables in (joined_names(), in_order(self._joins.tables(snapshot))):
-            for name in tables:
-                # The first of all tables may have other views than the rest, such as the start page.
-                for order in ([name], ["", name]):
-                    key = (*(view.name for view in self._views.views), *order)
-                    self._joins.note(key, partial(self._derived, snapshot, order))
+        views = tuple(view.name for view in self._views.views)
+        for name in {*joined_names(), *self._joins.tables(snapshot)}:
+            # The first of all tables may have other views than the rest, such as the start page.
+            for order in ([name], ["", name]):
+                self._joins.note((views, *order), partial(self._derived, snapshot, order))
 
     def _derived(self, snapshot: Snapshot, tables: Sequence[str]) -> Sequence[Node]:
         """Return the nodes of the views of some tables."""

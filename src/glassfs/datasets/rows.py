@@ -84,31 +84,28 @@ class RowReader:
         Iterating over the pieces raises why a container cannot be read. Files that are not containers have none.
         """
         try:
-            yield from self._of_all(files)
+            start = 0
+            while start < len(files):
+                some = files[start : start + self.at_once]
+                # One question for many files: most containers are in the catalogue, and each question costs a
+                # transaction. It may answer fewer than were asked, as rows are many bytes; the loop goes on after the
+                # last file that was looked for.
+                known = self._known(some, 0)
+                keys = [_key(file) for file in some]
+                pairs = [(file, known.get(key)) for file, key in zip(some, keys[: searched(keys, known)], strict=False)]
+                begun: dict[int, Iterator[TablePiece]] = {}
+                for number, (file, kept) in enumerate(pairs):
+                    # Each remote file costs a round trip. The next ones are begun while the caller works on this one.
+                    for place, (other, other_kept) in enumerate(pairs[number : number + self.alongside], number):
+                        if other_kept is None and other.location.store.is_remote and place not in begun:
+                            begun[place] = self._prefetched(other)
+                    yield start, self._of(file, kept, begun.pop(number, None))
+                    start += 1
         finally:
             for ahead in list(self._ahead):
                 ahead.cancel()
             self._prefetches.close()
             self.flush()
-
-    def _of_all(self, files: Sequence[SourceFile]) -> Iterator[tuple[int, Iterator[TablePiece]]]:
-        start = 0
-        while start < len(files):
-            some = files[start : start + self.at_once]
-            # One question for many files: most containers are in the catalogue, and each question costs a transaction.
-            # It may answer fewer than were asked, as rows are many bytes; the loop goes on after the last file that was
-            # looked for.
-            known = self._known(some, 0)
-            keys = [_key(file) for file in some]
-            pairs = [(file, known.get(key)) for file, key in zip(some, keys[: searched(keys, known)], strict=False)]
-            begun: dict[int, Iterator[TablePiece]] = {}
-            for number, (file, kept) in enumerate(pairs):
-                # Each remote file costs a round trip. The next ones are begun while the caller works on this one.
-                for ahead, (other, other_kept) in enumerate(pairs[number : number + self.alongside], number):
-                    if other_kept is None and other.location.store.is_remote and ahead not in begun:
-                        begun[ahead] = self._prefetched(other)
-                yield start, self._of(file, kept, begun.pop(number, None))
-                start += 1
 
     def again(self, wanted: Sequence[WantedPiece]) -> Iterator[Piece | None]:
         """Yield pieces of one table again; None for a piece that no longer exists.

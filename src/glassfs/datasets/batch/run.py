@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
@@ -31,10 +32,10 @@ class Shard(NamedTuple):
     @classmethod
     def parsed(cls, text: str) -> Shard:
         """Parse ``I/N``. Raises ValueError."""
-        number, slash, parts = text.partition("/")
-        if not (slash and _is_plain(number) and _is_plain(parts)):
+        match = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", text)
+        if match is None:
             raise ValueError("is not of the form I/N, such as 0/3")
-        found = cls(int(number), int(parts))
+        found = cls(int(match[1]), int(match[2]))
         if not 0 <= found.number < found.parts:
             raise ValueError("is out of range: with N parts, I is 0 to N-1")
         return found
@@ -159,7 +160,3 @@ class BatchRun:
                     self.faults += known.faults
                     self.omitted += known.omitted
                     self.on_skipped(one)
-
-
-def _is_plain(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 10

@@ -177,8 +177,7 @@ class Sources:
                     self.node(name)
                 if self._at(name) not in changed:
                     changed.append(self._at(name))
-                    self.tree.forget()
-                    self.reachable.forget()
+                    self._forget()
         return changed
 
     def heard(self) -> list[str]:
@@ -203,14 +202,16 @@ class Sources:
             store.finish()
 
     def _changed(self) -> None:
-        self.tree.forget()
-        self.reachable.forget()
+        self._forget()
         self._on_change()
 
     def _dropped(self, lease: Lease) -> None:
+        self._forget(lease)
+        self._on_drop(lease)
+
+    def _forget(self, lease: Lease | None = None) -> None:
         self.tree.forget(lease)
         self.reachable.forget(lease)
-        self._on_drop(lease)
 
     def _with_overview(self, root: Directory, views: ViewSet) -> Directory:
         has_several = self.has_folder or not self._is_single
