@@ -21,14 +21,14 @@ from typing import TypeAlias
 from glassfs import work
 from glassfs.cache.budget import DEFAULT_BUDGET, GAP_SECONDS, KEPT_SECONDS, MemoryBudget, Ticket
 from glassfs.cache.cores import CORES, cores, released, run_ahead
-from glassfs.cache.recipe import Recipe, fresh, stored_error
+from glassfs.cache.recipe import LongStream, Recipe, fresh, stored_error
 from glassfs.cache.spool import Spool
 from glassfs.lru import LRU
 from glassfs.source import is_version_of
 
 LARGEST_CACHED = 64 << 20
-SPOOLS = 16
-"""Spools that no thread reads just now."""
+SPOOLS, DEFAULT_SPOOL_SIZE = 16, 8 << 30
+"""Spools that no thread reads are dropped beyond so many, as each has a descriptor, and beyond so many bytes in all."""
 NOTES = 8192
 LARGEST_UNRESERVED, UNRESERVED_SHARE = 1 << 20, 128
 """Blocks and rows that cost no more bytes, and no more than this part of the budget, are made without reserving
@@ -52,10 +52,16 @@ Notes: TypeAlias = LRU[Hashable, tuple[int, ...]]
 
 
 class BlockCache:
-    """At most ``budget`` bytes of decoded blocks in memory; larger blocks in files under ``spool_directory``."""
+    """At most ``budget`` bytes of decoded blocks in memory; larger blocks in files under ``spool_directory``.
 
-    def __init__(self, budget: int = DEFAULT_BUDGET, spool_directory: str | None = None) -> None:
+    Files that no thread reads are dropped beyond ``spool_size`` bytes in all.
+    """
+
+    def __init__(
+        self, budget: int = DEFAULT_BUDGET, spool_directory: str | None = None, spool_size: int = DEFAULT_SPOOL_SIZE,
+    ) -> None:
         self.spool_directory = spool_directory
+        self.spool_size = spool_size
         self.memory = MemoryBudget(budget, self._evict)
         self.notes: Notes = LRU(NOTES)
         self.hits = self.misses = 0
@@ -103,8 +109,9 @@ class BlockCache:
                     self._blocks.move_to_end(recipe.key)
             buffer[:] = memoryview(found.raw)[offset : offset + len(buffer)]
             return
-        if recipe.size > self.largest_cached:
-            self._spool(recipe).read_into(buffer, offset)
+        # The spool in which the size of a stream was found has its bytes, even if they would fit into memory.
+        if recipe.size > self.largest_cached or self._spools.peek(recipe.key) is not None:
+            self._spool(recipe, recipe.size).read_into(buffer, offset)
             return
         block = self._pinned(recipe)
         try:
@@ -122,10 +129,18 @@ class BlockCache:
             self._unpin(block)
 
     def size_of(self, recipe: Recipe) -> int:
-        """Return the length of a block whose ``size`` is only known to be small enough to cache, by making it."""
+        """Return the length of a block of unknown size, by making it.
+
+        The block is cached then, or, if it is long, in a spool.
+        """
         if self.is_tiny(recipe.cost) and recipe.key not in self._blocks:
             return len(self._made_tiny(recipe, 0).raw)
-        block = self._pinned(recipe)
+        try:
+            block = self._pinned(recipe) if self._spools.peek(recipe.key) is None else None
+        except LongStream:
+            block = None
+        if block is None:
+            return self._spool(recipe, None).measure()
         self._unpin(block)
         size = len(block.raw)
         if size > self.largest_cached:  # it will be read through a spool
@@ -366,22 +381,32 @@ class BlockCache:
         for spool in self._spools.pop_where(is_meant):
             spool.close()
 
-    def _spool(self, recipe: Recipe) -> Spool:
+    def _spool(self, recipe: Recipe, size: int | None) -> Spool:
+        spool = self._spools.get(recipe.key)
+        if spool is not None:
+            self.hits += 1
+            return spool
+        made = Spool(recipe, size, self.memory, self.spool_directory, self._drop, self._make_room)
         with self._lock:
             spool = self._spools.get(recipe.key)
-            if spool is not None:
-                self.hits += 1
-                return spool
-            self.misses += 1
-            spool = Spool(recipe, self.memory, self.spool_directory, self._drop, self._make_room)
-            self._spools.put(recipe.key, spool)
-        idle = [one for _, one in self._spools.items() if one.idle_since() < math.inf]
-        if len(idle) > SPOOLS:
-            self._give_up(idle[:-SPOOLS].__contains__)
+            if spool is None:
+                self.misses += 1
+                spool = made
+                self._spools.put(recipe.key, spool)
+        self._make_room(spool, False)
         return spool
 
-    def _make_room(self, needy: Spool) -> bool:
-        return self._give_up(lambda spool: spool is not needy and spool.idle_since() < math.inf)
+    def _make_room(self, needy: Spool, is_full: bool) -> bool:
+        """Drop idle spools, least recently used first, until the others keep to the limits; all if the disk is full."""
+        spools = [spool for _, spool in self._spools.items()]
+        idle = [spool for spool in spools if spool.idle_since() < math.inf]
+        size = sum(spool.stored for spool in spools)
+        meant = set[Spool]()
+        for number, spool in enumerate(idle):
+            if spool is not needy and (is_full or len(idle) - number > SPOOLS or size > self.spool_size):
+                meant.add(spool)
+                size -= spool.stored
+        return self._give_up(meant.__contains__) if meant else False
 
     def _give_up(self, is_meant: Callable[[Spool], bool]) -> bool:
         """Drop spools; their files go with their last readers. Return whether there were some."""

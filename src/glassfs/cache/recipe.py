@@ -8,6 +8,10 @@ from typing import Protocol
 from glassfs.errors import GlassfsError, Unavailable
 
 
+class LongStream(Exception):
+    """A recipe of unknown size has more bytes than ``whole`` holds in memory: only ``pieces`` gives all of them."""
+
+
 class Recipe(Protocol):
     """How to make a block of ``size`` bytes.
 

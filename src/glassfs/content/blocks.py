@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 
 from glassfs import work
-from glassfs.cache import BlockCache
+from glassfs.cache import BlockCache, LongStream
 from glassfs.codec import compression
 from glassfs.codec.checksum import Algorithm, Checksum, Covers
 from glassfs.content.data import PIECE, Data, Extent, Location, SizedData
@@ -65,6 +65,73 @@ class Rendered(Data):
 
     def pieces(self) -> Iterator[bytes]:
         return _divided(self.whole())
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        if self.size:
+            self._cache.read_into(self, buffer, offset)
+
+
+class Stream(Data):
+    """Bytes that ``make`` yields from first to last in pieces of a few MiB, as many as it turns out.
+
+    The first caller that needs the size has them made: short ones stay in the cache, longer ones in a spool file. The
+    size is noted with the version of the source, so that it is known when the bytes were dropped. Making them again
+    must give the same bytes. ``cost`` returns the memory in bytes that making them takes. Pieces may be empty: between
+    them a canceled reader stops. ``make`` must not hold reserved memory across a piece, as another thread may continue.
+    """
+
+    __slots__ = ("_cache", "_cost", "_make", "_size", "key")
+
+    def __init__(
+        self, cache: BlockCache, key: tuple[Hashable, ...], make: Callable[[], Iterator[bytes | bytearray]],
+        cost: Callable[[], int] = lambda: PIECE,
+    ) -> None:
+        self._cache = cache
+        self.key = key
+        self._make = make
+        self._cost = cost
+        self._size: int | None = None
+
+    @property
+    def size(self) -> int:
+        if self._size is None:
+            note = (*self.key, "size")
+            noted = self._cache.notes.get(note)
+            self._size = noted[0] if noted else self._cache.size_of(self)
+            self._cache.notes.put(note, (self._size,))
+        return self._size
+
+    @property
+    def is_sized(self) -> bool:
+        return self._size is not None
+
+    @property
+    def cost(self) -> int:
+        return self.stream_cost + 2 * (PIECE if self._size is None else self._size)
+
+    @property
+    def stream_cost(self) -> int:
+        return PIECE + self._cost()
+
+    def whole(self) -> bytearray:
+        """Return all bytes. Raises LongStream if they are many and the size is not known yet."""
+        whole = bytearray()
+        for piece in self.pieces():
+            work.check()
+            whole += piece
+            if self._size is None and len(whole) > PIECE:
+                raise LongStream
+        return whole
+
+    def pieces(self) -> Iterator[bytes | bytearray]:
+        size = 0
+        for piece in self._make():
+            size += len(piece)
+            if self._size is not None and size > self._size:
+                break
+            yield piece
+        if self._size is not None and size != self._size:
+            raise Damaged(f"gives other bytes than before, when they were {self._size}")
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         if self.size:

@@ -1,7 +1,4 @@
-"""Tables of things as JSON lines, an object for each row, and columns of documents, each on its line.
-
-The size takes one pass, when it is first needed.
-"""
+"""Tables of things as JSON lines, an object for each row, and columns of documents, each on its line."""
 
 from __future__ import annotations
 
