@@ -21,31 +21,20 @@ from typing import TypeAlias
 from glassfs import work
 from glassfs.cache.budget import DEFAULT_BUDGET, GAP_SECONDS, KEPT_SECONDS, MemoryBudget, Ticket
 from glassfs.cache.cores import CORES, cores, released, run_ahead
-from glassfs.cache.recipe import LongStream, Recipe, fresh, stored_error
-from glassfs.cache.spool import Spool
+from glassfs.cache.spool import LongStream, Recipe, Spool, fresh, stored_error
 from glassfs.lru import LRU
+from glassfs.settings import settings
 from glassfs.source import is_version_of
 
 LARGEST_CACHED = 64 << 20
 SPOOLS, DEFAULT_SPOOL_SIZE = 16, 8 << 30
 """Spools that no thread reads are dropped beyond so many, as each has a descriptor, and beyond so many bytes in all."""
-NOTES = 8192
-LARGEST_UNRESERVED, UNRESERVED_SHARE = 1 << 20, 128
-"""Blocks and rows that cost no more bytes, and no more than this part of the budget, are made without reserving
-memory.
-"""
-TINY = 16 << 10
-"""Blocks that cost no more bytes are made by every reader that misses them: waiting would take longer."""
-IDLE_SECONDS, IDLE_BYTES = 20.0, 4 << 20
-"""After this time without a read no more bytes stay cached: the kernel has those that were read."""
-SPOOL_SECONDS = 60.0
-"""After this time without a read a spool file is dropped."""
+IDLE_BYTES = 4 << 20
+"""Bytes that stay cached while nothing is read."""
 KEPT_TIMES = 16
 """A block is kept for its reader for at most so many times as long as making it took, after which a slow reader or one
 that never ends costs little time to make it again.
 """
-STALE_SECONDS = 0.05
-"""A block that no thread began to decode ahead within this time is no longer wanted: its reader has gone."""
 
 Notes: TypeAlias = LRU[Hashable, tuple[int, ...]]
 """A few integers per key, such as checksums of what is made repeatedly. Keys are like those of blocks."""
@@ -63,15 +52,17 @@ class BlockCache:
         self.spool_directory = spool_directory
         self.spool_size = spool_size
         self.memory = MemoryBudget(budget, self._evict)
-        self.notes: Notes = LRU(NOTES)
+        self.notes: Notes = LRU(8192)
         self.hits = self.misses = 0
         self.drops = 0
         """How often memory was released because it was not used for a while."""
         self._used = 0, time.monotonic()
         """Hits and misses when ``drop_idle`` was called last after a change, and when that was."""
         self._others: list[Callable[[int], int]] = []
-        self._unreserved = min(LARGEST_UNRESERVED, budget // UNRESERVED_SHARE)
-        self._tiny = min(TINY, self._unreserved)
+        self._unreserved = min(1 << 20, budget // 128)
+        """Blocks and rows that cost no more bytes are made without reserving memory."""
+        self._tiny = min(16 << 10, self._unreserved)
+        """Blocks that cost no more are made by every reader that misses them: waiting would take longer."""
         self._lent = 0
         self._lock = threading.Lock()
         self._blocks: OrderedDict[Hashable, _Block] = OrderedDict()
@@ -156,16 +147,16 @@ class BlockCache:
         self._others.append(evict)
 
     def drop_idle(self, now: float | None = None) -> None:
-        """Evict all but ``IDLE_BYTES`` if no block was read for ``IDLE_SECONDS``, and spools after ``SPOOL_SECONDS``.
+        """Evict all but ``IDLE_BYTES`` if no block was read for a while, and spools that were not.
 
         One thread, periodically.
         """
         now = time.monotonic() if now is None else now
-        self._give_up(lambda spool: now - spool.idle_since() > SPOOL_SECONDS)
+        self._give_up(lambda spool: now - spool.idle_since() > settings.spool_kept)
         count, since = self._used
         if count != self.hits + self.misses:
             self._used = self.hits + self.misses, now
-        elif now - since > IDLE_SECONDS and self.memory.shrink(IDLE_BYTES):
+        elif now - since > settings.cache_idle and self.memory.shrink(IDLE_BYTES):
             self.drops += 1
 
     def clear(self) -> None:
@@ -457,7 +448,7 @@ class _Pending:
 
     @property
     def is_stale(self) -> bool:
-        return time.monotonic() - self._queued > STALE_SECONDS
+        return time.monotonic() - self._queued > settings.prefetch_valid
 
     def claim(self) -> bool:
         """Return True for the first caller. The caller must hold the cache's lock."""

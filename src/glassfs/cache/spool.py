@@ -1,10 +1,10 @@
-"""Blocks too large for memory, decoded as a stream into an unlinked file and served from there while it grows.
+"""Recipes of blocks, and blocks too large for memory.
 
-A block is decoded as far as its readers need it, and a stretch ahead on another thread; one of unknown size to its end
-when the size is needed. The kernel frees the file however the process ends. Files that no thread reads are dropped for
-those that grow if the disk is full, or if there are too many bytes in files. When the
-memory of an idle decoder is needed, the decoder is dropped; the next reader that needs more of the block restarts it
-from the start of the block.
+These are decoded as a stream into an unlinked file and served from there while it grows: as far as readers need it, and
+a stretch ahead on another thread; a block of unknown size to its end when the size is needed. The kernel frees the file
+however the process ends. Files that no thread reads are dropped for those that grow if the disk is full, or if there
+are too many bytes in files. When the memory of an idle decoder is needed, the decoder is dropped; the next reader that
+needs more of the block restarts it from the start of the block.
 """
 
 from __future__ import annotations
@@ -16,18 +16,62 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from typing import IO
+from typing import IO, Protocol
 
 from glassfs import work
 from glassfs.cache.budget import GAP_SECONDS, KEPT_SECONDS, MemoryBudget, Ticket
 from glassfs.cache.cores import cores, released, run_ahead
-from glassfs.cache.recipe import Recipe, fresh, stored_error
-from glassfs.errors import Damaged, NoSpool
+from glassfs.errors import Damaged, GlassfsError, NoSpool, Unavailable
+from glassfs.settings import settings
 
 READ_AHEAD = 32 << 20
 FULL = (errno.ENOSPC, errno.EDQUOT)
-IDLE_SECONDS = 0.05
-"""Time without a read after which nothing more is decoded ahead."""
+
+
+class LongStream(Exception):
+    """A recipe of unknown size has more bytes than ``whole`` holds in memory: only ``pieces`` gives all of them."""
+
+
+class Recipe(Protocol):
+    """How to make a block of ``size`` bytes.
+
+    ``key`` is equal for equal bytes only, and refers to no source. A key that is a tuple begins with the version of the
+    source, so that it can be dropped with that version. ``cost`` is the peak memory of ``whole`` in bytes, the block
+    included; ``stream_cost`` that of ``pieces``.
+    """
+
+    @property
+    def key(self) -> Hashable: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def cost(self) -> int: ...
+
+    @property
+    def stream_cost(self) -> int: ...
+
+    def whole(self) -> bytes | bytearray:
+        """Return all bytes, which nothing changes afterwards. Raises Damaged or Changed."""
+
+    def pieces(self) -> Iterator[bytes | bytearray]:
+        """Yield the bytes in pieces of a few MiB at most; raise errors before the last byte."""
+
+
+def stored_error(error: BaseException) -> BaseException:
+    """Return the error to store for the readers of a block.
+
+    Expected errors lose their traceback, which would keep the source and the frames of the recipe alive.
+    """
+    if isinstance(error, MemoryError):
+        return Unavailable("there is not enough memory to decode a block")
+    return fresh(error)
+
+
+def fresh(error: BaseException) -> BaseException:
+    """Return a copy of a stored error for one reader, as raising it adds to its traceback."""
+    return error.at() if isinstance(error, GlassfsError) else error
 
 
 class Spool:
@@ -145,7 +189,7 @@ class Spool:
         """Decode up to ``end`` while the block is being read, no other thread decodes, and the decoder exists."""
         while (
             not self._is_busy and self._pieces is not None and not self._has(end)
-            and time.monotonic() - self._last_read < IDLE_SECONDS
+            and time.monotonic() - self._last_read < settings.spool_ahead
         ):
             try:
                 self._decode(self._written + 1)

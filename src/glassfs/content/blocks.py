@@ -14,10 +14,8 @@ from glassfs.content.data import PIECE, Data, Extent, Location, SizedData
 from glassfs.errors import Damaged, GlassfsError
 from glassfs.source import total
 
-CHECKED_AT_ONCE = 16 << 20
-HELD_BACK = 128 << 10
-MOST_MISSING = 4 << 20
-"""Bytes that may not have been read of a block when its last ones are: requests come out of order."""
+CHECKED_AT_ONCE, HELD_BACK = 16 << 20, 128 << 10
+"""Bytes that are checked ahead of a reader of a large block, and bytes that it gets only after the check of all."""
 
 
 class Rendered(Data):
@@ -217,7 +215,8 @@ class Decoded(SizedData):
             return
         if self._is_checked_at_end and check.found is None:
             self._given += end - start
-            is_whole = self._given >= self.size - MOST_MISSING
+            # Requests come out of order: some bytes may not have been read yet when the last ones are.
+            is_whole = self._given >= self.size - 4 * PIECE
             if not is_whole or end <= self.size - HELD_BACK or start == end:
                 check.go_on_ahead(min(self._given, self.size))
                 return
@@ -247,7 +246,7 @@ class Decoded(SizedData):
             return
         check, raw_sum = self._checksum, 0 if self._checksum is None else self._checksum.algorithm.start
         left, held = self.size, b""
-        stored = _Stored(self._extent, self._cache, check)
+        stored = StoredPieces(self._extent, self._cache, check)
         try:
             for piece in compression.decompress_stream(self.codec, stored, self.size):
                 if check is not None and Covers.RAW in check.covers:
@@ -280,7 +279,7 @@ def _of(algorithm: Algorithm, data: bytes | bytearray) -> int:
     return algorithm.update(data, algorithm.start)
 
 
-class _Stored:
+class StoredPieces:
     """The stored bytes in pieces, and the sum of those that were returned if a checksum covers them. Iterable once."""
 
     def __init__(self, extent: Extent, cache: BlockCache, checksum: Checksum | None) -> None:

@@ -16,8 +16,6 @@ from glassfs.keyed_lock import KeyedLock
 from glassfs.lru import LRU
 from glassfs.view.contract import Key
 
-MOST_BYTES, SHARE = 16 << 20, 16
-"""Limit of what is known at a time with a block cache: these bytes, and one in ``SHARE`` of its budget."""
 Value = TypeVar("Value")
 
 _KNOWN: WeakKeyDictionary[BlockCache, LRU[Hashable, Any]] = WeakKeyDictionary()
@@ -81,4 +79,4 @@ def _drop(known: LRU[Hashable, Any], keys: Iterable[Hashable]) -> None:
 def known_with(cache: BlockCache) -> LRU[Hashable, Any]:
     """Return what is known of the files that share a cache: by the ids of their ``Known``, and by keys of parts."""
     known = _KNOWN.get(cache)
-    return _KNOWN.setdefault(cache, LRU(min(MOST_BYTES, cache.budget // SHARE))) if known is None else known
+    return _KNOWN.setdefault(cache, LRU(min(16 << 20, cache.budget // 16))) if known is None else known

@@ -1,4 +1,7 @@
-"""Rows as lines: records as JSON lines, ragged text as plain lines, written when their size is first needed."""
+"""Rows as lines: records as JSON lines, ragged text as plain lines, written when their size is first needed.
+
+The view ``jsonl`` shows tables of things, an object for each row, and columns of documents, each on its line.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from itertools import pairwise
 from typing import Any
 
 from glassfs.cache import BlockCache
-from glassfs.content import Data, RaggedText, Records, Slice, Stream
+from glassfs.content import Data, Documents, RaggedText, Records, Slice, Stream, Table
 from glassfs.errors import Damaged, TooLarge
 from glassfs.sizes import PIECE
 from glassfs.view import json
-from glassfs.view.contract import Key
+from glassfs.view.contract import Key, Shown, View
 
 ROWS_AT_ONCE = 4096
 _ESCAPES = {b"\\": b"\\\\", b"\n": b"\\n", b"\r": b"\\r"}
@@ -121,3 +124,19 @@ def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
+
+
+def show(content: Table | Documents, cache: BlockCache, key: Key) -> Iterator[Shown]:
+    if isinstance(content, Documents):
+        rows = content.rows()
+        if rows is not None:
+            suffix, data = documents(rows, cache, key, empty=b"{}")
+            yield Shown(data, suffix)
+    elif content.records is not None:
+        suffix, data = records(content.records, cache, key)
+        yield Shown(data, suffix)
+
+
+VIEW = View(
+    "jsonl", "tables of episodes, and columns of JSON documents, a row a line, for jq", (Table, Documents), show,
+)

@@ -22,13 +22,11 @@ if TYPE_CHECKING:
 
     Plane = NDArray[np.uint8]
 
-STRIP = 1 << 19
-"""Pixels in a strip, except in images wider than a sixteenth of this."""
-ROWS = 16
 COST = 24
 """Bytes of memory for a pixel while it becomes planes: as stored, as 8 bits, in Pillow, and in planes."""
 MOST_PIXELS = images.MOST_PIXELS
 GRAY = 128
+"""Chroma of what has no color."""
 
 Range = tuple[int, int]
 FULL: Range = (0, 0xFFFF)
@@ -46,8 +44,8 @@ class Planes(NamedTuple):
 
 
 def strip_rows(width: int) -> int:
-    """Return the number of rows in a strip, a multiple of a macroblock's."""
-    return max(1, STRIP // (width * ROWS)) * ROWS
+    """Return the number of rows in a strip of about half a million pixels, a multiple of a macroblock's."""
+    return max(1, (1 << 19) // (width * 16)) * 16
 
 
 def strip_cost(width: int, height: int) -> int:

@@ -23,10 +23,10 @@ MOST_VALUES = 1 << 30
 
 def csv_data(table: Table, cache: BlockCache, key: Key) -> Stream:
     """Return the file for a table."""
-    return Stream(cache, key, lambda: _Rows(table, cache).lines(), lambda: _Rows(table, cache).cost)
+    return Stream(cache, key, lambda: CsvPass(table, cache).lines(), lambda: CsvPass(table, cache).cost)
 
 
-class _Rows:
+class CsvPass:
     """One pass over the rows of a table."""
 
     def __init__(self, table: Table, cache: BlockCache) -> None:
