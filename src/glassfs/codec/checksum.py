@@ -23,6 +23,10 @@ class Algorithm(NamedTuple):
     update: Callable[[Bytes, int], int]
     start: int = 0
 
+    def of(self, data: Bytes) -> int:
+        """Return the checksum of bytes."""
+        return self.update(data, self.start)
+
 
 def crc32c(data: Bytes, start: int = 0) -> int:
     """Return the CRC-32C (Castagnoli) of ``data`` appended to bytes whose CRC is ``start``."""

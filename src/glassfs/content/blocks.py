@@ -9,7 +9,7 @@ from functools import partial
 from glassfs import work
 from glassfs.cache import BlockCache, LongStream
 from glassfs.codec import compression
-from glassfs.codec.checksum import Algorithm, Checksum, Covers
+from glassfs.codec.checksum import Checksum, Covers
 from glassfs.content.data import PIECE, Data, Extent, Location, SizedData
 from glassfs.errors import Damaged, GlassfsError
 from glassfs.source import total
@@ -62,7 +62,7 @@ class Rendered(Data):
         return made
 
     def pieces(self) -> Iterator[bytes]:
-        return _divided(self.whole())
+        yield bytes(self.whole())
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         if self.size:
@@ -81,7 +81,7 @@ class Stream(Data):
     __slots__ = ("_cache", "_cost", "_make", "_size", "key")
 
     def __init__(
-        self, cache: BlockCache, key: tuple[Hashable, ...], make: Callable[[], Iterator[bytes | bytearray]],
+        self, cache: BlockCache, key: tuple[Hashable, ...], make: Callable[[], Iterator[bytes]],
         cost: Callable[[], int] = lambda: PIECE,
     ) -> None:
         self._cache = cache
@@ -121,7 +121,7 @@ class Stream(Data):
                 raise LongStream
         return whole
 
-    def pieces(self) -> Iterator[bytes | bytearray]:
+    def pieces(self) -> Iterator[bytes]:
         size = 0
         for piece in self._make():
             size += len(piece)
@@ -236,13 +236,13 @@ class Decoded(SizedData):
         except Damaged as error:
             raise error.at(self._extent.source.name, self.part) from error
         check = self._checksum
-        if check is not None and not check.matches(_of(check.algorithm, raw), _of(check.algorithm, stored)):
+        if check is not None and not check.matches(check.algorithm.of(raw), check.algorithm.of(stored)):
             raise self._damage("its checksum does not match")
         return raw
 
     def pieces(self) -> Iterator[bytes]:
         if self._is_undivided and self._extent.size <= self.size + HELD_BACK:
-            yield from _divided(self.whole())
+            yield self.whole()
             return
         check, raw_sum = self._checksum, 0 if self._checksum is None else self._checksum.algorithm.start
         left, held = self.size, b""
@@ -267,16 +267,6 @@ class Decoded(SizedData):
 
     def _damage(self, reason: str) -> Damaged:
         return self._extent.source.damage(reason, self.part)
-
-
-def _divided(raw: bytes | bytearray) -> Iterator[bytes]:
-    view = memoryview(raw)
-    for offset in range(0, len(view), PIECE):
-        yield bytes(view[offset : offset + PIECE])
-
-
-def _of(algorithm: Algorithm, data: bytes | bytearray) -> int:
-    return algorithm.update(data, algorithm.start)
 
 
 class StoredPieces:

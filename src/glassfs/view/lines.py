@@ -54,7 +54,7 @@ def documents(content: RaggedText, cache: BlockCache, key: Key, empty: bytes = b
     return ".jsonl", Stream(cache, key, lines, lambda: PIECE)
 
 
-def _plain_lines(content: RaggedText) -> Iterator[bytes | bytearray]:
+def _plain_lines(content: RaggedText) -> Iterator[bytes]:
     """Yield the rows of ragged text, with line breaks and backslashes escaped as in JSON."""
     for spans in _spans(content):
         start, end = spans[0][0], spans[-1][1]
@@ -87,19 +87,19 @@ def _name(content: RaggedText) -> str:
     return content.key.decode("utf-8", "replace")
 
 
-def _joined(lines: Iterable[bytes | bytearray]) -> Iterator[bytearray]:
+def _joined(lines: Iterable[bytes | bytearray]) -> Iterator[bytes]:
     """Yield lines, with their newlines, in pieces that are little longer than PIECE. The last one may be empty."""
     piece = bytearray()
     for line in lines:
         piece += line
         piece += b"\n"
         if len(piece) > PIECE:
-            yield piece
+            yield bytes(piece)
             piece = bytearray()
-    yield piece
+    yield bytes(piece)
 
 
-def _escaped(text: bytes | bytearray) -> bytes | bytearray:
+def _escaped(text: bytes) -> bytes:
     """Return text without line breaks."""
     for one, escape in _ESCAPES.items():
         text = text.replace(one, escape)
