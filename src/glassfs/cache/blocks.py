@@ -26,7 +26,6 @@ from glassfs.lru import LRU
 from glassfs.settings import settings
 from glassfs.source import is_version_of
 
-LARGEST_CACHED = 64 << 20
 SPOOLS, DEFAULT_SPOOL_SIZE = 16, 8 << 30
 """Spools that no thread reads are dropped beyond so many, as each has a descriptor, and beyond so many bytes in all."""
 IDLE_BYTES = 4 << 20
@@ -80,8 +79,8 @@ class BlockCache:
 
     @property
     def largest_cached(self) -> int:
-        """Blocks up to this many bytes are cached in memory."""
-        return min(LARGEST_CACHED, self.budget // 2)
+        """Blocks up to this many bytes are cached in memory, at most 64 MiB: larger ones come faster as a stream."""
+        return min(64 << 20, self.budget // 2)
 
     def lend(self) -> int:
         """Give half of the budget, once, to the cache of remote bytes; return its size in bytes."""
@@ -93,6 +92,8 @@ class BlockCache:
     def read_into(self, recipe: Recipe, buffer: memoryview, offset: int) -> None:
         """Fill ``buffer`` with the block's bytes from ``offset`` on."""
         found = self._blocks.get(recipe.key)
+        # Tiny blocks, such as documents, are read without a pin: the bytes stay alive while they are copied, and
+        # nothing is lost if the block is evicted meanwhile.
         if found is not None and len(found.raw) <= self._tiny:  # so small that it may be evicted meanwhile
             with self._lock:
                 self.hits += 1
@@ -127,6 +128,8 @@ class BlockCache:
         if self.is_tiny(recipe.cost) and recipe.key not in self._blocks:
             return len(self._made_tiny(recipe, 0).raw)
         try:
+            # A short stream is made in memory, like any block. Where it turns out to be long, it begins again in a
+            # spool; later callers find that spool and continue with it.
             block = self._pinned(recipe) if self._spools.peek(recipe.key) is None else None
         except LongStream:
             block = None
@@ -197,6 +200,7 @@ class BlockCache:
         with self._lock:
             if key in self._blocks or key in self._pending:
                 return True
+            # More blocks than cores in the making would only make readers wait for those that they need first.
             if len(self._pending) > CORES:
                 return False
             pending = self._pending[key] = _Pending(recipe)
@@ -232,6 +236,7 @@ class BlockCache:
                 pending.readers += 1
                 is_mine = pending.claim()
         if pending is None:
+            # Several readers may make a tiny block at the same time: that takes less than waiting for each other.
             return self._made_tiny(recipe, 1)
         if is_mine:
             with work.sharing(pending.future, self.memory):
@@ -241,6 +246,7 @@ class BlockCache:
         error = pending.future.exception()
         if error is None:
             return pending.future.result()
+        # The reader that made the block was stopped, which says nothing about the block: this one makes it now.
         if not is_mine and not isinstance(error, Exception):
             return None
         raise fresh(error)
@@ -292,6 +298,7 @@ class BlockCache:
     def _make_unclaimed(self, pending: _Pending) -> None:
         with self._lock:
             is_mine = pending.claim()
+            # The reader has gone elsewhere in the meantime: the memory is better left to others.
             if is_mine and pending.is_stale:
                 del self._pending[pending.recipe.key]
                 is_mine = False
@@ -311,6 +318,8 @@ class BlockCache:
                         return
                     self._wait_for_memory(cost, pending.ticket)
                 reserved = cost
+            # Memory first, then a core: a thread that waits for memory must not keep a core from one that would
+            # release some.
             with cores().hold(), self.memory.nested():
                 begun = time.monotonic()
                 raw = recipe.whole()
@@ -318,6 +327,8 @@ class BlockCache:
             with self._lock:
                 del self._pending[recipe.key]
                 block = self._blocks[recipe.key] = _Block(raw, pending.readers)
+                # Blocks that took memory are kept for their readers, or readers of more than fits would evict each
+                # other's blocks for ever.
                 if reserved:
                     block.keep(min(KEPT_SECONDS, KEPT_TIMES * took))
             cached = len(raw)
@@ -394,6 +405,7 @@ class BlockCache:
         size = sum(spool.stored for spool in spools)
         meant = set[Spool]()
         for number, spool in enumerate(idle):
+            # The least recently read come first. What a thread reads stays, whatever the limits say.
             if spool is not needy and (is_full or len(idle) - number > SPOOLS or size > self.spool_size):
                 meant.add(spool)
                 size -= spool.stored

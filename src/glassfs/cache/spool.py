@@ -145,6 +145,8 @@ class Spool:
         end = offset + len(buffer)
         self._decode(end)
         self._last_read = time.monotonic()
+        # A sequential reader finds its next bytes in the file already. Half of the stretch is left before another task
+        # is worth its cost.
         ahead = end + READ_AHEAD
         if not self._has(end + READ_AHEAD // 2) and not self._is_busy:
             run_ahead(lambda: self._decode_ahead(ahead))
@@ -211,6 +213,8 @@ class Spool:
                 self._is_busy = True
                 has_decoder = self._pieces is not None
             error: BaseException | None = None
+            # One reader decodes one piece, then the next reader may be another one: no reader works for all others, and
+            # one that is canceled leaves the decoder where it is.
             reserved: int | None = None
             try:
                 with work.sharing(self, self._memory):
@@ -287,6 +291,7 @@ class Spool:
         if piece is None:
             if self._size < math.inf:
                 raise Damaged(f"gives {self._position} bytes, but {self._size} are declared")
+            # The end of a block of unknown size is its size.
             self._size, self._pieces = self._position, None
             return
         self._make_room(self, False)

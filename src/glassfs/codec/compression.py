@@ -105,6 +105,7 @@ def _unzstd(data: Stored, size: int) -> bytes:
     import zstandard
 
     try:
+        # The frame may declare any size, which the library would allocate.
         declared = zstandard.frame_content_size(data)
         if declared not in (-1, size):
             raise Damaged(f"zstd frame holds {declared} bytes, but {size} are declared")
@@ -153,6 +154,7 @@ class _Pieces:
 def _inflate_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
     decoder = deflate.inflater()
     for piece in pieces:
+        # Each step gives a limited number of bytes, whatever the input expands to.
         while piece and not decoder.eof:
             with deflate.errors():
                 raw = decoder.decompress(piece, PIECE)

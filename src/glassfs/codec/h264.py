@@ -116,6 +116,7 @@ def sequence(width: int, height: int, fps: float) -> bytes:
     bits.u(1, 0)
     bits.ue(columns - 1, rows - 1)
     bits.u(1, 1, 1)
+    # The sides are cut in units of two pixels, as chroma has half as many samples.
     right, bottom = (columns * SIDE - width) // 2, (rows * SIDE - height) // 2
     bits.u(1, int(right + bottom > 0))
     if right or bottom:
@@ -186,6 +187,7 @@ def put(target: NDArray[np.uint8], luma: NDArray[np.uint8], blue: NDArray[np.uin
     start = len(_TYPE)
     target[..., :start] = np.frombuffer(_TYPE, np.uint8)
     for plane, side in ((luma, SIDE), (blue, SIDE // 2), (red, SIDE // 2)):
+        # A sample of 0 becomes 1: so no byte has to be escaped, and all images have the same size.
         samples = np.maximum(_filled(plane, rows * side, columns * side), np.uint8(1))
         # Each row of a macroblock is one item: copying items is ten times as fast as copying samples.
         item: Any = np.dtype((np.void, side))

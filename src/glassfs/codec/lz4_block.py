@@ -25,6 +25,7 @@ def decompress_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
     window = b""
     while True:
         stored.fill()
+        # If not even one sequence fits into a batch, it is a very long one, or the last one.
         size, batch = _batch(stored, window)
         for raw in (batch,) if size else _single(stored, window):
             yield raw
@@ -108,6 +109,7 @@ def _whole_sequences(data: bytes, start: int) -> tuple[int, int]:
     end, size, available = start, 0, len(data)
     position = start
     try:
+        # Only the lengths are read here, in Python: literals and matches are copied by liblz4, a batch at a time.
         while size < PIECE:
             token = data[position]
             position += 1
@@ -153,6 +155,7 @@ def _single(stored: _Stored, window: bytes) -> Iterator[bytes]:
         raise Damaged("lz4 data cannot be decoded: a match reaches back too far")
     while length:
         count = min(length, PIECE)
+        # A match may reach into the bytes that it makes itself: it repeats what lies ``distance`` bytes back.
         pattern = window[-distance:]
         raw = (pattern * (count // distance + 1))[:count]
         length -= count

@@ -78,7 +78,7 @@ class Stream(Data):
     them a canceled reader stops. ``make`` must not hold reserved memory across a piece, as another thread may continue.
     """
 
-    __slots__ = ("_cache", "_cost", "_make", "_size", "key")
+    __slots__ = ("_cache", "_cost", "_known_cost", "_make", "_size", "key")
 
     def __init__(
         self, cache: BlockCache, key: tuple[Hashable, ...], make: Callable[[], Iterator[bytes]],
@@ -88,12 +88,14 @@ class Stream(Data):
         self.key = key
         self._make = make
         self._cost = cost
+        self._known_cost: int | None = None
         self._size: int | None = None
 
     @property
     def size(self) -> int:
         if self._size is None:
             note = (*self.key, "size")
+            # The node of a file is dropped and made anew while its version lasts; its size must not cost another pass.
             noted = self._cache.notes.get(note)
             self._size = noted[0] if noted else self._cache.size_of(self)
             self._cache.notes.put(note, (self._size,))
@@ -109,7 +111,10 @@ class Stream(Data):
 
     @property
     def stream_cost(self) -> int:
-        return PIECE + self._cost()
+        # Asked for several times, while it may take a look at all columns of a table.
+        if self._known_cost is None:
+            self._known_cost = PIECE + self._cost()
+        return self._known_cost
 
     def whole(self) -> bytearray:
         """Return all bytes. Raises LongStream if they are many and the size is not known yet."""
@@ -117,6 +122,7 @@ class Stream(Data):
         for piece in self.pieces():
             work.check()
             whole += piece
+            # The caller goes on with a spool, from the beginning: what is made twice is short in comparison.
             if self._size is None and len(whole) > PIECE:
                 raise LongStream
         return whole
@@ -213,6 +219,9 @@ class Decoded(SizedData):
         check = self._check
         if check is None or check.found:
             return
+        # Two promises meet here. A reader of a few bytes must not wait for all others, and a reader of all bytes must
+        # not get all of them if they are wrong. So the first bytes are returned at once, the check follows the readers,
+        # and the last bytes wait for its result.
         if self._is_checked_at_end and check.found is None:
             self._given += end - start
             # Requests come out of order: some bytes may not have been read yet when the last ones are.
@@ -255,6 +264,7 @@ class Decoded(SizedData):
                 if left > HELD_BACK:
                     yield piece
                 else:
+                    # The last bytes are returned only when all of them were checked: a copy of a damaged block fails.
                     held += piece
             if check is not None and Covers.STORED in check.covers:
                 for _ in stored:  # the checksum of the stored bytes also covers what the decoder did not need
@@ -327,6 +337,7 @@ class _Check:
 
     def _run_ahead(self, until: int) -> None:
         try:
+            # Only one thread checks. Another one would read the same bytes again, and the check must keep its order.
             if self._lock.acquire(blocking=False):  # else a reader checks all of it
                 try:
                     while self.found is None and self._position < until:
@@ -340,6 +351,7 @@ class _Check:
         """Check the next piece. The caller holds the lock."""
         size, notes, source = self._extent.size, self._cache.notes, self._extent.source
         key = (source.version, self._extent.offset, size, self._checksum.key, "right")
+        # A container is parsed again and again while its version lasts: what was right then is still right.
         if not self._position and notes.get(key) is not None:
             self.found = True
             return

@@ -34,6 +34,7 @@ def held_by_member(member: Member) -> int:
 
 def held_by_content(content: Content) -> int:
     """Return the bytes that a content holds, except for its data and for what it makes when it is used."""
+    # Data are left out: they refer to sources and to metadata that the container holds once for all members.
     size = getsizeof(content) + getsizeof(content.key)
     if isinstance(content, Link):
         size += held(content.target) + getsizeof(content.shown)

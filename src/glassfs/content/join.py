@@ -28,13 +28,17 @@ BLOCK_BYTES = 4 * PIECE_BYTES
 """Limit of a block of the joined table, unless it is a single piece."""
 FROM_JSON = 6
 """The memory in bytes that pieces take while they become a block, for each of their bytes."""
-MOST_COLUMNS, MOST_NAMES = 512, 32 << 10
-"""Limits of columns in a joined table and of characters in their names. Containers choose both. Others are left out."""
 _NUMBERS = (INTEGER, UNSIGNED, NUMBER)
 
 
 class Layout:
-    """The columns of a joined table in the order in which containers bring them. They are only added, and widened."""
+    """The columns of a joined table in the order in which containers bring them. They are only added, and widened.
+
+    Containers choose their number and names: columns beyond ``most``, and beyond so many ``characters`` in all names,
+    are left out.
+    """
+
+    most, characters = 512, 32 << 10
 
     def __init__(self, columns: Columns = ()) -> None:
         self.dtypes = {CONTAINER: TEXT, POSITION: INTEGER}
@@ -48,6 +52,7 @@ class Layout:
     def add(self, columns: Columns) -> int:
         """Make space for rows with these columns; return their numbers as the bits of an integer."""
         last, numbers = self._last
+        # Containers of one dataset have the same columns one after another.
         if columns is last or columns == last:
             return numbers
         places = {name: number for number, name in enumerate(self.dtypes)}
@@ -55,11 +60,13 @@ class Layout:
         for name, dtype in columns:
             known = self.dtypes.get(name)
             if known is None:
-                if len(self.dtypes) >= MOST_COLUMNS or self._characters + len(name) > MOST_NAMES:
+                if len(self.dtypes) >= self.most or self._characters + len(name) > self.characters:
                     self.is_cut = True
                     continue
                 self._characters += len(name)
                 places[name] = len(places)
+            # The type of a column may only become wider: rows that were made before stay right, and are converted when
+            # they are read.
             wide = dtype if known is None else _widened(known, dtype)
             if known != wide and name not in (CONTAINER, POSITION):
                 self.dtypes[name] = wide
@@ -115,6 +122,7 @@ def joined_block(parts: Iterable[ContainerPiece], head: bytes) -> bytes:
     for path, first, piece in parts:
         columns[CONTAINER] += [path] * piece.rows
         columns[POSITION] += range(first, first + piece.rows)
+        # Long texts stay encoded if nothing has to be converted: a block is made of pieces without decoding them.
         is_same = all(dtypes.get(name, dtype) == dtype for name, dtype in piece.columns)
         for (name, dtype), values in zip(piece.columns, values_of(piece, is_decoded=not is_same), strict=True):
             column = columns.get(name)

@@ -40,6 +40,7 @@ class Parted(Data):
     def part_at(self, offset: int) -> tuple[int, int, int]:
         """Return the number of the part that has the byte at ``offset``, where it begins, and where it ends."""
         bounds = self.bounds
+        # Parts of one size need no search: that is the case of most arrays in blocks.
         if isinstance(bounds, Regular):
             start = offset - offset % bounds.step
             return start // bounds.step, start, min(start + bounds.step, bounds.end)
@@ -79,6 +80,7 @@ class Made(Data):
         first, inside = divmod(offset, unit)
         while buffer:
             work.check()
+            # Whole units are made, at most about PIECE bytes of them at a time, and cut to what the range needs.
             count = min(at_once, -(-(inside + len(buffer)) // unit))
             made = self.make(first, count)
             taken = min(len(buffer), len(made) - inside)

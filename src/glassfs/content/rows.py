@@ -39,6 +39,7 @@ class Offsets:
         offset = 0
         if row or self.rows:
             (offset,) = struct.unpack(self._form, self._data.read(row * self._width, self._width))
+        # A file may have any offsets: one is used only if it is in its place, the first one 0 and the last one the end.
         is_right = 0 <= offset <= self.total and (row > 0 or offset == 0) and (row < self.rows or offset == self.total)
         if not is_right:
             raise _damage()
@@ -160,6 +161,7 @@ def _of_array(array: Array, first: int, end: int, at_once: int, most: int | None
         for number in range(first, end):
             yield _plain(np.frombuffer(array.data.read(number * row, most * dtype.itemsize), dtype))
         return
+    # A row becomes nested lists of Python, which take memory even where they have no values in them.
     taken = max(1, dtype.itemsize) * prod(max(1, length) for length in inner)  # lists may be empty
     _demand_small(taken)
     step = _rows_at_once(taken, at_once)
@@ -185,6 +187,7 @@ def _runs(
         if most is None and bounds[-1] - bounds[0] <= at_once:
             yield from runs(data, bounds)
             continue
+        # Rows of so many bytes are read singly, and of long ones only what was asked for.
         for begin, after in pairwise(bounds):
             size = after - begin if most is None else min(after - begin, most * item)
             _demand_small(size)

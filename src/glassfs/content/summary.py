@@ -76,6 +76,7 @@ def value_of(record: Any, name: str, dtype: str) -> Any:
     if not isinstance(record, dict):
         return None
     value = record.get(name)
+    # Texts as ids would make the column of ids text for all containers.
     if name == "episode_name" and value is None and isinstance(record.get("episode_id"), str):
         value = record["episode_id"]
     if dtype == TEXT:

@@ -169,6 +169,7 @@ def slot_names(column: Column, length: int) -> list[str]:
         names = ()
     if len(names) != length:
         return numbers
+    # A name that is also the number of another element would make two columns of one name.
     others = Counter([*names, *numbers])
     return [
         name if name and len(name) <= 200 and others[name] == 1 + (name == number) else number

@@ -76,6 +76,7 @@ def _layout(dtype: str, shape: tuple[int, ...], modality: str | None) -> _Layout
 def _frame_layout(dtype: str, shape: tuple[int, ...], modality: str | None) -> tuple[int, int, int, bool] | None:
     """Return height and width, the number of channels, and whether these are planes."""
     is_image = modality in ("rgb", "depth")
+    # Channels at the end win: an array of three rows is more often an image than one of three planes.
     if dtype == "|u1" and len(shape) == 4 and shape[3] in CHANNELS:
         return shape[1], shape[2], shape[3], False
     if dtype == "|u1" and len(shape) == 4 and shape[1] == 3 and is_image:

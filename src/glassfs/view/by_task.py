@@ -46,6 +46,7 @@ class Grouping(NamedTuple):
         for block in range(records.blocks if records else 0):
             for record in records.block(block) if records else ():
                 value = record.get(self.column)
+                # Rows of one task follow one another, often as the same object.
                 if value is not last and not (type(value) is str and value == last):
                     last, word = value, self.word(value)
                 yield word, record

@@ -41,6 +41,8 @@ class Known(Generic[Value]):
                     found = self._make()
                     known.put(id(self), found, self._cost(found))
                     if not self._is_added:
+                        # What is known goes with the file: the table of all must not keep entries of objects that are
+                        # gone.
                         self._is_added = True
                         finalize(self, known.pop, id(self)).atexit = False
         return found

@@ -58,6 +58,7 @@ def _plain_lines(content: RaggedText) -> Iterator[bytes]:
     """Yield the rows of ragged text, with line breaks and backslashes escaped as in JSON."""
     for spans in _spans(content):
         start, end = spans[0][0], spans[-1][1]
+        # Mostly the text of all these rows is read at once; long rows are read and escaped in pieces.
         if end - start <= PIECE:
             text = content.text.read(start, end - start)
             yield from _joined(_escaped(text[a - start : b - start]) for a, b in spans)
@@ -74,6 +75,7 @@ def _spans(content: RaggedText) -> Iterator[list[tuple[int, int]]]:
         count = min(ROWS_AT_ONCE, rows - first)
         raw = content.offsets.read(first * item, (count + 1) * item)
         offsets: Sequence[int] = struct.unpack(f"<{count + 1}{'I' if item == 4 else 'Q'}", raw)
+        # Offsets come from the file: rows must be all of the text, from its first byte to its last one.
         is_whole = (first > 0 or offsets[0] == 0) and (
             offsets[-1] == size if first + count == rows else offsets[-1] <= size
         )

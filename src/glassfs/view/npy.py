@@ -60,6 +60,7 @@ def header(dtype: str, shape: tuple[int, ...]) -> bytes:
     if shape:
         text += " " * (21 - len(repr(shape[0])))  # NumPy leaves space for the first axis to grow to this many digits
     encoded, versions = _encoded(text)
+    # The first version whose field can hold the length of the header, as NumPy does it.
     for version, length_size in versions:
         prefix = len(MAGIC) + len(version) + length_size
         padding = 64 - (prefix + len(encoded) + 1) % 64  # the array is aligned to 64 bytes

@@ -37,8 +37,8 @@ STORED_BLOCK = 0xFFFF
 BLOCK_HEAD = struct.Struct("<BHH")
 BLOCK = BLOCK_HEAD.size + STORED_BLOCK
 BAND = 4 * STORED_BLOCK
-LONGEST_ROW, LARGEST = 64 << 20, 8 << 30
-"""Bytes of a row, and of a file: its last bytes take a pass over all pixels, for which the reader waits."""
+LARGEST = 8 << 30
+"""Bytes of a file: its last bytes take a pass over all pixels, for which the reader waits."""
 _NO_FILTERS = memoryview(bytes(STORED_BLOCK))
 
 
@@ -70,7 +70,7 @@ class Png(Data):
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         places = self._layout
-        if places.row - 1 > LONGEST_ROW:
+        if places.rows == 1 and places.blocks(0) >= 1 << 31:  # the length of a chunk has 31 bits
             raise TooLarge(f"an image {self._image.width} pixels wide is too wide for a PNG")
         if places.size > LARGEST:
             raise TooLarge(f"an image of {places.size} bytes is too large for a PNG")
@@ -181,6 +181,7 @@ def _plan(places: PngLayout, offset: int, size: int) -> _Plan:
             start, end = begin + first + block.start, begin + first + block.end
             if start >= end:
                 continue
+            # A stored block begins anywhere in a row: its first bytes are the rest of the row before.
             inside = start + -block.filtered % row  # where the first row begins
             if inside < end:
                 fixed.append((slice(inside, end, row), _NO_FILTERS[: len(range(inside, end, row))]))
@@ -248,6 +249,8 @@ class _Pixels:
             start = plane * image.width * image.height + first
             raw = image.data.read(start * sample, (end - first) * sample)
             for byte in range(sample):
+                # Bytes of a sample are reversed, and planes interleaved, by slices: without NumPy, which takes long to
+                # load.
                 pixels[(plane + 1) * sample - 1 - byte :: unit] = raw[byte::sample]
         return memoryview(pixels)[offset - first * unit :][:size]
 
@@ -296,6 +299,7 @@ class _Sums:
     def _with(self, known: _Sum, band: int, blocks: memoryview, first: int) -> _Sum:
         position, crc, adler = known
         end = first + len(blocks)
+        # Out of order: there is nothing to add to the checksum before the bytes in between.
         if not first <= position < end:
             return known
         blocks = blocks[position - first :]

@@ -36,6 +36,7 @@ class ViewSet:
             if isinstance(content, view.kinds):
                 try:
                     yield from view.show(content, cache, (*key, view.name))
+                # A lack of memory or a failing disk says nothing about the content: the caller asks again later.
                 except Passing:
                     raise
                 except GlassfsError as error:

@@ -112,6 +112,7 @@ class ListColumn(RunColumn):
     def long_cell(self, pieces: Iterator[bytes]) -> Iterator[str]:
         import numpy as np
 
+        # A list is cut between items, so its JSON can be joined from pieces.
         separator = "["
         for raw in pieces:
             if raw:

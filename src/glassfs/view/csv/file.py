@@ -8,13 +8,12 @@ from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.content import Stream, Table
 from glassfs.errors import TooLarge
+from glassfs.sizes import PIECE
 from glassfs.view.contract import Key
 from glassfs.view.csv import cells
 from glassfs.view.csv.columns import CELL, LONG_CELL, TEXT_WEIGHT, FixedColumn, RecordColumn, RunColumn, column_of
 from glassfs.view.parquet.columns import Names, layouts_of
 
-LEAST_STEP, MOST_STEP = 1 << 20, 16 << 20
-"""Limits of the memory in bytes for rows that become lines at a time; between them a sixteenth of the cache."""
 RECORDS_MEMORY = 32 << 20
 """Blocks of records of all columns may take this memory in bytes, or as much as the cache if that is more."""
 MOST_VALUES = 1 << 30
@@ -27,7 +26,9 @@ def csv_data(table: Table, cache: BlockCache, key: Key) -> Stream:
 
 
 class CsvPass:
-    """One pass over the rows of a table."""
+    """One pass over the rows of a table, of which some become lines at a time, at least ``least`` bytes of memory."""
+
+    least = PIECE
 
     def __init__(self, table: Table, cache: BlockCache) -> None:
         self._rows = rows = table.rows
@@ -43,7 +44,7 @@ class CsvPass:
         values = rows * max(1, len(names) - len(self._runs)) + sum(column.items for column in self._runs)
         if values > MOST_VALUES:
             raise TooLarge(f"a table of {values} values is too large for CSV; use the view parquet")
-        self._step = max(LEAST_STEP, min(MOST_STEP, cache.budget // 16))
+        self._step = max(self.least, min(16 * PIECE, cache.budget // 16))
         self._budget = max(cache.budget, RECORDS_MEMORY)
 
     @property
@@ -61,6 +62,7 @@ class CsvPass:
             work.check()
             self._load(first)
             count, weight = self._next_step(first)
+            # A row that is heavier than a step, such as one with a long list, is written in pieces of its cells.
             if weight > self._step:
                 yield from self._long_line(first)
             else:
@@ -75,6 +77,8 @@ class CsvPass:
         for column in self._records:
             while column.end <= row:
                 column.load()
+                # One column may take what it needs, as a line needs at least one block of it. Several together must
+                # keep to the limit.
                 if column.cost < sum(other.cost for other in self._records) > self._budget:
                     reason = f"the rows of its columns take more than {self._budget >> 20} MiB of memory"
                     raise TooLarge(f"{reason}, which a larger cache_size allows")
@@ -84,6 +88,7 @@ class CsvPass:
         import numpy as np
 
         end = min([self._rows, *(column.end for column in self._records)])
+        # So many rows at most; those with long cells reach the weight of a step earlier.
         count = min(end - first, max(1, self._step // max(1, self._weight)))
         weights = np.full(count, float(self._weight))
         long: list[RunColumn | RecordColumn] = [*self._runs, *self._records]
