@@ -123,7 +123,7 @@ def _bits(layout: _Float8, byte: int) -> int:
         return sign | 0x7FC00000  # NaN
     if magnitude == layout.infinity:
         return sign | 0x7F800000  # infinity
-    # All finite values of 8 bits are exact in float32, so the bits come from Python's own arithmetic (IEEE 754, §3.4).
+    # All finite values of 8 bits are exact in float32, so the bits come from Python's own arithmetic.
     exponent, mantissa = divmod(magnitude, 1 << layout.mantissa_bits)
     fraction = mantissa / (1 << layout.mantissa_bits)
     if is_signed and not exponent:
