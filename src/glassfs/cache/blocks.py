@@ -176,7 +176,7 @@ class BlockCache:
         if not self.memory.reserve_now(size):
             self._wait_for_memory(size, Ticket())
         try:
-            with self.memory.nested(), work.sharing(self.memory):
+            with self.memory.nested():
                 yield
         finally:
             self.memory.release(size)
@@ -239,8 +239,7 @@ class BlockCache:
             # Several readers may make a tiny block at the same time: that takes less than waiting for each other.
             return self._made_tiny(recipe, 1)
         if is_mine:
-            with work.sharing(pending.future, self.memory):
-                self._make(pending)
+            self._make(pending)
         elif not pending.future.done():
             self._wait_for(pending)
         error = pending.future.exception()
