@@ -47,6 +47,14 @@ class Settings:
     # Formats and their worker processes
 
     # The cache of blocks
+    cache_idle: float = 20.0
+    """After this time without a read no more than 4 MiB stay cached: the kernel has those that were read."""
+    spool_kept: float = 60.0
+    """A spool file is dropped after this time without a read."""
+    spool_ahead: float = 0.05
+    """After this time without a read nothing more is decoded ahead into a spool file."""
+    prefetch_valid: float = 0.05
+    """A block that no thread began to decode ahead within this time is no longer wanted: its reader has gone."""
 
     # Sources
 

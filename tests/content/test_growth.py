@@ -10,8 +10,9 @@ import pytest
 
 from glassfs.cache import BlockCache
 from glassfs.content import Link, Member, Null, Series
-from glassfs.content.growth import STEP, Growth, held, held_by_member
+from glassfs.content.growth import Growth, held, held_by_member
 from glassfs.errors import TooLarge
+from glassfs.sizes import PIECE
 
 COUNT = 500
 
@@ -43,14 +44,14 @@ def test_values_hold_their_texts() -> None:
 
 
 def test_growth_is_reserved_and_released() -> None:
-    cache = BlockCache(8 * STEP)
-    with Growth(cache, 5 * STEP, b"links") as growth:
-        growth.add(STEP)
+    cache = BlockCache(8 * PIECE)
+    with Growth(cache, 5 * PIECE, b"links") as growth:
+        growth.add(PIECE)
         assert not cache.used, "a little is not reserved"
         growth.add(1)
-        assert STEP < cache.used <= 2 * STEP
-        growth.add(3 * STEP)
-        assert 4 * STEP <= cache.used <= 6 * STEP
+        assert PIECE < cache.used <= 2 * PIECE
+        growth.add(3 * PIECE)
+        assert 4 * PIECE <= cache.used <= 6 * PIECE
         with pytest.raises(TooLarge, match="links: takes more than 5 MiB of memory"):
-            growth.add(2 * STEP)
+            growth.add(2 * PIECE)
     assert not cache.used

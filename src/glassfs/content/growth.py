@@ -11,13 +11,12 @@ from types import TracebackType
 from typing import Any
 
 from glassfs.cache import BlockCache
+from glassfs.content.allowance import OBJECT
 from glassfs.content.model import Content, Link, Member, Omitted, Series
 from glassfs.errors import TooLarge
+from glassfs.sizes import PIECE
 
-STEP = 1 << 20
-"""Bytes reserved at a time; fewer are not reserved."""
-ENTRY_COST = 128
-"""Bytes of an entry in a dictionary or a list, and of the smallest object there."""
+ENTRY_COST = OBJECT
 
 
 def held(value: Any) -> int:
@@ -35,6 +34,7 @@ def held_by_member(member: Member) -> int:
 
 def held_by_content(content: Content) -> int:
     """Return the bytes that a content holds, except for its data and for what it makes when it is used."""
+    # Data are left out: they refer to sources and to metadata that the container holds once for all members.
     size = getsizeof(content) + getsizeof(content.key)
     if isinstance(content, Link):
         size += held(content.target) + getsizeof(content.shown)
@@ -57,7 +57,7 @@ class Growth:
         self._most = most
         self._size = 0
         self._reserved = ExitStack()
-        self._left = STEP
+        self._left = PIECE
 
     def __enter__(self) -> Growth:
         return self
@@ -73,8 +73,9 @@ class Growth:
         if self._size > self._most:
             reason = f"takes more than {self._most >> 20} MiB of memory, which a larger cache_size allows"
             raise TooLarge(reason, part=self._what.decode("utf-8", "replace"))
+        # A piece is reserved at a time; the last one is not, as most collections are smaller.
         self._left -= size
         if self._left < 0:
-            step = STEP - self._left
+            step = PIECE - self._left
             self._reserved.enter_context(self._cache.reserved(step))
             self._left += step

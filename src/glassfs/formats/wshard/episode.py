@@ -27,8 +27,8 @@ from glassfs.content import (
     Unreadable,
     booleans,
 )
+from glassfs.content.dtypes import BFLOAT16, widened
 from glassfs.content.video import is_video
-from glassfs.content.widening import BFLOAT16, widened
 from glassfs.errors import Damaged
 from glassfs.formats.wshard import metadata, residual
 from glassfs.formats.wshard.index import Entry, Index

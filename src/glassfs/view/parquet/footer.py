@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
-from glassfs.codec.thrift import BINARY, I32, STRUCT, Value, binary, i32, i64, sequence, struct
+from glassfs.codec.thrift import TypeCode, Value, binary, i32, i64, sequence, struct
 from glassfs.view.parquet import arrow
 from glassfs.view.parquet.kinds import FIXED, Kind
 
@@ -57,7 +57,7 @@ class Chunk(NamedTuple):
     entries: int
 
 
-_ENCODINGS = sequence(I32, [i32(_PLAIN), i32(_RLE)])
+_ENCODINGS = sequence(TypeCode.I32, [i32(_PLAIN), i32(_RLE)])
 _NOWHERE = Chunk(0, 0, 0)
 
 
@@ -81,15 +81,15 @@ def footer(fields: Sequence[Field], rows: int, groups: Sequence[Value], metadata
     """Return the footer. ``groups`` are results of ``group``, ``metadata`` the keys and values for other programs."""
     written = {
         1: i32(2),
-        2: sequence(STRUCT, list(_schema(fields))),
+        2: sequence(TypeCode.STRUCT, list(_schema(fields))),
         3: i64(rows, _DIGITS),
-        4: sequence(STRUCT, groups),
+        4: sequence(TypeCode.STRUCT, groups),
     }
     if any(field.kind.arrow.number == _DURATION for field in fields):
         message = base64.b64encode(arrow.message([_arrow(field) for field in fields]))
         metadata = (*metadata, (b"ARROW:schema", message))
     if metadata:
-        written[5] = sequence(STRUCT, [struct({1: binary(key), 2: binary(value)}) for key, value in metadata])
+        written[5] = sequence(TypeCode.STRUCT, [struct({1: binary(key), 2: binary(value)}) for key, value in metadata])
     written[6] = binary(CREATED_BY)
     return struct(written).payload
 
@@ -119,14 +119,14 @@ def group(fields: Sequence[Field], rows: int, chunks: Sequence[Chunk]) -> Value:
     """Return a group of ``rows`` rows, with a chunk for each field."""
     columns = [_chunk(field, chunk) for field, chunk in zip(fields, chunks, strict=True)]
     size = sum(chunk.size for chunk in chunks)
-    return struct({1: sequence(STRUCT, columns), 2: i64(size, _DIGITS), 3: i64(rows, _DIGITS)})
+    return struct({1: sequence(TypeCode.STRUCT, columns), 2: i64(size, _DIGITS), 3: i64(rows, _DIGITS)})
 
 
 def _chunk(field: Field, chunk: Chunk) -> Value:
     metadata = {
         1: i32(field.kind.physical),
         2: _ENCODINGS,
-        3: sequence(BINARY, [binary(name) for name in field.path]),
+        3: sequence(TypeCode.BINARY, [binary(name) for name in field.path]),
         4: i32(0),
         5: i64(chunk.entries, _DIGITS),
         6: i64(chunk.size, _DIGITS),
