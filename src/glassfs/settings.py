@@ -30,5 +30,12 @@ class Settings:
 
     # Servers
 
+    server_grace: float = 0.5
+    """What a waiting reader gives a server beyond its timeout, in which the server raises the better error."""
+    server_fail_fast: float = 0.5
+    """After a read timed out, other reads of the object fail at once for so long: the kernel repeats it immediately."""
+    disk_finish: float = 2.0
+    """How long the end of a command waits for the disk cache."""
+
 
 settings = Settings()

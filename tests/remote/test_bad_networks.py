@@ -7,15 +7,18 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 
 import pytest
 
+from glassfs.cache import BlockCache
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, TooLarge
-from glassfs.source import Connection, Source, Store, locate
+from glassfs.source import Source
 from glassfs.source.remote import objects, retrying, s3_listing
 from tests.conftest import Scale
+from tests.remote import servers
 from tests.remote.conftest import Serving
 from tests.remote.faults import (
     Cut,
@@ -65,9 +68,7 @@ def is_part(request: Request) -> bool:
     return request.range is not None
 
 
-def store_of(name: str, **options: object) -> Store:
-    (found,) = locate([name], Connection(**{"timeout": PATIENT, "poll": 3600.0, **options}))  # type: ignore[arg-type]
-    return found.store
+store_of = partial(servers.store_of, timeout=PATIENT, poll=3600.0)
 
 
 @pytest.mark.parametrize("name", [
@@ -341,7 +342,7 @@ def test_eight_readers_survive_random_faults(scale: Scale, serving: Serving) -> 
         return weather.choice(faults) if is_part(request) and weather.random() < 0.2 else None
 
     with serving(bucket, faults=some):
-        store = store_of("s3://bucket/", memory=2 << 20, timeout=PATIENT)
+        store = store_of("s3://bucket/", BlockCache(2 << 20), timeout=PATIENT)
         done = count()
 
         def run(seed: int) -> Counter[str]:

@@ -24,7 +24,7 @@ from glassfs.cache.cores import CORES, cores, released, run_ahead
 from glassfs.cache.recipe import Recipe, fresh, stored_error
 from glassfs.cache.spool import Spool
 from glassfs.lru import LRU
-from glassfs.source import is_version_of
+from glassfs.source import ByteCache, is_version_of
 
 LARGEST_CACHED = 64 << 20
 SPOOLS = 16
@@ -51,7 +51,7 @@ Notes: TypeAlias = LRU[Hashable, tuple[int, ...]]
 """A few integers per key, such as checksums of what is made repeatedly. Keys are like those of blocks."""
 
 
-class BlockCache:
+class BlockCache(ByteCache):
     """At most ``budget`` bytes of decoded blocks in memory; larger blocks in files under ``spool_directory``."""
 
     def __init__(self, budget: int = DEFAULT_BUDGET, spool_directory: str | None = None) -> None:
@@ -66,7 +66,6 @@ class BlockCache:
         self._others: list[Callable[[int], int]] = []
         self._unreserved = min(LARGEST_UNRESERVED, budget // UNRESERVED_SHARE)
         self._tiny = min(TINY, self._unreserved)
-        self._lent = 0
         self._lock = threading.Lock()
         self._blocks: OrderedDict[Hashable, _Block] = OrderedDict()
         self._pending: dict[Hashable, _Pending] = {}
@@ -85,13 +84,6 @@ class BlockCache:
     def largest_cached(self) -> int:
         """Blocks up to this many bytes are cached in memory."""
         return min(LARGEST_CACHED, self.budget // 2)
-
-    def lend(self) -> int:
-        """Give half of the budget, once, to the cache of remote bytes; return its size in bytes."""
-        if not self._lent:
-            self._lent = self.budget // 2
-            self.memory.limit -= self._lent
-        return self._lent
 
     def read_into(self, recipe: Recipe, buffer: memoryview, offset: int) -> None:
         """Fill ``buffer`` with the block's bytes from ``offset`` on."""
@@ -135,6 +127,23 @@ class BlockCache:
     def is_tiny(self, cost: int) -> bool:
         """Return whether a block of that cost is made by every reader that misses it."""
         return cost <= self._tiny
+
+    def known(self, key: Hashable) -> bytes | None:
+        with self._lock:
+            block = self._blocks.get(key)
+            if block is None:
+                return None
+            self.hits += 1
+            self._blocks.move_to_end(key)
+        return bytes(block.raw)
+
+    def add(self, key: Hashable, data: bytes) -> None:
+        with self._lock:
+            if key in self._blocks:
+                return
+            self.misses += 1
+            self._blocks[key] = _Block(data, 0)
+        self.memory.release(0, len(data))
 
     def share(self, evict: Callable[[int], int]) -> None:
         """Let another cache count bytes in ``memory``; ``evict`` is as for ``MemoryBudget``."""
