@@ -28,6 +28,15 @@ class Settings:
 
     # Sources
 
+    watching_pause: float = 0.02
+    """Between two batches of events about watched folders."""
+    watching_young: float = 30.0
+    """Age up to which a watch is not dropped for another one."""
+    watching_quiet: float = 30.0
+    """How long a folder with too many events, and what is below it, is not watched again."""
+    watching_refused: float = 5.0
+    """How long a watch that failed is not tried again."""
+
     # Servers
 
     server_grace: float = 0.5
