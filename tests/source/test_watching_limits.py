@@ -15,7 +15,7 @@ from unittest import mock
 
 import pytest
 
-from glassfs.source import foreign, mountinfo
+from glassfs.source import mountinfo, system
 from glassfs.source.local import LocalStore
 from tests.conftest import ROOT
 
@@ -246,9 +246,9 @@ def test_other_file_systems_are_refused(listener: Listener, pool: watching.Watch
 def test_a_mount_of_glassfs_is_not_entered(
     store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = foreign.device_of
-    monkeypatch.setattr(foreign, "device_of", lambda folder, name=".": 77 if name == "b" else real(folder, name))
-    monkeypatch.setattr(foreign, "is_on_glassfs", lambda device: device == 77)
+    real = system.device_of
+    monkeypatch.setattr(system, "device_of", lambda folder, name=".": 77 if name == "b" else real(folder, name))
+    monkeypatch.setattr(system, "is_on_glassfs", lambda device: device == 77)
     opened = []
     open_one = os.open
     monkeypatch.setattr(os, "open", lambda name, *more, **words: opened.append(name) or open_one(name, *more, **words))

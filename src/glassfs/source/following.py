@@ -18,14 +18,14 @@ from functools import partial
 
 from glassfs.errors import Changed, NotAllowed
 from glassfs.persistent.private import is_writable_by_others
-from glassfs.source import acl, descriptors, foreign, libc
+from glassfs.source import descriptors, system
 from glassfs.source.mountinfo import mounts
 
 MOST_LINKS = 40
 _NAME = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = _NAME | os.O_DIRECTORY
 _FUSE = 0x65735546  # FUSE_SUPER_MAGIC, linux/magic.h
-_fstatfs = libc.function("fstatfs", ctypes.c_int)
+_fstatfs = system.function("fstatfs", ctypes.c_int)
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -51,7 +51,7 @@ def opened(folder: int, at: str, name: str) -> int:
                 at = "/" if part == "/" else posixpath.normpath(posixpath.join(at, ".."))
             else:
                 _demand_safe(fd, at)
-                if foreign.is_glassfs(fd, part, foreign.device_of(fd)):
+                if system.is_glassfs(fd, part, system.device_of(fd)):
                     raise NotAllowed(f"{posixpath.join(at, part)} is a mount of glassfs")
                 inner = descriptors.opened(partial(os.open, part, _NAME, dir_fd=fd))
                 at = posixpath.join(at, part)
@@ -109,6 +109,6 @@ def _demand_safe(folder: int, at: str) -> None:
         raise NotAllowed(f"{at} is on a file system that another user has mounted")
     if status.st_mode & stat.S_ISVTX:  # only their owners replace names there, and owners are checked
         return
-    has_acl = status.st_mode & 0o022 and acl.has_acl(f"/proc/self/fd/{folder}") is not False
+    has_acl = status.st_mode & 0o022 and system.has_acl(f"/proc/self/fd/{folder}") is not False
     if has_acl or is_writable_by_others(status):
         raise NotAllowed(f"others may write in {at}")

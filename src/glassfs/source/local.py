@@ -19,7 +19,7 @@ from functools import lru_cache, partial
 
 from glassfs import work
 from glassfs.errors import Changed, GlassfsError, NotAllowed, NotFound, Unavailable
-from glassfs.source import acl, beneath, descriptors, following, foreign
+from glassfs.source import descriptors, following, system
 from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
 from glassfs.source.local_source import MISSING, LocalSource, translated
 from glassfs.source.watched import Watched
@@ -35,7 +35,7 @@ _NAME = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO must not wait for a writer.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_SEARCH_BENEATH, _READ_BENEATH = beneath.How(_SEARCH), beneath.How(_READ)
+_SEARCH_BENEATH, _READ_BENEATH = system.How(_SEARCH), system.How(_READ)
 _HAS_XATTRS = hasattr(os, "getxattr")
 _KINDS = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.FOLDER, stat.S_IFLNK: Kind.LINK}
 _FAILURES = (GlassfsError, OSError, ValueError)
@@ -63,7 +63,7 @@ class LocalStore(Store):
         self._avoids_glassfs = False
         self._root: _Folder | None = self._opened_root()
         # A root on a mount of glassfs was named on purpose. Mounts that appear on the way to any other are not entered.
-        self._avoids_glassfs = not foreign.is_on_glassfs(self._root.device)
+        self._avoids_glassfs = not system.is_on_glassfs(self._root.device)
         self._next_root_check = time.monotonic() + ROOT_CHECK_SECONDS
 
     def __del__(self) -> None:
@@ -87,7 +87,7 @@ class LocalStore(Store):
         try:
             root, name = self._current_root(), path[-1]
             folder = self._folder(path[:-1], root)
-            if foreign.is_file(folder.fd, name, root.device):
+            if system.is_file(folder.fd, name, root.device):
                 work.check(small or ahead)
                 try:
                     fd, entry, head = self._opened(os.open(name, _READ, dir_fd=folder.fd), None, ahead, small)
@@ -161,10 +161,10 @@ class LocalStore(Store):
         if not path:
             raise OSError(errno.EISDIR, "is a folder")
         root = self._current_root()
-        fd = beneath.opened(root.fd, path, _READ_BENEATH)
+        fd = system.opened_beneath(root.fd, path, _READ_BENEATH)
         if fd is None:
             folder = self._folder(path[:-1])
-            if foreign.is_glassfs(folder.fd, path[-1], folder.device):
+            if system.is_glassfs(folder.fd, path[-1], folder.device):
                 raise FileNotFoundError(errno.ENOENT, "is on a mount of glassfs")
             try:
                 fd = descriptors.opened(lambda: os.open(path[-1], _READ, dir_fd=folder.fd))
@@ -205,7 +205,7 @@ class LocalStore(Store):
 
     def _entry(self, folder: _Folder, path: Path, name: str) -> Entry:
         """Return the entry of ``name`` in the folder at ``path``, which is open. Raises OSError."""
-        if foreign.is_glassfs(folder.fd, name, folder.device):
+        if system.is_glassfs(folder.fd, name, folder.device):
             return _hidden(os.fstat(folder.fd))
         status = os.stat(name, dir_fd=folder.fd, follow_symlinks=False)
         has_acl = self._known_acl(status)
@@ -223,7 +223,7 @@ class LocalStore(Store):
     def _glance(self, folder: _Folder, path: Path, name: str) -> tuple[str, int] | None:
         """Return the stamp and the mode bits of ``name`` in the open folder at ``path``; None if it is not there."""
         try:
-            if foreign.is_glassfs(folder.fd, name, folder.device):
+            if system.is_glassfs(folder.fd, name, folder.device):
                 return None
             status = os.stat(name, dir_fd=folder.fd, follow_symlinks=False)
             if self.follows_links and stat.S_ISLNK(status.st_mode):
@@ -275,7 +275,7 @@ class LocalStore(Store):
         have changed since its name was looked up.
         """
         for _ in range(ACL_ATTEMPTS):
-            has_acl = acl.has_acl(place)
+            has_acl = system.has_acl(place)
             if has_acl is None:
                 break
             before, status = status, os.fstat(fd)
@@ -293,7 +293,7 @@ class LocalStore(Store):
             root = self._current_root()
         if not path:
             return root
-        fd = beneath.opened(root.fd, path, _SEARCH_BENEATH)
+        fd = system.opened_beneath(root.fd, path, _SEARCH_BENEATH)
         if fd is None:
             fd = _walked(".", root.fd, path, FileNotFoundError(errno.ENOENT, "is a mount of glassfs"))
         return _Folder(fd)
@@ -356,7 +356,7 @@ class _Folder:
     @property
     def device(self) -> int | None:
         if self._device == -1:
-            self._device = foreign.device_of(self.fd)
+            self._device = system.device_of(self.fd)
         return self._device
 
     def __del__(self) -> None:
@@ -368,7 +368,7 @@ def _walked(start: str, folder: int | None, names: Iterable[str], refusal: OSErr
     fd = descriptors.opened(lambda: os.open(start, _SEARCH, dir_fd=folder))
     try:
         for name in names:
-            if refusal is not None and foreign.is_glassfs(fd, name, foreign.device_of(fd)):
+            if refusal is not None and system.is_glassfs(fd, name, system.device_of(fd)):
                 raise refusal
             inner = descriptors.opened(partial(os.open, name, _SEARCH, dir_fd=fd))
             os.close(fd)

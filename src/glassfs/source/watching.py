@@ -29,7 +29,7 @@ from inotify_simple import INotify, flags, parse_events
 from glassfs import threads
 from glassfs.errors import GlassfsError, Unavailable
 from glassfs.settings import settings
-from glassfs.source import descriptors, foreign, mountinfo
+from glassfs.source import descriptors, mountinfo, system
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ Notify = Callable[[str, bool], None]
 
 
 class Watch:
-    """A request to be notified about the folder at ``path``, until ``is_over``; ``wds`` are those on the way and its own.
+    """A request to be notified about the folder at ``path``, until ``is_over``; ``wds`` lead to it and are its own.
 
     ``root`` is the (device, inode) of one folder on the way. Callers set ``was_used`` when they rely on the watch, so
     that it outlives unused ones.
@@ -143,12 +143,12 @@ class Watches:
         outer = -1
         fd = descriptors.opened(lambda: os.open("/", _SEARCH))
         try:
-            above, device = None, foreign.device_of(fd)
+            above, device = None, system.device_of(fd)
             for step in range(len(watch.path) + 1):
                 if step:
                     name = watch.path[step - 1]
-                    device = foreign.device_of(fd, name)
-                    if device != above and foreign.is_on_glassfs(device):
+                    device = system.device_of(fd, name)
+                    if device != above and system.is_on_glassfs(device):
                         raise _refused()
                     if outer != -1:
                         os.close(outer)

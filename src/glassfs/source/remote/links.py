@@ -79,7 +79,11 @@ class Page(HTMLParser):
             ends = (title.strip().rstrip("/").rpartition("/")[2] for title in self._titles if title.strip())
             if here not in ends or self._foreign > max(1, len(self._found)):
                 raise _no_listing()
-        return [Listed(name, facts) for name, facts in self._found.items()]
+        # What a row says besides the name tells a change only if there is a time in it.
+        return [
+            Listed(name, facts if facts is None or _CLOCK.search(facts.etag) else facts._replace(etag=""))
+            for name, facts in self._found.items()
+        ]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = {name: value or "" for name, value in attrs}
@@ -151,11 +155,6 @@ class Page(HTMLParser):
             self._found[self._in_row[0]] = believed({"size": int(self._size), "mtime": modified})
         self._size = self._time = self._hint_for = ""
         self._in_row.clear()
-
-
-def hint_of(facts: Facts) -> str:
-    """Return what a listing says of an object besides its name, if there is a time in it; otherwise ""."""
-    return facts.etag if _CLOCK.search(facts.etag) else ""
 
 
 def _no_listing() -> Refused:
