@@ -50,7 +50,7 @@ def test_few_findings_are_stored_after_a_while(catalogue: Catalogue) -> None:
     kept.keep("a", OLD, b"one", b"1")
     kept.find("b", b"one")
     assert not catalogue.find([findings._key("a")])
-    clock[0] = findings.FLUSH_SECONDS
+    clock[0] = settings.findings_flush
     kept.find("b", b"one")
     assert catalogue.find([findings._key("a")])
 

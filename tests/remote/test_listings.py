@@ -10,8 +10,9 @@ import pytest
 
 from glassfs.errors import DeviceFailed, TooLarge
 from glassfs.library import open_tree
+from glassfs.settings import settings
 from glassfs.source import Connection, Kind, locate
-from glassfs.source.remote import objects, s3_listing
+from glassfs.source.remote import s3_listing
 from glassfs.source.remote.server import NO_NAME
 from tests.remote import servers
 from tests.remote.conftest import Serving
@@ -84,7 +85,7 @@ def test_obstore_and_botocore_list_the_same_facts(
 def test_endless_listing_of_long_etags_is_bounded(
     said: Callable[[Listing], object], monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(objects, "LONG_LISTING_SECONDS", 0.1)
+    monkeypatch.setattr(settings, "long_listing", 0.1)
     monkeypatch.setattr(s3_listing, "MOST_BYTES", 400_000)
     numbers, asked = count(), []
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotFound, Refused, TooLarge
+from glassfs.settings import settings
 from glassfs.source import Kind, Store
-from glassfs.source.remote import links, retrying, web
+from glassfs.source.remote import links, web
 from tests.remote import pages, servers
 from tests.remote.faults import Drip, Redirect, Status, for_each
 from tests.remote.http_server import HttpServer
@@ -30,7 +31,7 @@ LONG = "long-name-" * 8 + ".kdb"
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrying, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(settings, "server_first_pause", 0.01)
 
 
 store_of = partial(servers.store_of, is_file=lambda name: name.endswith(".kdb"), poll=3600.0)

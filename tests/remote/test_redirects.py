@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from glassfs.errors import DeviceFailed, NotFound, Refused
+from glassfs.settings import settings
 from glassfs.source.remote import retrying
 from tests.remote import servers
 from tests.remote.faults import Fault, Garbage, Redirect, Reset, Stall, Status, first, for_each
@@ -29,7 +30,7 @@ def other() -> Iterator[HttpServer]:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrying, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(settings, "server_first_pause", 0.01)
 
 
 store_of = partial(servers.store_of, timeout=6.0)

@@ -20,6 +20,7 @@ import xxhash
 
 from glassfs import __version__
 from glassfs.lru import LRU
+from glassfs.settings import settings
 
 if TYPE_CHECKING:
     from glassfs.cache.catalogue import Catalogue, Key
@@ -30,13 +31,6 @@ MOST_OF_CONTAINER = 4 << 20
 """Bytes that are kept of one container."""
 KNOWN_BYTES, AHEAD_BYTES = 4 << 20, 4 << 20
 """Memory for what was found or kept last, and for what was read along with it."""
-MOST_ALONG = 64
-"""Containers, in the order in which they were stored, whose findings are read at a time: a program that uses a
-container of a dataset mostly uses others, too."""
-FLUSHED = 128
-"""Changed containers that are stored together."""
-FLUSH_SECONDS = 2.0
-"""After so long, fewer are stored with the next call: workers of a library end without closing anything."""
 PATIENCE, EACH = 16, 32
 """After PATIENCE containers without findings, the catalogue is asked only for one in EACH until it knows one."""
 SETTLED_NANOSECONDS = 2 * 10**9
@@ -44,7 +38,6 @@ ENTRY_BYTES = 512
 """Memory of what is known about a container, beside its values."""
 ALONG_BYTES = 256
 """Memory of what was read along, beside its bytes."""
-LAYOUT = 3
 _ITEM = struct.Struct("<II")
 
 
@@ -97,9 +90,10 @@ class Findings:
         now = self._clock()
         with self._lock:
             if not self._changed:
-                self._due = now + FLUSH_SECONDS
+                self._due = now + settings.findings_flush
             self._changed[stamp] = kept
-            is_due = is_last or len(self._changed) >= FLUSHED or now >= self._due
+            # Many containers are stored together, as each change of the file takes a transaction.
+            is_due = is_last or len(self._changed) >= 128 or now >= self._due
         self._known.put(stamp, kept, size)
         if is_due:
             self.flush()
@@ -110,10 +104,10 @@ class Findings:
             changed, self._changed = self._changed, {}
         catalogue = self._catalogue() if changed else None
         if catalogue is not None:
-            from glassfs.cache.catalogue import Part  # imported with the catalogue, which few need
+            from glassfs.cache.catalogue import StoredPart  # imported with the catalogue, which few need
 
             catalogue.put({
-                _key(stamp): [Part(0, 1, 0, 0, b"", _packed(kept.values))] for stamp, kept in changed.items()
+                _key(stamp): [StoredPart(0, 1, 0, 0, b"", _packed(kept.values))] for stamp, kept in changed.items()
             })
 
     def _of(self, stamp: str) -> Kept:
@@ -139,7 +133,8 @@ class Findings:
             stored = found.pop(key, None)
             if stored is None:
                 return b""
-            self._next_along = min(MOST_ALONG, 2 * self._next_along)
+            # A program that uses a container of a dataset mostly uses others, too, and these were stored in a row.
+            self._next_along = min(64, 2 * self._next_along)
             self._keep_along(found)
         part = catalogue.part_of(key, stored) or catalogue.find([key]).get(key)  # which deletes a damaged one
         return b"" if part is None else part.data
@@ -155,7 +150,7 @@ class Findings:
 
 
 def _key(stamp: str) -> Key:
-    return xxhash.xxh128_digest(f"findings\0{LAYOUT}\0{__version__}\0{sys.byteorder}\0{stamp}".encode())
+    return xxhash.xxh128_digest(f"findings\0003\0{__version__}\0{sys.byteorder}\0{stamp}".encode())
 
 
 def _packed(values: dict[bytes, bytes]) -> bytes:

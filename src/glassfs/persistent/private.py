@@ -16,8 +16,6 @@ from contextlib import suppress
 
 from glassfs.errors import Refused
 
-MOST_LINKS = 40
-"""As many as the kernel follows."""
 _STEP = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ALL_USERS = "0 0 4294967295"
@@ -108,7 +106,7 @@ class _Walk:
             self._links += 1
             if is_writable:
                 raise Refused(f"{path} is a link in a folder that other users can write to") from None
-            if self._links > MOST_LINKS:
+            if self._links > 40:  # as many as the kernel follows
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
             return target
         return None

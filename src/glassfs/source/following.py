@@ -21,10 +21,8 @@ from glassfs.persistent.private import is_writable_by_others
 from glassfs.source import descriptors, system
 from glassfs.source.mountinfo import mounts
 
-MOST_LINKS = 40
 _NAME = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = _NAME | os.O_DIRECTORY
-_FUSE = 0x65735546  # FUSE_SUPER_MAGIC, linux/magic.h
 _fstatfs = system.function("fstatfs", ctypes.c_int)
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -61,7 +59,7 @@ def opened(folder: int, at: str, name: str) -> int:
                     raise NotAllowed(f"{at} belongs to another user")
                 if stat.S_ISLNK(status.st_mode):
                     links += 1
-                    if links > MOST_LINKS:
+                    if links > 40:
                         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
                     target, at = os.readlink("", dir_fd=inner), posixpath.dirname(at)
                     rest += reversed([one for one in target.split("/") if one not in ("", ".")] or ["."])
@@ -93,7 +91,9 @@ def _is_fuse(folder: int) -> bool:
     """Return whether a program serves the file system of an open folder, as far as the system tells."""
     found = ctypes.create_string_buffer(256)  # longer than struct statfs, which begins with a long, the type
     word = ctypes.sizeof(ctypes.c_long)
-    return bool(_fstatfs and _fstatfs(folder, found) == 0 and int.from_bytes(found.raw[:word], sys.byteorder) == _FUSE)
+    if _fstatfs is None or _fstatfs(folder, found) != 0:
+        return False
+    return int.from_bytes(found.raw[:word], sys.byteorder) == 0x65735546  # FUSE_SUPER_MAGIC, linux/magic.h
 
 
 def _demand_safe(folder: int, at: str) -> None:

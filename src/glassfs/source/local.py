@@ -19,17 +19,12 @@ from functools import lru_cache, partial
 
 from glassfs import work
 from glassfs.errors import Changed, GlassfsError, NotAllowed, NotFound, Unavailable
+from glassfs.settings import settings
 from glassfs.source import descriptors, following, system
 from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
 from glassfs.source.local_source import MISSING, LocalSource, translated
 from glassfs.source.watched import Watched
 
-REMEMBERED_ACLS = 100_000
-ACL_ATTEMPTS = 10
-SETTLED_NS = 2 * 10**9
-"""A later change of attributes is sure to have another ctime than one that is this old."""
-ROOT_CHECK_SECONDS = 0.1
-"""Interval between two checks whether the store's root was replaced, made when something below it is used."""
 _SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -64,7 +59,7 @@ class LocalStore(Store):
         self._root: _Folder | None = self._opened_root()
         # A root on a mount of glassfs was named on purpose. Mounts that appear on the way to any other are not entered.
         self._avoids_glassfs = not system.is_on_glassfs(self._root.device)
-        self._next_root_check = time.monotonic() + ROOT_CHECK_SECONDS
+        self._next_root_check = time.monotonic() + settings.root_check
 
     def __del__(self) -> None:
         with suppress(AttributeError):  # __init__ failed
@@ -274,14 +269,15 @@ class LocalStore(Store):
         ``place`` has its attributes; ``status`` is that of ``fd``, as the status of a folder that others write to may
         have changed since its name was looked up.
         """
-        for _ in range(ACL_ATTEMPTS):
+        for _ in range(10):
             has_acl = system.has_acl(place)
             if has_acl is None:
                 break
             before, status = status, os.fstat(fd)
             if before.st_ctime_ns == status.st_ctime_ns:
-                if time.time_ns() - status.st_ctime_ns > SETTLED_NS:
-                    if len(self._acls) >= REMEMBERED_ACLS:
+                # A later change of attributes is sure to have another ctime than one that is this old.
+                if time.time_ns() - status.st_ctime_ns > 2 * 10**9:
+                    if len(self._acls) >= 100_000:
                         self._acls.clear()
                     self._acls[status.st_dev, status.st_ino, status.st_ctime_ns] = has_acl
                 return status, has_acl
@@ -315,7 +311,7 @@ class LocalStore(Store):
         if not (is_due or self._watched.has_ended) and time.monotonic() < self._next_root_check:
             return
         self._watched.has_ended = False
-        self._next_root_check = time.monotonic() + ROOT_CHECK_SECONDS
+        self._next_root_check = time.monotonic() + settings.root_check
         now = None
         try:
             now = self._opened_root()

@@ -24,8 +24,6 @@ from glassfs.source import descriptors
 from glassfs.source.contract import Entry, Path, Source
 from glassfs.source.scattered import fill, total
 
-MOST_MAPPINGS = 128
-"""Before Python 3.13 each mapping holds a descriptor."""
 _mappings: WeakSet[mmap.mmap] = WeakSet()
 MISSING = (errno.ENOENT, errno.ELOOP, errno.ENAMETOOLONG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM)
@@ -202,7 +200,8 @@ def _mapped(fd: int, offset: int, size: int) -> memoryview | None:
     """Return these bytes of an open file; None if they are not all in it or cannot be mapped now."""
     start = offset - offset % mmap.ALLOCATIONGRANULARITY
     length = offset + size - start
-    if not size or len(_mappings) >= MOST_MAPPINGS:
+    # Before Python 3.13 each mapping holds a descriptor.
+    if not size or len(_mappings) >= 128:
         return None
     try:
         if sys.version_info >= (3, 13):

@@ -39,12 +39,9 @@ LOCAL = frozenset([
 ])
 """File systems that only this kernel changes, through calls that inotify reports. Not ZFS, as a dataset can be received
 or rolled back under its mount, and no file system whose names are not case-sensitive."""
-SHARE = 8
-"""A process takes at most this fraction of the watches of its user."""
 LIMIT_FILE = "/proc/sys/fs/inotify/max_user_watches"
 MAX_EVENTS_PER_SECOND = 10_000
 """Above this, the folder with the most events is no longer watched."""
-REMEMBERED = 1024
 BUFFER = 1 << 16
 _SEARCH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _USED_UP = (errno.ENOSPC, *descriptors.EXHAUSTED)
@@ -129,7 +126,7 @@ class Watches:
     def _made(self) -> _Inotify:
         try:
             with open(LIMIT_FILE, "rb") as file:
-                share = int(file.read()) // SHARE
+                share = int(file.read()) // 8  # other programs of the user watch files, too
         except (OSError, ValueError):
             share = 0
         try:
@@ -242,7 +239,7 @@ class Watches:
 
     def _refuse(self, path: tuple[str, ...], seconds: float | None = None) -> None:
         """Refuse watches of a path and of what is below it for some time."""
-        if len(self._refused) >= REMEMBERED:
+        if len(self._refused) >= 1024:
             self._refused.clear()
         self._refused[path] = time.monotonic() + (settings.watching_refused if seconds is None else seconds)
 

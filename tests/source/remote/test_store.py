@@ -10,6 +10,7 @@ import pytest
 
 from glassfs.cache import BlockCache
 from glassfs.errors import Changed, DeviceFailed, NotADirectory, NotFound, TooLarge
+from glassfs.settings import settings
 from glassfs.source import Connection, Kind, Store
 from glassfs.source.remote import cached
 from glassfs.source.remote import store as module
@@ -156,12 +157,12 @@ def test_lookup_waits_a_little_for_a_very_old_listing(
     store.entry(("a",))
     server.put("a", b"xy")
     clock.now += 300
-    monkeypatch.setattr(cached, "NEWS_SECONDS", SECONDS)
+    monkeypatch.setattr(settings, "listing_news", SECONDS)
     assert store.entry(("a",)).size == 2
     server.put("a", b"xyz")
     server.gate.clear()
     clock.now += 300
-    monkeypatch.setattr(cached, "NEWS_SECONDS", 0.01)
+    monkeypatch.setattr(settings, "listing_news", 0.01)
     assert store.entry(("a",)).size == 2
     server.gate.set()
     wait_until(lambda: store.entry(("a",)).size == 3)

@@ -36,7 +36,6 @@ PACKAGES = {
 }
 LOGINS = ("ftp", "sftp", "smb", "ssh")
 """Protocols where each connection is a login; servers limit their number."""
-FEW_CONNECTIONS, MANY_CONNECTIONS = 4, 8
 IDENTIFYING = ("endpoint", "endpoint_url", "host", "org", "port", "repo", "sha", "user", "username")
 _HOST = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*")
 """A host that cannot be an option or several words in a command of ``~/.ssh/config``."""
@@ -53,7 +52,7 @@ class Adapter:
 
     def __init__(self, url: Url, connection: Connection) -> None:
         self.name = f"{url.scheme}://{url.host}"
-        self.connections = FEW_CONNECTIONS if url.scheme in LOGINS else MANY_CONNECTIONS
+        self.connections = 4 if url.scheme in LOGINS else 8
         user, _, password = url.userinfo.partition(":")
         self.secrets = Secrets((
             url.userinfo, user, password, connection.key, connection.secret, connection.token, connection.extra,

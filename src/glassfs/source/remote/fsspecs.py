@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from glassfs.errors import Changed, DeviceFailed, NotFound
+from glassfs.settings import settings
 from glassfs.source.contract import Path
 from glassfs.source.remote.adapters import Adapter, FtpAdapter, MemoryAdapter, Reader, SshAdapter
 from glassfs.source.remote.answers import Unbelievable, are_same, is_retryable, translated
@@ -27,15 +28,9 @@ from glassfs.source.remote.url import Url
 
 Result = TypeVar("Result")
 
-MOST_OPEN = 4
-"""Objects that one connection has open."""
-MOST_CHANGES = 3
-"""How often an object may change while its first bytes are read."""
 ADAPTERS: dict[str, type[Adapter]] = {
     "ftp": FtpAdapter, "hf": HubAdapter, "memory": MemoryAdapter, "sftp": SshAdapter, "ssh": SshAdapter,
 }
-IDLE_SECONDS = 30.0
-"""Connections idle for so long are replaced, as a router may have dropped them silently."""
 
 
 class _FileSystem:
@@ -56,7 +51,8 @@ class _FileSystem:
     def reader(self, key: str, facts: Facts) -> Reader:
         """Return the object, opened now or earlier in that version."""
         reader = self.readers.pop((key, facts), None)
-        while reader is None and len(self.readers) >= MOST_OPEN:
+        # A connection has at most four objects open.
+        while reader is None and len(self.readers) >= 4:
             self.close_reader(*next(iter(self.readers)))
         reader = self.readers[key, facts] = reader or self._adapter.reader(self.system, key)
         return reader
@@ -114,7 +110,7 @@ class FsspecServer(RetryingServer):
         key = self._adapter.key(path)
 
         def work(connected: _FileSystem, call: Call) -> tuple[Facts, bytes] | None:
-            for _ in range(MOST_CHANGES):
+            for _ in range(3):  # it may change while its first bytes are read
                 facts = facts_of(self._adapter.info(connected.system, key))
                 if facts is None:
                     raise NotFound("is a folder")
@@ -169,7 +165,7 @@ class FsspecServer(RetryingServer):
             connected = (near or self._idle or [_FileSystem(self._adapter)])[-1]
             if connected in self._idle:
                 self._idle.remove(connected)
-        if connected.used_at < time.monotonic() - IDLE_SECONDS:
+        if connected.used_at < time.monotonic() - settings.connection_idle:
             connected.close()
         return connected
 

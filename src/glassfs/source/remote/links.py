@@ -17,15 +17,10 @@ from glassfs.source.remote.server import MOST_NAMES, UNKNOWN_SIZE, Facts, Listed
 
 PIECE = 4096
 """Characters that are parsed at once. The parser may take quadratic time in the length of one tag."""
-LONGEST_TAG = 2 * PIECE
-"""A tag or comment that is longer ends the page. File names have at most 255 bytes, 765 when they are quoted."""
 MOST_CHARACTERS = 64 << 20
-LONGEST_TITLE = 1000
 LONGEST_HINT = 100
 _CALLED_LISTING = re.compile(r"\s*(index of|directory listing|directory:|listing (of|for)|files (in|within))\b", re.I)
 """The start of the title or heading in which servers name the folder."""
-_ENDS_RAW_TEXT = 64
-"""More characters than the tag has that ends a script."""
 _TIME = re.compile(r"\s*(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.\d{1,9})? ?(Z|[+-]\d\d:?\d\d)\b")
 _SIZE = re.compile(r"\d{1,18}")
 _CLOCK = re.compile(r"\d:\d\d")
@@ -63,8 +58,11 @@ class Page(HTMLParser):
             except (AssertionError, ValueError):  # the parser's own, about malformed declarations
                 raise _no_listing() from None
             if self.cdata_elem is not None:
-                self.rawdata = self.rawdata[-_ENDS_RAW_TEXT:]
-            elif len(self.rawdata) > LONGEST_TAG:
+                # Of a script only as many characters are kept as may begin the tag that ends it.
+                self.rawdata = self.rawdata[-64:]
+            # A tag or comment that is longer ends the page. File names have at most 255 bytes, 765 when they are
+            # quoted.
+            elif len(self.rawdata) > 2 * PIECE:
                 raise _no_listing()
 
     def listed(self) -> list[Listed]:
@@ -113,7 +111,7 @@ class Page(HTMLParser):
             self._is_in_title = False
 
     def handle_data(self, data: str) -> None:
-        if self._is_in_title and len(self._titles[-1]) < LONGEST_TITLE:
+        if self._is_in_title and len(self._titles[-1]) < 1000:
             self._titles[-1] += data
         if self._hint_for and (facts := self._found.get(self._hint_for)) is not None:
             hint = f"{facts.etag} {' '.join(data[:LONGEST_HINT].split())}".strip()

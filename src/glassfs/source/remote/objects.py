@@ -16,21 +16,15 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound
+from glassfs.settings import settings
 from glassfs.source.contract import Path
 from glassfs.source.remote.retrying import SILENCE_PARTS, Retryable, RetryingServer
 from glassfs.source.remote.secrets import Secrets
-from glassfs.source.remote.server import LARGEST_SIZE, LONGEST_REASON, NO_NAME, SECOND, Facts, Listed
+from glassfs.source.remote.server import NO_NAME, SECOND, Facts, Listed
 from glassfs.terminal import printable
 
 log = logging.getLogger(__name__)
 
-LONG_LISTING_SECONDS = 2.0
-"""A listing that takes longer is repeated page by page where possible: obstore collects names without a limit.
-
-On other services it fails after the part of the timeout that is allowed for silence.
-"""
-LONGEST_ETAG = 1024
-LATEST_NS = 1 << 63
 _RETRYABLE = ("408", "425", "429", "500", "502", "503", "504")
 _URL = re.compile(r"\w+://\S+")
 _STATUS = re.compile(r"status code: (\d{3}(?: [A-Z][A-Za-z-]*)*)")
@@ -64,14 +58,13 @@ Result = TypeVar("Result")
 
 def believable_facts(size: int, etag: str, modified: datetime) -> Facts | None:
     """Return the facts that a server reports, without impossible values; None for an impossible size."""
-    if not 0 <= size <= LARGEST_SIZE:
-        return None
-    if len(etag) > LONGEST_ETAG:
+    if len(etag) > 1024:
         etag = ""
     if etag and not etag.startswith(('"', "W/")):  # some listings leave the quotes out
         etag = f'"{etag}"'
     mtime_ns = int(modified.timestamp()) * SECOND + modified.microsecond * 1000
-    return Facts(size, etag, mtime_ns if abs(mtime_ns) < LATEST_NS else 0)
+    facts = Facts(size, etag, mtime_ns if abs(mtime_ns) < 1 << 63 else 0)
+    return facts if facts.is_possible else None
 
 
 class _Unlistable(Exception):
@@ -118,7 +111,7 @@ class ObjectServer(RetryingServer):
     async def _list(self, path: Path) -> Sequence[Listed]:
         limit = self.timeout / SILENCE_PARTS
         if self._list_pages is not None:
-            limit = min(limit, LONG_LISTING_SECONDS)
+            limit = min(limit, settings.long_listing)
         if path not in self._listed_by_page:
             try:
                 return await asyncio.wait_for(self._translated(path, self._list_at_once(path)), limit)
@@ -297,4 +290,4 @@ def _reason(error: Exception) -> str:
         if sign in text:
             return reason
     line = text.partition("\n")[0].rpartition(" - ")[2]
-    return line[:LONGEST_REASON] or type(error).__name__
+    return line[:200] or type(error).__name__

@@ -15,8 +15,7 @@ from glassfs.names import raw
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.objects import ObjectServer
 from glassfs.source.remote.obstore_module import not_installed, obstore
-from glassfs.source.remote.other_scheme import explained
-from glassfs.source.remote.redirects import demand_no_redirect
+from glassfs.source.remote.probes import demand_no_redirect, explained
 from glassfs.source.remote.retrying import SILENCE_PARTS
 from glassfs.source.remote.s3_listing import S3Lister
 from glassfs.source.remote.secrets import Secrets

@@ -21,24 +21,16 @@ from typing import Any, TypeVar
 from glassfs import threads, work
 from glassfs.errors import DeviceFailed, GlassfsError
 from glassfs.forks import PerProcess, generation
+from glassfs.settings import settings
 from glassfs.source.contract import Path
 from glassfs.source.remote.secrets import Secrets
 from glassfs.source.remote.server import Facts, Listed, Server
 from glassfs.threads import DaemonPool
 
 ATTEMPTS = 6
-FIRST_PAUSE_SECONDS = 0.1
-"""Pause after the first attempt; each later one is twice as long."""
 SILENCE_PARTS = 3
 """An attempt fails after this part of the timeout without a byte, so that there is time for another one."""
-GRACE_SECONDS = 0.5
-"""Time that a waiting thread gives the event loop beyond the deadline."""
 MOST_HANGING = 32
-REPLACE_SECONDS = 0.05
-"""Time until a thread that hangs is replaced by another one."""
-RELEASE_SECONDS = 0.05
-"""Time that obstore's threads get to release the last answers when the loop ends."""
-JOIN_SECONDS = 2.0
 
 Result = TypeVar("Result")
 Attempt = Callable[[], Coroutine[Any, Any, Result]]
@@ -98,7 +90,7 @@ def result_of(attempt: Attempt[Result], timeout: float, shown: str) -> Result:
     """Return the result of ``retried``, for a thread that waits."""
     future = _start(retried(attempt, timeout, shown))
     try:
-        if work.is_done(future, timeout + GRACE_SECONDS):
+        if work.is_done(future, timeout + settings.server_grace):
             return future.result()
         raise _timed_out(timeout, shown)
     except CancelledError:
@@ -110,7 +102,7 @@ def result_of(attempt: Attempt[Result], timeout: float, shown: str) -> Result:
 async def retried(attempt: Attempt[Result], timeout: float, shown: str) -> Result:
     """Return the result of the first attempt that succeeds; errors call the object ``shown``."""
     deadline = time.monotonic() + timeout
-    pause = FIRST_PAUSE_SECONDS
+    pause = settings.server_first_pause
     for left in reversed(range(ATTEMPTS)):
         try:
             return await asyncio.wait_for(attempt(), max(0.0, deadline - time.monotonic()))
@@ -153,8 +145,8 @@ def _end_loop(loop: asyncio.AbstractEventLoop, thread: threading.Thread, made_in
         loop.call_later(0, loop.stop)
 
     asyncio.run_coroutine_threadsafe(stop(), loop)
-    thread.join(JOIN_SECONDS)
-    time.sleep(RELEASE_SECONDS)
+    thread.join(settings.server_join)
+    time.sleep(settings.server_release)
 
 
 _loop: PerProcess[asyncio.AbstractEventLoop] = PerProcess(_make_loop)
@@ -193,7 +185,7 @@ class BlockingCalls:
                 self._hanging += call.is_running
             if not future.cancel():
                 # Not at once: the calls that a new thread would take may be about to be canceled, too.
-                asyncio.get_running_loop().call_later(REPLACE_SECONDS, self._pool.abandon, future)
+                asyncio.get_running_loop().call_later(settings.server_replace, self._pool.abandon, future)
             raise
 
     def _run(self, work: Callable[[Call], Result], call: Call) -> Result:

@@ -22,7 +22,6 @@ from glassfs.source.remote.server import MOST_NAMES, NO_NAME, Listed
 
 MOST_BYTES = 64 << 20
 """Total length of the names and ETags in one folder."""
-MOST_AT_ONCE = 4
 _MISSING = ("404", "NoSuchBucket", "NoSuchKey")
 _DENIED = ("401", "403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken")
 
@@ -33,7 +32,7 @@ class S3Lister:
     def __init__(self, bucket: str, make: Callable[[], Any]) -> None:
         self._bucket = bucket
         self._client: PerProcess[Any] = PerProcess(make)
-        self._calls = BlockingCalls("listing", MOST_AT_ONCE)
+        self._calls = BlockingCalls("listing", 4)
 
     async def entries(self, path: Path, shown: str) -> list[Listed]:
         """Return what is in a folder; errors call it ``shown``. Cancelling it ends it after the current page."""

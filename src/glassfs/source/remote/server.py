@@ -19,8 +19,6 @@ from glassfs.source.contract import Path
 
 SECOND = 10**9
 """In nanoseconds."""
-LARGEST_SIZE = 1 << 62
-LONGEST_REASON = 200
 MOST_NAMES = 1_000_000
 """Names that one folder may have. A name takes some 400 bytes."""
 UNKNOWN_SIZE = -1
@@ -48,6 +46,11 @@ class Facts(NamedTuple):
         if self.etag and self.etag.removeprefix("W/") != now.etag.removeprefix("W/"):
             return False
         return self.has_strong_etag or self.mtime_ns // SECOND == now.mtime_ns // SECOND
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether an object can have the size."""
+        return 0 <= self.size <= 1 << 62
 
     @property
     def has_strong_etag(self) -> bool:

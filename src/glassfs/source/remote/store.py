@@ -32,7 +32,6 @@ FIRST_BYTES = 256 << 10
 """Size of the first request for an object that was named by its own URL."""
 REMEMBERED_NAMES = 250_000
 """Names in all folders that are remembered."""
-MOST_DOUBTED = 10_000
 SETTLED_NS = 120 * SECOND
 """Age from which an object that changes gets another time in a listing, which may have times in whole minutes."""
 
@@ -150,7 +149,7 @@ class RemoteStore(Store):
 
     def doubt(self, path: Path) -> None:
         """Make the next lookup of an object wait for a refresh, as a read found another version."""
-        if len(self._doubts) >= MOST_DOUBTED:
+        if len(self._doubts) >= 10_000:
             self._doubts.clear()
         self._doubts[path] = time.monotonic()
 
