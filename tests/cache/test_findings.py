@@ -12,6 +12,7 @@ from glassfs.cache import findings
 from glassfs.cache.catalogue import Catalogue
 from glassfs.cache.findings import Findings
 from glassfs.persistent.cache import COMPRESSED_FROM
+from glassfs.settings import settings
 
 OLD = 10**18
 
@@ -105,7 +106,7 @@ def test_findings_of_other_containers_are_read_along(catalogue: Catalogue, monke
     numbers = random.Random(1).sample(range(200), 200)
     assert [after.find(f"{number}", b"one") for number in numbers] == [b"%d" % number for number in numbers]
     assert len(searches) < 30
-    assert findings._key("random") not in after._along
+    assert after._along.peek(findings._key("random")) is None
     assert [after.find(stamp, b"one") for stamp in large] == list(large.values())
 
 
@@ -118,7 +119,7 @@ def test_what_is_read_along_stays_within_its_bound(catalogue: Catalogue, monkeyp
     after = Findings(lambda: catalogue)
     for number in range(100):
         assert after.find(f"{number}", b"one") == b"%d" % number
-        assert len(after._along) <= 10
+        assert after._along.weight <= 5 * 2 * findings.ALONG_BYTES
 
 
 def test_damaged_findings_that_were_read_along_are_dropped(catalogue: Catalogue, tmp_path: Path) -> None:
@@ -128,10 +129,12 @@ def test_damaged_findings_that_were_read_along_are_dropped(catalogue: Catalogue,
     before.flush()
     catalogue.close()
     after = Findings(lambda: catalogue)
-    while not after._along:
+    while not after._along.weight:
         assert all(after.find(f"{number}", b"one") == b"%d" % number for number in range(after._next_along))
-    wanted = next(number for number in range(100) if findings._key(f"{number}") in after._along)
+    wanted = next(number for number in range(100) if after._along.peek(findings._key(f"{number}")))
     key = findings._key(f"{wanted}")
-    after._along[key] = after._along[key][:-1] + b"?"
+    stored = after._along.peek(key)
+    assert stored is not None
+    after._along.put(key, stored[:-1] + b"?", len(stored))
     assert after.find(f"{wanted}", b"one") == b"%d" % wanted
     assert all(after.find(f"{number}", b"one") == b"%d" % number for number in range(100))

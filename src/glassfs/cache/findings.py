@@ -14,11 +14,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import xxhash
 
-from glassfs import __version__
 from glassfs.lru import LRU
 from glassfs.settings import settings
 
@@ -58,10 +58,8 @@ class Findings:
         self._clock = clock
         self._known: LRU[str, Kept] = LRU(KNOWN_BYTES)
         """By stamp, as computing the key of the catalogue takes longer than everything else here."""
-        self._along: dict[Key, bytes] = {}
+        self._along: LRU[Key, bytes] = LRU(AHEAD_BYTES)
         """What the catalogue had beside what was asked for, as it is stored there."""
-        self._along_bytes = 0
-        """Their memory, and that of those that were used since the last one was dropped."""
         self._next_along = 1
         self._changed: dict[str, Kept] = {}
         self._due = 0.0
@@ -127,7 +125,7 @@ class Findings:
 
     def _searched(self, catalogue: Catalogue, key: Key) -> bytes:
         """Return what the catalogue has under a key, "" for nothing. Of what it has, more is read along each time."""
-        stored = self._along.pop(key, None)
+        stored = self._along.pop(key)
         if stored is None:
             found = catalogue.find_with_others(key, self._next_along)
             stored = found.pop(key, None)
@@ -135,22 +133,21 @@ class Findings:
                 return b""
             # A program that uses a container of a dataset mostly uses others, too, and these were stored in a row.
             self._next_along = min(64, 2 * self._next_along)
-            self._keep_along(found)
+            for other, data in found.items():
+                self._along.put(other, data, len(data) + ALONG_BYTES)
         part = catalogue.part_of(key, stored) or catalogue.find([key]).get(key)  # which deletes a damaged one
         return b"" if part is None else part.data
 
-    def _keep_along(self, found: dict[Key, bytes]) -> None:
-        size = sum(map(len, found.values())) + ALONG_BYTES * len(found)
-        with self._lock:
-            if self._along_bytes + size > AHEAD_BYTES:
-                self._along, self._along_bytes = {}, 0
-            if size <= AHEAD_BYTES:
-                self._along.update(found)
-                self._along_bytes += size
+
+@cache
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("glassfs")
 
 
 def _key(stamp: str) -> Key:
-    return xxhash.xxh128_digest(f"findings\0003\0{__version__}\0{sys.byteorder}\0{stamp}".encode())
+    return xxhash.xxh128_digest(f"findings\0003\0{_version()}\0{sys.byteorder}\0{stamp}".encode())
 
 
 def _packed(values: dict[bytes, bytes]) -> bytes:
