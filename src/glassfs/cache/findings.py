@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import xxhash
@@ -49,12 +48,16 @@ class Kept(NamedTuple):
 
 
 class Findings:
-    """What is kept of the containers of one tree. ``catalogue`` returns the catalogue, or None if there is none."""
+    """What is kept of the containers of one tree. ``catalogue`` returns the catalogue, or None if there is none.
+
+    Findings of another ``version`` of glassfs are not used.
+    """
 
     def __init__(
-        self, catalogue: Callable[[], Catalogue | None], clock: Callable[[], float] = time.monotonic,
+        self, catalogue: Callable[[], Catalogue | None], version: str, clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._catalogue = catalogue
+        self._version = version
         self._clock = clock
         self._known: LRU[str, Kept] = LRU(KNOWN_BYTES)
         """By stamp, as computing the key of the catalogue takes longer than everything else here."""
@@ -105,7 +108,8 @@ class Findings:
             from glassfs.cache.catalogue import StoredPart  # imported with the catalogue, which few need
 
             catalogue.put({
-                _key(stamp): [StoredPart(0, 1, 0, 0, b"", _packed(kept.values))] for stamp, kept in changed.items()
+                _key(stamp, self._version): [StoredPart(0, 1, 0, 0, b"", _packed(kept.values))]
+                for stamp, kept in changed.items()
             })
 
     def _of(self, stamp: str) -> Kept:
@@ -117,7 +121,7 @@ class Findings:
         self._skipped += 1
         catalogue = self._catalogue() if self._misses < PATIENCE or self._skipped % EACH == 0 else None
         if catalogue is not None:
-            values = _unpacked(self._searched(catalogue, _key(stamp)))
+            values = _unpacked(self._searched(catalogue, _key(stamp, self._version)))
             self._misses = 0 if values else self._misses + 1
         kept = Kept(values, ENTRY_BYTES + sum(_ITEM.size + len(name) + len(value) for name, value in values.items()))
         self._known.put(stamp, kept, kept.size)
@@ -139,15 +143,8 @@ class Findings:
         return b"" if part is None else part.data
 
 
-@cache
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("glassfs")
-
-
-def _key(stamp: str) -> Key:
-    return xxhash.xxh128_digest(f"findings\0003\0{_version()}\0{sys.byteorder}\0{stamp}".encode())
+def _key(stamp: str, version: str) -> Key:
+    return xxhash.xxh128_digest(f"findings\0003\0{version}\0{sys.byteorder}\0{stamp}".encode())
 
 
 def _packed(values: dict[bytes, bytes]) -> bytes:

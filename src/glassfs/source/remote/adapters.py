@@ -137,12 +137,12 @@ class Adapter:
         if is_file and path:
             raise NotFound("is a file")
 
-    def reader(self, system: Any, key: str) -> Reader:
+    def reader(self, system: Any, key: str) -> ObjectReader:
         """Open an object."""
         return FileReader(self, system, key)
 
 
-class Reader:
+class ObjectReader:
     """An object, read by name without opening it."""
 
     def __init__(self, adapter: Adapter, system: Any, key: str) -> None:
@@ -162,7 +162,7 @@ class Reader:
         """Close the file, if there is one."""
 
 
-class FileReader(Reader):
+class FileReader(ObjectReader):
     """An fsspec file object without its cache."""
 
     def __init__(self, adapter: Adapter, system: Any, key: str, **options: Any) -> None:
@@ -222,11 +222,11 @@ class FtpAdapter(Adapter):
     def disconnect(self, system: Any) -> None:
         system.ftp.close()
 
-    def reader(self, system: Any, key: str) -> Reader:
+    def reader(self, system: Any, key: str) -> ObjectReader:
         return _FtpReader(self, system, key)
 
 
-class _FtpReader(Reader):
+class _FtpReader(ObjectReader):
     def read(self, offset: int, size: int) -> Any:
         import ftplib
 
@@ -244,8 +244,8 @@ class _FtpReader(Reader):
 class MemoryAdapter(Adapter):
     """Files in the memory of this process. All readers of one share a position, so it is never opened."""
 
-    def reader(self, system: Any, key: str) -> Reader:
-        return Reader(self, system, key)
+    def reader(self, system: Any, key: str) -> ObjectReader:
+        return ObjectReader(self, system, key)
 
 
 def _class_of(url: Url) -> Any:

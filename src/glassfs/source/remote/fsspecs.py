@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from glassfs.errors import Changed, DeviceFailed, NotFound
 from glassfs.settings import settings
 from glassfs.source.contract import Path
-from glassfs.source.remote.adapters import Adapter, FtpAdapter, MemoryAdapter, Reader, SshAdapter
+from glassfs.source.remote.adapters import Adapter, FtpAdapter, MemoryAdapter, ObjectReader, SshAdapter
 from glassfs.source.remote.answers import Unbelievable, are_same, is_retryable, translated
 from glassfs.source.remote.answers import facts as facts_of
 from glassfs.source.remote.connection import Connection
@@ -38,7 +38,7 @@ class _FileSystem:
 
     def __init__(self, adapter: Adapter) -> None:
         self.used_at = 0.0
-        self.readers: dict[tuple[str, Facts], Reader] = {}
+        self.readers: dict[tuple[str, Facts], ObjectReader] = {}
         self._adapter = adapter
         self._system: Any = None
 
@@ -48,7 +48,7 @@ class _FileSystem:
             self._system = self._adapter.connect()
         return self._system
 
-    def reader(self, key: str, facts: Facts) -> Reader:
+    def reader(self, key: str, facts: Facts) -> ObjectReader:
         """Return the object, opened now or earlier in that version."""
         reader = self.readers.pop((key, facts), None)
         # A connection has at most four objects open.
@@ -193,7 +193,7 @@ def _range(
     return None
 
 
-def _read_all(reader: Reader, offset: int, size: int, call: Call) -> bytes:
+def _read_all(reader: ObjectReader, offset: int, size: int, call: Call) -> bytes:
     """Return the bytes of a range that the object has; they may be too few."""
     pieces: list[bytes] = []
     rest = size

@@ -13,7 +13,7 @@ from typing import Any
 
 from glassfs.lru import LRU
 from glassfs.settings import settings
-from glassfs.source.remote.adapters import Adapter, FileReader, Reader
+from glassfs.source.remote.adapters import Adapter, FileReader, ObjectReader
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.url import Url
 
@@ -58,7 +58,7 @@ class HubAdapter(Adapter):
             self._infos.put(key, info)
         return info
 
-    def reader(self, system: Any, key: str) -> Reader:
+    def reader(self, system: Any, key: str) -> ObjectReader:
         key = self._pinned(system, key)
         if _is_bucket(system.resolve_path(key)):
             return super().reader(system, key)
