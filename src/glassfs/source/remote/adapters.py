@@ -21,7 +21,7 @@ from glassfs.source.remote.answers import NO_SECRETS, Unbelievable, facts, reaso
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.obstore_module import not_installed
 from glassfs.source.remote.secrets import Secrets
-from glassfs.source.remote.server import NO_NAME, Listed
+from glassfs.source.remote.server import NO_NAME, Listed, is_name
 from glassfs.source.remote.url import ALIASES, KNOWN, Url
 
 # Protocols of fsspec without a server: files of this machine, and wrappers around other file systems.
@@ -131,7 +131,7 @@ class Adapter:
             # The only entry may be the file that was listed; in buckets a folder may have an object of its name.
             is_file = count == 0 and found is not None and full_name.lstrip("/") == folder
             name = _name_in(folder, full_name, found is None)
-            if not _is_valid(name):
+            if not is_name(name) or not _can_be_encoded(name):
                 name, omitted = name.encode(errors="replace").decode(), NO_NAME
             yield Listed(name, found, omitted) if name else None
         if is_file and path:
@@ -274,10 +274,7 @@ def _supported() -> str:
     return ", ".join(sorted({*available_protocols(), *KNOWN} - NO_SERVERS - ALIASES.keys()))
 
 
-def _is_valid(name: str) -> bool:
-    """Return whether a file can have this name."""
-    if name in ("", ".", "..") or "/" in name or "\0" in name:
-        return False
+def _can_be_encoded(name: str) -> bool:
     try:
         raw(name)
     except UnicodeEncodeError:

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 from glassfs.errors import Refused, TooLarge
 from glassfs.source.contract import Path
 from glassfs.source.remote.answers import facts as believed
-from glassfs.source.remote.server import MOST_NAMES, UNKNOWN_SIZE, Facts, Listed
+from glassfs.source.remote.server import MOST_NAMES, UNKNOWN_SIZE, Facts, Listed, is_name
 
 PIECE = 4096
 """Characters that are parsed at once. The parser may take quadratic time in the length of one tag."""
@@ -135,7 +135,7 @@ class Page(HTMLParser):
             self._add(path[depth], is_folder=len(path) > depth + 1)
 
     def _add(self, name: str, is_folder: bool) -> None:
-        if name in ("", ".", "..") or "/" in name or "\0" in name:
+        if not is_name(name):
             return
         if is_folder:
             self._found[name] = None

@@ -69,6 +69,11 @@ class Listed(NamedTuple):
     omitted: str = ""
 
 
+def is_name(name: str) -> bool:
+    """Return whether a file can have this name."""
+    return name not in ("", ".", "..") and "/" not in name and "\0" not in name
+
+
 NO_NAME = "object name: no file can have a name that is empty, . or .., or contains a zero byte"
 
 

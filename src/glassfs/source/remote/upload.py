@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 from glassfs.errors import GlassfsError
@@ -100,9 +101,7 @@ def opened_bucket(url: Url, connection: Connection) -> UploadServer:
 
 
 def _nanoseconds(text: str) -> int | None:
-    seconds, _, rest = text.partition(".")
-    if not (seconds.isascii() and seconds.removeprefix("-").isdigit() and len(seconds) < 20):
+    try:
+        return int(Decimal(text[:40]) * SECOND)
+    except (ArithmeticError, ValueError):  # no number, or an infinite one
         return None
-    if rest and not (rest.isascii() and rest.isdigit()):
-        return None
-    return int(seconds) * SECOND + int(rest[:9].ljust(9, "0"))
