@@ -100,6 +100,8 @@ class Catalogue:
         cache = self._readable if state.is_written else None
         if cache is not None:
             return do(cache)
+        # What this process is still writing would not be found by another thread, and a disk that may hang is waited
+        # for no longer than a search is worth: then the thread searches, in order behind what it has to write.
         future = self._submit(do)
         if future is None:
             return {}
@@ -133,6 +135,7 @@ class Catalogue:
 
     def _submit(self, do: Callable[[PersistentCache], Result]) -> Future[Result | None] | None:
         """Have the thread do this; None if the disk or the system does not let it."""
+        # One search that hangs is enough: the next ones do without the catalogue until that one has ended.
         late = self._state.get().late
         if late is not None and not late.done():
             return None

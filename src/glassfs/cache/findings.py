@@ -117,6 +117,7 @@ class Findings:
         known = self._known.get(stamp) or self._changed.get(stamp)
         if known is not None:
             return known
+        # Most trees have no findings at all, and each search that fails takes as long as one that succeeds.
         values: dict[bytes, bytes] = {}
         self._skipped += 1
         catalogue = self._catalogue() if self._misses < PATIENCE or self._skipped % EACH == 0 else None

@@ -156,6 +156,8 @@ class PersistentCache:
             known = "SELECT 1 FROM parts WHERE key = ? AND number = ? AND data = ?"
             if all(connection.execute(known, row[:3]).fetchone() for row in rows):
                 return
+            # The lock for writing is taken first, so that no other process adds rows between the deletion, the sum of
+            # the sizes and the insertion.
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany("DELETE FROM parts WHERE key = ?", {(row[0],) for row in rows})
             self._evict(connection, sum(len(row[2]) for row in rows))
@@ -187,6 +189,8 @@ class PersistentCache:
                 self._write_uses(self._connection)
             return found
         except Exception as error:  # a damaged file may cause any
+            # That another process holds the lock, or that this one lacks memory or descriptors, passes. Any other error
+            # would come again, and each time cost a reader the wait for a disk that fails.
             if not _is_busy(error) and not is_lack(error):
                 self._fail(error)
             return None
@@ -281,6 +285,8 @@ def _prepare(folder: str, name: str, made: int) -> None:
 
 def _opened(path: str) -> sqlite3.Connection:
     """Open the file, which is made if necessary. Raises OSError, Refused and sqlite3.Error."""
+    # SQLite opens files by their path and follows links. So nothing but a file of this user may be there, in a folder
+    # that no other user can change.
     os.close(private.opened(os.path.dirname(path)))  # what it was when the cache was made may have changed
     for suffix in SUFFIXES:
         with suppress(FileNotFoundError):
@@ -295,6 +301,8 @@ def _opened(path: str) -> sqlite3.Connection:
             "journal_mode = PERSIST", f"journal_size_limit = {JOURNAL}",
         ):
             connection.execute(f"PRAGMA {setting}").fetchall()
+        # An older layout is dropped inside the file: removing the file would leave other processes with one that has no
+        # name, in which they would go on writing.
         if _number(connection, "PRAGMA user_version") != SCHEMA:
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
             connection.execute("BEGIN IMMEDIATE")

@@ -53,6 +53,8 @@ def walked(
     try:
         while True:
             name = rest.pop()
+            # The folder is checked before the name is looked up in it, by the descriptor that the look-up uses: users
+            # who could replace the name afterwards would have failed the check.
             if name not in ("/", ".."):  # what these lead to is no entry that a user could replace
                 may_look(folder, at, name)
             try:

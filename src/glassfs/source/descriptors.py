@@ -78,6 +78,7 @@ class Descriptors:
 
     def _reduce(self, most: int) -> None:
         holders = self._holders
+        # Each source is met at most twice: the first time it may only lose its mark of having been read.
         for _ in range(2 * len(holders)):
             if len(holders) <= most:
                 return
@@ -127,6 +128,7 @@ def opened(open_one: Callable[[], Opened]) -> Opened:
 
     Raises Unavailable if that does not help, and whatever else ``open_one`` raises.
     """
+    # Descriptors that can be had again go first, those of deleted files only if that was not enough.
     releases = [pool.release_lost, pool.release_all]
     while True:
         try:

@@ -78,6 +78,8 @@ class LocalStore(Store):
     def found(self, path: Path, ahead: int = 0, small: int = 0) -> tuple[Entry, Source | None]:
         if not path:
             return self.entry(path), None
+        # Most look-ups are of regular files that are opened next. Opening it at once costs less than asking what it is:
+        # its descriptor then has the attributes, the first bytes and the access list.
         self._renew_root(is_due=False)
         try:
             root, name = self._current_root(), path[-1]
@@ -202,6 +204,7 @@ class LocalStore(Store):
         """Return the entry of ``name`` in the folder at ``path``, which is open. Raises OSError."""
         if system.is_glassfs(folder.fd, name, folder.device):
             return _hidden(os.fstat(folder.fd))
+        # Mounts of glassfs are recognized before the first call that their daemon would have to answer.
         status = os.stat(name, dir_fd=folder.fd, follow_symlinks=False)
         has_acl = self._known_acl(status)
         if has_acl is None:
@@ -269,6 +272,8 @@ class LocalStore(Store):
         ``place`` has its attributes; ``status`` is that of ``fd``, as the status of a folder that others write to may
         have changed since its name was looked up.
         """
+        # The list and the status are read one after the other. Both belong together if the ctime, which setting a list
+        # changes, is the same before and after.
         for _ in range(10):
             has_acl = system.has_acl(place)
             if has_acl is None:
@@ -318,6 +323,7 @@ class LocalStore(Store):
         except (Unavailable, OSError) as error:
             if error.errno not in (*MISSING, errno.ENOTDIR):
                 return
+        # The old root stays if it is still the folder at the path: sources and watches refer to its descriptor.
         root = self._root
         if now is None or root is None or not os.path.samestat(os.fstat(now.fd), os.fstat(root.fd)):
             self._root = now

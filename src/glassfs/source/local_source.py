@@ -102,6 +102,8 @@ class LocalSource(Source):
 
     def _done(self, size: int, offset: int, do: Callable[[int], Result]) -> Result:
         """Return what ``do`` returns for the descriptor, if the file still is the one that was opened."""
+        # The descriptor must stay open while it is read, also if another thread parks or closes the source meanwhile:
+        # the last reader closes it then.
         work.check(size)
         with self._lock:
             fd = self._begun() if self._fd is None or self._is_closed else self._fd
@@ -114,6 +116,7 @@ class LocalSource(Source):
             raise DeviceFailed(f"cannot be read at {offset}: {error.strerror or error}", self.name) from error
         finally:
             self._end()
+        # Compared after the read, as a writer changes these before the kernel has any of its bytes.
         if (status.st_size, status.st_mtime_ns) != self._checked:
             raise Changed("was changed while it was open", self.name)
         return found
@@ -142,6 +145,7 @@ class LocalSource(Source):
             fd = self._fd
             if fd is None:
                 return True
+            # A deleted file cannot be opened again, so its descriptor is the only way to its bytes.
             if self.is_needed and not is_forced:
                 self.is_lost = os.fstat(fd).st_nlink == 0
                 if self.is_lost:

@@ -137,6 +137,8 @@ class Watches:
 
     def _walk(self, inotify: _Inotify, watch: Watch, depth: int) -> None:
         """Watch the folders of a path. Raises OSError, GlassfsError, and ValueError for an invalid name."""
+        # Each folder is opened from the descriptor of the one above it, and watched by its descriptor: a name that is
+        # swapped meanwhile is noticed by the comparison below, or reported as an event.
         outer = -1
         fd = descriptors.opened(lambda: os.open("/", _SEARCH))
         try:
@@ -351,6 +353,7 @@ class _Inotify:
         if mask & flags.Q_OVERFLOW:
             self.lose()
         for watch, depth in tuple(self._needed.get(wd, {}).items()):
+            # A folder on the way to one watch may be that of another, so each watch decides what an event means to it.
             following = watch.path[depth : depth + 1]
             if mask & _GONE or (mask & _TAKEN and following == (name,)):
                 self._over(watch)

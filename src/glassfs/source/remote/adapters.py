@@ -128,6 +128,7 @@ class Adapter:
                 is_file = False
                 yield None
                 continue
+            # File systems answer a listing of a file in two ways: with an error, or with the file as its only entry.
             # The only entry may be the file that was listed; in buckets a folder may have an object of its name.
             is_file = count == 0 and found is not None and full_name.lstrip("/") == folder
             name = _name_in(folder, full_name, found is None)

@@ -89,6 +89,8 @@ class RemoteBlocks:
     def begin(self, of: RemoteObject, wanted: range, ahead: range) -> list[bytes | _Request]:
         """Return the ``wanted`` blocks, or the requests that bring them; also begin to request those ``ahead``."""
         with self._lock:
+            # The cache and the requests under way are searched in one step, so that an answer that arrives meanwhile
+            # is not missed, and a block is requested once.
             parts = [self._part(of, number) for number in wanted]
             missing = [number for number, part in zip(wanted, parts, strict=True) if part is None]
             if len(missing) == 1:
@@ -97,6 +99,8 @@ class RemoteBlocks:
                 if missing[0] and other < of.count and self._part(of, other) is None:
                     missing.append(other)
             begun = self._added(of, missing)
+            # A reader that waits gets its blocks in any case. What is only expected is bounded for all readers
+            # together, as bytes under way are in no budget.
             space = max(0, self.window - self._bytes_ahead // BLOCK)
             further = [number for number in ahead if self._part(of, number) is None]
             later = self._added(of, further[:space], is_ahead=True)
@@ -117,6 +121,7 @@ class RemoteBlocks:
     def wait(self, request: _Request, number: int, deadline: float) -> bytes:
         """Return a block once its request is done. Raises what that raised, and DeviceFailed after the deadline."""
         if not work.is_done(request.future, max(0.0, deadline - time.monotonic())):
+            # All readers of the request have waited as long. A late answer finds the request settled and is dropped.
             self._fail(request, DeviceFailed(f"no answer within {request.object.server.timeout:g} seconds"))
             if request.answer is not None:
                 request.answer.cancel()
@@ -155,6 +160,8 @@ class RemoteBlocks:
     def _fetch(self, request: _Request) -> None:
         of = request.object
         try:
+            # One block that is missing on disk costs its neighbors as well: requests are written and evicted together,
+            # and a request for the hole alone would take as long.
             if self._disk is not None:
                 stored = [
                     self._disk.get(of.key, of.facts.etag, number, of.size_of(number)) for number in request.numbers
@@ -362,6 +369,8 @@ class _ReadAhead:
             self._streams.append(stream)
             stream.read += end - offset
             stream.end = max(stream.end, end)
+            # Neither bytes that were read again count, nor those that were skipped: the sequence is no longer than the
+            # stretch between both ends.
             sequence = min(stream.read, stream.end - stream.start)
             count = min(window, 2 * max(0, sequence - self.SHORT) // BLOCK)
             first = max(stream.asked, -(-stream.end // BLOCK))

@@ -59,6 +59,8 @@ class CachedValue(Generic[Value]):
         now = time.monotonic()
         if self._known_at == NEVER:
             return self.newer_than(NEVER)
+        # Old facts at once are better than new ones late: the value is refreshed for the next caller. Only one that is
+        # much too old is worth a short wait.
         is_due = self._loading is None and now - self._asked_at >= self._ttl_seconds
         if is_due and self._loads.refreshing.acquire(blocking=False):
             try:
@@ -79,6 +81,7 @@ class CachedValue(Generic[Value]):
             with self._lock:
                 if self._known_at != NEVER and self._known_at >= since:
                     break
+                # A loading that was begun before that moment may report what was true before it; then another follows.
                 loading, asked_at = self._start()
             try:
                 work.is_done(loading)

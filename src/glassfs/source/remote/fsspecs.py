@@ -142,6 +142,7 @@ class FsspecServer(RetryingServer):
                 return work(connected, call)
             except BaseException as error:
                 found = translated(error, shown, self.secrets)
+                # After any error but an answer of the server the state of the connection is unknown.
                 if not isinstance(found, (NotFound, Changed)):
                     connected.close()
                 if is_retryable(error):
@@ -179,6 +180,8 @@ def _range(
     connected: _FileSystem, call: Call, key: str, offset: int, size: int, facts: Facts,
 ) -> bytes | None:
     """Return a range of an object in that version; None if it is in another one."""
+    # A file that is open may still be the old one while its path has a new one. So a version that does not fit is asked
+    # for once more with a file that was opened now, and only that one proves the change.
     is_new = False
     while not is_new:
         is_new = (key, facts) not in connected.readers

@@ -69,6 +69,7 @@ class HubAdapter(Adapter):
         resolved = system.resolve_path(key)
         if _is_bucket(resolved):
             return key
+        # A branch may move between two reads of one file. All paths are therefore those of a commit.
         branch = (resolved.repo_type, resolved.repo_id, resolved.revision)
         commit, since = self._commits.get(branch, ("", 0.0))
         if not commit or time.monotonic() - since > self._pin_seconds:

@@ -57,6 +57,8 @@ class Page(HTMLParser):
                 self.feed(text[start : start + PIECE])
             except (AssertionError, ValueError):  # the parser's own, about malformed declarations
                 raise _no_listing() from None
+            # The parser keeps an unfinished tag and begins again at its start with each piece of text. Within a script
+            # it keeps everything.
             if self.cdata_elem is not None:
                 # Of a script only as many characters are kept as may begin the tag that ends it.
                 self.rawdata = self.rawdata[-64:]

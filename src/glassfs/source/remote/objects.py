@@ -109,6 +109,8 @@ class ObjectServer(RetryingServer):
         }
 
     async def _list(self, path: Path) -> Sequence[Listed]:
+        # A server may send names without end, and obstore returns them all at once. The time bounds how many it can
+        # collect; where names can be had page by page, a folder that takes longer is listed so from then on.
         limit = self.timeout / SILENCE_PARTS
         if self._list_pages is not None:
             limit = min(limit, settings.long_listing)
@@ -153,6 +155,7 @@ class ObjectServer(RetryingServer):
         ]
 
     async def _head(self, path: Path, size: int, known: Facts | None) -> tuple[Facts, bytes] | None:
+        # The first request asks for bytes at once: a signed URL is for GET alone, and most opens need the head anyway.
         options: dict[str, Any] = {"range": (0, size)}
         if known is not None and known.has_strong_etag:
             options["if_none_match"] = known.etag
@@ -180,6 +183,7 @@ class ObjectServer(RetryingServer):
             result = await self._get(path, options)
         except self._library.exceptions.PreconditionError:
             raise Changed("has been replaced by another object", self.shown(path)) from None
+        # Some servers ignore If-Match, so the ETag of each answer is compared as well.
         now = facts_of(result.meta)
         if now is None or not facts.fits(now):
             raise Changed("has been replaced by another object", self.shown(path))
@@ -204,6 +208,7 @@ class ObjectServer(RetryingServer):
                 rest -= len(piece)
                 if rest < 0:
                     break
+        # obstore does not repeat a request whose body breaks off, as it has returned the answer by then.
         if rest:
             word = "more" if rest < 0 else "fewer"
             raise Retryable(DeviceFailed(f"the server sends {word} than the {size} bytes that it announced"))

@@ -104,6 +104,7 @@ async def retried(attempt: Attempt[Result], timeout: float, shown: str) -> Resul
     deadline = time.monotonic() + timeout
     pause = settings.server_first_pause
     for left in reversed(range(ATTEMPTS)):
+        # The deadline is for all attempts together: a reader waits for the bytes, not for one of them.
         try:
             return await asyncio.wait_for(attempt(), max(0.0, deadline - time.monotonic()))
         except (TimeoutError, asyncio.TimeoutError):
@@ -175,6 +176,8 @@ class BlockingCalls:
         """Return or raise what ``work`` does. Raises Unavailable without threads."""
         if self._hanging >= MOST_HANGING:
             raise DeviceFailed("does not answer")
+        # A thread cannot be ended from outside. So a call whose caller has stopped waiting keeps its thread, and
+        # another thread takes its place, up to a number of threads that a machine can bear.
         call = Call()
         future = self._pool.submit(partial(self._run, work, call))
         try:

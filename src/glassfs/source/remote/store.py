@@ -102,6 +102,7 @@ class RemoteStore(Store):
             if facts is not None and facts.size == UNKNOWN_SIZE:
                 facts = self._described(path, doubted_at)
             return self._entry_of(path, facts)
+        # Object stores list what does not exist as an empty folder. So a missing name may be below a file.
         if len(path) > 1 and not listing.names:
             with suppress(NotFound):
                 if self.entry(path[:-1]).kind is not Kind.FOLDER:
@@ -198,6 +199,7 @@ class RemoteStore(Store):
         if len(names) + len(omitted) > MOST_NAMES:
             raise TooLarge(f"has more than {MOST_NAMES} objects", self.shown(path))
         self._listings.reweigh(path, 1 + len(names) + len(omitted))
+        # The time of a folder is when its listing last differed: callers compare it to see whether to list it again.
         if previous is not None and (previous.names, previous.omitted) == (names, omitted):
             return previous
         return _Listing(names, omitted, self._began_ns if previous is None else time.time_ns())

@@ -73,6 +73,8 @@ class WebServer(ObjectServer):
         return found
 
     async def _list(self, path: Path) -> Sequence[Listed]:
+        # A server that sent a page for a folder does so for those below it: asking for WebDAV again would double the
+        # requests.
         by_webdav: Sequence[Listed] | None = None
         if not any(self._sends_pages.get(path[:depth]) for depth in range(len(path) + 1)):
             by_webdav = await self._listed_by_webdav(path)
@@ -110,6 +112,8 @@ class WebServer(ObjectServer):
 
     async def _describe(self, path: Path, names: Sequence[str], found: dict[str, Facts | str]) -> None:
         """Add the facts of those objects that are not yet among the ``found`` ones, or why they have none."""
+        # All tasks draw from one iterator, so that a slow answer delays one of them only. What was found stays in
+        # ``found`` if the time is up, and the next attempt asks for the others.
         rest = iter([name for name in names if name not in found])
 
         async def work() -> None:
