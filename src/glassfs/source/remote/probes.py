@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import http.client
 import ssl
+from collections.abc import Callable
 from urllib.parse import quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -16,7 +17,7 @@ from glassfs.errors import DeviceFailed, Refused
 from glassfs.forks import PerProcess
 from glassfs.settings import settings
 from glassfs.source.remote.objects import LASTING, NO_TLS, TLS, UNTRUSTED
-from glassfs.source.remote.retrying import SILENCE_PARTS, BlockingCalls, Call, Retryable, result_of
+from glassfs.source.remote.retrying import SILENCE_PARTS, BlockingCalls, Call, Result, Retryable, result_of, retried
 from glassfs.source.remote.url import Url
 
 RANGE = "bytes=0-262143"
@@ -68,7 +69,7 @@ def explained(url: Url, error: DeviceFailed) -> DeviceFailed:
     if error.reason in LASTING:
         return error
     try:
-        is_meant = result_of(lambda: _calls.get().run(lambda call: _is_meant(url)), settings.server_probe, url.shown)
+        is_meant = _result_of(lambda call: _is_meant(url), settings.server_probe, url.shown)
     except DeviceFailed:
         is_meant = False
     return DeviceFailed(TLS if url.scheme == "http" else NO_TLS, error.source) if is_meant else error
@@ -101,7 +102,11 @@ def _target(url: Url, authorization: str, timeout: float) -> str | None:
     def ask(call: Call) -> str | None:
         return _asked_target(url, authorization, timeout / SILENCE_PARTS)
 
-    return result_of(lambda: _calls.get().run(ask), timeout, url.shown)
+    return _result_of(ask, timeout, url.shown)
+
+
+def _result_of(ask: Callable[[Call], Result], timeout: float, shown: str) -> Result:
+    return result_of(retried(lambda: _calls.get().run(ask), timeout, shown), timeout, shown)
 
 
 def _asked_target(url: Url, authorization: str, timeout: float) -> str | None:

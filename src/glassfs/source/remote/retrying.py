@@ -53,23 +53,18 @@ class RetryingServer(Server):
     secrets: Secrets
 
     def list(self, path: Path) -> Sequence[Listed]:
-        return result_of(lambda: self._without_secrets(self._list(path)), self.timeout, self.shown(path))
+        return result_of(self._safely(path, lambda: self._list(path)), self.timeout, self.shown(path))
 
     def begin(self, path: Path, size: int, known: Facts | None = None) -> tuple[Facts, bytes] | None:
-        return result_of(
-            lambda: self._without_secrets(self._begin(path, size, known)), self.timeout, self.shown(path),
-        )
+        return result_of(self._safely(path, lambda: self._begin(path, size, known)), self.timeout, self.shown(path))
 
     def fetch(self, path: Path, offset: int, size: int, facts: Facts) -> Future[bytes]:
-        return _start(retried(
-            lambda: self._without_secrets(self._read(path, offset, size, facts)), self.timeout, self.shown(path),
-        ))
+        return _start(self._safely(path, lambda: self._read(path, offset, size, facts)))
 
-    async def _without_secrets(self, attempt: Coroutine[Any, Any, Result]) -> Result:
+    async def _safely(self, path: Path, attempt: Attempt[Result]) -> Result:
+        """Return what ``retried`` returns; errors contain no secret."""
         try:
-            return await attempt
-        except Retryable as failed:
-            raise Retryable(self.secrets.cut_from(failed.error)) from None
+            return await retried(attempt, self.timeout, self.shown(path))
         except GlassfsError as error:
             raise self.secrets.cut_from(error) from None
 
@@ -86,9 +81,9 @@ class RetryingServer(Server):
         """See ``fetch``."""
 
 
-def result_of(attempt: Attempt[Result], timeout: float, shown: str) -> Result:
-    """Return the result of ``retried``, for a thread that waits."""
-    future = _start(retried(attempt, timeout, shown))
+def result_of(coroutine: Coroutine[Any, Any, Result], timeout: float, shown: str) -> Result:
+    """Return the result of a coroutine that ends by itself within ``timeout``, for a thread that waits."""
+    future = _start(coroutine)
     try:
         if work.is_done(future, timeout + settings.server_grace):
             return future.result()

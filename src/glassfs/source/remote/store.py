@@ -140,13 +140,9 @@ class RemoteStore(Store):
         return self.source(path, entry)
 
     def source(self, path: Path, entry: Entry) -> Source:
-        return RemoteSource(self, path, entry)
-
-    def object(self, path: Path, entry: Entry) -> RemoteObject:
-        """Return the bytes of an object in the version of ``entry``."""
         _, size, mtime_ns, etag = entry.version.split("|", 3)
         facts = Facts(int(size), etag, int(mtime_ns))
-        return self._blocks.object(self._server, (*self._root, *path), facts)
+        return RemoteSource(self, path, entry, self._blocks.object(self._server, (*self._root, *path), facts))
 
     def doubt(self, path: Path) -> None:
         """Make the next lookup of an object wait for a refresh, as a read found another version."""
@@ -279,44 +275,37 @@ class RemoteStore(Store):
 
 
 class RemoteSource(Source):
-    """An object in the version of ``entry``; its bytes are cached by the store."""
+    """An object in the version of ``entry``. There is nothing to keep or to park: it has no connection of its own, and
+    a deleted object is gone even while it is open.
+    """
 
     is_remote = True
 
-    def __init__(self, store: RemoteStore, path: Path, entry: Entry) -> None:
+    def __init__(self, store: RemoteStore, path: Path, entry: Entry, opened: RemoteObject) -> None:
         self.name = store.shown(path)
         self.entry = entry
         self._store = store
         self._path = path
-        self._lock = threading.Lock()
-        self._object: RemoteObject | None = None
+        self._object = opened
         self._is_closed = False
 
     def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
-        with self._lock:
-            if self._is_closed:
-                raise Changed("was closed", self.name)
-            if self._object is None:
-                self._object = self._store.object(self._path, self.entry)
-            opened = self._object
+        if self._is_closed:
+            raise Changed("was closed", self.name)
         try:
-            opened.scatter(buffers, offset)
+            self._object.scatter(buffers, offset)
         except (Changed, NotFound) as error:
             self._store.doubt(self._path)
             raise Changed(error.reason, self.name) from None
 
     def keep(self) -> None:
-        """Do nothing: a deleted object is gone even while it is open."""
+        pass
 
     def park(self) -> None:
-        """Forget who reads what in sequence."""
-        with self._lock:
-            self._object = None
+        pass
 
     def close(self) -> None:
-        with self._lock:
-            self._is_closed = True
-        self.park()
+        self._is_closed = True
 
 
 def _of_unknown_size(names: Mapping[str, Facts | None]) -> dict[str, str]:

@@ -66,7 +66,8 @@ class WebServer(ObjectServer):
     def describe(self, path: Path, names: Sequence[str]) -> Mapping[str, Facts | str]:
         found: dict[str, Facts | str] = {}
         try:
-            result_of(lambda: self._without_secrets(self._describe(path, names, found)), self.timeout, self.shown(path))
+            describing = self._safely(path, lambda: self._describe(path, names, found))
+            result_of(describing, self.timeout, self.shown(path))
         except DeviceFailed as error:
             asked = f"{len(found)} of the {len(names)} files on its page are described in time"
             raise DeviceFailed(f"{error.reason} ({asked})", error.source) from None
