@@ -255,17 +255,16 @@ class _Nodes:
 
     def close(self) -> None:
         frame = self._open.pop()
-        payload = leb128.encode(frame.count) + frame.data
+        payload = bytearray(leb128.encode(frame.count) + frame.data)
         if frame.kind == ARRAY:
             element = next((tag for tag in (STRING, INTEGER, DOUBLE, BOOLEAN) if frame.types == 1 << tag), NULL)
             if element != NULL:  # the items have no types of their own
-                bare = bytearray(leb128.encode(frame.count))
+                payload = bytearray(leb128.encode(frame.count))
                 start = 0
                 for end in frame.ends:
-                    bare += frame.data[start + 1 : end]
+                    payload += frame.data[start + 1 : end]
                     start = end
-                payload = bare
-            payload = bytes((element,)) + payload
+            payload.insert(0, element)
         self.kind = self._open[-1].kind if self._open else NULL
         if self._open:
             self.scalar(frame.kind, payload)
@@ -277,7 +276,7 @@ class _Nodes:
             raise ValueError(f"has a key of {len(raw)} bytes")
         self._open[-1].data += leb128.encode(len(raw)) + raw
 
-    def scalar(self, tag: int, payload: bytes) -> None:
+    def scalar(self, tag: int, payload: bytes | bytearray) -> None:
         frame = self._open[-1]
         frame.count += 1
         frame.types |= 1 << tag
