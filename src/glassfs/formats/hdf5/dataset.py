@@ -27,10 +27,10 @@ from glassfs.content import (
 from glassfs.errors import NotInstalled, TooLarge
 from glassfs.formats.hdf5 import chunks, compounds, elements, filters, images
 from glassfs.formats.hdf5.answers import MOST_INDEX
-from glassfs.formats.hdf5.chunks import Chunked, Filled
+from glassfs.formats.hdf5.chunks import Chunked, in_slabs
 from glassfs.formats.hdf5.description import LARGEST, Dataset
-from glassfs.formats.hdf5.elements import Asked, Decoded
-from glassfs.formats.hdf5.stored import RECORD, ChunkIndex, Coding, Convert, checked_index
+from glassfs.formats.hdf5.elements import Asked, LibraryGrid
+from glassfs.formats.hdf5.stored import RECORD, ChunkIndex, Coding, Convert, Filled, checked_index
 from glassfs.source import Source
 
 LEAST_RECORD = 8
@@ -143,18 +143,18 @@ def _stored_data(source: Source, asked: Asked, dataset: Dataset, convert: Conver
         if convert is None:
             return extent
         return Converted(extent, dataset.size, item, size, lambda raw: bytes(convert(raw)))
-    hindrance = chunks.why_unreadable(prod(dataset.chunks) * max(dataset.size, item), dataset.filters)
+    raw = prod(dataset.chunks) * max(dataset.size, item)
+    hindrance = chunks.why_unreadable(raw, dataset.filters, asked.cache.budget)
     if hindrance:
         return Unreadable(size, source.damage(hindrance))
     grid = (-(-length // step) for length, step in zip(dataset.shape, dataset.chunks, strict=True))
     index = ChunkIndex(Rendered(
         asked.cache, asked.key("chunks"), lambda: checked_index(asked.answers.chunks(asked.path)),
-        cost=2 * RECORD * min(prod(grid), source.size // LEAST_RECORD, MOST_INDEX // RECORD),
+        cost=2 * RECORD.size * min(prod(grid), source.size // LEAST_RECORD, MOST_INDEX // RECORD.size),
     ))
     coding = Coding(dataset.filters, dataset.size, item, convert)
-    return Chunked(
-        source, asked.cache, index, dataset.shape, dataset.chunks, coding, dataset.fill, asked.key("data"),
-    )
+    chunked = Chunked(source, asked.cache, index, dataset.shape, dataset.chunks, coding, dataset.fill)
+    return in_slabs(asked.cache, chunked, asked.key("data"))
 
 
 def _decoded_by_library(source: Source, asked: Asked, dataset: Dataset, size: int) -> Data:
@@ -168,7 +168,7 @@ def _decoded_by_library(source: Source, asked: Asked, dataset: Dataset, size: in
     if prod(chunks) * max(dataset.size, dataset.item) > LARGEST_BY_LIBRARY:
         reason = f"has chunks of more than {LARGEST_BY_LIBRARY >> 20} MiB that only the library decodes"
         return Unreadable(size, TooLarge(reason, source.name))
-    return Decoded(source, asked, dataset.shape, chunks, dataset.item, dtype)
+    return LibraryGrid(asked, dataset.shape, chunks, dataset.item, dtype)
 
 
 def _missing_filter(dataset: Dataset) -> str:

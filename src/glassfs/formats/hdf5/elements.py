@@ -5,7 +5,8 @@ undo. What it sends is checked for its size. Any thread.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from math import prod
 from typing import Any, NamedTuple
@@ -14,10 +15,10 @@ from glassfs.cache import BlockCache
 from glassfs.content import Blocked, Data, Records, Rendered
 from glassfs.errors import Damaged, TooLarge
 from glassfs.formats.hdf5.answers import Answers
-from glassfs.formats.hdf5.chunks import Grid, Shape, is_run
-from glassfs.source import Source, Version
+from glassfs.formats.hdf5.chunks import Grid, Shape
+from glassfs.sizes import PIECE
+from glassfs.source import Version
 
-PIECE = 1 << 20
 ROWS = 1_000
 """Strings, or rows of variable length, that are asked for at once."""
 MOST_TEXTS = 64 << 20
@@ -51,106 +52,41 @@ class Asked(NamedTuple):
         return (self.version, what, *self.path, *more)
 
 
-class _Block(NamedTuple):
-    """The recipe of a run of bytes that the worker sends."""
-
-    key: tuple[object, ...]
-    size: int
-    make: Callable[[], bytes | bytearray]
-
-    @property
-    def cost(self) -> int:
-        return 3 * self.size
-
-    @property
-    def stream_cost(self) -> int:
-        return self.cost
-
-    def whole(self) -> bytes | bytearray:
-        made = self.make()
-        if len(made) != self.size:
-            raise Damaged(f"its worker process sends {len(made)} bytes, but its shape needs {self.size}")
-        return made
-
-    def pieces(self) -> Iterator[bytes | bytearray]:
-        yield self.whole()
-
-
-class Decoded(Grid):
+class LibraryGrid(Grid):
     """The elements of a dataset as the library reads them as ``dtype``, ``item`` bytes each; None is the file's type.
 
     They are asked for by whole chunks, by several if these are small: the library decodes a chunk for each request.
     """
 
-    def __init__(self, source: Source, asked: Asked, shape: Shape, chunks: Shape, item: int, dtype: object) -> None:
-        super().__init__(source, asked.cache, shape, _together(shape, chunks, item), item)
+    def __init__(self, asked: Asked, shape: Shape, chunks: Shape, item: int, dtype: object) -> None:
+        super().__init__(asked.cache, shape, _together(shape, chunks, item), item)
         self._asked, self._dtype = asked, dtype
 
-    def _is_filled(self, shape: Shape) -> bool:
-        return prod(self._chunks) * self._item > self._cache.largest_cached and is_run(self._chunks, shape)
-
-    @property
-    def _fill_cost(self) -> int:
-        return ASKED_COST * prod(self._chunks) * self._item
-
-    def _recipe(self, number: int) -> _Box:
+    def _block(self, number: int) -> Rendered:
         start = []
-        for length, step in zip(reversed(self._grid), reversed(self._chunks), strict=True):
+        for length, step in zip(reversed(self.grid), reversed(self.steps), strict=True):
             number, place = divmod(number, length)
             start.append(place * step)
-        return _Box(self._asked, self._shape, tuple(reversed(start)), self._chunks, self._item, self._dtype)
+        start.reverse()
+        size = prod(self.steps) * self.item
+        key = self._asked.key("elements", self.item, *start)
+        return Rendered(self._asked.cache, key, partial(self._elements, start), size, ASKED_COST * size)
 
-
-class _Box(NamedTuple):
-    """The recipe of a box of elements at ``start``, which may stick out of the dataset."""
-
-    asked: Asked
-    whole_shape: Shape
-    start: Shape
-    shape: Shape
-    item: int
-    dtype: object
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        return self.asked.key("elements", self.item, *self.start)
-
-    @property
-    def size(self) -> int:
-        return prod(self.shape) * self.item
-
-    @property
-    def cost(self) -> int:
-        return ASKED_COST * self.size
-
-    @property
-    def stream_cost(self) -> int:
-        return self.cost
-
-    def whole(self) -> bytearray:
-        made = bytearray(self.size)
-        self.fill(memoryview(made))
-        return made
-
-    def fill(self, buffer: memoryview) -> None:
+    def _elements(self, start: list[int]) -> bytearray:
+        """Return the elements of the block at ``start``, which may stick out of the dataset."""
         fits = [
-            min(count, length - first)
-            for first, count, length in zip(self.start, self.shape, self.whole_shape, strict=True)
+            min(count, length - first) for first, count, length in zip(start, self.steps, self.shape, strict=True)
         ]
-        size = prod(fits) * self.item
-        target = buffer if size == self.size else memoryview(bytearray(size))
-        with self.asked.cache.waiting():
-            self.asked.ask("elements", 0, target, start=list(self.start), shape=fits, dtype=self.dtype)
-        if size < self.size:
-            import numpy as np
+        elements = bytearray(prod(fits) * self.item)
+        with self._asked.cache.waiting():
+            self._asked.ask("elements", 0, memoryview(elements), start=start, shape=fits, dtype=self._dtype)
+        if tuple(fits) == self.steps:
+            return elements
+        import numpy as np
 
-            found = np.frombuffer(buffer, np.uint8).reshape(*self.shape, self.item)
-            found[tuple(map(slice, fits))] = np.frombuffer(target, np.uint8).reshape(*fits, self.item)
-
-    def pieces(self) -> Iterator[bytes | bytearray]:
-        whole = self.whole()
-        for start in range(0, len(whole), PIECE):
-            yield whole[start : start + PIECE]
+        whole = np.zeros((*self.steps, self.item), np.uint8)
+        whole[tuple(map(slice, fits))] = np.frombuffer(elements, np.uint8).reshape(*fits, self.item)
+        return bytearray(whole.tobytes())
 
 
 def _together(shape: Shape, chunks: Shape, item: int) -> Shape:
@@ -229,13 +165,13 @@ class Runs:
             self._firsts = [*self._divided(offsets), self._rows]
             return [int.from_bytes(offsets.read(8 * row, 8), "little") * self._item for row in self._firsts]
 
-        def block(number: int) -> _Block:
+        def block(number: int) -> Rendered:
             starts = values.bounds
             first, end = self._firsts[number : number + 2]
             size = starts[number + 1] - starts[number]
-            return _Block(
-                self._asked.key("values", number), size,
-                lambda: b"".join(raw for _, raw in self._answers(first, end, self._item, size)),
+            return Rendered(
+                self._asked.cache, self._asked.key("values", number),
+                lambda: b"".join(raw for _, raw in self._answers(first, end, self._item, size)), size, 3 * size,
             )
 
         values = Blocked(self._asked.cache, bounds, block)
