@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import product
 from math import prod
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from glassfs import work
 from glassfs.cache import BlockCache
@@ -80,12 +80,12 @@ class Grid(SizedData):
 
     def read_part(self, buffer: memoryview, start: Shape, shape: Shape, low: Shape, counts: Shape) -> None:
         """Fill the part of a box that begins at ``low`` and has ``counts`` elements on each axis."""
-        for number, place in enumerate(self._places(low, counts)):
+        for number, place in enumerate(self.places(low, counts)):
             if not number % 64:
                 work.check()
             self._copy(buffer, start, shape, *self._clipped(place, low, counts))
 
-    def _places(self, start: Shape, shape: Shape) -> Iterator[Shape]:
+    def places(self, start: Shape, shape: Shape) -> Iterator[Shape]:
         """Yield the places of the blocks that a box touches."""
         return product(*(
             range(first // step, (first + count - 1) // step + 1)
@@ -181,7 +181,7 @@ class Chunked(Grid):
 
     def _fills(self, buffer: memoryview, start: Shape, shape: Shape) -> Iterator[Callable[[], None]]:
         """Yield functions that fill the parts of a box, of which whole chunks are runs."""
-        for place in self._places(start, shape):
+        for place in self.places(start, shape):
             low, counts = self._clipped(place, start, shape)
             block = self._block(linear(place, self.grid))
             if counts != self.steps or not isinstance(block, Chunk):
@@ -199,25 +199,35 @@ class Slabs(Grid):
     """
 
     def __init__(self, cache: BlockCache, chunked: Chunked, key: tuple[object, ...]) -> None:
-        self._chunked, self._key = chunked, key
         super().__init__(cache, chunked.shape, (chunked.steps[0], *chunked.shape[1:]), chunked.item)
+        self._chunked, self._key = chunked, key
 
     def _block(self, number: int) -> Slab:
         return Slab(self._cache, self._chunked, number, (*self._key, "slab", number))
 
     def _copy(self, buffer: memoryview, start: Shape, shape: Shape, low: Shape, counts: Shape) -> None:
-        try:
-            super()._copy(buffer, start, shape, low, counts)
-        except Damaged:  # maybe of a chunk that is not needed
-            self._chunked.read_part(buffer, start, shape, low, counts)
+        chunked = self._chunked
+        # For a read of few chunks, decoding only these is faster.
+        if 8 * len([*chunked.places(low, counts)]) >= prod(chunked.grid[1:]):
+            number = low[0] // self.steps[0]
+            outside = linear([at - first for at, first in zip(low, start, strict=True)], shape) * self.item
+            target = buffer[outside : outside + prod(counts) * self.item]
+            self._prefetch(number)
+            # A damaged chunk of the slab may be one that is not needed.
+            with suppress(Damaged), self._cache.held(self._block(number)) as slab:
+                inside = (low[0] % self.steps[0], *low[1:])
+                copy_box(target, slab, inside, counts, chunked.steps, (1, *chunked.grid[1:]), self.item)
+                return
+        chunked.read_part(buffer, start, shape, low, counts)
 
 
 class Slab(SizedData):
-    """A slab as one block of the cache: its elements in C order, as all chunks have them. It is its own recipe."""
+    """A slab as one block of the cache: its chunks one after another. It is its own recipe."""
 
     def __init__(self, cache: BlockCache, chunked: Chunked, number: int, key: tuple[object, ...]) -> None:
-        super().__init__(chunked.steps[0] * prod(chunked.shape[1:]) * chunked.item)
-        self._cache, self._chunked, self._number, self.key = cache, chunked, number, key
+        self._count = prod(chunked.grid[1:])
+        super().__init__(self._count * prod(chunked.steps) * chunked.item)
+        self._cache, self._chunked, self._first, self.key = cache, chunked, number * self._count, key
 
     @property
     def cost(self) -> int:
@@ -231,24 +241,17 @@ class Slab(SizedData):
         self._cache.read_into(self, buffer, offset)
 
     def whole(self) -> bytearray:
-        import numpy as np
-
-        steps, item, grid = self._chunked.steps, self._chunked.item, self._chunked.grid[1:]
-        kind = np.dtype(f"u{item}" if item in (1, 2, 4, 8) else f"V{item}")
-        whole, one = bytearray(self.size), bytearray(prod(steps) * item)
-        slab = np.frombuffer(whole, kind).reshape(steps[0], *self._chunked.shape[1:])
-        chunk = np.frombuffer(one, kind).reshape(steps)
-        blocks = self._chunked.chunks(self._number * prod(grid), prod(grid))
+        whole = bytearray(self.size)
+        chunk = self.size // self._count
+        blocks = self._chunked.chunks(self._first, self._count)
         start, stored = self._stored([block.stored for block in blocks if isinstance(block, Chunk)])
-        for block, place in zip(blocks, product(*map(range, grid)), strict=True):
+        for number, block in enumerate(blocks):
+            place = memoryview(whole)[number * chunk : (number + 1) * chunk]
             if isinstance(block, Chunk):
                 at = block.stored.start - start
-                block.fill(memoryview(one), stored[at : at + block.stored.size] or None)
+                block.fill(place, stored[at : at + block.stored.size] or None)
             else:
-                block.read_into(memoryview(one), 0)
-            inside = [slice(p * step, (p + 1) * step) for p, step in zip(place, steps[1:], strict=True)]
-            box = slab[(slice(None), *inside)]
-            box[...] = chunk[tuple(map(slice, box.shape))]
+                block.read_into(place, 0)
         return whole
 
     def _stored(self, chunks: Sequence[StoredChunk]) -> tuple[int, bytearray]:
@@ -264,10 +267,56 @@ class Slab(SizedData):
         yield self.whole()
 
 
+def copy_box(
+    target: memoryview, slab: bytes | bytearray, start: Shape, shape: Shape, steps: Shape, grid: Shape, item: int,
+) -> None:
+    """Fill ``target`` with a box of ``shape`` elements at ``start`` of a slab, of ``grid`` chunks of ``steps`` each."""
+    import numpy as np
+
+    kind, tail = (np.dtype(f"u{item}"), ()) if item in (1, 2, 4, 8) else (np.dtype("u1"), (item,))
+    chunks = np.frombuffer(slab, kind, prod(grid) * prod(steps) * prod(tail)).reshape(*grid, *steps, *tail)
+    box = np.ndarray((*shape, *tail), kind, target)
+    axes = len(steps)
+    # The axes of the chunks and those inside of a chunk, in turn, are those of the box when each pair is one axis.
+    order = [axis for pair in zip(range(axes), range(axes, 2 * axes), strict=True) for axis in pair]
+    order += range(2 * axes, chunks.ndim)
+    for parts in product(*map(_parts, start, shape, steps)):
+        within = tuple(slice(part.at, part.at + part.chunks * part.count) for part in parts)
+        split = [length for part in parts for length in (part.chunks, part.count)]
+        places = [slice(part.chunk, part.chunk + part.chunks) for part in parts]
+        inside = [slice(part.first, part.first + part.count) for part in parts]
+        box[within].reshape(*split, *tail)[...] = chunks[(*places, *inside)].transpose(order)
+
+
+class _Part(NamedTuple):
+    """A part of a range of an axis, ``at`` elements after its start: ``count`` elements in each of ``chunks``.
+
+    These begin at element ``first`` of each chunk, and ``chunk`` is the first of them.
+    """
+
+    at: int
+    chunk: int
+    chunks: int
+    first: int
+    count: int
+
+
+def _parts(first: int, count: int, step: int) -> Iterator[_Part]:
+    """Divide a range of an axis, at most in three: before, in and behind whole chunks."""
+    at, end = first, first + count
+    while at < end:
+        chunk, inside = divmod(at, step)
+        chunks = 1 if inside else max(1, (end - at) // step)
+        part = _Part(at - first, chunk, chunks, inside, min(step - inside, end - at))
+        yield part
+        at += chunks * part.count
+
+
 def in_slabs(cache: BlockCache, chunked: Chunked, key: tuple[object, ...]) -> Grid:
     """Return the elements in slabs if these are small and have several chunks that must be decoded; else unchanged."""
     slab = prod(chunked.grid[1:]) * prod(chunked.steps) * chunked.item
-    is_small = slab <= min(2 * PIECE, cache.largest_cached // 4)
+    # NumPy has arrays of at least 32 axes, of which ``copy_box`` needs two for each, and one more.
+    is_small = slab <= min(2 * PIECE, cache.largest_cached // 4) and len(chunked.shape) < 16
     return Slabs(cache, chunked, key) if is_small and prod(chunked.grid[1:]) > 1 and chunked.is_coded else chunked
 
 
