@@ -152,19 +152,19 @@ class _Container:
             found.append(page.added(self._described_link(path, group, name)))
         return len(names), found
 
-    def _chunks(self, path: list[str], more: list[list[str]]) -> Answer:
+    def _chunks(self, path: list[str], more: list[list[str]], most: int) -> Answer:
         """Send what ``stored_chunks`` returns, also of ``more`` datasets while that takes little time.
 
         Return how many bytes each has, -1 for one that cannot be read.
         """
-        found = [stored_chunks(self._found(path))]
+        found = [stored_chunks(self._found(path), most)]
         sizes = [len(found[0])]
         until = time.monotonic() + MORE_SECONDS
         for other in more:
             if time.monotonic() > until:
                 break
             try:
-                found.append(stored_chunks(self._found(other)))
+                found.append(stored_chunks(self._found(other), most))
                 sizes.append(len(found[-1]))
             except Exception:  # as asking for it alone will show
                 sizes.append(-1)
@@ -410,7 +410,7 @@ def _warm_up() -> None:
     for request in (
         {"do": "open"}, {"do": "list", "path": [], "first": 0, "count": 9, "more": []},
         {"do": "attributes", "path": []}, {"do": "some_attributes", "paths": [[]], "names": ["text"]},
-        {"do": "chunks", "path": ["chunks"], "more": []},
+        {"do": "chunks", "path": ["chunks"], "more": [], "most": 9},
         {"do": "texts", "path": ["texts"], "first": 0, "count": 1, "longest": 9},
         {"do": "runs", "path": ["rows"], "first": 0, "count": 1, "dtype": "<i4", "has_values": True},
         {"do": "elements", "path": ["numbers"], "start": [0, 0], "shape": [1, 1], "dtype": "<c8"},

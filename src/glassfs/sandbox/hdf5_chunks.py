@@ -11,7 +11,6 @@ import h5py
 import numpy as np
 from h5py import h5d, h5s
 
-MOST_CHUNKS = 2_000_000
 AT_ONCE = 4096
 RECORD = 4
 """Numbers of a chunk in the answer: its number, offset, size and filter mask."""
@@ -31,15 +30,15 @@ _options.argtypes = ctypes.c_int64, ctypes.POINTER(ctypes.c_uint)
 _stored_size.argtypes = ctypes.c_int64, ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64)
 
 
-def stored_chunks(dataset: Any) -> bytes | bytearray:
+def stored_chunks(dataset: Any, most: int) -> bytes | bytearray:
     """Return number, offset, size and filter mask of each stored chunk, as 64-bit integers, by rising numbers.
 
     A chunk's number counts the chunks of the whole dataset in C order. The masks are those that the library applies
-    when it reads. Raises ValueError if there are too many chunks, or if the library cannot say how it reads them.
+    when it reads. Raises ValueError if there are more than ``most``, or if the library cannot say how it reads them.
     """
     chunks = dataset.get_num_chunks()
-    if chunks > MOST_CHUNKS:
-        raise ValueError(f"has {chunks} chunks, of which at most {MOST_CHUNKS} can be listed")
+    if chunks > most:
+        raise ValueError(f"has {chunks} chunks, of which at most {most} can be listed: a larger cache_size allows more")
     found = _Rows(dataset)
     if chunks:
         dataset.chunk_iter(found.add)

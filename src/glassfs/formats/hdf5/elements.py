@@ -13,31 +13,27 @@ from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
 from glassfs.content import Blocked, Data, Records, Rendered
-from glassfs.errors import Damaged, TooLarge
-from glassfs.formats.hdf5.answers import Answers
+from glassfs.content.allowance import OBJECT, Allowance
+from glassfs.errors import Damaged
+from glassfs.formats.hdf5.answers import WorkerAnswers
 from glassfs.formats.hdf5.chunks import Grid, Shape
 from glassfs.sizes import PIECE
 from glassfs.source import Version
 
 ROWS = 1_000
 """Strings, or rows of variable length, that are asked for at once."""
-MOST_TEXTS = 64 << 20
-"""Bytes of so many strings."""
-LARGEST_BLOCK = 8 << 20
-"""Bytes of rows in a block, unless one row has more."""
 ASKED_COST = 3
 """Memory for a byte of elements that are asked for."""
-TEXT_COST, ROW_COST = 4, 256
-"""Memory for a byte of a fixed-length string as JSON, and for a row."""
 
 Path = tuple[bytes, ...]
 
 
-class Asked(NamedTuple):
+class DatasetRequests(NamedTuple):
     """A dataset of a container, for requests to the worker."""
 
-    answers: Answers
+    answers: WorkerAnswers
     cache: BlockCache
+    allowance: Allowance
     version: Version
     path: Path
 
@@ -58,7 +54,7 @@ class LibraryGrid(Grid):
     They are asked for by whole chunks, by several if these are small: the library decodes a chunk for each request.
     """
 
-    def __init__(self, asked: Asked, shape: Shape, chunks: Shape, item: int, dtype: object) -> None:
+    def __init__(self, asked: DatasetRequests, shape: Shape, chunks: Shape, item: int, dtype: object) -> None:
         super().__init__(asked.cache, shape, _together(shape, chunks, item), item)
         self._asked, self._dtype = asked, dtype
 
@@ -100,25 +96,24 @@ def _together(shape: Shape, chunks: Shape, item: int) -> Shape:
     return tuple(found)
 
 
-def texts(asked: Asked, first: int, count: int) -> list[str]:
+def texts(asked: DatasetRequests, first: int, count: int) -> list[str]:
     """Return strings of a dataset, in C order. Bytes that are not UTF-8 become backslash escapes.
 
     Raises TooLarge, and Damaged.
     """
-    found: list[str] = []
-    size = 0
+    strings: list[str] = []
+    allowance = asked.allowance.part()
+    most = allowance.size
     with asked.cache.measuring(ASKED_COST * PIECE):
-        for lengths, raw in _answers(asked, first, first + count, 1, MOST_TEXTS, "texts", longest=MOST_TEXTS):
+        for lengths, raw in _answers(asked, first, first + count, 1, most, "texts", longest=most):
+            allowance.take(len(raw), "strings")
             bounds = accumulate(lengths, initial=0)
-            found += [raw[start:end].decode("utf-8", "backslashreplace") for start, end in pairwise(bounds)]
-            size += len(raw)
-            if size > MOST_TEXTS:
-                raise TooLarge(f"{count} strings have more than {MOST_TEXTS >> 20} MiB")
-    return found
+            strings += [raw[start:end].decode("utf-8", "backslashreplace") for start, end in pairwise(bounds)]
+    return strings
 
 
 def _answers(
-    asked: Asked, first: int, end: int, item: int, most: int, do: str, **more: Any,
+    asked: DatasetRequests, first: int, end: int, item: int, most: int, do: str, **more: Any,
 ) -> Iterator[tuple[list[int], bytearray]]:
     """Yield the lengths of rows of values with ``item`` bytes, and these values, in as many answers as these take.
 
@@ -134,21 +129,23 @@ def _answers(
         first += len(lengths)
 
 
-def lines(key: bytes, asked: Asked, count: int, width: int) -> Records:
+def lines(key: bytes, asked: DatasetRequests, count: int, width: int) -> Records:
     """Return a row for each of ``count`` strings, of ``width`` bytes each in the file."""
     def block(number: int) -> list[str]:
         first = number * ROWS
         return texts(asked, first, min(ROWS, count - first))
 
-    return Records(key, -(-count // ROWS), block, "string", lambda number: min(ROWS, count) * (
-        ROW_COST + TEXT_COST * width
-    ))
+    def cost(number: int) -> int:
+        # As JSON, a byte may take several, and each string is an object.
+        return min(ROWS, count) * (2 * OBJECT + 4 * width)
+
+    return Records(key, -(-count // ROWS), block, "string", cost)
 
 
-class Runs:
+class VariableRows:
     """Rows of variable length: their values one after another, and where each begins. A value has ``item`` bytes."""
 
-    def __init__(self, asked: Asked, rows: int, dtype: str, item: int) -> None:
+    def __init__(self, asked: DatasetRequests, rows: int, dtype: str, item: int) -> None:
         self._asked = asked
         self._rows = rows
         self._dtype, self._item = dtype, item
@@ -182,14 +179,14 @@ class Runs:
         return int.from_bytes(self.offsets().read(8 * self._rows, 8), "little")
 
     def _divided(self, offsets: Data) -> Iterator[int]:
-        """Yield the first row of each block: ROWS rows, fewer if they have more than LARGEST_BLOCK bytes."""
+        """Yield the first row of each block: ROWS rows, fewer if they have more than 8 MiB."""
         for first in range(0, self._rows, ROWS):
             count = min(ROWS, self._rows - first)
             ends = struct.unpack(f"<{count + 1}q", offsets.read(8 * first, 8 * (count + 1)))
             yield first
             start = ends[0]
-            for number in range(1, count if (ends[-1] - start) * self._item > LARGEST_BLOCK else 0):
-                if (ends[number + 1] - start) * self._item > LARGEST_BLOCK:
+            for number in range(1, count if (ends[-1] - start) * self._item > 8 * PIECE else 0):
+                if (ends[number + 1] - start) * self._item > 8 * PIECE:
                     start = ends[number]
                     yield first + number
 
