@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import io
 from array import array
+from enum import IntEnum
 from typing import Any
 
 import h5py
@@ -12,13 +13,23 @@ import numpy as np
 from h5py import h5d, h5s
 
 AT_ONCE = 4096
-RECORD = 4
-"""Numbers of a chunk in the answer: its number, offset, size and filter mask."""
-UNFILTERED, NOT_FOUND = 0xFFFF_FFFF, 1 << 32
-"""Filter masks: that of a chunk without any filter, and what a chunk has that the library does not find by its key."""
-_OLD_TREE, _EXTENSIBLE_ARRAY = 0, 4
-_RAW_EDGES = 2
-"""H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS."""
+"""Chunks that are collected before they are numbered."""
+
+
+class Mask(IntEnum):
+    """Filter masks: that of a chunk without any filter, and a bit of one that the library does not find by its key."""
+
+    UNFILTERED = 0xFFFF_FFFF
+    NOT_FOUND = 1 << 32
+
+
+class IndexType(IntEnum):
+    """Indexes of chunks (``H5D_chunk_index_t``)."""
+
+    OLD_TREE = 0
+    EXTENSIBLE_ARRAY = 4
+
+
 
 # h5py does not offer these. Symbols of the library are found through any module of h5py.
 _library = ctypes.CDLL(h5d.__file__)
@@ -39,7 +50,7 @@ def stored_chunks(dataset: Any, most: int) -> bytes | bytearray:
     chunks = dataset.get_num_chunks()
     if chunks > most:
         raise ValueError(f"has {chunks} chunks, of which at most {most} can be listed: a larger cache_size allows more")
-    found = _Rows(dataset)
+    found = _ChunkList(dataset)
     if chunks:
         dataset.chunk_iter(found.add)
     return found.sorted()
@@ -52,7 +63,7 @@ def stored_size(dataset: Any, start: list[int]) -> int:
     return size.value if found >= 0 else 0
 
 
-class _Rows:
+class _ChunkList:
     """Collects chunks, in little more memory than the answer has."""
 
     def __init__(self, dataset: Any) -> None:
@@ -66,9 +77,10 @@ class _Rows:
         index, options = ctypes.c_int(), ctypes.c_uint()
         if _index_type(dataset.id, index) < 0 or _options(properties.id, options) < 0:
             raise ValueError("has an unknown index of chunks")
-        self._has_raw_edges = bool(options.value & _RAW_EDGES)
-        self._is_old_tree = index.value == _OLD_TREE
-        self._is_extensible = index.value == _EXTENSIBLE_ARRAY
+        # H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS
+        self._has_raw_edges = bool(options.value & 2)
+        self._is_old_tree = index.value == IndexType.OLD_TREE
+        self._is_extensible = index.value == IndexType.EXTENSIBLE_ARRAY
         self._growing = limits.index(h5s.UNLIMITED) if self._is_extensible else 0
         self._found = bytearray()
         self._last = -1
@@ -84,7 +96,7 @@ class _Rows:
         self._flush()
         if not self._growing:
             return self._found
-        rows = np.frombuffer(self._found, np.uint64).reshape(-1, RECORD)
+        rows = np.frombuffer(self._found, np.uint64).reshape(-1, 4)
         return rows[np.argsort(rows[:, 0], kind="stable")].tobytes()
 
     def _flush(self) -> None:
@@ -101,11 +113,11 @@ class _Rows:
         if not self._is_extensible and (int(numbers[0]) <= self._last or (numbers[1:] <= numbers[:-1]).any()):
             raise ValueError("does not list its chunks in their order")
         self._last = int(numbers[-1])
-        others = np.frombuffer(self._others, np.uint64).reshape(-1, RECORD - 1).copy()
+        others = np.frombuffer(self._others, np.uint64).reshape(-1, 3).copy()
         if self._has_raw_edges:
-            others[(along >= np.array(self._whole, np.uint64)).any(axis=1), -1] = UNFILTERED
+            others[(along >= np.array(self._whole, np.uint64)).any(axis=1), -1] = Mask.UNFILTERED
         if self._is_old_tree:
-            others[self._sizes_by_key(places) != others[:, 1], -1] |= np.uint64(NOT_FOUND)
+            others[self._sizes_by_key(places) != others[:, 1], -1] |= np.uint64(Mask.NOT_FOUND)
         self._found += np.concatenate([numbers[:, None], others], axis=1).tobytes()
         self._places, self._others = array("Q"), array("Q")
 

@@ -263,8 +263,8 @@ class Slab(SizedData):
         with self._cache.waiting():
             return start, self._chunked.source.buffer(start, size)
 
-    def pieces(self) -> Iterator[bytearray]:
-        yield self.whole()
+    def pieces(self) -> Iterator[bytes]:
+        yield bytes(self.whole())
 
 
 def copy_box(
@@ -281,15 +281,15 @@ def copy_box(
     order = [axis for pair in zip(range(axes), range(axes, 2 * axes), strict=True) for axis in pair]
     order += range(2 * axes, chunks.ndim)
     for parts in product(*map(_parts, start, shape, steps)):
-        within = tuple(slice(part.at, part.at + part.chunks * part.count) for part in parts)
-        split = [length for part in parts for length in (part.chunks, part.count)]
+        within = tuple(slice(part.at, part.at + part.chunks * part.width) for part in parts)
+        split = [length for part in parts for length in (part.chunks, part.width)]
         places = [slice(part.chunk, part.chunk + part.chunks) for part in parts]
-        inside = [slice(part.first, part.first + part.count) for part in parts]
+        inside = [slice(part.first, part.first + part.width) for part in parts]
         box[within].reshape(*split, *tail)[...] = chunks[(*places, *inside)].transpose(order)
 
 
 class _Part(NamedTuple):
-    """A part of a range of an axis, ``at`` elements after its start: ``count`` elements in each of ``chunks``.
+    """A part of a range of an axis, ``at`` elements after its start: ``width`` elements in each of ``chunks``.
 
     These begin at element ``first`` of each chunk, and ``chunk`` is the first of them.
     """
@@ -298,7 +298,7 @@ class _Part(NamedTuple):
     chunk: int
     chunks: int
     first: int
-    count: int
+    width: int
 
 
 def _parts(first: int, count: int, step: int) -> Iterator[_Part]:
@@ -309,7 +309,7 @@ def _parts(first: int, count: int, step: int) -> Iterator[_Part]:
         chunks = 1 if inside else max(1, (end - at) // step)
         part = _Part(at - first, chunk, chunks, inside, min(step - inside, end - at))
         yield part
-        at += chunks * part.count
+        at += chunks * part.width
 
 
 def in_slabs(cache: BlockCache, chunked: Chunked, key: tuple[object, ...]) -> Grid:
