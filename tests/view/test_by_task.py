@@ -107,5 +107,5 @@ def test_words_that_take_much_memory_are_refused(monkeypatch: pytest.MonkeyPatch
     root = root_of([{"language_instruction": f"{number} {'x' * 200}", "success": True} for number in range(2000)])
     tree = Tree(lambda: root)
     assert len(list(tree.directory("by-success/true").names())) == 2000
-    with pytest.raises(TooLarge, match="by-task: takes more than 1 MiB of memory"):
+    with pytest.raises(TooLarge, match=r"of memory or more for links, and 1.0M are allowed"):
         list(tree.directory("by-task").names())

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
 from glassfs.content import Group, Link, Member, Series, Table
+from glassfs.content.allowance import Allowance, held, held_by_member
 from glassfs.content.episodes import POSITION
-from glassfs.content.growth import Growth, held, held_by_member
 from glassfs.content.join import Joined
 from glassfs.content.summary import CONTAINER, EPISODES
 from glassfs.errors import TooLarge
@@ -87,20 +87,20 @@ def _demand_few(table: Table) -> None:
 def _of_container(table: Table, grouping: Grouping, cache: BlockCache) -> Iterator[Member]:
     """Yield a directory for each word, with links to the episodes of one container."""
     found: dict[bytes, array[int]] = {}
-    with _growth(grouping, cache) as growth:
+    with _allowance(cache).temporary(cache) as allowance:
         for number, (word, _) in enumerate(grouping.rows(table)):
             numbers = found.get(word)
             if numbers is None:
                 numbers = found[word] = array("I")
-                growth.add(DIRECTORY_COST + held(word))
+                allowance.take(DIRECTORY_COST + held(word), "links")
             numbers.append(number)
         for word, numbers in found.items():
             link = partial(_link, table.directory)
             yield Member((word,), Series(word, len(numbers), link, DIGITS, numbers=numbers))
 
 
-def _growth(grouping: Grouping, cache: BlockCache) -> Growth:
-    return Growth(cache, max(LEAST, cache.budget // SHARE), grouping.name)
+def _allowance(cache: BlockCache) -> Allowance:
+    return Allowance(max(LEAST, cache.budget // SHARE))
 
 
 def _link(directory: bytes, number: int) -> Link:
@@ -110,11 +110,11 @@ def _link(directory: bytes, number: int) -> Link:
 
 def _of_containers(table: Joined, grouping: Grouping, cache: BlockCache) -> Iterator[Member]:
     """Yield links to the episodes of many containers, below their words."""
-    with _growth(grouping, cache) as growth:
+    with _allowance(cache).temporary(cache) as allowance:
         for word, record in grouping.rows(table):
             name = raw(f"{record[CONTAINER]}~{record[POSITION]}")
             member = Member((word, shortened(name)), Link(name, (), f"../../{table.path_of(record)}"))
-            growth.add(held_by_member(member))
+            allowance.take(held_by_member(member), "links")
             yield member
 
 
