@@ -65,8 +65,6 @@ HARMLESS = {
     "view.png._stored": "a few numbers each, and a fixed number of them",
     "view.png.layout": "a few numbers each, and a fixed number of them",
     "view.registry.available": "one value, of this process",
-    "work._pauses": "filled by code of this program",
-    "work._waiting": "threads that wait",
 }
 """Caches of modules, and why a container cannot fill them."""
 

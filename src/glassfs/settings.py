@@ -14,9 +14,31 @@ class Settings:
 
     # Commands, the library and data sets
 
+    # Work
+
+    cancel_check: float = 0.2
+    """A thread that waits for another one or for a server looks so often whether its work was canceled."""
+
     # The mount
 
     # Engines: the kernel's requests and notifications
+
+    slow_read: float = 0.001
+    """After a read that took longer, the next one is expected to be slow as well."""
+    supervision: float = 0.001
+    """How often it is checked whether a thread waits for requests, while some are answered."""
+    supervised: float = 0.05
+    """Time without anything to do after which nothing is checked until the next request."""
+    resumption: float = 0.02
+    """How often it is checked whether deferred requests may begin."""
+    shortage_warning: float = 60.0
+    """Time between two warnings that there are not enough threads."""
+    interruption: float = 2.0
+    """Time after which an interrupted request is answered. Less would break requests that are only slow."""
+    repetition: float = 2.0
+    """Time in which a thread that was interrupted may ask again for what is being done."""
+    crowded_switch: float = 0.0002
+    """How long a thread keeps the interpreter while many compute: each waits for all others."""
 
     # The tree
 

@@ -167,7 +167,7 @@ class BlockCache:
         if not self.memory.reserve_now(size):
             self._wait_for_memory(size, Ticket())
         try:
-            with self.memory.nested(), work.sharing(self.memory):
+            with self.memory.nested():
                 yield
         finally:
             self.memory.release(size)
@@ -228,8 +228,7 @@ class BlockCache:
         if pending is None:
             return self._made_tiny(recipe, 1)
         if is_mine:
-            with work.sharing(pending.future, self.memory):
-                self._make(pending)
+            self._make(pending)
         elif not pending.future.done():
             self._wait_for(pending)
         error = pending.future.exception()

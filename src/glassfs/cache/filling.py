@@ -90,6 +90,6 @@ class _Filling:
             fill = None if self._is_over or self._error is not None else next(self._fills, None)
         if fill is None:
             return False
-        with cores().hold(), self._memory.nested(), work.sharing(self._memory):
+        with cores().hold(), self._memory.nested():
             fill()
         return True

@@ -147,10 +147,9 @@ class Spool:
             error: BaseException | None = None
             reserved: int | None = None
             try:
-                with work.sharing(self, self._memory):
-                    self._reserve(has_decoder)
-                    reserved = self._cost
-                    error = self._decode_some()
+                self._reserve(has_decoder)
+                reserved = self._cost
+                error = self._decode_some()
             finally:
                 self._finish(reserved, error)
 
@@ -162,7 +161,7 @@ class Spool:
         if self._memory.is_nested:
             self._memory.hurry(self._ticket)
         with released(), self._memory.waiting(), self._progress:
-            work.patiently(lambda seconds: self._progress.wait_for(lambda: self._is_settled(end), seconds), thing=self)
+            work.patiently(lambda seconds: self._progress.wait_for(lambda: self._is_settled(end), seconds))
 
     def _reserve(self, has_decoder: bool) -> None:
         """Reserve memory for the decoder. That of an existing one is already counted, as cached."""

@@ -203,7 +203,7 @@ class Pool:
                 if worker.sandbox() is sandbox:
                     worker.is_busy, worker.owner = True, owner
                     return worker
-            while not work.patiently(lambda seconds: self._has_place(owner, seconds), settings.worker_source, self):
+            while not work.patiently(lambda seconds: self._has_place(owner, seconds), settings.worker_source):
                 pass
             worker = self._start(sandbox, library, size)
             self._workers.append(worker)
