@@ -20,7 +20,7 @@ from glassfs.content.growth import held
 from glassfs.content.rows import EvenOffsets, Offsets, array_rows, offsets_of, runs
 from glassfs.errors import Damaged
 from glassfs.view.csv import cells
-from glassfs.view.parquet.columns import Layout
+from glassfs.view.parquet.columns import ColumnPlan
 from glassfs.view.parquet.kinds import BYTES
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ def _length(value: Any) -> int:
     return 0
 
 
-def column_of(layout: Layout, rows: int, ends: array[int]) -> FixedColumn | RunColumn | RecordColumn:
+def column_of(layout: ColumnPlan, rows: int, ends: array[int]) -> FixedColumn | RunColumn | RecordColumn:
     """Return the cells of a column; ``ends`` are for those of records."""
     content = layout.column.content
     if isinstance(content, RaggedText):
