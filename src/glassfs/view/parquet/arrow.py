@@ -31,10 +31,10 @@ class TypeNumber(IntEnum):
 
 
 class ArrowType(NamedTuple):
-    """A type: its number, and the values of its table by slot."""
+    """A type: its number, and the values of its table."""
 
     number: TypeNumber
-    scalars: Mapping[int, Scalar] = {}
+    scalars: tuple[Scalar, ...] = ()
 
 
 class ArrowField(NamedTuple):
@@ -47,20 +47,20 @@ class ArrowField(NamedTuple):
 
 
 def integer(bits: int, is_signed: bool) -> ArrowType:
-    return ArrowType(TypeNumber.INT, {0: ("<i", bits), 1: ("<B", is_signed)})
+    return ArrowType(TypeNumber.INT, (("<i", bits), ("<B", is_signed)))
 
 
 def floating(width: int) -> ArrowType:
-    return ArrowType(TypeNumber.FLOATING_POINT, {0: ("<h", width // 4)})
+    return ArrowType(TypeNumber.FLOATING_POINT, (("<h", width // 4),))
 
 
 def fixed(width: int) -> ArrowType:
-    return ArrowType(TypeNumber.FIXED_SIZE_BINARY, {0: ("<i", width)})
+    return ArrowType(TypeNumber.FIXED_SIZE_BINARY, (("<i", width),))
 
 
 def time(number: TypeNumber, unit: str) -> ArrowType:
     """Return the type of timestamps or durations."""
-    return ArrowType(number, {0: ("<h", UNITS.index(unit))})
+    return ArrowType(number, (("<h", UNITS.index(unit)),))
 
 
 def message(fields: Sequence[ArrowField]) -> bytes:
@@ -77,7 +77,7 @@ def _field(field: ArrowField) -> bytes:
         0: _string(field.name.encode()),
         1: ("<B", field.is_nullable),
         2: ("<B", field.type.number),
-        3: _table(field.type.scalars),
+        3: _table(dict(enumerate(field.type.scalars))),
         5: _vector([_field(child) for child in field.children]),
     })
 
