@@ -88,8 +88,8 @@ class _FileSteps:
         episodes = np.searchsorted(starts, frames, "right") - 1
         inside = frames - starts[episodes]
         tasks = np.frombuffer(dataset.task_of, np.uint32)[episodes]
-        found = inside / dataset.fps, inside, episodes, frames, tasks
-        return [values.astype(dtype) for values, dtype in zip(found, DEFAULTS.values(), strict=True)]
+        columns: list[NDArray[Any]] = [inside / dataset.fps, inside, episodes, frames, tasks]
+        return [values.astype(dtype) for values, dtype in zip(columns, DEFAULTS.values(), strict=True)]
 
 
 class Steps:

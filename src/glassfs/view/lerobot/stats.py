@@ -75,17 +75,17 @@ class StatisticsFeature(NamedTuple):
 
 
 class StatisticsColumn(NamedTuple):
-    """A column of the table of episodes: a list of ``count`` values, or of lists with the lengths ``inner``."""
+    """A column of the table of episodes: a list of ``length`` values, or of lists with the lengths ``inner``."""
 
     name: str
     dtype: str
-    count: int
+    length: int
     inner: tuple[int, ...]
 
     @property
     def width(self) -> int:
         """The bytes of an episode."""
-        return self.count * int(self.dtype[2:])
+        return self.length * int(self.dtype[2:])
 
 
 def _statistics_of(feature: StatisticsFeature) -> Iterator[StatisticsColumn]:
@@ -135,7 +135,7 @@ class EpisodeStatistics:
         """Yield the columns that LeRobot has for each episode, in its order."""
         offset = 0
         for one in self._statistics:
-            shape = (self._dataset.episodes, one.count, *one.inner)
+            shape = (self._dataset.episodes, one.length, *one.inner)
             values = Array(b"", self._blocks.column(offset, one.width), one.dtype, shape)
             yield Column(one.name.encode(), values, is_list=True)
             offset += one.width
