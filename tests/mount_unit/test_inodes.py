@@ -133,6 +133,38 @@ def test_cached_nodes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept_by(inodes) == 0
 
 
+def test_oldest_ids_are_given_up_however_much_is_walked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel forgets what it is asked to, but for what a process uses and the directories above that."""
+    monkeypatch.setattr(inodes_module, "MOST_RUNS", 40)
+    top = FixedDirectory("", 1, origin("top"), {f"c{number}": folder_of(2, f"{number}") for number in range(300)})
+    kernel = Kernel(operations_over(lambda: top))
+    inodes = kernel.operations.inodes
+    used = kernel.find("/c0/dir1/a.bin")
+    in_use = {used, inodes.parent(used), inodes.parent(inodes.parent(used))}
+    assert inodes.surplus() is None
+    for number in range(1, 300):
+        kernel.find(f"/c{number}/dir0/a.bin")
+        for ident in inodes.surplus() or ():
+            below = {inodes.parent(known) for known in kernel.held}
+            if ident not in in_use | below and ident in kernel.held:
+                kernel.operations.forget(ident, kernel.held.pop(ident))
+        assert len(inodes) < 50
+    assert kernel.read(used) == b""
+    kernel.forget_all()
+    assert len(inodes) == 0
+
+
+def test_ids_that_are_all_in_use_are_seldom_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inodes_module, "MOST_RUNS", 40)
+    top = FixedDirectory("", 1, origin(), {str(number): Symlink(str(number), 2, origin(), "") for number in range(200)})
+    kernel = Kernel(operations_over(lambda: top))
+    given_up = 0
+    for number in range(200):
+        kernel.find(f"/{number}")
+        given_up += sum(kernel.operations.inodes.surplus() is not None for _ in range(5))
+    assert 40 <= given_up <= 60
+
+
 # Versions
 
 

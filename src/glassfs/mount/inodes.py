@@ -18,7 +18,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Set
 
 from glassfs.errors import Changed, NotADirectory
-from glassfs.mount.runs import STRETCH, HeldLease, KnownIds, Run, by_version
+from glassfs.mount.runs import STRETCH, HeldLease, KnownIds, Run, by_version, is_folder
 from glassfs.names import RESERVED
 from glassfs.tree import Directory, File, Node, Origin, Settled
 from glassfs.tree.lease import Lease
@@ -32,6 +32,8 @@ MAX_USED = 64
 """Names that are remembered of each directory in a container, if any are."""
 SPARSE = 1024
 """Released runs in the table before it is rebuilt."""
+MOST_RUNS = 20_000
+"""Runs in the table from which on the kernel is asked to forget the oldest quarter of so many: about 2 KiB each."""
 
 
 class _NodeCache:
@@ -101,6 +103,10 @@ class Inodes:
         self._table: tuple[list[int], list[Run | None]] = ([], [])
         """First ids, ascending, and their runs; replaced as a pair when it is rebuilt."""
         self._gone = 0
+        self._enough = MOST_RUNS
+        """Runs above which the kernel is asked to forget some."""
+        self._hand = ROOT
+        """The last id that the kernel was asked to forget for their number."""
         self._settled: dict[int, Run] = {}
         """The run of the children of a directory in a container, by the directory's id."""
         self._named: dict[tuple[int, str], Run] = {}
@@ -314,7 +320,7 @@ class Inodes:
         """
         with self._lock:
             run = self._named.get((parent, name))
-            if run is not None and _is_folder(run.node):
+            if run is not None and is_folder(run.node):
                 return
             if run is not None:
                 del self._named[parent, name]
@@ -333,10 +339,31 @@ class Inodes:
         with self._lock:
             tops = [run for name in names if (run := self._named.get(name)) is not None]
             tops += [run for run in self._detached.values() if (run.parent, run.name) in names]
-            wanted = {top.holding for top in tops if not _is_folder(top.node)}
-            if root is not None and not _is_folder(root):
+            wanted = {top.holding for top in tops if not is_folder(top.node)}
+            if root is not None and not is_folder(root):
                 wanted |= {self._holdings[lease] for lease in (root.origin.lease,) if lease in self._holdings}
         return by_version((run for run in self._runs() if run.holding in wanted), self._lock) if wanted else {}
+
+    def surplus(self) -> KnownIds | None:
+        """Return the known ids of some of the oldest runs if there are too many runs, else None. Call this repeatedly.
+
+        Each call goes on where the previous one ended, and after the newest run with the oldest again: the kernel keeps
+        what a process uses, and directories as long as it knows anything in them. If it kept nearly all, the next call
+        returns some when there are more runs than now.
+        """
+        step = MOST_RUNS // 16 + 1
+        self._enough = max(MOST_RUNS, min(self._enough, len(self) + step))
+        if len(self) <= self._enough:
+            return None
+        self._enough = len(self) + step
+        runs = self._runs()
+        start = bisect_right(runs, self._hand, key=lambda run: run.first)
+        some = runs[start : start + MOST_RUNS // 4 + 1] or runs[: MOST_RUNS // 4 + 1]
+        self._hand = some[-1].first
+        known = KnownIds(self._lock)
+        for run in reversed(some):  # what is in a directory before the directory
+            known.append(run)
+        return known
 
     def abandoned(self) -> dict[Hashable, KnownIds]:
         """Return the known ids that are abandoned, by version, those in a directory before its own."""
@@ -475,10 +502,6 @@ def _verified(run: Run, node: Node) -> Node:
     if node.origin.identity != run.identity:
         raise Changed("was replaced while it was open", part=node.name)
     return node
-
-
-def _is_folder(node: Node | None) -> bool:
-    return isinstance(node, Directory) and not isinstance(node, Settled)
 
 
 def _is_same(known: Node | None, node: Node) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Hashable, Iterable, Iterator, Set
 
-from glassfs.tree import Directory, Node
+from glassfs.tree import Directory, Node, Settled
 from glassfs.tree.lease import Lease
 
 STRETCH = 32
@@ -99,6 +99,12 @@ class KnownIds:
         """The number of references that the kernel holds to them."""
         return sum(run.held for run in self._runs)
 
+    def entries(self) -> Iterator[tuple[int, str]]:
+        """Yield the names that have runs of their own and lead to files and containers: their folder's id, the name."""
+        for run in self._runs:
+            if run.node is not None and not is_folder(run.node):
+                yield run.parent, run.name
+
     def __iter__(self) -> Iterator[int]:
         for run in self._runs:
             with self._lock:
@@ -108,6 +114,10 @@ class KnownIds:
                     break
                 first = run.first + stretch * STRETCH
                 yield from range(min(first + STRETCH, run.first + run.count) - 1, first - 1, -1)
+
+
+def is_folder(node: Node | None) -> bool:
+    return isinstance(node, Directory) and not isinstance(node, Settled)
 
 
 def by_version(runs: Iterable[Run], lock: threading.Lock) -> dict[Hashable, KnownIds]:
