@@ -22,9 +22,9 @@ from glassfs.source import Named
 from glassfs.source.local import LocalStore
 from glassfs.tree import ContainerSettings, Sources
 from glassfs.tree.containers import parsed
-from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer
-from glassfs.tree.containers.leases import COMPARED
+from glassfs.tree.containers.lease import ContainerLease, Location
 from glassfs.tree.containers.parsed import ParsedContainers
+from glassfs.tree.containers.watcher import COMPARED
 from glassfs.tree.containers.weight import weight_of
 from glassfs.tree.lease import Lease
 from glassfs.tree.sources.folder import ContainerDirectory
@@ -331,7 +331,7 @@ def test_weighing_stops_at_the_limit() -> None:
 def lease_of(number: int) -> ContainerLease:
     store = MemoryStore({f"{number}": b""})
     path = (f"{number}",)
-    return ContainerLease(Location(store, path), f"/{number}", "made", [(path, store.source(path, store.entry(path)))])
+    return ContainerLease(Location(store, path), f"/{number}", [(path, store.source(path, store.entry(path)))], "made")
 
 
 @given(st.lists(st.tuples(st.sampled_from(["put", "find", "drop", "grow"]), st.integers(0, 9), st.integers(1, 40))))
@@ -342,7 +342,7 @@ def test_the_cache_keeps_recent_containers_and_adds_up(steps: list[tuple[str, in
     dropped: list[ContainerLease] = []
     leases = {number: lease_of(number) for number in range(10)}
     numbers = {lease: number for number, lease in leases.items()}
-    contents = ParsedContainers(100, 7, dropped.append)
+    contents = ParsedContainers(nowhere.services, 100, 7, dropped.append)
 
     def reduced() -> None:
         while (sum(weights[number] for number in expected) > 100 or len(expected) > 7) and len(expected) > 1:
@@ -360,7 +360,7 @@ def test_the_cache_keeps_recent_containers_and_adds_up(steps: list[tuple[str, in
                 weights[number] = size
                 expected.append(number)
                 container = Container("made", f"{number}", Group(b"", list), list(lease.sources))
-                contents.put(container, lease, lambda container, lease: OpenContainer(container, lease, nowhere))
+                contents.put(container, lease)
                 reduced()
             elif step == "find":
                 assert (contents.find(lease) is not None) == (number in expected)
@@ -399,11 +399,11 @@ def test_containers_are_not_weighed_too_often(monkeypatch: pytest.MonkeyPatch) -
 def test_containers_that_know_their_weight_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parsed, "weight_of", lambda thing, limit: pytest.fail("measured"))
     evicted: list[ContainerLease] = []
-    cached = ParsedContainers(3 * (1000 + parsed.LEAST_WEIGHT), 100, evicted.append)
+    cached = ParsedContainers(origin().services, 3 * (1000 + parsed.LEAST_WEIGHT), 100, evicted.append)
     store = MemoryStore(dict.fromkeys("abcd", b""))
     for name in "abcd":
-        lease = ContainerLease(Location(store, (name,)), "/" + name, "made", [((name,), store.open((name,)))])
+        lease = ContainerLease(Location(store, (name,)), "/" + name, [((name,), store.open((name,)))], "made")
         container = Container("made", "1", Group(b"", list), list(lease.sources), held=1000)
-        cached.put(container, lease, lambda container, lease: OpenContainer(container, lease, origin()))
+        cached.put(container, lease)
         cached.weigh_some()
     assert [lease.location.path for lease in evicted] == [("a",)]

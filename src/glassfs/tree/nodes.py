@@ -41,11 +41,13 @@ LEAST_SECONDS, SECONDS_A_GIB, LONGEST_SECONDS = 10.0, 600.0, 600.0
 _INODE = (1 << 63) - 1  # some programs treat the number as signed
 
 
-class OpenNested(NamedTuple):
-    """A container inside another one, and its root directory."""
+@dataclass(slots=True, eq=False)
+class OpenNested:
+    """A container inside another one, its root directory, and how often it was used again."""
 
     container: Container
     root: Settled
+    uses: int = 0
 
 
 class Services(NamedTuple):
