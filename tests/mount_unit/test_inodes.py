@@ -41,7 +41,9 @@ def folder_of(names: int, identity: str = "x") -> Settled:
 
 def kept_by(inodes: Inodes) -> int:
     """How many nodes are kept."""
-    return len(inodes._directories) + len(inodes._files)
+    nodes = sum(len(holding.nodes) for holding in inodes._caching)
+    assert nodes == inodes._cached
+    return nodes
 
 
 @pytest.mark.usefixtures("quick_switches")
@@ -113,22 +115,19 @@ def test_released_runs_leave_the_table() -> None:
 
 
 def test_cached_nodes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inodes_module, "MAX_FILES", 50)
+    """Those of one container are half of all at most, and the oldest are evicted."""
+    monkeypatch.setattr(inodes_module, "CACHED_NODES", 50)
     roots = {f"c{number}": folder_of(100, f"{number}") for number in range(5)}
     top = FixedDirectory("", 1, origin("top"), roots)
     kernel = Kernel(operations_over(lambda: top))
     inodes = kernel.operations.inodes
-    kernel.find("/c0/dir7/a.bin")
-    directories = len(inodes._directories)
     for name in roots:
         for number in range(100):
             ident = kernel.find(f"/{name}/{number}.bin")
             assert kernel.read(ident) == b"%d" % number
-            kept = [len(nodes) for nodes in inodes._files._of.values()]
-            assert len(inodes._files) == sum(kept) <= 50
-            assert max(kept) <= 25
-            assert ident in list(inodes._files._of.values())[-1]  # the oldest are evicted
-    assert 0 < directories == len(inodes._directories)
+            assert kept_by(inodes) <= 50
+            assert max(len(holding.nodes) for holding in inodes._caching) <= 25
+            assert ident in list(inodes._caching)[-1].nodes
     kernel.forget_all()
     assert kept_by(inodes) == 0
 

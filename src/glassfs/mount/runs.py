@@ -21,25 +21,26 @@ _NO_NAMES: Set[str] = frozenset()
 
 
 class HeldLease:
-    """The lease on one version of a container or file, and the number of runs that hold it."""
+    """The lease on one version of a container or file, the number of runs that hold it, and cached nodes by id."""
 
-    __slots__ = ("lease", "runs")
+    __slots__ = ("lease", "nodes", "runs")
 
     def __init__(self, lease: Lease) -> None:
         self.lease = lease
         self.runs = 0
+        self.nodes: dict[int, Node] = {}
 
 
 class Run:
     """``count`` ids from ``first`` on, to which the kernel holds ``held`` references in total.
 
-    They belong to the children of ``directory``, or of the directory with number ``number`` in the run ``above``; or
-    the only one belongs to ``node``, which is ``name`` in the directory with the id ``parent``.
+    They belong to the children of the directory with the id ``parent``: ``directory``, or one in the run ``above``; or
+    the only one belongs to ``node``, which is ``name`` there.
     """
 
     __slots__ = (
-        "_known", "above", "count", "directory", "first", "held", "holding", "identity", "name", "node", "number",
-        "parent", "used", "volume",
+        "_known", "above", "count", "directory", "first", "held", "holding", "identity", "name", "node", "parent", "used",
+        "volume",
     )
 
     def __init__(self, first: int, count: int, parent: int, identity: str, volume: str, holding: HeldLease) -> None:
@@ -54,7 +55,6 @@ class Run:
         """References by number of the stretch; None in a run of one stretch."""
         self.directory: Directory | None = None
         self.above: Run | None = None
-        self.number = 0
         self.node: Node | None = None
         self.name = ""
         self.used = _NO_NAMES

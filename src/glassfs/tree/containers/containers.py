@@ -167,7 +167,8 @@ class Containers:
         return self._parsed.put(container, lease)
 
     def _presumed(self, location: Location, entry: Entry, at: str) -> ContainerLease:
-        return self._leased(ContainerLease(location, at, [(location.path, location.store.source(location.path, entry))]))
+        source = location.store.source(location.path, entry)
+        return self._leased(ContainerLease(location, at, [(location.path, source)]))
 
     def _leased(self, lease: ContainerLease) -> ContainerLease:
         """Remember a new lease as that of its location."""
