@@ -81,7 +81,7 @@ class Inodes:
     def _node_of(self, run: Run, ident: int) -> Node:
         node = run.node or run.holding.nodes.get(ident)
         if node is None:
-            directory = run.directory
+            directory: Node | None = run.directory
             if directory is None:
                 assert run.above is not None
                 directory = self._node_of(run.above, run.parent)

@@ -39,8 +39,8 @@ class Run:
     """
 
     __slots__ = (
-        "_known", "above", "count", "directory", "first", "held", "holding", "identity", "name", "node", "parent", "used",
-        "volume",
+        "_known", "above", "count", "directory", "first", "held", "holding", "identity", "name", "node", "parent",
+        "used", "volume",
     )
 
     def __init__(self, first: int, count: int, parent: int, identity: str, volume: str, holding: HeldLease) -> None:
