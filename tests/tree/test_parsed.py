@@ -18,6 +18,7 @@ from glassfs.content import Container, Group
 from glassfs.errors import Changed
 from glassfs.formats import registry
 from glassfs.formats.registry import Format, Opening
+from glassfs.settings import settings
 from glassfs.source import Named
 from glassfs.source.local import LocalStore
 from glassfs.tree import ContainerSettings, Sources
@@ -305,7 +306,7 @@ def test_a_container_weighs_what_it_allocates(monkeypatch: pytest.MonkeyPatch) -
         directory.listing()
     # Each is 0.7 MB by now, and some are not measured again yet.
     assert len(sources.containers.all_open()) <= 7 + parsed.RECENT
-    for _ in range(3):
+    for _ in range(6):
         sources.refresh()
     assert len(sources.containers.all_open()) <= 7
     assert 3_000_000 < weight(sources) <= 5_000_000
@@ -389,7 +390,7 @@ def test_containers_are_not_weighed_too_often(monkeypatch: pytest.MonkeyPatch) -
     for _ in range(30):
         sources.refresh()
     assert len(measured) == 20
-    monkeypatch.setattr(parsed, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(settings, "weighing_pause", 0.0)
     sources.containers._parsed._next_round = 0.0
     for _ in range(3):
         sources.refresh()

@@ -26,10 +26,6 @@ from glassfs.tree.lease import Lease
 ROOT = 1
 CACHED_NODES = 14_336
 """Nodes in containers that are cached, about 1 KiB each, as look-ups and reads mostly follow one another."""
-MAX_USED = 64
-"""Names that are remembered of each directory in a container, if any are."""
-SPARSE = 1024
-"""Released runs in the table before it is rebuilt."""
 MOST_RUNS = 20_000
 """Runs in the table from which on the kernel is asked to forget the oldest quarter of so many: about 2 KiB each."""
 
@@ -135,7 +131,7 @@ class Inodes:
             return self.hold_named(parent, named), named
         number, node = directory.found(name)
         run = self.hold_settled(parent, directory, node.origin, 1, number, node)
-        if self.remembers_names and name not in run.used and len(run.used) < MAX_USED:
+        if self.remembers_names and name not in run.used and len(run.used) < 64:  # that many of each directory
             run.used = {*run.used, name}
         return run.first + number, node
 
@@ -233,9 +229,9 @@ class Inodes:
             if run.node is not None and self._named.get(key) is run:
                 del self._named[key]
             left = self._left(run.holding)
-            if self._gone > SPARSE and 2 * self._gone > len(runs):
-                still: list[Run | None] = [run for run in runs if run is not None]
-                self._table, self._gone = ([run.first for run in still if run is not None], still), 0
+            if 2 * self._gone > len(runs) + STRETCH:
+                still = self._runs()
+                self._table, self._gone = ([run.first for run in still], [*still]), 0
             return left
 
     def named(self, parent: int, name: str) -> int | None:

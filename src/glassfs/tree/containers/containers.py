@@ -45,8 +45,6 @@ REMEMBERED_FILES = 20_000
 """Files that are remembered, or on which what is remembered of others rests: about 1 KiB each."""
 PARSED_BYTES = 6 << 20
 """Memory budget for parsed containers, beside the cache of decoded blocks."""
-NESTED_SHARE = 3
-"""Such a part of it again is the budget for containers inside containers."""
 
 
 class ContainerSettings(NamedTuple):
@@ -78,7 +76,8 @@ class Containers:
     ) -> None:
         listings: Listings[Children] = Listings(settings.listing_budget, settings.cache.memory)
         settings.cache.share(listings.evict)
-        self._nested = NestedContainers(settings.cache, self._release_nodes, settings.budget // NESTED_SHARE)
+        # What is inside others has a budget of its own: one container full of them must not evict all others.
+        self._nested = NestedContainers(settings.cache, self._release_nodes, settings.budget // 3)
         self.services = Services(settings.cache, listings, self._nested.opened, settings.views)
         self._has_catalogue = settings.has_catalogue
         self._on_change = on_change

@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 from glassfs.content import Container
 from glassfs.lru import LRU
+from glassfs.settings import settings
+from glassfs.sizes import PIECE
 from glassfs.tree.containers.lease import ContainerLease, OpenContainer
 from glassfs.tree.containers.weight import weight_of
 from glassfs.tree.nodes import Services
@@ -21,10 +23,6 @@ LEAST_WEIGHT = 4 << 10
 """Bytes counted for each container beside its measured weight: its sources, table entries and nodes."""
 RECENT = 8
 """Containers that may be in use now; they are weighed again when others take their place."""
-PAUSE_SECONDS = 10.0
-"""Pause between two rounds that weigh all containers, and for each second that weighing takes."""
-ROUND_BYTES = 2 << 20
-"""Bytes weighed in one call of ``weigh_some``."""
 
 
 class ParsedContainers:
@@ -71,11 +69,11 @@ class ParsedContainers:
             if begun < self._next_round:
                 return
             self._to_weigh = [lease for lease, opened in self._cached.items() if opened.container.held is None]
-            self._next_round = begun + PAUSE_SECONDS
+            self._next_round = begun + settings.weighing_pause
         weighed = 0
-        while self._to_weigh and weighed < ROUND_BYTES:
+        while self._to_weigh and weighed < PIECE:
             weighed += self.weigh(self._to_weigh.pop())
-        self._next_round += PAUSE_SECONDS * (time.monotonic() - begun)
+        self._next_round += settings.weighing_pause * (time.monotonic() - begun)
 
     def weigh(self, lease: ContainerLease) -> int:
         """Weigh a container again, evict others if it has grown, and return its weight."""

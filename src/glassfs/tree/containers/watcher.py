@@ -19,13 +19,7 @@ from glassfs.tree.lease import Lease
 log = logging.getLogger(__name__)
 
 COMPARED = 256
-"""Containers compared with their stores in one round; more are compared in turn."""
-COMPARED_PARTS = 512
-"""Further files compared in one round, over all containers."""
-MOST_REMEMBERED = 10_000
-"""Folders whose last changes are remembered."""
-LEAST_PARTS = 8
-"""Further files compared in one round of each container, however many containers there are."""
+"""Containers compared with their stores in one round, and as many of their further files; more are compared in turn."""
 
 
 class Watcher:
@@ -109,7 +103,7 @@ class Watcher:
             with self._lock:
                 is_first = not self._notified
                 self._notified.add((folder, at, name))
-                if len(self._last_changes) >= MOST_REMEMBERED:
+                if len(self._last_changes) >= 10_000:  # there may be any number of folders
                     self._last_changes.clear()
                     self._forgotten = next(self._numbers)
                 self._last_changes[folder] = next(self._numbers)
@@ -126,7 +120,7 @@ class Watcher:
     def refresh(self) -> None:
         """Compare the leased containers with their stores, or the next round of them. Waits for each store."""
         leases = self._next_round()
-        parts = max(LEAST_PARTS, COMPARED_PARTS // (len(leases) or 1))
+        parts = 8 + COMPARED // (len(leases) or 1)
         unchanged = _unchanged(leases)
         for lease in leases:
             before = lease.entries
