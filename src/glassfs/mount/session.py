@@ -31,6 +31,7 @@ from glassfs.mount.metrics import Metrics
 from glassfs.mount.operations import Operations, Stale
 from glassfs.mount.options import MountOptions
 from glassfs.mount.status import OwnDirectory, StatusText
+from glassfs.settings import settings
 from glassfs.source.remote.url import shown as shown_name
 from glassfs.tree import Audience, ContainerSettings, open_sources, views_named
 from glassfs.tree.preload import preload
