@@ -48,7 +48,7 @@ HARMLESS = {
     "source.reader._structs": "filled by code of this program",
     "source.scattered._vector": "vectors of a system call",
     "tree.build._shape": "a few numbers each, and a fixed number of them",
-    "tree.containers.weight._known": "types of Python",
+    "tree.containers.weight._below": "types of Python",
     "tree.nodes._access": "a few numbers each, and a fixed number of them",
     "tree.sources.rows._dependencies": "one value, of this process",
     "view.html.listing._page": "one value, of this process",
