@@ -16,6 +16,7 @@ import struct
 from array import array
 from collections import Counter, deque
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from json import JSONDecoder
@@ -25,8 +26,8 @@ from typing import Any, NamedTuple
 from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Blob, Container, Content, Document, Extent, Group, Member, Rendered, Stored, booleans
+from glassfs.content.allowance import OBJECT, Allowance, held
 from glassfs.content.dtypes import BFLOAT16, NARROW, WIDE, widened
-from glassfs.content.growth import ENTRY_COST, Growth, held
 from glassfs.errors import Damaged
 from glassfs.formats.registry import BUILT_IN, Format, Head, Opening
 from glassfs.source import Reader
@@ -114,12 +115,12 @@ class Undecoded(Blob):
 class _Text:
     """The JSON of a header, decoded value by value. For one thread. Raises Damaged where it is no JSON.
 
-    ``growth`` has reserved the memory of values that are longer than a window.
+    ``allowance`` has reserved the memory of values that are longer than a window.
     """
 
-    def __init__(self, opening: Opening, end: int, growth: Growth) -> None:
+    def __init__(self, opening: Opening, end: int, allowance: Allowance) -> None:
         self.reader = Reader(opening.source, LENGTH.size, end, "the header", READ_AT_ONCE)
-        self._growth = growth
+        self._allowance = allowance
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._text = ""
         self._index = 0
@@ -207,7 +208,7 @@ class _Text:
         if not size:
             return False
         if size > self._largest:
-            self._growth.add(TEXT_COST * (size - self._largest))
+            self._allowance.take(TEXT_COST * (size - self._largest), "the header")
             self._largest = size
         try:
             self._text = left + self._decoder.decode(self.reader.take(size), final=not self.reader.remaining)
@@ -277,8 +278,8 @@ class Header:
         """Return the facts of the file, and its metadata."""
         metadata: dict[str, str] | None = None if self.metadata_cost is None else {}
         if metadata is not None:
-            with _growth(self._opening.cache) as growth:
-                for is_metadata, name, value in self._items(growth):
+            with _allowance(self._opening.cache) as allowance:
+                for is_metadata, name, value in self._items(allowance):
                     if is_metadata:
                         metadata[name] = value
                     elif metadata:  # they stand together, mostly in front
@@ -289,9 +290,9 @@ class Header:
     def count(self) -> int:
         return self.types.total()
 
-    def _items(self, growth: Growth) -> Iterator[Item]:
+    def _items(self, allowance: Allowance) -> Iterator[Item]:
         """Read the header: yield tensors and metadata in its order."""
-        return _Text(self._opening, self.start, growth).items()
+        return _Text(self._opening, self.start, allowance).items()
 
     def _tensors(self) -> Iterator[Tensor]:
         """Yield the tensors in the order of the header, parsing it only if nothing packed is cached."""
@@ -319,11 +320,11 @@ class Header:
         is_in_order, reached = True, 0
         types: Counter[str] = Counter()
         metadata_cost: int | None = None
-        with _growth(self._opening.cache) as growth:
-            for number, (is_metadata, name, value) in enumerate(self._items(growth)):
+        with _allowance(self._opening.cache) as allowance:
+            for number, (is_metadata, name, value) in enumerate(self._items(allowance)):
                 if not number % CHECKED_AT_ONCE:
                     work.check()
-                    growth.add(CHECKED_AT_ONCE * TENSOR_COST)
+                    allowance.take(CHECKED_AT_ONCE * TENSOR_COST, "the header")
                 self._demand_encodable(name)
                 hashes.append(hash((is_metadata, name)))
                 if is_metadata:
@@ -336,7 +337,7 @@ class Header:
                 is_in_order = is_in_order and tensor.begin == reached
                 reached = tensor.end
                 yield tensor
-            self._demand_distinct(hashes, growth)
+            self._demand_distinct(hashes, allowance)
             if not is_in_order or reached != self.data_size:
                 self._demand_covered(begins, ends)
         self.types, self.metadata_cost = types, metadata_cost
@@ -345,7 +346,7 @@ class Header:
         if type(value) is not str:
             raise self._damage(name, "is no text", METADATA)
         self._demand_encodable(value)
-        return ENTRY_COST + held(name) + held(value)
+        return OBJECT + held(name) + held(value)
 
     def _tensor(self, name: str, value: Any) -> Tensor:
         """Return what a description says. Its size agrees with its shape, and its bytes lie in the data."""
@@ -380,18 +381,18 @@ class Header:
             return Array(key, widened(data, dtype), WIDE, shape, type_name)
         return Array(key, booleans(data, data.size) if dtype == "|b1" else data, dtype, shape, type_name)
 
-    def _demand_distinct(self, hashes: array[int], growth: Growth) -> None:
+    def _demand_distinct(self, hashes: array[int], allowance: Allowance) -> None:
         """Raise Damaged if a name is repeated. Hashes take less memory than names, but may be equal by chance."""
         suspects = {first for first, second in pairwise(sorted(hashes)) if first == second}
         if not suspects:
             return
         seen: set[tuple[bool, str]] = set()
-        for is_metadata, name, _ in self._items(growth):
+        for is_metadata, name, _ in self._items(allowance):
             key = (is_metadata, name)
             if key in seen:
                 raise self._damage(name, "is there twice", METADATA if is_metadata else "tensors")
             if hash(key) in suspects:
-                growth.add(ENTRY_COST + held(name))
+                allowance.take(OBJECT + held(name), "the header")
                 seen.add(key)
 
     def _demand_covered(self, begins: array[int], ends: array[int]) -> None:
@@ -433,8 +434,8 @@ def _are_numbers(values: Any) -> bool:
     return type(values) is list and all(type(value) is int and 0 <= value < LARGEST_NUMBER for value in values)
 
 
-def _growth(cache: BlockCache) -> Growth:
-    return Growth(cache, max(LEAST_MEMORY, cache.budget // 2), b"the header")
+def _allowance(cache: BlockCache) -> AbstractContextManager[Allowance]:
+    return Allowance(max(LEAST_MEMORY, cache.budget // 2)).temporary(cache)
 
 
 def _open(opening: Opening) -> Container:

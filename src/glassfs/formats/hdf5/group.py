@@ -14,7 +14,7 @@ from typing import Any
 
 from glassfs import work
 from glassfs.content import Content, Document, Group, Link, Member, Omitted
-from glassfs.content.growth import held
+from glassfs.content.allowance import held
 from glassfs.errors import Damaged, GlassfsError, Passing
 from glassfs.formats.hdf5 import dataset, description
 from glassfs.formats.hdf5.answers import Answers, Path, as_text

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassfs import work
 from glassfs.content import Array, Data, Ragged, RaggedText, Records
-from glassfs.content.growth import held
+from glassfs.content.allowance import held
 from glassfs.content.rows import EvenOffsets, Offsets, array_rows, offsets_of, runs
 from glassfs.errors import Damaged
 from glassfs.view.csv import cells
