@@ -45,6 +45,24 @@ class Settings:
     # Data and views
 
     # Formats and their worker processes
+    worker_silent: float = 20.0
+    """A worker may take so long for its next message, which is either an answer or a read of the container."""
+    worker_processor: int = 6
+    """Processor time of one request to a worker."""
+    worker_more: float = 0.3
+    """So long a worker collects what the caller will want next, beside what it asked for."""
+    worker_source: float = 0.5
+    """After so long a worker that waits for its source is ended if its place is needed. Its request begins again."""
+    worker_idle: float = 60.0
+    """After so long without a request a worker is ended, and its server after the last worker."""
+    worker_check: float = 2.0
+    """How often idle workers are looked for, while there are workers."""
+    worker_first: float = 30.0
+    """A server may take so long to import its library and fork a first worker."""
+    worker_next: float = 10.0
+    """A server may take so long to fork a further worker."""
+    worker_end: float = 2.0
+    """A process that was killed may take so long to end."""
 
     # The cache of blocks
     cache_idle: float = 20.0
