@@ -56,7 +56,6 @@ HARMLESS = {
     "view.known._KNOWN": "owned by a block cache, within a share of its budget",
     "view.lerobot.statistics._of_steps": "a few numbers each, and a fixed number of them",
     "view.mp4._head": "a few numbers each, and a fixed number of them",
-    "view.parquet.footer._known_length": "256 of 2 KiB",
     "view.png._plan": "plans of requests of the kernel",
     "view.png._stored": "a few numbers each, and a fixed number of them",
     "view.png.layout": "a few numbers each, and a fixed number of them",

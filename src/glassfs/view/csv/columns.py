@@ -18,7 +18,7 @@ from glassfs.content.allowance import held
 from glassfs.content.rows import EvenOffsets, Offsets, array_rows, offsets_of, runs
 from glassfs.errors import Damaged
 from glassfs.view.csv import cells
-from glassfs.view.parquet.columns import Layout
+from glassfs.view.parquet.columns import ColumnPlan
 from glassfs.view.parquet.kinds import BYTES
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def _length(value: Any) -> int:
     return 0
 
 
-def column_of(layout: Layout, rows: int) -> FixedColumn | RunColumn | RecordColumn:
+def column_of(layout: ColumnPlan, rows: int) -> FixedColumn | RunColumn | RecordColumn:
     """Return the cells of a column."""
     content = layout.column.content
     if isinstance(content, RaggedText):
