@@ -24,7 +24,7 @@ from glassfs.cache.cores import CORES, cores, released, run_ahead
 from glassfs.cache.spool import LongStream, Recipe, Spool, fresh, stored_error
 from glassfs.lru import LRU
 from glassfs.settings import settings
-from glassfs.source import is_version_of
+from glassfs.source import ByteCache, is_version_of
 
 SPOOLS, DEFAULT_SPOOL_SIZE = 16, 8 << 30
 """Spools that no thread reads are dropped beyond so many, as each has a descriptor, and beyond so many bytes in all."""
@@ -39,7 +39,7 @@ Notes: TypeAlias = LRU[Hashable, tuple[int, ...]]
 """A few integers per key, such as checksums of what is made repeatedly. Keys are like those of blocks."""
 
 
-class BlockCache:
+class BlockCache(ByteCache):
     """At most ``budget`` bytes of decoded blocks in memory; larger blocks in files under ``spool_directory``.
 
     Files that no thread reads are dropped beyond ``spool_size`` bytes in all.
@@ -62,7 +62,6 @@ class BlockCache:
         """Blocks and rows that cost no more bytes are made without reserving memory."""
         self._tiny = min(16 << 10, self._unreserved)
         """Blocks that cost no more are made by every reader that misses them: waiting would take longer."""
-        self._lent = 0
         self._lock = threading.Lock()
         self._blocks: OrderedDict[Hashable, _Block] = OrderedDict()
         self._pending: dict[Hashable, _Pending] = {}
@@ -81,13 +80,6 @@ class BlockCache:
     def largest_cached(self) -> int:
         """Blocks up to this many bytes are cached in memory, at most 64 MiB: larger ones come faster as a stream."""
         return min(64 << 20, self.budget // 2)
-
-    def lend(self) -> int:
-        """Give half of the budget, once, to the cache of remote bytes; return its size in bytes."""
-        if not self._lent:
-            self._lent = self.budget // 2
-            self.memory.limit -= self._lent
-        return self._lent
 
     def read_into(self, recipe: Recipe, buffer: memoryview, offset: int) -> None:
         """Fill ``buffer`` with the block's bytes from ``offset`` on."""
@@ -144,6 +136,23 @@ class BlockCache:
     def is_tiny(self, cost: int) -> bool:
         """Return whether a block of that cost is made by every reader that misses it."""
         return cost <= self._tiny
+
+    def known(self, key: Hashable) -> bytes | None:
+        with self._lock:
+            block = self._blocks.get(key)
+            if block is None:
+                return None
+            self.hits += 1
+            self._blocks.move_to_end(key)
+        return bytes(block.raw)
+
+    def add(self, key: Hashable, data: bytes) -> None:
+        with self._lock:
+            if key in self._blocks:
+                return
+            self.misses += 1
+            self._blocks[key] = _Block(data, 0)
+        self.memory.release(0, len(data))
 
     def share(self, evict: Callable[[int], int]) -> None:
         """Let another cache count bytes in ``memory``; ``evict`` is as for ``MemoryBudget``."""
