@@ -11,7 +11,7 @@ import pytest
 
 from glassfs.cache import BlockCache
 from glassfs.content import Group, Member, Records, Table
-from glassfs.content.growth import Growth
+from glassfs.content.allowance import Allowance
 from glassfs.content.video import DIGITS
 from glassfs.errors import NotFound, TooLarge
 from glassfs.names import component
@@ -104,7 +104,7 @@ def test_links_of_a_word_are_found_and_listed_alike() -> None:
 
 
 def test_words_that_take_much_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(by_task, "_growth", lambda grouping, cache: Growth(cache, 1 << 20, grouping.name))
+    monkeypatch.setattr(by_task, "_allowance", lambda cache: Allowance(1 << 20))
     root = root_of([{"language_instruction": f"{number} {'x' * 200}", "success": True} for number in range(2000)])
     tree = Tree(lambda: root)
     assert len(list(tree.directory("by-success/true").names())) == 2000

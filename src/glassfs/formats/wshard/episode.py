@@ -29,7 +29,6 @@ from glassfs.content import (
 )
 from glassfs.content.allowance import Allowance
 from glassfs.content.dtypes import BFLOAT16, widened
-from glassfs.content.video import is_video
 from glassfs.errors import Damaged
 from glassfs.formats.wshard import metadata, residual
 from glassfs.formats.wshard.index import BlockEntry, Index
