@@ -116,7 +116,6 @@ class Settings:
     """A server may take so long to import its library and fork a first worker."""
     worker_next: float = 10.0
     """A server may take so long to fork a further worker."""
-    worker_end: float = 2.0
     """A process that was killed may take so long to end."""
 
     # The cache of blocks

@@ -23,8 +23,8 @@ from glassfs.datasets.joined import Joins
 from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.errors import Damaged, GlassfsError
 from glassfs.formats import registry
-from glassfs.sizes import PIECE
 from glassfs.settings import settings
+from glassfs.sizes import PIECE
 from glassfs.source.local import LocalStore
 from glassfs.tree import Containers, ContainerSettings, Directory
 from glassfs.tree.containers.lease import Location

@@ -140,7 +140,9 @@ class RowReader:
         keys = [_key(file) for file in files if file.location.store.has_lasting_versions]
         return self._catalogue.find(keys, number) if self._catalogue is not None and keys else {}
 
-    def _of(self, file: SourceFile, kept: StoredPart | None, begun: Iterator[TablePiece] | None) -> Iterator[TablePiece]:
+    def _of(
+        self, file: SourceFile, kept: StoredPart | None, begun: Iterator[TablePiece] | None,
+    ) -> Iterator[TablePiece]:
         if kept is None:
             yield from self._timed(file, begun or self._read(file))
             return
