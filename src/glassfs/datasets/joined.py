@@ -27,7 +27,7 @@ from glassfs.errors import NotFound
 from glassfs.formats.registry import joined_names, may_be_container
 from glassfs.names import free_name
 from glassfs.settings import settings
-from glassfs.source import Connection, is_url, locate
+from glassfs.source import Connection, locate
 from glassfs.tree.containers.containers import Containers, ContainerSettings
 from glassfs.tree.lease import Lease
 from glassfs.tree.nested import NestedDirectory
@@ -256,9 +256,7 @@ def open_sources(
     ones are followed if ``follows``, for the user of this process alone. For the other arguments see ``Sources``.
     """
     settings = settings or ContainerSettings(BlockCache())
-    if any(map(is_url, names)):
-        connection = connection.within(settings.cache.lend())
-    located = locate(names, connection, may_be_container, follows)
+    located = locate(names, connection, may_be_container, follows, settings.cache)
     return Sources(located, settings, tables_for(audience), on_change, on_drop)
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import xxhash
 
 from glassfs import work
-from glassfs.cache.catalogue import Part, searched
+from glassfs.cache.catalogue import StoredPart, searched
 from glassfs.content.pieces import LAYOUT, Piece, pieces_of
 from glassfs.content.summary import EPISODE_ROWS, Columns
 from glassfs.datasets.files import PUBLIC_FILE, SourceFile
@@ -75,7 +75,7 @@ class RowReader:
         self._ahead: set[Work] = set()
         """The work of files that are read ahead."""
         self._lock = threading.Lock()
-        self._noted: dict[bytes, Sequence[Part]] = {}
+        self._noted: dict[bytes, Sequence[StoredPart]] = {}
         self._size = 0
 
     def of_all(self, files: Sequence[SourceFile]) -> Iterator[tuple[int, Iterator[TablePiece]]]:
@@ -112,7 +112,7 @@ class RowReader:
 
         A file is opened once for consecutive pieces.
         """
-        known: dict[tuple[bytes, int], Part] = {}
+        known: dict[tuple[bytes, int], StoredPart] = {}
         for number in {one.number for one in wanted}:
             files = [one.file for one in wanted if one.number == number]
             known |= {(key, number): kept for key, kept in self._known(files, number).items()}
@@ -139,11 +139,13 @@ class RowReader:
         if noted and self._catalogue is not None:
             self._catalogue.put(noted)
 
-    def _known(self, files: Sequence[SourceFile], number: int) -> Mapping[bytes, Part]:
+    def _known(self, files: Sequence[SourceFile], number: int) -> Mapping[bytes, StoredPart]:
         keys = [_key(file) for file in files if file.location.store.has_lasting_versions]
         return self._catalogue.find(keys, number) if self._catalogue is not None and keys else {}
 
-    def _of(self, file: SourceFile, kept: Part | None, begun: Iterator[TablePiece] | None) -> Iterator[TablePiece]:
+    def _of(
+        self, file: SourceFile, kept: StoredPart | None, begun: Iterator[TablePiece] | None,
+    ) -> Iterator[TablePiece]:
         if kept is None:
             yield from self._timed(file, begun or self._read(file))
             return
@@ -208,7 +210,7 @@ class RowReader:
         """Read the pieces of all tables, or from a block of one on; all of them are also noted for the catalogue."""
         # Only whole passes are kept: a part of the rows would be taken for all of them.
         is_kept = not table and self._catalogue is not None and _is_lasting(file)
-        noted: list[Part] = []
+        noted: list[StoredPart] = []
         size = 0
         try:
             with self._containers.glimpsed(file.location, file.version) as (container, files):
@@ -228,7 +230,7 @@ class RowReader:
                         head = _head_of(name, directory, piece.columns)
                         size += len(head) + len(piece.data)
                         if is_kept and size <= self.most_kept:
-                            noted.append(Part(number, 0, piece.rows, piece.block, head, piece.data))
+                            noted.append(StoredPart(number, 0, piece.rows, piece.block, head, piece.data))
                         else:
                             # Too many rows, or none are to be kept: the count goes on, so nothing is noted later
                             # either.
@@ -240,7 +242,7 @@ class RowReader:
                 return
         if is_kept and size <= self.most_kept:
             # A file that gives no rows, or is no container, is noted as well: it need not be opened again.
-            noted = [kept._replace(parts=len(noted)) for kept in noted] or [Part(0, 0, 0, 0, b"", b"")]
+            noted = [kept._replace(parts=len(noted)) for kept in noted] or [StoredPart(0, 0, 0, 0, b"", b"")]
             with self._lock:
                 self._noted[_key(file)] = noted
                 self._size += size
@@ -261,7 +263,7 @@ def _head(head: bytes) -> tuple[str, str, Columns]:
     return table, directory, EPISODE_ROWS if columns is None else tuple((name, dtype) for name, dtype in columns)
 
 
-def _stored(kept: Part) -> tuple[str, str, Piece]:
+def _stored(kept: StoredPart) -> tuple[str, str, Piece]:
     """Return the table, the directory and the piece that the catalogue has."""
     table, directory, columns = _head(kept.head)
     return table, directory, Piece(kept.rows, kept.data, columns, kept.block)

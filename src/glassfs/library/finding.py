@@ -12,7 +12,7 @@ from contextlib import suppress
 from itertools import islice
 
 from glassfs.content import Group
-from glassfs.content.growth import held_by_content
+from glassfs.content.allowance import held_by_content
 from glassfs.errors import Changed, GlassfsError, NoSuchEntry, NotADirectory, NotFound
 from glassfs.names import component, raw
 from glassfs.settings import settings

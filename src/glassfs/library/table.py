@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from glassfs import content as contents
 from glassfs import installing
 from glassfs.content import EPISODES
-from glassfs.content.rows import AT_ONCE, of_records, rows_of, values
+from glassfs.content.rows import of_records, rows_of, values
 from glassfs.content.table import Column
 from glassfs.datasets.joined import joined_of, tables_with_rows
 from glassfs.errors import GlassfsError, NoSuchEntry, Unsuited
@@ -22,6 +22,7 @@ from glassfs.library.finding import LibraryPaths
 from glassfs.library.shown import cell
 from glassfs.library.stream import Raw, stream_of
 from glassfs.names import text
+from glassfs.sizes import PIECE
 from glassfs.terminal import printable
 from glassfs.threads import DaemonPool
 from glassfs.tree import Directory, File, Node, Origin
@@ -71,7 +72,7 @@ class Table:
         """Return the values of a column. Raises NoSuchEntry, which is a KeyError."""
         for column in self._table.columns():
             if text(column.name) == name:
-                return list(values(column, self._table.rows, AT_ONCE))
+                return list(values(column, self._table.rows, PIECE))
         raise NoSuchEntry("there is no such column", self._name, printable(name))
 
     def to_pandas(self) -> pd.DataFrame:
@@ -147,7 +148,7 @@ class Table:
             yield from islice(of_records(self._table.records), ROWS)
             return
         count = min(self._table.rows, ROWS)
-        found = {text(column.name): values(column, count, AT_ONCE, 4 * CHARACTERS + 4) for column in columns}
+        found = {text(column.name): values(column, count, PIECE, 4 * CHARACTERS + 4) for column in columns}
         for row in zip(*(islice(column, count) for column in found.values()), strict=True):
             yield dict(zip(found, row, strict=True))
 

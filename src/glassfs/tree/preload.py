@@ -29,8 +29,6 @@ LIBRARIES = (
 Packages stand before what is in them: a module in a package does not wait for another thread that imports the package,
 and would find it half made.
 """
-PAUSE_SECONDS = 0.001
-"""Between two modules, for threads that answer requests."""
 
 
 def preload() -> None:
@@ -57,4 +55,4 @@ def _modules_in(package: str) -> Iterator[str]:
 def _import(name: str) -> None:
     with suppress(ImportError):
         import_module(name)  # even if it is known: another thread may be importing it
-    time.sleep(PAUSE_SECONDS)
+    time.sleep(0.001)  # between two modules, for threads that answer requests

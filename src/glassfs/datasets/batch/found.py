@@ -20,7 +20,7 @@ from glassfs.datasets.batch.contract import SearchHit, Settings
 from glassfs.errors import Changed, GlassfsError, Refused
 from glassfs.formats.registry import is_expected, may_be_container
 from glassfs.names import component, free_name, raw
-from glassfs.source import Connection, Kind, Named, Path, Version, is_url, locate
+from glassfs.source import Connection, Kind, Named, Path, Version, locate
 from glassfs.source.remote.url import shown
 from glassfs.tree import Containers, ContainerSettings, Sources, Tree
 from glassfs.tree.containers.lease import Location
@@ -145,11 +145,7 @@ class Opener:
         named = self._named
         if named is None or self._source != found.source:
             self._close_store()
-            connection = self._settings.connection
-            if is_url(found.source):
-                # Blocks of servers and decoded ones share the memory of one cache.
-                connection = connection.within(self.cache.lend())
-            (named,) = locate([found.source], connection, may_be_container)
+            (named,) = locate([found.source], self._settings.connection, may_be_container, cache=self.cache)
             self._source, self._named = found.source, named
         return named if not found.inner else Named(named.store, (*named.path, *found.inner), found.inner[-1])
 

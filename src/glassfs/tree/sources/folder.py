@@ -18,7 +18,7 @@ from glassfs.names import component, free_name, raw, shown_at_root
 from glassfs.source import Entry, Kind, Source
 from glassfs.terminal import printable
 from glassfs.tree.containers.containers import Containers
-from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer, identity_of
+from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import (
     XATTR_PREFIX,
@@ -83,20 +83,18 @@ def _node(
             return FixedDirectory(name, ino, _origin(containers, entry), {})
         return Symlink(name, ino, _origin(containers, entry), entry.target) if kind is Kind.LINK else None
     try:
-        containers.watcher.check(location, entry)
-        verdict = containers.verdict(location, entry, at, source)
+        lease = containers.verdict(location, entry, at, source)
     except (NotFound, Changed, Unavailable):
         raise
     except GlassfsError as error:
         return plain_file(containers, location, entry, name, ino, error.without_source)
-    # A verdict without a lease says that the file is no container, or why it is refused.
-    lease = verdict.lease
-    if lease is None:
-        return plain_file(containers, location, entry, name, ino, verdict.refusal or "")
-    origin = verdict.origin or Origin(
-        identity_of(verdict.entries), Access.of(verdict.entries), entry.mtime_ns, containers.services, lease,
-        lease.format, entry.volume, True in [one.has_other_names for one in verdict.entries],
-    )
+    if isinstance(lease, str):
+        return plain_file(containers, location, entry, name, ino, lease)
+    opened, has_other_names = containers.parsed(lease), any(entry.has_other_names for entry in lease.entries)
+    if opened is not None and not has_other_names:  # one object less: there may be many containers
+        origin = opened.origin
+    else:
+        origin = lease.origin(containers.services, has_other_names)
     return ContainerDirectory(name, ino, origin, containers, lease)
 
 

@@ -17,7 +17,7 @@ from glassfs.names import RESERVED, component, free_name, raw
 from glassfs.source import Entry, Kind, Named, Store
 from glassfs.tree.containers.containers import Containers, ContainerSettings
 from glassfs.tree.containers.lease import Location
-from glassfs.tree.containers.leases import COMPARED
+from glassfs.tree.containers.watcher import COMPARED
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Directory, Node, Origin, Settled, Standing, error_of, inode, not_found
 from glassfs.tree.omissions import Omission
@@ -187,7 +187,8 @@ class Sources:
     def made_of(self, location: Location, entry: Entry) -> Sequence[Entry]:
         """Return the entries of all files of the container at a source's location, its own first."""
         at = next(self._at(name) for name, named in self.locations.items() if named == location)
-        return self.containers.verdict(location, entry, at).entries
+        lease = self.containers.verdict(location, entry, at)
+        return [entry] if isinstance(lease, str) else lease.entries
 
     def close(self) -> None:
         if self.overview is not None:
