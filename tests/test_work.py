@@ -14,7 +14,7 @@ from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.cache.cores import run_ahead
 from glassfs.content import Rendered
-from glassfs.datasets.files import SourceFile
+from glassfs.datasets.files import SnapshotFile
 from glassfs.datasets.rows import RowReader, TablePiece
 from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.keyed_lock import KeyedLock
@@ -324,7 +324,7 @@ def test_files_read_ahead_are_given_up_with_their_reader(monkeypatch: pytest.Mon
     """Also when it ends early for another reason."""
     begun, ended = set[Work | None](), threading.Semaphore(0)
 
-    def read(self: RowReader, file: SourceFile, table: str = "", block: int = 0) -> Iterator[TablePiece]:
+    def read(self: RowReader, file: SnapshotFile, table: str = "", block: int = 0) -> Iterator[TablePiece]:
         begun.add(work.current())
         try:
             work.patiently(threading.Event().wait)
@@ -335,7 +335,7 @@ def test_files_read_ahead_are_given_up_with_their_reader(monkeypatch: pytest.Mon
     monkeypatch.setattr(RowReader, "_read", read)
     store = MemoryStore(is_remote=True)
     files = [
-        SourceFile(name, Location(store, (name,)), Version(name), name, "", 0, 0, False, 0, is_public=True)
+        SnapshotFile(name, Location(store, (name,)), Version(name), name, "", 0, 0, False, 0, is_public=True)
         for name in "abc"
     ]
     rows = RowReader(Containers(ContainerSettings(BlockCache())))

@@ -25,7 +25,7 @@ from glassfs.cli.progress import Progress
 from glassfs.cli.stopping import stoppable
 from glassfs.content.pieces import ContainerPiece, pieces_of
 from glassfs.content.summary import EPISODES, RECORD_COLUMNS, Summary
-from glassfs.datasets.batch.contract import Outcome, Problem, SearchHit, Settings, WorkItem
+from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problem, SearchHit, WorkItem
 from glassfs.datasets.batch.found import Opener, Search, Unlisted
 from glassfs.datasets.batch.report import Report
 from glassfs.datasets.batch.run import BatchRun, RunPlan
@@ -98,7 +98,7 @@ def command(
         _demand_replaceable(output, sources, plan.report)
     is_kept = bool(plan.report and output) and form != PARQUET
     with stoppable(is_kept), progress_over(search, plan.shard, progress if output else bool(progress)) as bar:
-        run, rows, tables = _run(plan, search, Rows(Settings(connection=connection), form, where), bar, output)
+        run, rows, tables = _run(plan, search, Rows(BatchSettings(connection=connection), form, where), bar, output)
     if output:
         click.echo(printable(f"{summary(run)}; {counted(rows, 'row')} in {output}"), err=True)
     if tables and EPISODES not in tables and not rows:
@@ -213,7 +213,7 @@ def _done(plan: RunPlan, search: Search, report: Report, rows: Mapping[str, int]
 class Rows:
     """The work: the rows of each container that satisfy a condition, in parts if there are many."""
 
-    settings: Settings
+    settings: BatchSettings
     form: str
     where: str = ""
 

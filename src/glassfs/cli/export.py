@@ -21,7 +21,7 @@ from glassfs.cli.picking import picked_episodes
 from glassfs.cli.progress import Progress
 from glassfs.cli.stopping import stoppable
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable, names_below
-from glassfs.datasets.batch.contract import Outcome, Problem, Problems, SearchHit, Settings, WorkItem
+from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problem, Problems, SearchHit, WorkItem
 from glassfs.datasets.batch.found import Search, Unlisted
 from glassfs.datasets.batch.run import BatchRun, RunPlan
 from glassfs.datasets.joined import WithJoined
@@ -91,7 +91,7 @@ def command(
     with opened(source, views, connection) as tree, stoppable(can_resume=True):
         try:
             if where:
-                picked = picked_episodes(tree, source, Settings(connection=connection), where)
+                picked = picked_episodes(tree, source, BatchSettings(connection=connection), where)
                 starts = picked.places
             else:
                 picked = None
@@ -108,7 +108,7 @@ def command(
                     if picked is not None:
                         written.add(picked.write_table(target))
             else:
-                settings = Settings(views, connection)
+                settings = BatchSettings(views, connection)
                 written = export_many(
                     plan, tree, source, list(starts), folder, existing, settings, Links(links), progress,
                 )
@@ -183,7 +183,7 @@ def report_failure(source: str, folder: str, aside: Callable[[], AbstractContext
 
 
 def export_many(
-    plan: RunPlan, tree: Tree, source: str, starts: list[str], folder: str, existing: Existing, settings: Settings,
+    plan: RunPlan, tree: Tree, source: str, starts: list[str], folder: str, existing: Existing, settings: BatchSettings,
     links: Links, is_shown: bool | None,
 ) -> Written:
     """Return how much was written. Raises NotWritten if continuing is pointless."""
@@ -300,7 +300,7 @@ class _SourceWalk:
 class Exporting:
     """The work: write each file, or all of a container, to the target. ``name`` and ``folder`` are for messages."""
 
-    settings: Settings
+    settings: BatchSettings
     name: str
     source: str
     folder: str

@@ -24,7 +24,7 @@ from glassfs.cli.common import (
 )
 from glassfs.cli.completion import complete_source, connection_option
 from glassfs.content.rows import of_records
-from glassfs.datasets.batch.contract import Settings
+from glassfs.datasets.batch.contract import BatchSettings
 from glassfs.datasets.batch.found import Opener, Search, Unlisted
 from glassfs.errors import GlassfsError, LeftOut, Unrecognised
 from glassfs.names import component
@@ -135,7 +135,7 @@ def _described_folder(source: str, name: str, connection: Connection) -> dict[st
     formats: dict[str, Counter[str]] = {}
     unreadable: list[str] = []
     omitted: list[str] = []
-    with closing(Opener(Settings(connection=connection))) as opener:
+    with closing(Opener(BatchSettings(connection=connection))) as opener:
         for hit in Search([source], connection).all():
             if isinstance(hit, Unlisted):
                 lines = omitted if isinstance(hit.error, LeftOut) else unreadable

@@ -18,7 +18,7 @@ from glassfs.cli.target import Target
 from glassfs.content.episodes import POSITION
 from glassfs.content.pieces import ContainerPiece
 from glassfs.content.summary import CONTAINER, EPISODES
-from glassfs.datasets.batch.contract import SearchHit, Settings, WorkItem
+from glassfs.datasets.batch.contract import BatchSettings, SearchHit, WorkItem
 from glassfs.datasets.batch.mapping import here
 from glassfs.datasets.joined import joined_of
 from glassfs.datasets.table import PARQUET, ParquetWriter, records
@@ -59,7 +59,7 @@ class Picked:
         return Written(1, size, self.failures, self.omitted)
 
 
-def picked_episodes(tree: Tree, source: str, settings: Settings, where: str) -> Picked:
+def picked_episodes(tree: Tree, source: str, settings: BatchSettings, where: str) -> Picked:
     """Return the episodes in a source that satisfy a condition. Containers that cannot be read are reported.
 
     Raises ClickException if there is none.

@@ -21,7 +21,7 @@ from glassfs.cli.many import progress as progress_over
 from glassfs.cli.progress import Progress
 from glassfs.cli.stopping import stoppable
 from glassfs.content import Image, Json, Stored
-from glassfs.datasets.batch.contract import Outcome, Problem, Problems, SearchHit, Settings, WorkItem
+from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problem, Problems, SearchHit, WorkItem
 from glassfs.datasets.batch.found import Opener, Search, Unlisted
 from glassfs.datasets.batch.run import BatchRun, RunPlan
 from glassfs.errors import GlassfsError, Unrecognised
@@ -69,7 +69,8 @@ def _run(plan: RunPlan, search: Search, connection: Connection, bar: Progress, a
 
     with plan.opened_report() as report, plan.workers() as workers:
         run = BatchRun(plan, workers, report, show_unlisted, lambda hit: bar.advance(hit.size))
-        work = Verification(Settings(connection=connection, threads=plan.threads), show if workers is None else None)
+        settings = BatchSettings(connection=connection, threads=plan.threads)
+        work = Verification(settings, show if workers is None else None)
         for done in run.outcomes(search.all(), work):
             found = done.item.found
             if workers is not None:
@@ -83,7 +84,7 @@ def _run(plan: RunPlan, search: Search, connection: Connection, bar: Progress, a
 class Verification:
     """The work: the faults of each container. ``report`` is called with each fault at once."""
 
-    settings: Settings
+    settings: BatchSettings
     report: Callable[[str, Problem], None] | None = None
 
     def __call__(self, items: Iterator[WorkItem]) -> Iterator[Outcome]:

@@ -26,7 +26,7 @@ from glassfs.content.join import (
 )
 from glassfs.content.pieces import PIECE_ROWS, ContainerPiece
 from glassfs.content.summary import EPISODE_ROWS, EPISODES, FEATURES
-from glassfs.datasets.files import Gap, SourceFile
+from glassfs.datasets.files import Gap, SnapshotFile
 from glassfs.datasets.rights import Rights
 from glassfs.datasets.rows import RowReader, WantedPiece
 from glassfs.errors import Damaged, GlassfsError
@@ -34,7 +34,7 @@ from glassfs.names import raw
 from glassfs.sizes import PIECE
 from glassfs.tree.containers.containers import Containers
 
-Files = Sequence[SourceFile] | Mapping[int, SourceFile]
+Files = Sequence[SnapshotFile] | Mapping[int, SnapshotFile]
 
 
 class BlockPart(NamedTuple):
@@ -175,7 +175,7 @@ class JoinedTables(NamedTuple):
     """
 
     tables: Mapping[str, BlockTable]
-    files: Mapping[int, SourceFile]
+    files: Mapping[int, SnapshotFile]
     gaps: Sequence[Gap]
     rights: Rights | None
 

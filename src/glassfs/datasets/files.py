@@ -30,7 +30,7 @@ PUBLIC_FOLDER, PUBLIC_FILE = 0o555, 0o444
 """Permissions of what every user can reach: for owner and group too: what only others may read is denied to those."""
 
 
-class SourceFile(NamedTuple):
+class SnapshotFile(NamedTuple):
     """A file of a snapshot, with ``above`` folders on the way to it, from the one where the snapshot begins.
 
     ``is_public`` says whether every user can reach and read it.
@@ -78,7 +78,7 @@ class FileSnapshot:
         self._clock = clock
         self.begun = clock()
         self._is_over = False
-        self.files: list[SourceFile] = []
+        self.files: list[SnapshotFile] = []
         self.gaps: list[Gap] = []
         self.mtime_ns = 0
         self.is_public = True
@@ -134,7 +134,7 @@ class FileSnapshot:
         # In a remote store each file that is opened costs requests, so only names of containers count.
         elif folder is None or location.may_be_container:
             facts = entry.version, entry.stamp, entry.volume, entry.mtime_ns, entry.uid, entry.has_other_names
-            self.files.append(SourceFile(path, location, *facts, 0 if folder is None else len(folder.way), is_public))
+            self.files.append(SnapshotFile(path, location, *facts, 0 if folder is None else len(folder.way), is_public))
         return True
 
     def _listed(self, start: Start, folder: Branch) -> Listed:
@@ -180,7 +180,7 @@ def _access(entry: Entry) -> tuple[str, int]:
 
 
 def expected_tables(
-    containers: Containers, files: Iterable[SourceFile], clock: Callable[[], float] = time.monotonic,
+    containers: Containers, files: Iterable[SnapshotFile], clock: Callable[[], float] = time.monotonic,
 ) -> list[str]:
     """Return the names of the joined tables to which files may give rows, without opening them as containers.
 
@@ -188,7 +188,7 @@ def expected_tables(
     suffixes belong to no format, the first bytes are read; of the rest of these nothing is expected.
     """
     names: set[str] = set()
-    unknown: list[SourceFile] = []
+    unknown: list[SnapshotFile] = []
     for file in files:
         tables = containers.tables_of(file.location, file.version)
         if tables is None:
@@ -210,7 +210,7 @@ def expected_tables(
     return in_order(names)
 
 
-def _told_by_head(file: SourceFile) -> Sequence[str]:
+def _told_by_head(file: SnapshotFile) -> Sequence[str]:
     source = file.location.store.open(file.location.path)
     try:
         chosen = recognise(Head.of(source, source.read(0, min(HEAD, source.size))))

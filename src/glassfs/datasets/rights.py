@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 
 from glassfs import work
-from glassfs.datasets.files import PUBLIC_FILE, PUBLIC_FOLDER, SourceFile
+from glassfs.datasets.files import PUBLIC_FILE, PUBLIC_FOLDER, SnapshotFile
 from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.errors import GlassfsError, NotADirectory, NotAllowed, NotFound
 from glassfs.keyed_lock import KeyedLock
@@ -63,8 +63,8 @@ class Rights:
     """The rights to some files, which were public at the time ``checked`` and are until proven otherwise."""
 
     def __init__(
-        self, watcher: Watcher, calls: TimedCalls, files: Mapping[int, SourceFile], parts: FurtherFiles, checked: float,
-        clock: Callable[[], float],
+        self, watcher: Watcher, calls: TimedCalls, files: Mapping[int, SnapshotFile], parts: FurtherFiles,
+        checked: float, clock: Callable[[], float],
     ) -> None:
         self._watcher = watcher
         self._calls = calls
@@ -103,7 +103,7 @@ class Rights:
                 self._calls.call(("rights", volume), volume, partial(self._check_volume, volume, folders))
         self._calls.close()
 
-    def _add(self, number: int, file: SourceFile, parts: Sequence[tuple[Path, str]]) -> None:
+    def _add(self, number: int, file: SnapshotFile, parts: Sequence[tuple[Path, str]]) -> None:
         store, path = file.location
         shown = file.path.split("/")
         top = len(path) - file.above

@@ -20,7 +20,7 @@ from glassfs import work
 from glassfs.cache.catalogue import StoredPart, searched
 from glassfs.content.pieces import LAYOUT, Piece, pieces_of
 from glassfs.content.summary import EPISODE_ROWS, Columns
-from glassfs.datasets.files import PUBLIC_FILE, SourceFile
+from glassfs.datasets.files import PUBLIC_FILE, SnapshotFile
 from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.errors import Unrecognised
 from glassfs.formats.registry import GROUP
@@ -50,7 +50,7 @@ class TablePiece(NamedTuple):
 class WantedPiece(NamedTuple):
     """A piece to be read again: of which file and table, its number, and its first block in the container's table."""
 
-    file: SourceFile
+    file: SnapshotFile
     table: str
     number: int
     block: int
@@ -78,7 +78,7 @@ class RowReader:
         self._noted: dict[bytes, Sequence[StoredPart]] = {}
         self._size = 0
 
-    def of_all(self, files: Sequence[SourceFile]) -> Iterator[tuple[int, Iterator[TablePiece]]]:
+    def of_all(self, files: Sequence[SnapshotFile]) -> Iterator[tuple[int, Iterator[TablePiece]]]:
         """Yield the number of each file and its pieces, which must be consumed before the next file.
 
         Iterating over the pieces raises why a container cannot be read. Files that are not containers have none.
@@ -116,7 +116,7 @@ class RowReader:
         for number in {one.number for one in wanted}:
             files = [one.file for one in wanted if one.number == number]
             known |= {(key, number): kept for key, kept in self._known(files, number).items()}
-        following: tuple[SourceFile, int] | None = None
+        following: tuple[SnapshotFile, int] | None = None
         with ExitStack() as opened:
             for file, table, number, block in wanted:
                 kept = known.get((_key(file), number))
@@ -139,12 +139,12 @@ class RowReader:
         if noted and self._catalogue is not None:
             self._catalogue.put(noted)
 
-    def _known(self, files: Sequence[SourceFile], number: int) -> Mapping[bytes, StoredPart]:
+    def _known(self, files: Sequence[SnapshotFile], number: int) -> Mapping[bytes, StoredPart]:
         keys = [_key(file) for file in files if file.location.store.has_lasting_versions]
         return self._catalogue.find(keys, number) if self._catalogue is not None and keys else {}
 
     def _of(
-        self, file: SourceFile, kept: StoredPart | None, begun: Iterator[TablePiece] | None,
+        self, file: SnapshotFile, kept: StoredPart | None, begun: Iterator[TablePiece] | None,
     ) -> Iterator[TablePiece]:
         if kept is None:
             yield from self._timed(file, begun or self._read(file))
@@ -162,7 +162,7 @@ class RowReader:
             table, directory, piece = _stored(kept)
             yield TablePiece(table, number, piece, directory, file.is_public)
 
-    def _timed(self, file: SourceFile, pieces: Iterator[TablePiece]) -> Iterator[TablePiece]:
+    def _timed(self, file: SnapshotFile, pieces: Iterator[TablePiece]) -> Iterator[TablePiece]:
         """Yield the pieces of a file, each read with a timeout."""
         if self._calls is None:
             yield from pieces
@@ -175,7 +175,7 @@ class RowReader:
                 return
             yield found
 
-    def _prefetched(self, file: SourceFile) -> Iterator[TablePiece]:
+    def _prefetched(self, file: SnapshotFile) -> Iterator[TablePiece]:
         """Return the pieces of a remote file. The first is read ahead on another thread; most files have only one."""
         pieces = self._read(file)
         ahead = work.derived()
@@ -200,13 +200,13 @@ class RowReader:
         with self._cache.memory.nested():
             return next(pieces, None)
 
-    def _rest(self, file: SourceFile, first: int, table: str, after: int) -> Iterator[TablePiece]:
+    def _rest(self, file: SnapshotFile, first: int, table: str, after: int) -> Iterator[TablePiece]:
         """Yield the pieces from number ``first`` on, given the table and the first block of the previous piece."""
         for found in self._read(file, table, after):
             if found.number:
                 yield found._replace(number=first - 1 + found.number)
 
-    def _read(self, file: SourceFile, table: str = "", block: int = 0) -> Generator[TablePiece, None, None]:
+    def _read(self, file: SnapshotFile, table: str = "", block: int = 0) -> Generator[TablePiece, None, None]:
         """Read the pieces of all tables, or from a block of one on; all of them are also noted for the catalogue."""
         # Only whole passes are kept: a part of the rows would be taken for all of them.
         is_kept = not table and self._catalogue is not None and _is_lasting(file)
@@ -273,12 +273,12 @@ def _is_readable(entry: Entry) -> bool:
     return entry.permissions & PUBLIC_FILE == PUBLIC_FILE
 
 
-def _is_lasting(file: SourceFile) -> bool:
+def _is_lasting(file: SnapshotFile) -> bool:
     """Whether the version never recurs: any further change gives the file another mtime."""
     return file.location.store.has_lasting_versions and abs(time.time_ns() - file.mtime_ns) > 2 * 10**9
 
 
-def _key(file: SourceFile) -> bytes:
+def _key(file: SnapshotFile) -> bytes:
     return xxhash.xxh128_digest(f"{_dependencies()}\0{file.stamp}".encode())
 
 

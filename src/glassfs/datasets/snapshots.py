@@ -19,7 +19,7 @@ from glassfs.content.join import Joined, JoinedRows
 from glassfs.content.pieces import ContainerPiece
 from glassfs.content.summary import EPISODES
 from glassfs.datasets.blocks import BlockTable, JoinedTables, hashed
-from glassfs.datasets.files import FileSnapshot, Gap, SourceFile, expected_tables, in_order
+from glassfs.datasets.files import FileSnapshot, Gap, SnapshotFile, expected_tables, in_order
 from glassfs.datasets.rights import FurtherFiles, Rights
 from glassfs.datasets.rows import RowReader, TablePiece
 from glassfs.datasets.timed_calls import TimedCalls
@@ -50,7 +50,7 @@ class Snapshot:
     ) -> None:
         self._containers = containers
         self._calls = calls
-        self._walked: Sequence[SourceFile] = walked.files
+        self._walked: Sequence[SnapshotFile] = walked.files
         """All files, until they were read."""
         self._gaps = walked.gaps
         self._begun = walked.begun
@@ -182,7 +182,7 @@ class Snapshot:
         if file.location.store.has_lasting_versions:
             self._containers.kept.keep(file.stamp, file.mtime_ns, name, value)
 
-    def _file_of(self, container: str) -> SourceFile:
+    def _file_of(self, container: str) -> SnapshotFile:
         """Return the file of a container that has rows."""
         files = self._read().files
         if self._by_path is None:
@@ -192,7 +192,7 @@ class Snapshot:
             raise Changed("is not what it was when the table was made", container)
         return files[number]
 
-    def _may_show(self, part: SourceFile | Gap | TablePiece) -> bool:
+    def _may_show(self, part: SnapshotFile | Gap | TablePiece) -> bool:
         return part.is_public or not self._is_shared
 
     def _read(self) -> JoinedTables:

@@ -14,7 +14,7 @@ from glassfs.cli.export import Exporting
 from glassfs.cli.exporting import Links
 from glassfs.cli.target import Existing
 from glassfs.cli.verify import Verification
-from glassfs.datasets.batch.contract import MOST_FAULTS, Problem, Problems, Settings
+from glassfs.datasets.batch.contract import MOST_FAULTS, BatchSettings, Problem, Problems
 from glassfs.datasets.batch.run import Shard
 from glassfs.source import Connection
 
@@ -31,7 +31,7 @@ def test_only_the_first_faults_are_reported() -> None:
 
 
 def test_work_is_pickled_with_its_connection() -> None:
-    settings = Settings("jsonl", Connection(endpoint="http://127.0.0.1:9", key="known"), 2)
+    settings = BatchSettings("jsonl", Connection(endpoint="http://127.0.0.1:9", key="known"), 2)
     for work in (
         Verification(settings), Rows(settings, "csv", "success"),
         Exporting(settings, "a", "/a", "b", "/b", Existing.RESUME, Links.KEEP, ("/",)),

@@ -19,7 +19,7 @@ class BatchError(GlassfsError):
 
 
 @dataclass(frozen=True)
-class Settings:
+class BatchSettings:
     """Settings for all containers, available in every worker.
 
     ``connection`` is how URLs are reached. ``threads`` may read the files of one container; 0: one per core.

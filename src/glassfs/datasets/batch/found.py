@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from glassfs.cache import BlockCache
 from glassfs.content import Container
-from glassfs.datasets.batch.contract import SearchHit, Settings
+from glassfs.datasets.batch.contract import BatchSettings, SearchHit
 from glassfs.errors import Changed, GlassfsError, Refused
 from glassfs.formats.registry import is_expected, may_be_container
 from glassfs.names import component, free_name, raw
@@ -130,7 +130,7 @@ class Opener:
     its main file's version does not cover those.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: BatchSettings) -> None:
         self.cache = BlockCache()
         self.is_several = False
         self._containers = Containers(ContainerSettings(self.cache, has_catalogue=True))
