@@ -21,6 +21,19 @@ class Settings:
 
     # The mount
 
+    watch: float = 0.2
+    """How often changes are looked for and sent to the kernel while a mount is used."""
+    rest_after: float = 15.0
+    """Time without a request after which a mount rests."""
+    rest: float = 2.0
+    """How often a mount that rests drops what is no longer used, and compares sources that report no changes."""
+    cool_after: float = 100.0
+    """Time without a request after which nothing is left to be dropped: spools are kept for a minute."""
+    loading: float = 1.0
+    """Time after the start at which code is loaded that may be needed later: the first commands come before."""
+    removal_of_metrics: float = 1.0
+    """How long the end waits for it."""
+
     # Engines: the kernel's requests and notifications
 
     slow_read: float = 0.001
