@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
 @dataclass(slots=True)
 class Settings:
     """The fields are in sections, one for each room, in the order of the rooms."""
@@ -50,6 +49,7 @@ class Settings:
     """How long rights to what a shared table shows are valid after they were checked."""
     container_valid: float = 0.1
     """How long the library takes a container as unchanged after it was compared with its store."""
+
     # Work
 
     cancel_check: float = 0.2
@@ -57,6 +57,18 @@ class Settings:
 
     # The mount
 
+    watch: float = 0.2
+    """How often changes are looked for and sent to the kernel while a mount is used."""
+    rest_after: float = 15.0
+    """Time without a request after which a mount rests."""
+    rest: float = 2.0
+    """How often a mount that rests drops what is no longer used, and compares sources that report no changes."""
+    cool_after: float = 100.0
+    """Time without a request after which nothing is left to be dropped: spools are kept for a minute."""
+    loading: float = 1.0
+    """Time after the start at which code is loaded that may be needed later: the first commands come before."""
+    removal_of_metrics: float = 1.0
+    """How long the end waits for it."""
     cached: float = 86_400.0
     """Timeout in the kernel of what cannot change, or of whose changes the kernel is notified."""
     cached_unwatched: float = 0.5
@@ -180,6 +192,5 @@ class Settings:
     """After a read timed out, other reads of the object fail at once for so long: the kernel repeats it immediately."""
     disk_finish: float = 2.0
     """How long the end of a command waits for the disk cache."""
-
 
 settings = Settings()

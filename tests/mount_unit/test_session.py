@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,8 @@ from glassfs.mount.errors import Failures
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import Stale
 from glassfs.mount.options import MountOptions
-from glassfs.mount.session import WATCH_SECONDS, MountSession
+from glassfs.mount.session import MountSession
+from glassfs.settings import settings
 from glassfs.tree import Symlink
 from tests.memory_store import MemoryStore
 from tests.mount_unit.kernel import nodes_of, served
@@ -31,9 +33,10 @@ class Engine:
         self.entries: list[tuple[int, str]] = []
         self.nodes: list[int] = []
 
-    def invalidate(self, stale: Stale) -> None:
+    def invalidate(self, stale: Stale) -> bool:
         self.entries += stale.entries
         self.nodes += nodes_of(stale)
+        return False
 
 
 def session_over(sources: object, operations: object, is_ending: threading.Event) -> tuple[MountSession, Engine]:
@@ -43,8 +46,9 @@ def session_over(sources: object, operations: object, is_ending: threading.Event
     fields: dict[str, Any] = {
         "sources": sources, "operations": operations, "engine": engine, "failures": Failures(), "shown_sources": ["x"],
         "mountpoint": "/mnt",
-        "cache": SimpleNamespace(misses=0, drops=0, used=0), "_memory": SimpleNamespace(tick=lambda work, cached: None),
-        "_is_ending": is_ending, "_wake": threading.Event(), "_changed": set(),
+        "cache": SimpleNamespace(misses=0, drops=0, used=0), "_memory": SimpleNamespace(tick=lambda work, cached: True),
+        "_is_ending": is_ending, "_wake": threading.Event(), "_touched": threading.Event(), "_changed": set(),
+        "_used": 1000.0,
     }
     for name, value in fields.items():
         setattr(session, name, value)
@@ -55,7 +59,7 @@ def test_poll_survives_exceptions(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Without it nothing new would be shown any more; the log says once what it was."""
-    monkeypatch.setattr(session_module, "WATCH_SECONDS", 0)
+    monkeypatch.setattr(settings, "watch", 0)
     outcomes: list[list[str] | Exception] = [ValueError("unexpected"), ["/changed"], ValueError("unexpected")]
     is_ending = threading.Event()
 
@@ -67,9 +71,11 @@ def test_poll_survives_exceptions(
             raise outcome
         return outcome
 
-    session, _ = session_over(SimpleNamespace(refresh=refresh), SimpleNamespace(), is_ending)
+    session, _ = session_over(
+        SimpleNamespace(refresh=refresh, watch=lambda on_touch: False), SimpleNamespace(), is_ending,
+    )
     with caplog.at_level(logging.ERROR):
-        session._poll()
+        session._repeat(session._touched, session._poll)
     assert session._changed == {"/changed"}
     assert session._wake.is_set()
     assert [record.getMessage() for record in caplog.records] == ["ValueError: unexpected"]
@@ -78,7 +84,7 @@ def test_poll_survives_exceptions(
 def test_watch_survives_exceptions(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(session_module, "WATCH_SECONDS", 0)
+    monkeypatch.setattr(settings, "watch", 0)
 
     def stale(places: set[str]) -> Stale:
         raise ValueError(f"unexpected at {places.pop()}")
@@ -94,7 +100,7 @@ def test_watch_survives_exceptions(
 
     operations = SimpleNamespace(stale=stale, unsettled=list)
     session, _ = session_over(SimpleNamespace(heard=heard), operations, is_ending)
-    session._watch()
+    session._repeat(session._wake, partial(session._notify, deque()))
     assert len(rounds) == 4
     assert [record.getMessage() for record in caplog.records] == ["ValueError: unexpected at /changed"]
     assert session.failures.count == 4
@@ -104,7 +110,7 @@ def test_changes_are_notified_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one is for requests in progress, which may bring back old attributes."""
     monkeypatch.setattr(registry, "built_in", lambda: iter([FORMAT]))
     now = 1000.0
-    monkeypatch.setattr(session_module.time, "monotonic", lambda: now)
+    monkeypatch.setattr(session_module, "time", SimpleNamespace(monotonic=lambda: now))
     store = MemoryStore({"c": made(a=b"a"), "other": made(a=b"a")})
     sources, kernel = served(store)
     idents = {kernel.find("/c"), kernel.find("/c/a.bin")}
@@ -114,7 +120,7 @@ def test_changes_are_notified_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     session._notify(again)
     assert (engine.entries, engine.nodes) == ([], [])
     store.set_permissions("c", 0o600)
-    for seconds, is_notified in ((0, True), (WATCH_SECONDS / 2, False), (WATCH_SECONDS, True), (9, False)):
+    for seconds, is_notified in ((0, True), (settings.watch / 2, False), (settings.watch, True), (9, False)):
         now = 1000.0 + seconds
         engine.entries, engine.nodes = [], []
         session._changed = set(sources.refresh())
@@ -135,3 +141,28 @@ def test_links_out_of_the_source_are_followed_only_on_request(tmp_path: Path) ->
         session = MountSession([str(tmp_path / "source")], str(tmp_path / "mnt"), MountOptions(flags=flags))
         with session.sources.tree as tree:
             assert isinstance(tree.lookup("link"), Symlink) != bool(flags)
+
+
+def test_session_rests_when_nobody_uses_the_mount(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then its threads wait for events only; what is not reported is compared now and then."""
+    now, is_watched = 1000.0, True
+    monkeypatch.setattr(session_module, "time", SimpleNamespace(monotonic=lambda: now))
+    sources = SimpleNamespace(refresh=list, heard=list, watch=lambda on_touch: is_watched)
+    session, _ = session_over(sources, SimpleNamespace(unsettled=list, inodes=()), threading.Event())
+
+    def pauses() -> tuple[float | None, float | None]:
+        return session._poll(), session._notify(deque())
+
+    assert pauses() == (settings.watch, settings.watch)
+    now += settings.rest_after
+    assert pauses() == (settings.rest, None)
+    now += settings.cool_after
+    assert pauses() == (None, None)
+    is_watched = False
+    assert pauses() == (settings.rest, None)
+    session.engine.tick = lambda: None  # type: ignore[method-assign]
+    monkeypatch.setattr(settings, "watch", 0)
+    session._tick()
+    assert session._wake.is_set()
+    assert session._touched.is_set()
+    assert pauses() == (settings.watch, settings.watch)

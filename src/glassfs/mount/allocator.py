@@ -49,20 +49,22 @@ class Memory:
         self._last_change = self._last_trim = time.monotonic()
         self._is_clean = True
 
-    def tick(self, work: int, cached: int) -> None:
-        """Return memory if it is time. ``work`` changes when blocks are decoded or dropped, or the kernel learns of
-        directories. The cache has ``cached`` bytes.
+    def tick(self, work: int, cached: int) -> bool:
+        """Return memory if it is time; return whether none is left that could be. The cache has ``cached`` bytes.
+
+        ``work`` changes when blocks are decoded or dropped, or the kernel learns of directories.
         """
         now = time.monotonic()
         if work != self._work:
             self._work, self._last_change, self._is_clean = work, now, False
         if self._is_clean or self._libc is None:
-            return
+            return True
         is_quiet = now - self._last_change > QUIET_SECONDS
         waited = now - self._last_trim
         if is_quiet or waited > BUSY_SECONDS or (waited > MUCH_SECONDS and _resident() - cached > MUCH):
             self._libc.malloc_trim(0)
             self._last_trim, self._is_clean = now, is_quiet
+        return self._is_clean
 
 
 def _resident() -> int:

@@ -2,10 +2,12 @@
 
 ``MountSession`` belongs to the thread that makes it and calls ``run``. More threads run beside the engine's:
 ``glassfs-watch`` notifies the kernel and is the only one that does, never under a lock or while a request is answered;
-``glassfs-poll`` compares what is shown with the stores, which may hang;
-``glassfs-clock`` ends requests that were interrupted;
+``glassfs-poll`` compares what is shown with the stores, which may hang, and drops what is no longer used;
+``glassfs-clock`` ends requests that were interrupted, while there are requests;
 ``glassfs-load``, at the start, loads the code that may be needed later;
 ``glassfs-metrics`` writes counters to a file, if asked to.
+
+A mount that nobody uses rests: it is woken by requests and by reports of changes, not by a clock.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from glassfs import __version__, collector, threads
@@ -40,12 +43,6 @@ from glassfs.tree.sources.walk import Usage
 
 log = logging.getLogger(__name__)
 
-WATCH_SECONDS = 0.2
-END_SECONDS = 1.0
-"""How long the end waits for the removal of the metrics."""
-LOAD_SECONDS = 1.0
-"""Time after the start at which code is loaded that may be needed later: the first commands come before."""
-
 
 class MountSession:
     """Serves one mount, from opening its sources to the end of the daemon."""
@@ -65,6 +62,11 @@ class MountSession:
         audience = Audience("allow_other" in options.flags, owner)
         self._is_ending = threading.Event()
         self._wake = threading.Event()
+        """Wakes the watch."""
+        self._touched = threading.Event()
+        """Wakes the poll."""
+        self._used = time.monotonic()
+        """When a request was in progress last."""
         status = StatusText(self.status)
         self.operations = Operations(
             lambda: self.sources.root(),
@@ -96,8 +98,8 @@ class MountSession:
 
         def started() -> None:
             threads.start("watch", self._after_start, ready)
-            threads.start("clock", self._tick)
-            threads.start("poll", self._poll)
+            threads.start("clock", self._repeat, self.engine.busy, self._tick)
+            threads.start("poll", self._repeat, self._touched, self._poll)
             threads.start("load", self._load)
 
         self._messages = Messages("debug" not in self.options.flags)
@@ -107,11 +109,12 @@ class MountSession:
             raise MountError(f"{self.mountpoint}: cannot be mounted: {self._messages.text() or error}") from None
         finally:
             self._is_ending.set()
-            self._wake.set()
+            for event in (self._wake, self._touched, self.engine.busy):
+                event.set()
             self.sources.finish()
             self.failures.log_counts()
             if self._measuring is not None:
-                self._measuring.join(END_SECONDS)
+                self._measuring.join(settings.removal_of_metrics)
             self._messages.restore()
         log.info("%s is no longer mounted at %s", ", ".join(self.shown_sources), self.mountpoint)
 
@@ -142,20 +145,26 @@ class MountSession:
         ready()
         with suppress(GlassfsError):  # now, as the first reader would have to wait for it
             self.sources.root().watch()
-        self._watch()
-
-    def _watch(self) -> None:
-        """Notify the kernel of changes until the end. Errors are logged: without this loop changes would not show."""
         again: deque[tuple[float, set[str], Stale]] = deque()
-        while not self._is_ending.is_set():
-            self._wake.wait(WATCH_SECONDS)
-            self._wake.clear()
-            try:
-                self._notify(again)
-            except Exception as error:
-                self.failures.errno_of(error)
+        self._repeat(self._wake, partial(self._notify, again))
 
-    def _notify(self, again: deque[tuple[float, set[str], Stale]]) -> None:
+    def _repeat(self, event: threading.Event, do: Callable[[], float | None]) -> None:
+        """Call ``do`` until the end, each time when ``event`` is set, or after so many seconds as it returned.
+
+        Errors are logged: without these loops changes would not show, and requests would not end.
+        """
+        pause: float | None = settings.watch
+        while not self._is_ending.is_set():
+            event.wait(pause)
+            event.clear()
+            try:
+                pause = do()
+            except Exception as error:
+                pause = settings.watch
+                with suppress(MemoryError):
+                    self.failures.errno_of(error)
+
+    def _notify(self, again: deque[tuple[float, set[str], Stale]]) -> float | None:
         """Have the kernel forget what has changed: now, and once more at the time in ``again``."""
         now = time.monotonic()
         stale = [Stale(nodes=self.operations.unsettled())]
@@ -169,24 +178,32 @@ class MountSession:
                 log.info("%s has changed", f"{self.mountpoint}{path}")
             stale.append(self.operations.stale(changed))
             # Once more later: a request in progress may bring the old attributes back.
-            again.append((now + WATCH_SECONDS, changed, stale[-1]))
-        self.engine.invalidate(Stale(
+            again.append((now + settings.watch, changed, stale[-1]))
+        is_more = self.engine.invalidate(Stale(
             [entry for one in stale for entry in one.entries], [node for one in stale for node in one.nodes],
             dict(pair for one in stale for pair in one.versions.items()),
         ))
         work = self.cache.misses + self.cache.drops + len(self.operations.inodes)
-        self._memory.tick(work, self.cache.used)
+        is_clean = self._memory.tick(work, self.cache.used)
+        if again or self._unused() < settings.rest_after:
+            return settings.watch
+        return settings.rest if is_more or not is_clean else None
+
+    def _unused(self) -> float:
+        """Return for how many seconds no request was in progress."""
+        return time.monotonic() - self._used
 
     def _tick(self) -> None:
         """Run the engine's periodic work, on a thread of its own as the watch may wait for the kernel."""
-        while not self._is_ending.wait(WATCH_SECONDS):
-            try:
-                self.engine.tick()
-            except Exception as error:
-                self.failures.errno_of(error)
+        if self._unused() > settings.rest_after:
+            self._wake.set()
+            self._touched.set()
+        self._used = time.monotonic()
+        self.engine.tick()
+        self._is_ending.wait(settings.watch)
 
     def _load(self) -> None:
-        if not self._is_ending.wait(LOAD_SECONDS):
+        if not self._is_ending.wait(settings.loading):
             preload()
             self._is_loaded = True
 
@@ -197,17 +214,20 @@ class MountSession:
                 break
         metrics.remove()
 
-    def _poll(self) -> None:
+    def _poll(self) -> float | None:
         """Compare what is shown with the stores, on a thread of its own as a store may hang."""
-        while not self._is_ending.wait(WATCH_SECONDS):
-            try:
-                changed = self.sources.refresh()
-            except Exception as error:
-                self.failures.errno_of(error)
-                continue
-            if changed:
-                self._changed = self._changed.union(changed)
-                self._wake.set()
+        drops = self.cache.drops
+        changed = self.sources.refresh()
+        if changed:
+            self._changed = self._changed.union(changed)
+        if changed or drops != self.cache.drops:
+            self._wake.set()
+        unused = self._unused()
+        if unused < settings.rest_after:
+            return settings.watch
+        # What is not watched is compared, but more slowly: programs that use it make requests.
+        is_watched = self.sources.watch(self._touched.set)
+        return None if is_watched and unused > settings.cool_after else settings.rest
 
     def status(self) -> dict[str, Any]:
         """Return the content of ``.glassfs/status.json``."""

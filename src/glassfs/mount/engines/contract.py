@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
@@ -53,6 +54,8 @@ class Engine(ABC):
 
     version: tuple[int, int]
     """The library's version, such as (3, 14)."""
+    busy: threading.Event
+    """Set when requests come. Whoever calls ``tick`` clears it before."""
     can_invalidate = True
     """Whether ``invalidate`` works. If not, timeouts have to be short."""
 
@@ -69,15 +72,16 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def invalidate(self, stale: Stale) -> None:
+    def invalidate(self, stale: Stale) -> bool:
         """Have the kernel forget ``stale``, now or with one of the next calls, and what replaced versions left behind.
 
-        Call this a few times a second, also with nothing. Never call it under a lock or while answering a request.
+        Returns whether something is left for the next call. Call this a few times a second while requests come, also
+        with nothing. Never call it under a lock or while answering a request.
         """
 
     @abstractmethod
     def tick(self) -> None:
-        """Do periodic work. Call this a few times a second while the engine serves."""
+        """Do periodic work. Call this a few times a second while ``busy``, which it sets again if it has more to do."""
 
     def requests(self) -> dict[str, int]:
         """Return the number of answered requests by kind, as far as it is known."""

@@ -157,8 +157,8 @@ class Crew(Generic[State]):
         self._check = threading.Event()
         self.computing = 0
         """Requests that computed at the last tick."""
-        self.is_busy = threading.Event()
-        """Set when requests begin; cleared by a tick that finds none in progress."""
+        self.busy = threading.Event()
+        """Set when requests begin, and by a tick that finds some in progress."""
 
     def start(self) -> None:
         """Start the first threads. Raises Unavailable if the system has none left."""
@@ -186,8 +186,7 @@ class Crew(Generic[State]):
                     del self._queues[kind]
 
     def tick(self) -> None:
-        """Note which requests compute. Call this a few times a second while ``is_busy``."""
-        self.is_busy.clear()
+        """Note which requests compute. Call this a few times a second while ``busy``, which is cleared before."""
         with self._lock:
             begun = [task for task in self._begun() if not (task.opcode in UNOWNED or self._is_own(task))]
         for task in begun:
@@ -195,7 +194,7 @@ class Crew(Generic[State]):
             task.known_checks = task.checks
         self.computing = sum(task.is_computing for task in begun)
         if self.tasks():
-            self.is_busy.set()
+            self.busy.set()
 
     def _add(self) -> None:
         """Have one more thread wait for requests. Raises Unavailable if the system has none left."""
@@ -274,8 +273,8 @@ class Crew(Generic[State]):
                     self._check.set()
                 return False
             is_alone = not self._waiting
-        if not self.is_busy.is_set():
-            self.is_busy.set()
+        if not self.busy.is_set():
+            self.busy.set()
         if is_alone:
             self._leave(task)
         return True

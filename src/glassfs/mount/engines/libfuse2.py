@@ -55,6 +55,7 @@ class Libfuse2(Engine):
         self.version = divmod(int(self._library.fuse_version()), 10)
         self._failures = failures
         self._is_debugging = is_debugging
+        self.busy = threading.Event()
         self._callbacks: Callbacks | None = None
 
     def serve(self, operations: Operations, mountpoint: MountPoint, started: Callable[[], None]) -> None:
@@ -66,6 +67,7 @@ class Libfuse2(Engine):
             threads.start("ready", _start_when_answering, mountpoint.path, started)
 
         self._callbacks = Callbacks(self._binding, operations, self._failures, begin, self._binding.fuse_get_context)
+        self.busy = self._callbacks.busy
         table = self._callbacks.table()
         words = self._words(mountpoint)
         arguments = (ctypes.c_char_p * (len(words) + 1))(*words)
@@ -92,13 +94,15 @@ class Libfuse2(Engine):
         if ended:
             log.error("libfuse ends with %d", ended)
 
-    def invalidate(self, stale: Stale) -> None:
+    def invalidate(self, stale: Stale) -> bool:
         """Do nothing: the high-level API cannot notify the kernel."""
+        return False
 
     def tick(self) -> None:
         if self._callbacks is not None:
-            self._callbacks.paths.expire()
-            self._callbacks.stop_gone()
+            has_directories = self._callbacks.paths.expire()
+            if self._callbacks.stop_gone() or has_directories:
+                self.busy.set()
 
     def requests(self) -> dict[str, int]:
         """Return counts by name of the callback; ``getattr`` is both LOOKUP and GETATTR."""
@@ -132,6 +136,8 @@ class Callbacks:
         self._started = started
         self._asked_by = asked_by
         self._requesters = Requesters()
+        self.busy = threading.Event()
+        """Set when requests come."""
         self._in_progress: set[Asked] = set()
         self._counts = dict.fromkeys(REGISTERED, 0)
         self._lock = threading.Lock()
@@ -149,12 +155,13 @@ class Callbacks:
     def counts(self) -> dict[str, int]:
         return {name: count for name, count in self._counts.items() if count}
 
-    def stop_gone(self) -> None:
-        """Stop requests whose callers have ended. Call this a few times a second."""
+    def stop_gone(self) -> bool:
+        """Stop requests whose callers have ended; return whether requests are in progress."""
         with self._lock:
             in_progress = list(self._in_progress)
         for asked in self._requesters.gone(in_progress):
             asked.cancel()
+        return bool(in_progress)
 
     def getattr(self, path: bytes, status: Any) -> None:
         _fill(status.contents, self.handles.show(text(path)))
@@ -221,6 +228,8 @@ class Callbacks:
             with self._lock:
                 self._counts[name] += 1
                 self._in_progress.add(asked)
+            if not self.busy.is_set():
+                self.busy.set()
             try:
                 return work.done_for(asked, partial(callback, *arguments)) or 0
             finally:

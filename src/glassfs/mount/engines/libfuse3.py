@@ -98,6 +98,7 @@ class Libfuse3(Engine):
         self._library = _declared(library)
         self._failures = failures
         self._is_debugging = is_debugging
+        self.busy = threading.Event()
         self._init = _Init(self._negotiate)
         self._is_negotiated = False
         self._session: int | None = None
@@ -118,6 +119,7 @@ class Libfuse3(Engine):
             self._take, self._answer, self._thread_state, operations.inodes.volume,
             lambda task: self._refuse(task.message), self._end,
         )
+        self.busy = self._crew.busy
         self._notices = Notices(self._notify, operations.inodes, self._unanswered)
         over, self._over = os.pipe()
         os.set_blocking(self._over, False)
@@ -144,8 +146,8 @@ class Libfuse3(Engine):
                 for number, handler in before.items():
                     signal.signal(number, handler)
 
-    def invalidate(self, stale: Stale) -> None:
-        self._notices.send(stale)
+    def invalidate(self, stale: Stale) -> bool:
+        return self._notices.send(stale)
 
     def _unanswered(self) -> list[Task]:
         return [task for task in self._crew.tasks() if task.answered_at is None]

@@ -89,8 +89,11 @@ class Notices:
         self._prunes = offer.minor >= wire.PRUNE_MINOR
         self._inodes.remembers_names = not self._prunes
 
-    def send(self, stale: Stale) -> None:
-        """Have the kernel forget ``stale`` and all that could not be sent before. Call this a few times a second."""
+    def send(self, stale: Stale) -> bool:
+        """Have the kernel forget ``stale`` and all that could not be sent before; return whether something is left.
+
+        Call this a few times a second.
+        """
         now = self._clock()
         for entry in stale.entries:
             self._entries.setdefault(entry, now)
@@ -105,6 +108,7 @@ class Notices:
         self._relieve()
         if self._abandoned:
             self._prune()
+        return bool(self._entries or self._nodes or self._changed or self._abandoned or self._left[0])
 
     def _send_nodes(self, idents: Iterable[int]) -> None:
         reading = self._reading()

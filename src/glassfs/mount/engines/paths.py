@@ -81,14 +81,14 @@ class Paths:
     def forget(self, ident: int) -> None:
         self._operations.forget(ident, 1)
 
-    def expire(self) -> None:
-        """Drop expired directories. Call this a few times a second."""
+    def expire(self) -> bool:
+        """Drop expired directories; return whether others are left. Call this a few times a second."""
         now = time.monotonic()
         while True:
             with self._lock:
                 path, directory = next(iter(self._directories.items()), ("", None))
                 if directory is None or directory.until > now:
-                    return
+                    return directory is not None
                 del self._directories[path]
             self._leave(directory)
 
