@@ -70,26 +70,28 @@ class Rendered(Data):
 
 
 class Stream(Data):
-    """Bytes that ``make`` yields from first to last in pieces of a few MiB, as many as it turns out.
+    """Bytes that ``make`` yields from first to last in pieces of a few MiB: ``size``, or as many as it turns out.
 
-    The first caller that needs the size has them made: short ones stay in the cache, longer ones in a spool file. The
-    size is noted with the version of the source, so that it is known when the bytes were dropped. Making them again
-    must give the same bytes. ``cost`` returns the memory in bytes that making them takes. Pieces may be empty: between
-    them a canceled reader stops. ``make`` must not hold reserved memory across a piece, as another thread may continue.
+    If the size is unknown, the first caller that needs it has the bytes made: short ones stay in the cache, longer ones
+    in a spool file. The size is noted with the version of the source, so that it is known when the bytes were dropped.
+    Making them again must give the same bytes. ``cost`` returns the memory in bytes that making them takes.
+
+    Pieces may be empty: between them a canceled reader stops. ``make`` must not hold reserved memory across a piece, as
+    another thread may continue.
     """
 
     __slots__ = ("_cache", "_cost", "_known_cost", "_make", "_size", "key")
 
     def __init__(
         self, cache: BlockCache, key: tuple[Hashable, ...], make: Callable[[], Iterator[bytes]],
-        cost: Callable[[], int] = lambda: PIECE,
+        cost: Callable[[], int] = lambda: PIECE, size: int | None = None,
     ) -> None:
         self._cache = cache
         self.key = key
         self._make = make
         self._cost = cost
         self._known_cost: int | None = None
-        self._size: int | None = None
+        self._size = size
 
     @property
     def size(self) -> int:
@@ -135,7 +137,7 @@ class Stream(Data):
                 break
             yield piece
         if self._size is not None and size != self._size:
-            raise Damaged(f"gives other bytes than before, when they were {self._size}")
+            raise Damaged(f"gives {size} bytes or more, but {self._size} were expected")
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         if self.size:
