@@ -49,6 +49,11 @@ class Checksum(NamedTuple):
         """What identifies it in keys of the cache."""
         return str(self), self.covers.value
 
+    @property
+    def kinds(self) -> list[Covers]:
+        """The kinds of bytes that it may cover, one by one."""
+        return [kind for kind in Covers if kind in self.covers]  # Python 3.10 does not iterate over a flag
+
     def __str__(self) -> str:
         return f"{self.algorithm.name}:{self.value:08x}"
 
@@ -58,7 +63,7 @@ class RunningChecksum:
 
     def __init__(self, checksum: Checksum | None) -> None:
         self._checksum = checksum
-        self._sums = {} if checksum is None else dict.fromkeys(checksum.covers, checksum.algorithm.start)
+        self._sums = {} if checksum is None else dict.fromkeys(checksum.kinds, checksum.algorithm.start)
 
     def add(self, data: Bytes, kind: Covers) -> None:
         """Add bytes of a kind."""

@@ -349,7 +349,7 @@ class _Check:
             self.found = True
             return
         piece = self._extent.read(self._position, min(PIECE, size - self._position))
-        for kind in self._checksum.covers:  # these bytes are both
+        for kind in self._checksum.kinds:  # these bytes are both
             self._so_far.add(piece, kind)
         self._position += len(piece)
         if self._position == size:
