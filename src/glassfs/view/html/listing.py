@@ -22,8 +22,6 @@ BODY, SCRIPT = "list.html", "list.js"
 PLACE = "place"
 MOST_ROWS = 100_000
 MOST_BYTES = 32 << 20
-LONGEST_TEXT = 1000
-LONGEST_PLACE = 8192
 
 
 @runtime_checkable
@@ -49,10 +47,10 @@ def shown(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
     if isinstance(table, OfManyContainers):
         words = _words(table.name)
         before, after = page.frame(words["{Things}"], _body(words), SCRIPT, has_data=False)
-        rows = _Rows(table, table.records, cache, key, before + b'{"rows": [\n', after)
+        rows = _ListedRows(table, table.records, cache, key, before + b'{"rows": [\n', after)
         yield Shown(rows.data, page.SUFFIX, page.NAME if table.is_first else table.name.encode())
     elif table.directory:
-        rows = _Rows(table, table.records, cache, key, b'"use strict";\nglassfs.rows({"rows": [\n', b");\n")
+        rows = _ListedRows(table, table.records, cache, key, b'"use strict";\nglassfs.rows({"rows": [\n', b");\n")
         yield Shown(Memory(_page()), page.SUFFIX, page.NAME)
         yield Shown(rows.data, page.DATA_SUFFIX, page.DATA_NAME)
 
@@ -80,7 +78,7 @@ def _body(words: dict[str, str]) -> str:
     return body
 
 
-class _Rows:
+class _ListedRows:
     """The rows, one on a line, and the facts about them, between ``before`` and ``after``."""
 
     def __init__(
@@ -139,9 +137,9 @@ class _Rows:
         return b"".join(self._row(record) for record in records[: self._counts[number]])
 
     def _row(self, record: dict[str, Any]) -> bytes:
-        short = {name: escape.brief(value, LONGEST_TEXT) for name, value in record.items()}
+        short = {name: escape.brief(value, page.LONGEST_TEXT) for name, value in record.items()}
         if self._path_of is not None:
-            short[PLACE] = escape.brief(self._path_of(record), LONGEST_PLACE)
+            short[PLACE] = escape.brief(self._path_of(record), 2 * page.LONGEST_TEXT)
         if self._names is None:
             self._names = list(short)
         return escape.script(list(short.values()) if list(short) == self._names else short) + b",\n"
@@ -151,7 +149,7 @@ class _Rows:
         known = self._table.attributes()
         facts = {
             "names": self._names or [], "total": max(rows, self._table.rows), "omitted": known.get("omitted"),
-            "error": escape.brief(known.get("error"), LONGEST_TEXT),
+            "error": escape.brief(known.get("error"), page.LONGEST_TEXT),
             "directory": escape.address((self._table.directory,)) if self._table.directory else None,
         }
         if isinstance(self._table, OfManyContainers):

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64encode
+from collections.abc import Iterable, Iterator
 from importlib.resources import files
 
 from glassfs.view.html import escape
 
 NAME, SUFFIX = b"index", ".html"
 DATA_NAME, DATA_SUFFIX = b"data", ".js"
-LONGEST_TITLE = 200
+BUDGET = 1 << 20
+"""Characters of a part of a page, such as its rows of metadata or its notes. What is more is left out."""
+LONGEST_TITLE, LONGEST_TEXT = 200, 4000
 STYLE, COMMON = "page.css", "common.js"
 BESIDE = "'self' file:"
 """Sources of files beside a page, in the syntax of the policy."""
@@ -64,6 +67,16 @@ def frame(title: str, body: str, script: str, has_data: bool = True) -> tuple[by
     data = f'<script src="{DATA_NAME.decode()}{DATA_SUFFIX}" defer></script>\n' if has_data else ""
     tail = f"</script>\n<script>{code}</script>\n{data}</body>\n</html>\n"
     return f'{head}{body}<script type="application/json" id="facts">'.encode(), tail.encode()
+
+
+def fitting(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the first texts, as many as fit into a part of a page."""
+    left = BUDGET
+    for text in texts:
+        left -= len(text)
+        if left < 0:
+            return
+        yield text
 
 
 def code_of(script: str) -> str:
