@@ -6,7 +6,6 @@ The page names what cannot be read. Any thread.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache as cached
 from functools import partial
@@ -21,7 +20,7 @@ from glassfs.view import json
 from glassfs.view.canonical import file_of
 from glassfs.view.contract import Key, Shown
 from glassfs.view.html import escape, page, plots
-from glassfs.view.mp4 import FASTEST, SLOWEST, USUAL_RATE
+from glassfs.view.mp4 import USUAL_RATE, is_rate
 
 BODY, SCRIPT = "episode.html", "episode.js"
 POSTER = b"poster"
@@ -69,8 +68,8 @@ def _page(recording: Recording, cache: BlockCache) -> bytes:
         recording.steps.columns()
     except LASTING as error:
         notes.append(f"The steps cannot be plotted: {error.without_source}")
-    rates = [_rate(value) for value in (record.get(RATE), *(camera.pop("fps") for camera in cameras))]
-    rate = next((value for value in rates if value), None)
+    rates = [record.get(RATE), *(camera.pop("fps") for camera in cameras)]
+    rate = next((float(value) for value in rates if is_rate(value)), None)
     if rate is None and cameras:
         notes.append(f"The frame rate is unknown; {USUAL_RATE} frames a second are assumed.")
     facts = {"fps": rate or float(USUAL_RATE), "rows": recording.steps.rows, "cameras": cameras}
@@ -172,11 +171,6 @@ def _suffix(video: Video, runs: Sequence[int], cache: BlockCache) -> str:
         return file_of(video.frame(runs[0]), cache, ()).suffix if runs else SHOWN_AS[0]
     except LASTING:
         return SHOWN_AS[0]
-
-
-def _rate(value: Any) -> float | None:
-    is_number = type(value) in (int, float) and math.isfinite(value) and SLOWEST <= value <= FASTEST
-    return float(value) if is_number else None
 
 
 def _title(record: dict[str, Any]) -> str:

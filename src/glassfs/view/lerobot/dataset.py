@@ -6,11 +6,10 @@ numbers; all of it is dropped with what else files know, and made again when nee
 
 from __future__ import annotations
 
-import math
 from array import array
 from bisect import bisect_right
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from glassfs import work
 from glassfs.cache import BlockCache
@@ -21,7 +20,7 @@ from glassfs.content.table import Episode
 from glassfs.names import free_name, raw, shortened, text
 from glassfs.view.known import Known
 from glassfs.view.lerobot.plan import Plan, plan_of
-from glassfs.view.mp4 import FASTEST, MOST_FRAMES, SLOWEST, USUAL_RATE, rate
+from glassfs.view.mp4 import MOST_FRAMES, rate
 
 UNKNOWN = "unknown"
 _EPISODE, _DATASET = OBJECT, 32 * OBJECT
@@ -182,8 +181,8 @@ def datasets_of(table: Table, budget: int) -> Datasets:
         if not count % MOST_FILES:
             work.check()
         record = episode.record
-        embodiment, fps = record.get("embodiment") or UNKNOWN, _rate(record.get("fps"))
-        key = embodiment, fps, episode.features
+        second, frame = rate(record.get("fps"))
+        key = record.get("embodiment") or UNKNOWN, second / frame, episode.features
         dataset = found.get(key)
         if dataset is None:
             dataset = found[key] = _dataset(*key, allowance)
@@ -210,13 +209,6 @@ def _dataset(embodiment: str, fps: float, features: str, allowance: Allowance) -
     if not plan.columns and not plan.films:
         return "has no signals"
     return EpisodeSet(embodiment, fps, plan, allowance)
-
-
-def _rate(fps: Any) -> float:
-    """Return the frames a second that videos of such a rate have."""
-    valid = isinstance(fps, (int, float)) and math.isfinite(fps) and SLOWEST <= fps <= FASTEST
-    second, frame = rate(float(fps) if valid else float(USUAL_RATE))
-    return second / frame
 
 
 def _named(datasets: list[EpisodeSet]) -> dict[str, EpisodeSet]:

@@ -13,8 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from glassfs.codec.thrift import BINARY, I32, STRUCT, Value, binary, i32, i64, sequence, struct
 from glassfs.view.parquet import arrow
-from glassfs.view.parquet.kinds import ParquetType, Physical
-from glassfs.view.parquet.pages import PLAIN, RLE
+from glassfs.view.parquet.kinds import Encoding, ParquetType, Physical
 
 Metadata: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
@@ -54,7 +53,7 @@ class ColumnChunk(NamedTuple):
     entries: int
 
 
-_ENCODINGS = sequence(I32, [i32(PLAIN), i32(RLE)])
+_ENCODINGS = sequence(I32, [i32(Encoding.PLAIN), i32(Encoding.RLE)])
 _NOWHERE = ColumnChunk(0, 0, 0)
 
 

@@ -16,6 +16,7 @@ from glassfs.codec.thrift import Value, struct
 from glassfs.content import Converted, Data
 from glassfs.errors import Damaged
 from glassfs.lru import cached_if_short
+from glassfs.sizes import PIECE
 from glassfs.view.parquet import arrow
 from glassfs.view.parquet.arrow import ArrowType, TypeNumber
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 UTF8 = 0
 """The older equivalent of the logical type STRING, in ``ConvertedType`` of parquet.thrift."""
-LARGEST_FIXED = 1 << 20
 _DTYPE = re.compile(r"([<|])([a-zA-Z])(\d+)(?:\[(\d*)([a-zA-Z]+)\])?")
 
 class Physical(IntEnum):
@@ -37,6 +37,13 @@ class Physical(IntEnum):
     DOUBLE = 5
     BYTE_ARRAY = 6
     FIXED = 7
+
+
+class Encoding(IntEnum):
+    """The enum of this name in parquet.thrift, of which these are needed."""
+
+    PLAIN = 0
+    RLE = 3
 
 
 # Units of time: the unit in the file, a factor and a divisor. Units of the calendar have none.
@@ -110,7 +117,7 @@ def kind_of(dtype: str) -> ParquetType | None:
         kind = ParquetType(physical, size, size, arrow.floating(size), logical=logical)
     else:
         width = size * 4 if letter == "U" else size
-        if not 0 < width <= LARGEST_FIXED:
+        if not 0 < width <= PIECE:
             return None
         kind = ParquetType(Physical.FIXED, width, width, arrow.fixed(width))
     return replace(kind, dtype=dtype)

@@ -21,22 +21,22 @@ from glassfs.content import Computed, Concatenated, Data, Made, Parted, Rendered
 from glassfs.content.data import SizedData
 from glassfs.errors import Damaged, TooLarge
 from glassfs.sizes import PIECE
-from glassfs.view.parquet.kinds import ParquetType
+from glassfs.view.parquet.kinds import Encoding, ParquetType
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PAGE = PIECE
-LARGEST_PAGE = (1 << 31) - 1
-"""The size of a page is an ``i32`` in its header."""
+LARGEST_I32 = (1 << 31) - 1
+"""The sizes of a page and of the footer are of this type."""
 _DIGITS = 5
-PLAIN, RLE = 0, 3
+"""Bytes of each ``i32`` that differs from page to page, padded: so all headers have one length."""
 LEVELS_HEAD = 4 + _DIGITS
 
 
 def page_header(size: int, entries: int) -> bytes:
     """Return the header of a page with ``size`` bytes after it and ``entries`` values, nulls counted."""
-    data_page = {1: i32(entries, _DIGITS), 2: i32(PLAIN), 3: i32(RLE), 4: i32(RLE)}
+    data_page = {1: i32(entries, _DIGITS), 2: i32(Encoding.PLAIN), 3: i32(Encoding.RLE), 4: i32(Encoding.RLE)}
     fields = {1: i32(0), 2: i32(size, _DIGITS), 3: i32(size, _DIGITS), 5: thrift.struct(data_page)}
     return thrift.struct(fields).payload
 
@@ -46,8 +46,8 @@ HEADER = len(page_header(0, 0))
 
 def demand_possible(size: int) -> None:
     """Raise TooLarge if a page cannot have ``size`` bytes after its header."""
-    if size > LARGEST_PAGE:
-        raise TooLarge(f"has rows of {size} bytes that must stand in one page, but it can have {LARGEST_PAGE}")
+    if size > LARGEST_I32:
+        raise TooLarge(f"has rows of {size} bytes that must stand in one page, but it can have {LARGEST_I32}")
 
 
 def levels_head(size: int, bits: int = 1) -> bytes:

@@ -32,8 +32,6 @@ from glassfs.view.parquet.pages import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MOST_ROWS = 1 << 14
-"""Limit of a page: reading any range of it reads this many offsets."""
 _MARKS = "glassfs-question-marks"
 
 
@@ -50,7 +48,8 @@ class RaggedPages(Pages):
     """Pages of rows that differ in length. Subclasses define where pages begin and what they hold."""
 
     def __init__(self, offsets: Offsets, width: float, rows_a_group: int) -> None:
-        super().__init__(offsets.rows, rows_for(width, min(MOST_ROWS, rows_a_group)))
+        # Not too many rows, as reading any range of a page reads all their offsets.
+        super().__init__(offsets.rows, rows_for(width, min(PIECE // 64, rows_a_group)))
         self.offsets = offsets
 
     @abstractmethod
