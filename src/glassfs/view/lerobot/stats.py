@@ -32,7 +32,6 @@ from glassfs.view.lerobot.dataset import EpisodeSet
 from glassfs.view.lerobot.frames import Steps
 from glassfs.view.lerobot.plan import BOOLEAN, Film, Plan
 from glassfs.view.lerobot.statistics import (
-    CHANNELS,
     MOMENTS,
     NAMES,
     QUANTILE_ROWS,
@@ -109,7 +108,7 @@ def _features(plan: Plan) -> Iterator[StatisticsFeature]:
     for column in plan.columns:
         yield StatisticsFeature(column.name, column.length, {"f": "<f8", "b": BOOLEAN}.get(column.dtype[1], "<i8"))
     for film in plan.films:
-        yield StatisticsFeature(film.name, CHANNELS, "<f8", is_camera=True)
+        yield StatisticsFeature(film.name, 3, "<f8", is_camera=True)
 
 
 class EpisodeStatistics:
@@ -265,7 +264,7 @@ def _of_episode(
     steps: Steps, recording: Recording, dataset: EpisodeSet, length: int, cache: BlockCache,
 ) -> Iterator[Statistics]:
     for column in dataset.plan.columns:
-        yield of_numbers(partial(_chunks, steps, column, length))
+        yield of_numbers(_chunks(steps, column, length), length)
     videos = dict(recording.cameras()) if dataset.plan.films else {}
     by_name = {decoded(b"/".join(name)): content for name, content in videos.items()}
     for film in dataset.plan.films:
