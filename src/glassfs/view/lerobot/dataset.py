@@ -25,7 +25,7 @@ from glassfs.view.mp4 import MOST_FRAMES, rate
 UNKNOWN = "unknown"
 _EPISODE, _DATASET = OBJECT, 32 * OBJECT
 """Bytes of memory for the numbers of an episode, and for a dataset with its plan."""
-MOST_FILES = 1000
+CHUNKS_SIZE = 1000
 """Files in a directory of chunks, as LeRobot's own datasets have (``chunks_size``)."""
 FILE_BYTES = 100 << 20
 """Limit of a data file with more than one episode, in values; that of LeRobot's own datasets."""
@@ -178,7 +178,7 @@ def datasets_of(table: Table, budget: int) -> Datasets:
     found: dict[tuple[str, float, str], EpisodeSet | str] = {}
     omitted: dict[str, int] = {}
     for count, episode in enumerate(table.described()):
-        if not count % MOST_FILES:
+        if not count % CHUNKS_SIZE:
             work.check()
         record = episode.record
         second, frame = rate(record.get("fps"))

@@ -102,7 +102,7 @@ class Steps:
         for column in recording.steps.columns():
             self._arrays.setdefault(decoded(column.name), column.content)
 
-    def read(self, column: plan.Column, values: NDArray[Any], first: int) -> None:
+    def read(self, column: plan.NumberFeature, values: NDArray[Any], first: int) -> None:
         """Fill ``values``, a row for each step from number ``first`` on, with those of a column."""
         import numpy as np
 

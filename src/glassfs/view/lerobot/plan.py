@@ -43,7 +43,7 @@ _UNSAFE = re.compile("[\x00-\x1f\x7f%/{}\ud800-\udfff]")
 FLOAT, BOOLEAN = "<f4", "|b1"
 
 
-class Column(NamedTuple):
+class NumberFeature(NamedTuple):
     """A feature of numbers: its name, its dtype in the dataset, the values of a step, and the signals that it joins.
 
     ``is_vector`` is false for one value a step.
@@ -73,7 +73,7 @@ class Film(NamedTuple):
 class Plan(NamedTuple):
     """The features of a dataset, and what is left out of it: names and reasons."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[NumberFeature, ...]
     films: tuple[Film, ...]
     omitted: tuple[str, ...]
 
@@ -128,7 +128,7 @@ def _usable(signals: Iterable[Signal], omitted: list[str]) -> list[Signal]:
     return found
 
 
-def _columns(signals: Sequence[Signal], named: Callable[[str], str]) -> Iterator[Column]:
+def _columns(signals: Sequence[Signal], named: Callable[[str], str]) -> Iterator[NumberFeature]:
     parts = {signal: signal.name.split("/") for signal in signals}
     heads = {split[0] for split in parts.values() if len(split) > 1}
     has_group = any(head in heads for head in _OBSERVED)
@@ -158,13 +158,13 @@ def _columns(signals: Sequence[Signal], named: Callable[[str], str]) -> Iterator
             yield _column(named(".".join(split)), [signal])
 
 
-def _column(name: str, parts: Sequence[Signal]) -> Column:
+def _column(name: str, parts: Sequence[Signal]) -> NumberFeature:
     """Return the column of one signal, or of several one after another."""
     length = sum(1 if signal.length is None else signal.length for signal in parts)
     dtypes = {signal.dtype for signal in parts}
     is_same = len(dtypes) == 1 and parts[0].dtype[1] != "f"
     dtype = parts[0].dtype if is_same else FLOAT
-    return Column(name, BOOLEAN if name in (DONE, SUCCESS) else dtype, length, length > 1, tuple(parts))
+    return NumberFeature(name, BOOLEAN if name in (DONE, SUCCESS) else dtype, length, length > 1, tuple(parts))
 
 
 def _rest(split: Sequence[str], heads: Sequence[str]) -> str:
