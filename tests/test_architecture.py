@@ -53,7 +53,7 @@ ONLY_STORES = {"content", "codec", "formats", "view", "tree"}
 # Spool files, the number of cores, and the user's catalogue.
 MAY_KNOW_THE_SYSTEM = {"cache.spool", "cache.cores", "cache.catalogue"}
 # Kinds of stores: the rooms above know only the contract.
-KINDS_OF_STORES = {"source.local", "source.descriptors", "source.foreign"}
+KINDS_OF_STORES = {"source.local", "source.descriptors", "source.system"}
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = ("numpy", "PIL", "sqlite3", "zstandard", "lz4", "crc32c", "zlib_ng", "inotify_simple", "fuse")

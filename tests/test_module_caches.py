@@ -25,16 +25,12 @@ HARMLESS = {
     "codec.h264.head": "a few numbers each, and a fixed number of them",
     "codec.thrift.i32": "a few numbers each, and a fixed number of them",
     "codec.thrift.i64": "a few numbers each, and a fixed number of them",
-    "content.parts._field_of": "a few numbers each, and a fixed number of them",
-    "content.widening._table": "four types",
+    "content.dtypes._table": "four types",
     "filesystem.system._all": "weak references, to what other objects own",
     "forks._all_per_process": "weak references, to what other objects own",
     "formats.hdf5.answers._library": "one value, of this process",
     "formats.hdf5.file.is_installed": "one value, of this process",
     "formats.kinodb.episode.shortest": "a few numbers each, and a fixed number of them",
-    "formats.kinodb.scan._known_heads": "64 of 8 headers in 256 bytes",
-    "formats.kinodb.scan._known_regular": "64 of 4,096 images",
-    "formats.kinodb.scan._known_types": "64 of 256 bytes",
     "formats.registry._built_in": "one value, of this process",
     "formats.registry.installed": "one value, of this process",
     "formats.registry.joined_names": "one value, of this process",
@@ -64,8 +60,6 @@ HARMLESS = {
     "view.png._stored": "a few numbers each, and a fixed number of them",
     "view.png.layout": "a few numbers each, and a fixed number of them",
     "view.registry.available": "one value, of this process",
-    "work._pauses": "filled by code of this program",
-    "work._waiting": "threads that wait",
 }
 """Caches of modules, and why a container cannot fill them."""
 

@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from glassfs.cache import catalogue as catalogue_module
-from glassfs.cache.catalogue import FILE, Catalogue, Part, searched, user_folder
+from glassfs.cache.catalogue import FILE, Catalogue, StoredPart, searched, user_folder
 from glassfs.persistent import cache as cache_module
 from glassfs.persistent.cache import PersistentCache
+from glassfs.settings import settings
 from tests.waiting import wait_for, wait_until
 
 
@@ -31,11 +32,11 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def no_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk answers in time, also on the slowest machine."""
-    monkeypatch.setattr(catalogue_module, "TIMEOUT_SECONDS", 120.0)
+    monkeypatch.setattr(settings, "catalogue_wait", 120.0)
 
 
-def parts(data: bytes, count: int = 1) -> list[Part]:
-    return [Part(number, count, 3, 2 * number, b"episodes", data) for number in range(count)]
+def parts(data: bytes, count: int = 1) -> list[StoredPart]:
+    return [StoredPart(number, count, 3, 2 * number, b"episodes", data) for number in range(count)]
 
 
 def put(folder: Path, **found: bytes) -> None:
@@ -58,7 +59,7 @@ def is_usable(folder: Path) -> bool:
 
 def test_stored_parts_are_found(folder: Path) -> None:
     large = bytes(range(256)) * 1000
-    empty = Part(0, 0, 0, 0, b"", b"")
+    empty = StoredPart(0, 0, 0, 0, b"", b"")
     catalogue = Catalogue(lambda: str(folder))
     catalogue.put({b"one": parts(b"1"), b"two": parts(large, 3), b"none": [empty]})
     assert catalogue.find([b"one", b"two", b"three", b"none"]) == {
@@ -91,7 +92,7 @@ def test_puts_are_dropped_while_the_disk_hangs(folder: Path, monkeypatch: pytest
         wait_for(answers)
         stored.extend(values)
 
-    monkeypatch.setattr(catalogue_module, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(catalogue_module._State, "MOST_BYTES", 10_000)
     monkeypatch.setattr(PersistentCache, "store", store)
     catalogue = Catalogue(lambda: str(folder))
     for number in range(20):
@@ -140,7 +141,7 @@ def test_readers_do_not_wait_twice_for_a_disk_that_hangs(folder: Path, monkeypat
     monkeypatch.setattr(PersistentCache, "find", find_late)
     catalogue = Catalogue(lambda: str(folder))
     with monkeypatch.context() as patch:
-        patch.setattr(catalogue_module, "TIMEOUT_SECONDS", 0.0)
+        patch.setattr(settings, "catalogue_wait", 0.0)
         assert catalogue.find([b"key"]) == {}
     for _ in range(200):  # with the long timeout again: these would hang if they waited
         assert catalogue.find([b"key"]) == {}
@@ -222,7 +223,7 @@ def test_folder_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
 
 
 def test_file_read_by_another_process_can_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_module, "LOCK_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr(settings, "disk_lock", 0.01)
     put(folder, before=b"before")
     with sqlite3.connect(folder / FILE, isolation_level=None) as other:
         other.execute("BEGIN")

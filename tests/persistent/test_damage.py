@@ -16,10 +16,13 @@ import pytest
 from glassfs.errors import Refused
 from glassfs.persistent import private
 from glassfs.persistent.cache import SUFFIXES
-from glassfs.source.remote.disk import FILE, LEAST, DiskCache
+from glassfs.source.remote.disk import FILE, DiskCache
 from glassfs.source.remote.server import Facts
 from tests.conftest import Scale
 from tests.persistent.test_blocks import BUDGET, LARGE, cached, content, fill, opened
+
+LEAST = 512 << 10
+"""The smallest budget."""
 
 SMALL = content(1, 64)
 

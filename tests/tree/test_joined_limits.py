@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from glassfs.cache import BlockCache, catalogue
-from glassfs.cache.blocks import LARGEST_UNRESERVED
 from glassfs.content import Memory, Records, Table
 from glassfs.content.join import BLOCK_BYTES, Joined, JoinedRows, Layout, block_without, joined_block, sizes_of
 from glassfs.content.pieces import AS_JSON, LONG, ContainerPiece, Piece, piece_of, pieces_of, values_of
 from glassfs.content.summary import COLUMNS, EPISODES, LONGEST, RECORD_COLUMNS, TEXT, TEXTS, Summary
 from glassfs.errors import Damaged, GlassfsError
 from glassfs.formats import registry
+from glassfs.sizes import PIECE
 from glassfs.source.local import LocalStore
 from glassfs.tree import Containers, ContainerSettings, Directory
 from glassfs.tree.containers.lease import Location
@@ -229,15 +229,15 @@ def test_large_rows_are_made_in_reserved_memory() -> None:
             taken.append(-size)
 
     def block(number: int) -> list[dict[str, Any]]:
-        assert sum(taken) == (LARGEST_UNRESERVED + 1 if number else 0)
+        assert sum(taken) == (PIECE + 1 if number else 0)
         return [take(f"{number}" * 400)] * 1000
 
-    table = Table(b"", 2000, list, Records(b"", 2, block, cost=lambda number: LARGEST_UNRESERVED + number))
+    table = Table(b"", 2000, list, Records(b"", 2, block, cost=lambda number: PIECE + number))
     for _ in pieces_of(Summary(RECORD_COLUMNS, table), Noting()):
         assert not sum(taken)
     reserved = [size for size in taken if size > 0]
     assert len(reserved) == 3
-    assert reserved[1] == LARGEST_UNRESERVED + 1
+    assert reserved[1] == PIECE + 1
     assert min(reserved[0], reserved[2]) > AS_JSON * 400 * 1000  # while the rows of each piece become JSON
 
 

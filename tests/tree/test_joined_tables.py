@@ -166,11 +166,11 @@ def test_columns_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         for number in range(30)
     })
     sources = tree_of(store)
-    assert arrow(sources).num_columns == content_join.MOST_COLUMNS
+    assert arrow(sources).num_columns == content_join.Layout.most
     assert arrow(sources).num_rows == 30
     error = sources.tree.lookup("/things.jsonl").xattrs()["user.glassfs.error"]
     assert error == b"columns are left out: there are too many"
-    monkeypatch.setattr(content_join, "MOST_NAMES", 10)
+    monkeypatch.setattr(content_join.Layout, "characters", 10)
     assert arrow(tree_of(store)).num_columns < 7
 
 

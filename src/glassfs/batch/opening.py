@@ -10,7 +10,7 @@ from glassfs.cache import BlockCache
 from glassfs.content import Container
 from glassfs.errors import Changed, Refused
 from glassfs.formats.registry import may_be_container
-from glassfs.source import Named, Version, is_url, locate
+from glassfs.source import Named, Version, locate
 from glassfs.tree import Containers, ContainerSettings, Sources, Tree
 from glassfs.tree.containers.lease import Location
 
@@ -38,9 +38,7 @@ class Opener:
         if named is None or self._source != found.source:
             self._close_store()
             connection = self._settings.connection
-            if is_url(found.source):
-                connection = connection.within(self.cache.lend())
-            (named,) = locate([found.source], connection, may_be_container)
+            (named,) = locate([found.source], connection, may_be_container, cache=self.cache)
             self._source, self._named = found.source, named
         return named if not found.inner else Named(named.store, (*named.path, *found.inner), found.inner[-1])
 

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from glassfs import content as contents
 from glassfs import installing
-from glassfs.content.rows import AT_ONCE, of_records, rows_of, values
+from glassfs.content.rows import of_records, rows_of, values
 from glassfs.content.table import Column
 from glassfs.errors import GlassfsError, NoSuchEntry
 from glassfs.library.shown import cell
 from glassfs.library.stream import Raw
 from glassfs.names import text
+from glassfs.sizes import PIECE
 from glassfs.terminal import printable
 from glassfs.threads import DaemonPool
 
@@ -68,7 +69,7 @@ class Table:
         """Return the values of a column. Raises NoSuchEntry, which is a KeyError."""
         for column in self._table.columns():
             if text(column.name) == name:
-                return list(values(column, self._table.rows, AT_ONCE))
+                return list(values(column, self._table.rows, PIECE))
         raise NoSuchEntry("there is no such column", self._name, printable(name))
 
     def to_pandas(self) -> pd.DataFrame:
@@ -143,7 +144,7 @@ class Table:
             yield from islice(of_records(self._table.records), SHOWN_ROWS)
             return
         count = min(self._table.rows, SHOWN_ROWS)
-        found = {text(column.name): values(column, count, AT_ONCE, SHOWN_VALUES) for column in columns}
+        found = {text(column.name): values(column, count, PIECE, SHOWN_VALUES) for column in columns}
         for row in zip(*(islice(column, count) for column in found.values()), strict=True):
             yield dict(zip(found, row, strict=True))
 

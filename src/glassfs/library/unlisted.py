@@ -7,7 +7,7 @@ images makes the directories of all cameras, and keeps them all. Any thread.
 from __future__ import annotations
 
 from glassfs.content import Group
-from glassfs.content.growth import held_by_content
+from glassfs.content.allowance import held_by_content
 from glassfs.names import component, raw
 from glassfs.tree import Directory
 from glassfs.tree.build import NODE_COST, FieldsDirectory, directory

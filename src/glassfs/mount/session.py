@@ -55,7 +55,7 @@ class MountSession:
         self.mountpoint = system.real_path(mountpoint)
         self.options = options
         self.started = time.time()
-        self.cache = BlockCache(options.cache_size, options.spool)
+        self.cache = BlockCache(options.cache_size, options.spool, options.spool_size)
         settings = ContainerSettings(
             self.cache, options.max_open, views=views_named(options.views), has_catalogue=options.catalogue,
         )

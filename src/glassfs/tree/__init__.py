@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from glassfs.cache import BlockCache
 from glassfs.formats.registry import may_be_container
-from glassfs.source import Connection, is_url, locate
+from glassfs.source import Connection, locate
 from glassfs.tree.containers.containers import Containers, ContainerSettings
 from glassfs.tree.lease import Lease
 from glassfs.tree.nested import NestedDirectory
@@ -47,6 +47,5 @@ def open_sources(
     ones are followed if ``follows``, for the user of this process alone. For the other arguments see ``Sources``.
     """
     settings = settings or ContainerSettings(BlockCache())
-    if any(map(is_url, names)):
-        connection = connection.within(settings.cache.lend())
-    return Sources(locate(names, connection, may_be_container, follows), settings, audience, on_change, on_drop)
+    located = locate(names, connection, may_be_container, follows, settings.cache)
+    return Sources(located, settings, audience, on_change, on_drop)

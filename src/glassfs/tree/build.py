@@ -28,7 +28,7 @@ from glassfs.content import (
     Series,
     Stored,
 )
-from glassfs.content.growth import held
+from glassfs.content.allowance import held
 from glassfs.errors import Damaged, GlassfsError
 from glassfs.names import component, free_name, raw, shown_at_root
 from glassfs.terminal import printable

@@ -33,7 +33,7 @@ from glassfs.content import (
 from glassfs.content.features import Camera, Signal, as_text
 from glassfs.errors import Damaged
 from glassfs.formats.kinodb.images import Images
-from glassfs.formats.kinodb.scan import CAMERA_BYTES, FirstImage, first_images
+from glassfs.formats.kinodb.scan import ImageType, first_images
 from glassfs.formats.registry import Opening
 from glassfs.source import Reader
 
@@ -43,7 +43,6 @@ TEXT_WRAP = 1 << 16  # where the length field of a string wraps to 0
 LONGEST_TEXTS = 2 * TEXT_WRAP
 TEXT_COST = 48  # per byte of text, as a string of wide characters that all need escapes
 DOCUMENT_COST = 8 << 10  # for the rest
-CAMERAS_COST = TEXT_COST * CAMERA_BYTES  # of the names of an episode
 
 ENTRY = struct.Struct("<QIHHQQQQQQ")
 _LENGTH, _AFTER_TEXTS = struct.Struct("<H"), struct.Struct("<4sBB")
@@ -209,7 +208,7 @@ class Episode:
         reason = self.records_fault()
         return self.source.damage(reason, f"the state/action section of episode {self.position}") if reason else None
 
-    def first_images(self) -> list[FirstImage] | None:
+    def first_images(self) -> list[ImageType] | None:
         """Return the first image of each camera of the first frame with images, None if they cannot be read."""
         entry = self.entry
         if not entry.has_images:

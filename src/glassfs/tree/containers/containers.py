@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from glassfs import __version__
 from glassfs.cache import BlockCache
 from glassfs.cache.findings import Findings as CatalogueFindings
 from glassfs.content import Container
@@ -88,7 +89,7 @@ class Containers:
         self._parsing = KeyedLock()
         self._parsed = ParsedContainers(settings.budget, settings.limit, self._forget_nodes)
         self._findings: LRU[Location, Finding] = LRU(REMEMBERED_FILES)
-        self.kept = CatalogueFindings(lambda: self.catalogue)
+        self.kept = CatalogueFindings(lambda: self.catalogue, __version__)
         """What formats found out about containers, beside their contents."""
         self._named: set[Location] = set()
         """Files that a user named as containers, whatever their suffixes."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import xxhash
 
 from glassfs import work
-from glassfs.cache.catalogue import Part, searched
+from glassfs.cache.catalogue import StoredPart, searched
 from glassfs.content.pieces import LAYOUT, Piece, pieces_of
 from glassfs.content.summary import EPISODE_ROWS, Columns
 from glassfs.errors import Unrecognised
@@ -77,7 +77,7 @@ class Rows:
         self._ahead: set[Work] = set()
         """The work of files that are read ahead."""
         self._lock = threading.Lock()
-        self._noted: dict[bytes, Sequence[Part]] = {}
+        self._noted: dict[bytes, Sequence[StoredPart]] = {}
         self._size = 0
 
     def of_all(self, files: Sequence[File]) -> Iterator[tuple[int, Iterator[Found]]]:
@@ -113,7 +113,7 @@ class Rows:
 
         A file is opened once for consecutive pieces.
         """
-        known: dict[tuple[bytes, int], Part] = {}
+        known: dict[tuple[bytes, int], StoredPart] = {}
         for number in {one.number for one in wanted}:
             files = [one.file for one in wanted if one.number == number]
             known |= {(key, number): kept for key, kept in self._known(files, number).items()}
@@ -138,11 +138,11 @@ class Rows:
         if noted and self._catalogue is not None:
             self._catalogue.put(noted)
 
-    def _known(self, files: Sequence[File], number: int) -> Mapping[bytes, Part]:
+    def _known(self, files: Sequence[File], number: int) -> Mapping[bytes, StoredPart]:
         keys = [_key(file) for file in files if file.location.store.has_lasting_versions]
         return self._catalogue.find(keys, number) if self._catalogue is not None and keys else {}
 
-    def _of(self, file: File, kept: Part | None, begun: Iterator[Found] | None) -> Iterator[Found]:
+    def _of(self, file: File, kept: StoredPart | None, begun: Iterator[Found] | None) -> Iterator[Found]:
         if kept is None:
             yield from self._timed(file, begun or self._read(file))
             return
@@ -203,7 +203,7 @@ class Rows:
     def _read(self, file: File, table: str = "", block: int = 0) -> Generator[Found, None, None]:
         """Read the pieces of all tables, or from a block of one on; all of them are also noted for the catalogue."""
         is_kept = not table and self._catalogue is not None and _is_lasting(file)
-        noted: list[Part] = []
+        noted: list[StoredPart] = []
         size = 0
         try:
             with self._containers.glimpsed(file.location, file.version) as (container, files):
@@ -221,7 +221,7 @@ class Rows:
                         head = _head_of(name, directory, piece.columns)
                         size += len(head) + len(piece.data)
                         if is_kept and size <= MOST_KEPT:
-                            noted.append(Part(number, 0, piece.rows, piece.block, head, piece.data))
+                            noted.append(StoredPart(number, 0, piece.rows, piece.block, head, piece.data))
                         else:
                             noted.clear()
                         yield Found(name, number, piece, directory, is_public, parts)
@@ -230,7 +230,7 @@ class Rows:
             if not is_kept:
                 return
         if is_kept and size <= MOST_KEPT:
-            noted = [kept._replace(parts=len(noted)) for kept in noted] or [Part(0, 0, 0, 0, b"", b"")]
+            noted = [kept._replace(parts=len(noted)) for kept in noted] or [StoredPart(0, 0, 0, 0, b"", b"")]
             with self._lock:
                 self._noted[_key(file)] = noted
                 self._size += size
@@ -251,7 +251,7 @@ def _head(head: bytes) -> tuple[str, str, Columns]:
     return table, directory, EPISODE_ROWS if columns is None else tuple((name, dtype) for name, dtype in columns)
 
 
-def _stored(kept: Part) -> tuple[str, str, Piece]:
+def _stored(kept: StoredPart) -> tuple[str, str, Piece]:
     """Return the table, the directory and the piece that the catalogue has."""
     table, directory, columns = _head(kept.head)
     return table, directory, Piece(kept.rows, kept.data, columns, kept.block)

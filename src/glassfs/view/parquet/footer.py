@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
-from glassfs.codec.thrift import BINARY, I32, STRUCT, Value, binary, i32, i64, sequence, struct
+from glassfs.codec.thrift import TypeCode, Value, binary, i32, i64, sequence, struct
 from glassfs.view.parquet import arrow
 from glassfs.view.parquet.kinds import Encoding, ParquetType, Physical
 
@@ -53,7 +53,7 @@ class ColumnChunk(NamedTuple):
     entries: int
 
 
-_ENCODINGS = sequence(I32, [i32(Encoding.PLAIN), i32(Encoding.RLE)])
+_ENCODINGS = sequence(TypeCode.I32, [i32(Encoding.PLAIN), i32(Encoding.RLE)])
 _NOWHERE = ColumnChunk(0, 0, 0)
 
 
@@ -67,15 +67,15 @@ def footer(fields: Sequence[SchemaColumn], rows: int, groups: Sequence[Value], m
     """Return the footer. ``groups`` are results of ``group``, ``metadata`` the keys and values for other programs."""
     written = {
         1: i32(2),
-        2: sequence(STRUCT, list(_schema(fields))),
+        2: sequence(TypeCode.STRUCT, list(_schema(fields))),
         3: i64(rows, _DIGITS),
-        4: sequence(STRUCT, groups),
+        4: sequence(TypeCode.STRUCT, groups),
     }
     if any(field.kind.arrow.number == arrow.TypeNumber.DURATION for field in fields):
         message = base64.b64encode(arrow.message([_arrow(field) for field in fields]))
         metadata = (*metadata, (b"ARROW:schema", message))
     if metadata:
-        written[5] = sequence(STRUCT, [struct({1: binary(key), 2: binary(value)}) for key, value in metadata])
+        written[5] = sequence(TypeCode.STRUCT, [struct({1: binary(key), 2: binary(value)}) for key, value in metadata])
     written[6] = binary(CREATED_BY)
     return struct(written).payload
 
@@ -106,14 +106,14 @@ def group(fields: Sequence[SchemaColumn], rows: int, chunks: Sequence[ColumnChun
     """Return a group of ``rows`` rows, with a chunk for each field."""
     columns = [_chunk(field, chunk) for field, chunk in zip(fields, chunks, strict=True)]
     size = sum(chunk.size for chunk in chunks)
-    return struct({1: sequence(STRUCT, columns), 2: i64(size, _DIGITS), 3: i64(rows, _DIGITS)})
+    return struct({1: sequence(TypeCode.STRUCT, columns), 2: i64(size, _DIGITS), 3: i64(rows, _DIGITS)})
 
 
 def _chunk(field: SchemaColumn, chunk: ColumnChunk) -> Value:
     metadata = {
         1: i32(field.kind.physical),
         2: _ENCODINGS,
-        3: sequence(BINARY, [binary(name) for name in field.path]),
+        3: sequence(TypeCode.BINARY, [binary(name) for name in field.path]),
         4: i32(0),
         5: i64(chunk.entries, _DIGITS),
         6: i64(chunk.size, _DIGITS),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from glassfs.codec import thrift
 from glassfs.codec.thrift import i32, varint
 from glassfs.content import Computed, Concatenated, Data, Made, Parted, Rendered, Slice
 from glassfs.content.data import SizedData
-from glassfs.errors import Damaged, TooLarge
+from glassfs.errors import TooLarge
 from glassfs.sizes import PIECE
 from glassfs.view.parquet.kinds import Encoding, ParquetType
 
@@ -191,35 +191,3 @@ class TimePages(Pages):
         bits = np.packbits(is_there, bitorder="little").tobytes()
         # There is space for a value in every row, which stays unused where some are null: so the size is a formula.
         return b"".join([levels_head(len(bits)), bits, values[is_there].tobytes().ljust(8 * rows, b"\0")])
-
-
-class Streamed(SizedData):
-    """``size`` bytes that ``make`` yields in pieces. The cache keeps them, very many in a file.
-
-    ``rows_cost`` is the memory in bytes that making a piece takes.
-    """
-
-    def __init__(
-        self, cache: BlockCache, key: Hashable, size: int, make: Callable[[], Iterator[bytes]], rows_cost: int,
-    ) -> None:
-        super().__init__(size)
-        self._cache = cache
-        self.key = key
-        self._make = make
-        self.stream_cost = rows_cost
-
-    @property
-    def cost(self) -> int:
-        return self.stream_cost + 2 * self.size
-
-    def pieces(self) -> Iterator[bytes]:
-        return self._make()
-
-    def whole(self) -> bytes:
-        made = b"".join(self._make())
-        if len(made) != self.size:
-            raise Damaged(f"gives {len(made)} bytes, but {self.size} were expected")
-        return made
-
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        self._cache.read_into(self, buffer, offset)

@@ -12,7 +12,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from glassfs.cache import BlockCache
-from glassfs.content import Computed, Data, Made, Slice
+from glassfs.content import Computed, Data, Made, Slice, Stream
 from glassfs.content.data import SizedData
 from glassfs.content.rows import Offsets
 from glassfs.errors import Damaged
@@ -23,7 +23,6 @@ from glassfs.view.parquet.pages import (
     LEVELS_HEAD,
     PackedBits,
     Pages,
-    Streamed,
     levels_head,
     packed_levels,
     rows_for,
@@ -89,7 +88,8 @@ class TextPages(RaggedPages):
         if text < 0:
             raise Damaged("the offsets of its rows do not rise from 0 to its end")
         size = 4 * (end - first) + text
-        return [Streamed(self._cache, (*self._key, "text", first), size, partial(self._pieces, first, end), 4 * PIECE)]
+        make = partial(self._pieces, first, end)
+        return [Stream(self._cache, (*self._key, "text", first), make, lambda: 4 * PIECE, size)]
 
     def _pieces(self, first: int, end: int) -> Iterator[bytes]:
         """Yield some rows at a time, or a part of a long row."""

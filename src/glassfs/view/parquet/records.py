@@ -15,12 +15,11 @@ from typing import Any
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.content import Data, Records
+from glassfs.content import Data, Records, Stream
 from glassfs.errors import Damaged
 from glassfs.view.parquet.kinds import ParquetType
 from glassfs.view.parquet.pages import (
     Pages,
-    Streamed,
     demand_possible,
     levels_head,
     packed_levels,
@@ -109,8 +108,8 @@ class RecordPages(Pages):
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
         size = self._sizes[number + 1] - self._sizes[number]
-        make = partial(self._pages, number)
-        Streamed(self._cache, (*self._key, "group", number), size, make, self._costs[number]).read_into(buffer, offset)
+        key, cost = (*self._key, "group", number), self._costs[number]
+        Stream(self._cache, key, partial(self._pages, number), lambda: cost, size).read_into(buffer, offset)
 
     def measure_block(self) -> bool:
         """Make the pages of the next block, of which only the sizes are kept; return False if there is none."""

@@ -1,28 +1,31 @@
-"""Find out whether a URL redirects: to its folder, or with a query, which is refused. Any thread.
+"""Requests through the standard library that find out what obstore does not say of a web server. Any thread.
 
 obstore follows redirects by itself, and puts the URL with its query into the Referer header: the next host would learn
-the query, in which anything may be secret.
+the query, in which anything may be secret. And the answers of many servers do not say that they speak TLS where the URL
+says http, or none where it says https.
 """
 
 from __future__ import annotations
 
 import http.client
 import ssl
+from collections.abc import Callable
 from urllib.parse import quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from glassfs.errors import DeviceFailed, Refused
 from glassfs.forks import PerProcess
-from glassfs.source.remote.retrying import SILENCE_PARTS, BlockingCalls, Call, Retryable, result_of
+from glassfs.settings import settings
+from glassfs.source.remote.objects import LASTING, NO_TLS, TLS, UNTRUSTED
+from glassfs.source.remote.retrying import SILENCE_PARTS, BlockingCalls, Call, Result, Retryable, result_of, retried
 from glassfs.source.remote.url import Url
 
-MOST_AT_ONCE = 4
 RANGE = "bytes=0-262143"
 """The range of the first real request, as a server may redirect by it."""
-_RETRYABLE = (408, 425, 429)
 _PLAIN_IN_QUERY = "%!$&()*+,/:;=?@[]^`{|}~\\-._"
+_PORTS = {"http": 80, "https": 443}
 
-_calls = PerProcess(lambda: BlockingCalls("redirects", MOST_AT_ONCE))
+_calls = PerProcess(lambda: BlockingCalls("probes", 4))
 
 
 def demand_no_redirect(url: Url, authorization: str, timeout: float) -> None:
@@ -55,7 +58,40 @@ def is_redirected_to_folder(url: Url, authorization: str, timeout: float) -> boo
 
 def is_transient(status: int) -> bool:
     """Return whether a request that was answered with this HTTP status may succeed later."""
-    return status in _RETRYABLE or status >= 500
+    return status in (408, 425, 429) or status >= 500
+
+
+def explained(url: Url, error: DeviceFailed) -> DeviceFailed:
+    """Return another error instead if the server of an http URL speaks TLS, or that of an https URL plain HTTP.
+
+    Takes up to two seconds. Nothing of the URL is sent besides the name of the host.
+    """
+    if error.reason in LASTING:
+        return error
+    try:
+        is_meant = _result_of(lambda call: _is_meant(url), settings.server_probe, url.shown)
+    except DeviceFailed:
+        is_meant = False
+    return DeviceFailed(TLS if url.scheme == "http" else NO_TLS, error.source) if is_meant else error
+
+
+def _is_meant(url: Url) -> bool:
+    """Return whether the server answers to the other scheme."""
+    try:
+        address = urlsplit(f"//{url.host}")
+        host, port = address.hostname or "", address.port or _PORTS[url.scheme]
+        if url.scheme == "http":
+            context = ssl.create_default_context()
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+            http.client.HTTPSConnection(host, port, timeout=settings.server_probe, context=context).connect()
+        else:
+            connection = http.client.HTTPConnection(host, port, timeout=settings.server_probe)
+            connection.request("HEAD", "/")
+            connection.getresponse()
+    except (OSError, ValueError, http.client.HTTPException):
+        return False
+    return True
 
 
 def _target(url: Url, authorization: str, timeout: float) -> str | None:
@@ -66,7 +102,11 @@ def _target(url: Url, authorization: str, timeout: float) -> str | None:
     def ask(call: Call) -> str | None:
         return _asked_target(url, authorization, timeout / SILENCE_PARTS)
 
-    return result_of(lambda: _calls.get().run(ask), timeout, url.shown)
+    return _result_of(ask, timeout, url.shown)
+
+
+def _result_of(ask: Callable[[Call], Result], timeout: float, shown: str) -> Result:
+    return result_of(retried(lambda: _calls.get().run(ask), timeout, shown), timeout, shown)
 
 
 def _asked_target(url: Url, authorization: str, timeout: float) -> str | None:
@@ -78,7 +118,7 @@ def _asked_target(url: Url, authorization: str, timeout: float) -> str | None:
     try:
         connection.connect()
     except ssl.SSLCertVerificationError:
-        raise DeviceFailed("its certificate is not trusted", url.shown) from None
+        raise DeviceFailed(UNTRUSTED, url.shown) from None
     except TimeoutError:
         raise Retryable(DeviceFailed("it does not answer")) from None
     except OSError:

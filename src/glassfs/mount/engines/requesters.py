@@ -11,24 +11,28 @@ from collections.abc import Iterable, Set
 from contextlib import suppress
 from typing import TypeVar
 
+from glassfs.settings import settings
 from glassfs.work import Work
 
 _KILLED = 1 << 8
 """SIGKILL in a mask of pending signals; fatal signals of other numbers become one, too."""
 _ENDED = (b"Z", b"X")
-REPEAT_SECONDS = 2.0
-"""Time in which a thread that was interrupted may ask again for what is being done."""
 
 
 class Asked(Work):
     """Work for ``thread``, by its id as this process sees it; 0 if that is not known."""
 
     answered_at: float | None = None
-    """If its thread was interrupted: the time when it was answered, or was seen to wait for this work again."""
+    """If its thread was interrupted: the time when it was answered, or was seen to ask for the same again."""
 
     def __init__(self, owner: int = -1, thread: int = 0) -> None:
         self.owner = owner
         self.thread = thread
+
+    @property
+    def about(self) -> object:
+        """Equal for requests of which one may repeat the other."""
+        return None
 
 
 AnyAsked = TypeVar("AnyAsked", bound=Asked)
@@ -61,24 +65,28 @@ class Requesters:
         self._has_found = self._has_found or any(state is not None for state in states.values())
         return [one for one in waiting if not states[one.thread]] if self._has_found else []
 
-    def left(self, asked: Iterable[AnyAsked], now: float) -> list[AnyAsked]:
-        """Return the work of interrupted threads whose results are no longer wanted.
 
-        A thread that asks again waits for what the work holds. Work that holds nothing cannot be waited for. ``now`` is
-        on the same clock as ``answered_at``, in seconds.
-        """
-        asked = list(asked)
-        awaited = {(one.thread, one.awaits) for one in asked if one.awaits is not None}
-        left = []
-        for one in asked:
-            if one.answered_at is None or one.is_canceled:
-                continue
-            holds = one.holds
-            if any((one.thread, thing) in awaited for thing in holds):
-                one.answered_at = now
-            if not holds or now >= one.answered_at + REPEAT_SECONDS:
-                left.append(one)
-        return left
+def left(asked: Iterable[AnyAsked], now: float) -> list[AnyAsked]:
+    """Return the work of interrupted threads whose results are no longer wanted, of all in the order of its beginning.
+
+    A thread that asks for the same again finds what was done for it until then: locks, blocks, parsed containers. So
+    its first request goes on as long as it is repeated; the repetitions, which only wait for the first one, do not.
+    ``now`` is on the same clock as ``answered_at``, in seconds.
+    """
+    asked = list(asked)
+    repeated = {(one.thread, one.about) for one in asked if one.answered_at is None}
+    kept: set[tuple[int, object]] = set()
+    left = []
+    for one in asked:
+        if one.answered_at is None or one.is_canceled:
+            continue
+        kind = one.thread, one.about
+        if kind in repeated:
+            one.answered_at = now
+        if kind in kept or now >= one.answered_at + settings.repetition:
+            left.append(one)
+        kept.add(kind)
+    return left
 
 
 def _is_waiting(thread: int) -> bool | None:

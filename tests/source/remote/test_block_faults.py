@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from glassfs.cache import BlockCache
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed
-from glassfs.source.remote import pages as pages_module
-from glassfs.source.remote import paging
-from glassfs.source.remote.paging import PageCache
+from glassfs.settings import settings as times
+from glassfs.source.remote import blocks as module
+from glassfs.source.remote.blocks import RemoteBlocks
 from glassfs.source.remote.server import Facts
 from tests.source.remote.counting import CountingServer, content
 
@@ -25,11 +26,11 @@ READERS = 8
 
 
 @pytest.fixture(autouse=True)
-def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make pages small, so that an object has many."""
-    monkeypatch.setattr(paging, "PAGE", PAGE)
-    monkeypatch.setattr(pages_module, "PAGE", PAGE)
-    monkeypatch.setattr(pages_module, "READ_BYTES", PAGE // 8)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make blocks small, so that an object has many."""
+    monkeypatch.setattr(module, "BLOCK", PAGE)
+    monkeypatch.setattr(module._ReadAhead, "SHORT", 3 * PAGE)
+    monkeypatch.setattr(module._ReadAhead, "NEAR", 4 * PAGE)
 
 
 class Wild(CountingServer):
@@ -103,7 +104,7 @@ def test_reads_return_right_bytes_or_raise(
 ) -> None:
     server = Wild(faults, seed)
     server.timeout = 0.1 if "silent" in faults else 60.0
-    pages = PageCache(budget)
+    blocks = RemoteBlocks(BlockCache(budget))
     server.change(size)
     start = threading.Barrier(READERS)
 
@@ -113,12 +114,12 @@ def test_reads_return_right_bytes_or_raise(
         position = int(reads[0].offset * size)
         for one in reads:
             facts = server.objects[PATH]
-            paged = pages.object(server, PATH, facts)
+            remote = blocks.object(server, PATH, facts)
             offset = min(position if one.size < 0 else int(one.offset * size), size - 1)
             buffer = bytearray(min(abs(one.size), size - offset))
             position = offset + len(buffer)
             try:
-                paged.scatter([memoryview(buffer)], offset)
+                remote.scatter([memoryview(buffer)], offset)
             except Changed:
                 if facts == server.objects[PATH]:
                     wrong.append("Changed")
@@ -128,39 +129,37 @@ def test_reads_return_right_bytes_or_raise(
             else:
                 if buffer != content(facts, offset, len(buffer)):
                     wrong.append(f"bytes {offset} to {position}")
-            paged.close()
         return wrong
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(READERS) as readers:
-        patch.setattr(paging, "GRACE_SECONDS", 0.0)
+        patch.setattr(times, "server_grace", 0.0)
         assert [wrong for wrong in readers.map(run, work) if wrong] == []
     server.threads.shutdown()
     for future in server.silent:
         future.cancel()
     # No reader waits, and no request is under way.
-    assert pages.used <= budget
+    assert blocks._cache.used <= budget  # type: ignore[attr-defined]
     server.answer = None
     facts = server.change(size)
     buffer = bytearray(size)
-    pages.object(server, PATH, facts).scatter([memoryview(buffer)], 0)
+    blocks.object(server, PATH, facts).scatter([memoryview(buffer)], 0)
     assert buffer == content(facts, 0, size)
-    assert pages.used <= budget
-    pages.clear()
-    assert pages.used == 0
+    assert not blocks._requests and not blocks._bytes_ahead
 
 
 def test_reads_after_a_timeout_fail_fast_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel retries at once. Later reads make requests again."""
-    monkeypatch.setattr(paging, "GRACE_SECONDS", 0.0)
-    monkeypatch.setattr(paging, "FAIL_FAST_SECONDS", 1000.0)
+    monkeypatch.setattr(times, "server_grace", 0.0)
+    monkeypatch.setattr(times, "server_fail_fast", 1000.0)
     server = Wild(["silent"], 1)
     server.timeout = 0.1
-    pages = PageCache(10 * PAGE)
     facts = server.change(8 * PAGE)
     buffer = bytearray(100)
 
+    remote = RemoteBlocks(BlockCache(10 * PAGE)).object(server, PATH, facts)
+
     def read(offset: int) -> None:
-        pages.object(server, PATH, server.objects[PATH]).scatter([memoryview(buffer)], offset)
+        remote.scatter([memoryview(buffer)], offset)
 
     for offset in (PAGE, PAGE, 5 * PAGE):
         with pytest.raises(DeviceFailed, match="no answer within"):
