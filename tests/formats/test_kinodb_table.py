@@ -11,7 +11,7 @@ import pytest
 
 from glassfs.content import Records, Table
 from glassfs.formats.kinodb import table as kinodb_table
-from glassfs.formats.kinodb.episode import Episode, metadata_cost
+from glassfs.formats.kinodb.episode import KinoEpisode, metadata_cost
 from glassfs.formats.kinodb.table import AT_ONCE, BLOCK_BYTES, CAMERA_BYTES, TEXT_BYTES
 from glassfs.formats.registry import open_container
 from tests.formats.kinodb_files import (
@@ -63,8 +63,8 @@ def test_blocks_are_bounded_by_what_their_rows_hold(tmp_path: Path, step: int) -
 def test_shared_sections_are_read_and_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, records = table_of(write_episodes(tmp_path / "a.kdb", 300).read_bytes())
     read: list[int] = []
-    metadata = Episode.metadata
-    monkeypatch.setattr(Episode, "metadata", lambda self: read.append(self.position) or metadata(self))
+    metadata = KinoEpisode.metadata
+    monkeypatch.setattr(KinoEpisode, "metadata", lambda self: read.append(self.position) or metadata(self))
     rows = records.block(0)
     assert len(rows) > 1 and read == [0]
     assert rows[0]["language_instruction"] is rows[-1]["language_instruction"]

@@ -227,16 +227,3 @@ def test_lack_of_descriptors_is_not_remembered(
     assert not warnings(caplog)
 
 
-def test_rows_of_wrong_types_are_damage(folder: Path) -> None:
-    cache = opened(folder)
-    fill(cache, range(2))
-    cache.close()
-    with sqlite3.connect(folder / FILE) as connection:
-        connection.execute("UPDATE parts SET used = 'text'")
-    connection.close()
-    cache = opened(folder)
-    cached(cache, range(2))
-    cache.close()
-    cache = opened(folder)
-    fill(cache, range(2))
-    assert cached(cache, range(2)) == [0, 1]

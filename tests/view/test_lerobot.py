@@ -18,6 +18,7 @@ from writers.kinodb import KinoWriter
 from glassfs.cache import BlockCache
 from glassfs.codec import h264
 from glassfs.content.features import Camera, Features, Signal
+from glassfs.datasets.joined import Audience, tables_for
 from glassfs.errors import Changed
 from glassfs.filesystem import GlassfsFileSystem
 from glassfs.library import open_tree
@@ -25,7 +26,6 @@ from glassfs.source import Named
 from glassfs.source.local import LocalStore
 from glassfs.tree import Directory, File, Tree
 from glassfs.tree.containers.containers import ContainerSettings
-from glassfs.tree.sources.joined import Audience
 from glassfs.tree.sources.sources import Sources
 from glassfs.view import chosen, mp4
 from glassfs.view.lerobot import stats
@@ -459,7 +459,7 @@ def test_closed_containers_are_in_no_shared_dataset(folder: Path) -> None:
     for number in range(3):
         write(folder / f"{number}.kdb", "pick").chmod(0o600 if number == 1 else 0o644)
     settings = ContainerSettings(BlockCache(8 << 20), views=chosen("lerobot"))
-    sources = Sources([Named(LocalStore(folder), (), "data")], settings, Audience(is_shared=True))
+    sources = Sources([Named(LocalStore(folder), (), "data")], settings, tables_for(Audience(is_shared=True)))
     try:
         tree = sources.tree
         assert info_of(tree, "/lerobot/arm")["total_episodes"] == 2

@@ -81,19 +81,12 @@ class Catalogue:
         found = self._search(lambda cache: cache.find(keys, number, MOST_FOUND))
         return {key: _unpacked(number, stored) for key, stored in found.items()}
 
-    def find_with_others(self, key: Key, count: int) -> dict[Key, bytes]:
+    def find_with_others(self, key: Key, count: int) -> dict[Key, StoredPart]:
         """Return the first part stored under a key, if there is one, and small ones that were stored before and after
-        it, up to ``count``: all as they are stored, as checking and unpacking takes longer than reading them.
+        it, up to ``count`` in all.
         """
-        return self._search(lambda cache: cache.find_with_others(key, count))
-
-    @staticmethod
-    def part_of(key: Key, stored: bytes) -> StoredPart | None:
-        """Return what ``find_with_others`` returned for a key; None if that is damaged."""
-        from glassfs.persistent.cache import part_of
-
-        data = part_of(key, 0, stored)
-        return None if data is None else _unpacked(0, data)
+        found = self._search(lambda cache: cache.find_with_others(key, count))
+        return {key: _unpacked(0, stored) for key, stored in found.items()}
 
     def _search(self, do: Callable[[PersistentCache], dict[Key, bytes]]) -> dict[Key, bytes]:
         state = self._state.get()

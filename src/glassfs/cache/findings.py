@@ -62,7 +62,7 @@ class Findings:
         self._known: LRU[str, Kept] = LRU(KNOWN_BYTES)
         """By stamp, as computing the key of the catalogue takes longer than everything else here."""
         self._along: LRU[Key, bytes] = LRU(AHEAD_BYTES)
-        """What the catalogue had beside what was asked for, as it is stored there."""
+        """What the catalogue had beside what was asked for."""
         self._next_along = 1
         self._changed: dict[str, Kept] = {}
         self._due = 0.0
@@ -130,18 +130,18 @@ class Findings:
 
     def _searched(self, catalogue: Catalogue, key: Key) -> bytes:
         """Return what the catalogue has under a key, "" for nothing. Of what it has, more is read along each time."""
-        stored = self._along.pop(key)
-        if stored is None:
-            found = catalogue.find_with_others(key, self._next_along)
-            stored = found.pop(key, None)
-            if stored is None:
-                return b""
-            # A program that uses a container of a dataset mostly uses others, too, and these were stored in a row.
-            self._next_along = min(64, 2 * self._next_along)
-            for other, data in found.items():
-                self._along.put(other, data, len(data) + ALONG_BYTES)
-        part = catalogue.part_of(key, stored) or catalogue.find([key]).get(key)  # which deletes a damaged one
-        return b"" if part is None else part.data
+        along = self._along.pop(key)
+        if along is not None:
+            return along
+        found = catalogue.find_with_others(key, self._next_along)
+        part = found.pop(key, None)
+        if part is None:
+            return b""
+        # A program that uses a container of a dataset mostly uses others, too, and these were stored in a row.
+        self._next_along = min(64, 2 * self._next_along)
+        for other, beside in found.items():
+            self._along.put(other, beside.data, len(beside.data) + ALONG_BYTES)
+        return part.data
 
 
 def _key(stamp: str, version: str) -> Key:

@@ -112,14 +112,10 @@ class PersistentCache:
             left = most_bytes
             for key in dict.fromkeys(keys):
                 row = connection.execute(_PART, (key, number)).fetchone()
-                if row is None:
-                    continue
-                data = part_of(key, number, row[0])
+                data = None if row is None else self._used_part(connection, key, number, *row)
                 if data is None:
-                    connection.execute("DELETE FROM parts WHERE key = ?", (key,))
                     continue
                 found[key] = data
-                self._note_use(key, row[1])
                 left -= len(data)
                 if left <= 0:
                     break
@@ -129,7 +125,7 @@ class PersistentCache:
 
     def find_with_others(self, key: bytes, count: int) -> dict[bytes, bytes]:
         """Return the first parts of up to ``count`` values that were stored in a row, among them the one of this key;
-        nothing if it is not stored. They are returned as they are stored, see ``part_of``. Of others only small ones.
+        nothing if it is not stored. Of others only small ones.
 
         Finding one by one takes longer, as most of that is locking the file. Rows begin at multiples of ``count``, so
         that no part is in two of them.
@@ -137,9 +133,8 @@ class PersistentCache:
         def do(connection: sqlite3.Connection) -> dict[bytes, bytes]:
             wanted = {"key": key, "count": count, "small": COMPRESSED_FROM}
             rows = connection.execute(_WITH_OTHERS, wanted).fetchall()
-            for other, _, used in rows:
-                self._note_use(other, used)
-            return {other: stored for other, stored, _ in rows}
+            found = ((row[0], self._used_part(connection, row[0], 0, *row[1:])) for row in rows)
+            return {other: data for other, data in found if data is not None}
 
         return self._do(do) or {}
 
@@ -215,9 +210,16 @@ class PersistentCache:
             with suppress(sqlite3.Error):
                 connection.close()
 
-    def _note_use(self, key: bytes, used: int) -> None:
-        if not 0 <= _now() - used < USE_SECONDS:
+    def _used_part(
+        self, connection: sqlite3.Connection, key: bytes, number: int, stored: object, used: int,
+    ) -> bytes | None:
+        """Return the data of a stored part and note its use; delete a damaged value."""
+        data = _part_of(key, number, stored)
+        if data is None:
+            connection.execute("DELETE FROM parts WHERE key = ?", (key,))
+        elif not 0 <= _now() - used < USE_SECONDS:
             self._used.add(key)
+        return data
 
     def _write_uses(self, connection: sqlite3.Connection) -> None:
         used, self._used = self._used, set()
@@ -245,7 +247,7 @@ class PersistentCache:
         return _checksum(key, number, packed) + packed
 
 
-def part_of(key: bytes, number: int, stored: object) -> bytes | None:
+def _part_of(key: bytes, number: int, stored: object) -> bytes | None:
     """Return the data of a part, given it as it is stored; None if it is damaged."""
     if not isinstance(stored, bytes) or len(stored) <= _CHECKSUM:
         return None

@@ -81,7 +81,7 @@ def test_single_read_ahead_of_a_reader_costs_a_block(server: CountingServer) -> 
 @pytest.mark.slow
 def test_sequential_reader_is_remembered_among_many(server: CountingServer) -> None:
     facts = server.put(40 << 30)
-    remote = opened(server, facts)
+    remote = opened(server, facts, 256 * M)
     places = iter(range(100 * M, facts.size, 20 * M))
     others = 0
     for offset in range(0, 40 * M, 128 * K):

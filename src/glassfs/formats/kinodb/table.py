@@ -21,9 +21,9 @@ from glassfs.formats.kinodb.episode import (
     ENTRY,
     LONGEST_TEXTS,
     TEXT_COST,
-    Entry,
-    Episode,
-    Metadata,
+    EpisodeEntry,
+    EpisodeMetadata,
+    KinoEpisode,
     described,
     metadata_cost,
 )
@@ -49,7 +49,7 @@ Section: TypeAlias = tuple[int, int]
 """Offset and length of the metadata, or the images, of an episode."""
 
 
-def episode_table(opening: Opening, index: Data, episode: Callable[[int], Episode]) -> Table:
+def episode_table(opening: Opening, index: Data, episode: Callable[[int], KinoEpisode]) -> Table:
     """Return the table of the episodes in a packed index. ``episode`` returns the one at a position."""
     rows = _EpisodeRows(opening, index, episode)
     records = _RowRecords(rows, EPISODES, rows.of_block)
@@ -78,7 +78,7 @@ def _columns(rows: _EpisodeRows) -> list[Column]:
 class _EpisodeRows:
     """The rows in blocks."""
 
-    def __init__(self, opening: Opening, index: Data, episode: Callable[[int], Episode]) -> None:
+    def __init__(self, opening: Opening, index: Data, episode: Callable[[int], KinoEpisode]) -> None:
         self.index = index
         self.count = index.size // ENTRY.size
         self._opening = opening
@@ -132,9 +132,9 @@ class _EpisodeRows:
 
     _cameras_cost = AT_ONCE * ((1 << 10) + TEXT_COST * CAMERA_BYTES)
 
-    def _metadata(self, block: int) -> list[Metadata | None]:
+    def _metadata(self, block: int) -> list[EpisodeMetadata | None]:
         """Return the metadata of each row, None if they are unreadable. Rows with the same section share them."""
-        def read(rows: Iterable[int]) -> list[Metadata | None]:
+        def read(rows: Iterable[int]) -> list[EpisodeMetadata | None]:
             return [self._episode(row).readable() for row in rows]
 
         sections = [(entry.meta_offset, entry.meta_length) for entry in self._entries(block)]
@@ -145,7 +145,7 @@ class _EpisodeRows:
             different = read(firsts.values())
         else:
             kept = self._kept(block, EPISODES, lambda: read(firsts.values()), self.cost(block))
-            different = [fields and Metadata._make(fields) for fields in kept]
+            different = [fields and EpisodeMetadata._make(fields) for fields in kept]
         by_section = dict(zip(firsts, different, strict=True))
         return [by_section[section] for section in sections]
 
@@ -171,13 +171,13 @@ class _EpisodeRows:
         rows: list[Any] = json.loads(kept.read(0, kept.size))
         return rows
 
-    def _entries(self, block: int) -> Iterable[Entry]:
+    def _entries(self, block: int) -> Iterable[EpisodeEntry]:
         start, end = self.starts[block : block + 2]
         packed = self.index.read(start * ENTRY.size, (end - start) * ENTRY.size)
-        return map(Entry._make, ENTRY.iter_unpack(packed))
+        return map(EpisodeEntry._make, ENTRY.iter_unpack(packed))
 
 
-def _cameras_of(episode: Episode) -> list[Camera] | None:
+def _cameras_of(episode: KinoEpisode) -> list[Camera] | None:
     """Return the cameras of an episode, as many as names may take; None if its images are damaged."""
     images = episode.first_images()
     if images is None:

@@ -83,8 +83,12 @@ class RemoteBlocks:
 
     @property
     def window(self) -> int:
-        """How many blocks may be requested ahead of one reader, and of all readers before the first of them arrives."""
+        """How many blocks may be under way that no reader waits for yet."""
         return self._cache.budget // BLOCK // 4
+
+    def known(self, of: RemoteObject, number: int) -> bytes | None:
+        """Return a block if it is cached."""
+        return self._cache.known((of.version, number))
 
     def begin(self, of: RemoteObject, wanted: range, ahead: range) -> list[bytes | _Request]:
         """Return the ``wanted`` blocks, or the requests that bring them; also begin to request those ``ahead``."""
@@ -273,6 +277,7 @@ class RemoteObject:
         self.key = "/".join((server.identity, *path))
         self.version = version_of(server, path, facts)
         self.count = -(-facts.size // BLOCK)
+        self.window = min(WINDOW, blocks.window)
         self._blocks = blocks
         self._ahead = _ReadAhead()
         self._timed_out: GlassfsError | None = None
@@ -291,7 +296,14 @@ class RemoteObject:
         if not 0 <= offset <= offset + size <= self.facts.size:
             reason = f"bytes {offset} to {offset + size} lie outside the file of {self.facts.size} bytes"
             raise Damaged(reason, self.name)
-        pieces = self._pieces(offset, offset + size)
+        number, start = divmod(offset, BLOCK)
+        data = self._blocks.known(self, number) if start + size <= BLOCK else None
+        if data is None:
+            pieces = self._pieces(offset, offset + size)
+        else:  # most small reads
+            pieces = iter((memoryview(data)[start : start + size],))
+            if ahead := self._ahead.after(offset, offset + size, self):
+                self._blocks.begin(self, range(0), ahead)
         piece = memoryview(b"")
         for buffer in buffers:
             while len(buffer):
@@ -303,7 +315,7 @@ class RemoteObject:
     def _pieces(self, offset: int, end: int) -> Iterator[memoryview]:
         """Yield the bytes ``[offset, end)`` in order."""
         last = -(-end // BLOCK)
-        ahead = self._ahead.after(offset, end, self.count, min(WINDOW, self._blocks.window))
+        ahead = self._ahead.after(offset, end, self)
         for start in range(offset // BLOCK, last, AT_ONCE):
             wanted = range(start, min(start + AT_ONCE, last))
             # The rest of a large read is as good as read; what may follow it is requested with its last part.
@@ -354,10 +366,12 @@ class _ReadAhead:
         """The one that read last at the end."""
         self._lock = threading.Lock()
 
-    def after(self, offset: int, end: int, blocks: int, window: int) -> range:
-        """Note that ``[offset, end)`` is read; return which blocks to request ahead, of so many and in that window."""
+    def after(self, offset: int, end: int, of: RemoteObject) -> range:
+        """Note that ``[offset, end)`` is read; return which blocks to request ahead."""
         with self._lock:
-            stream = min(self._streams, key=lambda one: abs(offset - one.end), default=None)
+            stream = self._streams[-1] if self._streams else None
+            if stream is None or not -self.NEAR <= offset - stream.end <= self.NEAR:
+                stream = min(self._streams, key=lambda one: abs(offset - one.end), default=None)
             if stream is None or not -self.NEAR <= offset - stream.end <= WINDOW * BLOCK:
                 return self._add(_Stream(offset, end))
             gap = offset - stream.end
@@ -365,18 +379,19 @@ class _ReadAhead:
                 # A seek, or another reader: the sequence so far counts less, and this read is no evidence yet.
                 promise = max(stream.read // 2, stream.read - gap)
                 return self._add(_Stream(offset - promise, end, promise))
-            self._streams.remove(stream)
-            self._streams.append(stream)
+            if stream is not self._streams[-1]:
+                self._streams.remove(stream)
+                self._streams.append(stream)
             stream.read += end - offset
             stream.end = max(stream.end, end)
             # Neither bytes that were read again count, nor those that were skipped: the sequence is no longer than the
             # stretch between both ends.
             sequence = min(stream.read, stream.end - stream.start)
-            count = min(window, 2 * max(0, sequence - self.SHORT) // BLOCK)
+            count = min(of.window, 2 * max(0, sequence - self.SHORT) // BLOCK)
             first = max(stream.asked, -(-stream.end // BLOCK))
-            until = min(-(-stream.end // BLOCK) + count, blocks)
+            until = min(-(-stream.end // BLOCK) + count, of.count)
             # Requests of many blocks are better; until then the reader has blocks that are under way.
-            if until - first < min(AT_ONCE, max(2, count // 2)) and until < blocks:
+            if until - first < min(AT_ONCE, max(2, count // 2)) and until < of.count:
                 return range(0)
             stream.asked = until
             return range(first, until)
