@@ -6,8 +6,7 @@ The page names what cannot be read. Any thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache as cached
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -48,7 +47,7 @@ def shown(recording: Recording, cache: BlockCache, key: Key) -> Iterator[Shown]:
     made = Rendered(cache, (*key, "page"), partial(_page, recording, cache), cost=4 * page.BUDGET)
     yield Shown(made, page.SUFFIX, page.NAME)
     yield Shown(plots.data_of(recording.steps, cache, (*key, "data")), page.DATA_SUFFIX, page.DATA_NAME)
-    yield Shown(_Poster(partial(_first_image, recording, cache, (*key, "poster"))), "", POSTER)
+    yield Shown(page.Deferred(partial(_first_image, recording, cache, (*key, "poster"))), "", POSTER)
 
 
 def _page(recording: Recording, cache: BlockCache) -> bytes:
@@ -81,26 +80,6 @@ def _left_out(member: Member) -> str:
     name = b"/".join(member.name).decode("utf-8", "replace")
     reason = member.content.reason if isinstance(member.content, Omitted) else ""
     return f"Left out: {name[:page.LONGEST_TITLE]}: {reason[:page.LONGEST_TITLE]}"
-
-
-class _Poster(Data):
-    """The bytes of the data that ``find`` returns, called when they are first needed."""
-
-    __slots__ = ("_found",)
-
-    def __init__(self, find: Callable[[], Data]) -> None:
-        self._found = cached(find)
-
-    @property
-    def size(self) -> int:
-        return self._found().size
-
-    @property
-    def is_sized(self) -> bool:
-        return False
-
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        self._found().read_into(buffer, offset)
 
 
 def _first_image(recording: Recording, cache: BlockCache, key: Key) -> Data:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache as cached
 from importlib.resources import files
 
+from glassfs.content import Data
 from glassfs.view.html import escape
 
 NAME, SUFFIX = b"index", ".html"
@@ -77,6 +79,24 @@ def fitting(texts: Iterable[str]) -> Iterator[str]:
         if left < 0:
             return
         yield text
+
+
+class Deferred(Data):
+    """The bytes of the data that ``find`` returns, called when they are first needed."""
+
+    def __init__(self, find: Callable[[], Data]) -> None:
+        self._found = cached(find)
+
+    @property
+    def size(self) -> int:
+        return self._found().size
+
+    @property
+    def is_sized(self) -> bool:
+        return False
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        self._found().read_into(buffer, offset)
 
 
 def code_of(script: str) -> str:

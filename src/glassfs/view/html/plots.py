@@ -12,11 +12,10 @@ import math
 from binascii import b2a_base64
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Blocked, Content, Counted, Data, Rendered, Table
+from glassfs.content import Array, Concatenated, Content, Counted, Data, Memory, Rendered, Table
 from glassfs.content.video import video_of
 from glassfs.errors import LASTING
 from glassfs.sizes import PIECE
@@ -72,25 +71,19 @@ class _PlottedColumn(NamedTuple):
 
 
 def data_of(steps: Table, cache: BlockCache, key: Key) -> Data:
-    """Return the bytes of the file for the steps of an episode: a block for its head and one for each column."""
-    heads: list[bytes] = []
-    columns: list[_PlottedColumn] = []
+    """Return the bytes of the file for the steps of an episode: its head, and a part for each column."""
 
-    def find_bounds() -> Sequence[int]:
-        columns[:], left_out = _columns(steps)
-        heads[:] = [_head(steps.rows, columns, left_out)]
-        sizes = [len(heads[0])] + [_size(number, column) for number, column in enumerate(columns)]
-        return list(accumulate(sizes, initial=0))
+    def find() -> Data:
+        columns, left_out = _columns(steps)
+        parts: list[Data] = [Memory(_head(steps.rows, columns, left_out))]
+        for number, column in enumerate(columns):
+            size = _size(number, column)
+            made = partial(_made, number, column)
+            # The points of a column are made from up to its share of what is read, a piece at a time.
+            parts.append(Rendered(cache, (*key, number), made, size, 4 * (PIECE + size)))
+        return Concatenated(parts)
 
-    def block(number: int) -> Rendered:
-        if not number:
-            return Rendered(cache, (*key, number), lambda: heads[0], len(heads[0]))
-        column = columns[number - 1]
-        size = _size(number - 1, column)
-        made = partial(_made, number - 1, column)
-        return Rendered(cache, (*key, number), made, size, 4 * (PIECE + size))
-
-    return Blocked(cache, find_bounds, block)
+    return page.Deferred(find)
 
 
 def _columns(steps: Table) -> tuple[list[_PlottedColumn], int]:
