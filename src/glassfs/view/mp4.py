@@ -108,6 +108,7 @@ class _EncodedFrames(Blocked):
         self._unit = h264.size_of(video.width, video.height)
         self._first = first
         self._key = key
+        # Handing a small frame to another thread takes longer than making it.
         self._is_handed_over = self._unit >= LEAST_AHEAD
         super().__init__(
             cache, lambda: Regular(self._unit, video.count * self._unit), self._image, is_sized=True,
@@ -116,6 +117,8 @@ class _EncodedFrames(Blocked):
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         size = self._unit
+        # Divide the range into a part of a frame, whole frames and a part of a frame. Whole frames are made in place,
+        # as one that is read once gains nothing from the cache.
         first = -(-offset // size)
         start = first * size - offset
         count = (len(buffer) - start) // size
@@ -132,6 +135,7 @@ class _EncodedFrames(Blocked):
         found = []
         for number in range(first, first + count):
             part = buffer[(number - first) * size : (number - first + 1) * size]
+            # A frame that stands for missing ones is likely to be needed again: it goes through the cache.
             if shown(video, number) == number:
                 found.append((part, number))
             else:
@@ -148,6 +152,7 @@ class _EncodedFrames(Blocked):
 
     def _image(self, number: int) -> Rendered:
         """Return a frame as it stands in the file. Consecutive frames that show the same differ in a number."""
+        # Decoders take two IDR frames with the same number in a row for one that was sent twice.
         video, parity = self._video, (self._first + number) % 2
         shown_number = shown(video, number)
         return Rendered(
@@ -165,6 +170,7 @@ class _EncodedFrames(Blocked):
         import numpy as np
 
         video = self._video
+        # Frames of I_PCM macroblocks: each has the same size, whatever it shows, and decodes without the others.
         columns, rows = h264.macroblocks(video.width, video.height)
         target = np.frombuffer(buffer, np.uint8)[h264.FRONT : -len(h264.TAIL)].reshape(rows, columns, h264.MACROBLOCK)
         if shown < 0:
@@ -222,7 +228,9 @@ def is_rate(fps: Any) -> TypeGuard[float]:
 def _head(width: int, height: int, pace: Rate, count: int) -> bytes:
     """Return all bytes before the frames."""
     brands = _box(b"ftyp", b"isom", struct.pack(">I", 0x200), b"isomiso2avc1mp41")
+    # ``moov`` says where the frames begin, which depends on its own size: so it is made twice.
     start = len(brands) + len(_moov(width, height, pace, count, 0)) + MDAT_HEAD
+    # The size of ``mdat`` has 64 bits (1 instead of a size), as long videos exceed 4 GiB.
     payload = MDAT_HEAD + count * h264.size_of(width, height)
     moov = _moov(width, height, pace, count, start)
     return brands + moov + struct.pack(">I4sQ", 1, b"mdat", payload)

@@ -118,6 +118,7 @@ class _Arrays:
 
     def _laid_out(self) -> Iterator[tuple[tuple[bytes, ...], Array, _ZarrArray]]:
         """Yield the arrays that Zarr can have; none with the name of the group's metadata."""
+        # Readers such as xarray demand that a dimension has one length in all arrays of a group.
         steps = self._steps()
         for name, array in self._members:
             layout = _layout(array) if isinstance(array, Array) and name[-1] != METADATA else None
@@ -153,6 +154,7 @@ def _layout(array: Array) -> _ZarrArray | None:
     row = item * math.prod(shape[1:])
     is_video = video.frames(array) is not None
     rows, most = (1, 8 * MOST_CHUNKS) if is_video else (max(1, PIECE // max(row, 1)), MOST_CHUNKS)
+    # A length that a container declares is no reason to list millions of chunks: then chunks are larger.
     rows = max(rows, -(-shape[0] // most))
     chunk = min(rows, max(1, shape[0])), *(max(1, length) for length in shape[1:])
     return _ZarrArray(data_type, item, shape, chunk, array.axis)
@@ -211,6 +213,7 @@ def _chunks(data: Data, size: int, inner: int) -> Series:
 
     def chunk(number: int) -> Part:
         start = number * size
+        # Zarr has no shorter last chunk: all have one shape, and readers ignore what is beyond the array.
         rest = min(size, data.size - start)
         part: Data = Slice(data, start, rest)
         return Part(b"", part if rest == size else Concatenated([part, Zeros(size - rest)]))

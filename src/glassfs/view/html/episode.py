@@ -54,6 +54,7 @@ def _page(recording: Recording, cache: BlockCache) -> bytes:
     notes: list[str] = []
     record: dict[str, Any] = {}
     try:
+        # A page shows what can be read: damage costs the part of it that it affects, and is noted there.
         record = recording.record()
     except LASTING as error:
         notes.append(f"The metadata cannot be read: {error.without_source}")
@@ -104,6 +105,7 @@ def _cameras(members: Iterable[Member], cache: BlockCache, notes: list[str]) -> 
     cameras = list(islice(_videos(members), MOST_CAMERAS + 1))
     if len(cameras) > MOST_CAMERAS:
         notes.append(f"Only the first {MOST_CAMERAS} cameras are shown.")
+    # Cameras that are all in ``images/`` are called by what follows.
     shared = len({name[:1] for name, _ in cameras}) == 1 and all(len(name) > 1 for name, _ in cameras)
     facts, left = [], page.BUDGET
     for name, video in cameras[:MOST_CAMERAS]:

@@ -30,6 +30,8 @@ def html(text: str) -> str:
 
 def script(value: Any) -> bytes:
     """Return a value as JSON that may be embedded in a script: nothing in it can end the script."""
+    # The HTML parser looks for the end of the script first, whatever is a string for JSON. Two separators of lines
+    # ended a string literal in scripts before 2019.
     made = bytes(json.line(value))
     for character, escaped in _IN_SCRIPTS:
         made = made.replace(character, escaped)
@@ -47,6 +49,7 @@ def address(parts: Iterable[bytes], suffix: str = "") -> str:
 
 def brief(value: Any, longest: int) -> Any:
     """Return the value cut to about ``longest`` characters."""
+    # Scripts would round it. The text of very many digits takes long to make.
     if isinstance(value, int) and abs(value) > LARGEST_NUMBER:
         return str(value) if value.bit_length() <= 256 else ELLIPSIS
     if isinstance(value, (str, bytes)):

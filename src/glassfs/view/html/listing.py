@@ -115,6 +115,7 @@ class _ListedRows:
         short = {name: escape.brief(value, page.LONGEST_TEXT) for name, value in record.items()}
         if self._path_of is not None:
             short[PLACE] = escape.brief(self._path_of(record), 2 * page.LONGEST_TEXT)
+        # Most rows have the names of the first one. They are lists, which takes fewer bytes.
         if self._names is None:
             self._names = list(short)
         return escape.script(list(short.values()) if list(short) == self._names else short) + b",\n"

@@ -41,6 +41,8 @@ def frame(title: str, body: str, script: str, has_data: bool = True) -> tuple[by
 
     Without data beside it, it may run no script but its own.
     """
+    # Names and texts of a container are in this page. If one were ever taken for markup, the policy still lets no
+    # script run but the one with this digest, and nothing is sent anywhere.
     style, code = part(STYLE), code_of(script)
     more = f" {BESIDE}" if has_data else ""
     policy = "; ".join((

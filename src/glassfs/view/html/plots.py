@@ -93,6 +93,7 @@ def _columns(steps: Table) -> tuple[list[_PlottedColumn], int]:
     left = MOST_CHANNELS
     columns = ((column.name, column.content) for column in steps.columns())
     plotted = [(name, array) for name, array in columns if _is_plotted(array, steps.rows)]
+    # Each column has its share, so that the size of one does not depend on the values of others.
     read = MOST_READ // max(1, min(len(plotted), MOST_CHANNELS))
     for name, content in plotted:
         items = math.prod((content.known_shape or ())[1:])
@@ -157,6 +158,7 @@ def _made(number: int, column: _PlottedColumn) -> bytes:
     try:
         values = _values(column, dtype)
     except LASTING:
+        # The size is known already, so a column that cannot be read has zeros in its place, and says so.
         values, state = np.zeros(column.size, np.uint8), _DAMAGED
     return _before(number) + b2a_base64(values.tobytes(), newline=False) + _AFTER % state
 
@@ -171,6 +173,8 @@ def _values(column: _PlottedColumn, dtype: str) -> Values:
     points = np.empty((column.channels, column.sampling.points // 2, 2), dtype)
     for point in range(points.shape[1]):
         first = point * stretch
+        # The minimum and the maximum of each stretch: an outlier of one step in a million stays visible. NaN does not
+        # count, unless a stretch has nothing else.
         least = greatest = np.full(column.channels, np.nan)
         for part in _read(column, first, min(taken, steps - first)):
             values = part.astype(dtype)

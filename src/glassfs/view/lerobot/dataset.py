@@ -63,6 +63,7 @@ class Files:
 
     def add(self, size: float) -> None:
         """Add an episode: to the last file, unless that is full."""
+        # An episode is in one file: LeRobot reads it from there with the position of its first frame.
         if not self.of or self._filled + size >= self._most:
             self.firsts.append(len(self.of))
             self._filled = 0
@@ -183,6 +184,7 @@ def datasets_of(table: Table, budget: int) -> Datasets:
         record = episode.record
         second, frame = rate(record.get("fps"))
         key = record.get("embodiment") or UNKNOWN, second / frame, episode.features
+        # Readers expect one rate, and each feature with one shape, throughout a dataset.
         dataset = found.get(key)
         if dataset is None:
             dataset = found[key] = _dataset(*key, allowance)
@@ -214,6 +216,7 @@ def _dataset(embodiment: str, fps: float, features: str, allowance: Allowance) -
 def _named(datasets: list[EpisodeSet]) -> dict[str, EpisodeSet]:
     """Return datasets by the names of their directories: of one embodiment, the one with the most frames first."""
     found: dict[str, EpisodeSet] = {}
+    # The one with the most frames gets the plain name: users expect it there. Others have numbers after it.
     for dataset in sorted(datasets, key=lambda one: -one.frames):
         name = text(shortened(raw(dataset.embodiment.encode("utf-8", "replace").decode())))
         found[free_name(name, found.__contains__, name.__add__)] = dataset

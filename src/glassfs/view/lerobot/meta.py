@@ -85,6 +85,7 @@ def tasks(dataset: EpisodeSet, cache: BlockCache, key: Key) -> Data:
         _numbers("task_index", np.arange(count)),
         Column(b"task", RaggedText(b"", Memory(b"".join(texts)), Memory(offsets.tobytes()), "<u8", count)),
     ]
+    # LeRobot looks tasks up by the index of the data frame, so pandas must make the text its index.
     described = [_described("task_index", "int64", "int64"), _described("task", "unicode", "object")]
     pandas = json.dumps({
         "index_columns": ["task"], "column_indexes": [], "columns": described, "creator": {"library": "glassfs"},
@@ -122,6 +123,7 @@ def _episode_columns(dataset: EpisodeSet, statistics: EpisodeStatistics) -> Sequ
         _numbers("dataset_to_index", starts[1:]),
     ]
     firsts = np.frombuffer(dataset.videos.firsts, np.uint32)
+    # Times count from the first frame of the MP4 file, which has several episodes.
     begun = (starts[:-1] - starts[firsts[videos]]) / dataset.fps
     for film in dataset.plan.films:
         place = f"videos/{film.name}/"

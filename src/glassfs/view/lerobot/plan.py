@@ -120,6 +120,7 @@ def _usable(signals: Iterable[Signal], omitted: list[str]) -> list[Signal]:
             omitted.append(f"{_safe(signal.name)}: its values are not numbers")
         elif signal.name.split("/")[0] in _REPEATED:
             continue
+        # Steps are made in memory, some at a time, and their width is what a container says.
         elif (signal.length or 1) > left:
             omitted.append(f"{_safe(signal.name)}: a step has more than {WIDEST_STEP:,} values")
         else:
@@ -131,6 +132,8 @@ def _usable(signals: Iterable[Signal], omitted: list[str]) -> list[Signal]:
 def _columns(signals: Sequence[Signal], named: Callable[[str], str]) -> Iterator[NumberFeature]:
     parts = {signal: signal.name.split("/") for signal in signals}
     heads = {split[0] for split in parts.values() if len(split) > 1}
+    # Where a container has a group of observations, signals outside it are something else. Where it has none, all
+    # signals are observations but those with a meaning of their own.
     has_group = any(head in heads for head in _OBSERVED)
     actions = [signal for signal, split in parts.items() if split[0] in _ACTIONS]
     observed = [
@@ -139,6 +142,7 @@ def _columns(signals: Sequence[Signal], named: Callable[[str], str]) -> Iterator
     ]
     state = next((signal for signal in (*observed, *signals) if parts[signal][-1] == "state"), None)
     joined = [signal for signal in observed if signal.dtype[1] == "f" and signal.length is not None]
+    # Policies look for one vector of state and one of actions. What they are joined of stays there by itself as well.
     if state is not None:
         yield _column(named(STATE), [state])
     elif joined:

@@ -63,6 +63,7 @@ def of_numbers(chunks: Iterable[NDArray[Any]], rows: int) -> Statistics:
     parts, sample, passed = [], [], 0
     for chunk in filter(len, chunks):
         work.check()
+        # One pass: the values that are sorted later are taken on the way, at even distances if there are too many.
         step = -(-rows * chunk[0].nbytes // MOST_BYTES)
         sample.append(np.ascontiguousarray(chunk[-passed % step :: step]))
         parts.append(_moments(chunk))
@@ -109,6 +110,7 @@ def _quantiles(ordered: NDArray[Any], below: Counts) -> Floats:
         start, stop = ordered[:, :1] - PADDING, ordered[:, -1:] + PADDING
         step = (stop - start) / BINS
         # The histogram is never made: only the bins that have a quantile are looked for, all of them at once.
+        # Of all columns and quantiles at once: the first bin whose upper edge is above the value that has the quantile.
         wanted = np.array(QUANTILES) * below[-1]
         reached = ordered[:, np.searchsorted(below, np.ceil(wanted)) - 1]
         bins, last = np.zeros(reached.shape, np.int64), np.full(reached.shape, BINS - 1)
@@ -193,6 +195,7 @@ def _of_sorted(values: NDArray[Any], times: Counts) -> Floats:
     wide = values.astype(np.float64)
     mean = np.clip(times @ wide / total, wide[0], wide[-1])
     deviation = np.sqrt(times @ np.square(wide - mean) / total)
+    # LeRobot repeats the value, for which a histogram has no width.
     if total == 1:
         return np.array([mean, mean, mean, deviation, *[mean] * len(QUANTILES)])
     quantiles = _quantiles(values.reshape(1, -1), below)[0]

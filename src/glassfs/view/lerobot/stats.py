@@ -204,6 +204,7 @@ class EpisodeStatistics:
         table, dataset = self._table, self._dataset
         container = dataset.place(first).container
         places = [(dataset.place(episode).number, dataset.length(episode)) for episode in range(first, end)]
+        # All that the numbers depend on beside the bytes of the container, which the catalogue knows.
         described = repr((LAYOUT, dataset.plan, places)).encode("utf-8", "surrogatepass")
         name = b"lerobot statistics " + xxhash.xxh128_digest(described)
         kept = table.found(container, name)
@@ -273,6 +274,7 @@ def _of_film(content: Any, film: Film, length: int, cache: BlockCache) -> Statis
         if video is None or shown < 0:
             pictures.add_gray(*size)
             continue
+        # One frame that is damaged must not cost the statistics of a dataset, which training needs.
         with suppress(*LASTING), planes.rgb(video.frame(shown), *size, cache) as picture:
             pictures.add(picture)
     if not pictures.count:

@@ -75,6 +75,7 @@ class ColumnPlan(NamedTuple):
 def layouts_of(table: Table) -> list[ColumnPlan]:
     """Return the columns that a file can show. Raises Damaged if one has not the rows of the table."""
     layouts = [layout for column in table.columns() if (layout := _layout(column, table.rows)) is not None]
+    # All vectors or none become lists, so that columns of one table look alike.
     if sum(layout.slots or 1 for layout in layouts) > MOST_CHUNKS:
         layouts = [layout._replace(slots=0) for layout in layouts]
     for layout in layouts:
@@ -113,6 +114,7 @@ def _layout(column: Column, rows: int) -> ColumnPlan | None:
     length = prod(shape[1:])
     if len(shape) == 1:
         return ColumnPlan(column, kind, width=kind.width)
+    # A row cannot be divided between pages, and its levels take space beside its values.
     if length * kind.width > LARGEST_I32 // 2:
         return None
     slots = length if 0 < length <= MOST_SLOTS and not column.is_list else 0
@@ -173,6 +175,7 @@ class Leaves:
                 element = blocks.column(number * kind.width, kind.width)
                 yield self._single(name, kind, element, (*key, number))
         else:
+            # Matrices are lists of all their values, as other views show them, unless lists of lists are asked for.
             inner = array.resolved_shape[2:] if layout.column.is_list else ()
             lists = ListPages(values, kind, EvenOffsets(length, rows), self.rows_a_group, inner)
             yield Leaf(SchemaColumn(names[0], kind, lists=1 + len(inner)), lists)
@@ -204,6 +207,7 @@ def _rows_a_group(table: Table, layouts: Sequence[ColumnPlan]) -> int:
     # At least eight rows, also in a page, which then has whole bytes of bits.
     wanted = max(8, min(GROUP_ROWS, int(most)))
     group = 1 << wanted.bit_length() - 1
+    # The footer has an entry for each column of each group, and readers take it into memory as a whole.
     while -(-rows // group) * leaves > MOST_CHUNKS and group < rows:
         group *= 2
     return group

@@ -42,6 +42,8 @@ class Parquet(Parted):
         self._lock = threading.RLock()
         self._size: int | None = None
         self._is_sized: bool | None = None
+        # A listing has thousands of these files. What is known of the columns of all of them has a limit together, and
+        # is found again when a file is read after it was dropped.
         self._known = Known(cache, lambda: _Contents(table, cache, key, metadata), lambda columns: columns.cost)
 
     @property

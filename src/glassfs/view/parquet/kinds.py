@@ -141,6 +141,7 @@ def _time(is_point: bool, unit: str, count: int) -> ParquetType:
     if found is None:
         return plain
     target, factor, divisor = found
+    # NumPy counts in multiples of a unit, Parquet does not: ``M8[7D]`` becomes seven times as many days.
     if divisor == 1:
         factor *= count
     if is_point and target == "s":  # the coarsest unit of Parquet is milliseconds
@@ -170,6 +171,7 @@ def _scaled(factor: int, divisor: int) -> Callable[[bytes], Any]:
 
         times: NDArray[Any] = np.frombuffer(raw, "<i8")
         missing = times == np.iinfo("<i8").min
+        # NumPy would wrap silently, and a date in the year 10000 would become one in the past.
         limit = ((1 << 63) - 1) // factor
         if factor > 1 and ((times > limit) | (times < -limit) & ~missing).any():
             raise Damaged("has a time that does not fit into 64 bits of the unit that Parquet has")

@@ -95,6 +95,7 @@ class Pages(Parted):
         return self.start(self.rows)
 
     def part_at(self, offset: int) -> tuple[int, int, int]:
+        # Two readers may replace each other's position here. That costs a search and nothing else, as it is one object.
         number, start, end = self._last
         if not start <= offset < end:
             # No list of all positions is kept, as there may be millions of pages. Each takes one offset to find.
@@ -114,6 +115,8 @@ class Pages(Parted):
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
         first = number * self.rows_a_page
         end = min(first + self.rows_a_page, self.rows)
+        # A page is never in memory as a whole: what is read of it comes from the parts that have the range, so a page
+        # of 2 GiB in one row is possible.
         parts = self.body(first, end)
         size = sum(part.size for part in parts)
         demand_possible(size)
@@ -156,6 +159,7 @@ class PackedBits(SizedData, Made):
     def make(self, first: int, count: int) -> bytes:
         import numpy as np
 
+        # The last bytes may have fewer than eight bits, or none: a list has space for as many values as it might have.
         begin = min(8 * first, self._count)
         raw = self._data.read(self._begin + begin, min(8 * count, self._count - begin))
         return np.packbits(np.frombuffer(raw, np.uint8), bitorder="little").tobytes().ljust(count, b"\0")

@@ -96,6 +96,7 @@ class TextPages(RaggedPages):
         offsets = self.offsets.of(first, end)
         row, rows = 0, end - first
         while row < rows:
+            # As many rows as fit into a piece. If not even one does, it is a long row, which goes through in pieces.
             after = int(offsets.searchsorted(offsets[row] + PIECE, "right")) - 1
             if after > row:
                 yield self._short(offsets[row : after + 1])
@@ -114,6 +115,7 @@ class TextPages(RaggedPages):
         if self._is_text and not text.isascii():
             # Each row alone, as the end of a row may cut a character.
             text = b"".join(text[a:b].decode("utf-8", _MARKS).encode() for a, b in pairwise(ends.tolist()))
+        # Lengths and text are put in place by masks, as a loop over short rows in Python takes longer.
         shown = np.empty(4 * count + size, np.uint8)
         is_text = np.ones(len(shown), bool)
         lengths = (ends[:-1] + 4 * np.arange(count))[:, np.newaxis] + np.arange(4)
@@ -128,6 +130,8 @@ class TextPages(RaggedPages):
         if not self._is_text:
             yield from pieces
             return
+        # A piece may end within a character, whose first bytes the decoder keeps for the next one. Each byte that is
+        # not UTF-8 becomes one byte, so the length before the row is right.
         decoder = codecs.getincrementaldecoder("utf-8")(_MARKS)
         for piece in pieces:
             yield decoder.decode(piece).encode()
@@ -200,6 +204,8 @@ class _Levels(SizedData, Made):
         import numpy as np
 
         depth = 1 + len(self._inner)
+        # The entries of the page are numbered. A row begins at an entry, and an empty one still is an entry. So levels
+        # are made for any stretch of entries without those before it.
         lengths = np.diff(self._offsets)
         ends = np.cumsum(np.maximum(lengths, 1))
         begin, end = 8 * first, 8 * (first + count)
