@@ -1,7 +1,7 @@
 """The page of a table whose rows describe things: the episodes of a container or of a folder, or the containers there.
 
 Rows link to the pages of episodes, or to the directories of other things. There is a row for each, up to MOST_ROWS and
-MOST_BYTES, written in one pass over the records when the size is first needed, with one block in memory at a time. All
+MOST_BYTES. It is made when its size is first needed, with one block of records in memory at a time. All
 containers have the same page, with the rows in ``data.js``. The page of a folder has the rows in itself, since a folder
 contains other files and its ``data.js`` could be any of them. Any thread.
 """
@@ -13,8 +13,7 @@ from functools import cache as cached
 from typing import Any, Protocol, runtime_checkable
 
 from glassfs.cache import BlockCache
-from glassfs.content import EPISODES, Memory, Records, Stream, Table
-from glassfs.sizes import PIECE
+from glassfs.content import EPISODES, Data, Memory, Records, Stream, Table
 from glassfs.view.contract import Key, Shown
 from glassfs.view.html import escape, page
 
@@ -22,8 +21,6 @@ BODY, SCRIPT = "list.html", "list.js"
 PLACE = "place"
 MOST_ROWS = 100_000
 MOST_BYTES = 32 << 20
-LONGEST_TEXT = 1000
-LONGEST_PLACE = 8192
 
 
 @runtime_checkable
@@ -49,18 +46,12 @@ def shown(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
     if isinstance(table, OfManyContainers):
         words = _words(table.name)
         before, after = page.frame(words["{Things}"], _body(words), SCRIPT, has_data=False)
-        data = _data(table, table.records, cache, key, before + b'{"rows": [\n', after)
-        yield Shown(data, page.SUFFIX, page.NAME if table.is_first else table.name.encode())
+        rows = _ListedRows(table, table.records, cache, before + b'{"rows": [\n', after)
+        yield Shown(rows.data(key), page.SUFFIX, page.NAME if table.is_first else table.name.encode())
     elif table.directory:
-        data = _data(table, table.records, cache, key, b'"use strict";\nglassfs.rows({"rows": [\n', b");\n")
+        rows = _ListedRows(table, table.records, cache, b'"use strict";\nglassfs.rows({"rows": [\n', b");\n")
         yield Shown(Memory(_page()), page.SUFFIX, page.NAME)
-        yield Shown(data, page.DATA_SUFFIX, page.DATA_NAME)
-
-
-def _data(table: Table, records: Records, cache: BlockCache, key: Key, before: bytes, after: bytes) -> Stream:
-    return Stream(
-        cache, key, lambda: ListedRows(table, records).lines(before, after), lambda: ListedRows(table, records).cost,
-    )
+        yield Shown(rows.data(key), page.DATA_SUFFIX, page.DATA_NAME)
 
 
 @cached
@@ -86,47 +77,45 @@ def _body(words: dict[str, str]) -> str:
     return body
 
 
-class ListedRows:
-    """The rows, one on a line, and the facts about them."""
+class _ListedRows:
+    """The rows, one on a line, and the facts about them, between ``before`` and ``after``."""
 
-    def __init__(self, table: Table, records: Records) -> None:
+    def __init__(self, table: Table, records: Records, cache: BlockCache, before: bytes, after: bytes) -> None:
         self._table = table
         self._records = records
+        self._cache = cache
+        self._before, self._after = before, after
         self._path_of = table.path_of if isinstance(table, OfManyContainers) else None
         self._names: list[str] | None = None
         """The names of the first record; a row with the same names is a list of its values."""
 
-    @property
-    def cost(self) -> int:
-        return max(map(self._records.cost, range(self._records.blocks)), default=0)
+    def data(self, key: Key) -> Data:
+        return Stream(self._cache, key, self._pieces)
 
-    def lines(self, before: bytes, after: bytes) -> Iterator[bytes]:
-        """Yield the rows of each block, and the facts, between ``before`` and ``after``."""
-        yield before
-        rows = size = 0
-        is_cut = False
+    def _pieces(self) -> Iterator[bytes]:
+        rows, left, is_cut = 0, MOST_BYTES, False
+        yield self._before
         for number in range(self._records.blocks):
+            lines: list[bytes] = []
+            with self._cache.measuring(self._records.cost(number)):
+                for record in self._records.block(number):
+                    lines.append(self._row(record))
+                    left -= len(lines[-1])
+                    is_cut = left < 0 or rows + len(lines) > MOST_ROWS
+                    if is_cut:
+                        lines.pop()
+                        break
+            rows += len(lines)
+            yield b"".join(lines)
             if is_cut:
                 break
-            piece = bytearray()
-            for record in self._records.block(number):
-                row = self._row(record)
-                size += len(row)
-                is_cut = rows == MOST_ROWS or size > MOST_BYTES
-                if is_cut:
-                    break
-                rows += 1
-                piece += row
-                if len(piece) > PIECE:
-                    yield bytes(piece)
-                    piece.clear()
-            yield bytes(piece)
-        yield self._facts(rows) + after
+        yield self._facts(rows) + self._after
 
     def _row(self, record: dict[str, Any]) -> bytes:
-        short = {name: escape.brief(value, LONGEST_TEXT) for name, value in record.items()}
+        short = {name: escape.brief(value, page.LONGEST_TEXT) for name, value in record.items()}
         if self._path_of is not None:
-            short[PLACE] = escape.brief(self._path_of(record), LONGEST_PLACE)
+            short[PLACE] = escape.brief(self._path_of(record), 2 * page.LONGEST_TEXT)
+        # Most rows have the names of the first one. They are lists, which takes fewer bytes.
         if self._names is None:
             self._names = list(short)
         return escape.script(list(short.values()) if list(short) == self._names else short) + b",\n"
@@ -136,7 +125,7 @@ class ListedRows:
         known = self._table.attributes()
         facts = {
             "names": self._names or [], "total": max(rows, self._table.rows), "omitted": known.get("omitted"),
-            "error": escape.brief(known.get("error"), LONGEST_TEXT),
+            "error": escape.brief(known.get("error"), page.LONGEST_TEXT),
             "directory": escape.address((self._table.directory,)) if self._table.directory else None,
         }
         if isinstance(self._table, OfManyContainers):
