@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 from writers.kinodb import KinoWriter, Stored, jpeg
 
-from glassfs.view.html import episode
 from tests.chromium import Browser, browser, needs_chromium
 from tests.formats.derived import shown_in
 from tests.view.pages import files, table
@@ -267,10 +266,7 @@ def test_hostile_fragments_are_ignored(chromium: Browser, run: Path, words: str)
 
 
 @pytest.mark.slow
-def test_unprobed_frames_are_tried_with_both_suffixes(
-    chromium: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(episode, "MOST_PROBES", 1)
+def test_frames_are_tried_with_both_suffixes(chromium: Browser, tmp_path: Path) -> None:
     with KinoWriter(tmp_path / "mixed.kdb") as writer:
         shots = [
             {"c": image(number) if number % 2 else Stored(jpeg(image(number), 95), 64, 48)} for number in range(6)

@@ -71,10 +71,10 @@ def test_only_some_of_very_many_bytes_are_read(monkeypatch: pytest.MonkeyPatch) 
     array = Array(b"x", noted, "<f4", (4_000_000_000, 1000))
     told, (points,) = plotted(bytes(files(recording({}, [Column(b"x", array)], 4_000_000_000))["data.js"].whole()))
     (shown,) = told["columns"]
-    assert points is not None and points.shape == (plots.MOST_OF_A_COLUMN, plots.POINTS)
+    assert points is not None and points.shape == (plots.MOST_CHANNELS // 2, plots.POINTS)
     assert shown["taken"] < shown["stretch"] == 4_000_000
     assert noted.bytes_read <= 2 << 20
-    assert told["leftOut"] == 1000 - plots.MOST_OF_A_COLUMN
+    assert told["leftOut"] == 1000 - plots.MOST_CHANNELS // 2
 
 
 def test_read_limit_covers_all_columns_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def test_narrow_rows_are_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plots, "MOST_CHANNELS", 1)
     noted = Noted(3 * 100_000)
     files(recording({}, [Column(b"x", Array(b"x", noted, "|u1", (100_000, 3)))], 100_000))["data.js"].whole()
-    assert len(noted.read_ranges) <= plots.STRETCHES
+    assert len(noted.read_ranges) <= plots.POINTS // 2
 
 
 def test_channels_are_limited() -> None:

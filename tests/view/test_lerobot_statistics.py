@@ -37,7 +37,7 @@ def named(found: Statistics) -> dict[str, Values]:
 
 
 def of(values: Values) -> dict[str, Values]:
-    return named(of_numbers(lambda: [values]))
+    return named(of_numbers([values], len(values)))
 
 
 @settings(max_examples=200)
@@ -74,25 +74,19 @@ def test_chunks_change_only_rounding(values: Values, cuts: list[int]) -> None:
     def chunks() -> Iterator[Values]:
         return (values[first:end] for first, end in pairwise(bounds))
 
-    found, whole = named(of_numbers(chunks)), of(values)
+    found, whole = named(of_numbers(chunks(), len(values))), of(values)
     near = 1e-12 * np.abs(values.astype(np.float64)).max()
     for name in NAMES:
         np.testing.assert_allclose(found[name], whole[name], 1e-9, near, err_msg=name)
 
 
-def test_few_columns_at_a_time_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = np.random.default_rng(1).standard_normal((90, 7)).astype(np.float32)
-    whole = of_numbers(lambda: np.array_split(values, 3))
-    monkeypatch.setattr(statistics, "MOST_BYTES", 90 * 4 * 2)
-    assert of_numbers(lambda: np.array_split(values, 3)).values.tobytes() == whole.values.tobytes()
-
-
 def test_quantiles_of_very_many_rows_are_those_of_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.arange(2000, dtype=np.float64).reshape(-1, 1)
-    monkeypatch.setattr(statistics, "MOST_ROWS", 1000)
+    monkeypatch.setattr(statistics, "MOST_BYTES", 8 * 1000)
     for parts in (1, 7):
-        found = named(of_numbers(lambda parts=parts: np.array_split(values, parts)))
-        assert (found["min"], found["max"], found["mean"]) == (0, 1999, 999.5)
+        found = named(of_numbers(np.array_split(values, parts), len(values)))
+        assert (found["min"], found["max"]) == (0, 1999)
+        np.testing.assert_allclose(found["mean"], 999.5)
         for name, quantile in QUANTILES.items():
             np.testing.assert_allclose(found[name], 2000 * quantile, atol=3)
 
@@ -130,7 +124,7 @@ def test_a_value_that_is_not_finite_does_not_count(value: float) -> None:
 @settings(max_examples=100)
 @given(st.lists(threes, min_size=1, max_size=6))
 def test_moments_of_an_aggregate_are_those_of_all_rows(parts: list[Values]) -> None:
-    found = aggregate([of_numbers(lambda part=part: [part]) for part in parts])
+    found = aggregate([of_numbers([part], len(part)) for part in parts])
     rows = np.concatenate(parts)
     assert found.samples == len(rows)
     near = 1e-9 * np.abs(rows).max()
@@ -139,7 +133,7 @@ def test_moments_of_an_aggregate_are_those_of_all_rows(parts: list[Values]) -> N
 
 
 def test_aggregates_can_be_aggregated() -> None:
-    parts = [of_numbers(lambda seed=seed: [np.random.default_rng(seed).random((seed + 2, 2))]) for seed in range(9)]
+    parts = [of_numbers([np.random.default_rng(seed).random((seed + 2, 2))], seed + 2) for seed in range(9)]
     nested = aggregate([aggregate(parts[:4]), aggregate(parts[4:5]), aggregate(parts[5:])])
     np.testing.assert_allclose(nested.values, aggregate(parts).values, 1e-12)
     with pytest.raises(ValueError, match="no statistics"):
@@ -157,17 +151,7 @@ def test_default_features_follow_from_lengths(frames: int) -> None:
     assert set(found) == set(expected)
     for name, values in expected.items():
         assert found[name].samples == frames
-        np.testing.assert_allclose(found[name].values, of_numbers(lambda values=values: [values]).values, 1e-12, 1e-9)
-
-
-def test_default_features_of_an_hour_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = of_defaults(0, 1000, 10, 0, 0)
-    statistics._of_steps.cache_clear()
-    monkeypatch.setattr(statistics, "STEPS", 300)
-    found = of_defaults(0, 1000, 10, 0, 0)
-    statistics._of_steps.cache_clear()
-    for name, one in whole.items():
-        np.testing.assert_allclose(found[name].values, one.values, 1e-12)
+        np.testing.assert_allclose(found[name].values, of_numbers([values], len(values)).values, 1e-12, 1e-9)
 
 
 @settings(max_examples=50)
@@ -210,13 +194,13 @@ def test_gray_pictures_weigh_as_much_as_others(width: int, height: int) -> None:
 
 def test_without_values_there_are_no_statistics() -> None:
     with pytest.raises(ValueError, match="no values"):
-        of_numbers(lambda: [np.zeros((0, 3))])
+        of_numbers([np.zeros((0, 3))], 0)
     with pytest.raises(ValueError, match="no pictures"):
         Pictures().statistics()
 
 
 def test_file_has_the_shapes_of_the_features() -> None:
-    numbers, pictures = of_numbers(lambda: [np.array([[1.0, np.nan], [2.0, 3.0]])]), Pictures()
+    numbers, pictures = of_numbers([np.array([[1.0, np.nan], [2.0, 3.0]])], 2), Pictures()
     pictures.add(Image.fromarray(np.full((2, 2, 3), 51, np.uint8)))
     made = json.loads(statistics.stats_json({"state": (numbers, False), "image": (pictures.statistics(), True)}))
     assert made["state"]["min"] == [1, 3]

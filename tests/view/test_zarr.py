@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from glassfs.cache import BlockCache
 from glassfs.content import TIME, Array, Beside, Group, Member, Memory, Series, Zeros, members_of
 from glassfs.errors import TooLarge
+from glassfs.sizes import PIECE
 from glassfs.tree import Tree
 from glassfs.tree.build import container_root
 from glassfs.tree.nodes import Directory, File
 from glassfs.view import ViewSet
-from glassfs.view.zarr import CHUNK, MOST_CONSOLIDATED, VIEW
+from glassfs.view.zarr import MOST_CONSOLIDATED, VIEW
 from tests.tree.trees import origin
 
 DTYPES = ("|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16")
@@ -72,11 +73,11 @@ def test_the_last_chunk_is_as_large_as_the_others(
 ) -> None:
     import zarr
 
-    rows = min(rows, (3 * CHUNK) // (4 * width) + 2)
+    rows = min(rows, (3 * PIECE) // (4 * width) + 2)
     expected = values("<u4", (rows, width))
     place = written(tmp_path_factory.mktemp("z"), content(b"a", expected, "<u4")) / "a.zarr"
     sizes = {file.stat().st_size for file in (place / "c").rglob("*") if file.is_file()}
-    assert len(sizes) == 1 and sizes <= set(range(4 * width, CHUNK + 1, 4 * width)) | {4 * width}
+    assert len(sizes) == 1 and sizes <= set(range(4 * width, PIECE + 1, 4 * width)) | {4 * width}
     assert np.array_equal(zarr.open(place, mode="r")[:], expected)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from fractions import Fraction
 from functools import lru_cache, partial
+from typing import Any, TypeGuard
 
 from glassfs.cache import BlockCache
 from glassfs.cache.cores import LEAST_AHEAD
@@ -31,25 +32,14 @@ Rate = tuple[int, int]
 USUAL_RATE = Fraction(10)
 """Frames a second if a video has no valid rate."""
 SLOWEST, FASTEST = 1e-4, 1e4
-FINEST = 1 << 16
 MOST_FRAMES = (1 << 31) - 1
 """Players count in 32 bits, some with a sign."""
-LARGEST = (1 << 63) - 1
-LONGEST_HEAD = 1 << 16
-SEARCHED = 64
-"""Number of frames searched for the range of 16-bit samples."""
-LONGEST_GAP = 100
-FEWEST_FILLED = 2
-"""Whole frames in a range that are not cached."""
-FILLED_TOGETHER = 256 << 10
-"""Bytes of frames that one thread makes before the next one."""
+NEAR = 100
+"""Frames searched for one that exists before another, and for the range of 16-bit samples."""
 
 MDAT_HEAD = 16
-DATA_IS_HERE, IS_SHOWN = 1, 3
-_ONE, _HALF_ONE = 1 << 16, 1 << 8
-_MATRIX = struct.pack(">9I", _ONE, 0, 0, 0, _ONE, 0, 0, 0, 1 << 30)
-_UNDETERMINED = 0x55C4
-_RESOLUTION = 72 << 16
+# Transformation by nothing, in 16.16 fixed point, but for the last column, which is 2.30.
+_MATRIX = struct.pack(">9I", 1 << 16, 0, 0, 0, 1 << 16, 0, 0, 0, 1 << 30)
 
 
 def show(content: Video | Array, cache: BlockCache, key: Key) -> Iterator[Shown]:
@@ -67,7 +57,7 @@ def made(video: Video, cache: BlockCache, key: Key) -> Data:
 
 def frames(video: Video, cache: BlockCache, key: Key, first: int = 0) -> Data:
     """Return the frames as they stand in a file with ``first`` others before them."""
-    return _Frames(video, first, cache, key)
+    return _EncodedFrames(video, first, cache, key)
 
 
 def head(width: int, height: int, fps: float, count: int) -> bytes:
@@ -88,24 +78,25 @@ def _demand_sane(width: int, height: int, count: int) -> None:
     columns, rows = h264.macroblocks(width, height)
     if max(width, height) > h264.LONGEST_SIDE or columns * rows > h264.MOST_MACROBLOCKS:
         raise TooLarge(f"a video of {size} is too large for an MP4")
-    if count > MOST_FRAMES or count * h264.size_of(width, height) > LARGEST - LONGEST_HEAD:
+    # Positions in the file are 63 bits at most; what stands before the frames takes about a KiB.
+    if count > MOST_FRAMES or count * h264.size_of(width, height) > (1 << 63) - (1 << 16):
         raise TooLarge(f"a video of {count} frames is too long for an MP4")
 
 
 def shown(video: Video, number: int) -> int:
     """Return the number of the frame to show: the last existing one up to this, -1 if there is none.
 
-    If existing frames are only known one by one, -1 also stands for a gap of ``LONGEST_GAP`` frames.
+    If existing frames are only known one by one, -1 also stands for a gap of ``NEAR`` frames.
     """
     if video.present is None:
         is_missing = video.is_missing
-        near = range(number, max(-1, number - LONGEST_GAP), -1)
+        near = range(number, max(-1, number - NEAR), -1)
         return number if is_missing is None else next((one for one in near if not is_missing(one)), -1)
     before = bisect_right(video.present, number)
     return video.present[before - 1] if before else -1
 
 
-class _Frames(Blocked):
+class _EncodedFrames(Blocked):
     """The encoded frames of a video.
 
     Those that are in a range as a whole are made straight into it. The cache keeps those that ranges divide, as the
@@ -117,6 +108,7 @@ class _Frames(Blocked):
         self._unit = h264.size_of(video.width, video.height)
         self._first = first
         self._key = key
+        # Handing a small frame to another thread takes longer than making it.
         self._is_handed_over = self._unit >= LEAST_AHEAD
         super().__init__(
             cache, lambda: Regular(self._unit, video.count * self._unit), self._image, is_sized=True,
@@ -125,10 +117,12 @@ class _Frames(Blocked):
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         size = self._unit
+        # Divide the range into a part of a frame, whole frames and a part of a frame. Whole frames are made in place,
+        # as one that is read once gains nothing from the cache.
         first = -(-offset // size)
         start = first * size - offset
         count = (len(buffer) - start) // size
-        if count < FEWEST_FILLED:
+        if count < 2:
             super().read_into(buffer, offset)
             return
         end = start + count * size
@@ -141,11 +135,13 @@ class _Frames(Blocked):
         found = []
         for number in range(first, first + count):
             part = buffer[(number - first) * size : (number - first + 1) * size]
+            # A frame that stands for missing ones is likely to be needed again: it goes through the cache.
             if shown(video, number) == number:
                 found.append((part, number))
             else:
                 super().read_into(part, number * size)
-        together = max(1, FILLED_TOGETHER // size)
+        # A thread makes small frames some at a time, as handing over each would take longer than making it.
+        together = max(1, (256 << 10) // size)
         fills = (partial(self._put_all, found[at : at + together]) for at in range(0, len(found), together))
         fill = fill_all if self._is_handed_over else fill_in_turn
         fill(self._cache, fills, planes.strip_cost(video.width, video.height))
@@ -156,6 +152,7 @@ class _Frames(Blocked):
 
     def _image(self, number: int) -> Rendered:
         """Return a frame as it stands in the file. Consecutive frames that show the same differ in a number."""
+        # Decoders take two IDR frames with the same number in a row for one that was sent twice.
         video, parity = self._video, (self._first + number) % 2
         shown_number = shown(video, number)
         return Rendered(
@@ -173,6 +170,7 @@ class _Frames(Blocked):
         import numpy as np
 
         video = self._video
+        # Frames of I_PCM macroblocks: each has the same size, whatever it shows, and decodes without the others.
         columns, rows = h264.macroblocks(video.width, video.height)
         target = np.frombuffer(buffer, np.uint8)[h264.FRONT : -len(h264.TAIL)].reshape(rows, columns, h264.MACROBLOCK)
         if shown < 0:
@@ -207,7 +205,7 @@ class _Frames(Blocked):
     def _found_range(self) -> planes.Range:
         video = self._video
         present = range(video.count) if video.present is None else video.present
-        for number in present[:SEARCHED]:
+        for number in present[:NEAR]:
             try:
                 return planes.range_of(video.frame(number), self._cache)
             except LASTING:
@@ -215,20 +213,24 @@ class _Frames(Blocked):
         return planes.FULL
 
 
-def rate(fps: float) -> Rate:
-    """Return the rate as units of time in a second, and in a frame."""
-    if math.isfinite(fps) and SLOWEST <= fps <= FASTEST:
-        found = Fraction(fps).limit_denominator(FINEST)
-    else:
-        found = USUAL_RATE
-    return found.numerator, found.denominator
+def rate(fps: Any) -> Rate:
+    """Return the rate as units of time in a second, and in a frame; USUAL_RATE for what is no rate."""
+    pace = Fraction(fps).limit_denominator(1 << 16) if is_rate(fps) else USUAL_RATE
+    return pace.numerator, pace.denominator
+
+
+def is_rate(fps: Any) -> TypeGuard[float]:
+    """Return whether a value is a number of frames a second that videos can have."""
+    return type(fps) in (int, float) and math.isfinite(fps) and SLOWEST <= fps <= FASTEST
 
 
 @lru_cache(256)
 def _head(width: int, height: int, pace: Rate, count: int) -> bytes:
     """Return all bytes before the frames."""
     brands = _box(b"ftyp", b"isom", struct.pack(">I", 0x200), b"isomiso2avc1mp41")
+    # ``moov`` says where the frames begin, which depends on its own size: so it is made twice.
     start = len(brands) + len(_moov(width, height, pace, count, 0)) + MDAT_HEAD
+    # The size of ``mdat`` has 64 bits (1 instead of a size), as long videos exceed 4 GiB.
     payload = MDAT_HEAD + count * h264.size_of(width, height)
     moov = _moov(width, height, pace, count, start)
     return brands + moov + struct.pack(">I4sQ", 1, b"mdat", payload)
@@ -236,6 +238,8 @@ def _head(width: int, height: int, pace: Rate, count: int) -> bytes:
 
 def _moov(width: int, height: int, pace: Rate, count: int, start: int) -> bytes:
     """Return ``moov`` for frames that begin at ``start``. The size does not depend on ``start``."""
+    # Flags: the track is enabled and in the movie (3), the data are in this file (1). The language is undetermined
+    # (0x55C4), the volume 1.0 and the resolution 72 dpi, as the documents say for files that do not care.
     second, frame = pace
     duration = count * frame
     wide, high = h264.shown(width), h264.shown(height)
@@ -243,23 +247,23 @@ def _moov(width: int, height: int, pace: Rate, count: int, start: int) -> bytes:
     return _box(
         b"moov",
         _full(
-            b"mvhd", 1, 0, struct.pack(">QQIQIH10x", 0, 0, second, duration, _ONE, _HALF_ONE), _MATRIX, bytes(24),
+            b"mvhd", 1, 0, struct.pack(">QQIQIH10x", 0, 0, second, duration, 1 << 16, 1 << 8), _MATRIX, bytes(24),
             struct.pack(">I", track + 1),
         ),
         _box(
             b"trak",
             _full(
-                b"tkhd", 1, IS_SHOWN, struct.pack(">QQI4xQ16x", 0, 0, track, duration), _MATRIX,
+                b"tkhd", 1, 3, struct.pack(">QQI4xQ16x", 0, 0, track, duration), _MATRIX,
                 struct.pack(">II", wide << 16, high << 16),
             ),
             _box(
                 b"mdia",
-                _full(b"mdhd", 1, 0, struct.pack(">QQIQHH", 0, 0, second, duration, _UNDETERMINED, 0)),
+                _full(b"mdhd", 1, 0, struct.pack(">QQIQHH", 0, 0, second, duration, 0x55C4, 0)),
                 _full(b"hdlr", 0, 0, struct.pack(">I4s12x", 0, b"vide"), b"film\0"),
                 _box(
                     b"minf",
                     _full(b"vmhd", 0, 1, bytes(8)),
-                    _box(b"dinf", _full(b"dref", 0, 0, struct.pack(">I", 1), _full(b"url ", 0, DATA_IS_HERE))),
+                    _box(b"dinf", _full(b"dref", 0, 0, struct.pack(">I", 1), _full(b"url ", 0, 1))),
                     _box(
                         b"stbl",
                         _full(b"stsd", 0, 0, struct.pack(">I", 1), _avc1(width, height, second / frame)),
@@ -279,7 +283,7 @@ def _avc1(width: int, height: int, fps: float) -> bytes:
     colors = struct.pack(">4sHHHB", b"nclx", *h264.COLORS, h264.FULL_RANGE << 7)
     return _box(
         b"avc1",
-        struct.pack(">6xH16xHHIII", 1, wide, high, _RESOLUTION, _RESOLUTION, 0),
+        struct.pack(">6xH16xHHIII", 1, wide, high, 72 << 16, 72 << 16, 0),
         struct.pack(">H32xHh", 1, 24, -1),
         _box(b"avcC", h264.configuration(width, height, fps)),
         _box(b"colr", colors),

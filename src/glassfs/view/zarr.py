@@ -33,18 +33,17 @@ from glassfs.content import (
     Zeros,
     video,
 )
+from glassfs.content.allowance import OBJECT
 from glassfs.errors import TooLarge
 from glassfs.names import component
+from glassfs.sizes import PIECE
 from glassfs.view.contract import Key, Shown, View
 
-CHUNK = 1 << 20
 LARGEST_CHUNK = 1 << 30
-MOST_CHUNKS, MOST_FRAMES = 1 << 14, 1 << 17
-"""Limits of chunks of an array, and of a video: each is a directory to walk, and untrusted lengths may be false."""
+MOST_CHUNKS = 1 << 14
+"""Limit of chunks of an array: each is a directory to walk, and untrusted lengths may be false. Of a video 8 times."""
 MOST_CONSOLIDATED = 4096
 """Limit of arrays in a group with consolidated metadata, which readers take into memory as a whole."""
-ARRAY_COST = 8 << 10
-"""Bytes of memory for the metadata of an array, as values and as JSON."""
 GROUP = b"arrays.zarr"
 METADATA = b"zarr.json"
 _NUMBERS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
@@ -53,7 +52,7 @@ _TIMES = {"M": "numpy.datetime64", "m": "numpy.timedelta64"}
 _DTYPE = re.compile(r"[<|]([a-zA-Z])(\d+)(?:\[(\d*)([a-zA-Z]+)\])?")
 
 
-class _Layout(NamedTuple):
+class _ZarrArray(NamedTuple):
     """An array in terms of Zarr: its data type, the bytes of an item, its shape and that of a chunk.
 
     ``axis`` names the first dimension; if it is empty, its length does.
@@ -95,7 +94,7 @@ class _Arrays:
     @property
     def cost(self) -> int:
         """The memory in bytes that making the metadata takes."""
-        return ARRAY_COST * min(len(self._members), MOST_CONSOLIDATED)
+        return 64 * OBJECT * min(len(self._members), MOST_CONSOLIDATED)
 
     def directories(self) -> Iterator[Member]:
         """Yield the directories of the arrays."""
@@ -117,8 +116,9 @@ class _Arrays:
             }
         return _encoded(described)
 
-    def _laid_out(self) -> Iterator[tuple[tuple[bytes, ...], Array, _Layout]]:
+    def _laid_out(self) -> Iterator[tuple[tuple[bytes, ...], Array, _ZarrArray]]:
         """Yield the arrays that Zarr can have; none with the name of the group's metadata."""
+        # Readers such as xarray demand that a dimension has one length in all arrays of a group.
         steps = self._steps()
         for name, array in self._members:
             layout = _layout(array) if isinstance(array, Array) and name[-1] != METADATA else None
@@ -141,7 +141,7 @@ class _Arrays:
         return found
 
 
-def _layout(array: Array) -> _Layout | None:
+def _layout(array: Array) -> _ZarrArray | None:
     """Return the layout, or None if Zarr has no such type or finding the shape would take a pass."""
     found, shape = _DTYPE.fullmatch(array.dtype), array.known_shape
     if found is None or shape is None:
@@ -150,12 +150,14 @@ def _layout(array: Array) -> _Layout | None:
     if data_type is None:
         return None
     if not shape:
-        return _Layout(data_type, item, (), ())
+        return _ZarrArray(data_type, item, (), ())
     row = item * math.prod(shape[1:])
-    rows, most = (1, MOST_FRAMES) if video.frames(array) is not None else (max(1, CHUNK // max(row, 1)), MOST_CHUNKS)
+    is_video = video.frames(array) is not None
+    rows, most = (1, 8 * MOST_CHUNKS) if is_video else (max(1, PIECE // max(row, 1)), MOST_CHUNKS)
+    # A length that a container declares is no reason to list millions of chunks: then chunks are larger.
     rows = max(rows, -(-shape[0] // most))
     chunk = min(rows, max(1, shape[0])), *(max(1, length) for length in shape[1:])
-    return _Layout(data_type, item, shape, chunk, array.axis)
+    return _ZarrArray(data_type, item, shape, chunk, array.axis)
 
 
 def _type(kind: str, size: str, scale: str | None, unit: str | None) -> Any:
@@ -167,7 +169,7 @@ def _type(kind: str, size: str, scale: str | None, unit: str | None) -> Any:
     return "bool" if kind == "b" else f"{_NUMBERS[kind]}{8 * int(size)}"
 
 
-def _directory(array: Array, layout: _Layout) -> Group:
+def _directory(array: Array, layout: _ZarrArray) -> Group:
     """Return the directory of one array."""
 
     def members() -> Iterator[Member]:
@@ -180,7 +182,7 @@ def _directory(array: Array, layout: _Layout) -> Group:
     return Group(array.key, members)
 
 
-def _described(layout: _Layout) -> dict[str, Any]:
+def _described(layout: _ZarrArray) -> dict[str, Any]:
     seen: Counter[int] = Counter()
     names = [layout.axis] if layout.axis else []
     for length in layout.shape[len(names):]:
@@ -211,6 +213,7 @@ def _chunks(data: Data, size: int, inner: int) -> Series:
 
     def chunk(number: int) -> Part:
         start = number * size
+        # Zarr has no shorter last chunk: all have one shape, and readers ignore what is beyond the array.
         rest = min(size, data.size - start)
         part: Data = Slice(data, start, rest)
         return Part(b"", part if rest == size else Concatenated([part, Zeros(size - rest)]))

@@ -30,12 +30,10 @@
       this.camera = camera;
       this.starts = [];
       this.lengths = [];
-      this.kinds = [];
       let end = 0;
-      for (let index = 0; index < camera.runs.length; index += 3) {
+      for (let index = 0; index < camera.runs.length; index += 2) {
         this.starts.push(end + camera.runs[index]);
         this.lengths.push(camera.runs[index + 1]);
-        this.kinds.push(camera.suffixes[camera.runs[index + 2]]);
         end = this.starts.at(-1) + camera.runs[index + 1];
       }
       const figure = made("figure", at("cameras"), "camera");
@@ -63,7 +61,7 @@
         else high = middle;
       }
       if (!low) return null;
-      return { number: Math.min(step, this.starts[low - 1] + this.lengths[low - 1] - 1), suffix: this.kinds[low - 1] };
+      return { number: Math.min(step, this.starts[low - 1] + this.lengths[low - 1] - 1), suffix: this.camera.suffix };
     }
 
     address(frame) {
@@ -99,7 +97,7 @@
       this.image.src = address;
     }
 
-    // If there are very many frames, the suffixes of some are guesses: try the other one.
+    // Only the first frame was looked at, others may have the other suffix: try that one.
     missed() {
       const other = this.found(this.step);
       if (other && !this.isSecondTry) {

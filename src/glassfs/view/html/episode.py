@@ -6,23 +6,20 @@ The page names what cannot be read. Any thread.
 
 from __future__ import annotations
 
-import math
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache as cached
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Data, Member, Memory, Omitted, Recording, Rendered, Video
+from glassfs.content import Data, Member, Memory, Omitted, Recording, Rendered, Video
 from glassfs.content.video import DIGITS, video_of
 from glassfs.errors import LASTING
 from glassfs.view import json
 from glassfs.view.canonical import file_of
 from glassfs.view.contract import Key, Shown
 from glassfs.view.html import escape, page, plots
-from glassfs.view.mp4 import FASTEST, SLOWEST, USUAL_RATE
+from glassfs.view.mp4 import USUAL_RATE, is_rate
 
 BODY, SCRIPT = "episode.html", "episode.js"
 POSTER = b"poster"
@@ -32,15 +29,9 @@ NO_IMAGE = bytes.fromhex(
     "0000000b4944415478da6364600000000600023081d02f0000000049454e44ae426082"
 )
 """One transparent pixel: the poster of an episode without cameras."""
-PAGE_COST = 4 << 20
 MOST_CAMERAS = 64
-MOST_PROBES, MOST_PROBED_BYTES = 4096, 64 << 20
-"""Limits for all cameras together: frames read to find the kind of their files, and their bytes."""
-MOST_RUNS, AT_ONCE = 100_000, 4096
-"""Limit of runs of frames of all cameras, and number of frames between two checks of it."""
-LONGEST_TEXT, LONGEST_TITLE = 4000, 200
-MOST_FACTS = 256
-MOST_NOTES = 40
+RUN = 16
+"""Characters of a run of frames in a page, roughly."""
 SHOWN_AS = (".png", ".jpg")
 
 INSTRUCTION, SUCCESS, RATE = "language_instruction", "success", "fps"
@@ -53,16 +44,17 @@ _LABELS = {
 
 def shown(recording: Recording, cache: BlockCache, key: Key) -> Iterator[Shown]:
     """Yield the page, its data and the poster."""
-    made = Rendered(cache, (*key, "page"), partial(_page, recording, cache), cost=PAGE_COST)
+    made = Rendered(cache, (*key, "page"), partial(_page, recording, cache), cost=4 * page.BUDGET)
     yield Shown(made, page.SUFFIX, page.NAME)
     yield Shown(plots.data_of(recording.steps, cache, (*key, "data")), page.DATA_SUFFIX, page.DATA_NAME)
-    yield Shown(_Poster(partial(_first_image, recording, cache, (*key, "poster"))), "", POSTER)
+    yield Shown(page.Deferred(partial(_first_image, recording, cache, (*key, "poster"))), "", POSTER)
 
 
 def _page(recording: Recording, cache: BlockCache) -> bytes:
     notes: list[str] = []
     record: dict[str, Any] = {}
     try:
+        # A page shows what can be read: damage costs the part of it that it affects, and is noted there.
         record = recording.record()
     except LASTING as error:
         notes.append(f"The metadata cannot be read: {error.without_source}")
@@ -72,12 +64,12 @@ def _page(recording: Recording, cache: BlockCache) -> bytes:
     except LASTING as error:
         notes.append(f"The cameras cannot be shown: {error.without_source}")
     try:
-        notes += [_left_out(member) for member in islice(recording.omitted(), MOST_NOTES)]
+        notes += page.fitting(map(_left_out, recording.omitted()))
         recording.steps.columns()
     except LASTING as error:
         notes.append(f"The steps cannot be plotted: {error.without_source}")
-    rates = [_rate(value) for value in (record.get(RATE), *(camera.pop("fps") for camera in cameras))]
-    rate = next((value for value in rates if value), None)
+    rates = [record.get(RATE), *(camera.pop("fps") for camera in cameras)]
+    rate = next((float(value) for value in rates if is_rate(value)), None)
     if rate is None and cameras:
         notes.append(f"The frame rate is unknown; {USUAL_RATE} frames a second are assumed.")
     facts = {"fps": rate or float(USUAL_RATE), "rows": recording.steps.rows, "cameras": cameras}
@@ -88,31 +80,11 @@ def _page(recording: Recording, cache: BlockCache) -> bytes:
 def _left_out(member: Member) -> str:
     name = b"/".join(member.name).decode("utf-8", "replace")
     reason = member.content.reason if isinstance(member.content, Omitted) else ""
-    return f"Left out: {name[:LONGEST_TITLE]}: {reason[:LONGEST_TITLE]}"
-
-
-class _Poster(Data):
-    """The bytes of the data that ``find`` returns, called when they are first needed."""
-
-    __slots__ = ("_found",)
-
-    def __init__(self, find: Callable[[], Data]) -> None:
-        self._found = cached(find)
-
-    @property
-    def size(self) -> int:
-        return self._found().size
-
-    @property
-    def is_sized(self) -> bool:
-        return False
-
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        self._found().read_into(buffer, offset)
+    return f"Left out: {name[:page.LONGEST_TITLE]}: {reason[:page.LONGEST_TITLE]}"
 
 
 def _first_image(recording: Recording, cache: BlockCache, key: Key) -> Data:
-    for _, video, _ in _videos(recording.cameras()):
+    for _, video in _videos(recording.cameras()):
         numbers = range(video.count) if video.present is None else video.present
         if len(numbers):
             suffix, data = file_of(video.frame(numbers[0]), cache, key)
@@ -121,120 +93,65 @@ def _first_image(recording: Recording, cache: BlockCache, key: Key) -> Data:
     return Memory(NO_IMAGE)
 
 
-class _Camera(NamedTuple):
-    name: tuple[bytes, ...]
-    video: Video
-    is_uniform: bool
-    """Whether all frames exist and are of one kind."""
-
-
-def _videos(cameras: Iterable[Member]) -> Iterator[_Camera]:
+def _videos(cameras: Iterable[Member]) -> Iterator[tuple[tuple[bytes, ...], Video]]:
     for name, content in cameras:
-        is_array = isinstance(content, Array)
         video = video_of(content)
         if video is not None and video.count > 0:
-            yield _Camera(name, video, is_array)
+            yield name, video
 
 
 def _cameras(members: Iterable[Member], cache: BlockCache, notes: list[str]) -> list[dict[str, Any]]:
     """Return what the script needs to name the file of each frame."""
-    found: list[dict[str, Any]] = []
-    probes, left = _Probes(cache), MOST_RUNS
     cameras = list(islice(_videos(members), MOST_CAMERAS + 1))
     if len(cameras) > MOST_CAMERAS:
         notes.append(f"Only the first {MOST_CAMERAS} cameras are shown.")
-    shared = len({name[:1] for name, _, _ in cameras}) == 1 and all(len(name) > 1 for name, _, _ in cameras)
-    for camera in cameras[:MOST_CAMERAS]:
-        name, video, _ = camera
-        label = escape.brief(b"/".join(name[shared:]), LONGEST_TEXT)
-        runs = _Runs(camera, probes, left)
-        left -= runs.count
-        if runs.is_cut:
-            notes.append(f"Of {label}, only the frames before {runs.end} are shown.")
-        found.append({
+    # Cameras that are all in ``images/`` are called by what follows.
+    shared = len({name[:1] for name, _ in cameras}) == 1 and all(len(name) > 1 for name, _ in cameras)
+    facts, left = [], page.BUDGET
+    for name, video in cameras[:MOST_CAMERAS]:
+        label = escape.brief(b"/".join(name[shared:]), page.LONGEST_TEXT)
+        runs, end = _runs(video, left)
+        left -= RUN * len(runs) // 2
+        if end < video.count:
+            notes.append(f"Of {label}, only the frames before {end} are shown.")
+        facts.append({
             "name": label, "folder": escape.address(name) + "/", "video": escape.address(name, ".mp4"),
             "count": video.count, "width": video.width, "height": video.height, "digits": DIGITS,
-            "suffixes": runs.suffixes, "runs": runs.numbers,
+            "suffix": _suffix(video, runs, cache), "runs": runs,
             "fps": video.fps() if callable(video.fps) else video.fps,
         })
-    return found
+    return facts
 
 
-class _Probes:
-    """A budget of frames to read to find the suffixes of their files."""
-
-    def __init__(self, cache: BlockCache) -> None:
-        self._cache = cache
-        self._left, self._bytes_left = MOST_PROBES, MOST_PROBED_BYTES
-
-    @property
-    def is_exhausted(self) -> bool:
-        return self._left <= 0 or self._bytes_left <= 0
-
-    def suffix(self, video: Video, number: int) -> str:
-        """Return the suffix of a frame's file, or "" if it is unknown."""
-        self._left -= 1
-        try:
-            content = video.frame(number)
-            suffix, data = file_of(content, self._cache, ())
-            self._bytes_left -= data.size
-        except LASTING:
-            return ""
-        return suffix
-
-
-class _Runs:
-    """The files of a video's frames: runs of frames that exist and have one suffix.
-
-    ``numbers`` has three integers for each run: its distance from the end of the previous run, its length, and the
-    number of its suffix. Frames outside the budget are assumed to have the suffix of the previous one; if that is
-    wrong, the page tries the other suffix.
+def _runs(video: Video, budget: int) -> tuple[list[int], int]:
+    """Return which frames exist: pairs of how many are missing and how many exist then. And the frame after the last
+    one that is known; the others are too many runs.
     """
-
-    def __init__(self, camera: _Camera, probes: _Probes, most: int) -> None:
-        self.numbers = array("q")
-        self.suffixes: list[str] = []
-        self.end = 0
-        self.is_cut = False
-        self._assumed = SHOWN_AS[0]
-        video = camera.video
-        present: Sequence[int] = range(video.count) if video.present is None else video.present
-        for first in range(0, len(present), AT_ONCE):
-            if camera.is_uniform or (video.present is None and probes.is_exhausted):
-                self._add(first, video.count - first, self._suffix(video, first, probes))
-                return
-            for number in present[first : first + AT_ONCE]:
-                if video.is_missing is not None and video.is_missing(number):
-                    continue
-                self._add(number, 1, self._suffix(video, number, probes))
-            if self.count > most:
-                self.is_cut = True
-                return
-
-    @property
-    def count(self) -> int:
-        return len(self.numbers) // 3
-
-    def _suffix(self, video: Video, number: int, probes: _Probes) -> str:
-        found = "" if probes.is_exhausted else probes.suffix(video, number)
-        if found in SHOWN_AS:
-            self._assumed = found
-        return found or self._assumed
-
-    def _add(self, number: int, count: int, suffix: str) -> None:
-        if suffix not in self.suffixes:
-            self.suffixes.append(suffix)
-        kind = self.suffixes.index(suffix)
-        if self.numbers and self.end == number and self.numbers[-1] == kind:
-            self.numbers[-2] += count
+    if video.present is None and video.is_missing is None:
+        return [0, video.count], video.count
+    runs: list[int] = []
+    end = 0
+    numbers = range(video.count) if video.present is None else video.present
+    for number in numbers[: page.BUDGET]:
+        if video.is_missing is not None and video.is_missing(number):
+            continue
+        if runs and number == end:
+            runs[-1] += 1
+        elif RUN * len(runs) // 2 > budget:
+            return runs, end
         else:
-            self.numbers.extend((number - self.end, count, kind))
-        self.end = number + count
+            runs += [number - end, 1]
+        end = number + 1
+    return runs, video.count if len(numbers) <= page.BUDGET else end
 
 
-def _rate(value: Any) -> float | None:
-    is_number = type(value) in (int, float) and math.isfinite(value) and SLOWEST <= value <= FASTEST
-    return float(value) if is_number else None
+def _suffix(video: Video, runs: Sequence[int], cache: BlockCache) -> str:
+    """Return the suffix of the file of the first frame."""
+    # Other frames may have the other suffix: the script tries it. To look at all would read each of them.
+    try:
+        return file_of(video.frame(runs[0]), cache, ()).suffix if runs else SHOWN_AS[0]
+    except LASTING:
+        return SHOWN_AS[0]
 
 
 def _title(record: dict[str, Any]) -> str:
@@ -247,13 +164,13 @@ def _title(record: dict[str, Any]) -> str:
 
 def _body(title: str, record: dict[str, Any], notes: list[str]) -> str:
     """Return the part of the page that needs no script; the script fills in the rest."""
-    rows = "".join(
+    rows = "".join(page.fitting(
         f'<tr><th scope="row">{escape.html(_label(name))}</th><td dir="auto">{escape.html(_text(value))}</td></tr>\n'
-        for name, value in list(record.items())[:MOST_FACTS]
-    )
-    items = "".join(f'<li dir="auto">{escape.html(escape.brief(note, LONGEST_TEXT))}</li>\n' for note in notes)
+        for name, value in record.items()
+    ))
+    items = "".join(f'<li dir="auto">{escape.html(escape.brief(note, page.LONGEST_TEXT))}</li>\n' for note in notes)
     return page.part(BODY).format(
-        title=escape.html(escape.brief(title, LONGEST_TITLE)), outcome=_outcome(record.get(SUCCESS)), rows=rows,
+        title=escape.html(escape.brief(title, page.LONGEST_TITLE)), outcome=_outcome(record.get(SUCCESS)), rows=rows,
         notes=items, embodiment=escape.html(_text(record.get("embodiment") or "")),
     )
 
@@ -265,7 +182,7 @@ def _outcome(success: Any) -> str:
 
 
 def _label(name: str) -> str:
-    return _LABELS.get(name) or escape.brief(name.replace("_", " "), LONGEST_TITLE).capitalize()
+    return _LABELS.get(name) or escape.brief(name.replace("_", " "), page.LONGEST_TITLE).capitalize()
 
 
 def _text(value: Any) -> str:
@@ -276,5 +193,5 @@ def _text(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return repr(value).removesuffix(".0")
-    short = escape.brief(value, LONGEST_TEXT)
-    return short if isinstance(short, str) else json.line(short).decode()[:LONGEST_TEXT]
+    short = escape.brief(value, page.LONGEST_TEXT)
+    return short if isinstance(short, str) else json.line(short).decode()[:page.LONGEST_TEXT]

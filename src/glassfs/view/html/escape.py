@@ -15,11 +15,8 @@ from glassfs.names import component
 from glassfs.view import json
 
 LARGEST_NUMBER = (1 << 53) - 1
-"""The largest integer that scripts have without loss; larger ones become text, up to LONGEST_INTEGER bits."""
-LONGEST_INTEGER = 256
+"""The largest integer that scripts have without loss; larger ones become text."""
 ELLIPSIS = "…"
-MOST_ITEMS = 64
-DEEPEST = 8
 
 _SPECIAL = re.compile("[\x00\r&<>\"'`\ud800-\udfff]")
 _IN_SCRIPTS = ((b"<", b"\\u003c"), (b">", b"\\u003e"), (b"&", b"\\u0026"),
@@ -33,6 +30,8 @@ def html(text: str) -> str:
 
 def script(value: Any) -> bytes:
     """Return a value as JSON that may be embedded in a script: nothing in it can end the script."""
+    # The HTML parser looks for the end of the script first, whatever is a string for JSON. Two separators of lines
+    # ended a string literal in scripts before 2019.
     made = bytes(json.line(value))
     for character, escaped in _IN_SCRIPTS:
         made = made.replace(character, escaped)
@@ -48,25 +47,25 @@ def address(parts: Iterable[bytes], suffix: str = "") -> str:
     return "./" + "/".join(quote(part, safe="") for part in (*shown, component(last, suffix)))
 
 
-def brief(value: Any, longest: int, depth: int = 0) -> Any:
-    """Return the value with long texts cut, and with a limited number of items inside."""
+def brief(value: Any, longest: int) -> Any:
+    """Return the value cut to about ``longest`` characters."""
+    # Scripts would round it. The text of very many digits takes long to make.
     if isinstance(value, int) and abs(value) > LARGEST_NUMBER:
-        return str(value) if value.bit_length() <= LONGEST_INTEGER else ELLIPSIS
+        return str(value) if value.bit_length() <= 256 else ELLIPSIS
     if isinstance(value, (str, bytes)):
         text = json.as_text(value[: 4 * longest])
         return text if len(text) <= longest and len(value) <= 4 * longest else text[:longest] + ELLIPSIS
+    if not isinstance(value, (dict, list, tuple)):
+        return value
+    # Items have equal parts, of a single one half: so the depth is limited as well.
+    count = min(len(value), longest // 8)
+    part, left = longest // max(2, count), len(value) - count
+    if longest < 8:
+        return ELLIPSIS
     if isinstance(value, dict):
-        if depth >= DEEPEST:
-            return ELLIPSIS
-        some = islice(value.items(), MOST_ITEMS)
-        found = {brief(name, longest): brief(item, longest, depth + 1) for name, item in some}
-        return found if len(value) <= MOST_ITEMS else found | {ELLIPSIS: f"{len(value) - MOST_ITEMS} more"}
-    if isinstance(value, (list, tuple)):
-        if depth >= DEEPEST:
-            return ELLIPSIS
-        items = [brief(item, longest, depth + 1) for item in value[:MOST_ITEMS]]
-        return items if len(value) <= MOST_ITEMS else [*items, ELLIPSIS]
-    return value
+        items = {brief(name, part): brief(item, part) for name, item in islice(value.items(), count)}
+        return items | {ELLIPSIS: f"{left} more"} if left else items
+    return [brief(item, part) for item in value[:count]] + [ELLIPSIS] * (left > 0)
 
 
 def _reference(match: re.Match[str]) -> str:

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache as cached
 from importlib.resources import files
 
+from glassfs.content import Data
 from glassfs.view.html import escape
 
 NAME, SUFFIX = b"index", ".html"
 DATA_NAME, DATA_SUFFIX = b"data", ".js"
-LONGEST_TITLE = 200
+BUDGET = 1 << 20
+"""Characters of a part of a page, such as its rows of metadata or its notes. What is more is left out."""
+LONGEST_TITLE, LONGEST_TEXT = 200, 4000
 STYLE, COMMON = "page.css", "common.js"
 BESIDE = "'self' file:"
 """Sources of files beside a page, in the syntax of the policy."""
@@ -36,6 +41,8 @@ def frame(title: str, body: str, script: str, has_data: bool = True) -> tuple[by
 
     Without data beside it, it may run no script but its own.
     """
+    # Names and texts of a container are in this page. If one were ever taken for markup, the policy still lets no
+    # script run but the one with this digest, and nothing is sent anywhere.
     style, code = part(STYLE), code_of(script)
     more = f" {BESIDE}" if has_data else ""
     policy = "; ".join((
@@ -64,6 +71,34 @@ def frame(title: str, body: str, script: str, has_data: bool = True) -> tuple[by
     data = f'<script src="{DATA_NAME.decode()}{DATA_SUFFIX}" defer></script>\n' if has_data else ""
     tail = f"</script>\n<script>{code}</script>\n{data}</body>\n</html>\n"
     return f'{head}{body}<script type="application/json" id="facts">'.encode(), tail.encode()
+
+
+def fitting(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the first texts, as many as fit into a part of a page."""
+    left = BUDGET
+    for text in texts:
+        left -= len(text)
+        if left < 0:
+            return
+        yield text
+
+
+class Deferred(Data):
+    """The bytes of the data that ``find`` returns, called when they are first needed."""
+
+    def __init__(self, find: Callable[[], Data]) -> None:
+        self._found = cached(find)
+
+    @property
+    def size(self) -> int:
+        return self._found().size
+
+    @property
+    def is_sized(self) -> bool:
+        return False
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        self._found().read_into(buffer, offset)
 
 
 def code_of(script: str) -> str:

@@ -12,15 +12,15 @@ import math
 from binascii import b2a_base64
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Blocked, Content, Counted, Data, Rendered, Table
+from glassfs.content import Array, Concatenated, Content, Counted, Data, Memory, Rendered, Table
 from glassfs.content.video import video_of
 from glassfs.errors import LASTING
+from glassfs.sizes import PIECE
 from glassfs.view.contract import Key
-from glassfs.view.html import escape
+from glassfs.view.html import escape, page
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,17 +28,10 @@ if TYPE_CHECKING:
     Values = np.ndarray[Any, np.dtype[Any]]
 
 POINTS = 2000
-STRETCHES = POINTS // 2
 MOST_CHANNELS = 256
-MOST_OF_A_COLUMN = 128
-MOST_COLUMNS = 128
-LONGEST_NAME = 200
+"""Limit of plots in a page; half of it is that of one column."""
 MOST_READ = 256 << 20
 """Limit of bytes read of all columns; each has the same share."""
-LEAST_SKIPPED = 1 << 10
-"""Bytes between the wanted values of two steps are read with them, unless there are more than this."""
-AT_ONCE = 1 << 20
-READING_COST = 4 * AT_ONCE
 
 _PLOTTED = {"|b1", "|i1", "|u1"} | {f"<{kind}{size}" for kind in "iu" for size in (2, 4, 8)} | {"<f2", "<f4", "<f8"}
 _EXACT = {"|b1", "|i1", "|u1", "<i2", "<u2", "<f2", "<f4"}
@@ -59,7 +52,7 @@ class Sampling(NamedTuple):
         return self.steps if self.stretch == 1 else 2 * -(-self.steps // self.stretch)
 
 
-class _Column(NamedTuple):
+class _PlottedColumn(NamedTuple):
     name: bytes
     array: Array
     items: int
@@ -78,43 +71,38 @@ class _Column(NamedTuple):
 
 
 def data_of(steps: Table, cache: BlockCache, key: Key) -> Data:
-    """Return the bytes of the file for the steps of an episode: a block for its head and one for each column."""
-    heads: list[bytes] = []
-    columns: list[_Column] = []
+    """Return the bytes of the file for the steps of an episode: its head, and a part for each column."""
 
-    def find_bounds() -> Sequence[int]:
-        columns[:], left_out = _columns(steps)
-        heads[:] = [_head(steps.rows, columns, left_out)]
-        sizes = [len(heads[0])] + [_size(number, column) for number, column in enumerate(columns)]
-        return list(accumulate(sizes, initial=0))
+    def find() -> Data:
+        columns, left_out = _columns(steps)
+        parts: list[Data] = [Memory(_head(steps.rows, columns, left_out))]
+        for number, column in enumerate(columns):
+            size = _size(number, column)
+            made = partial(_made, number, column)
+            # The points of a column are made from up to its share of what is read, a piece at a time.
+            parts.append(Rendered(cache, (*key, number), made, size, 4 * (PIECE + size)))
+        return Concatenated(parts)
 
-    def block(number: int) -> Rendered:
-        if not number:
-            return Rendered(cache, (*key, number), lambda: heads[0], len(heads[0]))
-        column = columns[number - 1]
-        size = _size(number - 1, column)
-        made = partial(_made, number - 1, column)
-        return Rendered(cache, (*key, number), made, size, READING_COST + 4 * size)
-
-    return Blocked(cache, find_bounds, block)
+    return page.Deferred(find)
 
 
-def _columns(steps: Table) -> tuple[list[_Column], int]:
+def _columns(steps: Table) -> tuple[list[_PlottedColumn], int]:
     """Return the plotted columns, and the number of channels left out because there are too many."""
-    found: list[_Column] = []
+    found: list[_PlottedColumn] = []
     left_out = 0
     left = MOST_CHANNELS
     columns = ((column.name, column.content) for column in steps.columns())
     plotted = [(name, array) for name, array in columns if _is_plotted(array, steps.rows)]
-    read = MOST_READ // max(1, min(len(plotted), MOST_COLUMNS))
+    # Each column has its share, so that the size of one does not depend on the values of others.
+    read = MOST_READ // max(1, min(len(plotted), MOST_CHANNELS))
     for name, content in plotted:
         items = math.prod((content.known_shape or ())[1:])
-        channels = min(items, left, MOST_OF_A_COLUMN) if len(found) < MOST_COLUMNS else 0
+        channels = min(items, left, MOST_CHANNELS // 2)
         left -= channels
         left_out += items - channels
         if channels:
             item = int(content.dtype[2:])
-            found.append(_Column(name, content, items, channels, sampling_of(steps.rows, items * item, read)))
+            found.append(_PlottedColumn(name, content, items, channels, sampling_of(steps.rows, items * item, read)))
     return found, left_out
 
 
@@ -122,7 +110,7 @@ def sampling_of(steps: int, width: int, most: int = MOST_READ) -> Sampling:
     """Return the sampling of steps of ``width`` bytes each if at most ``most`` bytes are read."""
     if steps <= POINTS:
         return Sampling(steps, 1, 1)
-    stretch = -(-steps // STRETCHES)
+    stretch = -(-steps // (POINTS // 2))
     taken = most // (-(-steps // stretch) * width)
     return Sampling(steps, stretch, max(1, min(stretch, taken)))
 
@@ -137,10 +125,10 @@ def _is_plotted(array: Content, rows: int) -> TypeGuard[Array]:
     )
 
 
-def _head(rows: int, columns: Sequence[_Column], left_out: int) -> bytes:
+def _head(rows: int, columns: Sequence[_PlottedColumn], left_out: int) -> bytes:
     described = [
         {
-            "name": escape.brief(column.name, LONGEST_NAME), "items": column.items, "channels": column.channels,
+            "name": escape.brief(column.name, page.LONGEST_TITLE), "items": column.items, "channels": column.channels,
             "type": "f4" if column.is_exact else "f8", "stretch": column.sampling.stretch,
             "taken": column.sampling.taken, "points": column.sampling.points,
         }
@@ -157,12 +145,12 @@ def _before(number: int) -> bytes:
 _AFTER = b'", %b);\n'
 
 
-def _size(number: int, column: _Column) -> int:
+def _size(number: int, column: _PlottedColumn) -> int:
     """Return the length of the line of a column."""
     return len(_before(number)) + 4 * -(-column.size // 3) + len(_AFTER % _GOOD)
 
 
-def _made(number: int, column: _Column) -> bytes:
+def _made(number: int, column: _PlottedColumn) -> bytes:
     import numpy as np
 
     dtype = "<f4" if column.is_exact else "<f8"
@@ -170,11 +158,12 @@ def _made(number: int, column: _Column) -> bytes:
     try:
         values = _values(column, dtype)
     except LASTING:
+        # The size is known already, so a column that cannot be read has zeros in its place, and says so.
         values, state = np.zeros(column.size, np.uint8), _DAMAGED
     return _before(number) + b2a_base64(values.tobytes(), newline=False) + _AFTER % state
 
 
-def _values(column: _Column, dtype: str) -> Values:
+def _values(column: _PlottedColumn, dtype: str) -> Values:
     """Return the points, one channel after another."""
     import numpy as np
 
@@ -184,6 +173,8 @@ def _values(column: _Column, dtype: str) -> Values:
     points = np.empty((column.channels, column.sampling.points // 2, 2), dtype)
     for point in range(points.shape[1]):
         first = point * stretch
+        # The minimum and the maximum of each stretch: an outlier of one step in a million stays visible. NaN does not
+        # count, unless a stretch has nothing else.
         least = greatest = np.full(column.channels, np.nan)
         for part in _read(column, first, min(taken, steps - first)):
             values = part.astype(dtype)
@@ -193,15 +184,16 @@ def _values(column: _Column, dtype: str) -> Values:
     return points
 
 
-def _read(column: _Column, first: int, count: int) -> Iterator[Values]:
+def _read(column: _PlottedColumn, first: int, count: int) -> Iterator[Values]:
     """Yield the channels of ``count`` steps, some steps at a time."""
     import numpy as np
 
     item = int(column.array.dtype[2:])
     width, wanted = column.items * item, column.channels * item
     data = column.array.data
-    is_wide = width - wanted > LEAST_SKIPPED
-    at_once = max(1, AT_ONCE // (wanted if is_wide else width))
+    # Few bytes between the wanted values of two steps are read with them.
+    is_wide = width - wanted > 1 << 10
+    at_once = max(1, PIECE // (wanted if is_wide else width))
     for start in range(first, first + count, at_once):
         steps = min(at_once, first + count - start)
         if is_wide:  # the values between the wanted ones are not read

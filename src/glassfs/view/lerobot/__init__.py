@@ -19,10 +19,10 @@ from glassfs.names import raw
 from glassfs.view.contract import Key, Shown, View
 from glassfs.view.known import Known
 from glassfs.view.lerobot import meta
-from glassfs.view.lerobot.dataset import MOST_FILES, Datasets, EpisodeSet, known_datasets
+from glassfs.view.lerobot.dataset import CHUNKS_SIZE, Datasets, EpisodeSet, known_datasets
 from glassfs.view.lerobot.frames import data_file
 from glassfs.view.lerobot.plan import Film
-from glassfs.view.lerobot.stats import EpisodeStatistics, StatsFile
+from glassfs.view.lerobot.stats import EpisodeStatistics, stats_file
 from glassfs.view.lerobot.videos import VideoFile
 
 NAME = b"lerobot"
@@ -69,7 +69,7 @@ class _Shown:
         statistics = EpisodeStatistics(self._table, self.dataset, self._cache, (*self._key, "statistics"))
         episodes = meta.episodes(self.dataset, statistics, self._cache, (*self._key, "episodes"))
         yield _member(b"meta/episodes/chunk-000/file-000.parquet", episodes)
-        yield _member(b"meta/stats.json", StatsFile(statistics, self._cache))
+        yield _member(b"meta/stats.json", stats_file(statistics, self._cache, (*self._key, "stats")))
         yield from self._chunks((b"data",), len(self.dataset.files), b".parquet", self._data)
         for film in self.dataset.plan.films:
             names = b"videos", film.name.encode()
@@ -81,9 +81,9 @@ class _Shown:
         self, above: tuple[bytes, ...], count: int, suffix: bytes, file: Callable[[int], Data],
     ) -> Iterator[Member]:
         """Yield the directories of ``count`` files."""
-        for chunk in range(-(-count // MOST_FILES)):
+        for chunk in range(-(-count // CHUNKS_SIZE)):
             name = b"chunk-%03d" % chunk
-            numbers = range(chunk * MOST_FILES, min(count, (chunk + 1) * MOST_FILES))
+            numbers = range(chunk * CHUNKS_SIZE, min(count, (chunk + 1) * CHUNKS_SIZE))
             yield Member((*above, name), Group(name, partial(_files, numbers, suffix, file)))
 
     def _data(self, number: int) -> Data:
@@ -95,7 +95,7 @@ class _Shown:
 
 def _files(numbers: range, suffix: bytes, file: Callable[[int], Data]) -> Iterator[Member]:
     for number in numbers:
-        yield _member(b"file-%03d%s" % (number % MOST_FILES, suffix), file(number))
+        yield _member(b"file-%03d%s" % (number % CHUNKS_SIZE, suffix), file(number))
 
 
 def _member(path: bytes, data: Data) -> Member:

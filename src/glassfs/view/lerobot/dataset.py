@@ -6,11 +6,10 @@ numbers; all of it is dropped with what else files know, and made again when nee
 
 from __future__ import annotations
 
-import math
 from array import array
 from bisect import bisect_right
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from glassfs import work
 from glassfs.cache import BlockCache
@@ -21,12 +20,12 @@ from glassfs.content.table import Episode
 from glassfs.names import free_name, raw, shortened, text
 from glassfs.view.known import Known
 from glassfs.view.lerobot.plan import Plan, plan_of
-from glassfs.view.mp4 import FASTEST, MOST_FRAMES, SLOWEST, USUAL_RATE, rate
+from glassfs.view.mp4 import MOST_FRAMES, rate
 
 UNKNOWN = "unknown"
 _EPISODE, _DATASET = OBJECT, 32 * OBJECT
 """Bytes of memory for the numbers of an episode, and for a dataset with its plan."""
-MOST_FILES = 1000
+CHUNKS_SIZE = 1000
 """Files in a directory of chunks, as LeRobot's own datasets have (``chunks_size``)."""
 FILE_BYTES = 100 << 20
 """Limit of a data file with more than one episode, in values; that of LeRobot's own datasets."""
@@ -64,6 +63,7 @@ class Files:
 
     def add(self, size: float) -> None:
         """Add an episode: to the last file, unless that is full."""
+        # An episode is in one file: LeRobot reads it from there with the position of its first frame.
         if not self.of or self._filled + size >= self._most:
             self.firsts.append(len(self.of))
             self._filled = 0
@@ -179,11 +179,12 @@ def datasets_of(table: Table, budget: int) -> Datasets:
     found: dict[tuple[str, float, str], EpisodeSet | str] = {}
     omitted: dict[str, int] = {}
     for count, episode in enumerate(table.described()):
-        if not count % MOST_FILES:
+        if not count % CHUNKS_SIZE:
             work.check()
         record = episode.record
-        embodiment, fps = record.get("embodiment") or UNKNOWN, _rate(record.get("fps"))
-        key = embodiment, fps, episode.features
+        second, frame = rate(record.get("fps"))
+        key = record.get("embodiment") or UNKNOWN, second / frame, episode.features
+        # Readers expect one rate, and each feature with one shape, throughout a dataset.
         dataset = found.get(key)
         if dataset is None:
             dataset = found[key] = _dataset(*key, allowance)
@@ -212,16 +213,10 @@ def _dataset(embodiment: str, fps: float, features: str, allowance: Allowance) -
     return EpisodeSet(embodiment, fps, plan, allowance)
 
 
-def _rate(fps: Any) -> float:
-    """Return the frames a second that videos of such a rate have."""
-    valid = isinstance(fps, (int, float)) and math.isfinite(fps) and SLOWEST <= fps <= FASTEST
-    second, frame = rate(float(fps) if valid else float(USUAL_RATE))
-    return second / frame
-
-
 def _named(datasets: list[EpisodeSet]) -> dict[str, EpisodeSet]:
     """Return datasets by the names of their directories: of one embodiment, the one with the most frames first."""
     found: dict[str, EpisodeSet] = {}
+    # The one with the most frames gets the plain name: users expect it there. Others have numbers after it.
     for dataset in sorted(datasets, key=lambda one: -one.frames):
         name = text(shortened(raw(dataset.embodiment.encode("utf-8", "replace").decode())))
         found[free_name(name, found.__contains__, name.__add__)] = dataset

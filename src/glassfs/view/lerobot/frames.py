@@ -65,6 +65,8 @@ class _FileSteps:
         with self._cache.waiting(), ExitStack() as stack:
             while row < rows:
                 place = dataset.place(episode)
+                # Episodes of one container follow each other, so it is opened once for all of them, and closed before
+                # the next one: a block may have steps of hundreds of containers.
                 if place.container != container or recording_of is None:
                     stack.close()
                     container = place.container
@@ -84,6 +86,7 @@ class _FileSteps:
 
         dataset = self._dataset
         frames = np.arange(frame, frame + rows, dtype=np.int64)
+        # The episode of each step, found for all of them at once.
         starts = np.frombuffer(dataset.starts, np.uint64).astype(np.int64)
         episodes = np.searchsorted(starts, frames, "right") - 1
         inside = frames - starts[episodes]
@@ -102,7 +105,7 @@ class Steps:
         for column in recording.steps.columns():
             self._arrays.setdefault(decoded(column.name), column.content)
 
-    def read(self, column: plan.Column, values: NDArray[Any], first: int) -> None:
+    def read(self, column: plan.NumberFeature, values: NDArray[Any], first: int) -> None:
         """Fill ``values``, a row for each step from number ``first`` on, with those of a column."""
         import numpy as np
 

@@ -12,7 +12,7 @@ from glassfs.content import Array, Column, Data, Memory, RaggedText, Records, Ta
 from glassfs.content.allowance import OBJECT
 from glassfs.view.contract import Key
 from glassfs.view.json import render
-from glassfs.view.lerobot.dataset import DEFAULTS, FILE_BYTES, MOST_FILES, EpisodeSet
+from glassfs.view.lerobot.dataset import CHUNKS_SIZE, DEFAULTS, FILE_BYTES, EpisodeSet
 from glassfs.view.lerobot.stats import EpisodeStatistics
 from glassfs.view.parquet.file import Parquet
 
@@ -36,7 +36,7 @@ def info(dataset: EpisodeSet) -> bytes:
         "total_episodes": dataset.episodes,
         "total_frames": dataset.frames,
         "total_tasks": len(dataset.tasks),
-        "chunks_size": MOST_FILES,
+        "chunks_size": CHUNKS_SIZE,
         "data_files_size_in_mb": FILE_BYTES >> 20,
         "video_files_size_in_mb": VIDEO_MEGABYTES,
         "fps": fps,
@@ -85,6 +85,7 @@ def tasks(dataset: EpisodeSet, cache: BlockCache, key: Key) -> Data:
         _numbers("task_index", np.arange(count)),
         Column(b"task", RaggedText(b"", Memory(b"".join(texts)), Memory(offsets.tobytes()), "<u8", count)),
     ]
+    # LeRobot looks tasks up by the index of the data frame, so pandas must make the text its index.
     described = [_described("task_index", "int64", "int64"), _described("task", "unicode", "object")]
     pandas = json.dumps({
         "index_columns": ["task"], "column_indexes": [], "columns": described, "creator": {"library": "glassfs"},
@@ -116,18 +117,19 @@ def _episode_columns(dataset: EpisodeSet, statistics: EpisodeStatistics) -> Sequ
         _numbers("episode_index", numbers),
         Column(b"tasks", _lists(count, partial(_tasks, dataset, list(dataset.tasks))), is_list=True),
         _numbers("length", lengths),
-        _numbers("data/chunk_index", files // MOST_FILES),
-        _numbers("data/file_index", files % MOST_FILES),
+        _numbers("data/chunk_index", files // CHUNKS_SIZE),
+        _numbers("data/file_index", files % CHUNKS_SIZE),
         _numbers("dataset_from_index", starts[:-1]),
         _numbers("dataset_to_index", starts[1:]),
     ]
     firsts = np.frombuffer(dataset.videos.firsts, np.uint32)
+    # Times count from the first frame of the MP4 file, which has several episodes.
     begun = (starts[:-1] - starts[firsts[videos]]) / dataset.fps
     for film in dataset.plan.films:
         place = f"videos/{film.name}/"
         columns += [
-            _numbers(f"{place}chunk_index", videos // MOST_FILES),
-            _numbers(f"{place}file_index", videos % MOST_FILES),
+            _numbers(f"{place}chunk_index", videos // CHUNKS_SIZE),
+            _numbers(f"{place}file_index", videos % CHUNKS_SIZE),
             _numbers(f"{place}from_timestamp", begun, "<f8"),
             _numbers(f"{place}to_timestamp", begun + lengths / dataset.fps, "<f8"),
         ]

@@ -43,7 +43,7 @@ _UNSAFE = re.compile("[\x00-\x1f\x7f%/{}\ud800-\udfff]")
 FLOAT, BOOLEAN = "<f4", "|b1"
 
 
-class Column(NamedTuple):
+class NumberFeature(NamedTuple):
     """A feature of numbers: its name, its dtype in the dataset, the values of a step, and the signals that it joins.
 
     ``is_vector`` is false for one value a step.
@@ -73,7 +73,7 @@ class Film(NamedTuple):
 class Plan(NamedTuple):
     """The features of a dataset, and what is left out of it: names and reasons."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[NumberFeature, ...]
     films: tuple[Film, ...]
     omitted: tuple[str, ...]
 
@@ -120,6 +120,7 @@ def _usable(signals: Iterable[Signal], omitted: list[str]) -> list[Signal]:
             omitted.append(f"{_safe(signal.name)}: its values are not numbers")
         elif signal.name.split("/")[0] in _REPEATED:
             continue
+        # Steps are made in memory, some at a time, and their width is what a container says.
         elif (signal.length or 1) > left:
             omitted.append(f"{_safe(signal.name)}: a step has more than {WIDEST_STEP:,} values")
         else:
@@ -128,9 +129,11 @@ def _usable(signals: Iterable[Signal], omitted: list[str]) -> list[Signal]:
     return found
 
 
-def _columns(signals: Sequence[Signal], named: Callable[[str], str]) -> Iterator[Column]:
+def _columns(signals: Sequence[Signal], named: Callable[[str], str]) -> Iterator[NumberFeature]:
     parts = {signal: signal.name.split("/") for signal in signals}
     heads = {split[0] for split in parts.values() if len(split) > 1}
+    # Where a container has a group of observations, signals outside it are something else. Where it has none, all
+    # signals are observations but those with a meaning of their own.
     has_group = any(head in heads for head in _OBSERVED)
     actions = [signal for signal, split in parts.items() if split[0] in _ACTIONS]
     observed = [
@@ -139,6 +142,7 @@ def _columns(signals: Sequence[Signal], named: Callable[[str], str]) -> Iterator
     ]
     state = next((signal for signal in (*observed, *signals) if parts[signal][-1] == "state"), None)
     joined = [signal for signal in observed if signal.dtype[1] == "f" and signal.length is not None]
+    # Policies look for one vector of state and one of actions. What they are joined of stays there by itself as well.
     if state is not None:
         yield _column(named(STATE), [state])
     elif joined:
@@ -158,13 +162,13 @@ def _columns(signals: Sequence[Signal], named: Callable[[str], str]) -> Iterator
             yield _column(named(".".join(split)), [signal])
 
 
-def _column(name: str, parts: Sequence[Signal]) -> Column:
+def _column(name: str, parts: Sequence[Signal]) -> NumberFeature:
     """Return the column of one signal, or of several one after another."""
     length = sum(1 if signal.length is None else signal.length for signal in parts)
     dtypes = {signal.dtype for signal in parts}
     is_same = len(dtypes) == 1 and parts[0].dtype[1] != "f"
     dtype = parts[0].dtype if is_same else FLOAT
-    return Column(name, BOOLEAN if name in (DONE, SUCCESS) else dtype, length, length > 1, tuple(parts))
+    return NumberFeature(name, BOOLEAN if name in (DONE, SUCCESS) else dtype, length, length > 1, tuple(parts))
 
 
 def _rest(split: Sequence[str], heads: Sequence[str]) -> str:

@@ -15,13 +15,13 @@ Pure functions, and classes for one thread each.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glassfs import work
 from glassfs.errors import TooLarge
+from glassfs.sizes import PIECE
 from glassfs.view.json import LIMIT
 
 if TYPE_CHECKING:
@@ -39,13 +39,9 @@ MOMENTS, QUANTILE_ROWS = slice(4), slice(4, None)
 BINS = 5000
 PADDING = 1e-10
 """What a histogram is wider than the range of its values, on each side."""
-MOST_ROWS, MOST_BYTES = 1 << 23, 64 << 20
-"""Limits of the values that are sorted at a time, in one column and in all."""
-STEPS = 1 << 16
-"""Numbers of frames in memory at a time."""
-FEWEST_SAMPLES, MOST_SAMPLES, SAMPLING_POWER = 100, 10_000, 0.75
-LARGE_SIDE, REDUCED_SIDE = 300, 150
-CHANNELS, LEVELS, GRAY, WHITE = 3, 256, 128, 255.0
+MOST_BYTES = 64 << 20
+"""Limit of the values of an episode that are sorted."""
+GRAY = 128
 
 
 class Statistics(NamedTuple):
@@ -55,85 +51,66 @@ class Statistics(NamedTuple):
     values: Floats
 
 
-def of_numbers(chunks: Callable[[], Iterable[NDArray[Any]]]) -> Statistics:
+def of_numbers(chunks: Iterable[NDArray[Any]], rows: int) -> Statistics:
     """Return the statistics of a feature of numbers in one episode. Raises ValueError if there are no rows.
 
-    ``chunks`` returns an iterable over the rows: arrays [rows, dimensions] of bool, integers or floats. It is called
-    again for each further pass if there are several chunks. Takes memory for one chunk, its values in float64, and
-    twice ``MOST_BYTES``. The quantiles of more than ``MOST_ROWS`` rows are those of every second row, third row …
-    Values that are not finite do not count; a dimension that has no others has zeros, as JSON has no NaN.
+    ``chunks`` yields arrays [n, dimensions] of bool, integers or floats, ``rows`` rows in all. Takes memory for one
+    chunk, its values in float64, and twice ``MOST_BYTES``. The quantiles of more bytes are those of every second row,
+    third row … Values that are not finite do not count; a dimension that has no others has zeros, as JSON has no NaN.
     """
     import numpy as np
 
-    given = list(islice(filter(len, chunks()), 2))
-    if not given:
+    parts, sample, passed = [], [], 0
+    for chunk in filter(len, chunks):
+        work.check()
+        # One pass: the values that are sorted later are taken on the way, at even distances if there are too many.
+        step = -(-rows * chunk[0].nbytes // MOST_BYTES)
+        sample.append(np.ascontiguousarray(chunk[-passed % step :: step]))
+        parts.append(_moments(chunk))
+        passed += len(chunk)
+    if not parts:
         raise ValueError("there are no values")
-    again = (lambda: given[:1]) if len(given) == 1 else (lambda: filter(len, chunks()))
-    dimensions = given[0].shape[1]
-    least, largest = given[0].min(0), given[0].max(0)
-    count, total = 0, np.zeros(dimensions)
-    with np.errstate(invalid="ignore", over="ignore"):
-        for chunk in again():
-            work.check()
-            least, largest = np.minimum(least, chunk.min(0)), np.maximum(largest, chunk.max(0))
-            count += len(chunk)
-            total += chunk.sum(0, np.float64)
-        values = np.empty((len(NAMES), dimensions))
-        values[LEAST], values[LARGEST] = least, largest
-        # Rounding must not take the mean of a constant away from it, and so give it a deviation.
-        values[MEAN] = np.clip(total / count, least, largest)
-        squares = np.zeros(dimensions)
-        for chunk in again():
-            work.check()
-            squares += np.square(chunk - values[MEAN]).sum(0)
-        values[DEVIATION] = np.sqrt(squares / count)
-    lacks_some = ~(np.isfinite(least) & np.isfinite(largest))
+    with np.errstate(invalid="ignore"):
+        count, values = aggregate(parts)
+    ordered = np.ascontiguousarray(np.concatenate(sample).T)
+    ordered.sort(1)
     if count == 1:
         values[QUANTILE_ROWS] = values[MEAN]
-        values[:, lacks_some] = 0
-        return Statistics(count, values)
-    step = -(-count // MOST_ROWS)
-    rows = -(-count // step)
-    below = np.arange(rows + 1)
-    width = max(1, MOST_BYTES // (rows * least.itemsize))
-    for start in range(0, dimensions, width):
-        columns = slice(start, start + width)
-        ordered = _columns(again(), columns, step, np.empty((len(least[columns]), rows), least.dtype))
-        ordered.sort(1)
-        values[QUANTILE_ROWS, columns] = _quantiles(ordered, below, least[columns], largest[columns]).T
-        for column in np.flatnonzero(lacks_some[columns]):
-            some = ordered[column][np.isfinite(ordered[column])]
-            values[:, start + column] = _of_sorted(some, np.ones(len(some), np.int64))
+    else:
+        values[QUANTILE_ROWS] = _quantiles(ordered, np.arange(ordered.shape[1] + 1)).T
+    # NaN is sorted to the end, so the first and the last value show whether all are finite.
+    for column in np.flatnonzero(~np.isfinite(ordered[:, [0, -1]]).all(1)):
+        finite = ordered[column][np.isfinite(ordered[column])]
+        values[:, column] = _of_sorted(finite, np.ones(len(finite), np.int64))
     return Statistics(count, values)
 
 
-def _columns(
-    chunks: Iterable[NDArray[Any]], columns: slice, step: int, found: NDArray[Any],
-) -> NDArray[Any]:
-    """Fill ``found`` [columns, rows] with some columns of every ``step``-th row."""
-    passed = at = 0
-    for chunk in chunks:
-        work.check()
-        rows = chunk[-passed % step :: step, columns]
-        found[:, at : at + len(rows)] = rows.T
-        passed, at = passed + len(chunk), at + len(rows)
-    return found
+def _moments(chunk: NDArray[Any]) -> Statistics:
+    """Return the statistics of some rows, with zeros for quantiles."""
+    import numpy as np
+
+    values = np.zeros((len(NAMES), chunk.shape[1]))
+    with np.errstate(invalid="ignore", over="ignore"):
+        values[LEAST], values[LARGEST] = chunk.min(0), chunk.max(0)
+        # Rounding must not take the mean of a constant away from it, and so give it a deviation.
+        values[MEAN] = np.clip(chunk.mean(0, np.float64), values[LEAST], values[LARGEST])
+        values[DEVIATION] = np.sqrt(np.square(chunk - values[MEAN]).mean(0))
+    return Statistics(len(chunk), values)
 
 
-def _quantiles(
-    ordered: NDArray[Any], below: Counts, least: NDArray[Any], largest: NDArray[Any],
-) -> Floats:
+def _quantiles(ordered: NDArray[Any], below: Counts) -> Floats:
     """Return the quantiles [columns, 5] of columns of sorted values, [columns, n]: NaN where values are not finite.
 
-    ``below[i]`` is how many values come before value ``i``, and ``below[n]`` how many there are. ``least`` and
-    ``largest`` are the ends of the histogram. It is never made: only the bins that have a quantile are looked for.
+    ``below[i]`` is how many values come before value ``i``, and ``below[n]`` how many there are.
     """
     import numpy as np
 
     # Floats keep their dtype, in which the padding may be nothing; others become float64. So do those of LeRobot.
     with np.errstate(all="ignore"):
-        start, stop = (least - PADDING)[:, None], (largest + PADDING)[:, None]
+        start, stop = ordered[:, :1] - PADDING, ordered[:, -1:] + PADDING
         step = (stop - start) / BINS
+        # The histogram is never made: only the bins that have a quantile are looked for, all of them at once.
+        # Of all columns and quantiles at once: the first bin whose upper edge is above the value that has the quantile.
         wanted = np.array(QUANTILES) * below[-1]
         reached = ordered[:, np.searchsorted(below, np.ceil(wanted)) - 1]
         bins, last = np.zeros(reached.shape, np.int64), np.full(reached.shape, BINS - 1)
@@ -156,18 +133,17 @@ def _quantiles(
 
 
 def sampled(frames: int) -> list[int]:
-    """Return the numbers of the frames that are sampled of an episode."""
+    """Return the numbers of the frames that are sampled of an episode (``sample_indices``)."""
     import numpy as np
 
-    least = min(FEWEST_SAMPLES, frames)
-    count = max(least, min(int(frames**SAMPLING_POWER), MOST_SAMPLES))
+    count = max(min(100, frames), min(int(frames**0.75), 10_000))
     return [int(number) for number in np.round(np.linspace(0, frames - 1, count))]
 
 
 def stride(width: int, height: int) -> int:
-    """Return the distance of the rows and columns that are sampled of a picture."""
+    """Return the distance of the rows and columns that are sampled of a picture (``auto_downsample_height_width``)."""
     longest = max(width, height)
-    return 1 if longest < LARGE_SIDE else longest // REDUCED_SIDE
+    return 1 if longest < 300 else longest // 150
 
 
 class Pictures:
@@ -177,7 +153,7 @@ class Pictures:
         import numpy as np
 
         self.count = 0
-        self._levels: Counts = np.zeros((CHANNELS, LEVELS), np.int64)
+        self._levels: Counts = np.zeros((3, 256), np.int64)
 
     def add(self, picture: Pillow.Image) -> None:
         """Count the pixels of a picture in the mode RGB."""
@@ -187,7 +163,7 @@ class Pictures:
         step = stride(*picture.size)
         seen = picture if step == 1 else Pillow.fromarray(np.asarray(picture)[::step, ::step])
         self.count += 1
-        self._levels += np.array(seen.histogram()).reshape(CHANNELS, LEVELS)
+        self._levels += np.array(seen.histogram()).reshape(self._levels.shape)
 
     def add_gray(self, width: int, height: int) -> None:
         """Count a gray picture of a size."""
@@ -205,7 +181,7 @@ class Pictures:
         found = [
             _of_sorted(some.astype(np.uint8), counts[some]) for some, counts in zip(levels, self._levels, strict=True)
         ]
-        return Statistics(self.count, np.stack(found, 1) / WHITE)
+        return Statistics(self.count, np.stack(found, 1) / 255)
 
 
 def _of_sorted(values: NDArray[Any], times: Counts) -> Floats:
@@ -219,9 +195,10 @@ def _of_sorted(values: NDArray[Any], times: Counts) -> Floats:
     wide = values.astype(np.float64)
     mean = np.clip(times @ wide / total, wide[0], wide[-1])
     deviation = np.sqrt(times @ np.square(wide - mean) / total)
+    # LeRobot repeats the value, for which a histogram has no width.
     if total == 1:
         return np.array([mean, mean, mean, deviation, *[mean] * len(QUANTILES)])
-    quantiles = _quantiles(values.reshape(1, -1), below, values[:1], values[-1:])[0]
+    quantiles = _quantiles(values.reshape(1, -1), below)[0]
     return np.array([wide[0], wide[-1], mean, deviation, *quantiles])
 
 
@@ -290,10 +267,10 @@ def _of_steps(frames: int, fps: float) -> tuple[Statistics, Statistics]:
     import numpy as np
 
     def indices() -> Iterator[NDArray[Any]]:
-        for first in range(0, frames, STEPS):
-            yield np.arange(first, min(first + STEPS, frames)).reshape(-1, 1)
+        for first in range(0, frames, PIECE // 8):
+            yield np.arange(first, min(first + PIECE // 8, frames)).reshape(-1, 1)
 
-    return of_numbers(indices), of_numbers(lambda: ((some / fps).astype(np.float32) for some in indices()))
+    return of_numbers(indices(), frames), of_numbers(((some / fps).astype(np.float32) for some in indices()), frames)
 
 
 def _of_constant(value: int, frames: int) -> Statistics:

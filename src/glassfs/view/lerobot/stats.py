@@ -26,13 +26,11 @@ from glassfs.once import once
 from glassfs.sizes import PIECE
 from glassfs.view import mp4, planes
 from glassfs.view.contract import Key
-from glassfs.view.known import Known
 from glassfs.view.lerobot import plan
 from glassfs.view.lerobot.dataset import EpisodeSet
 from glassfs.view.lerobot.frames import Steps
 from glassfs.view.lerobot.plan import BOOLEAN, Film, Plan
 from glassfs.view.lerobot.statistics import (
-    CHANNELS,
     MOMENTS,
     NAMES,
     QUANTILE_ROWS,
@@ -56,8 +54,6 @@ LAYOUT = 3
 """Raise this when the same episodes give other statistics than before."""
 ITEM = 8
 """Bytes of a number."""
-LARGEST = (1 << 63) - 1024
-"""The largest float64 that is an int64."""
 
 
 class StatisticsFeature(NamedTuple):
@@ -89,14 +85,12 @@ class StatisticsColumn(NamedTuple):
 
 
 def _statistics_of(feature: StatisticsFeature) -> Iterator[StatisticsColumn]:
-    """Yield the columns of a feature."""
-    for name in (*NAMES[MOMENTS], "count", *NAMES[QUANTILE_ROWS]):
-        path = f"stats/{feature.name}/{name}"
-        if name == "count":
-            yield StatisticsColumn(path, "<i8", 1, ())
-        else:
-            dtype = feature.dtype if name in ("min", "max") else "<f8"
-            yield StatisticsColumn(path, dtype, feature.dimensions, (1, 1) if feature.is_camera else ())
+    """Yield the columns of a feature in the order of its numbers."""
+    yield StatisticsColumn(f"stats/{feature.name}/count", "<i8", 1, ())
+    for name in NAMES:
+        dtype = feature.dtype if name in ("min", "max") else "<f8"
+        inner = (1, 1) if feature.is_camera else ()
+        yield StatisticsColumn(f"stats/{feature.name}/{name}", dtype, feature.dimensions, inner)
 
 
 _DEFAULTS = (StatisticsFeature("timestamp", 1, "<f8"), *(
@@ -109,7 +103,7 @@ def _features(plan: Plan) -> Iterator[StatisticsFeature]:
     for column in plan.columns:
         yield StatisticsFeature(column.name, column.length, {"f": "<f8", "b": BOOLEAN}.get(column.dtype[1], "<i8"))
     for film in plan.films:
-        yield StatisticsFeature(film.name, CHANNELS, "<f8", is_camera=True)
+        yield StatisticsFeature(film.name, 3, "<f8", is_camera=True)
 
 
 class EpisodeStatistics:
@@ -133,12 +127,15 @@ class EpisodeStatistics:
 
     def columns(self) -> Iterator[Column]:
         """Yield the columns that LeRobot has for each episode, in its order."""
-        offset = 0
+        columns, offset = [], 0
         for one in self._statistics:
             shape = (self._dataset.episodes, one.length, *one.inner)
             values = Array(b"", self._blocks.column(offset, one.width), one.dtype, shape)
-            yield Column(one.name.encode(), values, is_list=True)
+            columns.append(Column(one.name.encode(), values, is_list=True))
             offset += one.width
+        for first in range(0, len(columns), 1 + len(NAMES)):
+            count, *others = columns[first : first + 1 + len(NAMES)]
+            yield from (*others[MOMENTS], count, *others[QUANTILE_ROWS])
 
     def totals(self) -> dict[str, Statistics]:
         """Return the statistics of all episodes together. Takes a pass over them."""
@@ -159,14 +156,11 @@ class EpisodeStatistics:
         import numpy as np
 
         numbers, at, made = self._numbers(first, first + count), 0, []
-        numbers_of = {}
-        for feature in self.features:
-            for name, width in (("count", 1), *((name, feature.dimensions) for name in NAMES)):
-                numbers_of[f"stats/{feature.name}/{name}"] = numbers[:, at : at + width]
-                at += width
         for one in self._statistics:
-            values = numbers_of[one.name]
-            values = values.clip(-LARGEST, LARGEST) if one.dtype == "<i8" else values
+            values = numbers[:, at : at + one.length]
+            at += one.length
+            if one.dtype == "<i8":  # the ends are the float64 next to those of int64, which a float64 cannot have
+                values = values.clip(-(1 << 63), (1 << 63) - 1024)
             made.append(np.ascontiguousarray(values, one.dtype).tobytes())
         return b"".join(made)
 
@@ -210,6 +204,7 @@ class EpisodeStatistics:
         table, dataset = self._table, self._dataset
         container = dataset.place(first).container
         places = [(dataset.place(episode).number, dataset.length(episode)) for episode in range(first, end)]
+        # All that the numbers depend on beside the bytes of the container, which the catalogue knows.
         described = repr((LAYOUT, dataset.plan, places)).encode("utf-8", "surrogatepass")
         name = b"lerobot statistics " + xxhash.xxh128_digest(described)
         kept = table.found(container, name)
@@ -227,25 +222,9 @@ class EpisodeStatistics:
         return numbers
 
 
-class StatsFile(Data):
-    """``stats.json``. Its size is found by a pass when it is first needed."""
-
-    def __init__(self, statistics: EpisodeStatistics, cache: BlockCache) -> None:
-        self._known = Known(cache, partial(_stats, statistics), len)
-        self._size: int | None = None
-
-    @property
-    def size(self) -> int:
-        if self._size is None:
-            self._size = len(self._known.get())
-        return self._size
-
-    @property
-    def is_sized(self) -> bool:
-        return self._size is not None
-
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        buffer[:] = self._known.get()[offset : offset + len(buffer)]
+def stats_file(statistics: EpisodeStatistics, cache: BlockCache, key: Key) -> Data:
+    """Return ``stats.json``. Its size is found by a pass when it is first needed."""
+    return Rendered(cache, key, partial(_stats, statistics), cost=8 * PIECE)
 
 
 def _stats(statistics: EpisodeStatistics) -> bytes:
@@ -265,14 +244,14 @@ def _of_episode(
     steps: Steps, recording: Recording, dataset: EpisodeSet, length: int, cache: BlockCache,
 ) -> Iterator[Statistics]:
     for column in dataset.plan.columns:
-        yield of_numbers(partial(_chunks, steps, column, length))
+        yield of_numbers(_chunks(steps, column, length), length)
     videos = dict(recording.cameras()) if dataset.plan.films else {}
     by_name = {decoded(b"/".join(name)): content for name, content in videos.items()}
     for film in dataset.plan.films:
         yield _of_film(by_name.get(film.camera.name), film, length, cache)
 
 
-def _chunks(steps: Steps, column: plan.Column, length: int) -> Iterator[NDArray[Any]]:
+def _chunks(steps: Steps, column: plan.NumberFeature, length: int) -> Iterator[NDArray[Any]]:
     import numpy as np
 
     rows = max(1, 4 * PIECE // column.width)
@@ -295,6 +274,7 @@ def _of_film(content: Any, film: Film, length: int, cache: BlockCache) -> Statis
         if video is None or shown < 0:
             pictures.add_gray(*size)
             continue
+        # One frame that is damaged must not cost the statistics of a dataset, which training needs.
         with suppress(*LASTING), planes.rgb(video.frame(shown), *size, cache) as picture:
             pictures.add(picture)
     if not pictures.count:

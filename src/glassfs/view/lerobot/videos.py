@@ -43,6 +43,7 @@ class VideoFile(SizedData):
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         head = mp4.head(*self._head)
+        # The size and the head follow from the features alone. A container is opened only for frames.
         done = len(part := head[offset : offset + len(buffer)])
         buffer[:done] = part
         starts = self._dataset.starts
@@ -51,6 +52,7 @@ class VideoFile(SizedData):
             episode = self._dataset.episode_at(self._first + at // self._frame)
             inside = at - (starts[episode] - self._first) * self._frame
             count = min(len(buffer) - done, self._dataset.length(episode) * self._frame - inside)
+            # A shared mount must not show what was closed to others since, even from a recording that is open.
             self._table.demand_readable(self._dataset.place(episode).container)
             self._known.get(episode).read_into(buffer[done : done + count], inside)
             done += count

@@ -89,6 +89,7 @@ def _field(field: ArrowField) -> bytes:
 def _table(slots: Mapping[int, Scalar | bytes]) -> bytes:
     """Return a table of scalars and of references, then its vtable, then what it refers to."""
     places, size = [0] * (max(slots, default=-1) + 1), 4
+    # Slots stand in the table in the order of the mapping, each at a multiple of its own width.
     for slot, value in slots.items():
         width = 4 if isinstance(value, bytes) else struct.calcsize(value[0])
         size += -size % width

@@ -35,6 +35,7 @@ class ColumnBlocks:
         """Return a block, and its number of rows."""
         first = number * self.rows_a_block
         rows = min(self.rows_a_block, self.rows - first)
+        # Making a block takes the values as they are stored, the same in columns, and the joined bytes.
         size = rows * self._width
         made = partial(self._make, first, rows)
         return Rendered(self._cache, (*self._key, "rows", first), made, size, cost=4 * size), rows

@@ -23,7 +23,7 @@ from glassfs.view.contract import Key
 from glassfs.view.parquet.blocks import ColumnBlocks
 from glassfs.view.parquet.footer import SchemaColumn
 from glassfs.view.parquet.kinds import BYTES, TEXT, ParquetType, kind_of
-from glassfs.view.parquet.pages import LARGEST_PAGE, FlatPages, Pages, TimePages
+from glassfs.view.parquet.pages import LARGEST_I32, FlatPages, Pages, TimePages
 from glassfs.view.parquet.ragged import ListPages, TextPages
 from glassfs.view.parquet.records import RecordColumns, RecordPages
 
@@ -31,12 +31,9 @@ GROUP_ROWS = 1 << 18
 GROUP_BYTES = 64 << 20
 SHARED_BYTES = 8 << 20
 """The same for blocks from which all columns of records are made: a small cache keeps those of a group."""
-FEWEST_ROWS = 8
-"""Of a group and so of a page, which then has whole bytes of bits."""
 MOST_CHUNKS = 4096
+"""Limit of columns of groups, which all are in the footer; vectors become lists if there are more columns than this."""
 MOST_SLOTS = 64
-MOST_LEAVES = 4096
-"""With more columns than this, vectors are lists."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -78,7 +75,8 @@ class ColumnPlan(NamedTuple):
 def layouts_of(table: Table) -> list[ColumnPlan]:
     """Return the columns that a file can show. Raises Damaged if one has not the rows of the table."""
     layouts = [layout for column in table.columns() if (layout := _layout(column, table.rows)) is not None]
-    if sum(layout.slots or 1 for layout in layouts) > MOST_LEAVES:
+    # All vectors or none become lists, so that columns of one table look alike.
+    if sum(layout.slots or 1 for layout in layouts) > MOST_CHUNKS:
         layouts = [layout._replace(slots=0) for layout in layouts]
     for layout in layouts:
         _demand_rows(layout, table.rows)
@@ -116,7 +114,8 @@ def _layout(column: Column, rows: int) -> ColumnPlan | None:
     length = prod(shape[1:])
     if len(shape) == 1:
         return ColumnPlan(column, kind, width=kind.width)
-    if length * kind.width > LARGEST_PAGE // 2:
+    # A row cannot be divided between pages, and its levels take space beside its values.
+    if length * kind.width > LARGEST_I32 // 2:
         return None
     slots = length if 0 < length <= MOST_SLOTS and not column.is_list else 0
     return ColumnPlan(column, kind, length, slots, length * kind.width)
@@ -176,6 +175,7 @@ class Leaves:
                 element = blocks.column(number * kind.width, kind.width)
                 yield self._single(name, kind, element, (*key, number))
         else:
+            # Matrices are lists of all their values, as other views show them, unless lists of lists are asked for.
             inner = array.resolved_shape[2:] if layout.column.is_list else ()
             lists = ListPages(values, kind, EvenOffsets(length, rows), self.rows_a_group, inner)
             yield Leaf(SchemaColumn(names[0], kind, lists=1 + len(inner)), lists)
@@ -204,8 +204,10 @@ def _rows_a_group(table: Table, layouts: Sequence[ColumnPlan]) -> int:
     widest = max((layout.width for layout in layouts), default=0)
     leaves = sum(layout.slots or 1 for layout in layouts)
     most = min(GROUP_BYTES / max(widest, 1), SHARED_BYTES / max(table.shared_width, 1))
-    wanted = max(FEWEST_ROWS, min(GROUP_ROWS, int(most)))
+    # At least eight rows, also in a page, which then has whole bytes of bits.
+    wanted = max(8, min(GROUP_ROWS, int(most)))
     group = 1 << wanted.bit_length() - 1
+    # The footer has an entry for each column of each group, and readers take it into memory as a whole.
     while -(-rows // group) * leaves > MOST_CHUNKS and group < rows:
         group *= 2
     return group

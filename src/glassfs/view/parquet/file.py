@@ -16,19 +16,19 @@ from itertools import pairwise
 from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.content import Parted, Table
+from glassfs.content.allowance import OBJECT
 from glassfs.content.table import is_sized
 from glassfs.errors import LASTING, Damaged, TooLarge
 from glassfs.once import once
 from glassfs.view.contract import Key
 from glassfs.view.known import Known
 from glassfs.view.parquet.columns import Leaves
-from glassfs.view.parquet.footer import ColumnChunk, Metadata, SchemaColumn, footer, group, length
+from glassfs.view.parquet.footer import ColumnChunk, Metadata, footer, group, length
+from glassfs.view.parquet.pages import LARGEST_I32
 
 MAGIC = b"PAR1"
 LARGEST_FILE = 1 << 61
-LARGEST_FOOTER = (1 << 31) - 1
-LEAF_COST, CHUNK_COST = 2 << 10, 256
-"""The memory that a column takes, with the content behind it, and its part of each group."""
+"""What the digits of positions in the footer hold."""
 
 
 class Parquet(Parted):
@@ -42,6 +42,8 @@ class Parquet(Parted):
         self._lock = threading.RLock()
         self._size: int | None = None
         self._is_sized: bool | None = None
+        # A listing has thousands of these files. What is known of the columns of all of them has a limit together, and
+        # is found again when a file is read after it was dropped.
         self._known = Known(cache, lambda: _Contents(table, cache, key, metadata), lambda columns: columns.cost)
 
     @property
@@ -78,23 +80,27 @@ class _Contents:
     """What is known of the columns of a table, and so of the file."""
 
     def __init__(self, table: Table, cache: BlockCache, key: Key, metadata: Metadata) -> None:
-        self._rows = table.rows
         self._metadata = metadata
         leaves = Leaves(table, cache, key)
-        self._leaves, self._rows_a_group = leaves.all, leaves.rows_a_group
+        self._leaves = leaves.all
+        self._fields = [leaf.field for leaf in self._leaves]
+        self._groups = list(pairwise([*range(0, table.rows, leaves.rows_a_group), table.rows]))
+        """The first row of each group, and the row after it."""
+        self._rows = table.rows
         self._lock = threading.RLock()
 
     @property
     def cost(self) -> int:
         """The memory in bytes that it takes, roughly."""
-        names = sum(len(leaf.field.name) for leaf in self._leaves)
-        return len(self._leaves) * (LEAF_COST + CHUNK_COST * self._groups) + names * (2 + self._groups)
+        groups = len(self._groups)
+        names = sum(len(field.name) for field in self._fields)
+        return OBJECT * len(self._fields) * (16 + 2 * groups) + names * (2 + groups)
 
     @once
     def size(self) -> int:
-        footer_size = length(self._fields, self._groups, self._metadata)
+        footer_size = length(self._fields, len(self._groups), self._metadata)
         size = 2 * len(MAGIC) + 4 + footer_size + sum(leaf.pages.size for leaf in self._leaves)
-        if size > LARGEST_FILE or footer_size > LARGEST_FOOTER:
+        if size > LARGEST_FILE or footer_size > LARGEST_I32:
             raise TooLarge("is larger than a Parquet file can be")
         return size
 
@@ -104,53 +110,36 @@ class _Contents:
             return self._bounds
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
-        if number == 0:
-            buffer[:] = MAGIC[offset : offset + len(buffer)]
-        elif number == len(self._bounds) - 2:
-            with work.holding(self._lock):
-                tail = self._tail
-            buffer[:] = tail[offset : offset + len(buffer)]
-        else:
+        if 0 < number < len(self._bounds) - 2:
             group_number, column = divmod(number - 1, len(self._leaves))
             pages = self._leaves[column].pages
-            pages.read_into(buffer, pages.start(group_number * self._rows_a_group) + offset)
-
-    @property
-    def _groups(self) -> int:
-        return -(-self._rows // self._rows_a_group)
-
-    @property
-    def _fields(self) -> tuple[SchemaColumn, ...]:
-        return tuple([leaf.field for leaf in self._leaves])
-
-    @property
-    def _group_rows(self) -> list[int]:
-        """The first row of each group, and the end."""
-        return [*range(0, self._rows, self._rows_a_group), self._rows]
+            pages.read_into(buffer, pages.start(self._groups[group_number][0]) + offset)
+            return
+        with work.holding(self._lock):
+            part = self._tail if number else MAGIC
+        buffer[:] = part[offset : offset + len(buffer)]
 
     @once
     def _bounds(self) -> Sequence[int]:
         bounds = array("Q", [0, len(MAGIC)])
-        for first, end in pairwise(self._group_rows):
-            for leaf in self._leaves:
-                size = leaf.pages.start(end) - leaf.pages.start(first)
+        for first, end in self._groups:
+            for field, pages in self._leaves:
+                # Offsets of rows come from the container and may lie.
+                size = pages.start(end) - pages.start(first)
                 if size < 0:
-                    raise Damaged("the offsets of its rows do not rise", part=leaf.field.name.decode())
+                    raise Damaged("the offsets of its rows do not rise", part=field.name.decode())
                 bounds.append(bounds[-1] + size)
         bounds.append(self.size)
         return bounds
 
     @once
     def _tail(self) -> bytes:
-        leaves, fields = self._leaves, self._fields
-        groups = []
-        number = 1
-        for first, end in pairwise(self._group_rows):
-            chunks = []
-            for leaf in leaves:
-                start = self._bounds[number]
-                chunks.append(ColumnChunk(start, self._bounds[number + 1] - start, leaf.pages.entries(first, end)))
-                number += 1
-            groups.append(group(fields, end - first, chunks))
-        made = footer(fields, self._rows, groups, self._metadata)
+        groups, chunks = [], pairwise(self._bounds[1:])
+        for first, end in self._groups:
+            positions = [
+                ColumnChunk(start, after - start, leaf.pages.entries(first, end))
+                for leaf, (start, after) in zip(self._leaves, chunks, strict=False)
+            ]
+            groups.append(group(self._fields, end - first, positions))
+        made = footer(self._fields, self._rows, groups, self._metadata)
         return made + struct.pack("<I", len(made)) + MAGIC

@@ -13,8 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from glassfs.codec.thrift import TypeCode, Value, binary, i32, i64, sequence, struct
 from glassfs.view.parquet import arrow
-from glassfs.view.parquet.kinds import ParquetType, Physical
-from glassfs.view.parquet.pages import PLAIN, RLE
+from glassfs.view.parquet.kinds import Encoding, ParquetType, Physical
 
 Metadata: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
@@ -54,7 +53,7 @@ class ColumnChunk(NamedTuple):
     entries: int
 
 
-_ENCODINGS = sequence(TypeCode.I32, [i32(PLAIN), i32(RLE)])
+_ENCODINGS = sequence(TypeCode.I32, [i32(Encoding.PLAIN), i32(Encoding.RLE)])
 _NOWHERE = ColumnChunk(0, 0, 0)
 
 
@@ -73,6 +72,7 @@ def footer(fields: Sequence[SchemaColumn], rows: int, groups: Sequence[Value], m
         4: sequence(TypeCode.STRUCT, groups),
     }
     if any(field.kind.arrow.number == arrow.TypeNumber.DURATION for field in fields):
+        # Parquet has no durations. pyarrow and polars look into this schema, others see integers.
         message = base64.b64encode(arrow.message([_arrow(field) for field in fields]))
         metadata = (*metadata, (b"ARROW:schema", message))
     if metadata:
@@ -87,6 +87,8 @@ def _schema(fields: Sequence[SchemaColumn]) -> Iterator[Value]:
         repetition = Repetition.OPTIONAL if field.is_nullable else Repetition.REQUIRED
         *above, own = field.path
         for name in above[::2]:
+            # A list is a group with a repeated group in it, which has the element: readers
+            # tell a null list from an empty one by the outer group.
             lists = struct({3: struct({})})
             yield struct({3: i32(repetition), 4: binary(name), 5: i32(1), 6: i32(_LIST), 10: lists})
             yield struct({3: i32(Repetition.REPEATED), 4: binary(b"list"), 5: i32(1)})

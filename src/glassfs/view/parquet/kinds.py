@@ -16,6 +16,7 @@ from glassfs.codec.thrift import Value, struct
 from glassfs.content import Converted, Data
 from glassfs.errors import Damaged
 from glassfs.lru import cached_if_short
+from glassfs.sizes import PIECE
 from glassfs.view.parquet import arrow
 from glassfs.view.parquet.arrow import ArrowType, TypeNumber
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 UTF8 = 0
 """The older equivalent of the logical type STRING, in ``ConvertedType`` of parquet.thrift."""
-LARGEST_FIXED = 1 << 20
 _DTYPE = re.compile(r"([<|])([a-zA-Z])(\d+)(?:\[(\d*)([a-zA-Z]+)\])?")
 
 class Physical(IntEnum):
@@ -37,6 +37,13 @@ class Physical(IntEnum):
     DOUBLE = 5
     BYTE_ARRAY = 6
     FIXED = 7
+
+
+class Encoding(IntEnum):
+    """The enum of this name in parquet.thrift, of which these are needed."""
+
+    PLAIN = 0
+    RLE = 3
 
 
 # Units of time: the unit in the file, a factor and a divisor. Units of the calendar have none.
@@ -110,7 +117,7 @@ def kind_of(dtype: str) -> ParquetType | None:
         kind = ParquetType(physical, size, size, arrow.floating(size), logical=logical)
     else:
         width = size * 4 if letter == "U" else size
-        if not 0 < width <= LARGEST_FIXED:
+        if not 0 < width <= PIECE:
             return None
         kind = ParquetType(Physical.FIXED, width, width, arrow.fixed(width))
     return replace(kind, dtype=dtype)
@@ -134,6 +141,7 @@ def _time(is_point: bool, unit: str, count: int) -> ParquetType:
     if found is None:
         return plain
     target, factor, divisor = found
+    # NumPy counts in multiples of a unit, Parquet does not: ``M8[7D]`` becomes seven times as many days.
     if divisor == 1:
         factor *= count
     if is_point and target == "s":  # the coarsest unit of Parquet is milliseconds
@@ -163,6 +171,7 @@ def _scaled(factor: int, divisor: int) -> Callable[[bytes], Any]:
 
         times: NDArray[Any] = np.frombuffer(raw, "<i8")
         missing = times == np.iinfo("<i8").min
+        # NumPy would wrap silently, and a date in the year 10000 would become one in the past.
         limit = ((1 << 63) - 1) // factor
         if factor > 1 and ((times > limit) | (times < -limit) & ~missing).any():
             raise Damaged("has a time that does not fit into 64 bits of the unit that Parquet has")

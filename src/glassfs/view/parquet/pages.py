@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,24 +19,24 @@ from glassfs.codec import thrift
 from glassfs.codec.thrift import i32, varint
 from glassfs.content import Computed, Concatenated, Data, Made, Parted, Rendered, Slice
 from glassfs.content.data import SizedData
-from glassfs.errors import Damaged, TooLarge
+from glassfs.errors import TooLarge
 from glassfs.sizes import PIECE
-from glassfs.view.parquet.kinds import ParquetType
+from glassfs.view.parquet.kinds import Encoding, ParquetType
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PAGE = PIECE
-LARGEST_PAGE = (1 << 31) - 1
-"""The size of a page is an ``i32`` in its header."""
+LARGEST_I32 = (1 << 31) - 1
+"""The sizes of a page and of the footer are of this type."""
 _DIGITS = 5
-PLAIN, RLE = 0, 3
+"""Bytes of each ``i32`` that differs from page to page, padded: so all headers have one length."""
 LEVELS_HEAD = 4 + _DIGITS
 
 
 def page_header(size: int, entries: int) -> bytes:
     """Return the header of a page with ``size`` bytes after it and ``entries`` values, nulls counted."""
-    data_page = {1: i32(entries, _DIGITS), 2: i32(PLAIN), 3: i32(RLE), 4: i32(RLE)}
+    data_page = {1: i32(entries, _DIGITS), 2: i32(Encoding.PLAIN), 3: i32(Encoding.RLE), 4: i32(Encoding.RLE)}
     fields = {1: i32(0), 2: i32(size, _DIGITS), 3: i32(size, _DIGITS), 5: thrift.struct(data_page)}
     return thrift.struct(fields).payload
 
@@ -46,8 +46,8 @@ HEADER = len(page_header(0, 0))
 
 def demand_possible(size: int) -> None:
     """Raise TooLarge if a page cannot have ``size`` bytes after its header."""
-    if size > LARGEST_PAGE:
-        raise TooLarge(f"has rows of {size} bytes that must stand in one page, but it can have {LARGEST_PAGE}")
+    if size > LARGEST_I32:
+        raise TooLarge(f"has rows of {size} bytes that must stand in one page, but it can have {LARGEST_I32}")
 
 
 def levels_head(size: int, bits: int = 1) -> bytes:
@@ -95,6 +95,7 @@ class Pages(Parted):
         return self.start(self.rows)
 
     def part_at(self, offset: int) -> tuple[int, int, int]:
+        # Two readers may replace each other's position here. That costs a search and nothing else, as it is one object.
         number, start, end = self._last
         if not start <= offset < end:
             # No list of all positions is kept, as there may be millions of pages. Each takes one offset to find.
@@ -114,6 +115,8 @@ class Pages(Parted):
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
         first = number * self.rows_a_page
         end = min(first + self.rows_a_page, self.rows)
+        # A page is never in memory as a whole: what is read of it comes from the parts that have the range, so a page
+        # of 2 GiB in one row is possible.
         parts = self.body(first, end)
         size = sum(part.size for part in parts)
         demand_possible(size)
@@ -156,6 +159,7 @@ class PackedBits(SizedData, Made):
     def make(self, first: int, count: int) -> bytes:
         import numpy as np
 
+        # The last bytes may have fewer than eight bits, or none: a list has space for as many values as it might have.
         begin = min(8 * first, self._count)
         raw = self._data.read(self._begin + begin, min(8 * count, self._count - begin))
         return np.packbits(np.frombuffer(raw, np.uint8), bitorder="little").tobytes().ljust(count, b"\0")
@@ -191,35 +195,3 @@ class TimePages(Pages):
         bits = np.packbits(is_there, bitorder="little").tobytes()
         # There is space for a value in every row, which stays unused where some are null: so the size is a formula.
         return b"".join([levels_head(len(bits)), bits, values[is_there].tobytes().ljust(8 * rows, b"\0")])
-
-
-class Streamed(SizedData):
-    """``size`` bytes that ``make`` yields in pieces. The cache keeps them, very many in a file.
-
-    ``rows_cost`` is the memory in bytes that making a piece takes.
-    """
-
-    def __init__(
-        self, cache: BlockCache, key: Hashable, size: int, make: Callable[[], Iterator[bytes]], rows_cost: int,
-    ) -> None:
-        super().__init__(size)
-        self._cache = cache
-        self.key = key
-        self._make = make
-        self.stream_cost = rows_cost
-
-    @property
-    def cost(self) -> int:
-        return self.stream_cost + 2 * self.size
-
-    def pieces(self) -> Iterator[bytes]:
-        return self._make()
-
-    def whole(self) -> bytes:
-        made = b"".join(self._make())
-        if len(made) != self.size:
-            raise Damaged(f"gives {len(made)} bytes, but {self.size} were expected")
-        return made
-
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        self._cache.read_into(self, buffer, offset)

@@ -12,7 +12,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from glassfs.cache import BlockCache
-from glassfs.content import Computed, Data, Made, Slice
+from glassfs.content import Computed, Data, Made, Slice, Stream
 from glassfs.content.data import SizedData
 from glassfs.content.rows import Offsets
 from glassfs.errors import Damaged
@@ -23,7 +23,6 @@ from glassfs.view.parquet.pages import (
     LEVELS_HEAD,
     PackedBits,
     Pages,
-    Streamed,
     levels_head,
     packed_levels,
     rows_for,
@@ -32,8 +31,6 @@ from glassfs.view.parquet.pages import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MOST_ROWS = 1 << 14
-"""Limit of a page: reading any range of it reads this many offsets."""
 _MARKS = "glassfs-question-marks"
 
 
@@ -50,7 +47,8 @@ class RaggedPages(Pages):
     """Pages of rows that differ in length. Subclasses define where pages begin and what they hold."""
 
     def __init__(self, offsets: Offsets, width: float, rows_a_group: int) -> None:
-        super().__init__(offsets.rows, rows_for(width, min(MOST_ROWS, rows_a_group)))
+        # Not too many rows, as reading any range of a page reads all their offsets.
+        super().__init__(offsets.rows, rows_for(width, min(PIECE // 64, rows_a_group)))
         self.offsets = offsets
 
     @abstractmethod
@@ -90,13 +88,15 @@ class TextPages(RaggedPages):
         if text < 0:
             raise Damaged("the offsets of its rows do not rise from 0 to its end")
         size = 4 * (end - first) + text
-        return [Streamed(self._cache, (*self._key, "text", first), size, partial(self._pieces, first, end), 4 * PIECE)]
+        make = partial(self._pieces, first, end)
+        return [Stream(self._cache, (*self._key, "text", first), make, lambda: 4 * PIECE, size)]
 
     def _pieces(self, first: int, end: int) -> Iterator[bytes]:
         """Yield some rows at a time, or a part of a long row."""
         offsets = self.offsets.of(first, end)
         row, rows = 0, end - first
         while row < rows:
+            # As many rows as fit into a piece. If not even one does, it is a long row, which goes through in pieces.
             after = int(offsets.searchsorted(offsets[row] + PIECE, "right")) - 1
             if after > row:
                 yield self._short(offsets[row : after + 1])
@@ -115,6 +115,7 @@ class TextPages(RaggedPages):
         if self._is_text and not text.isascii():
             # Each row alone, as the end of a row may cut a character.
             text = b"".join(text[a:b].decode("utf-8", _MARKS).encode() for a, b in pairwise(ends.tolist()))
+        # Lengths and text are put in place by masks, as a loop over short rows in Python takes longer.
         shown = np.empty(4 * count + size, np.uint8)
         is_text = np.ones(len(shown), bool)
         lengths = (ends[:-1] + 4 * np.arange(count))[:, np.newaxis] + np.arange(4)
@@ -129,6 +130,8 @@ class TextPages(RaggedPages):
         if not self._is_text:
             yield from pieces
             return
+        # A piece may end within a character, whose first bytes the decoder keeps for the next one. Each byte that is
+        # not UTF-8 becomes one byte, so the length before the row is right.
         decoder = codecs.getincrementaldecoder("utf-8")(_MARKS)
         for piece in pieces:
             yield decoder.decode(piece).encode()
@@ -201,6 +204,8 @@ class _Levels(SizedData, Made):
         import numpy as np
 
         depth = 1 + len(self._inner)
+        # The entries of the page are numbered. A row begins at an entry, and an empty one still is an entry. So levels
+        # are made for any stretch of entries without those before it.
         lengths = np.diff(self._offsets)
         ends = np.cumsum(np.maximum(lengths, 1))
         begin, end = 8 * first, 8 * (first + count)

@@ -15,12 +15,11 @@ from typing import Any
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.content import Data, Records
+from glassfs.content import Data, Records, Stream
 from glassfs.errors import Damaged
 from glassfs.view.parquet.kinds import ParquetType
 from glassfs.view.parquet.pages import (
     Pages,
-    Streamed,
     demand_possible,
     levels_head,
     packed_levels,
@@ -54,6 +53,9 @@ class RecordColumns:
                 return
             for column in self._columns:
                 column.reset()
+            # The column with the fewest rows comes next. So all columns are at about the same row, and a block that has
+            # the values of several of them is decoded once, even if the cache is small and blocks have different
+            # numbers of rows.
             behind = [(0, number) for number in range(len(self._columns))]
             while behind:
                 work.check()
@@ -109,8 +111,8 @@ class RecordPages(Pages):
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
         size = self._sizes[number + 1] - self._sizes[number]
-        make = partial(self._pages, number)
-        Streamed(self._cache, (*self._key, "group", number), size, make, self._costs[number]).read_into(buffer, offset)
+        key, cost = (*self._key, "group", number), self._costs[number]
+        Stream(self._cache, key, partial(self._pages, number), lambda: cost, size).read_into(buffer, offset)
 
     def measure_block(self) -> bool:
         """Make the pages of the next block, of which only the sizes are kept; return False if there is none."""
@@ -124,8 +126,11 @@ class RecordPages(Pages):
             rows, skipped = self._records.block(block), 0
             if self.total + len(rows) > self.rows:
                 raise Damaged(f"has more rows than the {self.rows} of its table")
+            # A page ends with its block and with its group: then no rows of one block must wait for those of the next
+            # one, and a group can be made without the one before.
             while skipped < len(rows):
                 inside = self.total % self.rows_a_page
+                # A group begins: note where, as blocks do not say how many rows they have before they are decoded.
                 if not inside:
                     self._begins.append((block, skipped))
                     self._costs.append(0)
@@ -171,6 +176,7 @@ class RecordPages(Pages):
                 return b"".join([len(raw).to_bytes(4, "little") + raw for raw in map(_encoded, values)])
             import numpy as np
 
+            # Values come from documents in the container: NumPy raises for what does not fit into the type.
             array = np.array(values, kind.dtype)
             if array.shape != (len(values),):
                 raise ValueError("a list")
