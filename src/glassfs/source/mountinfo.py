@@ -16,7 +16,8 @@ from glassfs.source import descriptors
 MOUNTS = "/proc/self/mountinfo"
 FILE_SYSTEM = "fuse.glassfs"
 LOCAL = frozenset((
-    "bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "reiserfs", "tmpfs", "xfs", "zfs",
+    "bcachefs", "btrfs", "cramfs", "erofs", "ext2", "ext3", "ext4", "f2fs", "iso9660", "jfs", "nilfs2", "overlay",
+    "ramfs", "reiserfs", "romfs", "rootfs", "squashfs", "tmpfs", "ubifs", "udf", "xfs", "zfs",
 ))
 """File systems that wait for no server."""
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused
 from glassfs.lru import LRU
-from glassfs.settings import settings
 from glassfs.sizes import human_size
 from glassfs.source.contract import Path
 from glassfs.source.remote.objects import NO_RANGES, NO_WEBDAV, ObjectServer, facts_of
@@ -117,11 +116,17 @@ class WebServer(ObjectServer):
         # ``found`` if the time is up, and the next attempt asks for the others.
         rest = iter([name for name in names if name not in found])
 
+        failed: list[Retryable] = []
+
         async def work() -> None:
             for name in rest:
-                facts = await self._description((*path, name))
-                if facts is not None:
-                    found[name] = facts
+                try:
+                    facts = await self._description((*path, name))
+                except Retryable as failure:
+                    failed.append(failure)
+                else:
+                    if facts is not None:
+                        found[name] = facts
 
         tasks = [asyncio.ensure_future(work()) for _ in range(min(32, len(names)))]
         try:
@@ -129,21 +134,17 @@ class WebServer(ObjectServer):
         finally:
             for task in tasks:
                 task.cancel()
+        if failed:
+            raise failed[0]
 
     async def _description(self, path: Path) -> Facts | str | None:
         """Return an object's facts, or why it cannot be read; None if it is missing. Raises Retryable."""
-        for left in reversed(range(3)):
-            try:
-                return await self._translated(path, self._asked(path))
-            except Retryable:
-                if not left:
-                    raise
-            except NotFound:
-                return None
-            except GlassfsError as error:
-                return f"unreadable object: {error.reason}"
-            await asyncio.sleep(settings.server_first_pause)
-        return None
+        try:
+            return await self._translated(path, self._asked(path))
+        except NotFound:
+            return None
+        except GlassfsError as error:
+            return f"unreadable object: {error.reason}"
 
     async def _asked(self, path: Path) -> Facts | None:
         try:
