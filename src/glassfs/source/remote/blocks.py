@@ -59,13 +59,9 @@ class RemoteBlocks:
         self._lookups = ThreadPoolExecutor(2, "glassfs-lookups")
         self._writer = ThreadPoolExecutor(1, "glassfs-writer")
 
-    def object(self, server: Server, path: Path, facts: Facts) -> RemoteObject:
-        """Return an object in that version, for one source. Makes no request."""
-        return RemoteObject(self, server, path, facts)
-
     def put_head(self, server: Server, path: Path, facts: Facts, data: bytes) -> None:
         """Cache the first bytes of an object, which came with its facts, if they fill a block."""
-        of = self.object(server, path, facts)
+        of = RemoteObject(self, server, path, facts)
         size = of.size_of(0)
         if 0 < size <= len(data) and self._cache.known((of.version, 0)) is None:
             self._cache.add((of.version, 0), data[:size])
@@ -269,7 +265,7 @@ class _Request:
 
 
 class RemoteObject:
-    """One version of an object. ``key`` names it in the disk cache."""
+    """One version of an object, for one source. ``key`` names it in the disk cache."""
 
     def __init__(self, blocks: RemoteBlocks, server: Server, path: Path, facts: Facts) -> None:
         self.server, self.path, self.facts = server, path, facts

@@ -142,7 +142,7 @@ class RemoteStore(Store):
     def source(self, path: Path, entry: Entry) -> Source:
         _, size, mtime_ns, etag = entry.version.split("|", 3)
         facts = Facts(int(size), etag, int(mtime_ns))
-        return RemoteSource(self, path, entry, self._blocks.object(self._server, (*self._root, *path), facts))
+        return RemoteSource(self, path, entry, RemoteObject(self._blocks, self._server, (*self._root, *path), facts))
 
     def doubt(self, path: Path) -> None:
         """Make the next lookup of an object wait for a refresh, as a read found another version."""
