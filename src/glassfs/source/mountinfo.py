@@ -55,6 +55,7 @@ def mounts() -> Iterator[Mount]:
 def parsed(table: bytes) -> Iterator[Mount]:
     # As bytes and at newlines only: names may contain the other characters that end a line for Python.
     for line in table.split(b"\n"):
+        # Optional fields of any number stand before the dash.
         fields, _, rest = line.partition(b" - ")
         if rest:
             mount_id, _, device, root, path, *_ = fields.split(b" ")
