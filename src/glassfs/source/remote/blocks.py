@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import xxhash
 
@@ -111,11 +112,8 @@ class RemoteBlocks:
         self._fetch_all(begun)
         if self._disk is None:
             self._fetch_all(later)
-        elif later:
-            try:
-                self._lookups.submit(self._fetch_all, later)
-            except RuntimeError:  # the process ends
-                self._fetch_all(later)
+        elif later:  # no reader waits for a disk on behalf of blocks that it may never read
+            _run(self._lookups, self._fetch_all, later)
         return found
 
     def wait(self, request: _Request, number: int, deadline: float) -> bytes:
@@ -235,10 +233,7 @@ class RemoteBlocks:
             if self._unwritten + len(data) > self._cache.budget // 4:
                 return
             self._unwritten += len(data)
-        try:
-            self._writer.submit(self._write_now, self._disk, of, number, data)
-        except RuntimeError:  # the process ends
-            self._write_now(self._disk, of, number, data)
+        _run(self._writer, self._write_now, self._disk, of, number, data)
 
     def _write_now(self, disk: DiskCache, of: RemoteObject, number: int, data: bytes) -> None:
         try:
@@ -398,6 +393,13 @@ class _ReadAhead:
             self._streams.remove(next((one for one in self._streams if not one.read), self._streams[0]))
         self._streams.append(stream)
         return range(0)
+
+
+def _run(threads: ThreadPoolExecutor, task: Callable[..., None], *arguments: Any) -> None:
+    try:
+        threads.submit(task, *arguments)
+    except RuntimeError:  # the process ends, and no thread takes tasks any more
+        task(*arguments)
 
 
 def _reported(error: BaseException) -> GlassfsError:

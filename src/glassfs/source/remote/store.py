@@ -253,6 +253,7 @@ class RemoteStore(Store):
     def _entry_of(self, path: Path, facts: Facts | None) -> Entry:
         if facts is not None:
             return self._entry(path, facts)
+        # A folder whose listing is not known has the time at which the store was opened: no request is made for it.
         known = self._listings.peek(path)
         listing = None if known is None else known.last
         return self._folder_entry(path, self._began_ns if listing is None else listing.changed_ns)
