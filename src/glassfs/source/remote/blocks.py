@@ -112,8 +112,9 @@ class RemoteBlocks:
         self._fetch_all(begun)
         if self._disk is None:
             self._fetch_all(later)
-        elif later:  # no reader waits for a disk on behalf of blocks that it may never read
-            _run(self._lookups, self._fetch_all, later)
+        else:  # no reader waits for a disk on behalf of blocks that it may never read
+            for request in later:
+                _run(self._lookups, self._fetch, request)
         return found
 
     def wait(self, request: _Request, number: int, deadline: float) -> bytes:
