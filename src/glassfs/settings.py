@@ -144,8 +144,6 @@ class Settings:
 
     root_check: float = 0.1
     """Interval between two checks whether the store's root was replaced, made when something below it is used."""
-    descriptor_limit: float = 1.0
-    """How long a pool remembers the limit: reading it takes as long as a read."""
     disk_lock: float = 0.25
     """TODO"""
     catalogue_wait: float = 2.0

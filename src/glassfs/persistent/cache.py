@@ -36,7 +36,7 @@ from glassfs.forks import around_fork
 from glassfs.persistent import private
 from glassfs.settings import settings
 
-SCHEMA = 3
+SCHEMA = 4
 SUFFIXES = ("", "-journal")
 JOURNAL = 64 << 10
 PAGE = 16384

@@ -141,6 +141,7 @@ class Source(ABC):
 
     def read_ahead(self, size: int) -> bytes:
         """Return the first ``size`` bytes, or all; ``read`` serves them from memory until ``drop_ahead``."""
+        # Parsers ask for the head again and again, in small pieces: memory answers these.
         wanted, known = min(size, self.entry.size), len(self._head)
         if known < wanted:
             self._head += self.read(known, wanted - known)

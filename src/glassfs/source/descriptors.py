@@ -5,14 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 from weakref import ref
 
 from glassfs.errors import Unavailable
-from glassfs.settings import settings
 
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 MOST = 128
@@ -49,18 +47,14 @@ class Descriptors:
     def __init__(self) -> None:
         self._holders: _Holders = OrderedDict()
         self._lost: _Holders = OrderedDict()
-        self._most = 0
-        self._most_until = 0.0
 
     def add(self, holder: Holder) -> None:
         """Register a source that has opened a descriptor, and close others if there are too many."""
-        now = time.monotonic()
-        if now >= self._most_until:
-            self._most, self._most_until = limit(), now + settings.descriptor_limit
-        if len(self._holders) >= self._most:
-            self._reduce(self._most - 1)
+        most = limit()
+        if len(self._holders) >= most:
+            self._reduce(self._holders, most - 1)
             if self._lost:
-                self._reduce_lost(room_for_lost())
+                self._reduce(self._lost, room_for_lost(), is_forced=True)
         self._holders[id(holder)] = ref(holder)  # not before: it has not been read yet, others may have been
 
     def discard(self, holder: Holder) -> None:
@@ -70,14 +64,13 @@ class Descriptors:
 
     def release_all(self) -> None:
         """Close all descriptors that are not being read, except those of deleted files."""
-        self._reduce(0)
+        self._reduce(self._holders, 0)
 
     def release_lost(self) -> None:
         """Close those of deleted files as well."""
-        self._reduce_lost(0)
+        self._reduce(self._lost, 0, is_forced=True)
 
-    def _reduce(self, most: int) -> None:
-        holders = self._holders
+    def _reduce(self, holders: _Holders, most: int, is_forced: bool = False) -> None:
         # Each source is met at most twice: the first time it may only lose its mark of having been read.
         for _ in range(2 * len(holders)):
             if len(holders) <= most:
@@ -89,23 +82,11 @@ class Descriptors:
             holder = weak()
             if holder is None:
                 continue
-            if most and holder.was_read:
+            if most and holder.was_read and not is_forced:
                 holder.was_read = False  # a second chance
-            elif holder.evict():
+            elif holder.evict(is_forced):
                 continue
-            (self._lost if holder.is_lost else holders)[number] = weak
-
-    def _reduce_lost(self, most: int) -> None:
-        for _ in range(len(self._lost)):
-            if len(self._lost) <= most:
-                return
-            try:
-                number, weak = self._lost.popitem(last=False)
-            except KeyError:
-                return
-            holder = weak()
-            if holder is not None and not holder.evict(is_forced=True):
-                self._lost[number] = weak
+            (self._lost if holder.is_lost else self._holders)[number] = weak
 
 
 def limit() -> int:

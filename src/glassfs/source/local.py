@@ -56,7 +56,7 @@ class LocalStore(Store):
         self._watched = Watched(self._root_path)
         self._acls: dict[tuple[int, int, int], bool] = {}
         self._avoids_glassfs = False
-        self._root: _Folder | None = self._opened_root()
+        self._root: _OpenFolder | None = self._opened_root()
         # A root on a mount of glassfs was named on purpose. Mounts that appear on the way to any other are not entered.
         self._avoids_glassfs = not system.is_on_glassfs(self._root.device)
         self._next_root_check = time.monotonic() + settings.root_check
@@ -200,7 +200,7 @@ class LocalStore(Store):
             os.close(fd)
             raise
 
-    def _entry(self, folder: _Folder, path: Path, name: str) -> Entry:
+    def _entry(self, folder: _OpenFolder, path: Path, name: str) -> Entry:
         """Return the entry of ``name`` in the folder at ``path``, which is open. Raises OSError."""
         if system.is_glassfs(folder.fd, name, folder.device):
             return _hidden(os.fstat(folder.fd))
@@ -218,7 +218,7 @@ class LocalStore(Store):
             return self._link(folder, path, name, entry._replace(target=os.readlink(name, dir_fd=folder.fd)))
         return entry
 
-    def _glance(self, folder: _Folder, path: Path, name: str) -> tuple[str, int] | None:
+    def _glance(self, folder: _OpenFolder, path: Path, name: str) -> tuple[str, int] | None:
         """Return the stamp and the mode bits of ``name`` in the open folder at ``path``; None if it is not there."""
         try:
             if system.is_glassfs(folder.fd, name, folder.device):
@@ -231,7 +231,7 @@ class LocalStore(Store):
             return None
         return _stamp(status), status.st_mode & 0o777
 
-    def _link(self, folder: _Folder, path: Path, name: str, link: Entry) -> Entry:
+    def _link(self, folder: _OpenFolder, path: Path, name: str, link: Entry) -> Entry:
         """Return the entry of a link, or of the file to which it leads if it is followed."""
         if not following.leads_out(self._root_path, path, link.target):
             return link
@@ -252,7 +252,7 @@ class LocalStore(Store):
                 return file
         return link._replace(omitted=f"link out of the source: {link.target}: {reason}")
 
-    def _followed(self, folder: _Folder, path: Path, known: Entry | None = None) -> tuple[int, Entry]:
+    def _followed(self, folder: _OpenFolder, path: Path, known: Entry | None = None) -> tuple[int, Entry]:
         """Return what ``open_descriptor`` returns for the file to which the link at ``path`` leads.
 
         Raises NotAllowed if it is not followed. Changes of the file are not reported to watchers of the link's folder.
@@ -288,7 +288,7 @@ class LocalStore(Store):
                 return status, has_acl
         return status, True  # unknown: assume the stricter
 
-    def _folder(self, path: Path, root: _Folder | None = None) -> _Folder:
+    def _folder(self, path: Path, root: _OpenFolder | None = None) -> _OpenFolder:
         """Open the folder at ``path`` as a starting point, below the current root. Raises OSError and Unavailable."""
         if root is None:
             root = self._current_root()
@@ -297,19 +297,19 @@ class LocalStore(Store):
         fd = system.opened_beneath(root.fd, path, _SEARCH_BENEATH)
         if fd is None:
             fd = _walked(".", root.fd, path, FileNotFoundError(errno.ENOENT, "is a mount of glassfs"))
-        return _Folder(fd)
+        return _OpenFolder(fd)
 
-    def _current_root(self) -> _Folder:
+    def _current_root(self) -> _OpenFolder:
         """Return the root. Its descriptor stays open as long as a caller refers to it."""
         root = self._root
         if root is None:
             root = self._root = self._opened_root()
         return root
 
-    def _opened_root(self) -> _Folder:
+    def _opened_root(self) -> _OpenFolder:
         """Open the folder that is now at the root's path. Raises OSError and Unavailable."""
         refusal = OSError(errno.EBUSY, "is behind a mount of glassfs") if self._avoids_glassfs else None
-        return _Folder(_walked("/", None, filter(None, self._root_path.split("/")), refusal))
+        return _OpenFolder(_walked("/", None, filter(None, self._root_path.split("/")), refusal))
 
     def _renew_root(self, is_due: bool) -> None:
         """Switch to the folder that replaced the root. If that cannot be determined, keep the root."""
@@ -346,7 +346,7 @@ class LocalStore(Store):
         return NotFound("is not a valid file name", self.shown(path))  # a NUL, or a surrogate that stands for no byte
 
 
-class _Folder:
+class _OpenFolder:
     """A descriptor of a folder on ``device``, closed with the last reference to it."""
 
     __slots__ = ("_device", "fd")

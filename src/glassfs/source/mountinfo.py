@@ -16,7 +16,8 @@ from glassfs.source import descriptors
 MOUNTS = "/proc/self/mountinfo"
 FILE_SYSTEM = "fuse.glassfs"
 LOCAL = frozenset((
-    "bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "reiserfs", "tmpfs", "xfs", "zfs",
+    "bcachefs", "btrfs", "cramfs", "erofs", "ext2", "ext3", "ext4", "f2fs", "iso9660", "jfs", "nilfs2", "overlay",
+    "ramfs", "reiserfs", "romfs", "rootfs", "squashfs", "tmpfs", "ubifs", "udf", "xfs", "zfs",
 ))
 """File systems that wait for no server."""
 
@@ -54,6 +55,7 @@ def mounts() -> Iterator[Mount]:
 def parsed(table: bytes) -> Iterator[Mount]:
     # As bytes and at newlines only: names may contain the other characters that end a line for Python.
     for line in table.split(b"\n"):
+        # Optional fields of any number stand before the dash.
         fields, _, rest = line.partition(b" - ")
         if rest:
             mount_id, _, device, root, path, *_ = fields.split(b" ")

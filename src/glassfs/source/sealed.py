@@ -31,6 +31,7 @@ class SealedSource(Source):
 
     def verify(self) -> None:
         """Hash the whole file, at most once. Raises Damaged if the hash is not the expected one."""
+        # Readers that come meanwhile wait, so that the file is hashed once.
         with self._lock:
             if self._is_right is None:
                 self._is_right = self._sha256 is None or self._digest() == self._sha256

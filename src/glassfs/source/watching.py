@@ -33,10 +33,7 @@ from glassfs.source import descriptors, mountinfo, system
 
 log = logging.getLogger(__name__)
 
-LOCAL = frozenset([
-    "bcachefs", "btrfs", "cramfs", "erofs", "ext2", "ext3", "ext4", "f2fs", "iso9660", "jfs", "nilfs2", "overlay",
-    "ramfs", "reiserfs", "romfs", "rootfs", "squashfs", "tmpfs", "ubifs", "udf", "xfs",
-])
+LOCAL = mountinfo.LOCAL - {"zfs"}
 """File systems that only this kernel changes, through calls that inotify reports. Not ZFS, as a dataset can be received
 or rolled back under its mount, and no file system whose names are not case-sensitive."""
 LIMIT_FILE = "/proc/sys/fs/inotify/max_user_watches"

@@ -124,7 +124,7 @@ def opened(server: CountingServer, facts: Facts, budget: int = 64 * M) -> Remote
     """Return an object as after the request for its facts, which brought its head."""
     blocks = RemoteBlocks(BlockCache(budget))
     blocks.put_head(server, PATH, facts, content(facts, 0, min(PAGE, facts.size)))
-    return blocks.object(server, PATH, facts)
+    return RemoteObject(blocks, server, PATH, facts)
 
 
 def used(remote: RemoteObject) -> int:

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import xxhash
 
@@ -59,13 +60,9 @@ class RemoteBlocks:
         self._lookups = ThreadPoolExecutor(2, "glassfs-lookups")
         self._writer = ThreadPoolExecutor(1, "glassfs-writer")
 
-    def object(self, server: Server, path: Path, facts: Facts) -> RemoteObject:
-        """Return an object in that version, for one source. Makes no request."""
-        return RemoteObject(self, server, path, facts)
-
     def put_head(self, server: Server, path: Path, facts: Facts, data: bytes) -> None:
         """Cache the first bytes of an object, which came with its facts, if they fill a block."""
-        of = self.object(server, path, facts)
+        of = RemoteObject(self, server, path, facts)
         size = of.size_of(0)
         if 0 < size <= len(data) and self._cache.known((of.version, 0)) is None:
             self._cache.add((of.version, 0), data[:size])
@@ -115,11 +112,9 @@ class RemoteBlocks:
         self._fetch_all(begun)
         if self._disk is None:
             self._fetch_all(later)
-        elif later:
-            try:
-                self._lookups.submit(self._fetch_all, later)
-            except RuntimeError:  # the process ends
-                self._fetch_all(later)
+        else:  # no reader waits for a disk on behalf of blocks that it may never read
+            for request in later:
+                _run(self._lookups, self._fetch, request)
         return found
 
     def wait(self, request: _Request, number: int, deadline: float) -> bytes:
@@ -239,10 +234,7 @@ class RemoteBlocks:
             if self._unwritten + len(data) > self._cache.budget // 4:
                 return
             self._unwritten += len(data)
-        try:
-            self._writer.submit(self._write_now, self._disk, of, number, data)
-        except RuntimeError:  # the process ends
-            self._write_now(self._disk, of, number, data)
+        _run(self._writer, self._write_now, self._disk, of, number, data)
 
     def _write_now(self, disk: DiskCache, of: RemoteObject, number: int, data: bytes) -> None:
         try:
@@ -269,7 +261,7 @@ class _Request:
 
 
 class RemoteObject:
-    """One version of an object. ``key`` names it in the disk cache."""
+    """One version of an object, for one source. ``key`` names it in the disk cache."""
 
     def __init__(self, blocks: RemoteBlocks, server: Server, path: Path, facts: Facts) -> None:
         self.server, self.path, self.facts = server, path, facts
@@ -402,6 +394,13 @@ class _ReadAhead:
             self._streams.remove(next((one for one in self._streams if not one.read), self._streams[0]))
         self._streams.append(stream)
         return range(0)
+
+
+def _run(threads: ThreadPoolExecutor, task: Callable[..., None], *arguments: Any) -> None:
+    try:
+        threads.submit(task, *arguments)
+    except RuntimeError:  # the process ends, and no thread takes tasks any more
+        task(*arguments)
 
 
 def _reported(error: BaseException) -> GlassfsError:

@@ -8,15 +8,14 @@ facts. Threads, processes and errors: see ``glassfs.persistent.cache``.
 from __future__ import annotations
 
 import hashlib
+import json
 import struct
-from contextlib import suppress
 
 from glassfs.errors import Refused
 from glassfs.sizes import human_size
 from glassfs.source.remote.server import Facts
 
 FILE = "blocks.sqlite"
-_NUMBERS = struct.Struct("<qq")
 _BLOCK = struct.Struct("<Q")
 
 
@@ -51,18 +50,12 @@ class DiskCache:
         """Return the last facts of an object; the server must confirm them (If-None-Match) before they are trusted."""
         key = _owner(object_key, "")
         stored = self._cache.find([key]).get(key)
-        if stored is None:
-            return None
-        size, mtime_ns = _NUMBERS.unpack_from(stored)
-        return Facts(size, stored[_NUMBERS.size :].decode("utf-8", "surrogatepass"), mtime_ns)
+        return None if stored is None else Facts(*json.loads(stored))
 
     def note_facts(self, object_key: str, facts: Facts) -> None:
         """Store the facts that a server reported of an object."""
-        etag = facts.etag.encode("utf-8", "surrogatepass")
-        if _identifies_bytes(facts.etag) and len(etag) <= 1024:
-            with suppress(struct.error):  # numbers that no object has
-                stored = _NUMBERS.pack(facts.size, facts.mtime_ns) + etag
-                self._cache.store({_owner(object_key, ""): [stored]})
+        if _identifies_bytes(facts.etag) and len(facts.etag) <= 1024 and facts.is_possible:
+            self._cache.store({_owner(object_key, ""): [json.dumps(facts).encode()]})
 
     def close(self) -> None:
         """Release everything; afterwards the cache seems empty. May be called twice."""

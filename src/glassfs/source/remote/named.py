@@ -53,6 +53,7 @@ def located(
         try:
             if url.is_folder or (not is_file(url.path[-1]) and server.is_folder(url.path)):
                 return folder()
+        # A name may be an object or a folder, and each guess costs a request. The more likely one comes first.
             first, second = (single, folder) if url.scheme in WEB or is_file(url.path[-1]) else (folder, single)
             try:
                 return first()

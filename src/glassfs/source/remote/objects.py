@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound
 from glassfs.settings import settings
 from glassfs.source.contract import Path
-from glassfs.source.remote.retrying import SILENCE_PARTS, Retryable, RetryingServer
+from glassfs.source.remote.retrying import SILENCE_PARTS, Attempt, Retryable, RetryingServer
 from glassfs.source.remote.secrets import Secrets
 from glassfs.source.remote.server import NO_NAME, SECOND, Facts, Listed
 from glassfs.terminal import printable
@@ -116,7 +116,7 @@ class ObjectServer(RetryingServer):
             limit = min(limit, settings.long_listing)
         if path not in self._listed_by_page:
             try:
-                return await asyncio.wait_for(self._translated(path, self._list_at_once(path)), limit)
+                return await asyncio.wait_for(self._list_at_once(path), limit)
             except _Unlistable as error:
                 reason = f"cannot be listed: {error}"
             except (TimeoutError, asyncio.TimeoutError):
@@ -127,11 +127,8 @@ class ObjectServer(RetryingServer):
             self._listed_by_page.add(path)
         return await self._list_pages(path, self.shown(path))  # type: ignore[misc]  # not None here
 
-    async def _begin(self, path: Path, size: int, known: Facts | None) -> tuple[Facts, bytes] | None:
-        return await self._translated(path, self._head(path, size, known))
-
-    async def _read(self, path: Path, offset: int, size: int, facts: Facts) -> bytes:
-        return await self._translated(path, self._range(path, offset, size, facts))
+    async def _safely(self, path: Path, attempt: Attempt[Result]) -> Result:
+        return await super()._safely(path, lambda: self._translated(path, attempt()))
 
     async def _list_at_once(self, path: Path) -> Sequence[Listed]:
         try:
@@ -154,7 +151,7 @@ class ObjectServer(RetryingServer):
             Listed(one.name or "/", one.facts, NO_NAME) if one.name in ("", ".", "..") else one for one in listed
         ]
 
-    async def _head(self, path: Path, size: int, known: Facts | None) -> tuple[Facts, bytes] | None:
+    async def _begin(self, path: Path, size: int, known: Facts | None) -> tuple[Facts, bytes] | None:
         # The first request asks for bytes at once: a signed URL is for GET alone, and most opens need the head anyway.
         options: dict[str, Any] = {"range": (0, size)}
         if known is not None and known.has_strong_etag:
@@ -175,7 +172,7 @@ class ObjectServer(RetryingServer):
         _demand_range(result, 0, min(size, facts.size))
         return facts, await self._body(result, min(size, facts.size))
 
-    async def _range(self, path: Path, offset: int, size: int, facts: Facts) -> bytes:
+    async def _read(self, path: Path, offset: int, size: int, facts: Facts) -> bytes:
         options: dict[str, Any] = {"range": (offset, offset + size)}
         if facts.has_strong_etag:
             options["if_match"] = facts.etag

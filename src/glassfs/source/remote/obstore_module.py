@@ -53,6 +53,8 @@ def _copy_of(package: ModuleType) -> ModuleType:
     with tempfile.TemporaryDirectory(prefix="glassfs-") as folder:
         copy = Path(folder, NAME)
         shutil.copytree(package.__path__[0], copy, ignore=shutil.ignore_patterns("__pycache__", "*.pyi"))
+        # The modules of the parent are left as they are; those that import obstore from now on get the copy, and the
+        # old one stays alive in what was made before the fork.
         for name in [name for name in sys.modules if name == NAME or name.startswith(f"{NAME}.")]:
             del sys.modules[name]
         spec = spec_from_file_location(NAME, copy / "__init__.py", submodule_search_locations=[str(copy)])

@@ -113,6 +113,8 @@ def _asked_target(url: Url, authorization: str, timeout: float) -> str | None:
     path = quote("/".join(url.path), errors="surrogateescape") + ("/" if url.path and url.is_folder else "")
     query = quote(url.query, _PLAIN_IN_QUERY, errors="surrogateescape")
     target = f"/{path}?{query}" if query else f"/{path}"
+    # The request is the one that obstore would send first, so that a server that redirects by range, header or method
+    # shows it now.
     connect = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
     connection = connect(url.host, timeout=timeout)
     try:

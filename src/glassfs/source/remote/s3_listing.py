@@ -57,6 +57,8 @@ class S3Lister:
                     found[listed.name, listed.facts is None] = listed
                 if not page.get("IsTruncated"):
                     return list(found.values())
+                # The time bounds a listing without end, and the bytes what it may take; a token that repeats itself
+                # would ask for the same page until then.
                 token = page.get("NextContinuationToken")
                 if not token or token == request.get("ContinuationToken"):
                     raise DeviceFailed("the server says that its listing goes on, but not where", shown)

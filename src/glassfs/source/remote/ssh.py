@@ -128,6 +128,8 @@ class SftpFile:
         """Return up to ``size`` bytes: all that the server sends before the first gap."""
         offset, end = self._position, self._position + size
         parts = [(start, min(REQUEST_BYTES, end - start)) for start in range(offset, end, REQUEST_BYTES)]
+        # All requests are sent before the first answer is read: a connection carries many at once, and a server answers
+        # each with little. paramiko hands the answers to ``_async_response``, in whatever order they come.
         self._received = {}
         numbers = [
             self._files._async_request(self, CMD_READ, self._file.handle, int64(start), length)

@@ -77,6 +77,8 @@ def _known(protocol: str, options: dict[str, Any], source: str) -> Connection:
         raise Refused(f"the option {NESTED} has to be a mapping", source)
     for option, value in (*options.items(), *nested.items()):
         name = names.get(option, option)
+        # What only tunes how another library reads has no effect here. Anything else that is not known could change
+        # what is read, or under whose name, so it is refused.
         if value is None or option in IGNORED:
             continue
         if option in ANONYMOUS:

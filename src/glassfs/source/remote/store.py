@@ -142,7 +142,7 @@ class RemoteStore(Store):
     def source(self, path: Path, entry: Entry) -> Source:
         _, size, mtime_ns, etag = entry.version.split("|", 3)
         facts = Facts(int(size), etag, int(mtime_ns))
-        return RemoteSource(self, path, entry, self._blocks.object(self._server, (*self._root, *path), facts))
+        return RemoteSource(self, path, entry, RemoteObject(self._blocks, self._server, (*self._root, *path), facts))
 
     def doubt(self, path: Path) -> None:
         """Make the next lookup of an object wait for a refresh, as a read found another version."""
@@ -253,6 +253,7 @@ class RemoteStore(Store):
     def _entry_of(self, path: Path, facts: Facts | None) -> Entry:
         if facts is not None:
             return self._entry(path, facts)
+        # A folder whose listing is not known has the time at which the store was opened: no request is made for it.
         known = self._listings.peek(path)
         listing = None if known is None else known.last
         return self._folder_entry(path, self._began_ns if listing is None else listing.changed_ns)

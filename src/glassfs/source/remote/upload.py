@@ -60,6 +60,8 @@ class UploadServer(ObjectServer):
                 failed.append(error)
                 raise
 
+        # obstore pulls the pieces. What making one raises would come back as an error of its own, without the cause,
+        # and so is kept.
         is_small = size <= PART
         try:
             # S3 allows an object 10,000 parts.

@@ -80,6 +80,7 @@ def parsed(name: str) -> Url:
         rest, query = split.netloc + split.path, split.query
     host, _, path = rest.partition("/")
     userinfo, _, host = host.rpartition("@")
+    # Paths on the web are percent-encoded, keys of buckets and names of other servers are taken literally.
     typed = path.rstrip("/").split("/") if path.strip("/") else []
     parts = tuple(unquote(part, errors="surrogateescape") if scheme in WEB else part for part in typed)
     if any(part in ("", ".", "..") or "\0" in part or "/" in part for part in parts):

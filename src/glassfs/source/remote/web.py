@@ -14,7 +14,6 @@ from typing import Any
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused
 from glassfs.lru import LRU
-from glassfs.settings import settings
 from glassfs.sizes import human_size
 from glassfs.source.contract import Path
 from glassfs.source.remote.objects import NO_RANGES, NO_WEBDAV, ObjectServer, facts_of
@@ -98,17 +97,10 @@ class WebServer(ObjectServer):
     async def _listed_by_webdav(self, path: Path) -> Sequence[Listed] | None:
         """Return what is in a folder, or None if the server does not speak WebDAV."""
         try:
-            return await super()._list(path)
+            return await self._translated(path, super()._list(path))
         except (DeviceFailed, NotAllowed) as error:
             if _NO_WEBDAV.search(error.reason):
                 return None
-            raise
-
-    async def _read(self, path: Path, offset: int, size: int, facts: Facts) -> bytes:
-        try:
-            return await super()._read(path, offset, size, facts)
-        except Changed:
-            self._is_listed_wrong.put(path, True)
             raise
 
     async def _describe(self, path: Path, names: Sequence[str], found: dict[str, Facts | str]) -> None:
@@ -117,11 +109,17 @@ class WebServer(ObjectServer):
         # ``found`` if the time is up, and the next attempt asks for the others.
         rest = iter([name for name in names if name not in found])
 
+        failed: list[Retryable] = []
+
         async def work() -> None:
             for name in rest:
-                facts = await self._description((*path, name))
-                if facts is not None:
-                    found[name] = facts
+                try:
+                    facts = await self._description((*path, name))
+                except Retryable as failure:
+                    failed.append(failure)
+                else:
+                    if facts is not None:
+                        found[name] = facts
 
         tasks = [asyncio.ensure_future(work()) for _ in range(min(32, len(names)))]
         try:
@@ -129,21 +127,17 @@ class WebServer(ObjectServer):
         finally:
             for task in tasks:
                 task.cancel()
+        if failed:
+            raise failed[0]
 
     async def _description(self, path: Path) -> Facts | str | None:
         """Return an object's facts, or why it cannot be read; None if it is missing. Raises Retryable."""
-        for left in reversed(range(3)):
-            try:
-                return await self._translated(path, self._asked(path))
-            except Retryable:
-                if not left:
-                    raise
-            except NotFound:
-                return None
-            except GlassfsError as error:
-                return f"unreadable object: {error.reason}"
-            await asyncio.sleep(settings.server_first_pause)
-        return None
+        try:
+            return await self._translated(path, self._asked(path))
+        except NotFound:
+            return None
+        except GlassfsError as error:
+            return f"unreadable object: {error.reason}"
 
     async def _asked(self, path: Path) -> Facts | None:
         try:
@@ -152,13 +146,13 @@ class WebServer(ObjectServer):
             if "status code: 404" in str(error):
                 raise
             # Not every server answers HEAD, or says in its answer how long the object is.
-            begun = await self._head(path, 1, None)
+            begun = await self._begin(path, 1, None)
             return None if begun is None else begun[0]
 
-    async def _head(self, path: Path, size: int, known: Facts | None) -> tuple[Facts, bytes] | None:
+    async def _begin(self, path: Path, size: int, known: Facts | None) -> tuple[Facts, bytes] | None:
         if not self._sends_whole.get(path):
             try:
-                return await super()._head(path, size, known)
+                return await super()._begin(path, size, known)
             except Retryable as failed:
                 if failed.error.reason != NO_RANGES:
                     raise
@@ -167,15 +161,21 @@ class WebServer(ObjectServer):
             return None
         return facts, await self._part(result, 0, min(size, facts.size))
 
-    async def _range(self, path: Path, offset: int, size: int, facts: Facts) -> bytes:
-        if not self._sends_whole.get(path):
-            try:
-                return await super()._range(path, offset, size, facts)
-            except Retryable as failed:
-                if failed.error.reason != NO_RANGES:
-                    raise
+    async def _read(self, path: Path, offset: int, size: int, facts: Facts) -> bytes:
+        try:
+            if not self._sends_whole.get(path):
+                return await super()._read(path, offset, size, facts)
+        except Retryable as failed:
+            if failed.error.reason != NO_RANGES:
+                raise
+        except Changed:
+            # The page of the folder may have another size or time than the answer, and the next one, too: then the
+            # object is asked for its facts instead.
+            self._is_listed_wrong.put(path, True)
+            raise
         result, now = await self._whole(path)
         if not facts.fits(now):
+            self._is_listed_wrong.put(path, True)
             raise Changed("has been replaced by another object", self.shown(path))
         return await self._part(result, offset, size)
 
