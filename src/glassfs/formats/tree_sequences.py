@@ -93,6 +93,8 @@ def _properties(schema: Any) -> Iterator[Property]:
     """Yield the properties of simple types that a schema declares, up to MOST_PROPERTIES."""
     if not isinstance(schema, dict) or schema.get("codec") != "json":
         return
+    # A stack of iterators instead of recursion: properties come in the order of the schema, and the first
+    # MOST_PROPERTIES of a hostile one are found without visiting the others.
     waiting = [_declared(schema, ())]
     names = set[str]()
     while waiting and len(names) < MOST_PROPERTIES:
@@ -171,6 +173,8 @@ def _num_trees(sequence: TreeSequence) -> int | None:
             return None
         waiting += [np.unique(begin), np.unique(end)]
         count += len(waiting[-2]) + len(waiting[-1])
+        # Breakpoints are merged only when as many wait as are known: each merge sorts them all, and so all merges
+        # together take the time of a few sorts.
         if count > max(MERGED, len(found)):
             found, waiting, count = np.unique(np.concatenate([found, *waiting])), [], 0
     return len(np.unique(np.concatenate([found, *waiting]))) - 1

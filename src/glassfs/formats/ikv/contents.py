@@ -87,6 +87,7 @@ class Contents:
         last: dict[bytes, Value] = {}
         allowance, left_out = self.opening.allowance.part(), 0
         for key, value in pairs:
+            # A key that comes again takes the place of its last value in the order, as the document does it.
             if key in last:
                 del last[key]
             else:
@@ -260,6 +261,8 @@ class IndexedRoot:
         """Yield bytes of the file that belong to no entry or to several."""
         import numpy as np
 
+        # Offsets and sizes have 32 bits each, so that one sort of 64-bit numbers orders the payloads by their start.
+        # The end that any earlier payload reaches tells gaps from overlaps.
         ranges = np.fromiter((node.start << 32 | node.end - node.start for node in self._nodes()), np.uint64)
         ranges = np.sort(ranges[ranges & np.uint64(0xFFFFFFFF) > 0])
         starts = (ranges >> np.uint64(32)).astype(np.int64)
@@ -286,6 +289,7 @@ class IndexedRoot:
         """Return the node with its levels. Raises Damaged if its payload is bad, TooLarge if there are too many."""
         if node.tag not in (OBJECT, ARRAY) or node.end - node.start < self.SMALL:
             return node._replace(levels=self._levels(node, what))
+        # An entry that shares its payload with another one has the same verdict, without a second pass over it.
         verdict = self._verdicts.get(node)
         if verdict is None:
             self._contents.opening.allowance.take(2 * OBJECT_COST, "entries")

@@ -254,6 +254,8 @@ class _Nodes:
         self.kind = kind
 
     def close(self) -> None:
+        # Counts come before the items, and the element type before both, but they are known only now: so each open
+        # object or array collects its items in bytes of its own, which move into the one around it when it ends.
         frame = self._open.pop()
         payload = bytearray(leb128.encode(frame.count) + frame.data)
         if frame.kind == ARRAY:

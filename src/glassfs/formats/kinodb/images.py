@@ -130,6 +130,8 @@ class Images(Group):
         if last is not None:
             self._last_scan = ref(last)
             return last
+        # The catalogue has what earlier processes found, which matters where the section is large or remote: a scan
+        # reads a piece for each image there. A prediction is not kept, as it took two reads and may be wrong.
         name = b"images %d %d %d" % (start, self._length, self._num_frames)
         known = self._opening.found(name)
         scan = None if known is None else Scan.unpacked(known, start, end)
@@ -179,6 +181,8 @@ class Images(Group):
                 pixels_left -= size[0] * size[1] if size else 0
                 media = media if size else None
             number = b"%06d" % frame
+            # A frame may have several images of one camera. The first has the number of the frame as its name, and the
+            # others get a suffix here, as the tree would number them in the order of all their types.
             if latest.get(camera) == frame:
                 repeats[camera] += 1
                 number += b"~%d" % repeats[camera]
@@ -214,6 +218,8 @@ class Images(Group):
     def _find(self, scan: Scan, image: int) -> int | None:
         """Return the actual offset of a wrongly predicted image: that of its camera and type in its frame, if any."""
         wanted = scan.types[scan.type_of[image]]
+        # One image at another offset shows that the frames are not alike: the scan of all frames replaces the
+        # prediction for every later image, too.
         real = self._real_scan = self._scan(may_predict=False)
         first = bisect_left(real.frames, scan.frames[image])
         for number in range(first, bisect_right(real.frames, scan.frames[image])):
@@ -359,6 +365,8 @@ def _series(scan: Scan) -> dict[int, Sequence[int]]:
     count, total, paths = len(scan.types), len(scan.frames), _paths(scan)
     if not 0 < count <= MOST_SERIES:
         return series
+    # Mostly each frame has the same images in the same order: then those of a camera are a range, which takes no memory
+    # and no pass.
     is_cyclic = scan.type_of == array("I", range(count)) * (total // count)
     for index, path in enumerate(paths):
         if sum(other[: len(path)] == path or path[: len(other)] == other for other in paths) > 1:

@@ -134,6 +134,7 @@ class Index:
 
     def _read_names(self, allowance: Allowance) -> bytes:
         table_size = self.header.data_offset - self.header.names_offset
+        # The header says where names lie, and data follow after any padding: only what entries refer to is read.
         used = total = 0
         for _, start, length, *_ in _ENTRY.iter_unpack(self._packed):
             if start + length <= table_size:

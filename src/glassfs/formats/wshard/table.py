@@ -87,6 +87,7 @@ class EpisodeRecord:
         return found
 
     def _row(self, values: dict[str, Any]) -> dict[str, Any]:
+        # Writers put facts of the episode into the document itself, or into an object in it; the former counts first.
         nested = values.get("metadata")
         objects = [values, nested] if isinstance(nested, dict) else [values]
 

@@ -120,6 +120,8 @@ def _extent_faults(episode: WShardEpisode) -> Iterator[Fault]:
             yield Fault(after.label, f"is stored in the same bytes as {before.label}")
     if overlaps.repaired or any(index.impossible(entry) for entry in entries):
         return  # the bytes of these blocks would count as gaps
+    # Blocks are aligned, so that gaps of less than an alignment are padding. Longer ones hold bytes that no reader
+    # sees, such as blocks of an index that was overwritten.
     end = entries[0].end if entries else 0
     header = index.header
     last = (header.schema_offset or min(header.total_size, index.source.size)) if entries else 0
