@@ -28,7 +28,7 @@ from glassfs.content import (
     booleans,
 )
 from glassfs.content.allowance import Allowance
-from glassfs.content.widening import BFLOAT16, widened
+from glassfs.content.dtypes import BFLOAT16, widened
 from glassfs.errors import Damaged
 from glassfs.formats.wshard import metadata, residual
 from glassfs.formats.wshard.index import BlockEntry, Index
