@@ -46,28 +46,17 @@ class Contents:
         self.opening = opening
 
     def content(self, key: bytes, node: NodeSpan, what: str) -> Content:
-        """Return the content of a node. Raises Damaged if another node does not use its bytes exactly."""
+        """Return the content of a node, which has been measured."""
         if node.tag == OBJECT:
             return Group(key, partial(self.members, node, what))
         if node.tag == ARRAY:
             return self._array(key, node, what)
-        content: Content
-        fields = self._reader(node, what, 16)
         if node.tag == NULL:
-            content = Null(key)
-        elif node.tag == STRING:
-            size = fields.varint()
-            content = Text(key, part(self.source, fields.position, size))
-            fields.skip(size)
-        elif node.tag == INTEGER:
-            content = Scalar(key, fields.signed())
-        elif node.tag == DOUBLE:
-            content = Scalar(key, struct.unpack("<d", fields.take(8))[0])
-        else:
-            content = Scalar(key, fields.u8() != 0)
-        if fields.remaining:
-            raise fields.damage(f"has {fields.remaining} bytes after its value")
-        return content
+            return Null(key)
+        if node.tag == STRING:
+            size = self._reader(node, what, 16).varint()
+            return Text(key, part(self.source, node.end - size, size))
+        return Scalar(key, Decoder(self.source, what).value(node))
 
     def document(self, key: bytes, node: NodeSpan, what: str) -> Document:
         def value() -> Any:

@@ -293,8 +293,6 @@ class _Nodes:
         known = _WORDS.get(word)
         if known is not None:
             self.scalar(known[0], known[1:])
-        elif word.isdigit() and len(word) < 19:
-            self.scalar(INTEGER, leb128.encode(2 * int(word)))
         elif _INTEGER.fullmatch(word):
             digits = word.lstrip(b"+-").lstrip(b"0") or b"0"
             value = int(digits) * (-1 if word[:1] == b"-" else 1) if len(digits) < 20 else 1 << 64
