@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from writers.ikv import (
     ARRAY,
     INTEGER,
-    OBJECT,
     Typed,
     ikv1,
     ikv2,
@@ -28,7 +27,6 @@ from glassfs.content.allowance import LEAST, held
 from glassfs.content.allowance import OBJECT as OBJECT_COST
 from glassfs.errors import GlassfsError, Refused
 from glassfs.formats.ikv.values import LARGEST_RENDERING, LARGEST_VALUE
-from glassfs.formats.registry import open_container
 from glassfs.view.json import render
 from tests.conftest import ROOT
 from tests.formats.exercise import peak_memory
@@ -42,7 +40,7 @@ from tests.formats.ikv_files import (
     value_of,
     values,
 )
-from tests.helpers import local, omitted_in, open_bytes, open_path, opening
+from tests.helpers import omitted_in, open_bytes, open_path
 
 
 @pytest.mark.slow
@@ -108,26 +106,6 @@ def test_integers_take_no_more_memory_than_declared(count: int) -> None:
     for make, cost in ways:
         make()  # imports are not part of the cost
         assert peak_memory(make) <= cost <= 20 * 8 * count + (6 << 20)
-
-
-def test_cached_integers_belong_to_one_file_version(tmp_path: Path) -> None:
-    path = tmp_path / "a.ikv"
-    write_ikv1(path, {"a": np.arange(1000)})
-    source = local(path)
-    array = members_of(root_of(open_container(opening(source))))[b"a"]
-    assert array.data.key[0] == source.version
-    assert source not in array.data.key
-
-
-@pytest.mark.slow
-def test_many_small_members_open_in_bounded_memory() -> None:
-    count = 100_000
-    data = V1 + bytes((OBJECT, 1)) + b"\1o" + bytes((OBJECT,)) + varint(count)
-    data += b"".join(b"\4%04x\2\2" % (number & 0xFFFF) for number in range(count))
-    found = []
-    peak = peak_memory(lambda: found.extend(members_of(members_of(root_of(open_bytes(data)))[b"o"])))
-    assert len(found) == 0x10000
-    assert peak < 40 << 20
 
 
 def test_too_many_members_are_omitted_with_a_reason(tmp_path: Path) -> None:

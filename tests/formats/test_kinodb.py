@@ -8,7 +8,6 @@ import logging
 import math
 import random
 import struct
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -158,32 +157,6 @@ def test_any_time_stamp(good: bytearray, created: int) -> None:
     assert json.dumps(container.facts)
     assert (container.facts["created"] is None) == (created == 0)
     assert document(patched(good, created=created), "meta/file")["created"] == created
-
-
-def test_a_long_index_is_not_held(tmp_path: Path) -> None:
-    """20,000 episodes have an index of 1.2 MiB: it is read a stretch at a time, in whatever order."""
-    count = 20_000
-    packed = b"".join(struct.pack("<QIHHQQQQQQ", n, n + 1, 0, 0, 64, 0, 64, 0, 64, 0) for n in range(count))
-    path = tmp_path / "long.kdb"
-    path.write_bytes(struct.pack("<4sHHQQQQQ16x", b"KINO", 0, 1, count, 0, 64, len(packed), 0) + packed)
-    source = CountingSource(path)
-    container = FORMAT.open(opening(source))
-    assert source.bytes_read == 64
-    series = [member.content for member in members_of(container.root)][1]
-    assert isinstance(series, Series) and series.count == count
-
-    def frames(position: int) -> int:
-        fields = series.item(position)
-        reward = fields.item(b"reward")
-        return reward.shape[0]
-
-    source.reads.clear()
-    assert [frames(position) for position in range(1000)] == list(range(1, 1001))
-    assert source.bytes_read == 1024 * 64 and len(source.reads) == 16
-    assert next(container.check()).reason == f"counts 0 frames, but the index has {sum(range(count + 1))}"
-    positions = [*random.Random(1).sample(range(count), 300), count - 1, 0]
-    with ThreadPoolExecutor(8) as threads:
-        assert list(threads.map(frames, positions)) == [position + 1 for position in positions]
 
 
 # What is read when

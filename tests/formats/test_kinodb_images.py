@@ -43,17 +43,6 @@ from tests.helpers import CountingSource, open_bytes
 from tests.view.pages import Page
 
 
-def test_images_are_raw_pixels_by_camera_and_frame(good: bytearray) -> None:
-    shown = image_contents(good)
-    assert list(shown)[:3] == ["front/000000", "wrist/000000", "front/000001"]
-    for t in range(4):
-        front, wrist = shown[f"front/{t:06d}"], shown[f"wrist/{t:06d}"]
-        assert isinstance(front, Image) and isinstance(wrist, Image)
-        assert (front.width, front.height, front.channels, front.key) == (6, 4, 3, b"front")
-        assert (wrist.width, wrist.height, wrist.channels, wrist.key) == (5, 3, 1, b"wrist")
-        assert front.data.whole() == (FRONT + t).tobytes() and wrist.data.whole() == (WRIST + t).tobytes()
-
-
 def test_cameras_that_come_go_change_and_repeat(tmp_path: Path) -> None:
     shots: list[Frame] = [
         None,
@@ -175,17 +164,6 @@ def test_decoding_reserves_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PngImageFile, "load", watched)
     assert decoded_size(Memory(stored), "png", cache) == (2000, 2000)
     assert len(reserved) == 1 and reserved[0] > 3 * 2000 * 2000 > 10 * len(stored)
-
-
-@pytest.mark.parametrize(("stored", "size"), [
-    (jpeg(FRONT), (6, 4)), (png(FRONT), (6, 4)), (png(FRONT)[:50], None), (jpeg(FRONT)[:100], None), (b"", None),
-    (b"\x89PNG\r\n\x1a\n", None), (b"\x89PNG\r\n\x1a\n" + b"\xff" * 40, None), (b"\xff\xd8\xff" * 50, None),
-])
-def test_what_decodes_and_to_how_many_pixels(stored: bytes, size: tuple[int, int] | None) -> None:
-    cache = BlockCache()
-    media = "jpeg" if stored.startswith(b"\xff") else "png"
-    assert decoded_size(Memory(stored), media, cache) == size
-    assert cache.used == 0
 
 
 def test_text_chunks_in_images_are_not_decompressed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,13 +73,6 @@ def test_rows_of_samples_are_what_tskit_says(samples: Path) -> None:
         assert_same(row, tskit.TableCollection.load(samples / "kastore" / name).tree_sequence())
 
 
-def test_many_breakpoints_are_counted_a_stretch_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree_sequences, "MERGED", 5)
-    sequence = write_random(tmp_path / "a.trees", 99, nodes=400)
-    (row,) = rows_of(tmp_path / "a.trees")
-    assert row["num_trees"] == sequence.num_trees
-
-
 def test_very_many_edges_and_nodes_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sequence = write_trees(tmp_path / "a.trees", trees=40)
     monkeypatch.setattr(tree_sequences, "LARGEST_READ", 100)

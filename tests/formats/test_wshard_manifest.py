@@ -15,7 +15,6 @@ from glassfs.cache import BlockCache
 from glassfs.content import Blob, Container, Guessed, Json
 from glassfs.errors import Damaged, Refused, Unavailable
 from glassfs.formats.registry import Opening, open_container
-from glassfs.testing import WatchedStore
 from tests.formats.wshard_files import blocks_of, channels_of, faults_of, made
 from tests.helpers import array_of, contents_of, omitted_in, only, open_path, opening, read_in_parts, values_of
 from tests.memory_store import MemoryStore
@@ -143,19 +142,6 @@ def test_large_parts_are_checked_when_they_are_first_read(manifest: Path, monkey
         with pytest.raises(Damaged, match=r"long_chunk_0001.wshard.*was changed"):
             reward.data.whole()
     assert "was changed" in faults_of(container)["chunks/0001"]
-
-
-def test_opening_hashes_no_large_parts(manifest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glassfs.formats.wshard.manifest.HASHED_AT_OPENING", 0)
-    store = WatchedStore(manifest.parent)
-    container = open_container(Opening(store.open((manifest.name,)), BlockCache(), store, (manifest.name,)))
-    contents_of(container.root)
-    parts = store.opened[1:]
-    assert len(parts) == 3
-    assert all(part.bytes_read < part.size for part in parts)
-    array_of(container, "chunks/0001/reward")
-    assert parts[1].bytes_read > parts[1].size
-    assert parts[0].bytes_read < parts[0].size
 
 
 def test_blocks_that_differ_between_parts_are_not_joined(tmp_path: Path) -> None:

@@ -108,6 +108,9 @@ class ArrayStore:
             if max(kinds) >= len(TYPES):
                 number, kind = next((number, kind) for number, kind in enumerate(kinds, first) if kind >= len(TYPES))
                 raise self._damage(f"item {number} has the unknown element type {kind}")
+            # Keys and arrays follow each other without gaps, in the order of the descriptors. So their offsets are sums
+            # of their lengths, and comparing all of a stretch at once replaces checking each against the file and its
+            # neighbors.
             block_start, (*keys_expected, key_end) = key_end, accumulate(key_lengths, initial=key_end)
             if key_end > self.size:
                 raise self._damage("the keys run past the end of the store")
@@ -143,6 +146,8 @@ class ArrayStore:
         for stretch in self.stretches():
             keys = stretch.keys
             array_bytes += sum(map(sub, stretch.ends, stretch.starts))
+            # The C library searches keys by bisection, so writers sort them. Where they rise strictly, no key can be
+            # repeated, which saves comparing all.
             before = (previous, *keys[:-1])
             if any(map(le, keys, before)):
                 all_rise = False
@@ -169,6 +174,8 @@ class ArrayStore:
             return None
         import numpy as np
 
+        # After a stable sort, equal hashes stand together in the order of the items: all but the last of them are
+        # hidden.
         hashes = np.fromiter(map(hash, self.keys()), np.int64, self.count)
         order = np.argsort(hashes, kind="stable")
         hashes = hashes[order]

@@ -245,6 +245,8 @@ def open_container(opening: Opening) -> Container:
 
 def recognise(head: Head) -> Format | None:
     """Return the format of a file that starts with ``head``, or None."""
+    # Formats with the most certain signatures come first. Those of other packages are asked last, as loading their
+    # entry points takes longer than all checks here.
     for known in built_in():
         if known.recognises(head):
             return known

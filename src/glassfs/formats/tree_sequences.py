@@ -33,8 +33,6 @@ METADATA = "metadata."
 LARGEST_READ = 128 << 20
 """Bytes of columns that are read to count samples, or trees."""
 MOST_PROPERTIES, DEEPEST, LONGEST_NAME = 200, 8, 200
-MERGED = 1 << 18
-"""Breakpoints that are waiting before they are merged."""
 _TYPES = {"string": TEXT, "integer": INTEGER, "number": NUMBER, "boolean": BOOLEAN}
 
 Property = tuple[str, tuple[str, ...], str]
@@ -93,6 +91,8 @@ def _properties(schema: Any) -> Iterator[Property]:
     """Yield the properties of simple types that a schema declares, up to MOST_PROPERTIES."""
     if not isinstance(schema, dict) or schema.get("codec") != "json":
         return
+    # A stack of iterators instead of recursion: properties come in the order of the schema, and the first
+    # MOST_PROPERTIES of a hostile one are found without visiting the others.
     waiting = [_declared(schema, ())]
     names = set[str]()
     while waiting and len(names) < MOST_PROPERTIES:
@@ -164,13 +164,10 @@ def _num_trees(sequence: TreeSequence) -> int | None:
         return None
     if length_of(left) != length_of(right) or left.data.size + right.data.size > LARGEST_READ:
         return None
-    found, waiting, count = np.array([0.0, length]), [], 0
+    points = [np.array([0.0, length])]
     for pieces in zip(left.data.pieces(), right.data.pieces(), strict=True):
         begin, end = (np.frombuffer(piece, "<f8") for piece in pieces)
         if not ((begin >= 0) & (begin < end) & (end <= length)).all():
             return None
-        waiting += [np.unique(begin), np.unique(end)]
-        count += len(waiting[-2]) + len(waiting[-1])
-        if count > max(MERGED, len(found)):
-            found, waiting, count = np.unique(np.concatenate([found, *waiting])), [], 0
-    return len(np.unique(np.concatenate([found, *waiting]))) - 1
+        points += [np.unique(begin), np.unique(end)]  # edges of a stretch often begin and end together
+    return len(np.unique(np.concatenate(points))) - 1

@@ -46,28 +46,17 @@ class Contents:
         self.opening = opening
 
     def content(self, key: bytes, node: NodeSpan, what: str) -> Content:
-        """Return the content of a node. Raises Damaged if another node does not use its bytes exactly."""
+        """Return the content of a node, which has been measured."""
         if node.tag == OBJECT:
             return Group(key, partial(self.members, node, what))
         if node.tag == ARRAY:
             return self._array(key, node, what)
-        content: Content
-        fields = self._reader(node, what, 16)
         if node.tag == NULL:
-            content = Null(key)
-        elif node.tag == STRING:
-            size = fields.varint()
-            content = Text(key, part(self.source, fields.position, size))
-            fields.skip(size)
-        elif node.tag == INTEGER:
-            content = Scalar(key, fields.signed())
-        elif node.tag == DOUBLE:
-            content = Scalar(key, struct.unpack("<d", fields.take(8))[0])
-        else:
-            content = Scalar(key, fields.u8() != 0)
-        if fields.remaining:
-            raise fields.damage(f"has {fields.remaining} bytes after its value")
-        return content
+            return Null(key)
+        if node.tag == STRING:
+            size = self._reader(node, what, 16).varint()
+            return Text(key, part(self.source, node.end - size, size))
+        return Scalar(key, Decoder(self.source, what).value(node))
 
     def document(self, key: bytes, node: NodeSpan, what: str) -> Document:
         def value() -> Any:
@@ -87,6 +76,7 @@ class Contents:
         last: dict[bytes, Value] = {}
         allowance, left_out = self.opening.allowance.part(), 0
         for key, value in pairs:
+            # A key that comes again takes the place of its last value in the order, as the document does it.
             if key in last:
                 del last[key]
             else:
@@ -260,6 +250,8 @@ class IndexedRoot:
         """Yield bytes of the file that belong to no entry or to several."""
         import numpy as np
 
+        # Offsets and sizes have 32 bits each, so that one sort of 64-bit numbers orders the payloads by their start.
+        # The end that any earlier payload reaches tells gaps from overlaps.
         ranges = np.fromiter((node.start << 32 | node.end - node.start for node in self._nodes()), np.uint64)
         ranges = np.sort(ranges[ranges & np.uint64(0xFFFFFFFF) > 0])
         starts = (ranges >> np.uint64(32)).astype(np.int64)
@@ -286,6 +278,7 @@ class IndexedRoot:
         """Return the node with its levels. Raises Damaged if its payload is bad, TooLarge if there are too many."""
         if node.tag not in (OBJECT, ARRAY) or node.end - node.start < self.SMALL:
             return node._replace(levels=self._levels(node, what))
+        # An entry that shares its payload with another one has the same verdict, without a second pass over it.
         verdict = self._verdicts.get(node)
         if verdict is None:
             self._contents.opening.allowance.take(2 * OBJECT_COST, "entries")

@@ -254,6 +254,8 @@ class _Nodes:
         self.kind = kind
 
     def close(self) -> None:
+        # Counts come before the items, and the element type before both, but they are known only now: so each open
+        # object or array collects its items in bytes of its own, which move into the one around it when it ends.
         frame = self._open.pop()
         payload = bytearray(leb128.encode(frame.count) + frame.data)
         if frame.kind == ARRAY:
@@ -291,8 +293,6 @@ class _Nodes:
         known = _WORDS.get(word)
         if known is not None:
             self.scalar(known[0], known[1:])
-        elif word.isdigit() and len(word) < 19:
-            self.scalar(INTEGER, leb128.encode(2 * int(word)))
         elif _INTEGER.fullmatch(word):
             digits = word.lstrip(b"+-").lstrip(b"0") or b"0"
             value = int(digits) * (-1 if word[:1] == b"-" else 1) if len(digits) < 20 else 1 << 64

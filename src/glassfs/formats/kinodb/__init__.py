@@ -1,11 +1,12 @@
 """KinoDB (``.kdb``): robot episodes, each with metadata, state/action records and camera images.
 
-``file`` opens a container (header and packed index). ``episode`` makes an episode from its 64-byte index entry on
-demand, and ``table`` has the table of all episodes. ``scan`` locates the images of an episode when they are listed, and
-``images`` makes contents of them. Pixels are read only on demand, or where nothing else shows what is stored.
-Containers are immutable except for caches, so any thread may use them.
+This module opens a container: header, packed index, and checks of the layout. ``episode`` makes an episode from its
+64-byte index entry on demand, and ``table`` has the table of all episodes. ``scan`` locates the images of an episode
+when they are listed, and ``images`` makes contents of them. Pixels are read only on demand, or where nothing else shows
+what is stored. Containers are immutable except for caches, so any thread may use them.
 
-A file with a wrong header or index is refused. A bad section costs only its own contents: they keep the sizes that the
+A file with a wrong header or index is refused. The index is read a stretch at a time when an episode is asked for, as
+listing all of them needs only their number. A bad section costs only its own contents: they keep the sizes that the
 index gives and raise Damaged when read. An image section that is cut off shows the frames before the cut, with a reason
 in an ``Omitted`` member.
 
@@ -14,8 +15,189 @@ Facts: docs/formats/kinodb.md; § in this package cites its sections.
 
 from __future__ import annotations
 
-from glassfs.formats.kinodb.file import MAGIC, open_kinodb
-from glassfs.formats.registry import BUILT_IN, JOINED, Format
+import struct
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from itertools import chain
+from typing import Any, NamedTuple
+
+from glassfs.content import (
+    Container,
+    Content,
+    Document,
+    Extent,
+    Fault,
+    Fields,
+    Member,
+    Outline,
+    Series,
+    Table,
+)
+from glassfs.content.allowance import OBJECT
+from glassfs.errors import Refused, TooLarge
+from glassfs.formats.kinodb.episode import ENTRY, EpisodeEntry, KinoEpisode
+from glassfs.formats.kinodb.table import EPISODES, episode_table
+from glassfs.formats.registry import BUILT_IN, JOINED, Format, Opening
+
+MAGIC = b"KINO"
+STRETCH = 64  # entries of the index that are read at once
+_CONTENTS = Outline(collections=(b"meta", EPISODES))
+_META = Outline(others=(b"file",))
+_HEADER = struct.Struct("<4sHHQQQQQ16s")  # 64 bytes
+
+
+class KinoHeader(NamedTuple):
+    """The file header (§2). ``created`` is in seconds since 1970; the two counts are only reported."""
+
+    magic: bytes
+    major: int
+    minor: int
+    num_episodes: int
+    num_frames: int
+    index_offset: int
+    index_length: int
+    created: int
+    reserved: bytes
+
+
+def open_kinodb(opening: Opening) -> Container:
+    """Read the header. Raises Refused if it is wrong, and Damaged or Changed from the source."""
+    source = opening.source
+    size = source.entry.size
+    if size < _HEADER.size:
+        raise Refused(f"is cut short: it has {size} bytes, but a KinoDB header has {_HEADER.size}", source.name)
+    header = tuple.__new__(KinoHeader, _HEADER.unpack(source.read(0, _HEADER.size)))
+    version = f"{header.major}.{header.minor}"
+    if header.major > 0:
+        raise Refused(f"has KinoDB version {version}, but glassfs reads up to 0.x", source.name)
+    if header.index_offset + header.index_length > size:
+        raise Refused("the index lies outside the file: the file is cut short, or its header is damaged", source.name)
+    if header.index_length % ENTRY.size:
+        raise Refused(
+            f"the index has {header.index_length} bytes, which is not a multiple of {ENTRY.size}", source.name,
+        )
+    opened = _File(opening, header)
+    if opened.count != header.num_episodes:
+        opening.warn(f"its header counts {header.num_episodes} episodes, but its index has {opened.count}")
+    facts = {"num_episodes": opened.count, "num_frames": header.num_frames, "created": _date(header.created)}
+    held = 32 * OBJECT + STRETCH * ENTRY.size  # of objects 2.4 KiB, as measured
+    return Container("kinodb", version, opened.contents(), [source], facts, opened.check, opened.episodes, held=held)
+
+
+class _File:
+    """An opened file."""
+
+    def __init__(self, opening: Opening, header: KinoHeader) -> None:
+        self.source = opening.source
+        self.header = header
+        self.count = header.index_length // ENTRY.size
+        self.opening = opening
+        self._index = Extent(opening.source, header.index_offset, header.index_length)
+        self._stretch = (-1, b"")
+        """Number and bytes of the stretch of the index read last, replaced atomically by any thread."""
+
+    def contents(self) -> Fields:
+        return Fields(b"", _CONTENTS, self._content, self._meanings)
+
+    def episodes(self) -> Table:
+        """Return the table of all episodes."""
+        return episode_table(self.opening, self._index, self.episode)
+
+    def check(self) -> Iterator[Fault]:
+        yield from _header_faults(self)
+        yield from _layout_faults(self)
+        for position in range(self.count):
+            yield from self.episode(position).check()
+
+    def episode(self, position: int) -> KinoEpisode:
+        number, inside = divmod(position, STRETCH)
+        # Threads may replace the stretch at any time: number and bytes are one tuple, which is read once.
+        known, packed = self._stretch
+        if known != number:
+            start, size = number * STRETCH * ENTRY.size, STRETCH * ENTRY.size
+            packed = self._index.read(start, min(size, self._index.size - start))
+            self._stretch = number, packed
+        entry = tuple.__new__(EpisodeEntry, ENTRY.unpack_from(packed, inside * ENTRY.size))
+        return KinoEpisode(self.opening, position, entry)
+
+    def entries(self) -> Iterator[EpisodeEntry]:
+        for piece in self._index.pieces():  # pieces end between entries
+            yield from map(EpisodeEntry._make, ENTRY.iter_unpack(piece))
+
+    def _content(self, name: bytes) -> Content:
+        if name == b"meta":
+            return Fields(name, _META, lambda name: Document(name, self._facts, cost=64 * OBJECT))
+        return Series(name, self.count, lambda position: self.episode(position).contents(), has_groups=True)
+
+    def _meanings(self) -> Iterator[Member]:
+        yield Member((EPISODES,), self.episodes())
+
+    def _facts(self) -> dict[str, Any]:
+        header = self.header
+        return {
+            "format": "kinodb", "version": f"{header.major}.{header.minor}", "num_episodes": header.num_episodes,
+            "num_frames": header.num_frames, "created": header.created,
+        }
+
+
+def _header_faults(opened: _File) -> Iterator[Fault]:
+    header = opened.header
+    if header.num_episodes != opened.count:
+        yield Fault("header", f"counts {header.num_episodes} episodes, but the index has {opened.count}")
+    frames = sum(entry.num_frames for entry in opened.entries())
+    if header.num_frames != frames:
+        yield Fault("header", f"counts {header.num_frames} frames, but the index has {frames}")
+    if any(header.reserved):
+        yield Fault("header", "reserved bytes are not zero")
+    highest = -1
+    for position, entry in enumerate(opened.entries()):
+        if entry.episode_id <= highest:
+            yield Fault(f"episodes/{position}", f"its id {entry.episode_id} comes after {highest}, but ids rise")
+        highest = max(highest, entry.episode_id)
+
+
+def _layout_faults(opened: _File) -> Iterator[Fault]:
+    """Yield overlaps, and bytes that belong to nothing. KinoDB accepts both (§1)."""
+    source, header, allowance = opened.source, opened.header, opened.opening.allowance.part()
+    runs = [(0, _HEADER.size, "the header")]
+    index = (header.index_offset, header.index_offset + header.index_length, "the index")
+    sections = (
+        (offset, offset + length, f"the {section} of episode {position}")
+        for position, entry in enumerate(opened.entries())
+        for section, offset, length in entry.sections()
+    )
+    for start, end, what in chain(sections, (index,)):
+        if not start < end <= source.size:
+            continue
+        if start == runs[-1][1]:  # as written: all episodes form one run
+            runs[-1] = (runs[-1][0], end, what)
+            continue
+        try:
+            allowance.take(2 * OBJECT, "sections")
+        except TooLarge as error:
+            yield Fault("file", f"its sections are too scattered to check for gaps and overlaps: {error.reason}")
+            return
+        runs.append((start, end, what))
+    # Runs in the order of their offsets either touch, leave a gap, or overlap. As a run can lie inside an earlier one,
+    # each is compared with the end of all before it.
+    reached, before = 0, "the start of the file"
+    for start, end, what in (*sorted(runs), (source.size, source.size, "the end of the file")):
+        if start > reached:
+            yield Fault("file", f"{start - reached} bytes at {reached}, after {before}, belong to nothing")
+        elif start < reached and start < source.size:
+            twice = f"{start} to {min(end, reached)}"
+            yield Fault("file", f"bytes {twice} are used twice: before the end of {before}, and of {what}")
+        if end > reached:
+            reached, before = end, what
+
+
+def _date(seconds: int) -> str | None:
+    """Return a readable date, or None for 0 (unknown). Any 64-bit number is possible."""
+    try:
+        return datetime.fromtimestamp(seconds, timezone.utc).isoformat() if seconds else None
+    except (OverflowError, ValueError, OSError):
+        return f"{seconds} seconds after 1970"
+
 
 FORMAT = Format(
     "kinodb", lambda head: head.startswith(MAGIC), open_kinodb, suffixes=BUILT_IN["kinodb"], joined=JOINED["kinodb"],

@@ -38,7 +38,7 @@ from glassfs.formats.registry import Opening
 
 STEP_SIZE = 5  # bytes of reward and is_terminal, after state and action of a record
 TEXT_WRAP = 1 << 16  # where the length field of a string wraps to 0
-LONGEST_TEXTS = 2 * TEXT_WRAP
+BOTH_TEXTS = 2 * TEXT_WRAP  # bytes of the longest texts of an episode
 TEXT_COST = 48  # per byte of text, as a string of wide characters that all need escapes
 DOCUMENT_COST = 8 << 10  # for the rest
 
@@ -127,7 +127,7 @@ class KinoEpisode:
         if offset + length > self.source.size:
             raise self.source.damage("lie outside the file", place)
         # More than two of the longest texts, and what follows them, is never read.
-        data = self.source.read(offset, min(length, LONGEST_TEXTS + 64))
+        data = self.source.read(offset, min(length, BOTH_TEXTS + 64))
         try:
             end = 2 + _LENGTH.unpack_from(data)[0]
             last = end + 2 + _LENGTH.unpack_from(data, end)[0]
@@ -161,6 +161,8 @@ class KinoEpisode:
         surplus = entry.actions_length - entry.num_frames * entry.record_size
         if surplus < 0:
             return f"is {-surplus} bytes too short for {entry.num_frames} frames"
+        # An episode whose states are longer than declared still has its records, but at other offsets than each number
+        # is read from. Showing them would show wrong values, so they are refused.
         if surplus and surplus % 4 == 0:
             return f"has {surplus // 4} floats too many: its states are not all of state_dim {entry.state_dim}"
         return None
@@ -307,7 +309,7 @@ def _rate(opening: Opening, position: int, entry: EpisodeEntry) -> float:
 
 def metadata_cost(length: int) -> int:
     """Return the bytes of memory for parsing and rendering metadata of so many bytes."""
-    return DOCUMENT_COST + TEXT_COST * min(length, LONGEST_TEXTS)
+    return DOCUMENT_COST + TEXT_COST * min(length, BOTH_TEXTS)
 
 
 def described(position: int, entry: EpisodeEntry, metadata: EpisodeMetadata | None) -> dict[str, Any]:

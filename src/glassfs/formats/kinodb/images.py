@@ -10,7 +10,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any
 from weakref import ref
 
 from glassfs.cache import BlockCache
@@ -33,7 +32,6 @@ from glassfs.content.allowance import OBJECT
 from glassfs.errors import Damaged
 from glassfs.formats.kinodb.scan import IMAGE_COST, MEDIA, Scan
 from glassfs.formats.registry import Opening
-from glassfs.once import once
 from glassfs.source import Source
 
 MOST_SERIES = 64  # cameras that are checked for being regular, each in a pass of its own
@@ -48,7 +46,7 @@ class Images(Group):
     """
 
     __slots__ = (
-        "_episode", "_last_scan", "_length", "_num_frames", "_offset", "_opening", "_rate", "_real_scan", "_source",
+        "_last_scan", "_length", "_num_frames", "_offset", "_opening", "_place", "_rate", "_real_scan", "_source",
         "_warned",
     )
 
@@ -58,19 +56,14 @@ class Images(Group):
         self.key, self._warned = b"images", ""
         self._opening = opening
         self._source = opening.source
-        self._episode = place
+        self._place = f"{place}/images"
         self._offset, self._length = offset, length
         self._num_frames = num_frames
         self._rate = rate
         self._real_scan: Scan | None = None
         """The full scan, if a prediction turned out wrong."""
-        self._last_scan: Callable[[], Scan | None] | None = None
+        self._last_scan: Callable[[], Scan | None] = lambda: None
         """Returns the scan that was made last as long as an image refers to it."""
-
-    @property
-    def _place(self) -> str:
-        """Where they are, for messages."""
-        return f"{self._episode}/images"
 
     def members(self) -> Iterator[Member]:
         """Yield the images. Raises Damaged if a section that should hold images shows none."""
@@ -81,9 +74,8 @@ class Images(Group):
     def find(self, camera: bytes) -> Series | None:
         """Return the series that ``members`` yields for a camera; None if it yields others or the scan has an error."""
         scan = self._shown_scan()
-        paths = _paths(scan)
-        for kind, images in () if scan.error else _series(scan, paths).items():
-            if paths[kind] == (camera,):
+        for kind, images in () if scan.error else _series(scan).items():
+            if scan.types[kind].camera == camera and b"/" not in camera:
                 return self._numbered(scan, kind, images)
         self._last_scan = lambda: scan  # kept for ``members``, which is asked next
         return None
@@ -105,9 +97,12 @@ class Images(Group):
             cameras.setdefault(kind.camera, index)
         for camera, index in cameras.items():
             kind = scan.types[index]
-            numbers = _FrameNumbers(scan, camera)
+            kinds = {index for index, one in enumerate(scan.types) if one.camera == camera}
+            images = array("I", (image for image, of in enumerate(scan.type_of) if of in kinds))
+            frames = _picked(scan.frames, images)
             yield Member(tuple(camera.split(b"/")), Video(
-                camera, self._num_frames, self._rate, kind.width, kind.height, partial(self._frame, numbers), numbers,
+                camera, self._num_frames, self._rate, kind.width, kind.height,
+                partial(self._frame, scan, images, frames), frames,
             ))
 
     def check(self) -> Iterator[Fault]:
@@ -131,10 +126,12 @@ class Images(Group):
             return self._real_scan
         if not may_predict:
             return self._scanned(start, end, may_predict=False)
-        last = None if self._last_scan is None else self._last_scan()
+        last = self._last_scan()
         if last is not None:
             self._last_scan = ref(last)
             return last
+        # The catalogue has what earlier processes found, which matters where the section is large or remote: a scan
+        # reads a piece for each image there. A prediction is not kept, as it took two reads and may be wrong.
         name = b"images %d %d %d" % (start, self._length, self._num_frames)
         known = self._opening.found(name)
         scan = None if known is None else Scan.unpacked(known, start, end)
@@ -164,8 +161,7 @@ class Images(Group):
         return scan if scan.is_exact else older
 
     def _members(self, scan: Scan) -> Iterator[Member]:
-        paths = _paths(scan)
-        series = _series(scan, paths)
+        paths, series = _paths(scan), _series(scan)
         for kind, images in series.items():
             yield Member(paths[kind], self._numbered(scan, kind, images))
         if len(series) == len(paths):
@@ -178,19 +174,21 @@ class Images(Group):
         for image, (index, frame) in enumerate(zip(scan.type_of, scan.frames, strict=True)):
             if index in series:
                 continue
-            camera, media = scan.types[index].camera, MEDIA[scan.media[image]]
+            camera, media, data = scan.types[index].camera, MEDIA[scan.media[image]], self.data(scan, image)
             if media and scan.is_raw_size(image):
                 # Raw pixels may begin like a signature; data that decode are not raw pixels (§6).
-                size = decoded_size(self.data(scan, image), media, self._opening.cache, pixels_left)
+                size = decoded_size(data, media, self._opening.cache, pixels_left)
                 pixels_left -= size[0] * size[1] if size else 0
                 media = media if size else None
             number = b"%06d" % frame
+            # A frame may have several images of one camera. The first has the number of the frame as its name, and the
+            # others get a suffix here, as the tree would number them in the order of all their types.
             if latest.get(camera) == frame:
                 repeats[camera] += 1
                 number += b"~%d" % repeats[camera]
             else:
                 latest[camera], repeats[camera] = frame, 1
-            yield Member((*paths[index], number), self._content(scan, image, media))
+            yield Member((*paths[index], number), _shown(scan, image, media, data))
 
     def _numbered(self, scan: Scan, kind: int, images: Sequence[int]) -> Series:
         numbered = _SeriesImages(self if scan.headers else None, self._source, scan, images)
@@ -199,31 +197,29 @@ class Images(Group):
             sizes=numbered.sizes, is_uniform=scan.is_raw_size(images[0]),
         )
 
-    def _frame(self, numbers: _FrameNumbers, number: int) -> Content:
+    def _frame(self, scan: Scan, images: array[int], frames: array[int], number: int) -> Content:
         """Return the image of a frame; of several images with one name, the first."""
-        scan, image = numbers.scan, numbers.image(number)
-        media = MEDIA[scan.media[image]]
+        image = images[bisect_left(frames, number)]
+        data, media = self.data(scan, image), MEDIA[scan.media[image]]
         if media and scan.is_raw_size(image):
             # Limited to the declared pixels, so that testing many images takes no longer than reading them.
             kind = scan.types[scan.type_of[image]]
-            pixels = kind.width * kind.height
-            media = media if decoded_size(self.data(scan, image), media, self._opening.cache, pixels) else None
-        return self._content(scan, image, media)
-
-    def _content(self, scan: Scan, image: int, media: str | None) -> Content:
-        return _shown(scan, image, media, self.data(scan, image))
+            media = media if decoded_size(data, media, self._opening.cache, kind.width * kind.height) else None
+        return _shown(scan, image, media, data)
 
     def data(self, scan: Scan, image: int) -> Extent:
         """Return the bytes of an image, whose offset may be a prediction."""
+        start, size = scan.starts[image], scan.sizes[image]
         if scan.headers:
             header = scan.headers[image % len(scan.headers)]
-            start, size = scan.starts[image], scan.sizes[image]
             return _PredictedImage(self._source, start, size, header, self._place, lambda: self._find(scan, image))
-        return _stored(self._source, scan, image)
+        return Extent(self._source, start, size)
 
     def _find(self, scan: Scan, image: int) -> int | None:
         """Return the actual offset of a wrongly predicted image: that of its camera and type in its frame, if any."""
         wanted = scan.types[scan.type_of[image]]
+        # One image at another offset shows that the frames are not alike: the scan of all frames replaces the
+        # prediction for every later image, too.
         real = self._real_scan = self._scan(may_predict=False)
         first = bisect_left(real.frames, scan.frames[image])
         for number in range(first, bisect_right(real.frames, scan.frames[image])):
@@ -242,12 +238,12 @@ class Images(Group):
         if not kind.format:
             return None if fits else f"holds {size} raw bytes, but {declared} x {kind.channels} are declared"
         media, data = MEDIA[scan.media[image]], Extent(self._source, scan.starts[image], size)
-        found = decoded_size(data, media, self._opening.cache) if media else None
-        if found is None:
+        pixels = decoded_size(data, media, self._opening.cache) if media else None
+        if pixels is None:
             held = "holds raw pixels, which KinoDB omits" if fits else "does not hold a complete JPEG or PNG"
             return f"is marked as compressed, but {held}"
-        if found != (kind.width, kind.height):
-            return f"is {found[0]} x {found[1]} pixels, but {declared} are declared"
+        if pixels != (kind.width, kind.height):
+            return f"is {pixels[0]} x {pixels[1]} pixels, but {declared} are declared"
         return None
 
 
@@ -269,15 +265,14 @@ class _SeriesImages:
 
     def item(self, number: int) -> Content:
         scan, image = self._scan, self._numbers[number]
-        data = _stored(self._source, scan, image) if self._images is None else self._images.data(scan, image)
+        if self._images is None:
+            data = Extent(self._source, scan.starts[image], scan.sizes[image])
+        else:
+            data = self._images.data(scan, image)
         return _shown(scan, image, self._media, data)
 
     def sizes(self, start: int, stop: int) -> Iterator[int]:
         return map(self._scan.sizes.__getitem__, self._numbers[start:stop])
-
-
-def _stored(source: Source, scan: Scan, image: int) -> Extent:
-    return Extent(source, scan.starts[image], scan.sizes[image])
 
 
 def _shown(scan: Scan, image: int, media: str | None, data: Extent) -> Content:
@@ -350,40 +345,10 @@ class _PredictedImage(Extent):
         start = self.offset - len(self._header)
         if self.source.read(start, len(self._header)) == self._header:
             return self.offset
-        found = self._find()
-        if found is None:
+        actual = self._find()
+        if actual is None:
             raise self.source.damage(f"there is no image at {start}, where one was expected", self._place)
-        return found
-
-
-class _FrameNumbers(Sequence[int]):
-    """The numbers of the frames with an image of a camera, computed on first use."""
-
-    def __init__(self, scan: Scan, camera: bytes) -> None:
-        self.scan = scan
-        self._camera = camera
-
-    @once
-    def _images(self) -> Sequence[int]:
-        types, type_of = self.scan.types, self.scan.type_of
-        wanted = {index for index, kind in enumerate(types) if kind.camera == self._camera}
-        if len(wanted) == len(types):
-            return range(len(type_of))
-        return array("I", (image for image, kind in enumerate(type_of) if kind in wanted))
-
-    @once
-    def _frames(self) -> array[int]:
-        return _picked(self.scan.frames, self._images)
-
-    def image(self, frame: int) -> int:
-        """Return the first image in a frame that has one."""
-        return self._images[bisect_left(self._frames, frame)]
-
-    def __len__(self) -> int:
-        return len(self._frames)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._frames[index]
+        return actual
 
 
 def _paths(scan: Scan) -> list[tuple[bytes, ...]]:
@@ -391,15 +356,17 @@ def _paths(scan: Scan) -> list[tuple[bytes, ...]]:
     return [tuple(kind.camera.split(b"/")) for kind in scan.types]
 
 
-def _series(scan: Scan, paths: Sequence[tuple[bytes, ...]]) -> dict[int, Sequence[int]]:
+def _series(scan: Scan) -> dict[int, Sequence[int]]:
     """Return image types with exactly one image of one kind per frame from frame 0 on, and those images.
 
     Such a camera contains no other camera's directory, and no image needs decoding to determine its kind.
     """
     series: dict[int, Sequence[int]] = {}
-    count, total = len(paths), len(scan.frames)
+    count, total, paths = len(scan.types), len(scan.frames), _paths(scan)
     if not 0 < count <= MOST_SERIES:
         return series
+    # Mostly each frame has the same images in the same order: then those of a camera are a range, which takes no memory
+    # and no pass.
     is_cyclic = scan.type_of == array("I", range(count)) * (total // count)
     for index, path in enumerate(paths):
         if sum(other[: len(path)] == path or path[: len(other)] == other for other in paths) > 1:

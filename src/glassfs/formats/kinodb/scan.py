@@ -107,6 +107,8 @@ class Scan:
             size = images * column.itemsize
             column.frombytes(packed[at : at + size])
             at += size
+        # These bytes come from a catalogue on disk: what would lead outside the section, or to an unknown type, counts
+        # as damage of the catalogue, and the section is scanned again.
         is_inside = start <= min(scan.starts, default=end) and max(map(add, scan.starts, scan.sizes), default=0) <= end
         is_known = max(scan.type_of, default=-1) < len(scan.types) and max(scan.media, default=0) < len(MEDIA)
         return scan if is_inside and is_known and start <= scan.position <= end else None
@@ -188,6 +190,9 @@ class _Pass:
         self.known: dict[bytes, int] = {}
 
     def run(self, may_predict: bool, is_sample: bool) -> None:
+        # Three ways lead forward: frames like the last one are passed in one loop, runs of frames without images are
+        # skipped at once, and any other frame is read image by image, which gives the pattern for the next ones. The
+        # window moves with the position of the scan, so that each way may stop anywhere and another goes on.
         scan, frame = self.scan, 0
         pattern = _remembered.pattern if _remembered.shape is self.shape and not may_predict else None
         if is_sample:
@@ -221,6 +226,8 @@ class _Pass:
 
     def at(self, position: int, size: int) -> int:
         """Return the index in the window of ``size`` bytes, or of fewer at the end of the section."""
+        # Small images are read along with their headers, in a large window, as one read of 256 KiB takes less time than
+        # sixty of 256 bytes. Between large images only their headers are read.
         at = position - self.base
         if at + size > self.limit and self.base + self.limit < self.scan.end:
             self.base, at = position, 0
@@ -253,6 +260,8 @@ class _Pass:
             position = self.base + data + stored
             if position > scan.end:
                 raise EOFError
+            # The header as bytes is the key of its type: most images have one that is known, so that its fields are
+            # unpacked once for each type.
             kind = self.number_of(head)
             self.allowance.take(IMAGE_COST, "images")
             media = 0
@@ -303,6 +312,7 @@ class _Pass:
         if listed < images:
             return 0
         self.ahead = len(self.window)
+        # Types are added only now that an image of each was found: the pattern may be that of another section.
         kinds = [self.number_of(head) for head, _ in pattern.images]
         count = min(listed, self.allowance.left // IMAGE_COST) // images
         listed = count * images
@@ -333,6 +343,8 @@ class _Pass:
             return False
         if any(kind.format for kind in scan.types) or not all(map(scan.is_raw_size, range(images))):
             return False
+        # All frames are as long as the first one if the section ends where the last of them would. Frames of other
+        # lengths that add up to the same are found when an image is read, whose header is compared then.
         headers = [head + _LENGTH.pack(stored) for head, stored in zip(heads, scan.sizes, strict=True)]
         first = images.to_bytes(2, "little") + headers[0]
         if self.source.read(start + size, len(first)) != first:

@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 from glassfs.content import Array, Cells, Column, Counted, Data, Gathered, Records, Rendered, Table
 from glassfs.content.features import Camera, decoded
 from glassfs.formats.kinodb.episode import (
+    BOTH_TEXTS,
     ENTRY,
-    LONGEST_TEXTS,
     TEXT_COST,
     EpisodeEntry,
     EpisodeMetadata,
@@ -91,7 +91,9 @@ class _EpisodeRows:
         known: set[Section] = set()
         sections: Iterable[Section] = chain.from_iterable(map(_SECTION.iter_unpack, self.index.pieces()))
         for position, section in enumerate(sections):  # pieces end between entries
-            rows, length = position - starts[-1], min(section[1], LONGEST_TEXTS)
+            rows, length = position - starts[-1], min(section[1], BOTH_TEXTS)
+            # Thousands of entries may share one section of the longest texts. It is parsed once for a block, so its
+            # memory counts once; its text is in every row of the block as JSON, so its length counts each time.
             more = 0 if section in known else metadata_cost(length)
             if rows and (rows == AT_ONCE or text + length > TEXT_BYTES or memory + more > BLOCK_BYTES):
                 starts.append(position)
@@ -141,6 +143,8 @@ class _EpisodeRows:
         firsts: dict[Section, int] = {}
         for position, section in enumerate(sections, self.starts[block]):
             firsts.setdefault(section, position)
+        # Parsing JSON of long texts takes longer than reading the sections again. Short ones are scattered over the
+        # file, and a column is asked for block by block: they are kept, for the other columns.
         if sum(length for _, length in firsts) > LONG * len(firsts):
             different = read(firsts.values())
         else:

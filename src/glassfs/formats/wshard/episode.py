@@ -94,6 +94,8 @@ class WShardEpisode:
             return Json(key, data)
         if fitted is not None:
             return self._array(key, data, *fitted)
+        # Nothing describes the block. A residual says by its name what its bits are, and a prediction is probably like
+        # the channel that it predicts; anything else stays bytes.
         layout = None if reason is not None else self._residual(key, data)
         if layout is not None:
             axis = self._axis(layout.shape[0])
@@ -160,6 +162,8 @@ class WShardEpisode:
         if entry.number in self.overlaps.refused:
             reason = "shares bytes with other blocks, and the owner is unknown"
             return Unreadable(size, self._source.damage(reason, entry.label))
+        # The index of a streamed file gives the first piece of each block and the right sizes: the other pieces follow
+        # from the layout of all blocks.
         pieces = self.overlaps.repaired.get(entry.number)
         return data if pieces is None else Interleaved(self._source, pieces, size, self.overlaps.witnesses)
 

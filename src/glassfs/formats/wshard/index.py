@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 from typing import NamedTuple
 
 from glassfs.codec import compression
@@ -35,13 +35,11 @@ class Role(IntEnum):
     ColumnShard = 8
 
 
-class BlockFlag(IntFlag):
-    """Flags of an index entry (§3)."""
+class BlockFlag:
+    """Flags of an index entry (§3). Plain numbers, as they are tested for each entry in each pass over an index."""
 
-    COMPRESSED = 0x1
-    ZSTD = 0x2
-    LZ4 = 0x4
-    CHUNKED = 0x8
+    COMPRESSED, ZSTD, LZ4, CHUNKED = 0x1, 0x2, 0x4, 0x8
+    KNOWN = COMPRESSED | ZSTD | LZ4 | CHUNKED
 
 
 _HEADER = struct.Struct("<4sBBHBBHIQQQQ16x")
@@ -134,6 +132,7 @@ class Index:
 
     def _read_names(self, allowance: Allowance) -> bytes:
         table_size = self.header.data_offset - self.header.names_offset
+        # The header says where names lie, and data follow after any padding: only what entries refer to is read.
         used = total = 0
         for _, start, length, *_ in _ENTRY.iter_unpack(self._packed):
             if start + length <= table_size:

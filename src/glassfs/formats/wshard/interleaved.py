@@ -69,6 +69,8 @@ def find_overlaps(
             for entry in entries if entry.number in repaired and entry.crc
         ]
         return Overlaps(repaired, set(), set(), witnesses)
+    # A wrong entry overlaps its neighbor. If several blocks run into the next one, a streaming writer has interleaved
+    # them, whatever the metadata say, and no checksum fits any of them.
     running_over = sum(
         before.end > after.offset and not _is_same(before, after) for before, after in pairwise(entries)
     )
@@ -114,6 +116,8 @@ def _rounds(
         proven = entry.codec == compression.NONE and steps_of(entry) == steps
         if not proven or entry.stored % steps or width != flush * (entry.stored // steps):
             return {}
+    # All blocks have the same steps, and each piece the same number of them, so that pieces of a round are as far apart
+    # as the first ones. Together they must fill the file up to the metadata: otherwise some step lacks a channel.
     end = first + sum(entry.stored for entry in data)
     behind = min((entry.offset for entry in entries if entry.is_metadata), default=end + max(ALIGNMENTS))
     if not end <= behind < end + max(ALIGNMENTS):

@@ -62,6 +62,8 @@ def open_manifest(opening: Opening, index: Index) -> Container:
         for record in records:
             parts.append(_open_part(opening, record))
             stack.callback(parts[-1].source.close)
+        # A part that was replaced by another episode of the same length is found only by its hash. Hashing gigabytes
+        # would delay every command, so it is done for small parts here, and for others when they are first read.
         if sum(part.source.size for part in parts) <= HASHED_AT_OPENING:
             for part in parts:
                 with _blamed_on(part.record, index.source.name):
@@ -167,27 +169,28 @@ def _open_part(opening: Opening, record: PartRecord) -> EpisodePart:
 
 
 @contextmanager
-def _blamed_on(record: PartRecord, manifest: str) -> Iterator[None]:
+def _blamed_on(record: PartRecord, manifest: str, what: str = "cannot be used") -> Iterator[None]:
     """Convert an error of a part to the reason why the manifest cannot be opened, permanently or now."""
     try:
         yield
+    except Passing as error:
+        raise type(error)(error.reason, manifest, str(record)) from error
     except GlassfsError as error:
         part = ": ".join(filter(None, (str(record), error.part)))
-        if isinstance(error, Passing):
-            raise type(error)(error.reason, manifest, part) from error
-        raise Refused(f"cannot be used: {error.reason}", manifest, part) from error
+        raise Refused(f"{what}: {error.reason}", manifest, part) from error
 
 
 def _open_file(opening: Opening, record: PartRecord) -> Source:
-    try:
-        return opening.sibling(record.uri)
-    except Passing as error:
-        raise type(error)(error.reason, opening.source.name, str(record)) from error
-    except (GlassfsError, ValueError) as error:
-        reason = error.reason if isinstance(error, GlassfsError) else "its name is not a valid file name"
-        if _is_link(opening, record.uri):
-            reason = "is a symbolic link, and links are not followed"
-        raise Refused(f"cannot be opened: {reason}", opening.source.name, str(record)) from error
+    with _blamed_on(record, opening.source.name, "cannot be opened"):
+        try:
+            return opening.sibling(record.uri)
+        except Passing:
+            raise
+        except (GlassfsError, ValueError) as error:
+            reason = error.reason if isinstance(error, GlassfsError) else "its name is not a valid file name"
+            if _is_link(opening, record.uri):
+                reason = "is a symbolic link, and links are not followed"
+            raise Refused(reason) from error
 
 
 def _is_link(opening: Opening, name: str) -> bool:

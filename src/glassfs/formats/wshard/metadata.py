@@ -115,6 +115,8 @@ class BlockShapes:
         size.
         """
         fitting = None
+        # Several definitions may name one block, as writers differ in what they describe. The size of the block and the
+        # length of the episode show which of them is meant.
         described, is_borrowed = self._candidates(name)
         for description in described:
             if description.step:

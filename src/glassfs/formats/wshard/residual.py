@@ -47,6 +47,8 @@ def layout_of(data: Data, steps: int, width: int | None) -> BitLayout | None:
 
     Reads the first lengths only if both the plain and the prefixed layout fit; this may raise Damaged.
     """
+    # One column without a prefix is what the specification describes; the other two layouts are those of writers. A
+    # size that two layouts explain is decided by the lengths that a prefixed block repeats.
     column_size = -(-steps // 8)
     fitting = [BitLayout(steps, 1, 0)] if data.size == column_size else []
     for prefix in () if fitting else (4, 0):

@@ -87,6 +87,7 @@ class EpisodeRecord:
         return found
 
     def _row(self, values: dict[str, Any]) -> dict[str, Any]:
+        # Writers put facts of the episode into the document itself, or into an object in it; the former counts first.
         nested = values.get("metadata")
         objects = [values, nested] if isinstance(nested, dict) else [values]
 
@@ -103,9 +104,13 @@ class EpisodeRecord:
         reward = first(["total_reward"], _is_number)
         found["total_reward"] = None if reward is None else float(reward)
         found["num_frames"] = self._steps
-        blocks = [member.content for member in self._blocks()]
-        found[CHANNELS] = _texts(block.key for block in blocks if block.key.startswith(_CHANNEL_PREFIXES))
-        found[CAMERAS] = _texts(block.key for block in blocks if is_camera(block))
+        channels, cameras = list[bytes](), list[bytes]()
+        for _, content in self._blocks():
+            if content.key.startswith(_CHANNEL_PREFIXES):
+                channels.append(content.key)
+            if is_camera(content):
+                cameras.append(content.key)
+        found[CHANNELS], found[CAMERAS] = _texts(channels), _texts(cameras)
         return found
 
     def _cost(self, block: int) -> int:
