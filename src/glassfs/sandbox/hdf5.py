@@ -48,23 +48,13 @@ def open_container(file: RemoteFile) -> Handler:
 
 
 class _Page:
-    """Descriptions of objects in one answer: how many bytes are ``left``, and their different ``types``."""
+    """The descriptions of objects in one answer may take ``left`` more bytes."""
 
     def __init__(self) -> None:
         self.left = PIECE  # as objects of Python they take many times as much
-        self.types: list[Any] = []
-        self._numbers: dict[str, int] = {}
 
     def added(self, entry: dict[str, Any]) -> dict[str, Any]:
-        """Count a description, replace its type by a number, and return it."""
-        for one in (entry, entry.get("final") or {}):
-            if "type" in one:
-                text = json.dumps(one["type"])
-                if text not in self._numbers:
-                    self._numbers[text] = len(self.types)
-                    self.types.append(one["type"])
-                    self.left -= len(text)
-                one["type"] = self._numbers[text]
+        """Count a description, and return it."""
         self.left -= len(json.dumps(entry))
         return entry
 
@@ -93,7 +83,7 @@ class _Container:
         only the first ones.
 
         The answer to the first request also describes what is in groups below, and ``more`` groups, while that are few
-        objects: ``inner`` has the path and the objects of each. Types of datasets are numbers in ``types``.
+        objects: ``inner`` has the path and the objects of each.
         """
         page = _Page()
         total, entries = self._entries(path, first, count, page)
@@ -105,7 +95,7 @@ class _Container:
             if page.left < 0 or time.monotonic() > until:
                 break
             self._add_below(other, self._add(other, page, inner), page, inner)
-        return {"count": total, "entries": entries, "inner": inner, "types": page.types}, ()
+        return {"count": total, "entries": entries, "inner": inner}, ()
 
     def _add_below(self, path: list[str], entries: list[dict[str, Any]], page: _Page, inner: list[Any]) -> None:
         """Add what is in groups below a group with these objects to ``inner``, while that are few objects."""

@@ -138,24 +138,19 @@ class _Server:
         self.used = time.monotonic()
         return mine
 
-    def end(self, number: int) -> int | None:
-        """End a worker; return its status as of waitpid(2), or None if that is unknown."""
-        with suppress(OSError):
+    def end(self, number: int, is_awaited: bool = True) -> int | None:
+        """End a worker; return its status as of waitpid(2), or None if that is unknown or not awaited."""
+        with suppress(OSError):  # of a server that died, and its workers with it
             mine, its = socket.socketpair()
             with mine:
                 with its:
                     socket.send_fds(self._control, [wire.COMMAND.pack(wire.END, number, 0)], [its.fileno()])
                 poll = select.poll()
                 poll.register(mine, select.POLLIN)
-                if poll.poll(settings.worker_end * 1000):
+                if is_awaited and poll.poll(settings.worker_end * 1000):
                     status: int = wire.STATUS.unpack(mine.recv(wire.STATUS.size).ljust(wire.STATUS.size, b"\xff"))[0]
                     return None if status < 0 else status
         return None
-
-    def drop(self, number: int) -> None:
-        """End a worker without waiting for that."""
-        with suppress(OSError):  # of a server that died, and its workers with it
-            self._control.send(wire.COMMAND.pack(wire.DROP, number, 0))
 
     def why_ended(self) -> str:
         """Return why the server ended by itself: the last line that it printed, or its exit status."""
@@ -291,7 +286,7 @@ class Pool:
 
     def _drop(self, worker: SandboxWorker) -> None:
         self._remove(worker)
-        worker.server.drop(worker.number)
+        worker.server.end(worker.number, is_awaited=False)
 
     def _remove(self, worker: SandboxWorker) -> None:
         self._workers.remove(worker)

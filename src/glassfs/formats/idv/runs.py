@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from glassfs.content import Data
 from glassfs.errors import Damaged, TooLarge
 from glassfs.formats.idv import wire
-from glassfs.sizes import PIECE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -315,9 +314,6 @@ class Texts(ValueRun):
 
     def _between(self, bounds: list[int]) -> list[str]:
         """Return the texts between successive ``bounds``, in UTF-16 units."""
-        if bounds[-1] - bounds[0] > PIECE and len(bounds) > 2:
-            middle = len(bounds) // 2
-            return self._between(bounds[: middle + 1]) + self._between(bounds[middle:])
         if bounds[0] == bounds[-1]:
             return [""] * (len(bounds) - 1)
         piece = bisect_right(self._piece_units, bounds[0]) - 1
