@@ -100,6 +100,8 @@ class _Container:
     def _add_below(self, path: list[str], entries: list[dict[str, Any]], page: _Page, inner: list[Any]) -> None:
         """Add what is in groups below a group with these objects to ``inner``, while that are few objects."""
         left = FEW_OBJECTS - len(entries)
+        # Breadth first, as callers list the groups of a level one after another. Groups with several names are left
+        # out, as they might contain themselves.
         above = [(path, entries)]
         for parent, found in above:
             for entry in found:
@@ -127,6 +129,7 @@ class _Container:
             self._listed = path, list(group)
         names = self._listed[1]
         found: list[dict[str, Any]] = []
+        # An answer has at least one object, whatever it takes, or listing would never end.
         for name in names[first : first + count]:
             if found and page.left < 0:
                 break
@@ -159,6 +162,8 @@ class _Container:
         dataset = self._found(path)
         size, properties = dataset.get_type().get_size(), dataset.get_create_plist()
         chunk = prod(properties.get_chunk()) * size if properties.get_layout() == h5d.CHUNKED else 0
+        # The library decodes a chunk again for each read of a part of it, unless the cache of the dataset has room for
+        # it.
         if chunk > CHUNK_CACHE:
             del dataset  # one that is open keeps its cache
             dataset = self._with_cache(path, chunk)
@@ -235,6 +240,8 @@ class _Container:
         """Describe the object to which a soft link leads, through others if need be; None if there is none here."""
         left = 16  # further soft links: they may lead in a circle
         parts = ([] if target.startswith(b"/") else [part.encode("latin-1") for part in path]) + target.split(b"/")
+        # The library would follow links to other files on the way. So the path is walked here, component by component,
+        # with the groups that it passed to go back to.
         at: list[tuple[bytes, Any]] = [(b"", h5o.open(self._file.id, b"/"))]
         try:
             while parts:
@@ -378,6 +385,8 @@ def _warm_up() -> None:
     """Have the server import what a worker, which cannot open files, may need."""
     for encoding in ("ascii", "latin-1", "utf-8"):
         codecs.lookup(encoding)
+    # A worker cannot open files, and modules are files: whatever the library imports on demand has to be imported
+    # before the fork. Doing each kind of request once imports all of it.
     made = io.BytesIO()
     with h5py.File(made, "w") as file:
         file["numbers"] = np.zeros((2, 2), "c8")

@@ -134,6 +134,7 @@ class _Server:
                 if isinstance(error, (BrokenPipeError, ConnectionResetError, BlockingIOError)):
                     return None
                 raise _not_started(error) from error
+        # A server that is stopped must not stop its callers, so all sockets to it are asked without waiting.
         mine.setblocking(False)
         self.used = time.monotonic()
         return mine
@@ -250,6 +251,8 @@ class Pool:
 
     def _has_place(self, owner: int, seconds: float) -> bool:
         """Return whether the owner may have one more worker, after waiting up to ``seconds`` for it if necessary."""
+        # Slots are for owners: one who has no worker gets one also when others use many. Only if very many owners have
+        # one each does a new one wait.
         busy = [worker for worker in self._workers if worker.is_busy]
         has_none = all(worker.owner != owner for worker in busy)
         if len(busy) < (MOST_OF_ALL if has_none else MOST_WORKERS):
@@ -279,6 +282,8 @@ class Pool:
 
     def _trim(self) -> None:
         """End idle workers, those that were not used for long first, while more than MOST_WORKERS live."""
+        # A worker that is idle may be asked again soon, and forking another one takes longer. So it is ended only when
+        # there are too many.
         idle = [worker for worker in self._workers if not worker.is_busy]
         idle.sort(key=lambda worker: (worker.is_wanted, worker.used), reverse=True)
         while idle and len(self._workers) > MOST_WORKERS:

@@ -147,6 +147,8 @@ def _start(
     """Fork a worker for a container of ``size`` bytes, and return its process id; 0, and say why, if that fails."""
     parent = os.getpid()
     try:
+        # The server has one thread and has read nothing of any container, so a fork is safe and inherits nothing that
+        # another container could have changed.
         child = os.fork()
     except OSError as error:
         with suppress(OSError):
@@ -185,6 +187,8 @@ def _serve(connection: socket.socket, size: int, open_container: Callable[[Remot
     file = RemoteFile(connection, size)
     while True:
         _, payload = receive(connection)
+        # The limit of processor time counts from the start of the process, so it is raised for each request. The hard
+        # limit may be lower, as the user has set one.
         used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
         hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
         most = int(used) + 1 + settings.worker_processor
@@ -205,6 +209,7 @@ def _serve(connection: socket.socket, size: int, open_container: Callable[[Remot
             raise
         except Exception as error:
             text = " ".join(str(error).split()) or type(error).__name__
+            # An error with a number of the system is one of the machine: a worker makes no such calls for a container.
             is_passing = isinstance(error, ImportError) or getattr(error, "errno", None) in _MACHINE
             kind = wire.NOT_NOW if is_passing else wire.ERROR
             answer = text.encode("utf-8", "replace")[: wire.LARGEST_ERROR]

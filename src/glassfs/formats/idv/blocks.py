@@ -173,6 +173,7 @@ class Blocks:
     def _data(self, number: int, needed: int | None) -> tuple[Data, int]:
         """Return the block's raw bytes and their number. At most the first ``needed`` bytes may be read."""
         offset, length, size = self.locate(number)
+        # A metadata value of no bytes has no stream to measure. Other blocks may be empty.
         if length < (size is None) or not FIRST_OFFSET <= offset <= self.file.tail - length:
             raise self._damage(f"lies outside the file ({length} bytes at {offset})", number)
         extent = Extent(self.file.source, offset, length)
@@ -184,6 +185,7 @@ class Blocks:
             if size > length:
                 raise self._damage(f"has {length} stored bytes, but declares {size}", number)
             return extent, size
+        # Nothing is allocated for a size that the stored bytes cannot expand to.
         if size > compression.reach(self.compression, length):
             raise self._damage(f"declares {size} bytes, more than {length} stored bytes can hold", number)
         wanted = size if needed is None else min(size, needed)

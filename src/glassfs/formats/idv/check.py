@@ -161,6 +161,7 @@ def _layout_faults(opened: IdvFile) -> Iterator[Fault]:
     extents = np.unique(np.concatenate(parts), axis=0)
     extents = extents[(extents[:, 0] >= 0) & (extents[:, 1] > extents[:, 0])]
     extents = extents[extents[:, 1] <= header.tail + len(TAIL)]
+    # Sorted by their beginning, parts are in order if each begins where the previous ones have ended.
     reached = np.maximum.accumulate(extents[:, 1])[:-1]
     starts = extents[1:, 0]
     for index in np.nonzero(starts != reached)[0].tolist():

@@ -98,6 +98,7 @@ class ColumnValues(Parted):
             return (run.block, 0) if run.is_plain else run.values
         vectors = self._blocks.vectors(number)
         run = vectors.run(self._item)
+        # Plain values of dense vectors are as in the file: a range of the column is one of the block.
         if run.is_plain and (self._is_stored or vectors.is_dense):
             return run.block, run.base
         return run.values if self._is_stored else partial(vectors.spread, run)
@@ -207,6 +208,7 @@ def text_rows(key: bytes, blocks: Blocks) -> Records:
     """Return the texts of a column, or its vectors of texts as lists, in small groups of rows of one block."""
     # ML.NET puts fewer rows into a block the larger they are.
     rows = max(1, min(128, blocks.rows_per_block // 8, TEXT_SLOTS // max(1, blocks.codec.size)))
+    # Groups do not cross blocks, so the last group of each block may be shorter.
     groups = -(-blocks.rows_per_block // rows)
     rest = blocks.rows_in(blocks.count - 1) if blocks.count else 0
 

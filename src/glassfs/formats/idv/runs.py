@@ -174,6 +174,7 @@ class ZonedTimes(ValueRun):
         if (abs(minutes[~is_missing]) > 840).any():
             raise self.block.damage("has a time zone more than 840 minutes from UTC")
         _check_ticks(self.block, local, is_missing)
+        # Missing values are set to zero first: arithmetic with the most negative number would overflow.
         utc = np.where(is_missing, 0, local) - np.where(is_missing, 0, minutes) * 600_000_000
         return _since_1970(self.block, utc, is_missing)
 
@@ -302,6 +303,7 @@ class Texts(ValueRun):
         position = units = 0
         while position < self._size:
             piece = self.block.read(self._start + position, min(TEXT_PIECE, self._size - position))
+            # A piece must not end within a character, which would be counted as two wrong ones.
             if position + len(piece) < self._size:
                 piece = piece[: _character_border(piece)]
             self._piece_units.append(units)
@@ -316,6 +318,7 @@ class Texts(ValueRun):
         """Return the texts between successive ``bounds``, in UTF-16 units."""
         if bounds[0] == bounds[-1]:
             return [""] * (len(bounds) - 1)
+        # Ends count UTF-16 units and the text is UTF-8, so a text is found from the last recorded place before it.
         piece = bisect_right(self._piece_units, bounds[0]) - 1
         end = bisect_left(self._piece_units, bounds[-1])
         start = self._piece_bytes[piece]
@@ -323,6 +326,7 @@ class Texts(ValueRun):
         text = raw.decode("utf-8", "replace")
         begin = self._piece_units[piece]
         spans = pairwise(bounds)
+        # As many characters as units: none is a pair of surrogates, and slices of the text are right.
         if len(text) == self._piece_units[end] - begin:
             return [text[a - begin : b - begin] for a, b in spans]
         units = _utf16(text)

@@ -187,6 +187,7 @@ class IdvFile:
     def shown(self) -> list[NamedColumn]:
         """Return the readable columns: those that ML.NET shows, then those hidden by a later one with the same name."""
         columns = [column for column in self.columns() if column.fault is None]
+        # Of several columns of one name ML.NET shows the last; the others get numbers.
         last = {column.name: column.number for column in columns}
         visible, hidden, numbers = [], [], dict.fromkeys(last, 2)
         for column in columns:
@@ -237,6 +238,7 @@ class IdvFile:
         length = wire.varint(reader.take)
         codec, fault = self._codec(codec_name, parameters, packing)
         entry = MetadataEntry(number, kind, codec, fault, packing, offset, length, reader.position)
+        # ML.NET skips values of unknown types, but only if their place is possible.
         if fault and not self.is_inside(entry):
             raise reader.damage(f"has an invalid entry {shown(kind)}")
         return entry
