@@ -14,14 +14,14 @@ from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.cache.cores import run_ahead
 from glassfs.content import Rendered
+from glassfs.datasets.files import SourceFile
+from glassfs.datasets.rows import RowReader, TablePiece
+from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.keyed_lock import KeyedLock
 from glassfs.source import Version
 from glassfs.source.local import LocalStore
 from glassfs.tree import Containers, ContainerSettings
 from glassfs.tree.containers.lease import Location
-from glassfs.tree.sources.rows import Found, Rows
-from glassfs.tree.sources.timed_calls import TimedCalls
-from glassfs.tree.sources.walk import File
 from glassfs.work import Canceled, OverBudget, Work
 from tests.memory_store import MemoryStore
 from tests.waiting import SECONDS, wait_for, wait_until
@@ -324,7 +324,7 @@ def test_files_read_ahead_are_given_up_with_their_reader(monkeypatch: pytest.Mon
     """Also when it ends early for another reason."""
     begun, ended = set[Work | None](), threading.Semaphore(0)
 
-    def read(self: Rows, file: File, table: str = "", block: int = 0) -> Iterator[Found]:
+    def read(self: RowReader, file: SourceFile, table: str = "", block: int = 0) -> Iterator[TablePiece]:
         begun.add(work.current())
         try:
             work.patiently(threading.Event().wait)
@@ -332,12 +332,13 @@ def test_files_read_ahead_are_given_up_with_their_reader(monkeypatch: pytest.Mon
             ended.release()
         yield from ()
 
-    monkeypatch.setattr(Rows, "_read", read)
+    monkeypatch.setattr(RowReader, "_read", read)
     store = MemoryStore(is_remote=True)
     files = [
-        File(name, Location(store, (name,)), Version(name), name, "", 0, 0, False, 0, is_public=True) for name in "abc"
+        SourceFile(name, Location(store, (name,)), Version(name), name, "", 0, 0, False, 0, is_public=True)
+        for name in "abc"
     ]
-    rows = Rows(Containers(ContainerSettings(BlockCache())))
+    rows = RowReader(Containers(ContainerSettings(BlockCache())))
 
     def go_on() -> None:
         for _, pieces in rows.of_all(files):

@@ -84,6 +84,12 @@ class LRU(Generic[Key, Value]):
             self._weights[key] = weight
             return self._evict()
 
+    def exchange(self, key: Key, value: Value) -> None:
+        """Replace the value of an entry, if it is still here, which keeps its weight and its place."""
+        with self._lock:
+            if key in self._entries:
+                self._entries[key] = value
+
     def pop(self, key: Key) -> Value | None:
         """Remove an entry and return its value, or return None."""
         with self._lock:

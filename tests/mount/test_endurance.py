@@ -105,3 +105,18 @@ def test_deleted_files_are_released_whatever_their_names(
             (folder / name).unlink()
             folder.rmdir()
         wait_until(lambda: not [target for target in mount.open_files() if "/source/" in target])
+
+
+@pytest.mark.slow
+def test_what_is_known_of_files_is_bounded(tmp_path: Path, mounted: Mounted, libfuse3: None) -> None:
+    """The kernel forgets files that were listed long ago, and keeps those that a process uses."""
+    for number in range(25):
+        (tmp_path / "source" / str(number)).mkdir(parents=True)
+        for name in range(1000):
+            (tmp_path / "source" / str(number) / f"{name}").write_bytes(b"%d" % name)
+    with mounted(tmp_path / "source") as mount, (mount.path / "0/7").open("rb", buffering=0) as used:
+        for number in range(25):
+            assert sum(one.stat().st_size for one in os.scandir(mount.path / str(number))) == 2890
+        wait_until(lambda: mount.status()["nodes"]["directories"] <= 21_000)
+        assert used.read() == b"7"
+        assert (mount.path / "0/999").read_bytes() == b"999"

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from writers.kastore import KastoreWriter
 
-from glassfs.mount.operations import SHORT_SECONDS
+from glassfs.settings import settings
 from tests.mount.changing import REFUSALS
 from tests.mount.conftest import Mounted
 from tests.mount.connections import Connection
@@ -119,7 +119,7 @@ def test_hanging_readers_delay_no_other_process(
         use_sound_source(mount, 3)
         connection = Connection(mount.path)
         if ask is size_of:
-            time.sleep(2 * SHORT_SECONDS)
+            time.sleep(2 * settings.cached_unwatched)
             expected = [b"%d" % len(data) for data in expected]
         disk.stop()
         numbers = [number % FILES for number in range(count)]

@@ -61,6 +61,8 @@ class Bench:
         if gate is not None:
             if self.meanwhile:
                 setattr(task, self.meanwhile, True)
+            else:
+                task.checks = 1000
             gate.wait()
         with self.changed:
             self.busy[kind] -= 1

@@ -13,7 +13,7 @@ from glassfs.content import Blob, Group, Member, Records, Unreadable
 from glassfs.errors import Changed, Damaged, NotAllowed, Unavailable
 from glassfs.mount.engines import wire
 from glassfs.mount.inodes import ROOT
-from glassfs.mount.operations import LONG_SECONDS, SHORT_SECONDS
+from glassfs.settings import settings
 from glassfs.tree import Node
 from glassfs.tree.build import container_root
 from glassfs.tree.nodes import Access, FixedDirectory, Origin, Symlink
@@ -60,7 +60,7 @@ def test_lookup() -> None:
     kernel = kernel_of()
     found = kernel.look_up(ROOT, "big.bin")
     assert found.ident > ROOT
-    assert (found.entry_timeout, found.timeout) == (LONG_SECONDS, LONG_SECONDS)
+    assert (found.entry_timeout, found.timeout) == (settings.cached, settings.cached)
     assert found.attr == Attr(
         found.attr.ino, len(BIG), 20, 9, 9, 9, 0, 0, 0, 0o100444, 1, 7, 8, 0, 4096, 0,
     )
@@ -99,13 +99,13 @@ def test_attributes() -> None:
     body = kernel.bytes_of(GETATTR, found.ident, bytes(16))
     assert len(body) == 104
     seconds, nanoseconds, padding = struct.unpack_from("=QII", body)
-    assert (seconds, nanoseconds, padding) == (LONG_SECONDS, 0, 0)
+    assert (seconds, nanoseconds, padding) == (settings.cached, 0, 0)
     assert attr_of(body[16:]) == found.attr
     assert (found.attr.uid, found.attr.gid, found.attr.mode) == (5, 6, 0o100400)
     assert kernel.look_up(ROOT, "dir").attr.mode == 0o040500
     assert kernel_of("umask=0").look_up(ROOT, "big.bin").attr.mode == 0o100444  # never more than the source grants
     seconds, nanoseconds, _ = struct.unpack_from("=QII", kernel.bytes_of(GETATTR, ROOT, bytes(16)))
-    assert (seconds, nanoseconds) == (0, SHORT_SECONDS * 10**9)
+    assert (seconds, nanoseconds) == (0, settings.cached_unwatched * 10**9)
 
 
 @pytest.mark.parametrize("mtime_ns", [0, 1, 10**18 + 123_456_789, -1, -(10**9), -(10**18) - 5, 1 << 63])
@@ -346,10 +346,10 @@ def test_entry_that_fails_leaks_no_reference(monkeypatch: pytest.MonkeyPatch) ->
 def test_missing_names_have_a_timeout() -> None:
     kernel = kernel_of()
     inner = kernel.find("/dir")
-    assert kernel.look_up(inner, "none")[:3] == (0, 0, LONG_SECONDS)
-    assert kernel.look_up(ROOT, "none")[:3] in ((0, 0, SHORT_SECONDS), (0, 0, LONG_SECONDS))
+    assert kernel.look_up(inner, "none")[:3] == (0, 0, settings.cached)
+    assert kernel.look_up(ROOT, "none")[:3] in ((0, 0, settings.cached_unwatched), (0, 0, settings.cached))
     changing = kernel_over(folder({}))
-    assert changing.look_up(ROOT, "none")[:3] == (0, 0, SHORT_SECONDS)
+    assert changing.look_up(ROOT, "none")[:3] == (0, 0, settings.cached_unwatched)
     kernel.operations.longest = 0.0
     assert kernel.ask(LOOKUP, inner, b"none\0") == errno.ENOENT
     kernel.check()

@@ -70,7 +70,7 @@ def test_deferred_requests_cost_the_others_little(bench: Bench) -> None:
 
 def test_deferred_requests_begin_in_order() -> None:
     """With one reader at a time, so that no thread can be late between taking a request and answering it."""
-    bench = Bench(Shares(idle=2, reads=1))
+    bench = Bench(Shares(free=2, reads=1))
     bench.crew.start()
     bench.hang(1)
     hanging = bench.ask(Opcode.READ, 1, 200)
@@ -99,7 +99,7 @@ def test_each_request_is_answered_once(bench: Bench, scale: Scale) -> None:
 @pytest.mark.usefixtures("quick_switches")
 def test_no_deferred_request_is_forgotten(scale: Scale) -> None:
     """One is deferred just as those before it are done: no later request would take it along."""
-    bench = Bench(Shares(idle=3, reads=1, volume=2))
+    bench = Bench(Shares(free=3, reads=1, volume=2))
     bench.crew.start()
     for _ in range(scale(200, 3000)):
         bench.wait_for_answers(bench.ask(Opcode.READ, 1, 6) + bench.ask(Opcode.LOOKUP, 1, 2))
@@ -108,7 +108,7 @@ def test_no_deferred_request_is_forgotten(scale: Scale) -> None:
 
 
 def test_deferred_requests_begin_when_another_is_done() -> None:
-    bench = Bench(Shares(idle=2, user=6))
+    bench = Bench(Shares(free=2, user=6))
     bench.crew.start()
     for volume in range(1, 7):
         bench.hang(volume)

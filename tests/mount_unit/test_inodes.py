@@ -41,7 +41,9 @@ def folder_of(names: int, identity: str = "x") -> Settled:
 
 def kept_by(inodes: Inodes) -> int:
     """How many nodes are kept."""
-    return len(inodes._directories) + len(inodes._files)
+    nodes = sum(len(holding.nodes) for holding in inodes._caching)
+    assert nodes == inodes._cached
+    return nodes
 
 
 @pytest.mark.usefixtures("quick_switches")
@@ -102,35 +104,64 @@ def test_released_runs_leave_the_table() -> None:
     operations = operations_over(lambda: root)
     stays = operations.look_up(ROOT, "b").ident
     last = stays
-    for _ in range(5 * inodes_module.SPARSE):
+    for _ in range(1000):
         ident = operations.look_up(ROOT, "a").ident
         assert ident > last
         last = ident
         operations.forget(ident, 1)
     firsts, runs = operations.inodes._table
-    assert len(firsts) == len(runs) <= 2 * inodes_module.SPARSE
+    assert len(firsts) == len(runs) < 100
     assert (operations.node(stays).name, len(operations.inodes)) == ("b", 1)
 
 
 def test_cached_nodes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inodes_module, "MAX_FILES", 50)
+    """Those of one container are half of all at most, and the oldest are evicted."""
+    monkeypatch.setattr(inodes_module, "CACHED_NODES", 50)
     roots = {f"c{number}": folder_of(100, f"{number}") for number in range(5)}
     top = FixedDirectory("", 1, origin("top"), roots)
     kernel = Kernel(operations_over(lambda: top))
     inodes = kernel.operations.inodes
-    kernel.find("/c0/dir7/a.bin")
-    directories = len(inodes._directories)
     for name in roots:
         for number in range(100):
             ident = kernel.find(f"/{name}/{number}.bin")
             assert kernel.read(ident) == b"%d" % number
-            kept = [len(nodes) for nodes in inodes._files._of.values()]
-            assert len(inodes._files) == sum(kept) <= 50
-            assert max(kept) <= 25
-            assert ident in list(inodes._files._of.values())[-1]  # the oldest are evicted
-    assert 0 < directories == len(inodes._directories)
+            assert kept_by(inodes) <= 50
+            assert max(len(holding.nodes) for holding in inodes._caching) <= 25
+            assert ident in list(inodes._caching)[-1].nodes
     kernel.forget_all()
     assert kept_by(inodes) == 0
+
+
+def test_oldest_ids_are_given_up_however_much_is_walked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel forgets what it is asked to, but for what a process uses and the directories above that."""
+    monkeypatch.setattr(inodes_module, "MOST_RUNS", 40)
+    top = FixedDirectory("", 1, origin("top"), {f"c{number}": folder_of(2, f"{number}") for number in range(300)})
+    kernel = Kernel(operations_over(lambda: top))
+    inodes = kernel.operations.inodes
+    used = kernel.find("/c0/dir1/a.bin")
+    in_use = {used, inodes.parent(used), inodes.parent(inodes.parent(used))}
+    assert inodes.surplus() is None
+    for number in range(1, 300):
+        kernel.find(f"/c{number}/dir0/a.bin")
+        for ident in inodes.surplus() or ():
+            below = {inodes.parent(known) for known in kernel.held}
+            if ident not in in_use | below and ident in kernel.held:
+                kernel.operations.forget(ident, kernel.held.pop(ident))
+        assert len(inodes) < 50
+    assert kernel.read(used) == b""
+    kernel.forget_all()
+    assert len(inodes) == 0
+
+
+def test_ids_that_are_all_in_use_are_seldom_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inodes_module, "MOST_RUNS", 40)
+    top = FixedDirectory("", 1, origin(), {str(number): Symlink(str(number), 2, origin(), "") for number in range(200)})
+    kernel = Kernel(operations_over(lambda: top))
+    given_up = 0
+    for number in range(200):
+        kernel.find(f"/{number}")
+        given_up += sum(kernel.operations.inodes.surplus() is not None for _ in range(5))
+    assert 40 <= given_up <= 60
 
 
 # Versions

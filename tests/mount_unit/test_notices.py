@@ -32,6 +32,9 @@ class Known:
     def __iter__(self) -> Iterator[int]:
         return iter(self._nodes)
 
+    def entries(self) -> Iterator[tuple[int, str]]:
+        return ((5, str(node)) for node in self._nodes)
+
 
 class World:
     """A kernel that notes its notifications, requests that are pending, and the table of node ids."""
@@ -44,16 +47,21 @@ class World:
         self.parents: dict[int, int] = {}
         self.abandoned: dict[str, Sequence[int]] = {}
         self.abandoned_entries: list[tuple[int, str]] = []
+        self.surplus: list[int] = []
         self._refused = refused
         self.refused = 0
         inodes = SimpleNamespace(
             named=lambda parent, name: self.named.get((parent, name)), parent=self._parent,
             abandoned=lambda: {version: Known(nodes) for version, nodes in self.abandoned.items()},
             is_abandoned=lambda ident: any(ident in nodes for nodes in self.abandoned.values()),
-            abandoned_entries=lambda: list(self.abandoned_entries),
+            abandoned_entries=lambda: list(self.abandoned_entries), surplus=self._surplus,
         )
         self.notices = Notices(self._notify, inodes, lambda: list(self.tasks), lambda: self.now, self._sleep)  # type: ignore[arg-type]
         self.notices.agree(offer)
+
+    def _surplus(self) -> Known | None:
+        surplus, self.surplus = self.surplus, []
+        return Known(surplus) if surplus else None
 
     def _parent(self, ident: int) -> int:
         if ident not in self.parents:
@@ -234,6 +242,26 @@ def test_names_of_replaced_versions_are_dropped_without_pruning(offer: Offer) ->
     world.begin(LOOKUP, 13)
     assert world.send() == [(ENTRY, (11, "x", 0))]
     assert world.refused == (offer is NEW)
+
+
+def test_too_many_nodes_are_pruned() -> None:
+    world = World()
+    world.surplus = [12, 11, 10]
+    world.begin(READ, 11)
+    assert world.send() == [(PRUNE, [12, 10])]
+    assert world.send() == []
+
+
+def test_names_of_too_many_nodes_are_dropped_without_pruning() -> None:
+    """But no name that a request waits below: a look-up in the folder, or a READ in the container."""
+    world = World(OLD)
+    world.named, world.parents = {(5, "10"): 10, (5, "11"): 11}, {20: 11, 11: 5, 10: 5, 5: ROOT}
+    world.begin(READ, 20)
+    world.surplus = [11, 10]
+    assert world.send() == [(ENTRY, (5, "10", 0))]
+    world.begin(LOOKUP, 5)
+    world.surplus = [10]
+    assert world.send() == []
 
 
 def test_reply_to_init() -> None:

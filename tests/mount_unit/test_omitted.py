@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 from glassfs.content import Group, Member, Null, Omitted
-from glassfs.mount import omitted
 from glassfs.mount.inodes import ROOT
-from glassfs.mount.omitted import MetOmissions
+from glassfs.mount.status import ListedOmissions
+from glassfs.sizes import PIECE
 from glassfs.tree.build import container_root
 from glassfs.tree.omissions import LONGEST, Omission, as_attributes
 from tests.mount_unit.kernel import Kernel, operations_over
@@ -68,10 +68,10 @@ def test_what_listings_omit_is_collected_by_path() -> None:
 
 
 def test_collected_omissions_are_bounded_and_replaced() -> None:
-    met = MetOmissions()
+    met = ListedOmissions()
     for number in range(500):
         met.note(f"/{number}", [Omission(f"{name}", "x" * 100) for name in range(1_000)])
-    assert len(met.text()) <= omitted.MOST_BYTES and b'"/499"' in met.text() and b'"/0"' not in met.text()
+    assert len(met.text()) <= PIECE and b'"/499"' in met.text() and b'"/0"' not in met.text()
     met.note("/499", ())
     assert b'"/499"' not in met.text()
 

@@ -12,7 +12,8 @@ from glassfs.content import Group, Member
 from glassfs.errors import Changed, Damaged, NotADirectory, NotFound
 from glassfs.mount import operations as operations_module
 from glassfs.mount.inodes import ROOT
-from glassfs.mount.operations import LONG_SECONDS, SHORT_SECONDS, Missing
+from glassfs.mount.operations import Missing
+from glassfs.settings import settings
 from glassfs.tree import Node
 from glassfs.tree.build import container_root
 from glassfs.tree.containers.lease import Location
@@ -71,15 +72,15 @@ def test_timeouts_in_containers_and_folders(is_watched: bool) -> None:
     _, kernel = served(store)
     operations = kernel.operations
     container = operations.look_up(ROOT, "c")
-    in_folder = LONG_SECONDS if is_watched else SHORT_SECONDS
+    in_folder = settings.cached if is_watched else settings.cached_unwatched
     for found in (container, operations.look_up(ROOT, "plain")):
         assert (found.entry_timeout, found.timeout) == (in_folder, in_folder)
-        assert operations.attributes(found.ident)[1] == SHORT_SECONDS
+        assert operations.attributes(found.ident)[1] == settings.cached_unwatched
     inner = operations.look_up(container.ident, "a.bin")
-    assert (inner.entry_timeout, inner.timeout) == (LONG_SECONDS, LONG_SECONDS)
-    assert operations.attributes(inner.ident)[1] == LONG_SECONDS
-    assert operations.attributes(ROOT)[1] == SHORT_SECONDS
-    for parent, timeout in ((container.ident, LONG_SECONDS), (ROOT, in_folder)):
+    assert (inner.entry_timeout, inner.timeout) == (settings.cached, settings.cached)
+    assert operations.attributes(inner.ident)[1] == settings.cached
+    assert operations.attributes(ROOT)[1] == settings.cached_unwatched
+    for parent, timeout in ((container.ident, settings.cached), (ROOT, in_folder)):
         with pytest.raises(Missing) as caught:
             operations.look_up(parent, "none")
         assert caught.value.timeout == timeout
@@ -99,7 +100,7 @@ def test_names_at_the_root_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operations_module, "MAX_NAMES", 100)
     _, kernel = served(MemoryStore({"c": made(a=b"a")}), "c")
     operations = kernel.operations
-    assert operations.look_up(ROOT, "a.bin").entry_timeout == LONG_SECONDS
+    assert operations.look_up(ROOT, "a.bin").entry_timeout == settings.cached
     for number in range(1000):
         with pytest.raises(NotFound):
             operations.look_up(ROOT, f"missing{number}")
@@ -107,7 +108,7 @@ def test_names_at_the_root_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {(ROOT, "a.bin"), (ROOT, "missing0")} <= set(stale.entries)
     assert len(stale.entries) == 100
     # Names beyond the limit cannot be invalidated, so their timeout is short.
-    assert operations.look_up(ROOT, "a.bin").entry_timeout == SHORT_SECONDS
+    assert operations.look_up(ROOT, "a.bin").entry_timeout == settings.cached_unwatched
 
 
 @pytest.mark.usefixtures("quick_switches")
@@ -247,18 +248,18 @@ def test_recently_changed_folders_are_checked_again(monkeypatch: pytest.MonkeyPa
     assert operations.unsettled() == []
     shown = {operations.attributes(ROOT)[0].mtime_ns}
     for _ in range(2):
-        now += SHORT_SECONDS
+        now += settings.cached_unwatched
         assert operations.unsettled() == [ROOT]
         assert operations.unsettled() == []
         shown.add(operations.attributes(ROOT)[0].mtime_ns)
     assert len(shown) == 3
     operations.listing(ROOT, 0)
-    monkeypatch.setattr(operations_module.time, "time_ns", lambda: 9 * 10**9 + operations_module.SETTLED_NANOSECONDS)
-    now += SHORT_SECONDS
+    monkeypatch.setattr(operations_module.time, "time_ns", lambda: 9 * 10**9 + 2 * 10**9)
+    now += settings.cached_unwatched
     assert operations.unsettled() == [ROOT]
     assert operations.attributes(ROOT)[0].mtime_ns == 9 * 10**9  # as it is, from then on
     operations.listing(ROOT, 0)
-    now += SHORT_SECONDS
+    now += settings.cached_unwatched
     assert operations.unsettled() == []
 
 

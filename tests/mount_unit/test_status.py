@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from glassfs.mount import status as module
-from glassfs.mount.status import QUICK_SECONDS, SHARE, StatusText
+from glassfs.mount.status import StatusText
+from glassfs.settings import settings
 
 
 class Status:
@@ -30,7 +31,7 @@ class Status:
 
 
 def test_status_is_that_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    status = Status(monkeypatch, QUICK_SECONDS / 2, slow=100 * QUICK_SECONDS)
+    status = Status(monkeypatch, settings.status_quick / 2, slow=100 * settings.status_quick)
     text = StatusText(status)
     assert [json.loads(text())["made"] for _ in range(3)] == [1, 2, 3]
 
@@ -41,4 +42,4 @@ def test_status_that_takes_long_is_made_for_a_part_of_the_time(monkeypatch: pyte
     for number in range(400):
         status.now = number / 16
         assert json.loads(text())["made"] == status.made
-    assert status.used == pytest.approx(25 / SHARE + 0.25)  # the first one is followed by another
+    assert status.used == pytest.approx(25 / 10 + 0.25)  # the first one is followed by another

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from glassfs.datasets.joined import open_sources
 from glassfs.mount.inodes import ROOT
-from glassfs.mount.operations import LONG_SECONDS, SHORT_SECONDS
-from glassfs.tree import open_sources
+from glassfs.settings import settings
 from tests.memory_store import MemoryStore
 from tests.mount_unit.kernel import nodes_of, operations_of, served
 from tests.tree.made import made
@@ -50,8 +50,8 @@ def test_file_with_a_hard_link_has_a_short_timeout(tmp_path: Path) -> None:
     sources = open_sources([str(folder)])
     with sources.tree:
         operations = operations_of(sources)
-        if operations.look_up(ROOT, "alone").entry_timeout != LONG_SECONDS:
+        if operations.look_up(ROOT, "alone").entry_timeout != settings.cached:
             pytest.skip("folders cannot be watched here")
-        assert operations.look_up(ROOT, "shared").entry_timeout == SHORT_SECONDS
+        assert operations.look_up(ROOT, "shared").entry_timeout == settings.cached_unwatched
         os.link(folder / "alone", outside / "another")
-        assert operations.look_up(ROOT, "alone").entry_timeout == SHORT_SECONDS
+        assert operations.look_up(ROOT, "alone").entry_timeout == settings.cached_unwatched

@@ -397,9 +397,8 @@ def test_a_part_that_changes_changes_the_container(change: str) -> None:
 
 def test_all_parts_are_compared_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some in each round, of several containers side by side."""
-    monkeypatch.setattr(watcher, "COMPARED_PARTS", 8)
-    monkeypatch.setattr(watcher, "LEAST_PARTS", 4)
-    numbers = [f"{name}{number}" for name in "ab" for number in range(12)]
+    monkeypatch.setattr(watcher, "COMPARED", 4)
+    numbers = [f"{name}{number}" for name in "ab" for number in range(25)]
     for number in numbers:
         store = MemoryStore(dict.fromkeys(numbers, b"1"))
         for name in "ab":

@@ -9,15 +9,17 @@ from sys import getsizeof
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from glassfs.cache import BlockCache, budget
 from glassfs.content import Fields, Group, Member, Null, Omitted, Outline, Series
 from glassfs.content.allowance import held_by_content, held_by_member
+from glassfs.settings import settings
 from glassfs.tree import Directory
 from glassfs.tree.build import LISTING_COST, NODE_COST, container_root
-from glassfs.tree.listings import IDLE_SECONDS, IN_USE_SECONDS, Listings
+from glassfs.tree.listings import Listings
 from glassfs.tree.nodes import Origin, Settled
 from glassfs.tree.omissions import Omission
 from tests.tree.trees import origin
@@ -67,7 +69,7 @@ class Kept(NamedTuple):
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(0, 150)), max_size=40), st.integers(0, 2))
-@settings(deadline=None)
+@hypothesis_settings(deadline=None)
 def test_there_is_room_for_so_many_bytes(looks: list[tuple[int, int, int]], forgotten: int) -> None:
     """Against a model: those looked at last, as many as fit, at least one; large ones are kept beside them."""
     listings: Listings[Kept] = Listings(limit=90)
@@ -121,7 +123,7 @@ def test_large_children_count_in_the_memory_budget(now: list[float], monkeypatch
         assert cached(listings, owner, 3) == [1, 2], "those used last stay"
     with cache.reserved(3900):
         assert cached(listings, owner, 3) == [1, 2], "while they are in use"
-    now[0] += IN_USE_SECONDS
+    now[0] += settings.listing_in_use
     with cache.reserved(3900):
         assert cached(listings, owner, 3) == [1]
     assert cache.used == 0
@@ -158,9 +160,9 @@ def test_large_children_are_dropped_when_idle(now: list[float]) -> None:
     cache, owner = BlockCache(4000), origin()
     listings = budgeted(cache, now)
     assert filled(listings, owner, 200, 60, 300) == [0, 1, 2]
-    now[0] = IDLE_SECONDS - 1
+    now[0] = settings.listing_idle - 1
     assert not listings.drop_idle() and listings.known(owner, 0) == Kept(200)
-    now[0] = IDLE_SECONDS + 1
+    now[0] = settings.listing_idle + 1
     assert listings.drop_idle() and cache.used == 200
     assert cached(listings, owner, 3) == [0, 1]
     listings.clear()

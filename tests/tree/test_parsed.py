@@ -18,13 +18,14 @@ from glassfs.content import Container, Group
 from glassfs.errors import Changed
 from glassfs.formats import registry
 from glassfs.formats.registry import Format, Opening
+from glassfs.settings import settings
 from glassfs.source import Named
 from glassfs.source.local import LocalStore
 from glassfs.tree import ContainerSettings, Sources
 from glassfs.tree.containers import parsed
-from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer
-from glassfs.tree.containers.leases import COMPARED
+from glassfs.tree.containers.lease import ContainerLease, Location
 from glassfs.tree.containers.parsed import ParsedContainers
+from glassfs.tree.containers.watcher import COMPARED
 from glassfs.tree.containers.weight import weight_of
 from glassfs.tree.lease import Lease
 from glassfs.tree.sources.folder import ContainerDirectory
@@ -305,7 +306,7 @@ def test_a_container_weighs_what_it_allocates(monkeypatch: pytest.MonkeyPatch) -
         directory.listing()
     # Each is 0.7 MB by now, and some are not measured again yet.
     assert len(sources.containers.all_open()) <= 7 + parsed.RECENT
-    for _ in range(3):
+    for _ in range(6):
         sources.refresh()
     assert len(sources.containers.all_open()) <= 7
     assert 3_000_000 < weight(sources) <= 5_000_000
@@ -331,7 +332,7 @@ def test_weighing_stops_at_the_limit() -> None:
 def lease_of(number: int) -> ContainerLease:
     store = MemoryStore({f"{number}": b""})
     path = (f"{number}",)
-    return ContainerLease(Location(store, path), f"/{number}", "made", [(path, store.source(path, store.entry(path)))])
+    return ContainerLease(Location(store, path), f"/{number}", [(path, store.source(path, store.entry(path)))], "made")
 
 
 @given(st.lists(st.tuples(st.sampled_from(["put", "find", "drop", "grow"]), st.integers(0, 9), st.integers(1, 40))))
@@ -342,7 +343,7 @@ def test_the_cache_keeps_recent_containers_and_adds_up(steps: list[tuple[str, in
     dropped: list[ContainerLease] = []
     leases = {number: lease_of(number) for number in range(10)}
     numbers = {lease: number for number, lease in leases.items()}
-    contents = ParsedContainers(100, 7, dropped.append)
+    contents = ParsedContainers(nowhere.services, 100, 7, dropped.append)
 
     def reduced() -> None:
         while (sum(weights[number] for number in expected) > 100 or len(expected) > 7) and len(expected) > 1:
@@ -360,7 +361,7 @@ def test_the_cache_keeps_recent_containers_and_adds_up(steps: list[tuple[str, in
                 weights[number] = size
                 expected.append(number)
                 container = Container("made", f"{number}", Group(b"", list), list(lease.sources))
-                contents.put(container, lease, lambda container, lease: OpenContainer(container, lease, nowhere))
+                contents.put(container, lease)
                 reduced()
             elif step == "find":
                 assert (contents.find(lease) is not None) == (number in expected)
@@ -389,7 +390,7 @@ def test_containers_are_not_weighed_too_often(monkeypatch: pytest.MonkeyPatch) -
     for _ in range(30):
         sources.refresh()
     assert len(measured) == 20
-    monkeypatch.setattr(parsed, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(settings, "weighing_pause", 0.0)
     sources.containers._parsed._next_round = 0.0
     for _ in range(3):
         sources.refresh()
@@ -399,11 +400,11 @@ def test_containers_are_not_weighed_too_often(monkeypatch: pytest.MonkeyPatch) -
 def test_containers_that_know_their_weight_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parsed, "weight_of", lambda thing, limit: pytest.fail("measured"))
     evicted: list[ContainerLease] = []
-    cached = ParsedContainers(3 * (1000 + parsed.LEAST_WEIGHT), 100, evicted.append)
+    cached = ParsedContainers(origin().services, 3 * (1000 + parsed.LEAST_WEIGHT), 100, evicted.append)
     store = MemoryStore(dict.fromkeys("abcd", b""))
     for name in "abcd":
-        lease = ContainerLease(Location(store, (name,)), "/" + name, "made", [((name,), store.open((name,)))])
+        lease = ContainerLease(Location(store, (name,)), "/" + name, [((name,), store.open((name,)))], "made")
         container = Container("made", "1", Group(b"", list), list(lease.sources), held=1000)
-        cached.put(container, lease, lambda container, lease: OpenContainer(container, lease, origin()))
+        cached.put(container, lease)
         cached.weigh_some()
     assert [lease.location.path for lease in evicted] == [("a",)]

@@ -12,11 +12,11 @@ from glassfs import work
 from glassfs.content.data import Data
 from glassfs.errors import TooLarge
 from glassfs.tree.lease import Lease
-from glassfs.tree.nodes import LEAST_BYTES, MOST_TIMES, File
+from glassfs.tree.nodes import EXPANSION, SIZING_BYTES, File
 from tests.tree.trees import origin
 
 STORED = 1000
-ALLOWED = LEAST_BYTES + MOST_TIMES * STORED
+ALLOWED = SIZING_BYTES + EXPANSION * STORED
 
 
 class Laborious(Data):

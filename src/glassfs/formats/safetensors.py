@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from glassfs import work
 from glassfs.content import Array, Blob, Container, Content, Document, Extent, Group, Member, Rendered, Stored, booleans
 from glassfs.content.allowance import OBJECT
-from glassfs.content.widening import BFLOAT16, NARROW, WIDE, widened
+from glassfs.content.dtypes import BFLOAT16, NARROW, WIDE, widened
 from glassfs.errors import Damaged
 from glassfs.formats.registry import BUILT_IN, Format, Head, Opening
 from glassfs.source import Source

@@ -15,77 +15,19 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Set
 
 from glassfs.errors import Changed, NotADirectory
-from glassfs.mount.runs import STRETCH, HeldLease, KnownIds, Run, by_version
+from glassfs.mount.runs import STRETCH, HeldLease, KnownIds, Run, by_version, is_folder
 from glassfs.names import RESERVED
 from glassfs.tree import Directory, File, Node, Origin, Settled
 from glassfs.tree.lease import Lease
 
 ROOT = 1
-MAX_DIRECTORIES = 6_144
-"""Cached nodes of directories, which every look-up below needs: about 1 KiB each."""
-MAX_FILES = 8_192
-"""Cached nodes of files: each is read soon after its look-up, and later from the kernel's pages."""
-MAX_USED = 64
-"""Names that are remembered of each directory in a container, if any are."""
-SPARSE = 1024
-"""Released runs in the table before it is rebuilt."""
-
-
-class _NodeCache:
-    """Keeps up to ``limit`` nodes in ``nodes``, by id, at most half of them of one lease.
-
-    The nodes of the oldest lease are evicted first. Changed under the lock of the table.
-    """
-
-    __slots__ = ("_count", "_limit", "_nodes", "_of")
-
-    def __init__(self, limit: int, nodes: dict[int, Node]) -> None:
-        self._limit = limit
-        self._count = 0
-        self._nodes = nodes
-        self._of: dict[HeldLease, set[int]] = {}
-
-    def __len__(self) -> int:
-        return self._count
-
-    def put(self, holding: HeldLease, ident: int, node: Node) -> None:
-        idents = self._of.get(holding)
-        if idents is not None and len(idents) >= self._limit // 2:
-            self.drop(holding)
-            idents = None
-        if idents is None:
-            idents = self._of[holding] = set()
-        if ident not in idents:
-            idents.add(ident)
-            self._count += 1
-        self._nodes[ident] = node
-        if self._count > self._limit:
-            self.drop(next(iter(self._of)))
-
-    def drop(self, holding: HeldLease) -> None:
-        self._remove(self._of.pop(holding, ()))
-
-    def drop_run(self, run: Run) -> None:
-        """Drop the nodes of one run."""
-        idents = self._of.get(run.holding)
-        if idents:
-            ids = range(run.first, run.first + run.count)
-            dropped = [ident for ident in (ids if len(ids) < len(idents) else tuple(idents)) if ident in ids]
-            dropped = [ident for ident in dropped if ident in idents]
-            idents.difference_update(dropped)
-            self._remove(dropped)
-
-    def clear(self) -> None:
-        for holding in list(self._of):
-            self.drop(holding)
-
-    def _remove(self, idents: Collection[int]) -> None:
-        for ident in idents:
-            del self._nodes[ident]
-        self._count -= len(idents)
+CACHED_NODES = 14_336
+"""Nodes in containers that are cached, about 1 KiB each, as look-ups and reads mostly follow one another."""
+MOST_RUNS = 20_000
+"""Runs in the table from which on the kernel is asked to forget the oldest quarter of so many: about 2 KiB each."""
 
 
 class Inodes:
@@ -101,6 +43,10 @@ class Inodes:
         self._table: tuple[list[int], list[Run | None]] = ([], [])
         """First ids, ascending, and their runs; replaced as a pair when it is rebuilt."""
         self._gone = 0
+        self._enough = MOST_RUNS
+        """Runs above which the kernel is asked to forget some."""
+        self._hand = ROOT
+        """The last id that the kernel was asked to forget for their number."""
         self._settled: dict[int, Run] = {}
         """The run of the children of a directory in a container, by the directory's id."""
         self._named: dict[tuple[int, str], Run] = {}
@@ -109,10 +55,10 @@ class Inodes:
         """Leases of versions that were replaced."""
         self._detached: dict[int, Run] = {}
         """Runs whose name has another run, or will have, by their first ids."""
-        self._nodes: dict[int, Node] = {}
-        """Cached nodes in containers, by id. Changed under the lock, read without."""
-        self._directories = _NodeCache(MAX_DIRECTORIES, self._nodes)
-        self._files = _NodeCache(MAX_FILES, self._nodes)
+        self._cached = 0
+        """The number of cached nodes in containers, ``HeldLease.nodes``."""
+        self._caching: dict[HeldLease, None] = {}
+        """Leases with cached nodes, in the order in which the first was cached."""
 
     def __len__(self) -> int:
         """Return the number of runs."""
@@ -126,20 +72,27 @@ class Inodes:
 
     def node(self, ident: int) -> Node:
         """Return the node with that id. Raises Changed if it no longer exists."""
-        found = self._nodes.get(ident)
-        if found is not None:
-            return found
-        if ident == ROOT:
-            return self._root()
-        run = self._run(ident)
-        if run.node is not None:
-            return run.node
-        found = _verified(run, self._directory_of(run).at(ident - run.first))
-        self._keep(run.holding, ident, found)
-        return found
+        return self._root() if ident == ROOT else self._node_of(self._run(ident), ident)
+
+    def _node_of(self, run: Run, ident: int) -> Node:
+        node = run.node or run.holding.nodes.get(ident)
+        if node is None:
+            directory: Node | None = run.directory
+            if directory is None:
+                assert run.above is not None
+                directory = self._node_of(run.above, run.parent)
+            if not isinstance(directory, Settled):
+                raise Changed("is no longer the same directory")
+            node = directory.at(ident - run.first)
+            if node.origin.identity != run.identity:
+                raise Changed("was replaced while it was open", part=node.name)
+            with self._lock:
+                if run.holding.runs:  # else released meanwhile
+                    self._cache(run.holding, ident, node)
+        return node
 
     def directory(self, ident: int) -> Directory:
-        node = self._nodes.get(ident) or self.node(ident)
+        node = self.node(ident)
         if not isinstance(node, Directory):
             raise NotADirectory("is not a directory", part=node.name)
         return node
@@ -178,7 +131,7 @@ class Inodes:
             return self.hold_named(parent, named), named
         number, node = directory.found(name)
         run = self.hold_settled(parent, directory, node.origin, 1, number, node)
-        if self.remembers_names and name not in run.used and len(run.used) < MAX_USED:
+        if self.remembers_names and name not in run.used and len(run.used) < 64:  # that many of each directory
             run.used = {*run.used, name}
         return run.first + number, node
 
@@ -203,13 +156,13 @@ class Inodes:
                     if above is None or above.node is not None:
                         run.directory = directory  # a container's root, which is kept itself, as that costs little
                     else:
-                        run.above, run.number = above, parent - above.first
+                        run.above = above
                 if run is not None and run.identity == identity:
                     run.held += references
                     if number is not None and run.count > STRETCH:
                         run.note(number, 1, references)
-                    if node is not None and number is not None and run.first + number not in self._nodes:
-                        self._cache_of(node).put(run.holding, run.first + number, node)
+                    if node is not None and number is not None:
+                        self._cache(run.holding, run.first + number, node)
                     return run
 
     def hold_named(self, parent: int, node: Node) -> int:
@@ -276,12 +229,9 @@ class Inodes:
             if run.node is not None and self._named.get(key) is run:
                 del self._named[key]
             left = self._left(run.holding)
-            if left is None:
-                self._directories.drop_run(run)
-                self._files.drop_run(run)
-            if self._gone > SPARSE and 2 * self._gone > len(runs):
-                still: list[Run | None] = [run for run in runs if run is not None]
-                self._table, self._gone = ([run.first for run in still if run is not None], still), 0
+            if 2 * self._gone > len(runs) + STRETCH:
+                still = self._runs()
+                self._table, self._gone = ([run.first for run in still], [*still]), 0
             return left
 
     def named(self, parent: int, name: str) -> int | None:
@@ -314,7 +264,7 @@ class Inodes:
         """
         with self._lock:
             run = self._named.get((parent, name))
-            if run is not None and _is_folder(run.node):
+            if run is not None and is_folder(run.node):
                 return
             if run is not None:
                 del self._named[parent, name]
@@ -333,10 +283,31 @@ class Inodes:
         with self._lock:
             tops = [run for name in names if (run := self._named.get(name)) is not None]
             tops += [run for run in self._detached.values() if (run.parent, run.name) in names]
-            wanted = {top.holding for top in tops if not _is_folder(top.node)}
-            if root is not None and not _is_folder(root):
+            wanted = {top.holding for top in tops if not is_folder(top.node)}
+            if root is not None and not is_folder(root):
                 wanted |= {self._holdings[lease] for lease in (root.origin.lease,) if lease in self._holdings}
         return by_version((run for run in self._runs() if run.holding in wanted), self._lock) if wanted else {}
+
+    def surplus(self) -> KnownIds | None:
+        """Return the known ids of some of the oldest runs if there are too many runs, else None. Call this repeatedly.
+
+        Each call goes on where the previous one ended, and after the newest run with the oldest again: the kernel keeps
+        what a process uses, and directories as long as it knows anything in them. If it kept nearly all, the next call
+        returns some when there are more runs than now.
+        """
+        step = MOST_RUNS // 16 + 1
+        self._enough = max(MOST_RUNS, min(self._enough, len(self) + step))
+        if len(self) <= self._enough:
+            return None
+        self._enough = len(self) + step
+        runs = self._runs()
+        start = bisect_right(runs, self._hand, key=lambda run: run.first)
+        some = runs[start : start + MOST_RUNS // 4 + 1] or runs[: MOST_RUNS // 4 + 1]
+        self._hand = some[-1].first
+        known = KnownIds(self._lock)
+        for run in reversed(some):  # what is in a directory before the directory
+            known.append(run)
+        return known
 
     def abandoned(self) -> dict[Hashable, KnownIds]:
         """Return the known ids that are abandoned, by version, those in a directory before its own."""
@@ -378,13 +349,10 @@ class Inodes:
     def drop_nodes(self, lease: Lease | None = None) -> None:
         """Drop cached nodes: those of one container, or all."""
         with self._lock:
-            if lease is None:
-                self._directories.clear()
-                self._files.clear()
-            elif lease in self._holdings:
-                self._drop(self._holdings[lease])
-                if lease.is_retired:
-                    self._retired.add(self._holdings[lease])
+            for holding in list(self._caching) if lease is None else filter(None, [self._holdings.get(lease)]):
+                self._drop(holding)
+                if holding.lease.is_retired:
+                    self._retired.add(holding)
 
     def _run(self, ident: int) -> Run:
         firsts, runs = self._table
@@ -394,32 +362,21 @@ class Inodes:
             raise Changed("is no longer known")
         return run
 
-    def _directory_of(self, run: Run) -> Settled:
-        """Return the directory whose children have these ids."""
-        found: Node | None = run.directory
-        if found is None:
-            above = run.above
-            assert above is not None
-            found = above.node or self._nodes.get(above.first + run.number)
-            if found is None:
-                found = _verified(above, self._directory_of(above).at(run.number))
-                self._keep(above.holding, above.first + run.number, found)
-        if not isinstance(found, Settled):
-            raise Changed("is no longer the same directory")
-        return found
-
-    def _keep(self, holding: HeldLease, ident: int, node: Node) -> None:
-        with self._lock:
-            if holding.runs:  # else released meanwhile
-                self._cache_of(node).put(holding, ident, node)
-
-    def _cache_of(self, node: Node) -> _NodeCache:
-        return self._files if isinstance(node, File) else self._directories
+    def _cache(self, holding: HeldLease, ident: int, node: Node) -> None:
+        """Cache a node; those of the oldest lease go, or all of its own if they are half of all. Under the lock."""
+        if len(holding.nodes) >= CACHED_NODES // 2:
+            self._drop(holding)
+        self._caching.setdefault(holding)
+        self._cached += ident not in holding.nodes
+        holding.nodes[ident] = node
+        if self._cached > CACHED_NODES:
+            self._drop(next(iter(self._caching)))
 
     def _drop(self, holding: HeldLease) -> None:
-        """Drop cached nodes. The caller holds the lock."""
-        self._directories.drop(holding)
-        self._files.drop(holding)
+        """Drop the cached nodes of a lease. Under the lock."""
+        self._caching.pop(holding, None)
+        self._cached -= len(holding.nodes)
+        holding.nodes = {}
 
     def _added(self, parent: int, origin: Origin, count: int) -> Run:
         """Return a new run for nodes of this origin. The caller holds the lock."""
@@ -468,17 +425,6 @@ class Inodes:
         before = run.holding
         run.holding = self._joined(origin.lease)
         return self._left(before)
-
-
-def _verified(run: Run, node: Node) -> Node:
-    """Return a node that was made again. Raises Changed if its container was replaced meanwhile."""
-    if node.origin.identity != run.identity:
-        raise Changed("was replaced while it was open", part=node.name)
-    return node
-
-
-def _is_folder(node: Node | None) -> bool:
-    return isinstance(node, Directory) and not isinstance(node, Settled)
 
 
 def _is_same(known: Node | None, node: Node) -> bool:

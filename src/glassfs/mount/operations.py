@@ -21,25 +21,19 @@ from glassfs.errors import Changed, GlassfsError, IsADirectory, NotFound
 from glassfs.lru import LRU
 from glassfs.mount.errors import Answer
 from glassfs.mount.inodes import ROOT, Inodes
-from glassfs.mount.omitted import MetOmissions
 from glassfs.mount.options import MountOptions
+from glassfs.mount.status import ListedOmissions
+from glassfs.settings import settings
 from glassfs.tree import Directory, File, Node, Origin, Settled, Symlink
 from glassfs.tree.nodes import XATTR_PREFIX, Facts
 from glassfs.tree.omissions import ERROR, OMITTED, Omission, as_attributes
 
-BLOCK = 512
-STATFS_BLOCK = 4096
+BLOCK, STATFS_BLOCK = 512, 4096
 LONGEST_NAME = 255
-LONG_SECONDS = 86_400.0
-"""Timeout in the kernel of what cannot change, or of whose changes the kernel is notified."""
-SHORT_SECONDS = 0.5
 MAX_NAMES = 20_000
-MAX_SNAPSHOTS = 64
-MAX_LISTED = 4096
+"""Names in the root that are remembered, as the kernel must forget each when a container that is the root changes."""
 ATTEMPTS = 4
 """Attempts to look up a name in a container that is replaced meanwhile."""
-SETTLED_NANOSECONDS = 2 * 10**9
-"""Age of an mtime after which the next change of the folder is sure to change it."""
 POSITION_BITS = 32
 """Bits of a cookie that are the position in a listing; the upper ones number the snapshot of a folder."""
 
@@ -186,20 +180,21 @@ class Operations:
     ) -> None:
         self.options = options
         self.inodes = Inodes(root, own)
-        self.longest = LONG_SECONDS
+        self.longest = settings.cached
         """The longest timeout; less if the kernel cannot be notified of changes."""
         self.has_presumed = False
         """Whether directories may turn out to be files, so that OPENDIR must check."""
-        self.omitted = MetOmissions()
+        self.omitted = ListedOmissions()
         self._total_size = total_size
         self._mask = ~(options.umask or 0)
         self._lock = threading.Lock()
-        self._snapshots: LRU[tuple[int, int], Listing] = LRU(MAX_SNAPSHOTS)
+        # Each snapshot is read to the end soon, and what the kernel has listed matters for seconds.
+        self._snapshots: LRU[tuple[int, int], Listing] = LRU(64)
         self._numbers = itertools.count(1)
         self._names_at_root: set[str] = set()
         self._noted = ""
         """The version whose names at the root are all in ``_names_at_root``."""
-        self._listed: LRU[int, _Listed] = LRU(MAX_LISTED)
+        self._listed: LRU[int, _Listed] = LRU(4096)
         """Listed folders, and the root, by node id."""
         self._unsettled: dict[int, float] = {}
         """When to check folders again that were listed just after a change, by node id."""
@@ -253,7 +248,7 @@ class Operations:
 
     def timeout_of(self, node: Node, timeout: float) -> float:
         """Return the timeout of a node in a directory where ``timeout`` is that of others."""
-        return min(SHORT_SECONDS, timeout) if node.origin.has_other_names else timeout
+        return min(settings.cached_unwatched, timeout) if node.origin.has_other_names else timeout
 
     def forget(self, ident: int, references: int, count: int = 1) -> None:
         self.inodes.forget(ident, references, count)
@@ -268,7 +263,7 @@ class Operations:
             return self.attributes_of(self.node(ident)), self.longest
         with suppress(NotFound, Changed):  # deleted while open: the last known attributes
             self.inodes.renew(ident)
-        return self._shown(ident, self.node(ident)), min(SHORT_SECONDS, self.longest)
+        return self._shown(ident, self.node(ident)), min(settings.cached_unwatched, self.longest)
 
     def _shown(self, ident: int, node: Node) -> Attributes:
         """Return all attributes, with an mtime by which the kernel sees whether its listing is out of date."""
@@ -346,8 +341,8 @@ class Operations:
                 listed = _Listed(directory.origin.mtime_ns)
                 self._listed.put(ident, listed)
             listed.cached = listed.shift
-            if listed.shift or time.time_ns() - directory.origin.mtime_ns < SETTLED_NANOSECONDS:
-                self._unsettled[ident] = time.monotonic() + SHORT_SECONDS
+            if listed.shift or not _is_settled(directory.origin.mtime_ns):
+                self._unsettled[ident] = time.monotonic() + settings.cached_unwatched
         if not listing.is_settled:
             self._snapshots.put((ident, number), listing)
         return listing, position
@@ -444,8 +439,8 @@ class Operations:
         for ident in due:
             self._unsettled.pop(ident, None)
             listed = self._listed.get(ident)
-            if listed is not None and time.time_ns() - listed.mtime_ns < SETTLED_NANOSECONDS:
-                self._unsettled[ident] = now + SHORT_SECONDS
+            if listed is not None and not _is_settled(listed.mtime_ns):
+                self._unsettled[ident] = now + settings.cached_unwatched
                 listed.shift += 1
             elif listed is not None and listed.cached == listed.shift:
                 listed.shift = 0  # also differs from what it was when the kernel listed the folder
@@ -469,7 +464,7 @@ class Operations:
         is_notified = isinstance(directory, Settled) or directory.watch()
         if is_notified and (ident != ROOT or len(self._names_at_root) < MAX_NAMES):
             return self.longest
-        return min(SHORT_SECONDS, self.longest)
+        return min(settings.cached_unwatched, self.longest)
 
     def _note_at_root(self, name: str) -> None:
         """Remember a name in the root: when a container that is the root changes, each must be invalidated."""
@@ -488,6 +483,11 @@ class Operations:
                     break
                 self._names_at_root.add(node.name)
             self._noted = identity
+
+
+def _is_settled(mtime_ns: int) -> bool:
+    """Return whether the next change of a folder is sure to change its mtime."""
+    return time.time_ns() - mtime_ns >= settings.settled * 10**9
 
 
 def _checked(node: AnyNode) -> AnyNode:

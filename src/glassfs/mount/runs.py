@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Hashable, Iterable, Iterator, Set
 
-from glassfs.tree import Directory, Node
+from glassfs.tree import Directory, Node, Settled
 from glassfs.tree.lease import Lease
 
 STRETCH = 32
@@ -21,25 +21,26 @@ _NO_NAMES: Set[str] = frozenset()
 
 
 class HeldLease:
-    """The lease on one version of a container or file, and the number of runs that hold it."""
+    """The lease on one version of a container or file, the number of runs that hold it, and cached nodes by id."""
 
-    __slots__ = ("lease", "runs")
+    __slots__ = ("lease", "nodes", "runs")
 
     def __init__(self, lease: Lease) -> None:
         self.lease = lease
         self.runs = 0
+        self.nodes: dict[int, Node] = {}
 
 
 class Run:
     """``count`` ids from ``first`` on, to which the kernel holds ``held`` references in total.
 
-    They belong to the children of ``directory``, or of the directory with number ``number`` in the run ``above``; or
-    the only one belongs to ``node``, which is ``name`` in the directory with the id ``parent``.
+    They belong to the children of the directory with the id ``parent``: ``directory``, or one in the run ``above``; or
+    the only one belongs to ``node``, which is ``name`` there.
     """
 
     __slots__ = (
-        "_known", "above", "count", "directory", "first", "held", "holding", "identity", "name", "node", "number",
-        "parent", "used", "volume",
+        "_known", "above", "count", "directory", "first", "held", "holding", "identity", "name", "node", "parent",
+        "used", "volume",
     )
 
     def __init__(self, first: int, count: int, parent: int, identity: str, volume: str, holding: HeldLease) -> None:
@@ -54,7 +55,6 @@ class Run:
         """References by number of the stretch; None in a run of one stretch."""
         self.directory: Directory | None = None
         self.above: Run | None = None
-        self.number = 0
         self.node: Node | None = None
         self.name = ""
         self.used = _NO_NAMES
@@ -99,6 +99,12 @@ class KnownIds:
         """The number of references that the kernel holds to them."""
         return sum(run.held for run in self._runs)
 
+    def entries(self) -> Iterator[tuple[int, str]]:
+        """Yield the names that have runs of their own and lead to files and containers: their folder's id, the name."""
+        for run in self._runs:
+            if run.node is not None and not is_folder(run.node):
+                yield run.parent, run.name
+
     def __iter__(self) -> Iterator[int]:
         for run in self._runs:
             with self._lock:
@@ -108,6 +114,10 @@ class KnownIds:
                     break
                 first = run.first + stretch * STRETCH
                 yield from range(min(first + STRETCH, run.first + run.count) - 1, first - 1, -1)
+
+
+def is_folder(node: Node | None) -> bool:
+    return isinstance(node, Directory) and not isinstance(node, Settled)
 
 
 def by_version(runs: Iterable[Run], lock: threading.Lock) -> dict[Hashable, KnownIds]:

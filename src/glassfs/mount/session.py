@@ -21,6 +21,7 @@ from typing import Any
 
 from glassfs import __version__, collector, threads
 from glassfs.cache import BlockCache
+from glassfs.datasets.joined import Audience, open_sources
 from glassfs.errors import GlassfsError
 from glassfs.mount import allocator, privileges, system
 from glassfs.mount.engines import MountPoint, load
@@ -28,13 +29,14 @@ from glassfs.mount.errors import Failures, MountError
 from glassfs.mount.messages import Messages
 from glassfs.mount.metrics import SECONDS as METRICS_SECONDS
 from glassfs.mount.metrics import Metrics
-from glassfs.mount.operations import SHORT_SECONDS, Operations, Stale
+from glassfs.mount.operations import Operations, Stale
 from glassfs.mount.options import MountOptions
 from glassfs.mount.status import OwnDirectory, StatusText
+from glassfs.settings import settings
 from glassfs.source.remote.url import shown as shown_name
-from glassfs.tree import Audience, ContainerSettings, open_sources, views_named
+from glassfs.tree import ContainerSettings, views_named
 from glassfs.tree.preload import preload
-from glassfs.tree.sources.usage import Usage
+from glassfs.tree.sources.walk import Usage
 
 log = logging.getLogger(__name__)
 
@@ -55,8 +57,8 @@ class MountSession:
         self.mountpoint = system.real_path(mountpoint)
         self.options = options
         self.started = time.time()
-        self.cache = BlockCache(options.cache_size, options.spool)
-        settings = ContainerSettings(
+        self.cache = BlockCache(options.cache_size, options.spool, options.spool_size)
+        opening = ContainerSettings(
             self.cache, options.max_open, views=views_named(options.views), has_catalogue=options.catalogue,
         )
         owner = os.geteuid(), os.getegid()
@@ -70,13 +72,13 @@ class MountSession:
             lambda: self._usage(),
         )
         self.sources = open_sources(
-            sources, settings, audience, options.connection(), on_change=self._wake.set,
+            sources, opening, audience, options.connection(), on_change=self._wake.set,
             on_drop=self.operations.inodes.drop_nodes, follows="follow_links" in options.flags,
         )
         self._usage = Usage(self.sources.locations.values(), self.sources.made_of)
         self.operations.has_presumed = self.sources.has_presumed
         if not self.engine.can_invalidate:
-            self.operations.longest = SHORT_SECONDS
+            self.operations.longest = settings.cached_unwatched
         self._memory = allocator.Memory()
         self._is_loaded = False
         self._measuring: threading.Thread | None = None

@@ -14,10 +14,15 @@ from dataclasses import replace
 from typing import Any
 
 from glassfs.content import Memory
+from glassfs.content.allowance import OBJECT
+from glassfs.lru import LRU
 from glassfs.names import RESERVED
+from glassfs.settings import settings
+from glassfs.sizes import PIECE
 from glassfs.tree import Directory, File, Node, Sources
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Access, inode, not_found
+from glassfs.tree.omissions import MOST_NAMED, Omission
 from glassfs.tree.sources.own import OwnFiles
 
 README = "README"
@@ -35,12 +40,13 @@ source/PATH    the container files themselves, unchanged
 
 views and source can be opened, but are not listed: whatever copies everything in here would copy the data again.
 """
-SHARE, QUICK_SECONDS = 10, 0.001
-"""A status that takes longer to make than that takes at most one part in ``SHARE`` of the time of a processor."""
 
 
 class StatusText:
-    """The status as JSON: what ``status`` returns now or, if that takes long, returned a moment ago. Any thread."""
+    """The status as JSON: what ``status`` returns now or, if that takes long, returned a moment ago. Any thread.
+
+    One that takes long is made for at most a tenth of the time of a processor, however often it is read.
+    """
 
     def __init__(self, status: Callable[[], dict[str, Any]]) -> None:
         self._status = status
@@ -58,8 +64,35 @@ class StatusText:
                 self._text = json.dumps(self._status(), indent=2).encode() + b"\n"
                 before, self._took = self._took, time.thread_time() - begun
                 took = min(before, self._took)  # the garbage collector may have run during one of them
-                self._until = now + SHARE * took if took > QUICK_SECONDS else now
+                self._until = now + 10 * took if took > settings.status_quick else now
             return self._text
+
+
+class ListedOmissions:
+    """Omissions by the path of their directory: of those listed last, as many as take 1 MiB of memory. Any thread."""
+
+    def __init__(self) -> None:
+        self._lines: LRU[str, bytes] = LRU(PIECE)
+
+    def __bool__(self) -> bool:
+        return self._lines.weight > 0
+
+    def note(self, path: str, omitted: Sequence[Omission]) -> None:
+        """Replace what is known of a directory."""
+        lines = b"".join(
+            json.dumps({"path": path, "name": one.name, "reason": one.reason, "is_damage": one.is_damage}).encode()
+            + b"\n" for one in omitted[:MOST_NAMED]
+        )
+        if len(lines) > PIECE:
+            lines = lines[: lines.rfind(b"\n", 0, PIECE) + 1]
+        if lines:
+            self._lines.put(path, lines, len(lines) + 2 * OBJECT)
+        else:
+            self._lines.pop(path)
+
+    def text(self) -> bytes:
+        """Return a line of JSON for each."""
+        return b"".join(lines for _, lines in self._lines.items())
 
 
 class OwnDirectory(Directory):

@@ -28,7 +28,7 @@ from glassfs.content import (
     Series,
     Stored,
 )
-from glassfs.content.allowance import held
+from glassfs.content.allowance import OBJECT, held
 from glassfs.errors import Damaged, GlassfsError
 from glassfs.names import component, free_name, raw, shown_at_root
 from glassfs.terminal import printable
@@ -56,7 +56,7 @@ from glassfs.tree.nodes import (
 from glassfs.tree.omissions import ERROR, Omission, as_attributes
 from glassfs.view import Key, data_of, file_of, has_file
 
-LISTING_COST, NODE_COST = 512, 640
+LISTING_COST, NODE_COST = 4 * OBJECT, 5 * OBJECT
 """Approximate bytes of a cached directory, and of each child with its content, beside what their names hold."""
 FACTS_AT_ONCE = 64
 """Entries of a series whose names and inode numbers are made together: a reply to the kernel holds a few times more."""

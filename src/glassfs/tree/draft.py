@@ -20,8 +20,6 @@ DEEPEST = 256
 """The most directories that a name is split into; the rest of the name becomes one component."""
 CHECKED_AT_ONCE = 256
 """Members after which a listing continues only if a caller still waits for it."""
-REFERENCE_COST = 8
-"""Bytes of each member for deeper directories that is only referred to; others are named first by a group here."""
 
 _Run = tuple[int, list[Member]]
 """Members below a directory, and how many components of their names lead to it."""
@@ -54,7 +52,8 @@ class Draft:
             kept += sum(map(held_by_content, draft.groups))
             for _, members in draft.runs:
                 if not any(members is handed_on for _, handed_on in self.runs):
-                    kept += sum(map(held_by_member, members)) if self.groups else REFERENCE_COST * len(members)
+                    # Without a group here these are members of one further up, and a reference takes 8 bytes.
+                    kept += sum(map(held_by_member, members)) if self.groups else 8 * len(members)
         return kept
 
     def opened(self, has_views: bool) -> tuple[dict[str, Below], list[Member], list[Omission]]:

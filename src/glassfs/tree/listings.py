@@ -11,15 +11,10 @@ from typing import Generic, Protocol, TypeVar
 from glassfs.cache.budget import MemoryBudget
 from glassfs.keyed_lock import KeyedLock
 from glassfs.lru import LRU
+from glassfs.settings import settings
 from glassfs.tree.lease import Lease
 
 LISTING_BYTES = 4 << 20
-MOST_COUNTED = 2
-"""Part of the memory budget that a listing counts for at most."""
-PROTECTED = 4
-"""Part of it that a listing in use may withhold from others."""
-IN_USE_SECONDS = 2.0
-IDLE_SECONDS = 20.0
 
 
 class Weighed(Protocol):
@@ -56,7 +51,7 @@ class Listings(Generic[Children]):
     Children of more than two thirds of the limit count as cached bytes of the memory budget ``memory`` instead: they
     stay until other bytes are needed there, or ``drop_idle`` finds that they were not used for a while. Of those larger
     than half of the budget, which count for half of it, only one stays. Those used last are not evicted at once, unless
-    they are too large for that: a directory is listed in many calls.
+    they are larger than a quarter of it: a directory is listed in many calls.
     """
 
     def __init__(
@@ -106,10 +101,10 @@ class Listings(Generic[Children]):
         self._released(dropped)
 
     def drop_idle(self) -> bool:
-        """Drop large children that were not used for ``IDLE_SECONDS``; return whether there were some."""
+        """Drop large children that were not used for ``settings.listing_idle``; return whether there were some."""
         if not self._large:
             return False
-        before = self._clock() - IDLE_SECONDS
+        before = self._clock() - settings.listing_idle
         with self._lock:
             keys = [key for key, large in self._large.items() if large.used < before]
             dropped = [self._dropped(key) for key in keys]
@@ -128,8 +123,8 @@ class Listings(Generic[Children]):
         return freed
 
     def _is_protected(self, large: _Large[Children]) -> bool:
-        is_in_use = self._clock() - large.used < IN_USE_SECONDS
-        return is_in_use and self._memory is not None and large.counted <= self._memory.limit // PROTECTED
+        is_in_use = self._clock() - large.used < settings.listing_in_use
+        return is_in_use and self._memory is not None and large.counted <= self._memory.limit // 4
 
     def _find(self, key: tuple[Owner, int]) -> Children | None:
         found = self._cached.get(key)
@@ -147,7 +142,7 @@ class Listings(Generic[Children]):
         is_large = children.cost > self._largest
         counted = 0
         if is_large and self._memory is not None:
-            counted = min(children.cost, self._memory.limit // MOST_COUNTED)
+            counted = min(children.cost, self._memory.limit // 2)
             self._memory.release(0, counted)
         dropped = []
         with self._lock:

@@ -58,5 +58,6 @@ class NestedDirectory(Standing):
         return self.opened().root
 
     def xattrs(self) -> dict[str, bytes]:
-        container, root = self.opened()
-        return self.file.xattrs() | {XATTR_PREFIX + "format": container.format.encode()} | error_of(root)
+        opened = self.opened()
+        format_name = opened.container.format.encode()
+        return self.file.xattrs() | {XATTR_PREFIX + "format": format_name} | error_of(opened.root)

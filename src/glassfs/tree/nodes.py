@@ -19,8 +19,10 @@ import xxhash
 from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Container, Content, Data, Link, Nested
+from glassfs.content.allowance import EXPANSION
 from glassfs.errors import GlassfsError, NotFound, TooLarge
 from glassfs.names import component, raw, text
+from glassfs.settings import settings
 from glassfs.source import Entry
 from glassfs.tree.lease import Lease
 from glassfs.tree.listings import Listings
@@ -32,20 +34,18 @@ XATTR_PREFIX = "user.glassfs."
 NO_VIEWS = ViewSet()
 FIRST_EXTENSION = ".npy"
 """The extension preferred when a name without one matches several files."""
-LONG_TYPE, TYPE_COPIES = 64, 3
-"""Characters of a dtype that counts, as others are mostly shared, and how often it is held: also as a header."""
-LEAST_BYTES, MOST_TIMES = 1 << 30, 64
-"""Bytes that finding the size of a file may read and decode: so many, and so many times those of the container."""
-LEAST_SECONDS, SECONDS_A_GIB, LONGEST_SECONDS = 10.0, 600.0, 600.0
-"""Processor time that it may take: so much, more for each GiB of the container, and the most."""
+SIZING_BYTES = 1 << 30
+"""Bytes that finding the size of a file may read and decode, beside ``EXPANSION`` times those of the container."""
 _INODE = (1 << 63) - 1  # some programs treat the number as signed
 
 
-class OpenNested(NamedTuple):
-    """A container inside another one, and its root directory."""
+@dataclass(slots=True, eq=False)
+class OpenNested:
+    """A container inside another one, its root directory, and how often it was used again."""
 
     container: Container
     root: Settled
+    uses: int = 0
 
 
 class Services(NamedTuple):
@@ -213,8 +213,8 @@ class File(Node):
         notes, note = self.origin.services.cache.notes, (self.origin.identity, self.ino, "too large")
         if notes.get(note) is None:
             try:
-                seconds = min(LONGEST_SECONDS, LEAST_SECONDS + SECONDS_A_GIB * (stored >> 20) / 1024)
-                return work.limited(LEAST_BYTES + MOST_TIMES * stored, seconds, lambda: self.data.size)
+                seconds = min(settings.sizing_most, settings.sizing + settings.sizing_most * stored / (1 << 30))
+                return work.limited(SIZING_BYTES + EXPANSION * stored, seconds, lambda: self.data.size)
             except work.OverBudget:
                 notes.put(note, ())
         raise TooLarge("its size takes too long to find for so small a container", lease.sources[0].name, self.name)
@@ -412,8 +412,8 @@ def held_by_names(node: Node) -> int:
         size += getsizeof(node.target)
     elif isinstance(node, File) and node.content is not None:
         size += getsizeof(node.content.key)
-        if isinstance(node.content, Array) and len(node.content.dtype) > LONG_TYPE:
-            size += TYPE_COPIES * getsizeof(node.content.dtype)
+        if isinstance(node.content, Array):
+            size += 3 * len(node.content.dtype)  # a long one is held as text and in headers
     return size
 
 

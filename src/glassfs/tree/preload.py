@@ -14,8 +14,10 @@ from pkgutil import iter_modules
 from glassfs.formats import registry
 from glassfs.view import available
 
-ROOMS = ("cache", "codec", "content", "formats", "persistent", "source", "tree", "view")
+ROOMS = ("cache", "codec", "content", "datasets", "formats", "persistent", "source", "tree", "view")
 REMOTE = "glassfs.source.remote"
+BATCH = "glassfs.datasets.batch"
+"""What only commands need."""
 SANDBOX = "glassfs.sandbox.client"
 """Of this room a mount needs only what starts worker processes."""
 LIBRARIES = (
@@ -27,8 +29,6 @@ LIBRARIES = (
 Packages stand before what is in them: a module in a package does not wait for another thread that imports the package,
 and would find it half made.
 """
-PAUSE_SECONDS = 0.001
-"""Between two modules, for threads that answer requests."""
 
 
 def preload() -> None:
@@ -45,7 +45,7 @@ def preload() -> None:
 def _modules_in(package: str) -> Iterator[str]:
     """Yield the modules of a package, also those in packages in it. Code for servers counts only if one is used."""
     for found in iter_modules(sys.modules[package].__path__, f"{package}."):
-        if found.name == REMOTE and f"{REMOTE}.open" not in sys.modules:
+        if found.name == BATCH or (found.name == REMOTE and f"{REMOTE}.open" not in sys.modules):
             continue
         yield found.name
         if found.ispkg:
@@ -55,4 +55,4 @@ def _modules_in(package: str) -> Iterator[str]:
 def _import(name: str) -> None:
     with suppress(ImportError):
         import_module(name)  # even if it is known: another thread may be importing it
-    time.sleep(PAUSE_SECONDS)
+    time.sleep(0.001)  # between two modules, for threads that answer requests

@@ -13,21 +13,17 @@ from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
 from glassfs.content import Group, Link, Member, Series, Table
-from glassfs.content.allowance import Allowance, held, held_by_member
+from glassfs.content.allowance import OBJECT, Allowance, held, held_by_member
 from glassfs.content.episodes import POSITION
 from glassfs.content.join import Joined
 from glassfs.content.summary import CONTAINER, EPISODES
+from glassfs.content.video import DIGITS
 from glassfs.errors import TooLarge
 from glassfs.names import raw, shortened
 from glassfs.view.contract import Key, Shown, View
 
-DIGITS = 6
 MOST = 100_000
 """Limit of links in a directory: listing it takes all of them in memory, and a file may declare any number."""
-SHARE, LEAST = 2, 32 << 20
-"""The names of links in a directory may take one in ``SHARE`` bytes of the cache, or ``LEAST`` bytes."""
-DIRECTORY_COST = 640
-"""Bytes of a directory of links, beside its name and the numbers of its links."""
 _UP = (b"..", b"..")
 
 
@@ -49,6 +45,7 @@ class Grouping(NamedTuple):
         for block in range(records.blocks if records else 0):
             for record in records.block(block) if records else ():
                 value = record.get(self.column)
+                # Rows of one task follow one another, often as the same object.
                 if value is not last and not (type(value) is str and value == last):
                     last, word = value, self.word(value)
                 yield word, record
@@ -92,7 +89,7 @@ def _of_container(table: Table, grouping: Grouping, cache: BlockCache) -> Iterat
             numbers = found.get(word)
             if numbers is None:
                 numbers = found[word] = array("I")
-                allowance.take(DIRECTORY_COST + held(word), "links")
+                allowance.take(5 * OBJECT + held(word), "links")
             numbers.append(number)
         for word, numbers in found.items():
             link = partial(_link, table.directory)
@@ -100,7 +97,8 @@ def _of_container(table: Table, grouping: Grouping, cache: BlockCache) -> Iterat
 
 
 def _allowance(cache: BlockCache) -> Allowance:
-    return Allowance(max(LEAST, cache.budget // SHARE))
+    """Return what bounds the names of links: half of the cache, or 32 MiB if that is more."""
+    return Allowance(max(32 << 20, cache.budget // 2))
 
 
 def _link(directory: bytes, number: int) -> Link:

@@ -20,6 +20,7 @@ from glassfs.formats.idv.columns import ColumnValues
 from glassfs.formats.idv.runs import Texts
 from glassfs.formats.idv.table import TAIL, ColumnEntry, IdvFile, MetadataEntry, is_damage
 from glassfs.formats.idv.wire import shown
+from glassfs.sizes import PIECE
 
 MOST_EXTENTS = 2_000_000
 MOST_FAULTS = 20  # of one kind for one column
@@ -100,7 +101,7 @@ def _stream_faults(extent: Extent, size: int, place: str) -> Iterator[Fault]:
         while piece and given <= size:
             try:
                 with deflate.errors():
-                    raw = decoder.decompress(piece, min(compression.CHUNK, size + 1 - given))
+                    raw = decoder.decompress(piece, min(PIECE, size + 1 - given))
             except Damaged as error:
                 yield Fault(place, f"its stream is damaged: {error.reason}")
                 return

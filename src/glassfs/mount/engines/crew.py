@@ -39,24 +39,27 @@ UNOWNED = (
 """Requests that the kernel makes itself, or that wait for nothing."""
 LONG_READ_BYTES = 128 << 10
 """A read of this size wakes a second thread at once."""
+FEW_CHECKS = 3
 
 State = TypeVar("State")
 
 
 @dataclass(frozen=True)
 class Shares:
-    """How many requests may be in progress at a time, each with a thread. Up to ``idle`` threads there is no limit."""
+    """How many requests may be in progress at a time, each with a thread."""
 
+    free: int = 4
+    """So many begin whatever they are."""
     idle: int = 16
     """Idle threads kept alive: one blocks in read(2), the others are parked."""
     threads: int = 800
     """Threads in all, however many users ask."""
     reserved: int = 64
     """Further threads for users without any request in progress."""
-    computing: int = 24
-    """Requests that use the processor, of all users together, unless these are more users: a small request beside so
-    many takes 90 ms (99 of 100)."""
-    user_computing: int = 8
+    computing: int = 12
+    """Requests that use the processor, of all users together, unless these are more users. Each of them makes a small
+    request wait longer for the interpreter: beside 24 it takes 90 ms on an idle machine (99 of 100)."""
+    user_computing: int = 6
     """Those of one user."""
     user: int = 400
     """Requests of one user."""
@@ -81,7 +84,8 @@ class Task(Asked):
     """The node whose volume counts, if not ``ident``: for look-ups in the root, the node that is looked up."""
     is_own = False
     """Whether it looks up the mount's own directory."""
-    known_checks = -1
+    known_checks: int | None = None
+    """How often it was checked until the last tick."""
     is_idle = False
     """Whether it was not checked between the last two ticks, and so seems to hang in a read."""
 
@@ -97,8 +101,8 @@ class Task(Asked):
 
     @property
     def is_computing(self) -> bool:
-        """Whether it seems to use the processor."""
-        return not (self.is_waiting or self.is_idle)
+        """Whether it seems to use the processor: a new one only after some checks, as many reads are over by then."""
+        return not (self.is_waiting or self.is_idle) and (self.known_checks is not None or self.checks > FEW_CHECKS)
 
 
 class Worker(Generic[State]):
@@ -257,7 +261,8 @@ class Crew(Generic[State]):
             self._taken += 1
             self._waiting.discard(worker)
             worker.task = task
-            if len(self._workers) > self._shares.idle and not self._fits(task):
+            in_progress = len(self._workers) - len(self._waiting) - len(self._parked)
+            if in_progress > self._shares.free and not self._fits(task):
                 kind = task.owner, self._volume(task), task.opcode == READ
                 if kind in self._queues:
                     self._queues[kind].append(task)

@@ -23,8 +23,9 @@ from glassfs.mount.engines.paths import Handles, Paths
 from glassfs.mount.engines.requesters import Asked, Requesters
 from glassfs.mount.errors import Answer, Failures, MountError
 from glassfs.mount.guard import guarded
-from glassfs.mount.operations import SHORT_SECONDS, Attributes, Operations, Stale
+from glassfs.mount.operations import Attributes, Operations, Stale
 from glassfs.names import raw, text
+from glassfs.settings import settings
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +106,7 @@ class Libfuse2(Engine):
 
     def _words(self, mountpoint: MountPoint) -> list[bytes]:
         """Return the command line that libfuse parses."""
-        seconds = str(SHORT_SECONDS)
+        seconds = str(settings.cached_unwatched)
         options = mountpoint.words(
             use_ino=True, nonempty=True, entry_timeout=seconds, attr_timeout=seconds, negative_timeout=seconds,
             max_background=str(MAX_BACKGROUND), congestion_threshold=str(MAX_BACKGROUND * 3 // 4),

@@ -44,6 +44,8 @@ PRUNED_AT_ONCE = 4096
 """Nodes in one notification."""
 NODES_AT_ONCE, OF_VERSION = 32_768, 256
 """Nodes of versions that one call of ``send`` is about, and those of one version in a row."""
+SURPLUS = "surplus"
+"""Stands for the version of nodes that are given up for their number."""
 IN_DIRECTORY = (Opcode.LOOKUP, Opcode.READDIR, Opcode.READDIRPLUS)
 """Requests during which the kernel holds the lock of a directory, the node that they are about."""
 
@@ -100,6 +102,7 @@ class Notices:
             self._send_entries(now)
         if now >= self._next_attempt:
             self._give_up(now)
+        self._relieve()
         if self._abandoned:
             self._prune()
 
@@ -138,7 +141,18 @@ class Notices:
             for version, known in found.items():
                 self._abandoned.setdefault(version, iter(known))
         elif found:
-            self._drop()
+            self._drop_abandoned()
+
+    def _relieve(self) -> None:
+        """Have the kernel forget the oldest nodes that no process uses, if it knows too many."""
+        surplus = self._inodes.surplus() if SURPLUS not in self._abandoned else None
+        if surplus is None:
+            return
+        if self._prunes:
+            self._abandoned[SURPLUS] = iter(surplus)
+        else:
+            above_reads = self._above(self._reading())
+            self._drop([entry for entry in surplus.entries() if self._inodes.named(*entry) not in above_reads])
 
     def _prune(self) -> None:
         """Prune some nodes of replaced versions."""
@@ -149,16 +163,18 @@ class Notices:
         self._inodes.remembers_names = not self._prunes
         if not self._prunes:
             self._abandoned = {}
-            self._drop()
+            self._drop_abandoned()
 
-    def _drop(self) -> None:
-        """Drop all names in replaced versions, for kernels that cannot prune. They keep those that are in use."""
+    def _drop_abandoned(self) -> None:
         if not any(self._inodes.is_abandoned(ident) for ident in self._reading()):
-            entries = list(self._inodes.abandoned_entries())
-            slow = self._slow({parent for parent, _ in entries})
-            for parent, name in entries:
-                if parent not in slow:
-                    self._notify(wire.inval_entry(parent, raw(name), is_expired=False))
+            self._drop(list(self._inodes.abandoned_entries()))
+
+    def _drop(self, entries: Sequence[Entry]) -> None:
+        """Drop names and all below them, for kernels that cannot prune. They keep what is in use."""
+        slow = self._slow({parent for parent, _ in entries})
+        for parent, name in entries:
+            if parent not in slow:
+                self._notify(wire.inval_entry(parent, raw(name), is_expired=False))
 
     def _reading(self) -> Set[int]:
         """Return the nodes that a pending READ is about."""

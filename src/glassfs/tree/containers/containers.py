@@ -17,20 +17,19 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from glassfs import __version__
 from glassfs.cache import BlockCache
-from glassfs.cache.findings import Findings as CatalogueFindings
+from glassfs.cache.findings import Findings
 from glassfs.content import Container
 from glassfs.errors import Changed, Postponed, Refused, Unrecognised
 from glassfs.formats.registry import AHEAD, HEAD, Opening
 from glassfs.keyed_lock import KeyedLock
 from glassfs.lru import LRU
 from glassfs.source import Entry, Path, Source, Version
-from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer
-from glassfs.tree.containers.leases import Leases
+from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer, Refusal
 from glassfs.tree.containers.nested import NestedContainers
 from glassfs.tree.containers.opener import Parts, format_errors, open_version, parse, parse_or_close, used_parts
 from glassfs.tree.containers.parsed import ParsedContainers
-from glassfs.tree.containers.verdicts import Finding, Verdict
 from glassfs.tree.containers.watcher import Watcher
 from glassfs.tree.lease import Lease
 from glassfs.tree.listings import LISTING_BYTES, Listings
@@ -43,12 +42,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OPEN_CONTAINERS = 10_000
-REMEMBERED_FILES = 100_000
-"""Files on which remembered verdicts rest."""
+REMEMBERED_FILES = 20_000
+"""Files that are remembered, or on which what is remembered of others rests: about 1 KiB each."""
 PARSED_BYTES = 6 << 20
 """Memory budget for parsed containers, beside the cache of decoded blocks."""
-NESTED_SHARE = 3
-"""Such a part of it again is the budget for containers inside containers."""
 
 
 class ContainerSettings(NamedTuple):
@@ -80,20 +77,21 @@ class Containers:
     ) -> None:
         listings: Listings[Children] = Listings(settings.listing_budget, settings.cache.memory)
         settings.cache.share(listings.evict)
-        self._nested = NestedContainers(settings.cache, self._release_nodes, settings.budget // NESTED_SHARE)
+        # What is inside others has a budget of its own: one container full of them must not evict all others.
+        self._nested = NestedContainers(settings.cache, self._release_nodes, settings.budget // 3)
         self.services = Services(settings.cache, listings, self._nested.opened, settings.views)
         self._has_catalogue = settings.has_catalogue
         self._on_change = on_change
         self._on_drop = on_drop
         self._parsing = KeyedLock()
-        self._parsed = ParsedContainers(settings.budget, settings.limit, self._forget_nodes)
-        self._findings: LRU[Location, Finding] = LRU(REMEMBERED_FILES)
-        self.kept = CatalogueFindings(lambda: self.catalogue)
+        self._parsed = ParsedContainers(self.services, settings.budget, settings.limit, self._forget_nodes)
+        self._files: LRU[Location, ContainerLease | Refusal] = LRU(REMEMBERED_FILES)
+        """What is known of files. A lease that is evicted is found in ``watcher`` as long as it is used."""
+        self.kept = Findings(lambda: self.catalogue, __version__)
         """What formats found out about containers, beside their contents."""
         self._named: set[Location] = set()
         """Files that a user named as containers, whatever their suffixes."""
-        self._leases = Leases()
-        self.watcher = Watcher(self._leases, self._update, self._drop, on_change)
+        self.watcher = Watcher(self._update, self._drop, on_change)
 
     @cached_property
     def catalogue(self) -> Catalogue | None:
@@ -104,6 +102,94 @@ class Containers:
 
         return Catalogue(user_folder)
 
+    # From a file to a container
+
+    def looked_up(self, location: Location) -> tuple[Entry, Source | None]:
+        """Return what is at a location, for ``verdict``, and its bytes if it is a file that ``verdict`` would open."""
+        if self._known(location) is None and not location.store.is_remote:
+            return location.store.found(location.path, HEAD, AHEAD)
+        return location.store.entry(location.path), None
+
+    def verdict(self, location: Location, entry: Entry, at: str, source: Source | None = None) -> ContainerLease | str:
+        """Return the lease on the container that the file of that ``entry`` is, or why it is not shown as one.
+
+        The reason is "" if it does not look like one. ``at`` is its path in the tree. ``source`` has its bytes if it is
+        open already, and becomes part of the container or is closed. Raises GlassfsError if that cannot be determined
+        now; nothing is remembered then.
+        """
+        try:
+            verdict = self._remembered(location, entry)
+            if verdict is None:
+                with self._parsing.hold(location):
+                    verdict = self._remembered(location, entry)
+                    if verdict is None:
+                        used, source = source, None
+                        verdict = self._examined(location, entry, at, used)
+            return verdict
+        finally:
+            if source is not None:
+                source.close()
+
+    def _known(self, location: Location) -> ContainerLease | Refusal | None:
+        return self._files.get(location) or self.watcher.find(location)
+
+    def _remembered(self, location: Location, entry: Entry) -> ContainerLease | str | None:
+        """Return what is known of a file, if it and all others that this rests on are unchanged."""
+        known = self._known(location)
+        if isinstance(known, Refusal):
+            return known.reason if known.holds(location.store, entry.version) else None
+        if known is None:
+            return None
+        self.watcher.check(location, entry)
+        if len(known.entries) > 1:
+            before = known.entries
+            self.watcher.compare(known, before, known.entries_now(before, before[0]))
+        return None if known.is_retired or known.version != entry.version else known
+
+    def _examined(self, location: Location, entry: Entry, at: str, source: Source | None) -> ContainerLease | str:
+        """Find out whether a file is a container, mostly by parsing it. The caller holds the lock of the location."""
+        is_named = location in self._named
+        if location.store.is_remote and not is_named:
+            return self._presumed(location, entry, at) if location.may_be_container else ""
+        opening = open_version(location, entry.version, self.services.cache, source, self.kept, may_wait=not is_named)
+        try:
+            return self._parse(opening, location, at).lease
+        except Refused as error:
+            return self._refuse(opening, location, error)
+        except Postponed:
+            return self._presumed(location, entry, at)
+
+    def _parse(self, opening: Opening, location: Location, at: str) -> OpenContainer:
+        """Parse a new version and lease it. Raises Refused if the file is not shown as a container."""
+        container, parts = parse_or_close(opening)
+        files = [(location.path, opening.source), *parts]
+        lease = self._leased(ContainerLease(location, at, files, container.format, container.tables))
+        return self._parsed.put(container, lease)
+
+    def _presumed(self, location: Location, entry: Entry, at: str) -> ContainerLease:
+        source = location.store.source(location.path, entry)
+        return self._leased(ContainerLease(location, at, [(location.path, source)]))
+
+    def _leased(self, lease: ContainerLease) -> ContainerLease:
+        """Remember a new lease as that of its location."""
+        self.watcher.add(lease)
+        self._files.put(lease.location, lease, len(lease.entries))
+        return lease
+
+    def _refuse(self, opening: Opening, location: Location, error: Refused) -> str:
+        """Remember why a file is not shown as a container, and return it; "" if it does not look like one."""
+        reason, asked = "", []
+        if not isinstance(error, Unrecognised):
+            reason = error.without_source
+            before = self._files.peek(location)
+            if not isinstance(before, Refusal) or before.reason != reason:
+                log.warning("%s", error)
+            asked = [(path, "" if source is None else source.entry.stamp) for path, source in opening.asked]
+        self._files.put(location, Refusal(opening.source.version, reason, asked), 1 + len(asked))
+        return reason
+
+    # From a lease to the contents
+
     def all_open(self) -> list[OpenContainer]:
         return self._parsed.all()
 
@@ -113,11 +199,43 @@ class Containers:
 
     def opened(self, lease: ContainerLease) -> OpenContainer:
         """Return the leased container, parsing it again if needed. Raises Changed if it was replaced."""
-        found = self._parsed.find(lease)
-        if found is None:
+        opened = self._parsed.find(lease)
+        if opened is None:
             with self._parsing.hold(lease.location):
-                found = self._parsed.find(lease) or self._parse_again(lease)
-        return found
+                opened = self._parsed.find(lease) or self._parse_again(lease)
+        return opened
+
+    def _parse_again(self, lease: ContainerLease) -> OpenContainer:
+        if lease.is_replaced:
+            raise Changed("has been replaced by another file", lease.sources[0].name)
+        opening = lease.opening(self.services.cache, self.kept)
+        lease.keep()  # so that each file is opened once
+        try:
+            container = parse(opening)
+            if lease.is_presumed:
+                self._settle(lease, container, used_parts(opening, container))
+            elif opening.asked:
+                opening.close_asked()
+                self.watcher.retire(lease, is_replaced=True)
+                raise Changed("is made of other files than before", opening.source.name)
+            return self._parsed.put(container, lease)
+        except Refused as error:
+            if not lease.is_presumed:
+                raise
+            self.watcher.retire(lease, is_replaced=True)
+            self._refuse(opening, lease.location, error)
+            raise Changed(error.reason, error.source, error.part) from None
+        finally:
+            lease.unkeep()
+
+    def _settle(self, lease: ContainerLease, container: Container, parts: Parts) -> None:
+        """Record that a presumed container is one."""
+        lease.settle(container, parts)
+        if parts:  # their attributes and versions count, too
+            self.watcher.note(lease.at)
+            self._on_change()
+
+    # For callers that know the version
 
     def opened_at(self, location: Location, version: Version, at: str) -> OpenContainer:
         """Return the container of that version at a location. Raises Changed, or why it is not a container.
@@ -126,11 +244,18 @@ class Containers:
         """
         with self._parsing.hold(location):
             self._named.add(location)
-            lease = self._leases.find(location)
+            lease = self.watcher.find(location)
             if lease is None or lease.version != version:
                 opening = open_version(location, version, self.services.cache, findings=self.kept)
                 return self._parse(opening, location, at)
         return self.opened(lease)
+
+    def leased(self, location: Location, version: Version, at: str) -> ContainerLease:
+        """Return the lease on the container of that version at a location. Raises Changed, or why it is none."""
+        lease = self.verdict(location, location.store.entry(location.path), at)
+        if isinstance(lease, str) or lease.version != version:
+            raise Changed("has been replaced by another file", location.store.shown(location.path))
+        return lease
 
     @contextmanager
     def glimpsed(
@@ -141,66 +266,37 @@ class Containers:
         For passes over many containers: nothing is cached for them, and nothing is evicted. Raises Changed, or why it
         is not a container.
         """
-        lease = self._leases.find(location)
-        if lease is not None and lease.version == version:
-            opened = self._parsed.find(lease)
+        known = self._known(location)
+        if isinstance(known, ContainerLease) and known.version == version:
+            opened = self._parsed.find(known)
             if opened is not None:
-                yield opened.container, lease.files
+                yield opened.container, known.files
                 return
-        known = self._findings.get(location)
-        if known is not None and known.version == version and known.refusal == "":
+        if isinstance(known, Refusal) and known.version == version and not known.reason:
             raise Unrecognised("is not a container of a known format", location.store.shown(location.path))
         opening = open_version(location, version, self.services.cache, findings=self.kept)
         try:
             container, parts = parse_or_close(opening)
-        except Unrecognised:
-            self._remember(location, Finding(version, ""))
+        except Unrecognised as error:
+            self._refuse(opening, location, error)
             raise
         try:
-            if lease is None or not lease.is_presumed:
-                self._remember(location, _finding(opening.source, container, parts))
+            files = [(location.path, opening.source), *parts]
             with format_errors(opening.source.name):
-                files = [(location.path, opening.source), *parts]
                 yield container, [(path, source.entry) for path, source in files]
         finally:
             container.close()
 
-    def leased(self, location: Location, version: Version, at: str) -> ContainerLease:
-        """Return the lease on the container of that version at a location. Raises Changed, or why it is none."""
-        lease = self.verdict(location, location.store.entry(location.path), at).lease
-        if lease is None or lease.version != version:
-            raise Changed("has been replaced by another file", location.store.shown(location.path))
-        return lease
-
     def tables_of(self, location: Location, version: Version) -> Sequence[str] | None:
         """Return the joined tables to which a file may give rows, or None if it was not parsed yet. Cheap."""
-        known = self._findings.get(location)
-        return None if known is None or known.version != version or known.is_presumed else known.tables
+        known = self._known(location)
+        if known is None or known.version != version:
+            return None
+        if isinstance(known, Refusal):
+            return ()
+        return None if known.is_presumed else known.tables
 
-    def looked_up(self, location: Location) -> tuple[Entry, Source | None]:
-        """Return what is at a location, for ``verdict``, and its bytes if it is a file that ``verdict`` would open."""
-        if self._findings.peek(location) is None and not location.store.is_remote:
-            return location.store.found(location.path, HEAD, AHEAD)
-        return location.store.entry(location.path), None
-
-    def verdict(self, location: Location, entry: Entry, at: str, source: Source | None = None) -> Verdict:
-        """Return whether the file of that ``entry`` is a container. ``at`` is its path in the tree.
-
-        ``source`` has its bytes if it is open already, and becomes part of the container or is closed. Raises
-        GlassfsError if that cannot be determined now; nothing is remembered then.
-        """
-        try:
-            known = self._known(location, entry, at) if source is None else None  # else nothing was remembered
-            if known is None:
-                with self._parsing.hold(location):
-                    known = self._known(location, entry, at)
-                    if known is None:
-                        used, source = source, None
-                        known = self._examine(location, entry, at, used)
-            return known
-        finally:
-            if source is not None:
-                source.close()
+    # When something changes
 
     def refresh(self) -> list[str]:
         """Compare leased containers with their stores; return the tree paths of what changed. Waits for stores.
@@ -217,7 +313,7 @@ class Containers:
     def close(self) -> None:
         """Release all parsed containers, decoded blocks and descriptors. Later calls open containers again."""
         for opened in self._parsed.all():
-            self._drop(opened.lease)
+            self._forget_contents(opened.lease)
         self.kept.flush()
         if "catalogue" in self.__dict__ and self.catalogue is not None:
             self.catalogue.close()
@@ -228,12 +324,18 @@ class Containers:
 
     def _update(self, lease: ContainerLease) -> None:
         """Use new attributes. Readers go on, but cached bytes are dropped: attributes may hint at new bytes."""
-        self._parsed.exchange(lease, self._open_container)
+        self._parsed.exchange(lease)
         self._forget_nodes(lease)
         for version in {lease.identity, *(entry.version for entry in lease.entries)}:
             self.services.cache.forget(version)
 
     def _drop(self, lease: ContainerLease) -> None:
+        """Forget a version that was retired."""
+        if self._files.peek(lease.location) is lease:
+            self._files.pop(lease.location)
+        self._forget_contents(lease)
+
+    def _forget_contents(self, lease: ContainerLease) -> None:
         self._parsed.drop(lease)
         self._forget_nodes(lease)
 
@@ -244,114 +346,3 @@ class Containers:
     def _release_nodes(self, lease: Lease) -> None:
         self.services.listings.forget(lease)
         self._on_drop(lease)
-
-    def _known(self, location: Location, entry: Entry, at: str) -> Verdict | None:
-        """Return the remembered verdict if its files are unchanged, or in a remote store that of the file name."""
-        found = self._findings.get(location)
-        others = None
-        if found is not None and found.version == entry.version:
-            others = found.others_now(location.store)
-        if found is None or others is None:
-            if not location.store.is_remote or location in self._named:
-                return None
-            found, others = Finding(entry.version, None if location.may_be_container else ""), ()
-        entries = (entry, *others)
-        if found.refusal is not None:
-            return Verdict(found.refusal, entries)
-        format_name, files = found.format, [(location.path, entry), *found.others]
-
-        def make() -> ContainerLease:
-            sources = [(path, location.store.source(path, facts)) for path, facts in files]
-            return ContainerLease(location, at, format_name, sources, is_presumed=not format_name)
-
-        lease = self._leases.find_or_add(location, make)
-        is_same = [known.version for known in lease.entries] == [known.version for known in entries]
-        return Verdict(None, entries, lease) if is_same else None
-
-    def _examine(self, location: Location, entry: Entry, at: str, source: Source | None) -> Verdict:
-        may_wait = location not in self._named
-        opening = open_version(location, entry.version, self.services.cache, source, self.kept, may_wait)
-        try:
-            opened = self._parse(opening, location, at)
-        except Refused as error:
-            return Verdict(self._refuse(opening, location, error), [entry])
-        except Postponed:
-            self._remember(location, Finding(entry.version, None))
-            known = self._known(location, entry, at)
-            if known is None:
-                raise Changed("has been replaced by another file", opening.source.name) from None
-            return known
-        lease = opened.lease
-        if lease.entries == (entry,) and not entry.has_other_names:
-            return tuple.__new__(Verdict, (None, lease.entries, lease, opened.origin))
-        return Verdict(None, (entry, *lease.entries[1:]), lease)
-
-    def _refuse(self, opening: Opening, location: Location, error: Refused) -> str:
-        """Remember why a file is not shown as a container, and return it; "" if it does not look like one."""
-        version = opening.source.version
-        if isinstance(error, Unrecognised):
-            self._remember(location, Finding(version, ""))
-            return ""
-        reason = error.without_source
-        before = self._findings.get(location)
-        if before is None or before.refusal != reason:
-            log.warning("%s", error)
-        asked = [(path, "" if source is None else source.entry.stamp) for path, source in opening.asked]
-        self._remember(location, Finding(version, reason, asked=asked))
-        return reason
-
-    def _remember(self, location: Location, finding: Finding) -> None:
-        self._findings.put(location, finding, 1 + len(finding.others) + len(finding.asked))
-
-    def _parse(self, opening: Opening, location: Location, at: str) -> OpenContainer:
-        """Parse a new version and lease it. Raises Refused if the file is not shown as a container."""
-        container, parts = parse_or_close(opening)
-        lease = ContainerLease(location, at, container.format, [(location.path, opening.source), *parts])
-        previous = self._leases.replace(lease)
-        self._remember(location, _finding(opening.source, container, parts))
-        if previous is not None:
-            self.watcher.note(previous.at)
-            self._drop(previous)
-            self._on_change()
-        return self._parsed.put(container, lease, self._open_container)
-
-    def _parse_again(self, lease: ContainerLease) -> OpenContainer:
-        if lease.is_replaced:
-            raise Changed("has been replaced by another file", lease.sources[0].name)
-        opening = lease.opening(self.services.cache, self.kept)
-        lease.keep()  # so that each file is opened once
-        try:
-            container = parse(opening)
-            if lease.is_presumed:
-                self._settle(lease, container, used_parts(opening, container))
-            elif opening.asked:
-                opening.close_asked()
-                self._findings.pop(lease.location)
-                self.watcher.retire(lease, is_replaced=True)
-                raise Changed("is made of other files than before", opening.source.name)
-            return self._parsed.put(container, lease, self._open_container)
-        except Refused as error:
-            if not lease.is_presumed:
-                raise
-            self._refuse(opening, lease.location, error)
-            self.watcher.retire(lease, is_replaced=True)
-            raise Changed(error.reason, error.source, error.part) from None
-        finally:
-            lease.unkeep()
-
-    def _settle(self, lease: ContainerLease, container: Container, parts: Parts) -> None:
-        """Record that a presumed container is one."""
-        self._leases.settle(lease, container.format, parts)
-        self._remember(lease.location, _finding(lease.sources[0], container, parts))
-        if parts:  # their attributes and versions count, too
-            self.watcher.note(lease.at)
-            self._on_change()
-
-    def _open_container(self, container: Container, lease: ContainerLease) -> OpenContainer:
-        return OpenContainer(container, lease, lease.origin(self.services))
-
-
-def _finding(source: Source, container: Container, parts: Parts) -> Finding:
-    """Return the finding that a file is a container with these further files."""
-    others = tuple([(path, part.entry) for path, part in parts]) if parts else ()
-    return tuple.__new__(Finding, (source.entry.version, None, container.format, others, (), container.tables))

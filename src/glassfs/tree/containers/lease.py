@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ import xxhash
 from glassfs.cache import BlockCache
 from glassfs.cache.findings import Findings
 from glassfs.content import Container
+from glassfs.errors import DeviceFailed, GlassfsError, Unavailable
 from glassfs.formats.registry import Opening, may_be_container
 from glassfs.source import Entry, Path, Source, Store, Version
 from glassfs.tree.build import container_root
@@ -34,41 +35,65 @@ class Location(NamedTuple):
         return tuple.__new__(Location, (self.store, (*self.path, *names)))  # faster than ``Location``
 
 
+class Refusal(NamedTuple):
+    """Why a version of a file is not shown as a container; "" if it does not look like one.
+
+    ``asked`` are the files that its format asked for, with their stamps, "" for those that cannot be opened.
+    """
+
+    version: Version
+    reason: str
+    asked: Sequence[tuple[Path, str]] = ()
+
+    def holds(self, store: Store, version: Version) -> bool:
+        """Return whether it is about this version, and no other file has changed that it rests on."""
+        return version == self.version and all(stamp_now(store, path) == stamp for path, stamp in self.asked)
+
+
 class ContainerLease(Lease):
     """The lease on one version of the container at ``location``, whose path in the tree is ``at``.
 
     ``files`` are the paths and sources of all its files, its own first. ``entries`` are those of the same files when
     they were compared last. Its contents can be parsed again from the sources, also after the files were deleted while
-    a reader has acquired the lease.
+    a reader has acquired the lease. ``tables`` are the joined tables to which it may give rows.
 
-    If it ``is_presumed``, only its name or its first bytes say that it is a container. Format and further files are
-    unknown until ``settle`` records them.
+    Without a ``format`` it is presumed: only its name or its first bytes say that it is a container. Format, tables and
+    further files are unknown until ``settle`` records them.
     """
 
-    __slots__ = ("_paths", "_rounds", "at", "entries", "format", "identity", "is_presumed", "location")
-
-    entries: tuple[Entry, ...]
-    identity: str
-    _paths: tuple[Path, ...]
+    __slots__ = ("_paths", "_rounds", "at", "entries", "format", "identity", "location", "tables")
 
     def __init__(
-        self, location: Location, at: str, format_name: str, files: Sequence[tuple[Path, Source]],
-        is_presumed: bool = False,
+        self, location: Location, at: str, files: Sequence[tuple[Path, Source]], format_name: str = "",
+        tables: Sequence[str] = (),
     ) -> None:
-        if len(files) == 1:  # mostly
-            path, source = files[0]
-            super().__init__((source,))
-            self._paths, self.entries, self.identity = (path,), (source.entry,), source.entry.version
-        else:
-            super().__init__(tuple([source for _, source in files]))
-            self._paths = tuple([path for path, _ in files])
-            self.entries = tuple([source.entry for source in self.sources])
-            self.identity = identity_of(self.entries)
+        super().__init__(())
         self.location = location
         self.at = at
         self.format = format_name
-        self.is_presumed = is_presumed
+        self.tables = tables
+        self._paths: tuple[Path, ...] = ()
         self._rounds = 0
+        self._add(files)
+
+    def _add(self, files: Sequence[tuple[Path, Source]]) -> None:
+        self.extend([source for _, source in files])  # not under the lock, as it may have to wait for a disk
+        with self._lock:
+            self._paths = (*self._paths, *[path for path, _ in files])
+            self.entries = tuple([source.entry for source in self.sources])
+            self.identity = identity_of(self.entries)
+
+    def update(self, before: Sequence[Entry], now: tuple[Entry, ...]) -> bool:
+        """Exchange the entries ``before`` for those of now. Returns False if another thread changed them first."""
+        with self._lock:
+            if self.is_retired or self.entries is not before:
+                return False
+            self.entries = now
+        return True
+
+    @property
+    def is_presumed(self) -> bool:
+        return not self.format
 
     @property
     def files(self) -> Sequence[tuple[Path, Entry]]:
@@ -80,11 +105,12 @@ class ContainerLease(Lease):
         """The version of its own file."""
         return self.entries[0].version
 
-    def origin(self, services: Services) -> Origin:
+    def origin(self, services: Services, has_other_names: bool = False) -> Origin:
         entries = self.entries
         first = entries[0]
         return Origin(
             self.identity, Access.of(entries), first.mtime_ns, services, self, self.format, first.volume,
+            has_other_names,
         )
 
     def opening(self, cache: BlockCache, findings: Findings) -> Opening:
@@ -92,24 +118,35 @@ class ContainerLease(Lease):
         known = dict(zip(self._paths[1:], self.sources[1:], strict=True))
         return Opening(self.sources[0], cache, *self.location, known=known, findings=findings)
 
-    def settle(self, format_name: str, parts: Sequence[tuple[Path, Source]]) -> None:
-        """Record its format and further files, which ``extend`` has added to its sources."""
-        self._paths = (*self._paths, *(path for path, _ in parts))
-        self.entries = (*self.entries, *(source.entry for _, source in parts))
-        self.identity = identity_of(self.entries)
-        self.format = format_name
-        self.is_presumed = False
+    def settle(self, container: Container, parts: Sequence[tuple[Path, Source]]) -> None:
+        """Record what parsing it found out, and its further files. May wait for a disk."""
+        self._add(parts)
+        self.tables = container.tables
+        self.format = container.format
 
-    def entries_now(self, before: Sequence[Entry], parts: int) -> tuple[Entry, ...]:
-        """Return ``before`` with current entries of its own file and of up to ``parts`` further files, in turn."""
+    def entries_now(
+        self, before: Sequence[Entry], own: Entry | None = None, parts: int | None = None,
+    ) -> tuple[Entry, ...] | None:
+        """Return ``before`` with current entries of all files, or of up to ``parts`` further ones in turn.
+
+        Returns None if one is gone. ``own`` is the entry of its own file if the caller asked for it already. Raises
+        Unavailable and DeviceFailed.
+        """
         now = list(before)
-        now[0] = self.location.store.entry(self.location.path)
-        others = len(now) - 1
-        if others:
+        count = len(now) - 1
+        numbers: Iterable[int] = range(1, len(now))
+        if parts is not None and count > parts:
             self._rounds += 1
-            for step in range(min(others, parts)):
-                number = 1 + (self._rounds * parts + step) % others
-                now[number] = self.location.store.entry(self._paths[number])
+            numbers = [1 + (self._rounds * parts + step) % count for step in range(parts)]
+        store = self.location.store
+        try:
+            now[0] = store.entry(self.location.path) if own is None else own
+            for number in numbers:
+                now[number] = store.entry(self._paths[number])
+        except (Unavailable, DeviceFailed):
+            raise
+        except GlassfsError:
+            return None
         return tuple(now)
 
 
@@ -119,15 +156,18 @@ class OpenContainer:
     When only attributes of its files change, another object with the same container takes its place.
     """
 
-    __slots__ = ("_viewed", "container", "lease", "origin", "root")
+    __slots__ = ("_viewed", "container", "is_keeping", "lease", "origin", "root", "uses")
 
-    def __init__(self, container: Container, lease: ContainerLease, origin: Origin) -> None:
+    def __init__(self, container: Container, lease: ContainerLease, services: Services) -> None:
         self.container = container
         self.lease = lease
-        self.origin = origin
+        self.origin = lease.origin(services)
         name = lease.at.rpartition("/")[2]
-        self.root: Settled = container_root(container.root, origin, name, is_mount_root=not lease.at)
+        self.root: Settled = container_root(container.root, self.origin, name, is_mount_root=not lease.at)
         self._viewed: Settled | None = None
+        self.is_keeping = False
+        """Whether it keeps the sources of the lease open."""
+        self.uses = 0
 
     def root_with(self, views: ViewSet) -> Settled:
         """Return a second root directory that shows ``views``, with inode numbers of its own; always the same one."""
@@ -135,6 +175,16 @@ class OpenContainer:
             services = self.origin.services._replace(views=views)
             self._viewed = container_root(self.container.root, replace(self.origin, services=services), number=1)
         return self._viewed
+
+
+def stamp_now(store: Store, path: Path) -> str:
+    """Return the stamp of a file, "" if it is missing or cannot be opened. Raises Unavailable."""
+    try:
+        return store.entry(path).stamp
+    except Unavailable:
+        raise
+    except GlassfsError:
+        return ""
 
 
 def identity_of(entries: Sequence[Entry]) -> str:

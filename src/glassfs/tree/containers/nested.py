@@ -6,8 +6,6 @@ They have the lease of the outermost container: what changes or ends that ends t
 from __future__ import annotations
 
 import logging
-import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -16,6 +14,7 @@ from glassfs.content import Container, Group, Member, Nested, NestedSource, Omit
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.registry import Opening
 from glassfs.keyed_lock import KeyedLock
+from glassfs.lru import LRU
 from glassfs.tree.build import directory
 from glassfs.tree.containers.opener import parse
 from glassfs.tree.containers.parsed import LEAST_WEIGHT
@@ -26,74 +25,47 @@ from glassfs.tree.nodes import OpenNested, Origin
 log = logging.getLogger(__name__)
 
 
-class _Cached:
-    """An open container, its weight in bytes, and how often it was used."""
-
-    __slots__ = ("opened", "uses", "weight")
-
-    def __init__(self, opened: OpenNested) -> None:
-        self.opened = opened
-        self.weight = 0
-        self.uses = 0
-
-
 class NestedContainers:
     """Open nested containers by lease and inode number, up to ``budget`` bytes.
 
-    Those in the outermost container that was used least recently are evicted together, as ``on_evict``, called with its
-    lease and under no lock, releases the nodes of all that is in it. A container heavier than the whole budget stays
-    until another one comes.
+    With the one that was used least recently all in the same outermost container are evicted, as ``on_evict``, called
+    with its lease and under no lock, releases the nodes of all that is in it. A container heavier than the whole budget
+    stays until another one comes.
     """
 
     def __init__(self, cache: BlockCache, on_evict: Callable[[Lease], None], budget: int) -> None:
         self._cache = cache
         self._on_evict = on_evict
-        self._budget = budget
-        self._weight = 0
-        self._lock = threading.Lock()
         self._opening = KeyedLock()
-        self._cached: OrderedDict[Lease, dict[int, _Cached]] = OrderedDict()
+        self._cached: LRU[tuple[Lease, int], OpenNested] = LRU(budget)
 
     def opened(self, name: str, ino: int, origin: Origin, content: Nested) -> OpenNested:
         """Return the container in a directory, opening it if needed.
 
         One that cannot be opened has nothing in it but its own file. Raises Passing.
         """
-        lease = origin.lease
-        found = self._find(lease, ino)
-        if found is None:
-            with self._opening.hold((lease, ino)):
-                found = self._find(lease, ino)
-                if found is None:
+        key = origin.lease, ino
+        nested = self._cached.get(key)
+        if nested is None:
+            with self._opening.hold(key):
+                nested = self._cached.get(key)
+                if nested is None:
                     container = self._open(content)
                     inside = replace(origin, format=container.format)
-                    found = _Cached(OpenNested(container, directory(name, ino, inside, container.root)))
-                    with self._lock:
-                        self._cached.setdefault(lease, {})[ino] = found
-                    self._weigh(found, lease, ino)
-                    return found.opened
-        found.uses += 1
-        if found.uses & (found.uses - 1) == 0:  # what is allocated late is mostly allocated at the first use
-            self._weigh(found, lease, ino)
-        return found.opened
+                    nested = OpenNested(container, directory(name, ino, inside, container.root))
+                    self._release(self._cached.put(key, nested, self._weight(nested)), key)
+                    return nested
+        nested.uses += 1
+        if nested.uses & (nested.uses - 1) == 0:  # what is allocated late is mostly allocated at the first use
+            self._release(self._cached.reweigh(key, self._weight(nested)), key)
+        return nested
 
-    def forget(self, lease: Lease) -> None:
-        """Drop what is inside one version of a container. ``on_evict`` is not called."""
-        with self._lock:
-            self._drop(lease)
+    def forget(self, lease: Lease, used: tuple[Lease, int] | None = None) -> None:
+        """Drop what is inside one version of a container, but for what is ``used``. ``on_evict`` is not called."""
+        self._cached.pop_where(lambda key: key[0] is lease and key != used)
 
     def clear(self) -> None:
-        with self._lock:
-            self._cached.clear()
-            self._weight = 0
-
-    def _find(self, lease: Lease, ino: int) -> _Cached | None:
-        with self._lock:
-            within = self._cached.get(lease)
-            if within is None:
-                return None
-            self._cached.move_to_end(lease)
-            return within.get(ino)
+        self._cached.clear()
 
     def _open(self, content: Nested) -> Container:
         source = NestedSource(content)
@@ -105,29 +77,12 @@ class NestedContainers:
             members = [file, Member((b"",), Omitted(b"", error.without_source, is_damage=True))]
             return Container("unknown", "", Group(content.key, lambda: members), [source])
 
-    def _weigh(self, cached: _Cached, lease: Lease, ino: int) -> None:
-        """Weigh a container again, and evict others if there are too many bytes."""
-        held = cached.opened.container.held
-        weight = LEAST_WEIGHT + (weight_of(cached.opened.container, self._budget) if held is None else held)
-        evicted = []
-        with self._lock:
-            if self._cached.get(lease, {}).get(ino) is not cached:
-                return
-            self._weight += weight - cached.weight
-            cached.weight = weight
-            while self._weight > self._budget:
-                oldest = next(iter(self._cached))
-                if oldest is lease and len(self._cached[lease]) == 1:
-                    break
-                evicted.append(oldest)
-                self._drop(oldest)
-                if oldest is lease:
-                    self._cached[lease] = {ino: cached}
-                    self._weight += weight
-        for oldest in evicted:
-            self._on_evict(oldest)
+    def _weight(self, nested: OpenNested) -> int:
+        held = nested.container.held
+        return LEAST_WEIGHT + (weight_of(nested.container, self._cached.limit) if held is None else held)
 
-    def _drop(self, lease: Lease) -> None:
-        """Drop what is inside a container. The caller holds the lock."""
-        for cached in self._cached.pop(lease, {}).values():
-            self._weight -= cached.weight
+    def _release(self, evicted: list[tuple[tuple[Lease, int], OpenNested]], used: tuple[Lease, int]) -> None:
+        """Evict the others in the same outermost containers, except for the one that is used now."""
+        for lease in {lease for (lease, _), _ in evicted}:
+            self.forget(lease, used)
+            self._on_evict(lease)

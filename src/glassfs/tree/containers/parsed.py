@@ -13,30 +13,16 @@ from collections.abc import Callable
 
 from glassfs.content import Container
 from glassfs.lru import LRU
+from glassfs.settings import settings
+from glassfs.sizes import PIECE
 from glassfs.tree.containers.lease import ContainerLease, OpenContainer
 from glassfs.tree.containers.weight import weight_of
+from glassfs.tree.nodes import Services
 
 LEAST_WEIGHT = 4 << 10
 """Bytes counted for each container beside its measured weight: its sources, table entries and nodes."""
 RECENT = 8
 """Containers that may be in use now; they are weighed again when others take their place."""
-PAUSE_SECONDS = 10.0
-"""Pause between two rounds that weigh all containers, and for each second that weighing takes."""
-ROUND_BYTES = 2 << 20
-"""Bytes weighed in one call of ``weigh_some``."""
-
-Make = Callable[[Container, ContainerLease], OpenContainer]
-
-
-class _Cached:
-    """A parsed container, how often it was used again, and whether it keeps its lease's sources open."""
-
-    __slots__ = ("is_keeping", "opened", "uses")
-
-    def __init__(self, opened: OpenContainer, is_keeping: bool) -> None:
-        self.opened = opened
-        self.is_keeping = is_keeping
-        self.uses = 0
 
 
 class ParsedContainers:
@@ -46,31 +32,32 @@ class ParsedContainers:
     than the whole budget stays until another one comes.
     """
 
-    def __init__(self, budget: int, limit: int, on_evict: Callable[[ContainerLease], None]) -> None:
+    def __init__(
+        self, services: Services, budget: int, limit: int, on_evict: Callable[[ContainerLease], None],
+    ) -> None:
+        self._services = services
         self._budget = budget
         self._on_evict = on_evict
         self._lock = threading.Lock()
-        self._cached: LRU[ContainerLease, _Cached] = LRU(budget, max(1, limit))
+        self._cached: LRU[ContainerLease, OpenContainer] = LRU(budget, max(1, limit))
         self._recent: OrderedDict[ContainerLease, None] = OrderedDict()
         self._to_weigh: list[ContainerLease] = []
         self._next_round = 0.0
 
     def all(self) -> list[OpenContainer]:
-        return [cached.opened for _, cached in self._cached.items()]
+        return [opened for _, opened in self._cached.items()]
 
     def find(self, lease: ContainerLease) -> OpenContainer | None:
-        cached = self._cached.get(lease)
-        if cached is None:
-            return None
-        if lease not in self._recent:
+        opened = self._cached.get(lease)
+        if opened is not None and lease not in self._recent:
             with self._lock:
                 # It may have been evicted or added meanwhile.
-                is_first = lease not in self._recent and self._cached.peek(lease) is cached
+                is_first = lease not in self._recent and self._cached.peek(lease) is opened
                 to_weigh = self._add_recent(lease) if is_first else None
-                cached.uses += is_first
+                opened.uses += is_first
             if to_weigh is not None:
                 self.weigh(to_weigh)
-        return cached.opened
+        return opened
 
     def weigh_some(self) -> None:
         """Weigh some containers again, all in turn: owners of nodes may use a container without asking for it.
@@ -81,26 +68,26 @@ class ParsedContainers:
         if not self._to_weigh:
             if begun < self._next_round:
                 return
-            self._to_weigh = [lease for lease, cached in self._cached.items() if cached.opened.container.held is None]
-            self._next_round = begun + PAUSE_SECONDS
+            self._to_weigh = [lease for lease, opened in self._cached.items() if opened.container.held is None]
+            self._next_round = begun + settings.weighing_pause
         weighed = 0
-        while self._to_weigh and weighed < ROUND_BYTES:
+        while self._to_weigh and weighed < PIECE:
             weighed += self.weigh(self._to_weigh.pop())
-        self._next_round += PAUSE_SECONDS * (time.monotonic() - begun)
+        self._next_round += settings.weighing_pause * (time.monotonic() - begun)
 
     def weigh(self, lease: ContainerLease) -> int:
         """Weigh a container again, evict others if it has grown, and return its weight."""
-        cached = self._cached.peek(lease)
-        if cached is None:
+        opened = self._cached.peek(lease)
+        if opened is None:
             return 0
-        weight = self._weight(cached.opened.container)
+        weight = self._weight(opened.container)
         with self._lock:
-            evicted = self._cached.reweigh(lease, weight) if self._cached.peek(lease) is cached else []
+            evicted = self._cached.reweigh(lease, weight) if self._cached.peek(lease) is opened else []
         self._release(evicted)
         return weight
 
-    def put(self, container: Container, lease: ContainerLease, make: Make) -> OpenContainer:
-        """Cache a container that was just parsed, and return what ``make`` gives for it.
+    def put(self, container: Container, lease: ContainerLease) -> OpenContainer:
+        """Cache a container that was just parsed, and return it with its root directory.
 
         It is not cached if another version has replaced it meanwhile. The lease must not be cached already.
         """
@@ -108,12 +95,12 @@ class ParsedContainers:
         evicted = []
         lease.keep()  # under no lock, as it may have to wait for a disk
         with self._lock:
-            opened = make(container, lease)
+            opened = OpenContainer(container, lease, self._services)
             # The sources of a deleted container are up to its readers: no event would say when to close them.
-            is_keeping = not lease.is_retired
+            opened.is_keeping = not lease.is_retired
             if not lease.is_replaced:
-                evicted = self._cached.put(lease, _Cached(opened, is_keeping), weight)
-        if not is_keeping:
+                evicted = self._cached.put(lease, opened, weight)
+        if not opened.is_keeping:
             lease.unkeep()
         if evicted:
             self._release(evicted)
@@ -123,19 +110,21 @@ class ParsedContainers:
         held = container.held
         return LEAST_WEIGHT + (weight_of(container, self._budget) if held is None else held)
 
-    def exchange(self, lease: ContainerLease, make: Make) -> None:
+    def exchange(self, lease: ContainerLease) -> None:
         """Make the open container of a lease anew, if it is cached, after the lease's entries changed."""
         with self._lock:
-            cached = self._cached.peek(lease)
-            if cached is not None:
-                cached.opened = make(cached.opened.container, lease)
+            before = self._cached.peek(lease)
+            if before is not None:
+                opened = OpenContainer(before.container, lease, self._services)
+                opened.is_keeping, opened.uses = before.is_keeping, before.uses
+                self._cached.exchange(lease, opened)
 
     def drop(self, lease: ContainerLease) -> None:
         """Remove what is cached for a lease. ``on_evict`` is not called."""
         with self._lock:
-            cached = self._cached.pop(lease)
+            opened = self._cached.pop(lease)
             self._recent.pop(lease, None)
-        if cached is not None and cached.is_keeping:
+        if opened is not None and opened.is_keeping:
             lease.unkeep()
 
     def _add_recent(self, lease: ContainerLease) -> ContainerLease | None:
@@ -144,15 +133,15 @@ class ParsedContainers:
         if len(self._recent) <= RECENT:
             return None
         before, _ = self._recent.popitem(last=False)
-        cached = self._cached.peek(before)
+        opened = self._cached.peek(before)
         # After 1, 2, 4, 8 … uses: what is allocated late is mostly allocated at the first use.
-        is_due = cached is not None and cached.opened.container.held is None and cached.uses & (cached.uses - 1) == 0
+        is_due = opened is not None and opened.container.held is None and opened.uses & (opened.uses - 1) == 0
         return before if is_due else None
 
-    def _release(self, evicted: list[tuple[ContainerLease, _Cached]]) -> None:
-        for lease, cached in evicted:
+    def _release(self, evicted: list[tuple[ContainerLease, OpenContainer]]) -> None:
+        for lease, opened in evicted:
             with self._lock:
                 self._recent.pop(lease, None)
-            if cached.is_keeping:
+            if opened.is_keeping:
                 lease.unkeep()
             self._on_evict(lease)

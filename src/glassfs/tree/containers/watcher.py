@@ -8,26 +8,22 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from weakref import WeakValueDictionary
 
 from glassfs.errors import DeviceFailed, GlassfsError, NotADirectory, NotFound, Unavailable
 from glassfs.names import component, raw
 from glassfs.source import Entry, Path
 from glassfs.tree.containers.lease import ContainerLease, Location
-from glassfs.tree.containers.leases import Leases
 from glassfs.tree.lease import Lease
 
 log = logging.getLogger(__name__)
 
-COMPARED_PARTS = 512
-"""Further files compared in one round, over all containers."""
-MOST_REMEMBERED = 10_000
-"""Folders whose last changes are remembered."""
-LEAST_PARTS = 8
-"""Further files compared in one round of each container, however many containers there are."""
+COMPARED = 256
+"""Containers compared with their stores in one round, and as many of their further files; more are compared in turn."""
 
 
 class Watcher:
-    """Notices when a container is no longer what its lease says.
+    """The current lease of each location, found as long as anything refers to it, and what changes.
 
     ``on_update`` is called with a lease after attributes of its files changed but not their bytes, ``on_retire`` after
     another version, or none, is at its location. ``on_change`` follows either, and any notification by a store. None
@@ -35,14 +31,16 @@ class Watcher:
     """
 
     def __init__(
-        self, leases: Leases, on_update: Callable[[ContainerLease], None],
-        on_retire: Callable[[ContainerLease], None], on_change: Callable[[], None],
+        self, on_update: Callable[[ContainerLease], None], on_retire: Callable[[ContainerLease], None],
+        on_change: Callable[[], None],
     ) -> None:
-        self._leases = leases
         self._on_update = on_update
         self._on_retire = on_retire
         self._on_change = on_change
         self._lock = threading.Lock()
+        self._current: WeakValueDictionary[Location, ContainerLease] = WeakValueDictionary()
+        self._queue: list[Location] = []
+        """Locations still to be compared before the next pass over all of them begins."""
         self._changed: set[str] = set()
         self._notified: set[tuple[Location, str, str]] = set()
         """Notifications by stores: the folder, its path in the tree, and a name, or "" for everything in it."""
@@ -50,17 +48,45 @@ class Watcher:
         self._last_changes: dict[Location, int] = {}
         self._forgotten = 0
 
+    def find(self, location: Location) -> ContainerLease | None:
+        return self._current.get(location)
+
+    def add(self, lease: ContainerLease) -> None:
+        """Make a lease the current one of its location. The previous one is retired, as another version replaced it."""
+        with self._lock:
+            previous = self._current.get(lease.location)
+            self._current[lease.location] = lease
+            if previous is not None:
+                previous.retire(is_replaced=True)
+        if previous is not None:
+            self._is_over(previous)
+
+    def retire(self, lease: ContainerLease, is_replaced: bool) -> bool:
+        """Retire a lease whose location has another version, or nothing. Open files of it stay readable."""
+        with self._lock:
+            if self._current.get(lease.location) is not lease:
+                return False
+            del self._current[lease.location]
+            lease.retire(is_replaced)
+        self._is_over(lease)
+        return True
+
+    def _is_over(self, lease: ContainerLease) -> None:
+        self.note(lease.at)
+        self._on_retire(lease)
+        self._on_change()
+
     def check(self, location: Location, entry: Entry | None) -> bool:
         """Compare a leased container with what is at its location now; return whether anything changed."""
-        lease = self._leases.find(location)
+        lease = self.find(location)
         if lease is None:
             return False
-        before = lease.entries
-        if entry is None or entry.version != before[0].version:
+        if entry is None or entry.version != lease.version:
             # Another thread may have leased the new version after the caller asked for the entry.
             with suppress(GlassfsError):
                 entry = _entry_now(location)
-        return self._compare(lease, before, None if entry is None else (entry, *before[1:]))
+        before = lease.entries
+        return self.compare(lease, before, None if entry is None else (entry, *before[1:]))
 
     def is_current(self, lease: Lease) -> bool:
         """Ask the store, and return whether what is leased is still at its location, as far as is known."""
@@ -77,7 +103,7 @@ class Watcher:
             with self._lock:
                 is_first = not self._notified
                 self._notified.add((folder, at, name))
-                if len(self._last_changes) >= MOST_REMEMBERED:
+                if len(self._last_changes) >= 10_000:  # there may be any number of folders
                     self._last_changes.clear()
                     self._forgotten = next(self._numbers)
                 self._last_changes[folder] = next(self._numbers)
@@ -93,20 +119,23 @@ class Watcher:
 
     def refresh(self) -> None:
         """Compare the leased containers with their stores, or the next round of them. Waits for each store."""
-        leases = self._leases.next_round()
-        parts = max(LEAST_PARTS, COMPARED_PARTS // (len(leases) or 1))
+        leases = self._next_round()
+        parts = 8 + COMPARED // (len(leases) or 1)
         unchanged = _unchanged(leases)
         for lease in leases:
-            if lease in unchanged:
-                continue
             before = lease.entries
-            try:
-                now = lease.entries_now(before, parts)
-            except (Unavailable, DeviceFailed):
-                continue
-            except GlassfsError:
-                now = None
-            self._compare(lease, before, now)
+            if lease not in unchanged:
+                with suppress(Unavailable, DeviceFailed):
+                    self.compare(lease, before, lease.entries_now(before, parts=parts))
+
+    def _next_round(self) -> list[ContainerLease]:
+        """Return the leases to compare next: all, or the next ``COMPARED`` of them."""
+        with self._lock:
+            if not self._queue or len(self._current) <= COMPARED:
+                self._queue = list(self._current)
+            some = self._queue[-COMPARED:]
+            del self._queue[-COMPARED:]
+            return [lease for location in some if (lease := self._current.get(location)) is not None]
 
     def changes(self) -> list[str]:
         """Return the tree paths of what changed since the last call, of containers and of watched folders.
@@ -132,27 +161,17 @@ class Watcher:
         with self._lock:
             self._changed.add(at)
 
-    def retire(self, lease: ContainerLease, is_replaced: bool) -> bool:
-        """Retire a lease whose location has another version, or nothing. Open files of it stay readable."""
-        if not self._leases.retire(lease, is_replaced):
-            return False
-        self.note(lease.at)
-        self._on_retire(lease)
-        self._on_change()
-        return True
-
     def _poll(self, location: Location) -> None:
         try:
             self.check(location, _entry_now(location))
         except GlassfsError as error:
             log.debug("not compared: %s", error)
 
-    def _compare(self, lease: ContainerLease, before: Sequence[Entry], now: tuple[Entry, ...] | None) -> bool:
+    def compare(self, lease: ContainerLease, before: Sequence[Entry], now: tuple[Entry, ...] | None) -> bool:
+        """Use what was found out about the files of a lease; return whether anything changed."""
         if now is None or any(old.version != new.version for old, new in zip(before, now, strict=True)):
             return self.retire(lease, is_replaced=now is not None)
-        if all(old.stamp == new.stamp for old, new in zip(before, now, strict=True)):
-            return False
-        if not self._leases.update(lease, before, now):
+        if all(old.stamp == new.stamp for old, new in zip(before, now, strict=True)) or not lease.update(before, now):
             return False
         self.note(lease.at)
         self._on_update(lease)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from sys import getsizeof
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -15,7 +16,6 @@ from glassfs.tree.lease import Lease
 
 _SHARED = (type, ModuleType, CodeType, FrameType, BlockCache, Findings, Store, Source, Lease)
 """Types of objects that outlive what refers to them."""
-_MOST_TYPES = 1 << 12
 
 _Below = Callable[[Any], Iterable[object]]
 
@@ -34,8 +34,8 @@ def weight_of(thing: object, limit: int) -> int:
         if number in seen:
             continue
         seen.add(number)
-        kind = type(one)
-        below = _known.get(kind) or _below(kind)
+        kind: Any = type(one)
+        below = _below(kind)
         if below is _shared:
             continue
         weight += getsizeof(one)
@@ -70,23 +70,15 @@ def _of_array(one: Any) -> Iterable[object]:
     return *gc.get_referents(one), one.base
 
 
-_PLAIN: dict[type, _Below] = dict.fromkeys((str, bytes, int, float, bool, bytearray, type(None)), _nothing)
-_known = dict(_PLAIN)
-
-
+@lru_cache(1 << 12)
 def _below(kind: type) -> _Below:
     """Return a function that lists what objects of a type refer to."""
-    found: _Below = gc.get_referents
+    if kind in (str, bytes, int, float, bool, bytearray, type(None)):
+        return _nothing
     if issubclass(kind, _SHARED):
-        found = _shared
-    elif kind is FunctionType:
-        found = _of_function
-    elif kind is MethodType:
-        found = _of_method
-    elif hasattr(kind, "__array_interface__"):
-        found = _of_array
-    if len(_known) >= _MOST_TYPES:
-        _known.clear()
-        _known.update(_PLAIN)
-    _known[kind] = found
-    return found
+        return _shared
+    if kind is FunctionType:
+        return _of_function
+    if kind is MethodType:
+        return _of_method
+    return _of_array if hasattr(kind, "__array_interface__") else gc.get_referents

@@ -18,7 +18,7 @@ from glassfs.names import component, free_name, raw, shown_at_root
 from glassfs.source import Entry, Kind, Source
 from glassfs.terminal import printable
 from glassfs.tree.containers.containers import Containers
-from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer, identity_of
+from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import (
     XATTR_PREFIX,
@@ -40,8 +40,6 @@ from glassfs.tree.omissions import Omission
 _NO_LEASE = Lease(())
 _MAY_BE_CHANGED = re.compile(r"%[0-9A-F]{2}|~[0-9]+$|~[0-9a-f]{16}")
 """Found in every shown name that differs from the name in the store."""
-ATTEMPTS = 4
-"""Attempts to open a file that keeps changing."""
 
 
 def node_at(
@@ -53,7 +51,7 @@ def node_at(
     ``entry`` is what was there a moment ago, ``source`` its bytes if it is open already, ``at`` the path in the tree.
     Raises Unavailable if the kind of a file cannot be determined now.
     """
-    for _ in range(ATTEMPTS):
+    for _ in range(4):  # a file that changes more often is shown as itself
         try:
             return _node(containers, location, entry, name, ino, at, is_mount_root, source)
         except Changed as error:
@@ -84,19 +82,18 @@ def _node(
             return FixedDirectory(name, ino, _origin(containers, entry), {})
         return Symlink(name, ino, _origin(containers, entry), entry.target) if kind is Kind.LINK else None
     try:
-        containers.watcher.check(location, entry)
-        verdict = containers.verdict(location, entry, at, source)
+        lease = containers.verdict(location, entry, at, source)
     except (NotFound, Changed, Unavailable):
         raise
     except GlassfsError as error:
         return plain_file(containers, location, entry, name, ino, error.without_source)
-    lease = verdict.lease
-    if lease is None:
-        return plain_file(containers, location, entry, name, ino, verdict.refusal or "")
-    origin = verdict.origin or Origin(
-        identity_of(verdict.entries), Access.of(verdict.entries), entry.mtime_ns, containers.services, lease,
-        lease.format, entry.volume, True in [one.has_other_names for one in verdict.entries],
-    )
+    if isinstance(lease, str):
+        return plain_file(containers, location, entry, name, ino, lease)
+    opened, has_other_names = containers.parsed(lease), any(entry.has_other_names for entry in lease.entries)
+    if opened is not None and not has_other_names:  # one object less: there may be many containers
+        origin = opened.origin
+    else:
+        origin = lease.origin(containers.services, has_other_names)
     return ContainerDirectory(name, ino, origin, containers, lease)
 
 
