@@ -17,9 +17,8 @@ from glassfs.content import Extent, Fault
 from glassfs.errors import Damaged
 from glassfs.formats.idv.blocks import ENTRY_SIZE, FIRST_OFFSET, Blocks
 from glassfs.formats.idv.columns import ColumnValues
-from glassfs.formats.idv.runs import Texts
+from glassfs.formats.idv.runs import Texts, shown
 from glassfs.formats.idv.table import TAIL, ColumnEntry, IdvFile, MetadataEntry, is_damage
-from glassfs.formats.idv.wire import shown
 from glassfs.sizes import PIECE
 
 MOST_EXTENTS = 2_000_000

@@ -10,9 +10,8 @@ import math
 from dataclasses import dataclass, replace
 
 from glassfs.errors import Damaged
-from glassfs.formats.idv import runs, wire
-from glassfs.formats.idv.runs import Item
-from glassfs.formats.idv.wire import shown
+from glassfs.formats.idv import runs
+from glassfs.formats.idv.runs import Item, shown
 
 DENSE_SLOTS = 65_536
 """Larger vectors of known size are shown as their stored elements."""
@@ -141,7 +140,7 @@ class _Fields:
 
     def codec(self) -> tuple[bytes, bytes]:
         """Read a nested codec: its name and parameters."""
-        return wire.codec(self.take)
+        return runs.codec(self.take)
 
     def rest(self) -> bytes:
         """Read all remaining bytes."""

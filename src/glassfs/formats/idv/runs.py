@@ -1,4 +1,6 @@
-"""Runs: values of one item codec in a block, decoded by range (docs/formats/idv.md §8.1 to §8.3, §8.5).
+"""Integers and strings as stored, and runs: values of one item codec in a block, decoded by range.
+
+Facts: docs/formats/idv.md §1, §8.1 to §8.3, §8.5.
 
 A run is all values of a block of single values, or all stored elements of a block of vectors. Decoding a range takes
 memory in proportion to the range. Texts need one pass over the block before the first value. Any thread may use a run.
@@ -8,13 +10,14 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from glassfs.codec import leb128
 from glassfs.content import Data
 from glassfs.errors import Damaged, TooLarge
-from glassfs.formats.idv import wire
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,6 +29,33 @@ LONGEST_TEXT = 24 << 20
 """UTF-16 units of texts that are shown together."""
 TEXT_PIECE = 64 << 10
 """Bytes of text between two places of which the number of units is kept; texts whose ends are checked at a time."""
+
+
+Take = Callable[[int], bytes]
+"""Returns the next bytes, as many as asked for, or raises Damaged."""
+
+
+def varint(take: Take, bits: int = 64) -> int:
+    """Read an unsigned variable-length integer."""
+    try:
+        return leb128.read(lambda: take(1)[0], bits)
+    except leb128.TooLong as error:
+        raise Damaged(str(error)) from error
+
+
+def string(take: Take) -> bytes:
+    """Read a length-prefixed string, normally UTF-8."""
+    return take(varint(take, 31))  # as .NET reads the length
+
+
+def codec(take: Take) -> tuple[bytes, bytes]:
+    """Read a codec: its name and parameters."""
+    return string(take), take(varint(take))
+
+
+def shown(name: bytes) -> str:
+    """Return a name as quoted in messages."""
+    return repr(name[:80].decode("utf-8", "replace"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +256,7 @@ class Texts(ValueRun):
             return bytes(block.read(position - size, size))
 
         try:
-            self._size = wire.varint(take, wire.STRING_BITS)
+            self._size = varint(take, 31)
         except Damaged as error:
             raise error.at(block.source, block.part) from error
         self._start = position
