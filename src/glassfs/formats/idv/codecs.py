@@ -38,7 +38,7 @@ _ITEMS = {
     b"DateTime": _DATE_TIME,
     b"DateTimeOffset": _ZONED,
     b"DataViewRowId": Item("DataViewRowId", "<u8", 16, tail=(2,)),
-    b"Boolean": Item("Boolean", "|b1", 1, runs.PackedBits),
+    b"Boolean": Item("Boolean", "|b1", 1, runs.BitRun),
     b"TextSpan": Item("String", "", 0, runs.Texts),
     b"DvBool": Item("Boolean", "|b1", 1, runs.OldBits),
     b"DvTimeSpan": _TIME_SPAN,

@@ -135,7 +135,7 @@ class ValueRun:
         return np.zeros(count, self.item.unit) if self.fill == 0 else np.full(count, self.fill, self.item.unit)
 
 
-class PackedBits(ValueRun):
+class BitRun(ValueRun):
     """One bit per value, lowest bit first."""
 
     is_plain = False

@@ -16,7 +16,7 @@ from glassfs.content import Member, Omitted
 from glassfs.content.allowance import Allowance
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.idv import codecs, runs
-from glassfs.formats.idv.blocks import ENTRY_SIZE, FIRST_OFFSET, Blocks, BlockSource, LookupTable, StoredBlock
+from glassfs.formats.idv.blocks import ENTRY_SIZE, FIRST_OFFSET, BlockLocation, Blocks, BlockSource, LookupTable
 from glassfs.formats.idv.codecs import Codec
 from glassfs.formats.idv.runs import Item, shown
 from glassfs.source import Reader, Source
@@ -249,7 +249,7 @@ class IdvFile:
 
     def value(self, column: ColumnEntry, entry: MetadataEntry) -> Blocks:
         """Return a metadata value with a known codec: a block of one row."""
-        stored = StoredBlock(entry.offset, entry.length, None)
+        stored = BlockLocation(entry.offset, entry.length, None)
         name = f"metadata {shown(entry.kind)} of column {shown(column.name)}"
         key = (column.number, entry.number)
         return Blocks(self.file, entry.codec, COMPRESSIONS[entry.compression], 1, 1, lambda _: stored, name, key)
