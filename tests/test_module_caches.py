@@ -29,7 +29,7 @@ HARMLESS = {
     "filesystem.system._all": "weak references, to what other objects own",
     "forks._all_per_process": "weak references, to what other objects own",
     "formats.hdf5.answers._library": "one value, of this process",
-    "formats.hdf5.file.is_installed": "one value, of this process",
+    "formats.hdf5.__init__.is_installed": "one value, of this process",
     "formats.kinodb.episode.shortest": "a few numbers each, and a fixed number of them",
     "formats.registry._built_in": "one value, of this process",
     "formats.registry.installed": "one value, of this process",

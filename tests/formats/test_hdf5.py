@@ -35,7 +35,7 @@ from tests.formats.hdf5_files import (
     write_links,
     write_robomimic,
 )
-from tests.helpers import omitted_in, open_path, walk
+from tests.helpers import omitted_in, open_bytes, open_path, walk
 from tests.optional import package
 
 
@@ -272,7 +272,7 @@ def test_filter_without_a_plugin_makes_a_dataset_unreadable(tmp_path: Path) -> N
 
 
 def test_without_h5py_the_error_says_what_to_install(everything: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glassfs.formats.hdf5.file.is_installed", lambda: False)
+    monkeypatch.setattr("glassfs.formats.hdf5.is_installed", lambda: False)
     with pytest.raises(Refused, match=r"needs h5py: .*install.*\[hdf5\]"):
         open_path(everything)
 
@@ -349,6 +349,10 @@ class TestHdf5(FormatTests):
 
     def containers(self) -> Iterable[Path | bytes]:
         return made_files()
+
+    def test_nothing_stays_open(self) -> None:
+        open_bytes(made_files()[0])  # the server of workers stays, which a first container starts
+        super().test_nothing_stays_open()
 
 
 @cache

@@ -161,6 +161,7 @@ class _Text:
         if self._next() != "{":
             return None
         # Only so many characters are given to the decoder: a few of them may become an object of Python each.
+        # Nearly all descriptions are short, and a slice of the text is a copy: a short one is tried first.
         for length in (LONGEST_DESCRIPTION >> 6, LONGEST_DESCRIPTION):
             piece = self._text[self._index : self._index + length]
             is_last = length == LONGEST_DESCRIPTION or len(piece) < length
@@ -281,6 +282,7 @@ class TensorHeader:
             self._demand_encodable(value)
             allowance.take(OBJECT + getsizeof(name) + getsizeof(value), "metadata")
             metadata[name] = value
+        # Tensors may be in any order, and one that overlaps another would show bytes under two names.
         self._demand_covered([(one[3], one[4]) for one in tensors.values()])
         return marshal.dumps((metadata or None, list(tensors.values())))
 

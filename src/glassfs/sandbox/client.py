@@ -55,6 +55,8 @@ class Sandbox:
                     raise outcome
                 if outcome is not None:
                     return outcome
+                # A worker that was ended for another user says nothing about the container, and its request is tried
+                # again without end. One that another process killed is tried twice.
                 killed += not was_taken
                 if killed == 2 and not self._verdict:
                     raise Unavailable("its worker process was killed", self._source.name)
@@ -113,6 +115,7 @@ class _Conversation:
         data = bytearray()
         while True:
             kind, size = self._head()
+            # Elements go straight into the buffer of the caller.
             if kind == wire.DATA and self._left is not None and size <= len(self._left):
                 self._fill(self._left[:size])
                 self._left = self._left[size:]
@@ -124,6 +127,8 @@ class _Conversation:
                 if len(data) + size > self._most:
                     raise _Nonsense("more than was asked for")
                 data += payload
+            # The library reports a failed read of the source as its own error, which may look like damage. The error of
+            # the source is the cause.
             elif self._fault is not None:
                 return self._fault
             elif kind == wire.ERROR:

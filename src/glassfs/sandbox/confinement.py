@@ -46,12 +46,15 @@ def confine(parent: int) -> None:
         libc.prctl(Prctl.CAPBSET_DROP, number, 0, 0, 0)  # only with CAP_SETPCAP; nothing gains from the set below
     if os.geteuid() == 0:
         _become_nobody()
+    # First all capabilities go, then the way to get new rights by executing a program, which a filter of system calls
+    # needs. The kernel ends the worker when the server ends.
     for name, *arguments in (
         ("capset", _CAPABILITY_HEADER, bytes(24)), ("prctl", Prctl.SET_NO_NEW_PRIVS, 1, 0, 0, 0),
         ("prctl", Prctl.SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
     ):
         if getattr(libc, name)(*arguments) != 0:
             raise OSError(f"{name}: {os.strerror(ctypes.get_errno())}")
+    # The parent may have died before the kernel knew that this process is to end with it.
     if os.getppid() != parent:
         raise OSError("the process that started it has ended")
     _limit()
@@ -76,6 +79,8 @@ def _limit() -> None:
     try:
         with open("/proc/self/statm", "rb") as file:
             most = int(file.read().split()[0]) * resource.getpagesize() + MOST_MEMORY
+        # If the memory is not there now, that is due to the machine. Later it would look like the fault of the
+        # container.
         mmap.mmap(-1, MOST_MEMORY, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
         for limit, value in (
             (resource.RLIMIT_AS, most), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0),

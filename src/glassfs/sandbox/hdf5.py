@@ -48,23 +48,13 @@ def open_container(file: RemoteFile) -> Handler:
 
 
 class _Page:
-    """Descriptions of objects in one answer: how many bytes are ``left``, and their different ``types``."""
+    """The descriptions of objects in one answer may take ``left`` more bytes."""
 
     def __init__(self) -> None:
         self.left = PIECE  # as objects of Python they take many times as much
-        self.types: list[Any] = []
-        self._numbers: dict[str, int] = {}
 
     def added(self, entry: dict[str, Any]) -> dict[str, Any]:
-        """Count a description, replace its type by a number, and return it."""
-        for one in (entry, entry.get("final") or {}):
-            if "type" in one:
-                text = json.dumps(one["type"])
-                if text not in self._numbers:
-                    self._numbers[text] = len(self.types)
-                    self.types.append(one["type"])
-                    self.left -= len(text)
-                one["type"] = self._numbers[text]
+        """Count a description, and return it."""
         self.left -= len(json.dumps(entry))
         return entry
 
@@ -93,7 +83,7 @@ class _Container:
         only the first ones.
 
         The answer to the first request also describes what is in groups below, and ``more`` groups, while that are few
-        objects: ``inner`` has the path and the objects of each. Types of datasets are numbers in ``types``.
+        objects: ``inner`` has the path and the objects of each.
         """
         page = _Page()
         total, entries = self._entries(path, first, count, page)
@@ -105,11 +95,13 @@ class _Container:
             if page.left < 0 or time.monotonic() > until:
                 break
             self._add_below(other, self._add(other, page, inner), page, inner)
-        return {"count": total, "entries": entries, "inner": inner, "types": page.types}, ()
+        return {"count": total, "entries": entries, "inner": inner}, ()
 
     def _add_below(self, path: list[str], entries: list[dict[str, Any]], page: _Page, inner: list[Any]) -> None:
         """Add what is in groups below a group with these objects to ``inner``, while that are few objects."""
         left = FEW_OBJECTS - len(entries)
+        # Breadth first, as callers list the groups of a level one after another. Groups with several names are left
+        # out, as they might contain themselves.
         above = [(path, entries)]
         for parent, found in above:
             for entry in found:
@@ -137,6 +129,7 @@ class _Container:
             self._listed = path, list(group)
         names = self._listed[1]
         found: list[dict[str, Any]] = []
+        # An answer has at least one object, whatever it takes, or listing would never end.
         for name in names[first : first + count]:
             if found and page.left < 0:
                 break
@@ -169,6 +162,8 @@ class _Container:
         dataset = self._found(path)
         size, properties = dataset.get_type().get_size(), dataset.get_create_plist()
         chunk = prod(properties.get_chunk()) * size if properties.get_layout() == h5d.CHUNKED else 0
+        # The library decodes a chunk again for each read of a part of it, unless the cache of the dataset has room for
+        # it.
         if chunk > CHUNK_CACHE:
             del dataset  # one that is open keeps its cache
             dataset = self._with_cache(path, chunk)
@@ -245,6 +240,8 @@ class _Container:
         """Describe the object to which a soft link leads, through others if need be; None if there is none here."""
         left = 16  # further soft links: they may lead in a circle
         parts = ([] if target.startswith(b"/") else [part.encode("latin-1") for part in path]) + target.split(b"/")
+        # The library would follow links to other files on the way. So the path is walked here, component by component,
+        # with the groups that it passed to go back to.
         at: list[tuple[bytes, Any]] = [(b"", h5o.open(self._file.id, b"/"))]
         try:
             while parts:
@@ -388,6 +385,8 @@ def _warm_up() -> None:
     """Have the server import what a worker, which cannot open files, may need."""
     for encoding in ("ascii", "latin-1", "utf-8"):
         codecs.lookup(encoding)
+    # A worker cannot open files, and modules are files: whatever the library imports on demand has to be imported
+    # before the fork. Doing each kind of request once imports all of it.
     made = io.BytesIO()
     with h5py.File(made, "w") as file:
         file["numbers"] = np.zeros((2, 2), "c8")

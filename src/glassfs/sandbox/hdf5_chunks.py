@@ -103,6 +103,7 @@ class _ChunkList:
         if not self._places:
             return
         places = np.frombuffer(self._places, np.uint64).reshape(-1, len(self._shape))
+        # Places are elements, of which the first of a chunk is a multiple of its shape.
         along, rest = np.divmod(places, np.array(self._shape, np.uint64))
         if self._growing and _MISPLACES:
             along = self._replaced(along)
@@ -138,6 +139,8 @@ class _ChunkList:
 
         In an extensible array it is the first axis.
         """
+        # The library has counted with the growing axis first, but computed places as if it were not. The number that it
+        # counted is found from the place, and divided again with the axes in their true order.
         numbers = _number(along[:, self._growing :], self._limits[self._growing :])
         others = [axis for axis in range(len(self._limits)) if axis != self._growing]
         found = np.empty_like(along)

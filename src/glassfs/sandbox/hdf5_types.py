@@ -15,16 +15,11 @@ _FIXED, _COMPOUND, _REFERENCE, _ENUM, _VLEN, _ARRAY, _OPAQUE = (
 )
 _OTHERS = {h5t.INTEGER: "integer", h5t.FLOAT: "float", h5t.BITFIELD: "bit field", _ENUM: "enumeration",
            h5t.TIME: "time"}
-_FLOATS = {2: (h5t.IEEE_F16LE, h5t.IEEE_F16BE), 4: (h5t.IEEE_F32LE, h5t.IEEE_F32BE),
-           8: (h5t.IEEE_F64LE, h5t.IEEE_F64BE)}
+_FLOATS = {size: [getattr(h5t, f"IEEE_F{8 * size}{order}") for order in ("LE", "BE")] for size in (2, 4, 8)}
 _INTEGERS = {
-    1: (h5t.STD_I8LE, h5t.STD_I8BE, h5t.STD_U8LE, h5t.STD_U8BE, h5t.STD_B8LE, h5t.STD_B8BE),
-    2: (h5t.STD_I16LE, h5t.STD_I16BE, h5t.STD_U16LE, h5t.STD_U16BE, h5t.STD_B16LE, h5t.STD_B16BE),
-    4: (h5t.STD_I32LE, h5t.STD_I32BE, h5t.STD_U32LE, h5t.STD_U32BE, h5t.STD_B32LE, h5t.STD_B32BE),
-    8: (h5t.STD_I64LE, h5t.STD_I64BE, h5t.STD_U64LE, h5t.STD_U64BE, h5t.STD_B64LE, h5t.STD_B64BE),
+    size: [getattr(h5t, f"STD_{kind}{8 * size}{order}") for kind in "IUB" for order in ("LE", "BE")]
+    for size in (1, 2, 4, 8)
 }
-
-
 _SHOWN = {
     ("array", "number"): "number", ("array", "text"): "text", ("array", "bytes"): "bytes",
     ("rows", "number"): "ragged", ("compound", "number"): "compound",
@@ -120,7 +115,7 @@ def _is_complex(kind: Any) -> bool:
 
 
 def _float(kind: Any, size: int, letter: str) -> dict[str, Any] | None:
-    known = _FLOATS.get(size, ())
+    known = _FLOATS.get(size, [])
     order = next((order for order, one in zip("<>", known, strict=False) if kind.equal(one)), "")
     if not order:
         size = kind.dtype.itemsize  # of a float with the range of this one: bfloat16 has that of four bytes

@@ -100,12 +100,14 @@ def _held(kind: Any, dataset: Any, first: int, end: int) -> Iterator[memoryview]
     while first < end:
         space = dataset.get_space()
         if dataset.shape:
+            # Elements are selected one by one, as a range in C order is no box of the dataset.
             numbers = np.arange(first, min(first + some, end))
             space.select_elements(np.stack(np.unravel_index(numbers, dataset.shape), axis=1).astype(np.uint64))
         raw = np.zeros(space.get_select_npoints(), f"V{kind.get_size()}")
         memory = h5s.create_simple(raw.shape)
         _demand(_read(dataset.id, kind.id, memory.id, space.id, 0, raw.ctypes.data))
         try:
+            # The caller copies the values before it goes on: then the memory that they refer to is freed.
             yield raw.view(np.uint8).data
         finally:
             _free(kind, raw)

@@ -134,28 +134,24 @@ class _Server:
                 if isinstance(error, (BrokenPipeError, ConnectionResetError, BlockingIOError)):
                     return None
                 raise _not_started(error) from error
+        # A server that is stopped must not stop its callers, so all sockets to it are asked without waiting.
         mine.setblocking(False)
         self.used = time.monotonic()
         return mine
 
-    def end(self, number: int) -> int | None:
-        """End a worker; return its status as of waitpid(2), or None if that is unknown."""
-        with suppress(OSError):
+    def end(self, number: int, is_awaited: bool = True) -> int | None:
+        """End a worker; return its status as of waitpid(2), or None if that is unknown or not awaited."""
+        with suppress(OSError):  # of a server that died, and its workers with it
             mine, its = socket.socketpair()
             with mine:
                 with its:
                     socket.send_fds(self._control, [wire.COMMAND.pack(wire.END, number, 0)], [its.fileno()])
                 poll = select.poll()
                 poll.register(mine, select.POLLIN)
-                if poll.poll(settings.worker_end * 1000):
+                if is_awaited and poll.poll(settings.worker_end * 1000):
                     status: int = wire.STATUS.unpack(mine.recv(wire.STATUS.size).ljust(wire.STATUS.size, b"\xff"))[0]
                     return None if status < 0 else status
         return None
-
-    def drop(self, number: int) -> None:
-        """End a worker without waiting for that."""
-        with suppress(OSError):  # of a server that died, and its workers with it
-            self._control.send(wire.COMMAND.pack(wire.DROP, number, 0))
 
     def why_ended(self) -> str:
         """Return why the server ended by itself: the last line that it printed, or its exit status."""
@@ -255,6 +251,8 @@ class Pool:
 
     def _has_place(self, owner: int, seconds: float) -> bool:
         """Return whether the owner may have one more worker, after waiting up to ``seconds`` for it if necessary."""
+        # Slots are for owners: one who has no worker gets one also when others use many. Only if very many owners have
+        # one each does a new one wait.
         busy = [worker for worker in self._workers if worker.is_busy]
         has_none = all(worker.owner != owner for worker in busy)
         if len(busy) < (MOST_OF_ALL if has_none else MOST_WORKERS):
@@ -284,6 +282,8 @@ class Pool:
 
     def _trim(self) -> None:
         """End idle workers, those that were not used for long first, while more than MOST_WORKERS live."""
+        # A worker that is idle may be asked again soon, and forking another one takes longer. So it is ended only when
+        # there are too many.
         idle = [worker for worker in self._workers if not worker.is_busy]
         idle.sort(key=lambda worker: (worker.is_wanted, worker.used), reverse=True)
         while idle and len(self._workers) > MOST_WORKERS:
@@ -291,7 +291,7 @@ class Pool:
 
     def _drop(self, worker: SandboxWorker) -> None:
         self._remove(worker)
-        worker.server.drop(worker.number)
+        worker.server.end(worker.number, is_awaited=False)
 
     def _remove(self, worker: SandboxWorker) -> None:
         self._workers.remove(worker)

@@ -82,6 +82,8 @@ def restrict() -> None:
     """
     machine = _MACHINES.index(platform.machine())
     allow, fail = _step(_Opcode.RETURN, _Action.ALLOW), _step(_Opcode.RETURN, _Action.FAIL)
+    # Numbers of calls depend on the architecture. A process may also make calls of another one, such as 32-bit calls on
+    # x86-64, whose numbers mean others: it is killed.
     code = [
         _step(_Opcode.LOAD, _Offset.ARCHITECTURE), _unless(_AUDIT_ARCH[machine], 0, 1),
         _step(_Opcode.RETURN, _Action.KILL), _step(_Opcode.LOAD, _Offset.NUMBER),
@@ -89,6 +91,7 @@ def restrict() -> None:
     for numbers in ALLOWED.values():
         code += _unless(numbers[machine]), allow
     for name, process in (("prlimit64", 0), ("tgkill", os.getpid())):
+        # The first argument names the process, 0 or its own id: limits and signals are only for itself.
         argument = _step(_Opcode.LOAD, _Offset.ARGUMENTS)
         code += _unless(OWN[name][machine], 4), argument, _unless(process), allow, fail
     code.append(fail)

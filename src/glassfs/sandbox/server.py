@@ -15,9 +15,9 @@ import resource
 import signal
 import socket
 import sys
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import lru_cache
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -48,7 +48,7 @@ class RemoteFile:
         self._connection = connection
         self._size = size
         self._position = 0
-        self._pages: OrderedDict[int, bytes] = OrderedDict()
+        self._page = lru_cache(64)(self._read_page)
 
     def seek(self, offset: int, whence: int = 0) -> int:
         self._position = offset + (0, self._position, self._size)[whence]
@@ -84,20 +84,12 @@ class RemoteFile:
     def flush(self) -> None:
         pass
 
-    def _page(self, number: int) -> bytes:
-        page = self._pages.get(number)
-        if page is None:
-            offset = number * PAGE
-            size = min(PAGE, self._size - offset)
-            send(self._connection, wire.READ, wire.RANGE.pack(offset, size))
-            kind, page = receive(self._connection)
-            if kind != wire.BYTES or len(page) != size:
-                raise OSError("the container cannot be read")
-            self._pages[number] = page
-            if len(self._pages) > 64:
-                self._pages.popitem(last=False)
-        else:
-            self._pages.move_to_end(number)
+    def _read_page(self, number: int) -> bytes:
+        size = min(PAGE, self._size - number * PAGE)
+        send(self._connection, wire.READ, wire.RANGE.pack(number * PAGE, size))
+        kind, page = receive(self._connection)
+        if kind != wire.BYTES or len(page) != size:
+            raise OSError("the container cannot be read")
         return page
 
 
@@ -147,8 +139,6 @@ def main() -> None:
                 with suppress(OSError):
                     connection.sendall(wire.STATUS.pack(status))
             connection.close()
-        if kind == wire.DROP:
-            _end(workers.pop(number, 0))
 
 
 def _start(
@@ -157,6 +147,8 @@ def _start(
     """Fork a worker for a container of ``size`` bytes, and return its process id; 0, and say why, if that fails."""
     parent = os.getpid()
     try:
+        # The server has one thread and has read nothing of any container, so a fork is safe and inherits nothing that
+        # another container could have changed.
         child = os.fork()
     except OSError as error:
         with suppress(OSError):
@@ -195,6 +187,8 @@ def _serve(connection: socket.socket, size: int, open_container: Callable[[Remot
     file = RemoteFile(connection, size)
     while True:
         _, payload = receive(connection)
+        # The limit of processor time counts from the start of the process, so it is raised for each request. The hard
+        # limit may be lower, as the user has set one.
         used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
         hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
         most = int(used) + 1 + settings.worker_processor
@@ -215,6 +209,7 @@ def _serve(connection: socket.socket, size: int, open_container: Callable[[Remot
             raise
         except Exception as error:
             text = " ".join(str(error).split()) or type(error).__name__
+            # An error with a number of the system is one of the machine: a worker makes no such calls for a container.
             is_passing = isinstance(error, ImportError) or getattr(error, "errno", None) in _MACHINE
             kind = wire.NOT_NOW if is_passing else wire.ERROR
             answer = text.encode("utf-8", "replace")[: wire.LARGEST_ERROR]

@@ -25,9 +25,9 @@ RANGE = struct.Struct("<QI")
 LARGEST_ANSWER = 16 << 20
 LARGEST_ERROR = 1 << 10
 
-START, END, DROP = b"S", b"E", b"D"
+START, END = b"S", b"E"
 """Commands to the server: start a worker with the attached socket; end one, and send how it ended to the attached
-socket; end one. None has another answer, so that no caller waits for a server.
+socket. The caller may have closed the other side of it: none has to wait for a server.
 """
 COMMAND = struct.Struct("<cqq")
 """A command, the number that the caller gave the worker, and the size of its container."""

@@ -11,7 +11,81 @@ Facts: docs/formats/hdf5.md; § in this package cites its sections.
 
 from __future__ import annotations
 
-from glassfs.formats.hdf5.file import NAMED, is_slow, open_hdf5, recognises
-from glassfs.formats.registry import JOINED, Format
+from enum import IntFlag
+from functools import lru_cache
+from importlib.util import find_spec
+
+from glassfs import installing
+from glassfs.content import Container
+from glassfs.errors import Damaged, Refused
+from glassfs.formats.hdf5 import description
+from glassfs.formats.hdf5.answers import WorkerAnswers
+from glassfs.formats.hdf5.group import GroupListing
+from glassfs.formats.registry import BUILT_IN, HEAD, JOINED, Format, Head, Opening
+
+MAGIC = b"\x89HDF\r\n\x1a\n"
+NAMED = BUILT_IN["hdf5"]
+NEAR, FAR = (0, 512, 1024, 2048), tuple(1 << bits for bits in range(12, 21))
+"""Where the superblock may begin, behind a user block; in FAR only that of a file whose name says that it is HDF5."""
+
+
+class WriterFlag(IntFlag):
+    """Flags of the writer in a superblock of version 3 (§1)."""
+
+    IS_WRITTEN = 1
+    IS_SWMR = 4
+
+
+def recognises(head: Head) -> bool:
+    return _start(head) is not None
+
+
+def open_hdf5(opening: Opening) -> Container:
+    """Ask the worker for the root group. Raises Refused if h5py is not installed, and Damaged."""
+    source = opening.source
+    if not is_installed():
+        raise Refused(f"is an HDF5 file, which needs h5py: {installing.command('hdf5')}", source.name)
+    head = Head.of(source, source.read(0, min(HEAD, source.size)))
+    start = _start(head)
+    version = b"" if start is None else head.part(start + len(MAGIC), 1)
+    if start is None or not version:
+        raise Damaged("is cut short", source.name)
+    flags = _flags(head, start)
+    if flags:
+        what = "SWMR writing" if flags & WriterFlag.IS_SWMR else "writing"
+        reason = f"is open for {what}, or its writer was killed: close it there, or repair it with h5clear"
+        raise Refused(reason, source.name)
+    answers = WorkerAnswers(opening, opening.sandbox("hdf5"))
+    answer = answers.described({"do": "open"})
+    root = description.described(answer)
+    listing = GroupListing(opening, answers, isinstance(answer, dict) and bool(answer.get("may_have_episodes")))
+    facts = {"superblock": version[0], "user_block": start, "attributes": root.attributes}
+    return Container("hdf5", str(version[0]), listing.root(root), [source], facts, episodes=listing.episodes.table)
+
+
+def is_slow(head: Head) -> bool:
+    """Return whether opening a file takes a worker: others are refused at once, and never listed as directories."""
+    start = _start(head)
+    return is_installed() and start is not None and not _flags(head, start)
+
+
+def _flags(head: Head, start: int) -> int:
+    """Return the flags of a writer that has the file open, or had when it was killed."""
+    version, flags = head.part(start + len(MAGIC), 1), head.part(start + 11, 1)
+    return flags[0] & (WriterFlag.IS_WRITTEN | WriterFlag.IS_SWMR) if flags and version[0] == 3 else 0
+
+
+def _start(head: Head) -> int | None:
+    near = next((offset for offset in NEAR if head.startswith(MAGIC, offset)), None)
+    if near is not None or not head.name.lower().endswith(NAMED):
+        return near
+    return next((offset for offset in FAR if head.part(offset, len(MAGIC)) == MAGIC), None)
+
+
+@lru_cache(1)
+def is_installed() -> bool:
+    """Return whether h5py is there."""
+    return find_spec("h5py") is not None
+
 
 FORMAT = Format("hdf5", recognises, open_hdf5, suffixes=NAMED, joined=JOINED["hdf5"], is_slow=is_slow)

@@ -63,6 +63,7 @@ class WorkerAnswers:
     def keep(self, name: str, answer: Any) -> None:
         """Keep an answer, or what follows from some, unless it depends on the filters that are installed."""
         text = json.dumps(answer)
+        # A description says which filters the library lacks.
         if '"available": false' not in text:  # a plug-in may be installed later
             self._keep(name.encode(), zlib.compress(text.encode(), 1))
 
@@ -78,6 +79,8 @@ class WorkerAnswers:
             self._remember(self._find(b"chunks") or b"")
             index = self._indexes.get(path)
         if index is None:
+            # Frames of many demonstrations are many small datasets. Asking for the lists of all of them at once takes
+            # one request instead of hundreds, and one entry of the catalogue.
             paths = [as_text(path), *self._together(path)]
             most = self._opening.allowance.size // RECORD_SIZE
             request = {"do": "chunks", "path": paths[0], "more": paths[1:], "most": most}
@@ -139,4 +142,5 @@ def _library() -> bytes:
     spec = find_spec("h5py")
     if spec is None or spec.origin is None or not isinstance(spec.loader, SourceLoader):
         return b""
-    return f"h5py {spec.loader.path_stats(spec.origin)}\0".encode()  # its version takes much longer to find
+    # The first number is that of the layout of answers.
+    return f"2 h5py {spec.loader.path_stats(spec.origin)}\0".encode()  # its version takes much longer to find

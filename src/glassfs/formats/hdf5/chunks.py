@@ -21,7 +21,7 @@ from glassfs.content.data import SizedData
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5 import filters
 from glassfs.formats.hdf5.description import Filter
-from glassfs.formats.hdf5.stored import Chunk, ChunkIndex, Coding, Filled, StoredChunk, chunk_data
+from glassfs.formats.hdf5.stored import Chunk, ChunkIndex, Coding, Filled, chunk_data
 from glassfs.sizes import PIECE
 from glassfs.source import Source
 
@@ -61,6 +61,8 @@ class Grid(SizedData):
             buffer, first = buffer[taken:], first + 1
         count, left = divmod(len(buffer), item)
         at = 0
+        # A range of elements in C order is no box: it begins in the middle of a row and ends in another one. It is read
+        # as a few boxes, each of which is contiguous in the buffer.
         for start, shape in boxes(first, count, self.shape):
             size = prod(shape) * item
             self._read_box(buffer[at : at + size], start, shape)
@@ -106,6 +108,8 @@ class Grid(SizedData):
         number = linear([at // step for at, step in zip(low, steps, strict=True)], self.grid)
         inside = linear([at % step for at, step in zip(low, steps, strict=True)], steps) * item
         outside = linear([at - first for at, first in zip(low, start, strict=True)], shape) * item
+        # The fast and the usual case: the elements are contiguous in the block and in the box, so that they are copied
+        # as bytes, without NumPy.
         if is_run(counts, shape) and is_run(counts, steps):
             self._prefetch(number)
             self._block(number).read_into(buffer[outside : outside + prod(counts) * item], inside)
@@ -131,10 +135,13 @@ class Grid(SizedData):
 
     def _prefetch(self, number: int) -> None:
         """Have the two following blocks decoded ahead if this one follows the previous one."""
+        # Only a second block in a row is a sequential read. Decoding ahead for random reads would take longer than
+        # these.
         if self._is_ahead and number - self._last == 1:
             for following in range(number + 1, min(number + 3, prod(self.grid))):
                 with suppress(Damaged):  # of another block
                     block = self._block(following)
+                    # Other blocks are ranges of the file or of fill value, or streams that the cache has in files.
                     if isinstance(block, (Chunk, Slab)):
                         self._cache.prefetch(block)
         self._last = number
@@ -209,6 +216,7 @@ class Slabs(Grid):
         chunked = self._chunked
         # For a read of few chunks, decoding only these is faster.
         if 8 * len([*chunked.places(low, counts)]) >= prod(chunked.grid[1:]):
+            # A slab has all elements of the other axes, so only the first axis says which slab it is.
             number = low[0] // self.steps[0]
             outside = linear([at - first for at, first in zip(low, start, strict=True)], shape) * self.item
             target = buffer[outside : outside + prod(counts) * self.item]
@@ -244,24 +252,13 @@ class Slab(SizedData):
         whole = bytearray(self.size)
         chunk = self.size // self._count
         blocks = self._chunked.chunks(self._first, self._count)
-        start, stored = self._stored([block.stored for block in blocks if isinstance(block, Chunk)])
         for number, block in enumerate(blocks):
             place = memoryview(whole)[number * chunk : (number + 1) * chunk]
             if isinstance(block, Chunk):
-                at = block.stored.start - start
-                block.fill(place, stored[at : at + block.stored.size] or None)
+                block.fill(place)
             else:
                 block.read_into(place, 0)
         return whole
-
-    def _stored(self, chunks: Sequence[StoredChunk]) -> tuple[int, bytearray]:
-        """Return the stored bytes of all chunks and their offset, if they are near each other: one read is faster."""
-        start = min((chunk.start for chunk in chunks), default=0)
-        size = max((chunk.start + chunk.size for chunk in chunks), default=0) - start
-        if size > 2 * self.size:
-            return 0, bytearray()
-        with self._cache.waiting():
-            return start, self._chunked.source.buffer(start, size)
 
     def pieces(self) -> Iterator[bytes]:
         yield bytes(self.whole())
@@ -275,11 +272,14 @@ def copy_box(
 
     kind, tail = (np.dtype(f"u{item}"), ()) if item in (1, 2, 4, 8) else (np.dtype("u1"), (item,))
     chunks = np.frombuffer(slab, kind, prod(grid) * prod(steps) * prod(tail)).reshape(*grid, *steps, *tail)
+    # Elements of other sizes have no type of NumPy that is copied as a whole, so their bytes are a further axis.
     box = np.ndarray((*shape, *tail), kind, target)
     axes = len(steps)
     # The axes of the chunks and those inside of a chunk, in turn, are those of the box when each pair is one axis.
     order = [axis for pair in zip(range(axes), range(axes, 2 * axes), strict=True) for axis in pair]
     order += range(2 * axes, chunks.ndim)
+    # Each part has equal ranges of all its chunks, so that one assignment copies it. There are at most three parts on
+    # an axis, and mostly one: the number of chunks does not matter.
     for parts in product(*map(_parts, start, shape, steps)):
         within = tuple(slice(part.at, part.at + part.chunks * part.width) for part in parts)
         split = [length for part in parts for length in (part.chunks, part.width)]

@@ -118,6 +118,7 @@ def array_data(source: Source, asked: DatasetRequests, dataset: Dataset) -> Data
     missing = _missing_filter(dataset)
     if missing:
         return Unreadable(size, NotInstalled(missing, source.name))
+    # Only the library converts unusual numbers, and elements that have more bytes than their values.
     if kind.stored is None or int(kind.stored[2:]) * prod(kind.dims) != dataset.size:
         return _decoded_by_library(source, asked, dataset, size)
     return _stored_data(source, asked, dataset, _conversion(kind.stored, kind.shown), dataset.item)
@@ -133,6 +134,7 @@ def _stored_data(source: Source, asked: DatasetRequests, dataset: Dataset, conve
     if dataset.layout == "contiguous":
         if dataset.offset is None:
             return Filled(dataset.fill, dataset.elements) if dataset.fill else Zeros(size)
+        # The library does not compare these and would read what lies behind the values.
         if dataset.stored != dataset.elements * dataset.size:
             reason = f"has {dataset.stored} stored bytes, but its shape needs {dataset.elements * dataset.size}"
             return Unreadable(size, source.damage(reason))

@@ -108,18 +108,17 @@ Inner: TypeAlias = "tuple[tuple[bytes, ...], list[Object]]"
 
 def described(answer: Any) -> Object:
     """Return an object as the worker described it. Raises Damaged if the answer is not a description."""
-    return _checked(lambda: _object(answer, ()))
+    return _checked(lambda: _object(answer))
 
 
 def listed(answer: Any) -> tuple[int, list[Object], list[Inner]]:
     """Return the number of links of a group, some of them, and all those of some groups below. Raises Damaged."""
     def made() -> tuple[int, list[Object], list[Inner]]:
-        kinds = tuple(map(_kind, answer["types"]))
         inner = [
-            (tuple(str(name).encode("latin-1") for name in path), [_object(entry, kinds) for entry in entries])
+            (tuple(str(name).encode("latin-1") for name in path), list(map(_object, entries)))
             for path, entries in answer["inner"]
         ]
-        return _integer(answer["count"], 1 << 32), [_object(entry, kinds) for entry in answer["entries"]], inner
+        return _integer(answer["count"], 1 << 32), list(map(_object, answer["entries"])), inner
 
     return _checked(made)
 
@@ -131,20 +130,19 @@ def _checked(make: Callable[[], Value]) -> Value:
         raise Damaged("its worker process sends a wrong description") from error
 
 
-def _object(entry: Any, kinds: tuple[ValueType, ...]) -> Object:
-    """Return a described object; its type is a number in ``kinds``."""
+def _object(entry: Any) -> Object:
     kind = str(entry["kind"])
     final = entry.get("final")
     return Object(
         str(entry.get("name", "")).encode("latin-1"), kind, _integer(entry.get("address", 0)),
         _integer(entry.get("names", 1)), _integer(entry.get("attributes", 0)),
-        _dataset(entry, kinds) if kind == "dataset" else None, str(entry.get("target", "")).encode("latin-1"),
-        str(entry.get("reason", "")), None if final is None else _object({**final, "final": None}, kinds),
+        _dataset(entry) if kind == "dataset" else None, str(entry.get("target", "")).encode("latin-1"),
+        str(entry.get("reason", "")), None if final is None else _object({**final, "final": None}),
     )
 
 
-def _dataset(entry: Any, kinds: tuple[ValueType, ...]) -> Dataset:
-    kind = kinds[_integer(entry["type"])]
+def _dataset(entry: Any) -> Dataset:
+    kind = _kind(entry["type"])
     offset = entry.get("offset")
     chunks = _integers(entry.get("chunks", []))
     dataset = Dataset(

@@ -80,6 +80,8 @@ class LibraryGrid(Grid):
             return elements
         import numpy as np
 
+        # At the edge the library has fewer elements, but all blocks have one shape: the rest of the block is never
+        # read.
         whole = np.zeros((*self.steps, self.item), np.uint8)
         whole[tuple(map(slice, fits))] = np.frombuffer(elements, np.uint8).reshape(*fits, self.item)
         return bytearray(whole.tobytes())
@@ -180,6 +182,8 @@ class VariableRows:
 
     def _divided(self, offsets: Data) -> Iterator[int]:
         """Yield the first row of each block: ROWS rows, fewer if they have more than 8 MiB."""
+        # Rows are of any length, and a block is made as a whole. So a run of long rows is cut where the next row would
+        # exceed the limit, and a row that is longer alone is a block of its own.
         for first in range(0, self._rows, ROWS):
             count = min(ROWS, self._rows - first)
             ends = struct.unpack(f"<{count + 1}q", offsets.read(8 * first, 8 * (count + 1)))

@@ -149,6 +149,8 @@ class Episodes:
         last, found = self._last
         if last == block:
             return found
+        # What could not be read now may be readable later. So the rows are kept only if nothing was missing while they
+        # were made.
         name, faults = f"rows {AT_ONCE} {block}", self._faults
         kept = self._listed.kept(name)
         if isinstance(kept, list) and len(kept) == len(paths) and all(map(_is_described, kept)):

@@ -34,6 +34,7 @@ Bytes = bytes | bytearray | memoryview
 def are_known(filters: Sequence[Filter]) -> bool:
     """Return whether all filters are undone here, in this order."""
     codes = [one.code for one in filters]
+    # Checksums behind the compressor have a known size, whatever the compressor gives.
     while codes and codes[-1] == Code.FLETCHER32:
         codes.pop()
     if codes and codes[-1] in _COMPRESSORS:
@@ -102,6 +103,8 @@ def stream(pieces: Iterator[bytes], applied: Sequence[Filter], size: int) -> Ite
             pieces = _decompressed(pieces, applied[number].code, _size_before(applied[:number], size))
     given, held = 0, b""
     for piece in pieces:
+        # A stream may expand to any size: it is stopped at the first byte too many. The last piece is held back until
+        # the stream has ended, as only then all checksums were compared.
         given += len(piece)
         if given > size:
             break
@@ -175,6 +178,7 @@ def _unshuffle_into(raw: memoryview, data: Bytes, used: Filter) -> None:
     import numpy as np
 
     item, count = planes_of(used, len(data))
+    # NumPy transposes byte by byte. For the usual sizes of items, copying one plane at a time is several times as fast.
     planes = np.frombuffer(data, np.uint8, count * item).reshape(item, count)
     items = np.frombuffer(raw, np.uint8, count * item).reshape(count, item)
     if item <= 16:

@@ -59,6 +59,7 @@ class GroupListing:
         if known is not None:
             yield from known
             return
+        # The worker describes as many objects as fit into an answer, and says how many there are in all.
         first, count = 0, 1
         while first < count:
             work.check()
@@ -90,6 +91,7 @@ class GroupListing:
 
     def _following(self, path: Path) -> list[Path]:
         """Return groups to be asked for with this one: some that follow it, if the previous one was listed as well."""
+        # A program that lists two groups in a row, such as ``find``, mostly lists those behind them as well.
         beside = self._recent.get(path[:-1]) if path else None
         names = [one.name for one in beside or () if one.kind == "group"]
         at = names.index(path[-1]) if path and path[-1] in names else 0
@@ -154,6 +156,8 @@ class GroupListing:
             yield Member((b"%b.%b" % (name, ATTRIBUTES),), self._document(path))
 
     def _subgroup(self, described: Object, path: Path, above: tuple[Ancestor, ...]) -> Content:
+        # A group may contain itself, also by way of others. The address of an object tells that two names are of one
+        # group: a link to the first one ends the circle.
         for number, ancestor in enumerate(above):
             if ancestor.address == described.address:
                 return Link(path[-1], (b"..",) * (len(above) - 1 - number))
@@ -169,6 +173,7 @@ class GroupListing:
             return Member((path[-1],), Omitted(path[-1], "reserved link: its target contains .."))
         final = None if described.final is None else described.final.dataset
         inside = tuple(parts) if described.target.startswith(b"/") else (*path[:-1], *parts)
+        # The target of the link is a name in HDF5, and the file that shows it has a suffix.
         suffix = b"" if final is None else dataset.suffix(self._opening.source, self.asked(inside), final)
         target = (*(b"..",) * (len(path) - 1), *parts) if described.target.startswith(b"/") else tuple(parts)
         if suffix and target:

@@ -50,6 +50,7 @@ def of_array(array: Array) -> Iterator[Member]:
     length = shape[1]
     is_missing = partial(_is_missing, array.data, length)
     try:
+        # The first frames may be missing. One row among the first ones has to be an image for the array to be a video.
         first = next((number for number in range(min(shape[0], 16)) if not is_missing(number)), 0)
         beginning = array.data.read(first * length, _BEGINNING)
         media = next((media for signature, media in _SIGNATURES if beginning.startswith(signature)), None)

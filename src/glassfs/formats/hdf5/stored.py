@@ -62,6 +62,7 @@ class ChunkIndex:
         is_there = first < end and self._number(first) == first
         start = first if is_there else bisect_left(range(end), first, key=self._number)
         records = self._data.read(start * RECORD.size, min(count, end - start) * RECORD.size)
+        # As numbers rise, the records of the next ``count`` chunks are among so many records from here on.
         known = {number: StoredChunk(*chunk) for number, *chunk in RECORD.iter_unpack(records)}
         return [known.get(number) for number in range(first, first + count)]
 
@@ -76,6 +77,8 @@ def checked_index(raw: bytearray) -> bytearray:
     numbers, offsets, sizes, _ = np.frombuffer(raw, np.uint64).reshape(-1, 4).T
     if (numbers[1:] <= numbers[:-1]).any():
         raise Damaged("two of its chunks have the same place")
+    # Sorted by offset, a chunk that begins before the end of the previous one overlaps it. No writer shares bytes
+    # between chunks: one of the two places is wrong, and nothing says which.
     order = np.argsort(offsets, kind="stable")
     if (offsets[order][1:] - offsets[order][:-1] < sizes[order][:-1]).any():
         raise Damaged("two of its chunks overlap in the file")
@@ -99,10 +102,14 @@ def chunk_data(source: Source, cache: BlockCache, coding: Coding, elements: int,
         raise damage(f"has {stored.size} bytes, but its shape needs {raw}")
     if applied:
         chunk = Chunk(source, cache, coding, elements, stored)
+        # A block of more bytes than the cache keeps in memory goes through a file, and so does one for which decoding
+        # in memory would take more than the whole budget.
         is_large = chunk.cost > cache.budget or chunk.size > cache.largest_cached
         if not (is_large and filters.are_streamed(applied)):
             return chunk
         is_shuffled = applied[0].code == filters.Code.SHUFFLE
+        # What is left after the shuffle is decoded front to back into a file of the cache. The shuffle needs bytes from
+        # all over it, and is undone for each range that is read.
         if len(applied) > is_shuffled:
             data = _streamed(source, cache, applied[is_shuffled:], raw, stored)
         if is_shuffled:
@@ -127,14 +134,14 @@ class Chunk(SizedData):
         self, source: Source, cache: BlockCache, coding: Coding, elements: int, stored: StoredChunk,
     ) -> None:
         super().__init__(elements * coding.shown)
-        self._source, self._cache, self._coding, self.stored = source, cache, coding, stored
+        self._source, self._cache, self._coding, self._stored = source, cache, coding, stored
         self._applied = filters.active(coding.filters, stored.mask)
         self._raw = elements * coding.stored
         self.key = (source.version, "chunk", stored, coding)
 
     @property
     def cost(self) -> int:
-        return 2 * self.stored.size + 2 * self._raw + self.size
+        return 2 * self._stored.size + 2 * self._raw + self.size
 
     @property
     def stream_cost(self) -> int:
@@ -153,17 +160,16 @@ class Chunk(SizedData):
         for offset in range(0, len(whole), PIECE):
             yield bytes(whole[offset : offset + PIECE])
 
-    def fill(self, buffer: memoryview, stored: bytearray | None = None) -> None:
-        """Fill ``buffer`` with all bytes, past the cache; the ``stored`` bytes may be read already."""
-        if stored is None:
-            with self._cache.waiting():
-                stored = self._source.buffer(self.stored.start, self.stored.size)
+    def fill(self, buffer: memoryview) -> None:
+        """Fill ``buffer`` with all bytes, past the cache."""
+        with self._cache.waiting():
+            stored = self._source.buffer(self._stored.start, self._stored.size)
         convert = self._coding.convert
         raw = bytearray(0 if convert is None else self._raw)
         try:
             filters.undo(stored, self._applied, buffer if convert is None else memoryview(raw))
         except Damaged as error:
-            raise error.at(self._source.name, f"chunk at {self.stored.start}") from error
+            raise error.at(self._source.name, f"chunk at {self._stored.start}") from error
         if convert is not None:
             buffer[:] = convert(raw)
 
@@ -208,6 +214,7 @@ class _Unshuffled(SizedData, Made):
 
         some = min(count, self._count - first)
         items = np.empty((some, self._unit), np.uint8)
+        # All first bytes of the items are together, then all second ones: one read for each byte of an item.
         for number in range(self._unit):
             items[:, number] = np.frombuffer(self._data.read(number * self._count + first, some), np.uint8)
         end = self._unit * self._count
@@ -225,6 +232,8 @@ class Filled(SizedData):
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         offset %= len(self._fill)
+        # Copying a pattern of about a piece is much faster than element by element. It begins in the middle of an
+        # element if the range does, and is therefore one element longer.
         copies = min(PIECE, len(buffer)) // len(self._fill) or 1
         pattern = (self._fill * (copies + 1))[offset:]
         step = copies * len(self._fill)

@@ -1,9 +1,10 @@
 """ML.NET's binary data view (``.idv``): a table in blocks of rows, each column encoded and compressed on its own.
 
-Modules, lowest first: ``wire`` reads integers and strings, ``runs`` decodes sequences of values, ``codecs`` parses
-column types, ``vectors`` decodes vectors, ``blocks`` locates and decompresses blocks, ``columns`` serves byte ranges of
+Modules, lowest first: ``runs`` reads integers and strings and decodes sequences of values, ``codecs`` parses column
+types, ``vectors`` decodes vectors, ``blocks`` locates and decompresses blocks, ``columns`` serves byte ranges of
 columns, ``table`` parses header and tables, ``check`` finds errors that reading does not reveal, and ``file`` makes
-contents of columns. Opened files are immutable except for caches that belong to the container; any thread may use them.
+contents of columns. Opened files are immutable except for caches that belong to the container; any thread may use
+them.
 
 A file with a wrong header or table of contents is refused. A column with an unknown codec or compression, or with
 impossible parameters, is listed in the schema but has no file. Damaged metadata cost only themselves. A damaged block

@@ -36,7 +36,7 @@ _ENTRY = struct.Struct("<qii")
 OpenBlock = TypeVar("OpenBlock", ValueRun, Vectors)
 
 
-class StoredBlock(NamedTuple):
+class BlockLocation(NamedTuple):
     """Location of a block. ``raw_length`` is None for metadata values, which are as long as their stream."""
 
     offset: int
@@ -53,7 +53,7 @@ class LookupTable:
         self._count = count
         self._window = (0, b"")
 
-    def __call__(self, number: int) -> StoredBlock:
+    def __call__(self, number: int) -> BlockLocation:
         first, entries = self._window
         inside = (number - first) * ENTRY_SIZE
         if not 0 <= inside < len(entries):
@@ -61,7 +61,7 @@ class LookupTable:
             count = min(ENTRIES_AT_ONCE, self._count - number)
             entries = self._source.read(self._offset + number * ENTRY_SIZE, count * ENTRY_SIZE)
             self._window = first, entries
-        return StoredBlock(*_ENTRY.unpack_from(entries, inside))
+        return BlockLocation(*_ENTRY.unpack_from(entries, inside))
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Blocks:
     compression: str
     rows: int
     rows_per_block: int
-    locate: Callable[[int], StoredBlock]
+    locate: Callable[[int], BlockLocation]
     part: str
     key: Hashable
 
@@ -173,6 +173,7 @@ class Blocks:
     def _data(self, number: int, needed: int | None) -> tuple[Data, int]:
         """Return the block's raw bytes and their number. At most the first ``needed`` bytes may be read."""
         offset, length, size = self.locate(number)
+        # A metadata value of no bytes has no stream to measure. Other blocks may be empty.
         if length < (size is None) or not FIRST_OFFSET <= offset <= self.file.tail - length:
             raise self._damage(f"lies outside the file ({length} bytes at {offset})", number)
         extent = Extent(self.file.source, offset, length)
@@ -184,6 +185,7 @@ class Blocks:
             if size > length:
                 raise self._damage(f"has {length} stored bytes, but declares {size}", number)
             return extent, size
+        # Nothing is allocated for a size that the stored bytes cannot expand to.
         if size > compression.reach(self.compression, length):
             raise self._damage(f"declares {size} bytes, more than {length} stored bytes can hold", number)
         wanted = size if needed is None else min(size, needed)

@@ -17,9 +17,8 @@ from glassfs.content import Extent, Fault
 from glassfs.errors import Damaged
 from glassfs.formats.idv.blocks import ENTRY_SIZE, FIRST_OFFSET, Blocks
 from glassfs.formats.idv.columns import ColumnValues
-from glassfs.formats.idv.runs import Texts
+from glassfs.formats.idv.runs import Texts, shown
 from glassfs.formats.idv.table import TAIL, ColumnEntry, IdvFile, MetadataEntry, is_damage
-from glassfs.formats.idv.wire import shown
 from glassfs.sizes import PIECE
 
 MOST_EXTENTS = 2_000_000
@@ -162,6 +161,7 @@ def _layout_faults(opened: IdvFile) -> Iterator[Fault]:
     extents = np.unique(np.concatenate(parts), axis=0)
     extents = extents[(extents[:, 0] >= 0) & (extents[:, 1] > extents[:, 0])]
     extents = extents[extents[:, 1] <= header.tail + len(TAIL)]
+    # Sorted by their beginning, parts are in order if each begins where the previous ones have ended.
     reached = np.maximum.accumulate(extents[:, 1])[:-1]
     starts = extents[1:, 0]
     for index in np.nonzero(starts != reached)[0].tolist():

@@ -10,9 +10,8 @@ import math
 from dataclasses import dataclass, replace
 
 from glassfs.errors import Damaged
-from glassfs.formats.idv import runs, wire
-from glassfs.formats.idv.runs import Item
-from glassfs.formats.idv.wire import shown
+from glassfs.formats.idv import runs
+from glassfs.formats.idv.runs import Item, shown
 
 DENSE_SLOTS = 65_536
 """Larger vectors of known size are shown as their stored elements."""
@@ -39,7 +38,7 @@ _ITEMS = {
     b"DateTime": _DATE_TIME,
     b"DateTimeOffset": _ZONED,
     b"DataViewRowId": Item("DataViewRowId", "<u8", 16, tail=(2,)),
-    b"Boolean": Item("Boolean", "|b1", 1, runs.PackedBits),
+    b"Boolean": Item("Boolean", "|b1", 1, runs.BitRun),
     b"TextSpan": Item("String", "", 0, runs.Texts),
     b"DvBool": Item("Boolean", "|b1", 1, runs.OldBits),
     b"DvTimeSpan": _TIME_SPAN,
@@ -141,7 +140,7 @@ class _Fields:
 
     def codec(self) -> tuple[bytes, bytes]:
         """Read a nested codec: its name and parameters."""
-        return wire.codec(self.take)
+        return runs.codec(self.take)
 
     def rest(self) -> bytes:
         """Read all remaining bytes."""

@@ -98,6 +98,7 @@ class ColumnValues(Parted):
             return (run.block, 0) if run.is_plain else run.values
         vectors = self._blocks.vectors(number)
         run = vectors.run(self._item)
+        # Plain values of dense vectors are as in the file: a range of the column is one of the block.
         if run.is_plain and (self._is_stored or vectors.is_dense):
             return run.block, run.base
         return run.values if self._is_stored else partial(vectors.spread, run)
@@ -106,13 +107,12 @@ class ColumnValues(Parted):
         return self._blocks.location()
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
-        # A large first read is taken for the start of a sequential one.
-        # Requests come in parallel and out of order: one step back or forth is still sequential.
-        is_begin = self._last < 0 and number == offset == 0 and len(buffer) >= 64 << 10
-        if is_begin or (0 <= number - self._last <= 1 and self._last >= 0):
-            # The reader itself decodes the first block and must not wait for cores that decode later ones.
-            most = CORES - 1 if is_begin else CORES + 1
-            for ahead in range(max(number, self._ahead) + 1, number + self._distance(number, most) + 1):
+        # A large first read is taken for the start of a sequential one, as is a step to the next block.
+        if 0 <= number - self._last <= 1 and (self._last >= 0 or len(buffer) >= 64 << 10):
+            size = max(1, self.bounds[number + 1] - self.bounds[number])
+            # All cores decode ahead, as far as the blocks fit into half of the cache.
+            distance = max(1, min(CORES, self._blocks.file.cache.budget // (2 * size) - 2))
+            for ahead in range(max(number, self._ahead) + 1, number + distance + 1):
                 if not self._blocks.ahead(ahead):
                     break
                 self._ahead = ahead
@@ -126,11 +126,6 @@ class ColumnValues(Parted):
             return
         width, bounds = self._item.width, self.bounds
         _Array(width, (bounds[number + 1] - bounds[number]) // width, part).read_into(buffer, offset)
-
-    def _distance(self, number: int, most: int) -> int:
-        """Return how many blocks to decompress ahead: ``most``, or what fits half of the cache, but at least one."""
-        size = max(1, self.bounds[number + 1] - self.bounds[number])
-        return max(1, min(most, self._blocks.file.cache.budget // (2 * size) - 2))
 
 
 class Indices(ColumnValues):
@@ -213,6 +208,7 @@ def text_rows(key: bytes, blocks: Blocks) -> Records:
     """Return the texts of a column, or its vectors of texts as lists, in small groups of rows of one block."""
     # ML.NET puts fewer rows into a block the larger they are.
     rows = max(1, min(128, blocks.rows_per_block // 8, TEXT_SLOTS // max(1, blocks.codec.size)))
+    # Groups do not cross blocks, so the last group of each block may be shorter.
     groups = -(-blocks.rows_per_block // rows)
     rest = blocks.rows_in(blocks.count - 1) if blocks.count else 0
 

@@ -35,9 +35,8 @@ from glassfs.formats.idv.blocks import Blocks
 from glassfs.formats.idv.check import faults
 from glassfs.formats.idv.codecs import DENSE_SLOTS, INT32
 from glassfs.formats.idv.columns import ColumnValues, Indices, row_ends, text_rows, text_slots
-from glassfs.formats.idv.runs import Item
+from glassfs.formats.idv.runs import Item, shown
 from glassfs.formats.idv.table import ColumnEntry, IdvFile, MetadataEntry, is_damage, read_header, version_text
-from glassfs.formats.idv.wire import shown
 from glassfs.formats.registry import Opening
 from glassfs.sizes import PIECE
 

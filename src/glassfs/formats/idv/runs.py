@@ -1,4 +1,6 @@
-"""Runs: values of one item codec in a block, decoded by range (docs/formats/idv.md §8.1 to §8.3, §8.5).
+"""Integers and strings as stored, and runs: values of one item codec in a block, decoded by range.
+
+Facts: docs/formats/idv.md §1, §8.1 to §8.3, §8.5.
 
 A run is all values of a block of single values, or all stored elements of a block of vectors. Decoding a range takes
 memory in proportion to the range. Texts need one pass over the block before the first value. Any thread may use a run.
@@ -8,14 +10,14 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from glassfs.codec import leb128
 from glassfs.content import Data
 from glassfs.errors import Damaged, TooLarge
-from glassfs.formats.idv import wire
-from glassfs.sizes import PIECE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,6 +29,33 @@ LONGEST_TEXT = 24 << 20
 """UTF-16 units of texts that are shown together."""
 TEXT_PIECE = 64 << 10
 """Bytes of text between two places of which the number of units is kept; texts whose ends are checked at a time."""
+
+
+Take = Callable[[int], bytes]
+"""Returns the next bytes, as many as asked for, or raises Damaged."""
+
+
+def varint(take: Take, bits: int = 64) -> int:
+    """Read an unsigned variable-length integer."""
+    try:
+        return leb128.read(lambda: take(1)[0], bits)
+    except leb128.TooLong as error:
+        raise Damaged(str(error)) from error
+
+
+def string(take: Take) -> bytes:
+    """Read a length-prefixed string, normally UTF-8."""
+    return take(varint(take, 31))  # as .NET reads the length
+
+
+def codec(take: Take) -> tuple[bytes, bytes]:
+    """Read a codec: its name and parameters."""
+    return string(take), take(varint(take))
+
+
+def shown(name: bytes) -> str:
+    """Return a name as quoted in messages."""
+    return repr(name[:80].decode("utf-8", "replace"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +135,7 @@ class ValueRun:
         return np.zeros(count, self.item.unit) if self.fill == 0 else np.full(count, self.fill, self.item.unit)
 
 
-class PackedBits(ValueRun):
+class BitRun(ValueRun):
     """One bit per value, lowest bit first."""
 
     is_plain = False
@@ -175,6 +204,7 @@ class ZonedTimes(ValueRun):
         if (abs(minutes[~is_missing]) > 840).any():
             raise self.block.damage("has a time zone more than 840 minutes from UTC")
         _check_ticks(self.block, local, is_missing)
+        # Missing values are set to zero first: arithmetic with the most negative number would overflow.
         utc = np.where(is_missing, 0, local) - np.where(is_missing, 0, minutes) * 600_000_000
         return _since_1970(self.block, utc, is_missing)
 
@@ -226,7 +256,7 @@ class Texts(ValueRun):
             return bytes(block.read(position - size, size))
 
         try:
-            self._size = wire.varint(take, wire.STRING_BITS)
+            self._size = varint(take, 31)
         except Damaged as error:
             raise error.at(block.source, block.part) from error
         self._start = position
@@ -303,6 +333,7 @@ class Texts(ValueRun):
         position = units = 0
         while position < self._size:
             piece = self.block.read(self._start + position, min(TEXT_PIECE, self._size - position))
+            # A piece must not end within a character, which would be counted as two wrong ones.
             if position + len(piece) < self._size:
                 piece = piece[: _character_border(piece)]
             self._piece_units.append(units)
@@ -315,11 +346,9 @@ class Texts(ValueRun):
 
     def _between(self, bounds: list[int]) -> list[str]:
         """Return the texts between successive ``bounds``, in UTF-16 units."""
-        if bounds[-1] - bounds[0] > PIECE and len(bounds) > 2:
-            middle = len(bounds) // 2
-            return self._between(bounds[: middle + 1]) + self._between(bounds[middle:])
         if bounds[0] == bounds[-1]:
             return [""] * (len(bounds) - 1)
+        # Ends count UTF-16 units and the text is UTF-8, so a text is found from the last recorded place before it.
         piece = bisect_right(self._piece_units, bounds[0]) - 1
         end = bisect_left(self._piece_units, bounds[-1])
         start = self._piece_bytes[piece]
@@ -327,6 +356,7 @@ class Texts(ValueRun):
         text = raw.decode("utf-8", "replace")
         begin = self._piece_units[piece]
         spans = pairwise(bounds)
+        # As many characters as units: none is a pair of surrogates, and slices of the text are right.
         if len(text) == self._piece_units[end] - begin:
             return [text[a - begin : b - begin] for a, b in spans]
         units = _utf16(text)

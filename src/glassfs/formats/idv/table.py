@@ -15,11 +15,10 @@ from glassfs.codec import compression
 from glassfs.content import Member, Omitted
 from glassfs.content.allowance import Allowance
 from glassfs.errors import Damaged, Refused
-from glassfs.formats.idv import codecs, wire
-from glassfs.formats.idv.blocks import ENTRY_SIZE, FIRST_OFFSET, Blocks, BlockSource, LookupTable, StoredBlock
+from glassfs.formats.idv import codecs, runs
+from glassfs.formats.idv.blocks import ENTRY_SIZE, FIRST_OFFSET, BlockLocation, Blocks, BlockSource, LookupTable
 from glassfs.formats.idv.codecs import Codec
-from glassfs.formats.idv.runs import Item
-from glassfs.formats.idv.wire import shown
+from glassfs.formats.idv.runs import Item, shown
 from glassfs.source import Reader, Source
 from glassfs.source.reader import WINDOW
 
@@ -146,10 +145,10 @@ class IdvFile:
 
     def _column(self, reader: Reader, number: int) -> ColumnEntry:
         try:
-            name = wire.string(reader.take)
-            codec_name, parameters = wire.codec(reader.take)
+            name = runs.string(reader.take)
+            codec_name, parameters = runs.codec(reader.take)
             packing = reader.u8()
-            rows_per_block = wire.varint(reader.take) & 0xFFFF_FFFF
+            rows_per_block = runs.varint(reader.take) & 0xFFFF_FFFF
         except Damaged as error:
             raise error.at(self.source.name, reader.what) from error
         lookup, metadata = reader.unpack("<qq")
@@ -187,6 +186,7 @@ class IdvFile:
     def shown(self) -> list[NamedColumn]:
         """Return the readable columns: those that ML.NET shows, then those hidden by a later one with the same name."""
         columns = [column for column in self.columns() if column.fault is None]
+        # Of several columns of one name ML.NET shows the last; the others get numbers.
         last = {column.name: column.number for column in columns}
         visible, hidden, numbers = [], [], dict.fromkeys(last, 2)
         for column in columns:
@@ -220,7 +220,7 @@ class IdvFile:
         if column.metadata < FIRST_OFFSET:
             raise reader.damage("lies in the header")
         try:
-            count = wire.varint(reader.take)
+            count = runs.varint(reader.take)
             if not 0 < count < (1 << 31) - 1:
                 raise reader.damage(f"declares {count} entries")
             for number in range(count):
@@ -229,14 +229,15 @@ class IdvFile:
             raise error.at(self.source.name, what) from error
 
     def _entry(self, reader: Reader, number: int) -> MetadataEntry:
-        kind = wire.string(reader.take)
+        kind = runs.string(reader.take)
         if not kind:
             raise reader.damage("has an entry without a name")
-        codec_name, parameters = wire.codec(reader.take)
+        codec_name, parameters = runs.codec(reader.take)
         packing, offset = reader.unpack("<Bq")
-        length = wire.varint(reader.take)
+        length = runs.varint(reader.take)
         codec, fault = self._codec(codec_name, parameters, packing)
         entry = MetadataEntry(number, kind, codec, fault, packing, offset, length, reader.position)
+        # ML.NET skips values of unknown types, but only if their place is possible.
         if fault and not self.is_inside(entry):
             raise reader.damage(f"has an invalid entry {shown(kind)}")
         return entry
@@ -248,7 +249,7 @@ class IdvFile:
 
     def value(self, column: ColumnEntry, entry: MetadataEntry) -> Blocks:
         """Return a metadata value with a known codec: a block of one row."""
-        stored = StoredBlock(entry.offset, entry.length, None)
+        stored = BlockLocation(entry.offset, entry.length, None)
         name = f"metadata {shown(entry.kind)} of column {shown(column.name)}"
         key = (column.number, entry.number)
         return Blocks(self.file, entry.codec, COMPRESSIONS[entry.compression], 1, 1, lambda _: stored, name, key)

@@ -69,6 +69,7 @@ class Vectors:
             raise self.block.damage("has a vector of negative length")
         if (counts >= lengths).any():
             raise self.block.damage("has a sparse vector with no fewer entries than slots")
+        # A dense row has the count -1. Its elements are all stored, and it has no indices.
         self._is_sparse = counts >= 0
         numbers = lengths, np.where(self._is_sparse, counts, lengths), np.maximum(counts, 0)
         self._starts = [np.concatenate(([0], np.cumsum(number))) for number in numbers]
@@ -105,6 +106,8 @@ class Vectors:
         before = int(stored[row])
         if slot == 0 or not self._is_sparse[row]:
             return before + slot
+        # The indices of a row rise, so the number of those below the slot is found by bisection, a few reads of four
+        # bytes each.
         start, end = int(indices[row]), int(indices[row + 1])
         return before + bisect_left(range(end), slot, start, key=self._stored_index) - start
 
@@ -137,6 +140,7 @@ class Vectors:
         starts, stored, indices = self._starts
         # Rows [a, b) have these elements, the first and the last row maybe others as well.
         a, b = int(stored.searchsorted(first, "right")) - 1, int(stored.searchsorted(end))
+        # Of the first and the last row only a part may be wanted.
         counts = np.minimum(stored[a + 1 : b + 1], end) - np.maximum(stored[a:b], first)
         is_index = np.repeat(self._is_sparse[a:b], counts)
         slots -= np.repeat(stored[a:b], counts)
@@ -150,12 +154,16 @@ class Vectors:
 
         all_starts = self._starts[2]
         has_indices = all_starts[1:] > all_starts[:-1]
+        # Rows without indices begin where the next one does, and would hide its beginning from the search below.
         starts, ends = all_starts[:-1][has_indices], all_starts[1:][has_indices]
         lengths = np.diff(self._starts[0])[has_indices]
         for first in range(0, int(all_starts[-1]), INDICES_AT_ONCE):
             end = min(first + INDICES_AT_ONCE, int(all_starts[-1]))
             before = max(first - 1, 0)
             slots = self._stored_indices(before, end)
+            # Within a row each index must exceed the previous one. The first index of a row may be smaller than the one
+            # before it, which belongs to another row. A piece includes the last index of the previous piece, to be
+            # compared with its own first one.
             is_right = slots[1:] > slots[:-1]
             a, b = np.searchsorted(starts, (first, end))
             firsts = starts[a:b] - before

@@ -82,6 +82,8 @@ class Archive:
             self.is_zip64 = True
             self._count, size, offset = record[-3:]
         self._start, self._end = position - size, position
+        # The directory lies directly before the end. If its offset says otherwise, something was put in front of the
+        # archive, such as a program that unpacks it, and all offsets are too small by as much.
         self.in_front = self._start - offset
         """Bytes in front of the archive: offsets are relative to its first local header (§4)."""
         if self._start < 0 or self.in_front < 0:
@@ -100,6 +102,7 @@ class Archive:
             found = self.source.read(size - END_RECORD.size, END_RECORD.size)
             if found.startswith(END) and found.endswith(b"\0\0"):
                 return END_RECORD.unpack(found), size - END_RECORD.size
+            # Otherwise a comment of up to 64 KiB follows the end record.
             tail = self.source.read(size - min(size, LONGEST_END), min(size, LONGEST_END))
             place = tail.rfind(END, 0, len(tail) - END_RECORD.size + len(END))
             if place >= 0:
@@ -118,6 +121,8 @@ class Archive:
         Finding them raises TooLarge beyond the container's allowance.
         """
         entries = list(self._read_entries())
+        # Members may lie in any order. The bytes of each end where the next one begins, so that no two share bytes:
+        # archives whose members overlap expand without limit.
         starts = sorted({entry.offset for entry in entries})
         last = {entry.name: number for number, entry in enumerate(entries)}
         kept: list[ZipEntry] = []
@@ -193,6 +198,8 @@ class Archive:
         if fields[0] != LOCAL:
             raise self.damage(entry, f"its local header at {entry.offset} is damaged")
         # A name in CP437 is no longer than the same in UTF-8, so all of it was read unless it differs.
+        # Only the local header says how long its own fields are, which may differ from those of the directory: the
+        # bytes of the member follow them. The name proves that the entry leads to its member.
         name, start = head[LOCAL_HEADER.size :][: fields[9]], LOCAL_HEADER.size + fields[9] + fields[10]
         if _decoded(name, fields[2]) != entry.name or len(name) < fields[9]:
             raise self.damage(entry, "its name in the local header differs from that in the central directory")

@@ -95,6 +95,7 @@ class ArchiveContents:
         flags = self._member(self._signals_of_episodes[FIRST]).content
         found.append(0)
         if isinstance(flags, Array) and flags.data.size and parsed(flags.dtype).kind in "biuf":
+            # Flags that cannot be read make one episode of all steps.
             with suppress(Damaged):
                 values = np.frombuffer(flags.data.whole(), parsed(flags.dtype)).reshape(self.steps, -1)
                 found.frombytes((1 + np.flatnonzero(values[1:].any(1))).astype(found.typecode).tobytes())
@@ -201,6 +202,8 @@ class ArchiveContents:
     def _read_header(self, entry: ZipEntry) -> tuple[int, header.ArrayHeader] | None:
         start, head = self.archive.locate(entry, LOOKED_AT)
         codec = CODECS[entry.method]
+        # The header of an array is in the first bytes of nearly every member: one read finds the local header and the
+        # header of the array.
         given = head if codec == NONE else decompress_prefix(codec, head, LOOKED_AT)
         length = header.length_of(given[: header.PREFIX])
         if length is None or length > entry.size:
