@@ -89,22 +89,6 @@ def test_an_evicted_container_is_the_same_when_parsed_again() -> None:
     assert store.opens == opens + 2  # the other one, and this one
 
 
-def test_others_are_still_found_after_an_eviction(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the paths into the evicted container are looked up in the store again."""
-    store = many(5)
-    sources = sources_within(store, 1 << 20, limit=4)
-    for number in range(5):
-        sources.tree.file(f"/{number:04d}/a.bin")
-    asked: list[Any] = []
-    entry = store.entry
-    monkeypatch.setattr(store, "entry", lambda path: asked.append(path) or entry(path))
-    for number in range(1, 4):
-        sources.tree.file(f"/{number:04d}/a.bin")
-    assert not asked
-    sources.tree.file("/0000/a.bin")
-    assert ("0000",) in asked
-
-
 def test_a_leased_deleted_container_can_be_parsed_again() -> None:
     store = many(3)
     sources = sources_within(store, 1)
