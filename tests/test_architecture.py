@@ -36,11 +36,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "formats": BELOW_FORMATS | {"sandbox"},
     "view": BELOW_FORMATS,
     "tree": BELOW_FORMATS | {"view", "formats.registry"},
-    "library": BELOW_FORMATS | {"view", "tree"},
+    "datasets": BELOW_FORMATS | {"view", "tree", "formats.registry"},
+    "library": BELOW_FORMATS | {"view", "tree", "datasets.joined"},
     "arguments": {"source.remote.url"},
-    "mount": BELOW_FORMATS | {"tree", "arguments", "sandbox.pool", ""},
-    "batch": BELOW_FORMATS | {"view", "tree", "formats.registry"},
-    "cli": BELOW_FORMATS | {"view", "tree", "library", "mount", "batch", "formats.registry", "arguments", ""},
+    "mount": BELOW_FORMATS | {"tree", "datasets.joined", "arguments", "sandbox.pool", ""},
+    "cli": BELOW_FORMATS | {"view", "tree", "datasets", "library", "mount", "formats.registry", "arguments", ""},
     "filesystem": {"source.remote", "tree", "library"},
     "testing": BELOW_FORMATS | {"view", "tree", "formats.registry"},
     "": {"library"},
@@ -53,7 +53,7 @@ ONLY_STORES = {"content", "codec", "formats", "view", "tree"}
 # Spool files, the number of cores, and the user's catalogue.
 MAY_KNOW_THE_SYSTEM = {"cache.spool", "cache.cores", "cache.catalogue"}
 # Kinds of stores: the rooms above know only the contract.
-KINDS_OF_STORES = {"source.local", "source.descriptors", "source.foreign"}
+KINDS_OF_STORES = {"source.local", "source.descriptors", "source.system"}
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = ("numpy", "PIL", "sqlite3", "zstandard", "lz4", "crc32c", "zlib_ng", "inotify_simple", "fuse")
@@ -243,7 +243,7 @@ def test_samples_need_no_tables_servers_or_workers(tmp_path: Path) -> None:
         "assert len(episode['state'].numpy()) == 4 and episode['images/front/000001'].bytes()"
     )
     modules = loaded_by(program, str(tmp_path))
-    tables = {f"glassfs.tree.sources.{name}" for name in ("snapshots", "rows", "rights", "recordings")}
+    tables = {f"glassfs.datasets.{name}" for name in ("snapshots", "blocks", "rows", "rights")}
     assert not modules & tables
     assert not {name for name in modules if name.startswith("glassfs.sandbox")}
     without = loaded_by("import numpy")
@@ -255,7 +255,7 @@ def test_a_mount_loads_all_that_is_imported_where_it_is_used() -> None:
     found = set()
     for path in MODULES:
         room = module_name(path)
-        if not room.startswith(tuple(ROOMS)) or room.startswith("source.remote"):
+        if not room.startswith(tuple(ROOMS)) or room.startswith(("source.remote", "datasets.batch")):
             continue
         for function in ast.walk(parsed(path)):
             if isinstance(function, ast.FunctionDef):

@@ -22,6 +22,7 @@ from glassfs import work
 from glassfs.errors import Damaged, GlassfsError, Unavailable
 from glassfs.sandbox import client, confinement, pool, seccomp, server, wire
 from glassfs.sandbox.client import Sandbox
+from glassfs.settings import settings
 from tests.formats.hdf5_files import h5py
 from tests.helpers import local
 from tests.waiting import wait_until
@@ -206,7 +207,7 @@ class Thing:
     """What stands for a sandbox in the pool."""
 
 
-def acquired(workers: pool.Pool, thing: Thing, owner: int) -> pool.Worker:
+def acquired(workers: pool.Pool, thing: Thing, owner: int) -> pool.SandboxWorker:
     return work.done_for(work.Work(owner), lambda: workers.acquire(thing, "glassfs.sandbox.hdf5", 0))
 
 
@@ -232,7 +233,7 @@ def test_worker_waiting_for_a_silent_source_gives_way(
     tmp_path: Path, workers: pool.Pool, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its request begins again when the source answers."""
-    monkeypatch.setattr(pool, "SILENT_SOURCE_SECONDS", 0.05)
+    monkeypatch.setattr(settings, "worker_source", 0.05)
     speaks = threading.Event()
     found: list[int] = []
 
@@ -278,8 +279,8 @@ def test_no_more_than_four_workers_live(tmp_path: Path, workers: pool.Pool) -> N
 def test_idle_workers_and_their_server_end(
     tmp_path: Path, workers: pool.Pool, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(workers, "_idle_seconds", 0.1)
-    monkeypatch.setattr(pool, "KEEPER_SECONDS", 0.05)
+    monkeypatch.setattr(settings, "worker_idle", 0.1)
+    monkeypatch.setattr(settings, "worker_check", 0.05)
     with glassfs.open(made(tmp_path / "a.h5")) as opened:
         list(opened)
         process = workers.processes[0]
@@ -324,7 +325,7 @@ def test_canceled_request_ends_soon_and_leaves_the_container_readable(tmp_path: 
 def test_worker_that_is_silent_is_replaced(
     tmp_path: Path, workers: pool.Pool, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(client, "SILENT_SECONDS", 0.3)
+    monkeypatch.setattr(settings, "worker_silent", 0.3)
     sandbox = Sandbox(local(made(tmp_path / "a.h5")), "hdf5")
     sandbox.ask({"do": "open"})
     process = workers.processes[0]

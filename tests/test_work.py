@@ -6,24 +6,22 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.cache import cores as cores_module
-from glassfs.cache.cores import CoreLimiter, run_ahead
+from glassfs.cache.cores import run_ahead
 from glassfs.content import Rendered
+from glassfs.datasets.files import SourceFile
+from glassfs.datasets.rows import RowReader, TablePiece
+from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.keyed_lock import KeyedLock
 from glassfs.source import Version
 from glassfs.source.local import LocalStore
 from glassfs.tree import Containers, ContainerSettings
 from glassfs.tree.containers.lease import Location
-from glassfs.tree.sources.rows import Found, Rows
-from glassfs.tree.sources.timed_calls import TimedCalls
-from glassfs.tree.sources.walk import File
 from glassfs.work import Canceled, OverBudget, Work
 from tests.memory_store import MemoryStore
 from tests.waiting import SECONDS, wait_for, wait_until
@@ -91,8 +89,7 @@ def test_budget_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work.time, "thread_time", lambda: next(times))
 
     def do() -> None:
-        for _ in range(work.UNTIMED_CHECKS + 2):
-            work.check()
+        work.check()
         with pytest.raises(OverBudget):
             work.check()
 
@@ -141,122 +138,6 @@ def test_waits_of_limited_time(mine: Work | None) -> None:
     finally:
         work.begin(None)
     assert max(asked) <= 0.1
-
-
-def test_slow_work_pauses_as_a_multiple_of_what_it_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    times, paused = iter((10.0, 10.0001, 10.01, 10.01, 99.0, 99.0)), list[float]()
-    fake = SimpleNamespace(thread_time=lambda: next(times), monotonic=lambda: sum(paused))
-    monkeypatch.setattr(work, "time", fake)
-    pause = SimpleNamespace(wait=paused.append, clear=lambda: None)
-    monkeypatch.setattr(work, "threading", SimpleNamespace(Event=lambda: pause))
-    monkeypatch.setattr(work, "_pauses", SimpleNamespace(add=lambda _: None, discard=lambda _: None))
-    mine = Work()
-    work.begin(mine)
-    try:
-        work.check()
-        mine.slowdown = 3.0
-        for _ in range(4):
-            work.check()
-    finally:
-        work.begin(None)
-    assert paused == [pytest.approx(0.03), work.CHECK_SECONDS]
-
-
-class Shared:
-    """Things that one work holds while it does something, and for which others wait then."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.keys = KeyedLock()
-        self.cache = BlockCache(1 << 20)
-        self.cores = CoreLimiter(1)
-        self.pieces = Pieces()
-        for _ in range(16):
-            self.pieces.gate.release()
-
-    def hold(self, kind: str, do: Callable[[], None]) -> None:
-        def make() -> bytes:
-            do()
-            return b"made"
-
-        if kind == "block":
-            Rendered(self.cache, "block", make, 4, cost=1 << 19).read(0, 4)
-        elif kind == "spool":
-            self.cache.read_into(self.pieces, memoryview(bytearray(1)), 0)
-        else:
-            contexts = {
-                "lock": lambda: work.holding(self.lock), "key": lambda: self.keys.hold("key"),
-                "memory": lambda: self.cache.reserved(1 << 20), "core": self.cores.hold,
-            }
-            with contexts[kind]():
-                do()
-
-
-@pytest.fixture
-def endless_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses that last until something ends them."""
-    monkeypatch.setattr(work, "CHECK_SECONDS", 2 * SECONDS)
-    monkeypatch.setattr(cores_module, "LONGEST_WAIT_SECONDS", 2 * SECONDS)
-
-
-def slow(do: Callable[[], None]) -> Doing:
-    """Do something as work that is slowed, and return when it pauses."""
-    def slowed() -> None:
-        mine = work.current()
-        assert mine is not None
-        mine.slowdown, mine.computed = 1e9, 0.0
-        do()
-
-    doing = Doing(slowed)
-    wait_until(lambda: doing.work.holds and work._pauses)
-    return doing
-
-
-@pytest.mark.usefixtures("endless_pauses")
-@pytest.mark.parametrize("kind", ["lock", "key", "memory", "core", "block", "spool"])
-def test_pauses_end_when_others_wait(kind: str) -> None:
-    shared = Shared()
-    holder = slow(lambda: shared.hold(kind, work.check))
-    other = Doing(lambda: shared.hold(kind, lambda: None))
-    other.result.result(SECONDS)
-    holder.result.result(SECONDS)
-    assert not holder.work.holds
-    assert not {holder.work, other.work} & work._waiting
-
-
-@pytest.mark.usefixtures("endless_pauses")
-def test_pauses_end_when_others_wait_by_way_of_a_third() -> None:
-    shared, between = Shared(), Work()
-
-    def hold_both() -> None:
-        between.slowdown = 1e9
-        with shared.keys.hold("key"), work.holding(shared.lock):
-            pass
-
-    holder = slow(lambda: shared.hold("lock", work.check))
-    second = Doing(lambda: work.done_for(between, hold_both))
-    wait_until(lambda: between.is_waiting)
-    Doing(lambda: shared.hold("key", lambda: None)).result.result(SECONDS)
-    holder.result.result(SECONDS)
-    second.result.result(SECONDS)
-
-
-def test_slowdown_is_the_least_of_those_that_wait() -> None:
-    """Also where works wait for each other, as they may for memory."""
-    ring = [Work() for _ in range(3)]
-    for number, one in enumerate(ring):
-        one.slowdown = 10.0 - number
-        one.holds = (str(number),)
-        one.awaits = str((number + 1) % 3)
-    outside = Work()
-    outside.awaits = "another"
-    work._waiting.update(ring, [outside])
-    try:
-        assert [work._slowdown(one) for one in ring] == [8.0] * 3
-        outside.awaits = "1"
-        assert [work._slowdown(one) for one in ring] == [0.0] * 3
-    finally:
-        work._waiting.difference_update(ring, [outside])
 
 
 def test_reads_check(tmp_path: Path) -> None:
@@ -443,7 +324,7 @@ def test_files_read_ahead_are_given_up_with_their_reader(monkeypatch: pytest.Mon
     """Also when it ends early for another reason."""
     begun, ended = set[Work | None](), threading.Semaphore(0)
 
-    def read(self: Rows, file: File, table: str = "", block: int = 0) -> Iterator[Found]:
+    def read(self: RowReader, file: SourceFile, table: str = "", block: int = 0) -> Iterator[TablePiece]:
         begun.add(work.current())
         try:
             work.patiently(threading.Event().wait)
@@ -451,12 +332,13 @@ def test_files_read_ahead_are_given_up_with_their_reader(monkeypatch: pytest.Mon
             ended.release()
         yield from ()
 
-    monkeypatch.setattr(Rows, "_read", read)
+    monkeypatch.setattr(RowReader, "_read", read)
     store = MemoryStore(is_remote=True)
     files = [
-        File(name, Location(store, (name,)), Version(name), name, "", 0, 0, False, 0, is_public=True) for name in "abc"
+        SourceFile(name, Location(store, (name,)), Version(name), name, "", 0, 0, False, 0, is_public=True)
+        for name in "abc"
     ]
-    rows = Rows(Containers(ContainerSettings(BlockCache())))
+    rows = RowReader(Containers(ContainerSettings(BlockCache())))
 
     def go_on() -> None:
         for _, pieces in rows.of_all(files):

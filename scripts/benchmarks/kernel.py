@@ -22,12 +22,13 @@ from typing import Any
 
 import glassfs
 from glassfs.cache import BlockCache
+from glassfs.datasets.joined import open_sources
 from glassfs.mount import allocator
 from glassfs.mount.engines.answers import Answers, Payload
 from glassfs.mount.errors import Failures
 from glassfs.mount.operations import Operations
 from glassfs.mount.options import MountOptions
-from glassfs.tree import ContainerSettings, Sources, open_sources
+from glassfs.tree import ContainerSettings, Sources
 
 try:
     from glassfs import collector

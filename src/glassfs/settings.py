@@ -14,6 +14,47 @@ class Settings:
 
     # Commands, the library and data sets
 
+    task_target: float = 0.3
+    """Duration of a task for a worker process; it begins no further container after four times that."""
+    scheduler_longest: float = 30
+    """Timeout of a Dask scheduler, and time for it to have workers."""
+    worker_end: float = 5
+    """Time for a killed worker process to end; one that waits for a device may need longer."""
+    executor_end: float = 1
+    """Time for an executor to end after its processes have ended."""
+    usage_wait: float = 0.1
+    """How long ``df`` waits for the first sum of sizes."""
+    usage_valid: float = 10.0
+    """How long a sum of sizes is valid at least."""
+    usage_valid_times: float = 20
+    """It is valid for this many times as long as it took, if that is more."""
+    page_wait: float = 1.0
+    """How long ``glassfs mount`` waits for its start page: for a folder, it takes a pass over all containers."""
+    progress_end: float = 1.0
+    """How long the end of a progress bar waits for the thread that sums up sizes."""
+    walk_longest: float = 60.0
+    """Time for listing the folders of a joined table; the remaining ones are left out."""
+    heads_longest: float = 0.5
+    """Time for reading first bytes of files whose names say nothing, before the tables of a folder are listed."""
+    pass_longest: float = 600.0
+    """Time for reading the containers of a joined table; the remaining ones are left out."""
+    call_longest: float = 10.0
+    """Timeout of one folder, or some hundred rows of one container, in a joined table."""
+    table_valid: float = 1.0
+    """How long the files of a joined table are valid at least."""
+    table_valid_times: float = 10
+    """They are valid for this many times as long as they took, if that is more."""
+    table_longest_valid: float = 3600.0
+    """The longest that an incomplete table is valid."""
+    rights_valid: float = 0.4
+    """How long rights to what a shared table shows are valid after they were checked."""
+    container_valid: float = 0.1
+    """How long the library takes a container as unchanged after it was compared with its store."""
+    # Work
+
+    cancel_check: float = 0.2
+    """A thread that waits for another one or for a server looks so often whether its work was canceled."""
+
     # The mount
 
     cached: float = 86_400.0
@@ -26,6 +67,23 @@ class Settings:
     """Age of a folder's mtime after which the next change is sure to change it."""
 
     # Engines: the kernel's requests and notifications
+
+    slow_read: float = 0.001
+    """After a read that took longer, the next one is expected to be slow as well."""
+    supervision: float = 0.001
+    """How often it is checked whether a thread waits for requests, while some are answered."""
+    supervised: float = 0.05
+    """Time without anything to do after which nothing is checked until the next request."""
+    resumption: float = 0.02
+    """How often it is checked whether deferred requests may begin."""
+    shortage_warning: float = 60.0
+    """Time between two warnings that there are not enough threads."""
+    interruption: float = 2.0
+    """Time after which an interrupted request is answered. Less would break requests that are only slow."""
+    repetition: float = 2.0
+    """Time in which a thread that was interrupted may ask again for what is being done."""
+    crowded_switch: float = 0.0002
+    """How long a thread keeps the interpreter while many compute: each waits for all others."""
 
     # The tree
 
@@ -42,12 +100,86 @@ class Settings:
     # Data and views
 
     # Formats and their worker processes
+    worker_silent: float = 20.0
+    """A worker may take so long for its next message, which is either an answer or a read of the container."""
+    worker_processor: int = 6
+    """Processor time of one request to a worker."""
+    worker_more: float = 0.3
+    """So long a worker collects what the caller will want next, beside what it asked for."""
+    worker_source: float = 0.5
+    """After so long a worker that waits for its source is ended if its place is needed. Its request begins again."""
+    worker_idle: float = 60.0
+    """After so long without a request a worker is ended, and its server after the last worker."""
+    worker_check: float = 2.0
+    """How often idle workers are looked for, while there are workers."""
+    worker_first: float = 30.0
+    """A server may take so long to import its library and fork a first worker."""
+    worker_next: float = 10.0
+    """A server may take so long to fork a further worker."""
+    """A process that was killed may take so long to end."""
 
     # The cache of blocks
+    cache_idle: float = 20.0
+    """After this time without a read no more than 4 MiB stay cached: the kernel has those that were read."""
+    spool_kept: float = 60.0
+    """A spool file is dropped after this time without a read."""
+    spool_ahead: float = 0.05
+    """After this time without a read nothing more is decoded ahead into a spool file."""
+    prefetch_valid: float = 0.05
+    """A block that no thread began to decode ahead within this time is no longer wanted: its reader has gone."""
 
     # Sources
 
+    root_check: float = 0.1
+    """Interval between two checks whether the store's root was replaced, made when something below it is used."""
+    descriptor_limit: float = 1.0
+    """How long a pool remembers the limit: reading it takes as long as a read."""
+    disk_lock: float = 0.25
+    """TODO"""
+    catalogue_wait: float = 2.0
+    """TODO"""
+    findings_flush: float = 2.0
+    """After so long, fewer are stored with the next call: workers of a library end without closing anything."""
+    watching_pause: float = 0.02
+    """Between two batches of events about watched folders."""
+    watching_young: float = 30.0
+    """Age up to which a watch is not dropped for another one."""
+    watching_quiet: float = 30.0
+    """How long a folder with too many events, and what is below it, is not watched again."""
+    watching_refused: float = 5.0
+    """How long a watch that failed is not tried again."""
+
     # Servers
+
+    server_first_pause: float = 0.1
+    """Pause after the first attempt; each later one is twice as long."""
+    server_replace: float = 0.05
+    """Time until a thread that hangs is replaced by another one."""
+    server_release: float = 0.05
+    """Time that obstore's threads get to release the last answers when the loop ends."""
+    server_join: float = 2.0
+    """How long the end of the process waits for the thread of the requests."""
+    server_probe: float = 2.0
+    """How long to find out whether a server that fails speaks another protocol than its URL says."""
+    listing_news: float = 1.0
+    """How long a look-up waits for news of a listing that is much too old."""
+    connection_idle: float = 30.0
+    """Connections idle for so long are replaced, as a router may have dropped them silently."""
+    hub_pin: float = 5.0
+    """For how long at most a branch on Hugging Face is taken to point to the same commit."""
+    long_listing: float = 2.0
+    """A listing that takes longer is repeated page by page where possible: obstore collects names without a limit.
+
+    On other services it fails after the part of the timeout that is allowed for silence.
+    """
+    upload_part: float = 300.0
+    """How long one request of an upload may take."""
+    server_grace: float = 0.5
+    """What a waiting reader gives a server beyond its timeout, in which the server raises the better error."""
+    server_fail_fast: float = 0.5
+    """After a read timed out, other reads of the object fail at once for so long: the kernel repeats it immediately."""
+    disk_finish: float = 2.0
+    """How long the end of a command waits for the disk cache."""
 
 
 settings = Settings()

@@ -25,7 +25,7 @@ def start(name: str, run: Callable[..., object], *arguments: Any) -> threading.T
     thread = threading.Thread(target=run, args=arguments, name=f"glassfs-{name}", daemon=True)
     try:
         thread.start()
-    except RuntimeError:
+    except (RuntimeError, MemoryError):
         raise Unavailable("no thread can be started") from None
     return thread
 

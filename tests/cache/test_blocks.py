@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from glassfs.cache import BlockCache, blocks, budget, cores
 from glassfs.cache.cores import CORES
 from glassfs.errors import Damaged, Unavailable
+from glassfs.settings import settings
 from tests.cache.recipes import Block, Gated, interrupted, read
 from tests.waiting import wait_for, wait_until
 
@@ -24,7 +25,7 @@ from tests.waiting import wait_for, wait_until
 @pytest.fixture(autouse=True)
 def never_stale(monkeypatch: pytest.MonkeyPatch) -> None:
     """No block is too late to be decoded ahead, on the slowest machine."""
-    monkeypatch.setattr(blocks, "STALE_SECONDS", 600)
+    monkeypatch.setattr(settings, "prefetch_valid", 600)
 
 
 @contextmanager
@@ -199,7 +200,7 @@ def test_stale_prefetch_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     cache, late = BlockCache(1 << 20), Block(200, 100)
     with busy_workers(cache) as busy:
         cache.prefetch(late)
-        monkeypatch.setattr(blocks, "STALE_SECONDS", -1)
+        monkeypatch.setattr(settings, "prefetch_valid", -1)
     wait_until(lambda: cache.used == 100 * len(busy) and not cache._pending)
     assert late.wholes == 0
     assert read(cache, late, 0, 1) == b"\xc8"
@@ -386,12 +387,12 @@ def test_idle_cache_keeps_few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     for block in made:
         read(cache, block, 0, 100)
     cache.drop_idle(0.0)
-    cache.drop_idle(blocks.IDLE_SECONDS)
+    cache.drop_idle(settings.cache_idle)
     read(cache, made[0], 0, 100)
-    cache.drop_idle(blocks.IDLE_SECONDS + 1)
-    cache.drop_idle(2 * blocks.IDLE_SECONDS)
+    cache.drop_idle(settings.cache_idle + 1)
+    cache.drop_idle(2 * settings.cache_idle)
     assert cache.used == 400 and not cache.drops, "it was read meanwhile"
-    cache.drop_idle(2 * blocks.IDLE_SECONDS + 2)
+    cache.drop_idle(2 * settings.cache_idle + 2)
     assert cache.used == 100 and cache.drops == 1
     read(cache, made[0], 0, 100)
     assert made[0].wholes == 1, "the block used last stays"

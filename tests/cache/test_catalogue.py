@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 import pwd
-import sqlite3
 import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from glassfs.cache import catalogue as catalogue_module
-from glassfs.cache.catalogue import FILE, Catalogue, Part, searched, user_folder
-from glassfs.persistent import cache as cache_module
+from glassfs.cache.catalogue import FILE, Catalogue, StoredPart, searched, user_folder
 from glassfs.persistent.cache import PersistentCache
+from glassfs.settings import settings
 from tests.waiting import wait_for, wait_until
 
 
@@ -31,11 +29,11 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def no_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk answers in time, also on the slowest machine."""
-    monkeypatch.setattr(catalogue_module, "TIMEOUT_SECONDS", 120.0)
+    monkeypatch.setattr(settings, "catalogue_wait", 120.0)
 
 
-def parts(data: bytes, count: int = 1) -> list[Part]:
-    return [Part(number, count, 3, 2 * number, b"episodes", data) for number in range(count)]
+def parts(data: bytes, count: int = 1) -> list[StoredPart]:
+    return [StoredPart(number, count, 3, 2 * number, b"episodes", data) for number in range(count)]
 
 
 def put(folder: Path, **found: bytes) -> None:
@@ -58,7 +56,7 @@ def is_usable(folder: Path) -> bool:
 
 def test_stored_parts_are_found(folder: Path) -> None:
     large = bytes(range(256)) * 1000
-    empty = Part(0, 0, 0, 0, b"", b"")
+    empty = StoredPart(0, 0, 0, 0, b"", b"")
     catalogue = Catalogue(lambda: str(folder))
     catalogue.put({b"one": parts(b"1"), b"two": parts(large, 3), b"none": [empty]})
     assert catalogue.find([b"one", b"two", b"three", b"none"]) == {
@@ -91,7 +89,7 @@ def test_puts_are_dropped_while_the_disk_hangs(folder: Path, monkeypatch: pytest
         wait_for(answers)
         stored.extend(values)
 
-    monkeypatch.setattr(catalogue_module, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(catalogue_module._State, "MOST_BYTES", 10_000)
     monkeypatch.setattr(PersistentCache, "store", store)
     catalogue = Catalogue(lambda: str(folder))
     for number in range(20):
@@ -140,7 +138,7 @@ def test_readers_do_not_wait_twice_for_a_disk_that_hangs(folder: Path, monkeypat
     monkeypatch.setattr(PersistentCache, "find", find_late)
     catalogue = Catalogue(lambda: str(folder))
     with monkeypatch.context() as patch:
-        patch.setattr(catalogue_module, "TIMEOUT_SECONDS", 0.0)
+        patch.setattr(settings, "catalogue_wait", 0.0)
         assert catalogue.find([b"key"]) == {}
     for _ in range(200):  # with the long timeout again: these would hang if they waited
         assert catalogue.find([b"key"]) == {}
@@ -160,58 +158,6 @@ def test_folder_open_to_readers_is_not_used_and_keeps_its_mode(folder: Path) -> 
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755 and not list(folder.iterdir())
 
 
-def other_schema(path: Path) -> None:
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 1")
-
-
-def other_tables(path: Path) -> None:
-    with sqlite3.connect(path) as connection:
-        connection.execute("DROP TABLE parts")
-        connection.execute("CREATE TABLE parts (key)")
-
-
-def foreign(path: Path) -> None:
-    path.unlink()
-    with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE something (a)")
-
-
-@pytest.mark.parametrize("harm", [other_schema, other_tables, foreign, os.unlink])
-def test_damaged_file_is_thrown_away(folder: Path, harm: Callable[[Path], None]) -> None:
-    put(folder, **{f"key{number}": os.urandom(3000) for number in range(20)})
-    harm(folder / FILE)
-    find(folder, *(f"key{number}" for number in range(20)))
-    put(folder, new=b"new")
-    put(folder, new=b"new")
-    assert find(folder, "new") == {"new": b"new"}
-
-
-def link_to_a_folder(folder: Path) -> None:
-    other = folder.with_name("other")
-    other.mkdir(mode=0o700)
-    folder.symlink_to(other)
-
-
-UNTRUSTED: dict[str, Callable[[Path], object]] = {
-    "of another user": lambda folder: (folder.mkdir(mode=0o700), os.chown(folder, 54321, 54321)),
-    "writable by all": lambda folder: (folder.mkdir(), folder.chmod(0o777)),
-    "a link": link_to_a_folder,
-    "a plain file": lambda folder: folder.write_bytes(b""),
-    "in a folder writable by all": lambda folder: folder.parent.chmod(0o777),
-    "with a folder instead of the file": lambda folder: (folder / FILE).mkdir(parents=True),
-}
-
-
-@pytest.mark.parametrize("kind", UNTRUSTED)
-def test_untrusted_folder_is_not_used(folder: Path, kind: str) -> None:
-    if kind == "of another user" and os.geteuid() != 0:
-        pytest.skip("giving a folder to another user takes root")
-    UNTRUSTED[kind](folder)
-    assert not is_usable(folder)
-    assert not [path for path in folder.parent.rglob(f"{FILE}*") if path.is_file()]
-
-
 def test_folder_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
     assert not is_usable(tmp_path / "not/there/glassfs")
     assert not is_usable(Path("/proc/glassfs/glassfs"))
@@ -219,31 +165,6 @@ def test_folder_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
     none.put({b"key": parts(b"data")})
     assert none.find([b"key"]) == {}
     none.close()
-
-
-def test_file_read_by_another_process_can_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_module, "LOCK_TIMEOUT_SECONDS", 0.01)
-    put(folder, before=b"before")
-    with sqlite3.connect(folder / FILE, isolation_level=None) as other:
-        other.execute("BEGIN")
-        other.execute("SELECT * FROM parts").fetchall()
-        monkeypatch.setattr(cache_module, "_now", lambda: 1 << 40)
-        assert find(folder, "before") == {"before": b"before"}
-
-
-def test_least_recently_used_values_are_evicted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [1000]
-    monkeypatch.setattr(cache_module, "_now", lambda: now[0])
-    monkeypatch.setattr(cache_module, "USES_AT_ONCE", 1)
-    catalogue = Catalogue(lambda: str(folder), 1 << 20)
-    for number in range(100):
-        catalogue.put({b"%d" % number: parts(os.urandom(20_000))})
-        now[0] += cache_module.USE_SECONDS
-        assert catalogue.find([b"0"]), "a value that is used stays"
-    assert (folder / FILE).stat().st_size < 1.2 * (1 << 20)
-    left = catalogue.find([b"%d" % number for number in range(100)])
-    assert b"99" in left and b"1" not in left and 20 < len(left) < 60
-    catalogue.close()
 
 
 def test_folder_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +203,6 @@ def test_home_of_another_user_is_left_alone(tmp_path: Path, monkeypatch: pytest.
     assert not list(target.iterdir()) and stat.S_IMODE(target.stat().st_mode) == 0o755
     os.unlink(other / ".cache")
     assert not list(other.iterdir())
-
 
 
 def test_sqlite_is_loaded_only_when_needed() -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 import time
 from pathlib import Path
 
 import pytest
 
 from glassfs.cache import findings
-from glassfs.cache.catalogue import Catalogue
+from glassfs.cache.catalogue import FILE, Catalogue
 from glassfs.cache.findings import Findings
 from glassfs.persistent.cache import COMPRESSED_FROM
+from glassfs.settings import settings
 
 OLD = 10**18
 
@@ -22,41 +24,41 @@ def catalogue(tmp_path: Path) -> Catalogue:
 
 
 def test_findings_of_one_process_are_known_to_the_next(catalogue: Catalogue) -> None:
-    before = Findings(lambda: catalogue)
+    before = Findings(lambda: catalogue, "1")
     before.keep("a", OLD, b"one", b"1" * 1000)
     before.keep("a", OLD, b"two", b"")
     before.keep("b", OLD, b"one", b"other")
     assert before.find("a", b"one") == b"1" * 1000
     before.flush()
     catalogue.close()
-    after = Findings(lambda: catalogue)
+    after = Findings(lambda: catalogue, "1")
     assert (after.find("a", b"one"), after.find("a", b"two")) == (b"1" * 1000, b"")
     assert (after.find("a", b"three"), after.find("b", b"one"), after.find("c", b"one")) == (None, b"other", None)
 
 
 def test_findings_are_added_to_those_of_other_processes(catalogue: Catalogue) -> None:
     for name in (b"one", b"two"):
-        kept = Findings(lambda: catalogue)
+        kept = Findings(lambda: catalogue, "1")
         kept.keep("a", OLD, name, name)
         kept.flush()
         catalogue.close()
-    after = Findings(lambda: catalogue)
+    after = Findings(lambda: catalogue, "1")
     assert [after.find("a", name) for name in (b"one", b"two")] == [b"one", b"two"]
 
 
 def test_few_findings_are_stored_after_a_while(catalogue: Catalogue) -> None:
     clock = [0.0]
-    kept = Findings(lambda: catalogue, lambda: clock[0])
+    kept = Findings(lambda: catalogue, "1", lambda: clock[0])
     kept.keep("a", OLD, b"one", b"1")
     kept.find("b", b"one")
-    assert not catalogue.find([findings._key("a")])
-    clock[0] = findings.FLUSH_SECONDS
+    assert not catalogue.find([findings._key("a", "1")])
+    clock[0] = settings.findings_flush
     kept.find("b", b"one")
-    assert catalogue.find([findings._key("a")])
+    assert catalogue.find([findings._key("a", "1")])
 
 
 def test_what_changed_a_moment_ago_is_not_kept(catalogue: Catalogue) -> None:
-    kept = Findings(lambda: catalogue)
+    kept = Findings(lambda: catalogue, "1")
     kept.keep("a", time.time_ns(), b"one", b"1")
     assert kept.find("a", b"one") is None
 
@@ -64,7 +66,7 @@ def test_what_changed_a_moment_ago_is_not_kept(catalogue: Catalogue) -> None:
 def test_findings_stay_within_their_bounds(catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(findings, "MOST_VALUE", 1000)
     monkeypatch.setattr(findings, "MOST_OF_CONTAINER", findings.ENTRY_BYTES + 2500)
-    kept = Findings(lambda: catalogue)
+    kept = Findings(lambda: catalogue, "1")
     kept.keep("a", OLD, b"large", bytes(1001))
     for number in range(5):
         kept.keep("a", OLD, b"%d" % number, bytes(1000))
@@ -73,7 +75,7 @@ def test_findings_stay_within_their_bounds(catalogue: Catalogue, monkeypatch: py
 
 
 def test_without_a_catalogue_nothing_is_kept_but_in_memory() -> None:
-    kept = Findings(lambda: None)
+    kept = Findings(lambda: None, "1")
     kept.keep("a", OLD, b"one", b"1")
     kept.flush()
     assert kept.find("a", b"one") == b"1"
@@ -83,14 +85,14 @@ def test_unknown_containers_are_asked_for_less_and_less(catalogue: Catalogue, mo
     asked: list[object] = []
     search = catalogue._search
     monkeypatch.setattr(catalogue, "_search", lambda do: asked.append(do) or search(do))
-    kept = Findings(lambda: catalogue)
+    kept = Findings(lambda: catalogue, "1")
     for number in range(500):
         assert kept.find(f"{number}", b"one") is None
     assert findings.PATIENCE < len(asked) < findings.PATIENCE + 2 * 500 // findings.EACH
 
 
 def test_findings_of_other_containers_are_read_along(catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = Findings(lambda: catalogue)
+    before = Findings(lambda: catalogue, "1")
     for number in range(200):
         before.keep(f"{number}", OLD, b"one", b"%d" % number)
     large = {"zeros": bytes(4 * COMPRESSED_FROM), "random": random.Random(0).randbytes(4 * COMPRESSED_FROM)}
@@ -101,37 +103,38 @@ def test_findings_of_other_containers_are_read_along(catalogue: Catalogue, monke
     searches = []
     search = catalogue._search
     monkeypatch.setattr(catalogue, "_search", lambda do: searches.append(do) or search(do))
-    after = Findings(lambda: catalogue)
+    after = Findings(lambda: catalogue, "1")
     numbers = random.Random(1).sample(range(200), 200)
     assert [after.find(f"{number}", b"one") for number in numbers] == [b"%d" % number for number in numbers]
     assert len(searches) < 30
-    assert findings._key("random") not in after._along
+    assert after._along.peek(findings._key("random", "1")) is None
     assert [after.find(stamp, b"one") for stamp in large] == list(large.values())
 
 
 def test_what_is_read_along_stays_within_its_bound(catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(findings, "AHEAD_BYTES", 5 * 2 * findings.ALONG_BYTES)
-    before = Findings(lambda: catalogue)
+    before = Findings(lambda: catalogue, "1")
     for number in range(100):
         before.keep(f"{number}", OLD, b"one", b"%d" % number)
     before.flush()
-    after = Findings(lambda: catalogue)
+    after = Findings(lambda: catalogue, "1")
     for number in range(100):
         assert after.find(f"{number}", b"one") == b"%d" % number
-        assert len(after._along) <= 10
+        assert after._along.weight <= 5 * 2 * findings.ALONG_BYTES
 
 
-def test_damaged_findings_that_were_read_along_are_dropped(catalogue: Catalogue, tmp_path: Path) -> None:
-    before = Findings(lambda: catalogue)
+def test_damaged_findings_are_dropped(catalogue: Catalogue, tmp_path: Path) -> None:
+    before = Findings(lambda: catalogue, "1")
     for number in range(100):
         before.keep(f"{number}", OLD, b"one", b"%d" % number)
     before.flush()
     catalogue.close()
-    after = Findings(lambda: catalogue)
-    while not after._along:
-        assert all(after.find(f"{number}", b"one") == b"%d" % number for number in range(after._next_along))
-    wanted = next(number for number in range(100) if findings._key(f"{number}") in after._along)
-    key = findings._key(f"{wanted}")
-    after._along[key] = after._along[key][:-1] + b"?"
-    assert after.find(f"{wanted}", b"one") == b"%d" % wanted
-    assert all(after.find(f"{number}", b"one") == b"%d" % number for number in range(100))
+    damaged = findings._key("50", "1")
+    with sqlite3.connect(tmp_path / "catalogue" / FILE) as connection:
+        connection.execute("UPDATE parts SET data = zeroblob(20) WHERE key = ?", (damaged,))
+    after = Findings(lambda: catalogue, "1")
+    expected = [None if number == 50 else b"%d" % number for number in range(100)]
+    assert [after.find(f"{number}", b"one") for number in range(100)] == expected
+    assert connection.execute("SELECT count(*) FROM parts WHERE key = ?", (damaged,)).fetchone() == (0,)
+    connection.close()
+

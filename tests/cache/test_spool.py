@@ -13,9 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from glassfs import work
 from glassfs.cache import BlockCache, budget, spool
-from glassfs.cache.blocks import SPOOL_SECONDS, SPOOLS
+from glassfs.cache.blocks import SPOOLS
+from glassfs.content import Stream
 from glassfs.errors import Changed, Damaged, NoSpool, Unavailable
+from glassfs.settings import settings
 from tests.cache.recipes import PIECE, Block, Gated, interrupted, read
 from tests.waiting import wait_for, wait_until
 
@@ -24,7 +27,7 @@ from tests.waiting import wait_for, wait_until
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read-ahead is four pieces, and no reader is ever idle."""
     monkeypatch.setattr(spool, "READ_AHEAD", 4 * PIECE)
-    monkeypatch.setattr(spool, "IDLE_SECONDS", 600)
+    monkeypatch.setattr(settings, "spool_ahead", 600)
 
 
 @pytest.fixture
@@ -46,7 +49,7 @@ def test_first_bytes_come_before_the_block_is_decoded() -> None:
 
 @pytest.mark.usefixtures("small_steps", "at_once")
 def test_nothing_is_decoded_ahead_of_idle_readers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool, "IDLE_SECONDS", 0)
+    monkeypatch.setattr(settings, "spool_ahead", 0)
     cache, block = BlockCache(1 << 20), Block(5, 100 * PIECE)
     read(cache, block, 0, 100)
     assert block.pieces_given == 1
@@ -255,8 +258,66 @@ def test_full_disk_takes_files_that_no_thread_reads(tmp_path: Path, monkeypatch:
 def test_file_is_given_up_when_it_was_not_read_for_long(tmp_path: Path) -> None:
     cache, block = BlockCache(1000, str(tmp_path)), Block(5, 1 << 20)
     read(cache, block, 0, 100)
-    cache.drop_idle(time.monotonic() + SPOOL_SECONDS / 2)
+    cache.drop_idle(time.monotonic() + settings.spool_kept / 2)
     assert files_in(tmp_path) == 1
-    cache.drop_idle(time.monotonic() + SPOOL_SECONDS + 1)
+    cache.drop_idle(time.monotonic() + settings.spool_kept + 1)
     wait_until(lambda: not files_in(tmp_path))  # a thread that decodes ahead may still have it
     assert read(cache, block, 0, 100) == block.expected(0, 100)
+
+
+def lines(count: int, made: list[int]) -> Callable[[], Iterator[bytes]]:
+    """Return what makes a stream of so many pieces, and notes their numbers."""
+    def make() -> Iterator[bytes]:
+        for number in range(count):
+            made.append(number)
+            yield bytes([number]) * PIECE
+
+    return make
+
+
+@pytest.mark.parametrize("count", [0, 1, 9])
+def test_stream_is_made_once_for_its_size_and_all_reads(count: int, tmp_path: Path) -> None:
+    cache, made = BlockCache(64 << 20, str(tmp_path)), list[int]()
+    stream = Stream(cache, ("version", "lines"), lines(count, made))
+    assert not stream.is_sized and not made
+    with ThreadPoolExecutor(3) as threads:
+        assert set(threads.map(lambda _: stream.size, range(3))) == {count * PIECE}
+    assert stream.read(0, count * PIECE) == b"".join(bytes([number]) * PIECE for number in range(count))
+    assert files_in(tmp_path) == (count == 9)
+    assert len(made) == count + 5 * (count == 9)  # the first MiB of a long one is made again
+
+
+def test_size_of_a_stream_is_known_after_its_bytes_were_dropped(tmp_path: Path) -> None:
+    cache, made = BlockCache(64 << 20, str(tmp_path)), list[int]()
+    assert Stream(cache, ("version", "lines"), lines(9, made)).size == 9 * PIECE
+    cache.drop_idle(time.monotonic() + settings.spool_kept + 1)
+    assert not files_in(tmp_path)
+    del made[:]
+    again = Stream(cache, ("version", "lines"), lines(9, made))
+    assert again.size == 9 * PIECE and not made
+    assert again.read(9 * PIECE - 1, 1) == b"\x08" and made == list(range(9))
+
+
+def test_canceled_size_of_a_stream_is_continued_by_the_next_reader(tmp_path: Path) -> None:
+    cache, made, doing = BlockCache(64 << 20, str(tmp_path)), list[int](), work.Work()
+
+    def make() -> Iterator[bytes]:
+        for piece in lines(20, made)():
+            if len(made) == 15:
+                doing.cancel()
+            yield piece
+
+    stream = Stream(cache, ("version", "lines"), make)
+    with pytest.raises(work.Canceled):
+        work.done_for(doing, lambda: stream.size)
+    assert 15 <= len(made) < 25
+    assert stream.size == 20 * PIECE and len(made) <= 25
+
+
+def test_files_beyond_their_bound_are_given_up(tmp_path: Path) -> None:
+    cache = BlockCache(1000, str(tmp_path), spool_size=6 * PIECE)
+    for number in range(4):
+        block = Block(number, 4 * PIECE)
+        read(cache, block, 4 * PIECE - 1, 1)
+    wait_until(lambda: files_in(tmp_path) == 1)
+    assert block.wholes == 1 and read(cache, block, 0, 1) == block.expected(0, 1) and block.wholes == 1

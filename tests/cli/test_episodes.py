@@ -18,14 +18,14 @@ from unittest import mock
 
 import pytest
 
-from glassfs.cli.rows import CSV_SAFE, encoded, head, read_back
 from glassfs.cli.stopping import Stopped
 from glassfs.content.pieces import ContainerPiece, piece_of
 from glassfs.content.summary import COLUMNS, RECORD_COLUMNS
+from glassfs.datasets.table import CSV_SAFE, encoded, head, read_back
 from glassfs.library import open_tree
-from tests.batch.many import command, robot, sound
 from tests.cli.glassfs_command import fails, glassfs
 from tests.conftest import DATA, Scale
+from tests.datasets.batch.many import command, robot, sound
 
 TEXTS = ['a "quoted"\r\ntext, with, commas', "=1+1", "ünïcode \u2028", "nul \0 inside", "\n"]
 
@@ -175,7 +175,7 @@ def test_a_long_table_is_processed_in_parts(tmp_path: Path, monkeypatch: pytest.
     folder.mkdir()
     robot(folder / "a.kdb", scale(1000, 20_000), "t" * 200)
     robot(folder / "b.kdb", 3)
-    monkeypatch.setattr(episodes, "AT_ONCE", 100_000)
+    monkeypatch.setattr(episodes, "PIECE", 100_000)
     assert glassfs("episodes", folder, "--jobs", 2).output == shown(folder, "jsonl")
     assert glassfs("episodes", folder).output == shown(folder, "jsonl")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.batch.many import lines_of, robot, sound
 from tests.cli.glassfs_command import glassfs
+from tests.datasets.batch.many import lines_of, robot, sound
 
 
 @pytest.fixture

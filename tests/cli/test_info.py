@@ -67,7 +67,7 @@ def test_a_missing_source_does_not_stop_the_others(dataset: Path, store: Path, t
     assert done.status == 1
 
 
-def test_cameras_and_success_are_counted_for_kinodb_only(store: Path, tmp_path: Path) -> None:
+def test_cameras_and_success_of_episodes_are_counted(store: Path, tmp_path: Path) -> None:
     path = tmp_path / "robot.kdb"
     image = np.zeros((2, 2, 3), np.uint8)
     with KinoWriter(path, created=0) as writer:

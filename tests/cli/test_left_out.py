@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import glassfs as api
-from tests.batch.many import sound
 from tests.cli.glassfs_command import glassfs
+from tests.datasets.batch.many import sound
 from tests.remote import servers
 from tests.remote.http_server import HttpServer
 from tests.remote.requests import Reply, Request

@@ -15,7 +15,10 @@ import pytest
 
 from glassfs import errors, installing
 from glassfs.cli.many import fault_of
-from tests.batch.many import (
+from tests.cli.conftest import sparse_store
+from tests.cli.glassfs_command import fails, glassfs
+from tests.conftest import DATA, Scale
+from tests.datasets.batch.many import (
     children_of,
     command,
     cut_short,
@@ -27,9 +30,6 @@ from tests.batch.many import (
     sound,
     stuck,
 )
-from tests.cli.conftest import sparse_store
-from tests.cli.glassfs_command import fails, glassfs
-from tests.conftest import DATA, Scale
 from tests.mount.mounts import is_running
 from tests.waiting import SECONDS, wait_until
 

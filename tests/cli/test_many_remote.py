@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.batch.many import cut_short, lines_of, robot, sound
 from tests.cli.glassfs_command import glassfs
+from tests.datasets.batch.many import cut_short, lines_of, robot, sound
 from tests.remote.faults import Status, for_each
 from tests.remote.s3 import Bucket, S3Server
 

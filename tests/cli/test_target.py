@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from glassfs.cli.target import KEPT_FOLDERS, PIECE, Existing, NotWritten, Target, opened_folder
+from glassfs.cli.target import Existing, NotWritten, Target, opened_folder
+from glassfs.sizes import PIECE
 
 
 @pytest.fixture
@@ -76,15 +77,15 @@ def test_the_number_of_open_folders_is_bounded(tmp_path: Path, source: Path) -> 
     before = len(os.listdir("/proc/self/fd"))
     with opened_folder(str(tmp_path / "out"), 0o755, Existing.REFUSE, str(source)) as target:
         place = ""
-        for number in range(3 * KEPT_FOLDERS):
+        for number in range(200):
             place += f"/{number}"
             target.make_folder(place, 0o755)
             target.write(f"{place}/file", 0o644, 0, pieces(b"x"))
-            assert len(os.listdir("/proc/self/fd")) <= before + KEPT_FOLDERS + 3
+            assert len(os.listdir("/proc/self/fd")) <= before + 67
         target.write("/0/1/2/late", 0o644, 0, pieces(b"x"))
     assert len(os.listdir("/proc/self/fd")) == before
     assert (tmp_path / "out/0/1/2/late").exists()
-    assert len(list((tmp_path / "out").rglob("file"))) == 3 * KEPT_FOLDERS
+    assert len(list((tmp_path / "out").rglob("file"))) == 200
 
 
 def test_a_refused_target_leaves_nothing_open(tmp_path: Path, source: Path) -> None:

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassfs.cli.where import LONGEST, WrongCondition, condition
 from glassfs.content.summary import COLUMNS
+from glassfs.datasets.where import LONGEST, WrongCondition, condition
 from glassfs.sizes import human_size
-from tests.batch.many import robot
 from tests.cli.glassfs_command import fails, glassfs
+from tests.datasets.batch.many import robot
 
 TYPED = ("position", "episode_id", "fps", "num_frames", "success", "language_instruction", "embodiment")
 numbers = st.integers(-9, 9) | st.floats(-9, 9).map(lambda number: round(number, 3))

@@ -9,10 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassfs.codec.thrift import (
-    BINARY,
-    I32,
-    I64,
-    STRUCT,
+    TypeCode,
     Value,
     binary,
     boolean,
@@ -87,9 +84,9 @@ VALUES = st.one_of(
     INT32.map(lambda value: (i32(value), value)),
     INT64.map(lambda value: (i64(value), value)),
     st.binary(max_size=300).map(lambda value: (binary(value), value)),
-    st.lists(INT64, max_size=40).map(lambda values: (sequence(I64, list(map(i64, values))), values)),
+    st.lists(INT64, max_size=40).map(lambda values: (sequence(TypeCode.I64, list(map(i64, values))), values)),
     st.lists(st.binary(max_size=5), max_size=20).map(
-        lambda values: (sequence(BINARY, list(map(binary, values))), values)
+        lambda values: (sequence(TypeCode.BINARY, list(map(binary, values))), values)
     ),
 )
 
@@ -99,7 +96,7 @@ def test_structs_are_read_back(fields: dict[int, tuple[Value, Any]]) -> None:
     ordered = dict(sorted(fields.items()))
     made = struct({number: value for number, (value, _) in ordered.items()})
     assert decoded(made) == {number: expected for number, (_, expected) in ordered.items()}
-    assert decoded(sequence(STRUCT, [made, made])) == [decoded(made)] * 2
+    assert decoded(sequence(TypeCode.STRUCT, [made, made])) == [decoded(made)] * 2
 
 
 @given(INT32)
@@ -113,7 +110,7 @@ def test_known_bytes() -> None:
     """Zigzag, a short field header and the stop byte, as the specification has them."""
     assert [i32(value).payload for value in (0, -1, 1, -2, 150)] == [b"\0", b"\1", b"\2", b"\3", b"\xac\2"]
     assert struct({1: i32(1), 3: binary(b"ab")}).payload == b"\x15\2\x28\2ab\0"
-    assert sequence(I32, [i32(1)] * 15).payload[:2] == b"\xf5\x0f"
+    assert sequence(TypeCode.I32, [i32(1)] * 15).payload[:2] == b"\xf5\x0f"
 
 
 def test_number_beyond_its_padding_raises_overflow_error() -> None:

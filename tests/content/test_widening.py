@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from glassfs.content import Memory
-from glassfs.content.widening import BFLOAT16, NARROW, widened
+from glassfs.content.dtypes import BFLOAT16, NARROW, widened
 from tests.optional import package
 
 

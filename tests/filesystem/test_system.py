@@ -21,6 +21,7 @@ from writers.kastore import KastoreWriter
 import glassfs
 from glassfs.errors import Changed
 from glassfs.filesystem import GlassfsFileSystem
+from glassfs.settings import settings
 from tests.filesystem.conftest import write_values
 
 STATE = "episodes/0/state.npy"
@@ -220,7 +221,7 @@ def test_a_file_holds_its_container_until_it_is_closed(tmp_path: Path) -> None:
 
 def test_paths_are_read_in_the_current_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another version may be written while the previous one still counts as valid."""
-    monkeypatch.setattr("glassfs.library.finding.VALID_SECONDS", 1000.0)
+    monkeypatch.setattr(settings, "container_valid", 1000.0)
     path = tmp_path / "a.kas"
     write_values(path, 1.0)
     fs = GlassfsFileSystem(path)

@@ -15,9 +15,9 @@ from writers.idv import Codec, IdvWriter, vector
 
 from glassfs.cache import BlockCache, Recipe
 from glassfs.content import Array
+from glassfs.content.allowance import Allowance
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.idv import columns
-from glassfs.formats.idv.blocks import MOST_DECODED
 from glassfs.formats.idv.table import IdvFile, read_header
 from glassfs.formats.registry import Opening, open_container
 from glassfs.view.json import line
@@ -162,11 +162,11 @@ def test_short_texts_are_decoded_once(make: Callable[..., Path]) -> None:
 def test_few_opened_blocks_stay_in_memory(make: Callable[..., Path]) -> None:
     path = make(lambda view: view.add("t", ["text"] * 100), rows_per_block=1)
     source = CountingSource(path)
-    opened = IdvFile(source, BlockCache(MIB), read_header(source))
+    opened = IdvFile(source, BlockCache(MIB), Allowance(MIB), read_header(source))
     blocks = opened.blocks(next(opened.columns()))
-    runs = [blocks.run(number, blocks.codec.item) for number in range(MOST_DECODED)]
+    runs = [blocks.run(number, blocks.codec.item) for number in range(32)]
     assert all(blocks.run(number, blocks.codec.item) is run for number, run in enumerate(runs))
-    blocks.run(MOST_DECODED, blocks.codec.item)
+    blocks.run(32, blocks.codec.item)
     assert blocks.run(0, blocks.codec.item) is not runs[0]
 
 

@@ -24,8 +24,10 @@ from writers.ikv import (
 )
 from writers.ikv import node as node_bytes
 
+from glassfs.content.allowance import LEAST, held
+from glassfs.content.allowance import OBJECT as OBJECT_COST
 from glassfs.errors import GlassfsError, Refused
-from glassfs.formats.ikv.values import LARGEST_RENDERING, LARGEST_VALUE, TEXT_SPARE
+from glassfs.formats.ikv.values import LARGEST_RENDERING, LARGEST_VALUE
 from glassfs.formats.registry import open_container
 from glassfs.view.json import render
 from tests.conftest import ROOT
@@ -91,7 +93,7 @@ def test_documents_take_no_more_memory_than_declared(name: str) -> None:
         document = members_of(open_bytes(data).root)[b"document"]
         peak = peak_memory(lambda document=document: render(document.value()))
         assert len(render(document.value())) < peak <= document.cost
-        assert document.cost <= LARGEST_VALUE + LARGEST_RENDERING + TEXT_SPARE + (1 << 20)
+        assert document.cost <= LARGEST_VALUE + LARGEST_RENDERING * 5 // 4 + (1 << 20)
 
 
 def test_the_cost_of_a_small_document_is_small() -> None:
@@ -128,13 +130,15 @@ def test_many_small_members_open_in_bounded_memory() -> None:
     assert peak < 40 << 20
 
 
-@pytest.mark.slow
-def test_too_many_members_are_omitted_with_a_reason() -> None:
-    count = 300_000
-    container = open_bytes(ikv1({f"{number:x}": None for number in range(count)}))
+def test_too_many_members_are_omitted_with_a_reason(tmp_path: Path) -> None:
+    count = 100_000
+    (tmp_path / "many.ikv").write_bytes(ikv1({f"{number:06x}": None for number in range(count)}))
+    container = open_path(tmp_path / "many.ikv", budget=1 << 20)
     root = root_of(container)
-    assert sum(1 for _ in root.members()) == 250_001
-    assert omitted_in(root) == {"": "too many members: 50000 more are not listed"}
+    listed = LEAST // (OBJECT_COST + held(b"123456"))
+    assert sum(1 for _ in root.members()) == listed + 1
+    reason = f"too many members: {count - listed} more are not listed; a larger cache_size allows more"
+    assert omitted_in(root) == {"": reason}
     assert len(document_of(container)) == count
 
 

@@ -15,7 +15,6 @@ from writers.ikv import text
 
 from glassfs.errors import GlassfsError, Refused, Unrecognised
 from glassfs.formats.ikv import FORMAT
-from glassfs.formats.ikv.text import LARGEST
 from tests.formats.ikv_files import document_of, members_of, root_of, value_of, values
 from tests.helpers import open_bytes, open_path
 
@@ -109,9 +108,10 @@ def test_depth_limit() -> None:
 
 def test_too_much_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "large.ikv"
-    path.write_bytes(b"ikv2 t {" + b"\n" * LARGEST)
-    with pytest.raises(Refused, match="larger than 16 MiB"):
-        open_path(path)
+    path.write_bytes(b"ikv2 t {" + b"\n" * (2 << 20) + b"}")
+    with pytest.raises(Refused, match=r"of memory or more for the text and its nodes, and 8.0M are allowed"):
+        open_path(path, budget=1 << 20)
+    assert document_of(open_path(path)) == {}
 
 
 def test_text_documents_show_no_offsets() -> None:

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from writers.kinodb import Frame, KinoWriter, Stored, jpeg
 
+from glassfs.content.allowance import Allowance
 from glassfs.errors import Damaged
-from glassfs.formats.kinodb import scan
-from glassfs.formats.kinodb.scan import WINDOW
+from glassfs.formats.kinodb.scan import WINDOW, Scan
 from glassfs.formats.registry import open_container
 from glassfs.tree import File, Tree
 from glassfs.tree.build import container_root
@@ -37,7 +37,7 @@ from tests.formats.kinodb_files import (
     with_images,
     written,
 )
-from tests.helpers import CountingSource, omitted_in, open_bytes, open_path, opening, values_of
+from tests.helpers import CountingSource, local, omitted_in, open_bytes, open_path, opening, values_of
 from tests.tree.trees import origin
 
 
@@ -188,14 +188,17 @@ def test_names_are_bounded(tmp_path: Path) -> None:
     shots: list[Frame] = [[(b"/" * (65_535 - t), Stored(b"", 0, 0))] for t in range(100)]
     group = image_group(open_bytes(bytes(with_images(tmp_path, shots))))
     assert 0 < len(images_of(group)) < 10
-    assert "the section has more" in omitted_in(group)[""]
+    assert "of memory or more for names of cameras" in omitted_in(group)[""]
 
 
-def test_listings_are_bounded(good: bytearray, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan, "MOST_IMAGES", 5)
-    group = image_group(open_bytes(bytes(good)))
-    assert len(images_of(group)) == 5
-    assert "only the first 5 images" in omitted_in(group)[""]
+def test_images_are_bounded(tmp_path: Path) -> None:
+    (tmp_path / "made.kdb").write_bytes(with_images(tmp_path, frames()))
+    source = local(tmp_path / "made.kdb")
+    entry = index_entry(with_images(tmp_path, frames()), 0)
+    end = entry.images_offset + entry.images_length
+    shown = Scan.of(source, entry.images_offset, end, entry.num_frames, True, Allowance(700))
+    assert 0 < len(shown.frames) < 8 and shown.is_limited
+    assert shown.error is not None and "of memory or more for" in shown.error
 
 
 # check

@@ -19,6 +19,7 @@ from writers.kinodb import Frame, Stored, jpeg, png
 
 from glassfs.cache import BlockCache
 from glassfs.content import Blob, Content, EncodedImage, Image, Memory, Series, Video, members_of
+from glassfs.content.allowance import Allowance
 from glassfs.errors import Unavailable
 from glassfs.formats.kinodb import scan
 from glassfs.formats.kinodb.images import Images, decoded_size
@@ -334,11 +335,11 @@ def test_packed_scan_is_the_same_and_damage_of_it_is_noticed(tmp_path: Path, sho
     (tmp_path / "packed.kdb").write_bytes(data)
     start, end = entry.images_offset, entry.images_offset + entry.images_length
     source = CountingSource(tmp_path / "packed.kdb")
-    whole_scan = Scan(source, start, end, entry.num_frames, has_format=True)
+    whole_scan = Scan.of(source, start, end, entry.num_frames, True, Allowance(1 << 20))
     packed = whole_scan.packed()
     again = Scan.unpacked(packed, start, end)
     assert again is not None and again.packed() == packed
-    for column in ("types", "type_of", "frames", "sizes", "starts", "media", "is_regular", "position", "is_exact"):
+    for column in ("types", "type_of", "frames", "sizes", "starts", "media", "position", "is_exact"):
         assert getattr(again, column) == getattr(whole_scan, column)
     assert [Scan.unpacked(packed[:size], start, end) for size in range(len(packed))] == [None] * len(packed)
     assert Scan.unpacked(packed, start, end - 1) is None
@@ -363,13 +364,13 @@ def test_a_scan_is_the_same_whatever_was_scanned_before(tmp_path: Path, monkeypa
 
     def scanned(path: Path, entry: Any, has_format: bool, cut: int) -> tuple[bytes, str | None]:
         start, end = entry.images_offset, entry.images_offset + entry.images_length - cut
-        found = Scan(CountingSource(path), start, end, entry.num_frames, has_format)
+        found = Scan.of(CountingSource(path), start, end, entry.num_frames, has_format, Allowance(1 << 20))
         return found.packed(), found.error
 
     for cut in (0, 1):
         alone = []
         for section in sections:
-            monkeypatch.setattr(scan._window, "shape", None)
+            monkeypatch.setattr(scan._remembered, "shape", None)
             alone.append(scanned(*section, cut))
         for before in sections:
             for section, expected in zip(sections, alone, strict=True):
@@ -379,8 +380,8 @@ def test_a_scan_is_the_same_whatever_was_scanned_before(tmp_path: Path, monkeypa
 
 def test_images_and_videos_take_one_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scans: list[int] = []
-    run = Scan._run
-    monkeypatch.setattr(Scan, "_run", lambda scan, *rest: scans.append(1) or run(scan, *rest))
+    run = scan._Pass.run
+    monkeypatch.setattr(scan._Pass, "run", lambda one, *rest: scans.append(1) or run(one, *rest))
     group = image_group(open_bytes(bytes(with_images(tmp_path, frames()))))
     found = list(members_of(group))
     assert {type(member.content) for member in found} >= {Series, Video}
@@ -396,9 +397,9 @@ def test_images_are_found_by_a_later_process_without_a_scan(tmp_path: Path, monk
 
     def shown(is_known: bool) -> dict[str, bytes]:
         scans: list[int] = []
-        run = Scan._run
+        run = scan._Pass.run
         with monkeypatch.context() as patch:
-            patch.setattr(Scan, "_run", lambda scan, *rest: scans.append(1) or run(scan, *rest))
+            patch.setattr(scan._Pass, "run", lambda one, *rest: scans.append(1) or run(one, *rest))
             with open_tree(path) as tree:
                 found = {at: node.read(0, node.size) for at, node in tree.walk() if isinstance(node, File)}
         assert bool(scans) is not is_known

@@ -38,7 +38,7 @@ METADATA_COLUMNS = {
 
 
 def summary_of(path: Path) -> Summary | None:
-    container = open_path(path)
+    container = open_path(path, budget=256 << 20)
     assert list(container.summaries) in ([], [NAME])
     return container.summary(NAME)
 

@@ -263,7 +263,7 @@ def test_listing_reads_neither_text_nor_schemas(tmp_path: Path) -> None:
     made.nodes.metadata_schema = tskit.MetadataSchema({"codec": "json", "title": "x" * 1_000_000})
     made.dump(tmp_path / "x.trees")
     source = CountingSource(tmp_path / "x.trees")
-    contents = [content for _, content in open_container(opening(source)).root.members()]
+    contents = [content for _, content in open_container(opening(source, 256 << 20)).root.members()]
     assert b"reference_sequence/data" in [content.key for content in contents]
     assert source.bytes_read < 40_000
     (documents,) = [one for one in contents if isinstance(one, Documents) and one.key == b"nodes/metadata"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -135,7 +136,7 @@ def test_an_index_that_would_cost_much_memory_is_refused() -> None:
     for number in range(1, 301):
         place = 64 + 48 * number + 8
         data = data[:place] + bytes(4) + b"\xff\xff" + data[place + 6 :]
-    with pytest.raises(Refused, match="names of"):
+    with pytest.raises(Refused, match="of memory or more for names"):
         open_bytes(data)
 
 
@@ -200,5 +201,10 @@ def test_parsed_metadata_reserve_memory_for_their_values(
     sizes: list[int] = []
     reserve = given.cache.reserved
     monkeypatch.setattr(given.cache, "reserved", lambda size: (sizes.append(size), reserve(size))[1])
-    assert peak_memory(lambda: open_container(given)) < sum(sizes) < 256 << 20
+
+    def look() -> None:
+        with suppress(Refused):  # so many channels are
+            open_container(given)
+
+    assert peak_memory(look) < sum(sizes) < 256 << 20
     assert given.cache.used == 0

@@ -17,7 +17,7 @@ from glassfs.errors import Damaged, Refused, Unavailable
 from glassfs.formats.registry import Opening, open_container
 from glassfs.testing import WatchedStore
 from tests.formats.wshard_files import blocks_of, channels_of, faults_of, made
-from tests.helpers import array_of, contents_of, omitted_in, only, open_path, read_in_parts, values_of
+from tests.helpers import array_of, contents_of, omitted_in, only, open_path, opening, read_in_parts, values_of
 from tests.memory_store import MemoryStore
 
 TOTAL, STEPS = 50, 20
@@ -269,14 +269,9 @@ def test_a_part_that_is_a_link_is_refused_by_name(manifest: Path) -> None:
         open_path(manifest)
 
 
-def test_parts_and_their_channels_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glassfs.formats.wshard.manifest.MOST_CHANNELS", 8)
-    monkeypatch.setattr("glassfs.formats.wshard.manifest.MOST_PARTS", 3)
+def test_parts_have_one_allowance(tmp_path: Path) -> None:
     path = write_chunked(tmp_path, "long", DATA, STEPS)  # three parts of two channels
-    assert open_path(path).facts["steps"] == TOTAL
-    monkeypatch.setattr("glassfs.formats.wshard.manifest.MOST_CHANNELS", 5)
-    with pytest.raises(Refused, match=r"part 2, 'long_chunk_0002.wshard': cannot be used: the parts have more than"):
-        open_path(path)
-    monkeypatch.setattr("glassfs.formats.wshard.manifest.MOST_PARTS", 2)
-    with pytest.raises(Refused, match="not a list of at most 2 parts"):
-        open_path(path)
+    given = opening(path)
+    given.allowance.left = 20_000
+    with pytest.raises(Refused, match=r"part 2, 'long_chunk_0002.wshard': cannot be used: takes .* of memory or more"):
+        open_container(given)

@@ -9,7 +9,8 @@ import pytest
 from writers.kastore import KastoreWriter
 
 import glassfs
-from glassfs.tree import Directory, Symlink, open_sources
+from glassfs.datasets.joined import open_sources
+from glassfs.tree import Directory, Symlink
 from glassfs.tree.omissions import Omission
 
 

@@ -19,7 +19,7 @@ from writers.wshard import WShardWriter
 import glassfs
 from glassfs.errors import Changed, Closed, NotFound
 from glassfs.library import session
-from glassfs.tree.sources.folder import Folder
+from glassfs.settings import settings
 from tests.conftest import Scale
 from tests.library.conftest import write_store
 from tests.waiting import wait_for
@@ -115,7 +115,7 @@ def test_a_forked_process_opens_its_own_tree(data: glassfs.Library) -> None:
 
 
 def test_lookups_find_the_current_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glassfs.library.finding.VALID_SECONDS", 0.0)
+    monkeypatch.setattr(settings, "container_valid", 0.0)
     write_store(tmp_path / "a.kas")
     with glassfs.open(tmp_path) as folder, glassfs.open(tmp_path / "a.kas") as container:
         for value in (1.0, 2.0, 3.0):
@@ -137,7 +137,7 @@ def write_state(path: Path, value: float) -> None:
 
 
 def test_lookups_from_an_entry_find_the_current_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glassfs.library.finding.VALID_SECONDS", 0.0)
+    monkeypatch.setattr(settings, "container_valid", 0.0)
     write_state(tmp_path / "a.kdb", 1)
     with glassfs.open(tmp_path) as data:
         episode = data["a.kdb/episodes/0"]
@@ -165,28 +165,9 @@ def test_a_container_is_compared_again_after_a_while(tmp_path: Path, monkeypatch
         assert (episode["state"].numpy() == 2).all()
 
 
-def test_paths_from_entries_drive_out_no_containers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glassfs.library.finding.CACHED_PATHS", 8)
-    pixels = np.zeros((4, 4, 3), np.uint8)
-    state = np.zeros((3, 2), np.float32)
-    with KinoWriter(tmp_path / "a.kdb") as writer:
-        for _ in range(9):
-            writer.add_episode(state, state, images=[{"left": pixels, "right": pixels}] * 3)
-    looked_up: list[str] = []
-    child = Folder.child
-    monkeypatch.setattr(Folder, "child", lambda folder, name: looked_up.append(name) or child(folder, name))
-    with glassfs.open(tmp_path, cache_size=1 << 15) as data:
-        for _ in range(2):
-            for number in range(9):
-                episode = data[f"a.kdb/episodes/{number}"]
-                for camera in ("left", "right"):
-                    assert episode[f"images/{camera}/000001"].path == f"{episode.path}/images/{camera}/000001.png"
-    assert looked_up == ["a.kdb"]
-
-
 def aged(data: glassfs.Library) -> None:
     """Expire the snapshot of a folder."""
-    data._session.paths.sources.joins.close()
+    data._session.paths.sources.overview.close()
 
 
 @pytest.mark.parametrize("views", ["", "by-task"])
@@ -221,7 +202,7 @@ def write_video(path: Path, value: int) -> None:
 
 
 def test_a_video_is_of_the_version_of_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glassfs.library.finding.VALID_SECONDS", 0.0)
+    monkeypatch.setattr(settings, "container_valid", 0.0)
     write_video(tmp_path / "w.wshard", 1)
     with glassfs.open(tmp_path) as data:
         video = data["w.wshard/signal/rgb"]
@@ -237,7 +218,7 @@ def test_a_video_is_of_the_version_of_its_directory(tmp_path: Path, monkeypatch:
 
 
 def test_the_table_of_a_directory_is_of_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glassfs.library.finding.VALID_SECONDS", 0.0)
+    monkeypatch.setattr(settings, "container_valid", 0.0)
     make_samples.write_kinodb(tmp_path / "a.kdb")
     with glassfs.open(tmp_path) as data:
         episodes = data["a.kdb/episodes"]

@@ -10,7 +10,7 @@ import pytest
 import glassfs
 from glassfs.errors import Damaged, NotFound
 from glassfs.formats.kinodb.images import Images
-from glassfs.library.unlisted import collection_in, group_in
+from glassfs.library.finding import _collection_in as alone
 from glassfs.tree import Directory
 from glassfs.tree.listings import Listings
 from tests.formats.kinodb_files import FRONT, WRIST, frames, index_entry, patched, with_images, written
@@ -37,11 +37,6 @@ SHOTS: dict[str, tuple[Shots, set[str]]] = {
 def described(node: Directory) -> list[tuple[object, ...]]:
     """All that a caller sees of a directory and its children."""
     return [(type(one), one.name, one.ino, one.mode, one.xattrs()) for one in (node, *node.listing())]
-
-
-def alone(fields: Any, outer: str, name: str) -> tuple[Directory, int] | None:
-    group = group_in(fields, outer)
-    return None if group is None else collection_in(group, fields, outer, name)
 
 
 def listed(fields: Directory, outer: str, name: str) -> Directory | None:

@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
-from glassfs.mount.engines.crew import Crew, Task, Worker
+from glassfs.mount.engines.crew import Crew, Shares, Task, Worker
 from glassfs.mount.engines.wire import Opcode
 from glassfs.names import RESERVED
 from tests.waiting import SECONDS, wait_for, wait_until
@@ -21,23 +21,24 @@ OWN = 99
 class Bench:
     """A crew at work. Requests about a volume that ``hangs`` are answered when it is released."""
 
-    def __init__(self) -> None:
+    def __init__(self, shares: Shares = Shares()) -> None:  # noqa: B008
         self.coming: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self.answered: Counter[int] = Counter()
         self.busy: Counter[tuple[str, bool]] = Counter()
         self.most: Counter[tuple[str, bool]] = Counter()
         self.gates: dict[str, threading.Event] = {}
-        self.are_computing = False
-        """Whether requests that hang use the processor meanwhile."""
-        self.awaited: object = None
-        """What they wait for."""
+        self.meanwhile = "is_idle"
+        """What requests that hang are: idle in a read, ``is_waiting`` for another thread, or "" for computing."""
+        self.refused: list[int] = []
         self.begun: list[int] = []
         self.asked = 0
         self.ended = threading.Event()
         self.changed = threading.Condition()
         self.unique = 0
         self.make_state: Callable[[], None] = lambda: None
-        self.crew: Crew[None] = Crew(self.take, self.answer, lambda: self.make_state(), self.volume_of, self.ended.set)
+        self.crew: Crew[None] = Crew(
+            self.take, self.answer, lambda: self.make_state(), self.volume_of, self.refuse, self.ended.set, shares,
+        )
 
     def take(self, worker: Worker[None]) -> Task | None:
         task = self.coming.get()
@@ -58,12 +59,18 @@ class Bench:
             self.changed.notify_all()
         gate = self.gates.get(kind[0])
         if gate is not None:
-            task.is_waiting, task.awaits = not self.are_computing, self.awaited
+            if self.meanwhile:
+                setattr(task, self.meanwhile, True)
+            else:
+                task.checks = 1000
             gate.wait()
         with self.changed:
             self.busy[kind] -= 1
             self.answered[task.unique] += 1
             self.changed.notify_all()
+
+    def refuse(self, task: Task) -> None:
+        self.refused.append(task.unique)
 
     def hang(self, volume: int) -> None:
         self.gates[str(volume)] = threading.Event()
@@ -102,7 +109,7 @@ class Bench:
         wait_for(self.ended)
         with self.crew._lock:
             while self.crew._parked:
-                self.crew._parked.pop().release()
+                self.crew._parked.pop().needed.release()
 
 
 def progress(crew: Crew[None]) -> dict[int, Task]:

@@ -10,20 +10,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from glassfs.cache.budget import MemoryBudget
 from glassfs.errors import Unavailable
-from glassfs.mount.engines import crew as crew_module
-from glassfs.mount.engines.crew import IDLE_THREADS, MAX_IN_LINE, MAX_OF_VOLUME, MAX_READERS
+from glassfs.mount.engines.crew import Shares
 from glassfs.mount.engines.wire import Opcode
 from tests.conftest import Scale
 from tests.mount_unit.crews import Bench, progress
 from tests.waiting import wait_for, wait_until
 
 LONG = 1 << 20
+SHARES = Shares()
 
 
 @pytest.mark.parametrize(("kind", "count", "least", "most"), [
-    (Opcode.READ, 1000, 1, MAX_READERS), (Opcode.LOOKUP, 3 * MAX_OF_VOLUME, MAX_READERS + 1, MAX_OF_VOLUME),
+    (Opcode.READ, 1000, 1, SHARES.hanging), (Opcode.LOOKUP, 3 * SHARES.volume, SHARES.hanging + 1, SHARES.volume),
 ])
 def test_hanging_requests_leave_others_answered(
     bench: Bench, kind: Opcode, count: int, least: int, most: int,
@@ -38,24 +37,24 @@ def test_hanging_requests_leave_others_answered(
     # Other requests about the hanging volume are begun beside its reads.
     stats = bench.ask(Opcode.GETATTR, 1, 10) if is_read else []
     bench.wait(lambda: set(stats) <= set(bench.begun))
-    assert bench.crew.size <= most + len(stats) + 2 * IDLE_THREADS
+    assert len(bench.crew._workers) <= most + len(stats) + 2 * SHARES.idle
     bench.release(1)
     bench.wait_for_answers(hanging + stats)
     assert set(bench.answered.values()) == {1}
     assert bench.most["1", is_read] <= most
     assert bench.deferred == 0
-    wait_until(lambda: bench.crew.size <= IDLE_THREADS)
+    wait_until(lambda: not bench.crew.is_crowded)
 
 
 def test_reads_that_wait_for_memory_leave_places_to_those_that_have_it(bench: Bench) -> None:
     """And still a bounded number of them has threads."""
-    bench.awaited = MemoryBudget(0, lambda wanted: 0)
+    bench.meanwhile = "is_waiting"
     bench.hang(1)
-    waiting = bench.ask(Opcode.READ, 1, MAX_IN_LINE + 100)
-    wait_until(lambda: bench.busy["1", True] > MAX_IN_LINE - MAX_READERS)
+    waiting = bench.ask(Opcode.READ, 1, SHARES.reads + 100)
+    wait_until(lambda: bench.busy["1", True] > SHARES.reads - SHARES.hanging)
     bench.wait_for_answers(bench.ask(Opcode.READ, 2, 10))
     bench.wait_for_deferral(waiting)
-    assert bench.most["1", True] <= MAX_IN_LINE + MAX_READERS
+    assert bench.most["1", True] <= SHARES.reads
     bench.release(1)
     bench.wait_for_answers(waiting)
 
@@ -66,14 +65,12 @@ def test_deferred_requests_cost_the_others_little(bench: Bench) -> None:
     asked = bench.asked
     bench.wait_for_answers(bench.ask(Opcode.LOOKUP, 2))
     wait_until(lambda: sum(bench.busy.values()) == bench.busy["1", True])
-    assert bench.asked - asked <= 10 * MAX_READERS
+    assert bench.asked - asked <= 10 * SHARES.hanging
 
 
-def test_deferred_requests_begin_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deferred_requests_begin_in_order() -> None:
     """With one reader at a time, so that no thread can be late between taking a request and answering it."""
-    for name, value in (("IDLE_THREADS", 2), ("MAX_READERS", 1)):
-        monkeypatch.setattr(crew_module, name, value)
-    bench = Bench()
+    bench = Bench(Shares(free=2, reads=1))
     bench.crew.start()
     bench.hang(1)
     hanging = bench.ask(Opcode.READ, 1, 200)
@@ -100,11 +97,9 @@ def test_each_request_is_answered_once(bench: Bench, scale: Scale) -> None:
 
 
 @pytest.mark.usefixtures("quick_switches")
-def test_no_deferred_request_is_forgotten(monkeypatch: pytest.MonkeyPatch, scale: Scale) -> None:
+def test_no_deferred_request_is_forgotten(scale: Scale) -> None:
     """One is deferred just as those before it are done: no later request would take it along."""
-    for name, value in (("IDLE_THREADS", 3), ("MAX_READERS", 1), ("MAX_OF_VOLUME", 2)):
-        monkeypatch.setattr(crew_module, name, value)
-    bench = Bench()
+    bench = Bench(Shares(free=3, reads=1, volume=2))
     bench.crew.start()
     for _ in range(scale(200, 3000)):
         bench.wait_for_answers(bench.ask(Opcode.READ, 1, 6) + bench.ask(Opcode.LOOKUP, 1, 2))
@@ -112,10 +107,8 @@ def test_no_deferred_request_is_forgotten(monkeypatch: pytest.MonkeyPatch, scale
     assert bench.most["1", True] <= 3
 
 
-def test_deferred_requests_begin_when_another_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("IDLE_THREADS", 2), ("MAX_BUSY", 6)):
-        monkeypatch.setattr(crew_module, name, value)
-    bench = Bench()
+def test_deferred_requests_begin_when_another_is_done() -> None:
+    bench = Bench(Shares(free=2, user=6))
     bench.crew.start()
     for volume in range(1, 7):
         bench.hang(volume)
@@ -157,7 +150,7 @@ def test_shortage_of_threads_loses_no_request(
     bench.wait_for_answers(bench.ask(Opcode.LOOKUP, 2))
     bench.hang(1)
     shortage.is_on = True
-    hanging = bench.ask(Opcode.READ, 1, IDLE_THREADS + 1, size=LONG)
+    hanging = bench.ask(Opcode.READ, 1, SHARES.idle + 1, size=LONG)
     wait_until(lambda: shortage.failed > 10)  # the supervisor tries again and again
     others = bench.ask(Opcode.LOOKUP, 2, 10)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
@@ -166,32 +159,6 @@ def test_shortage_of_threads_loses_no_request(
     bench.release(1)
     bench.wait_for_answers(hanging)
     assert set(bench.answered.values()) == {1}
-
-
-def test_thread_begun_before_a_shortage_does_not_end_it(
-    bench: Bench, shortage: Shortage, caplog: pytest.LogCaptureFixture,
-) -> None:
-    bench.wait_for_answers(bench.ask(Opcode.LOOKUP, 2))
-    coming, may_come = threading.Event(), threading.Event()
-
-    def late() -> None:
-        coming.set()
-        wait_for(may_come)
-
-    bench.make_state = late
-    bench.hang(1)
-    bench.ask(Opcode.READ, 1, size=LONG)
-    while not coming.is_set():  # a thread that was parked takes the next request, at most IDLE_THREADS times
-        begun = len(bench.begun)
-        bench.ask(Opcode.READ, 1, size=LONG)
-        wait_until(lambda begun=begun: len(bench.begun) > begun or coming.is_set())  # type: ignore[misc]
-    shortage.is_on = True
-    bench.crew._relieve()
-    assert len(caplog.records) == 1
-    may_come.set()
-    bench.ask(Opcode.READ, 1, size=LONG)
-    wait_until(lambda: shortage.failed > 10)
-    assert len(caplog.records) == 1
 
 
 @pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOMEM, "no memory")])
@@ -205,13 +172,41 @@ def test_thread_without_memory_loses_no_request(bench: Bench, error: Exception) 
 
     bench.make_state = fail
     bench.hang(1)
-    hanging = bench.ask(Opcode.READ, 1, IDLE_THREADS + 5, size=LONG)
+    hanging = bench.ask(Opcode.READ, 1, SHARES.idle + 5, size=LONG)
     wait_for(failed)
     others = bench.ask(Opcode.LOOKUP, 2, 10)
     bench.make_state = lambda: None
     bench.wait_for_answers(others)
     bench.release(1)
     bench.wait_for_answers(hanging)
+
+
+@pytest.mark.parametrize("place", ["_answer", "_leave", "_fits", "_take"])
+def test_lack_of_memory_costs_one_request(bench: Bench, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """Wherever it occurs, threads are neither lost nor miscounted."""
+    before = getattr(bench.crew, place)
+    failures = 0
+
+    def fail(*arguments: object) -> object:
+        nonlocal failures
+        failures += 1
+        if failures % 3 == 1:
+            raise MemoryError
+        return before(*arguments)
+
+    monkeypatch.setattr(bench.crew, place, fail)
+    for _ in range(20):
+        bench.hang(1)
+        bench.ask(Opcode.READ, 1, 3 * SHARES.idle)
+        wait_until(lambda: bench.coming.empty())
+        bench.release(1)
+        wait_until(lambda: len({*bench.answered, *bench.refused}) == bench.unique)
+    assert failures
+    monkeypatch.undo()
+    bench.wait_for_answers(bench.ask(Opcode.READ, 1, 100))
+    wait_until(lambda: not bench.crew.is_crowded)
+    assert len(bench.crew._waiting) >= 1
+    assert bench.crew._waiting <= bench.crew._workers
 
 
 def test_starting_without_threads_raises(shortage: Shortage) -> None:

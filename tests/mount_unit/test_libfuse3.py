@@ -1,4 +1,4 @@
-"""The engine for libfuse 3 without a kernel: requests that are interrupted, counted, or of subordinate users."""
+"""The engine for libfuse 3 without a kernel: requests that are interrupted or counted, and a lack of memory."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import os
 import threading
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
 from glassfs.mount.engines import libfuse3, wire
-from glassfs.mount.engines.crew import Worker
+from glassfs.mount.engines.crew import Task, Worker
 from glassfs.mount.engines.libfuse3 import Libfuse3
 from glassfs.mount.engines.wire import Opcode
 from glassfs.mount.errors import Failures
-from glassfs.mount.requesters import REPEAT_SECONDS
+from glassfs.settings import settings
 from tests.mount_unit.crews import Bench, progress
 from tests.waiting import wait_until
 
@@ -39,25 +40,22 @@ def test_interrupted_requests_go_on_while_their_threads_ask_again(
     numbers = bench.ask(Opcode.LOOKUP, 1, 3)
     bench.wait(lambda: len(bench.begun) == 3)
     first, again, other = (progress(bench.crew)[number] for number in numbers)
-    first.holds = ("listing",)
     first.thread = again.thread = threading.get_native_id()
-    again.awaits = other.awaits = "listing"
+    again.ident = first.ident
     engine._interrupted.append((now, first.unique))
     for _ in range(3):
         engine.tick()
         assert answered == [(first.unique, errno.EINTR)]
         assert not first.is_canceled
-        assert engine._unanswered() == [again, other]
-        now += REPEAT_SECONDS
+        assert set(engine._unanswered()) == {again, other}
+        now += settings.repetition / 2
     engine._interrupted.append((now, again.unique))
     engine.tick()
-    assert again.is_canceled  # it holds nothing that could be continued
-    again.awaits = None
-    engine.tick()
+    assert again.is_canceled  # it only waits for the first one
     assert not first.is_canceled
-    now += REPEAT_SECONDS
+    now += settings.repetition
     engine.tick()
-    assert first.is_canceled  # another thread that waits makes it again
+    assert first.is_canceled
     assert len(answered) == 2
     bench.release(1)
 
@@ -76,11 +74,12 @@ def test_interrupted_requests_that_hang_are_answered(bench: Bench, monkeypatch: 
     task = progress(bench.crew)[begun]
     waiting = next(number for number in hanging if number not in bench.begun)
     for number in (begun, done[0], waiting):
-        engine._interrupted.append((now + libfuse3.INTERRUPT_SECONDS, number))
+        engine._interrupted.append((now + settings.interruption, number))
     engine.tick()
     assert answered == []
-    now += libfuse3.INTERRUPT_SECONDS
+    now += settings.interruption
     engine.tick()
+    now += settings.repetition
     engine.tick()
     assert sorted(answered) == sorted([(begun, errno.EINTR), (waiting, errno.EINTR)])
     assert task.is_canceled
@@ -102,17 +101,19 @@ def test_counts_of_ended_threads_stay() -> None:
     assert len(engine._counts) == 1
 
 
-def test_subordinate_ids_are_of_the_user_who_was_given_them() -> None:
-    engine = Libfuse3(cast(Any, SimpleNamespace(fuse_version=lambda: 314)), Failures())
-    engine._users._set([b"1000:100000:65536"])
+def test_requests_without_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, answered = engine_of(Bench())
     engine._descriptor, writable = os.pipe()
-    worker = Worker(engine._thread_state())
-    owners = []
-    for uid in (0, 1000, 99_999, 100_000, 165_535, 165_536):
-        os.write(writable, wire.IN_HEADER.pack(wire.IN_HEADER.size, Opcode.GETATTR, 2, 1, uid, uid, 1, 0))
-        task = engine._take(worker)
-        assert task is not None
-        owners.append(task.owner)
-    assert owners == [0, 1000, 99_999, 1000, 1000, 165_536]
+    worker: Worker[Any] = Worker()
+    worker.state = engine._thread_state()
+    made = iter([MemoryError(), MemoryError(), Task(Opcode.GETATTR, 6, 1, b"")])
+    monkeypatch.setattr(libfuse3, "Task", Mock(side_effect=made))
+    for opcode, unique in ((Opcode.GETATTR, 2), (Opcode.FORGET, 4), (Opcode.GETATTR, 6)):
+        os.write(writable, wire.IN_HEADER.pack(wire.IN_HEADER.size, opcode, unique, 1, 0, 0, 1, 0).ljust(4096))
+        worker.state.buffers = (worker.state.request[:4096],)
+    task = engine._take(worker)
+    assert task is not None
+    assert task.unique == 6
+    assert answered == [(2, errno.ENOMEM)]  # there is no answer to the other one
     os.close(writable)
     os.close(engine._descriptor)

@@ -20,9 +20,12 @@ def test_nothing_given_is_the_default() -> None:
 
 
 def test_values() -> None:
-    options = MountOptions.parse(("uid=1000,gid=100", "umask=027,cache_size=512M", "max_open=9,read_ahead=4M"))
+    options = MountOptions.parse((
+        "uid=1000,gid=100", "umask=027,cache_size=512M", "max_open=9,read_ahead=4M", "spool_size=2G",
+    ))
     assert (options.uid, options.gid, options.umask) == (1000, 100, 0o027)
     assert (options.cache_size, options.max_open, options.read_ahead) == (512 << 20, 9, 4 << 20)
+    assert options.spool_size == 2 << 30
     assert MountOptions.parse((" cache_size=1G , uid=0 ",)) == MountOptions(uid=0, cache_size=1 << 30)
     assert MountOptions.parse(("uid=1,uid=2",)).uid == 2
     assert not MountOptions.parse(("catalogue=yes,catalogue=no",)).catalogue

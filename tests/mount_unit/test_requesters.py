@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from glassfs.mount import requesters
-from glassfs.mount.requesters import Asked, Requesters
+from glassfs.mount.engines import requesters
+from glassfs.mount.engines.requesters import Asked, Requesters
 from tests.waiting import wait_until
 
 

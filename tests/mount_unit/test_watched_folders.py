@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from glassfs.datasets.joined import open_sources
 from glassfs.mount.inodes import ROOT
 from glassfs.settings import settings
-from glassfs.tree import open_sources
 from tests.memory_store import MemoryStore
 from tests.mount_unit.kernel import nodes_of, operations_of, served
 from tests.tree.made import made

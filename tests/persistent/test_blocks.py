@@ -15,9 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassfs.persistent import cache as cache_module
-from glassfs.source.remote.disk import FILE, LEAST, DiskCache
+from glassfs.source.remote.disk import FILE, DiskCache
 from glassfs.source.remote.server import Facts
 from tests.conftest import Scale
+
+LEAST = 512 << 10
+"""The smallest budget."""
 
 BLOCK = 64 << 10
 BUDGET = 1 << 20

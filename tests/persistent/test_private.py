@@ -14,9 +14,12 @@ import pytest
 
 from glassfs.errors import Refused
 from glassfs.persistent import private
-from glassfs.source.remote.disk import LEAST, DiskCache
+from glassfs.source.remote.disk import DiskCache
 from tests.security.namespaces import enter_user_namespace
 from tests.security.users import STRANGER, as_user
+
+LEAST = 512 << 10
+"""The smallest budget."""
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="folders of other users take root")
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from glassfs.persistent import cache as cache_module
+from glassfs.settings import settings
 from glassfs.source.remote.disk import FILE
 from glassfs.source.remote.server import Facts
 from tests.conftest import Scale
@@ -103,7 +104,7 @@ def before_first(monkeypatch: pytest.MonkeyPatch, owner: object, call: str, do: 
 
 def test_fork_waits_for_threads_that_change_the_index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both processes use the cache afterwards."""
-    monkeypatch.setattr(cache_module, "LOCK_TIMEOUT_SECONDS", 60)
+    monkeypatch.setattr(settings, "disk_lock", 60)
     cache = opened(folder)
     is_inside, is_forking = threading.Event(), threading.Event()
 

@@ -17,10 +17,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import pytest
 
+from glassfs.cache import BlockCache
+from glassfs.source import Connection, Store, locate
 from tests.optional import without
 from tests.remote.ports import LOCALHOST, free_port
 from tests.waiting import wait_until
@@ -238,3 +240,12 @@ def sshd(folder: Path) -> Iterator[Ssh]:
         known = folder / "known_hosts"
         known.write_text(f"[{LOCALHOST}]:{port} {(folder / 'host_key.pub').read_text()}")
         yield Ssh(port, pwd.getpwuid(os.getuid()).pw_name, folder / "user_key", known)
+
+
+def store_of(
+    name: str, cache: BlockCache | None = None, is_file: Callable[[str], bool] = lambda name: True,
+    timeout: float = 20.0, **options: Any,
+) -> Store:
+    """Return the store of a URL, with a cache of blocks."""
+    (found,) = locate([name], Connection(timeout=timeout, **options), is_file, cache=cache or BlockCache())
+    return found.store

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from writers.kastore import KastoreWriter
 
+from glassfs.source.remote.blocks import BLOCK as PAGE
 from glassfs.source.remote.disk import FILE
-from glassfs.source.remote.pages import PAGE
 from tests.mount.conftest import Mounted
 from tests.mount.mounts import glassfs, is_running
 from tests.remote.conftest import Serving

@@ -7,15 +7,19 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 
 import pytest
 
+from glassfs.cache import BlockCache
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, TooLarge
-from glassfs.source import Connection, Source, Store, locate
-from glassfs.source.remote import objects, retrying, s3_listing
+from glassfs.settings import settings
+from glassfs.source import Source
+from glassfs.source.remote import s3_listing
 from tests.conftest import Scale
+from tests.remote import servers
 from tests.remote.conftest import Serving
 from tests.remote.faults import (
     Cut,
@@ -57,7 +61,7 @@ SILENT: dict[str, Fault] = {"stall": Stall(), "stall in the middle": Stall(1000)
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the pauses between attempts short."""
-    monkeypatch.setattr(retrying, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(settings, "server_first_pause", 0.01)
 
 
 def is_part(request: Request) -> bool:
@@ -65,9 +69,7 @@ def is_part(request: Request) -> bool:
     return request.range is not None
 
 
-def store_of(name: str, **options: object) -> Store:
-    (found,) = locate([name], Connection(**{"timeout": PATIENT, "poll": 3600.0, **options}))  # type: ignore[arg-type]
-    return found.store
+store_of = partial(servers.store_of, timeout=PATIENT, poll=3600.0)
 
 
 @pytest.mark.parametrize("name", [
@@ -233,7 +235,7 @@ def endless(request: Request, numbers: count[int]) -> Reply:
 @pytest.mark.slow
 def test_endless_listing_is_bounded(monkeypatch: pytest.MonkeyPatch, serving: Serving) -> None:
     """By the number of names; obstore, which does not count, is stopped by time."""
-    monkeypatch.setattr(objects, "LONG_LISTING_SECONDS", 0.2)
+    monkeypatch.setattr(settings, "long_listing", 0.2)
     monkeypatch.setattr(s3_listing, "MOST_NAMES", 5_000)
     numbers = count()
     with serving(Bucket()), HttpServer(lambda request: endless(request, numbers)) as server:
@@ -246,7 +248,7 @@ def test_endless_listing_is_bounded(monkeypatch: pytest.MonkeyPatch, serving: Se
 
 @pytest.mark.parametrize("fault", ["same place", "no place"])
 def test_listing_with_a_bad_token_is_an_error(fault: str, monkeypatch: pytest.MonkeyPatch, serving: Serving) -> None:
-    monkeypatch.setattr(objects, "LONG_LISTING_SECONDS", 0.01)
+    monkeypatch.setattr(settings, "long_listing", 0.01)
 
     def answer(request: Request) -> Reply:
         if request.query.get("encoding-type") != "url":
@@ -341,7 +343,7 @@ def test_eight_readers_survive_random_faults(scale: Scale, serving: Serving) -> 
         return weather.choice(faults) if is_part(request) and weather.random() < 0.2 else None
 
     with serving(bucket, faults=some):
-        store = store_of("s3://bucket/", memory=2 << 20, timeout=PATIENT)
+        store = store_of("s3://bucket/", BlockCache(2 << 20), timeout=PATIENT)
         done = count()
 
         def run(seed: int) -> Counter[str]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import chain, count, repeat
 
 import pytest
 
 from glassfs.errors import DeviceFailed, TooLarge
 from glassfs.library import open_tree
-from glassfs.source import Connection, Kind, Store, locate
-from glassfs.source.remote import objects, s3_listing
+from glassfs.settings import settings
+from glassfs.source import Connection, Kind, locate
+from glassfs.source.remote import s3_listing
 from glassfs.source.remote.server import NO_NAME
+from tests.remote import servers
 from tests.remote.conftest import Serving
 from tests.remote.http_server import HttpServer
 from tests.remote.requests import Reply, Request
@@ -22,9 +25,7 @@ ODD = ("\n", "1", '"0"')
 Listing = Callable[[Request], Reply]
 
 
-def store_of(name: str) -> Store:
-    (found,) = locate([name], Connection(timeout=30.0, poll=3600.0))
-    return found.store
+store_of = partial(servers.store_of, timeout=30.0, poll=3600.0)
 
 
 def page(*found: tuple[str, str, str], when: str = "2026-01-01T00:00:00.000Z", following: str | None = None) -> Reply:
@@ -84,7 +85,7 @@ def test_obstore_and_botocore_list_the_same_facts(
 def test_endless_listing_of_long_etags_is_bounded(
     said: Callable[[Listing], object], monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(objects, "LONG_LISTING_SECONDS", 0.1)
+    monkeypatch.setattr(settings, "long_listing", 0.1)
     monkeypatch.setattr(s3_listing, "MOST_BYTES", 400_000)
     numbers, asked = count(), []
 

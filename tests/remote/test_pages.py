@@ -6,15 +6,16 @@ import os
 import random
 import sys
 from collections.abc import Iterator, Mapping
+from functools import partial
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotFound, Refused, TooLarge
-from glassfs.source import Connection, Kind, Store, locate
-from glassfs.source.remote import links, retrying, web
+from glassfs.settings import settings
+from glassfs.source import Kind, Store
+from glassfs.source.remote import links, web
 from tests.remote import pages, servers
 from tests.remote.faults import Drip, Redirect, Status, for_each
 from tests.remote.http_server import HttpServer
@@ -30,13 +31,10 @@ LONG = "long-name-" * 8 + ".kdb"
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrying, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(settings, "server_first_pause", 0.01)
 
 
-def store_of(name: str, **options: object) -> Store:
-    made: Any = {"timeout": 20.0, "poll": 3600.0, **options}
-    (found,) = locate([name], Connection(**made), lambda name: name.endswith(".kdb"))
-    return found.store
+store_of = partial(servers.store_of, is_file=lambda name: name.endswith(".kdb"), poll=3600.0)
 
 
 def names_in(store: Store) -> dict[str, int | None]:

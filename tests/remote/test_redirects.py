@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from glassfs.errors import DeviceFailed, NotFound, Refused
-from glassfs.source import Connection, Store, locate
+from glassfs.settings import settings
 from glassfs.source.remote import retrying
+from tests.remote import servers
 from tests.remote.faults import Fault, Garbage, Redirect, Reset, Stall, Status, first, for_each
 from tests.remote.http_server import HttpServer
 from tests.remote.ports import free_port
@@ -28,12 +30,10 @@ def other() -> Iterator[HttpServer]:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrying, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(settings, "server_first_pause", 0.01)
 
 
-def store_of(name: str, **options: object) -> Store:
-    (found,) = locate([name], Connection(**{"timeout": 6.0, **options}))  # type: ignore[arg-type]
-    return found.store
+store_of = partial(servers.store_of, timeout=6.0)
 
 
 def to(server: HttpServer) -> Redirect:

@@ -15,8 +15,8 @@ from writers.kastore import KastoreWriter
 from glassfs.source import Connection
 from glassfs.source.remote.upload import PART, opened_bucket
 from glassfs.source.remote.url import parsed
-from tests.batch.many import robot
 from tests.cli.glassfs_command import fails, glassfs
+from tests.datasets.batch.many import robot
 from tests.optional import package
 from tests.remote import servers
 from tests.remote.conftest import Serving

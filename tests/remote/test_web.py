@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from email.utils import formatdate
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from glassfs.errors import Changed
-from glassfs.source import Connection, Store, locate
+from glassfs.source import Connection, locate
 from tests.remote import servers
 from tests.remote.http_server import HttpServer
 from tests.remote.requests import Reply, Request
@@ -21,9 +22,7 @@ CONTENT = random.Random(3).randbytes(SIZE)
 THEN = 1_700_000_000.0
 
 
-def store_of(name: str, **options: object) -> Store:
-    (found,) = locate([name], Connection(**{"timeout": 20.0, "poll": 3600.0, **options}))  # type: ignore[arg-type]
-    return found.store
+store_of = partial(servers.store_of, poll=3600.0)
 
 
 def answer(made: Object, request: Request) -> Reply:

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassfs.errors import NotFound
-from glassfs.source import Kind, beneath
-from glassfs.source.beneath import How, opened
+from glassfs.source import Kind, system
 from glassfs.source.local import LocalStore
+from glassfs.source.system import How, opened_beneath
 
 READ = How(os.O_RDONLY | os.O_NOFOLLOW)
 
@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Iterator[int]:
 
 
 def test_a_file_below_is_opened(folder: int) -> None:
-    number = opened(folder, ("in", "file"), READ)
+    number = opened_beneath(folder, ("in", "file"), READ)
     if number is None:
         pytest.skip("the system does not have openat2")
     assert os.read(number, 9) == b"inside"
@@ -46,7 +46,7 @@ def test_a_file_below_is_opened(folder: int) -> None:
 @pytest.mark.parametrize("path", [("none",), ("in", "none"), ("none", "file")])
 def test_missing_paths_are_not_found(folder: int, path: tuple[str, ...]) -> None:
     with pytest.raises(FileNotFoundError):
-        if opened(folder, path, READ) is None:
+        if opened_beneath(folder, path, READ) is None:
             pytest.skip("the system does not have openat2")
 
 
@@ -56,13 +56,13 @@ def test_missing_paths_are_not_found(folder: int, path: tuple[str, ...]) -> None
     ("in", "file", "more"),
 ])
 def test_unusual_paths_are_left_to_the_caller(folder: int, path: tuple[str, ...]) -> None:
-    assert opened(folder, path, READ) is None
+    assert opened_beneath(folder, path, READ) is None
 
 
 def test_mounts_are_not_crossed() -> None:
     root = os.open("/", os.O_RDONLY)
     try:
-        assert opened(root, ("proc", "self", "status"), READ) is None
+        assert opened_beneath(root, ("proc", "self", "status"), READ) is None
     finally:
         os.close(root)
 
@@ -72,7 +72,7 @@ def test_no_name_leads_out(tmp_path_factory: pytest.TempPathFactory, path: list[
     """No path below an empty folder can be opened."""
     empty = os.open(tmp_path_factory.mktemp("empty"), os.O_RDONLY)
     try:
-        assert opened(empty, tuple(path), How(os.O_RDONLY)) is None
+        assert opened_beneath(empty, tuple(path), How(os.O_RDONLY)) is None
     except (FileNotFoundError, UnicodeEncodeError):
         pass
     finally:
@@ -91,7 +91,7 @@ def test_stores_work_without_the_system_call(tmp_path: Path, monkeypatch: pytest
         return -1
 
     for function in (None, denied):
-        monkeypatch.setattr(beneath, "_function", function)
+        monkeypatch.setattr(system, "_syscall", function)
         assert store.open(("a", "b", "c")).read(0, 1) == b"c"
         assert store.entry(("a", "b", "c")).size == 1
         assert [name for name, _ in store.list(("a", "b"))] == ["c"]

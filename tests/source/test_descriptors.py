@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from glassfs.errors import Changed, Unavailable
+from glassfs.settings import settings
 from glassfs.source import descriptors
 from glassfs.source.descriptors import Descriptors
 from glassfs.source.local import LocalStore
@@ -104,7 +105,7 @@ def test_the_limit_follows_the_process_limit(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_pool_follows_a_new_limit_after_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(descriptors, "LIMIT_SECONDS", 0.05)
+    monkeypatch.setattr(settings, "descriptor_limit", 0.05)
     limit = 6
     monkeypatch.setattr(descriptors, "limit", lambda: limit)
     pool = Descriptors()

@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 import pytest
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Unavailable
-from glassfs.source import Kind, Store, foreign, locate, mountinfo
-from glassfs.source.acl import ACL
+from glassfs.source import Kind, Store, locate, mountinfo, system
 from glassfs.source.local import LocalStore
 from glassfs.source.local_source import translated
 from glassfs.source.mountinfo import Mount
+from glassfs.source.system import ACL
 from tests.source.store_suite import CONTENT, Lab, StoreSuite, parts
 from tests.waiting import wait_until
 
@@ -389,7 +389,7 @@ def test_a_folder_that_others_write_to_stays_open_to_all(root: Path, monkeypatch
 def foreign_proc(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the mount at /proc look like one of glassfs."""
     root = os.open("/", os.O_RDONLY)
-    device = foreign.device_of(root, "proc")
+    device = system.device_of(root, "proc")
     os.close(root)
     if device is None or device == os.stat("/").st_dev:
         pytest.skip("/proc is not a mount, or statx(2) is missing")
@@ -420,7 +420,7 @@ def test_a_new_mount_of_glassfs_above_the_root_is_ignored(
 ) -> None:
     (tmp_path / "file").write_bytes(b"x")
     store = LocalStore(tmp_path)
-    monkeypatch.setattr(foreign, "is_glassfs", lambda folder, name, device: name == tmp_path.name)
+    monkeypatch.setattr(system, "is_glassfs", lambda folder, name, device: name == tmp_path.name)
     assert [name for name, _ in store.list(())] == ["file"]
     assert store.open(("file",)).read(0, 1) == b"x"
 

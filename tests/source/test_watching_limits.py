@@ -15,7 +15,7 @@ from unittest import mock
 
 import pytest
 
-from glassfs.source import foreign, mountinfo
+from glassfs.source import mountinfo, system
 from glassfs.source.local import LocalStore
 from tests.conftest import ROOT
 
@@ -24,7 +24,8 @@ if sys.platform != "linux":
 
 from inotify_simple import INotify, flags
 
-from glassfs.source import inotify, watching
+from glassfs.settings import settings
+from glassfs.source import watching
 from tests.source.watching_lab import Listener, instances, no_threads, threads, watches_again
 from tests.waiting import wait_until
 
@@ -54,7 +55,7 @@ def few(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalStore]:
         (root / f"{number}").mkdir()
     way = len([name for name in str(root.resolve()).split("/") if name]) + 1
     monkeypatch.setattr(watching, "pool", watching.Watches(way + 5))
-    monkeypatch.setattr(watching, "REFUSED_SECONDS", 0.0)
+    monkeypatch.setattr(settings, "watching_refused", 0.0)
     yield store
     store.close()
     no_threads()
@@ -74,7 +75,7 @@ def test_old_unused_watches_make_room(
 ) -> None:
     assert all(few.watch((f"{number}",), listener) for number in range(5))
     assert few.watch(("0",), listener)
-    monkeypatch.setattr(inotify, "YOUNG_SECONDS", 0.0)
+    monkeypatch.setattr(settings, "watching_young", 0.0)
     assert few.watch(("19",), listener)
     wait_until(lambda: listener.heard == [(("1",), "")])
     (root / "0" / "new").touch()
@@ -88,7 +89,7 @@ def test_the_oldest_used_watch_makes_room(
 ) -> None:
     for _ in range(2):
         assert all(few.watch((f"{number}",), listener) for number in range(5))
-    monkeypatch.setattr(inotify, "YOUNG_SECONDS", 0.0)
+    monkeypatch.setattr(settings, "watching_young", 0.0)
     assert few.watch(("19",), listener)
     wait_until(lambda: listener.heard == [(("0",), "")])
 
@@ -111,7 +112,7 @@ def test_a_failed_watch_leaves_nothing(
     no_threads()
     with monkeypatch.context() as patch:
         patch.setattr(INotify, "add_watch", failing(number))
-        patch.setattr(watching, "REFUSED_SECONDS", 0.0)
+        patch.setattr(settings, "watching_refused", 0.0)
         assert not store.watch(("a",), listener)
         assert not threads()
     assert store.watch(("a",), listener)
@@ -137,7 +138,7 @@ def test_watching_fails_cleanly_without_resources(
     store: LocalStore, listener: Listener, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fail, fail_to_start = failing(errno.EMFILE), mock.Mock(side_effect=RuntimeError("can't start new thread"))
-    monkeypatch.setattr(watching, "REFUSED_SECONDS", 0.0)
+    monkeypatch.setattr(settings, "watching_refused", 0.0)
     no_threads()
     before = instances()
     for where, name, way in (
@@ -167,7 +168,7 @@ def test_without_the_package_nothing_is_watched(store: LocalStore, monkeypatch: 
 def test_starting_does_not_import_inotify(root: Path) -> None:
     program = (
         "import sys, glassfs.source.local as local; local.LocalStore(sys.argv[1]).entry(()); "
-        "sys.exit('inotify_simple' in sys.modules or 'glassfs.source.inotify' in sys.modules)"
+        "sys.exit('inotify_simple' in sys.modules or 'glassfs.source.watching' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program, str(root)], check=True, cwd=ROOT)
 
@@ -181,17 +182,17 @@ def test_lost_and_unreadable_events_end_all_watches(
 ) -> None:
     assert store.watch((), listener)
     assert store.watch(("a", "b"), listener)
-    take, now = inotify.Inotify.take, time.monotonic
-    monkeypatch.setattr(inotify, "REFUSED_SECONDS", 3600.0)
+    take, now = watching._Inotify.take, time.monotonic
+    monkeypatch.setattr(settings, "watching_refused", 3600.0)
     with monkeypatch.context() as patch:
-        def overflow(self: inotify.Inotify) -> bool:
+        def overflow(self: watching._Inotify, ready: set[int]) -> bool:
             self.happened(-1, flags.Q_OVERFLOW, "")
-            return take(self)
+            return take(self, ready)
 
         if is_overflow:
-            patch.setattr(inotify.Inotify, "take", overflow)
+            patch.setattr(watching._Inotify, "take", overflow)
         else:
-            patch.setattr(inotify, "parse_events", mock.Mock(side_effect=ValueError("not an event")))
+            patch.setattr(watching, "parse_events", mock.Mock(side_effect=ValueError("not an event")))
         (root / "new").touch()
         wait_until(lambda: len(listener.heard) >= 2)
     assert sorted(listener.heard) == [((), ""), (("a", "b"), "")]
@@ -204,7 +205,7 @@ def test_a_folder_with_too_many_events_is_not_watched(
     store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its sibling stays watched."""
-    monkeypatch.setattr(inotify, "MAX_EVENTS_PER_SECOND", 100)
+    monkeypatch.setattr(watching, "MAX_EVENTS_PER_SECOND", 100)
     (root / "quiet").mkdir()
     assert store.watch(("a",), listener)
     assert store.watch(("quiet",), listener)
@@ -245,9 +246,9 @@ def test_other_file_systems_are_refused(listener: Listener, pool: watching.Watch
 def test_a_mount_of_glassfs_is_not_entered(
     store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = foreign.device_of
-    monkeypatch.setattr(foreign, "device_of", lambda folder, name=".": 77 if name == "b" else real(folder, name))
-    monkeypatch.setattr(foreign, "is_on_glassfs", lambda device: device == 77)
+    real = system.device_of
+    monkeypatch.setattr(system, "device_of", lambda folder, name=".": 77 if name == "b" else real(folder, name))
+    monkeypatch.setattr(system, "is_on_glassfs", lambda device: device == 77)
     opened = []
     open_one = os.open
     monkeypatch.setattr(os, "open", lambda name, *more, **words: opened.append(name) or open_one(name, *more, **words))

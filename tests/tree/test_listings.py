@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from glassfs.cache import BlockCache, budget
 from glassfs.content import Fields, Group, Member, Null, Omitted, Outline, Series
-from glassfs.content.growth import held_by_content, held_by_member
+from glassfs.content.allowance import held_by_content, held_by_member
 from glassfs.settings import settings
 from glassfs.tree import Directory
 from glassfs.tree.build import LISTING_COST, NODE_COST, container_root

@@ -8,14 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from glassfs.content.allowance import Allowance
+from glassfs.datasets.files import FileSnapshot
+from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotAllowed, NotFound, Unavailable
 from glassfs.formats import registry
 from glassfs.tree import Directory, File, Sources, Tree
 from glassfs.tree.sources.own import OwnFiles
 from glassfs.tree.sources.sources import Start
-from glassfs.tree.sources.timed_calls import TimedCalls
-from glassfs.tree.sources.usage import Usage
-from glassfs.tree.sources.walk import FileSnapshot
+from glassfs.tree.sources.walk import Usage
 from tests.memory_store import MemoryStore
 from tests.tree.made import FORMAT, made
 from tests.tree.trees import files_of, paths_of, sources_of
@@ -316,7 +317,7 @@ def below(sources: Sources) -> list[str]:
     calls = TimedCalls()
     try:
         starts = [Start("", location, True) for location in sources.locations.values()]
-        return [one.path for one in FileSnapshot(starts, calls).files]
+        return [one.path for one in FileSnapshot(starts, calls, Allowance(1 << 20)).files]
     finally:
         calls.close()
 

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from glassfs.datasets.joined import open_sources
 from glassfs.errors import Changed, NotADirectory, NotFound, Refused, Unrecognised
 from glassfs.library import open_tree
 from glassfs.names import component
 from glassfs.source import Entry, Kind
 from glassfs.source import Path as StorePath
-from glassfs.tree import Directory, File, Symlink, open_sources
+from glassfs.tree import Directory, File, Symlink
 from glassfs.tree.sources.own import OwnFiles
 from tests.memory_store import MemoryStore
 from tests.source.test_local import held

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from glassfs.errors import DeviceFailed
+from glassfs.settings import settings
 from glassfs.source import Entry, Path
 from glassfs.tree.containers.containers import Location
-from glassfs.tree.sources import usage as usage_module
-from glassfs.tree.sources.usage import Usage
+from glassfs.tree.sources.walk import Usage
 from tests.memory_store import MemoryStore
 from tests.tree.made import made
 from tests.tree.trees import sources_of
@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 
 
 def test_all_files_at_and_below_the_places_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage_module, "WAIT_SECONDS", 60)
+    monkeypatch.setattr(settings, "usage_wait", 60)
     store = MemoryStore({"a": b"1", "folder/b": b"22", "folder/deep/c": b"333", "other/d": b"4444"})
     assert Usage([Location(store, ())])() == 10
     assert Usage([Location(store, ("a",)), Location(store, ("folder",)), Location(store, ("missing",))])() == 6
@@ -27,7 +27,7 @@ def test_all_files_at_and_below_the_places_count(monkeypatch: pytest.MonkeyPatch
 
 def test_parts_of_a_single_container_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a folder they are found there; beside a container they are no source of their own."""
-    monkeypatch.setattr(usage_module, "WAIT_SECONDS", 60)
+    monkeypatch.setattr(settings, "usage_wait", 60)
     manifest, parts = made(parts=["p", "q"]), {"x/p": bytes(1000), "x/q": bytes(20_000)}
     store = MemoryStore({"x/m": manifest, **parts, "x/other": bytes(300_000)})
     for names, expected in ((["x/m"], len(manifest) + 21_000), (["x"], len(manifest) + 321_000)):
@@ -50,7 +50,7 @@ class Blocked(MemoryStore):
 
 
 def test_callers_do_not_wait_for_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage_module, "WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(settings, "usage_wait", 0.001)
     store = Blocked()
     usage = Usage([Location(store, ())])
     assert [usage() for _ in range(20)] == [0] * 20
@@ -62,8 +62,8 @@ def test_callers_do_not_wait_for_the_sum(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_sum_is_made_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage_module, "LEAST_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(usage_module, "PAUSE", 0)
+    monkeypatch.setattr(settings, "usage_valid", 0.0)
+    monkeypatch.setattr(settings, "usage_valid_times", 0)
     store = MemoryStore({"a": b"1"})
     usage = Usage([Location(store, ())])
     wait_until(lambda: usage() == 1)
@@ -72,7 +72,7 @@ def test_the_sum_is_made_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_unlistable_folders_are_left_out_of_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage_module, "WAIT_SECONDS", 60)
+    monkeypatch.setattr(settings, "usage_wait", 60)
     store = MemoryStore({"a": b"1", "bad/b": b"22"})
     list_all = store.list
 
@@ -86,7 +86,7 @@ def test_unlistable_folders_are_left_out_of_the_sum(monkeypatch: pytest.MonkeyPa
 
 
 def test_without_a_thread_the_last_sum_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage_module, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(settings, "usage_wait", 0.0)
 
     def start(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

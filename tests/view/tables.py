@@ -14,7 +14,8 @@ import numpy as np
 
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Cells, Column, Data, Memory, Ragged, RaggedText, Records, Table
-from glassfs.view.parquet import leaves, pages, records, vectors
+from glassfs.view.parquet import blocks, pages
+from glassfs.view.parquet import columns as column_plans
 from glassfs.view.parquet.file import Parquet
 from tests.view.views import PLACE
 
@@ -80,8 +81,8 @@ def small_pages(size: int, rows_a_group: int = 1 << 20) -> Iterator[None]:
     """Make files with pages of about ``size`` bytes, and groups of ``rows_a_group`` rows."""
     with ExitStack() as stack:
         for module, name, value in (
-            (pages, "PAGE", size), (records, "PAGE", size), (vectors, "TILE", size),
-            (leaves, "GROUP_ROWS", rows_a_group), (leaves, "MOST_CHUNKS", 1 << 20),
+            (pages, "PAGE", size), (blocks, "PIECE", size),
+            (column_plans, "GROUP_ROWS", rows_a_group), (column_plans, "MOST_CHUNKS", 1 << 20),
         ):
             stack.enter_context(patch.object(module, name, value))
         yield

@@ -11,13 +11,15 @@ import pytest
 
 from glassfs.cache import BlockCache
 from glassfs.content import Group, Member, Records, Table
+from glassfs.content.allowance import Allowance
+from glassfs.content.video import DIGITS
 from glassfs.errors import NotFound, TooLarge
 from glassfs.names import component
 from glassfs.tree import Tree
 from glassfs.tree.build import container_root
 from glassfs.tree.nodes import Settled, Symlink
 from glassfs.view import ViewSet, by_task
-from glassfs.view.by_task import DIGITS, MOST, VIEW
+from glassfs.view.by_task import MOST, VIEW
 from tests.tree.trees import origin
 
 BLOCK = 2
@@ -102,10 +104,9 @@ def test_links_of_a_word_are_found_and_listed_alike() -> None:
 
 
 def test_words_that_take_much_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(by_task, "SHARE", 1 << 40)
-    monkeypatch.setattr(by_task, "LEAST", 1 << 20)
+    monkeypatch.setattr(by_task, "_allowance", lambda cache: Allowance(1 << 20))
     root = root_of([{"language_instruction": f"{number} {'x' * 200}", "success": True} for number in range(2000)])
     tree = Tree(lambda: root)
     assert len(list(tree.directory("by-success/true").names())) == 2000
-    with pytest.raises(TooLarge, match="by-task: takes more than 1 MiB of memory"):
+    with pytest.raises(TooLarge, match=r"of memory or more for links, and 1.0M are allowed"):
         list(tree.directory("by-task").names())

@@ -48,7 +48,7 @@ SPECIAL = [0.0, -0.0, 1.5, 0.1, 1e-45, 5e-324, 1e16, 1e22, -1 / 3, float("nan"),
 @pytest.fixture(params=[64, 1 << 20])
 def step(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Make lines of a few rows at a time, of a few cells each, or of very many."""
-    monkeypatch.setattr(file, "LEAST_STEP", 256 * request.param)
+    monkeypatch.setattr(file.CsvPass, "least", 256 * request.param)
     return int(request.param)
 
 
@@ -248,27 +248,8 @@ def test_one_empty_column_has_a_line_for_each_row() -> None:
     assert csv_bytes([text_column(b"a", [b"", b"x", b""])], 3) == b'a\r\n""\r\nx\r\n""\r\n'
 
 
-def test_size_takes_one_pass_and_reads_what_they_touch() -> None:
-    asked: list[int] = []
-
-    def block(number: int) -> list[str]:
-        asked.append(number)
-        return [f"row {number}"] * 100
-
-    table = Table(b"t", 5000, lambda: [Column(b"a", Records(b"a", 50, block, cost=lambda number: 1000))])
-    data = csv_data(table, BlockCache(1 << 20), PLACE)
-    assert not data.is_sized and not asked
-    assert data.size == 3 + sum(100 * len(f"row {number}\r\n") for number in range(50))
-    assert asked == list(range(50))
-    del asked[:]
-    data.read(data.size - 5, 5)
-    assert 49 in asked and len(asked) < 50
-    del asked[:]
-    csv_data(table, BlockCache(1 << 20), PLACE).whole()
-    assert all(asked.count(number) <= 3 for number in range(50))
-
-
-def test_blocks_of_records_that_do_not_align_are_decoded_twice_at_most(step: int) -> None:
+def test_blocks_that_do_not_align_are_read_once(step: int) -> None:
+    """Those of the pass that finds the size are those of all reads."""
     counts: dict[tuple[str, int], int] = {}
     rows = 1200
 
@@ -281,11 +262,10 @@ def test_blocks_of_records_that_do_not_align_are_decoded_twice_at_most(step: int
 
     columns = [records("a", 1), records("b", 7), records("c", 500), records("d", rows)]
     data = csv_data(Table(b"t", rows, lambda: columns), BlockCache(8 << 20), PLACE)
-    assert data.size and set(counts.values()) == {1}
-    counts.clear()
+    assert not data.is_sized and not counts
     _, found = read(data.read(0, data.size))
     assert found == [[str(number)] * 4 for number in range(rows)]
-    assert max(counts.values()) <= 2
+    assert data.read(data.size - 5, 3) == b"199" and set(counts.values()) == {1}
 
 
 @pytest.mark.slow

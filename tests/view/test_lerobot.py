@@ -18,6 +18,7 @@ from writers.kinodb import KinoWriter
 from glassfs.cache import BlockCache
 from glassfs.codec import h264
 from glassfs.content.features import Camera, Features, Signal
+from glassfs.datasets.joined import Audience, tables_for
 from glassfs.errors import Changed
 from glassfs.filesystem import GlassfsFileSystem
 from glassfs.library import open_tree
@@ -25,7 +26,6 @@ from glassfs.source import Named
 from glassfs.source.local import LocalStore
 from glassfs.tree import Directory, File, Tree
 from glassfs.tree.containers.containers import ContainerSettings
-from glassfs.tree.sources.joined import Audience
 from glassfs.tree.sources.sources import Sources
 from glassfs.view import chosen, mp4
 from glassfs.view.lerobot import stats
@@ -283,7 +283,7 @@ def test_containers_of_one_episode_are_a_dataset(folder: Path) -> None:
 
 def test_episodes_have_their_statistics(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In blocks of two episodes, whose borders are not those of containers; ``stats.json`` is their aggregate."""
-    monkeypatch.setattr(stats, "BLOCK_BYTES", 2 * 1500)
+    monkeypatch.setattr("glassfs.view.parquet.blocks.PIECE", 2 * 1500)
     write(folder / "a.kdb", "pick", "place", "pick")
     write(folder / "b.kdb", "push", first=100)
     write(folder / "c.kdb", "push", "pull", "push", first=200)
@@ -430,7 +430,7 @@ def test_blocks_of_rows_agree_with_the_whole(folder: Path, monkeypatch: pytest.M
     write(folder / "a.kdb", *["pick"] * 5)
     with open_tree(folder / "a.kdb", views="lerobot") as tree:
         whole = bytes_of(tree, "/lerobot/arm/data/chunk-000/file-000.parquet")
-    monkeypatch.setattr("glassfs.view.lerobot.frames.BLOCK_BYTES", 100)
+    monkeypatch.setattr("glassfs.view.parquet.blocks.PIECE", 100)
     with open_tree(folder / "a.kdb", views="lerobot") as tree:
         assert bytes_of(tree, "/lerobot/arm/data/chunk-000/file-000.parquet") == whole
 
@@ -459,7 +459,7 @@ def test_closed_containers_are_in_no_shared_dataset(folder: Path) -> None:
     for number in range(3):
         write(folder / f"{number}.kdb", "pick").chmod(0o600 if number == 1 else 0o644)
     settings = ContainerSettings(BlockCache(8 << 20), views=chosen("lerobot"))
-    sources = Sources([Named(LocalStore(folder), (), "data")], settings, Audience(is_shared=True))
+    sources = Sources([Named(LocalStore(folder), (), "data")], settings, tables_for(Audience(is_shared=True)))
     try:
         tree = sources.tree
         assert info_of(tree, "/lerobot/arm")["total_episodes"] == 2

@@ -130,7 +130,7 @@ def test_a_value_that_is_not_finite_does_not_count(value: float) -> None:
 @settings(max_examples=100)
 @given(st.lists(threes, min_size=1, max_size=6))
 def test_moments_of_an_aggregate_are_those_of_all_rows(parts: list[Values]) -> None:
-    found = aggregate(of_numbers(lambda part=part: [part]) for part in parts)
+    found = aggregate([of_numbers(lambda part=part: [part]) for part in parts])
     rows = np.concatenate(parts)
     assert found.samples == len(rows)
     near = 1e-9 * np.abs(rows).max()

@@ -4,8 +4,8 @@
 threads that decode. Every function may be called from any thread.
 """
 
-from glassfs.cache.blocks import BlockCache, Notes
+from glassfs.cache.blocks import DEFAULT_SPOOL_SIZE, BlockCache, Notes
 from glassfs.cache.budget import DEFAULT_BUDGET
-from glassfs.cache.recipe import Recipe
+from glassfs.cache.spool import LongStream, Recipe
 
-__all__ = ["DEFAULT_BUDGET", "BlockCache", "Notes", "Recipe"]
+__all__ = ["DEFAULT_BUDGET", "DEFAULT_SPOOL_SIZE", "BlockCache", "LongStream", "Notes", "Recipe"]

@@ -21,52 +21,47 @@ from typing import TypeAlias
 from glassfs import work
 from glassfs.cache.budget import DEFAULT_BUDGET, GAP_SECONDS, KEPT_SECONDS, MemoryBudget, Ticket
 from glassfs.cache.cores import CORES, cores, released, run_ahead
-from glassfs.cache.recipe import Recipe, fresh, stored_error
-from glassfs.cache.spool import Spool
+from glassfs.cache.spool import LongStream, Recipe, Spool, fresh, stored_error
 from glassfs.lru import LRU
-from glassfs.source import is_version_of
+from glassfs.settings import settings
+from glassfs.source import ByteCache, is_version_of
 
-LARGEST_CACHED = 64 << 20
-SPOOLS = 16
-"""Spools that no thread reads just now."""
-NOTES = 8192
-LARGEST_UNRESERVED, UNRESERVED_SHARE = 1 << 20, 128
-"""Blocks and rows that cost no more bytes, and no more than this part of the budget, are made without reserving
-memory.
-"""
-TINY = 16 << 10
-"""Blocks that cost no more bytes are made by every reader that misses them: waiting would take longer."""
-IDLE_SECONDS, IDLE_BYTES = 20.0, 4 << 20
-"""After this time without a read no more bytes stay cached: the kernel has those that were read."""
-SPOOL_SECONDS = 60.0
-"""After this time without a read a spool file is dropped."""
+SPOOLS, DEFAULT_SPOOL_SIZE = 16, 8 << 30
+"""Spools that no thread reads are dropped beyond so many, as each has a descriptor, and beyond so many bytes in all."""
+IDLE_BYTES = 4 << 20
+"""Bytes that stay cached while nothing is read."""
 KEPT_TIMES = 16
 """A block is kept for its reader for at most so many times as long as making it took, after which a slow reader or one
 that never ends costs little time to make it again.
 """
-STALE_SECONDS = 0.05
-"""A block that no thread began to decode ahead within this time is no longer wanted: its reader has gone."""
 
 Notes: TypeAlias = LRU[Hashable, tuple[int, ...]]
 """A few integers per key, such as checksums of what is made repeatedly. Keys are like those of blocks."""
 
 
-class BlockCache:
-    """At most ``budget`` bytes of decoded blocks in memory; larger blocks in files under ``spool_directory``."""
+class BlockCache(ByteCache):
+    """At most ``budget`` bytes of decoded blocks in memory; larger blocks in files under ``spool_directory``.
 
-    def __init__(self, budget: int = DEFAULT_BUDGET, spool_directory: str | None = None) -> None:
+    Files that no thread reads are dropped beyond ``spool_size`` bytes in all.
+    """
+
+    def __init__(
+        self, budget: int = DEFAULT_BUDGET, spool_directory: str | None = None, spool_size: int = DEFAULT_SPOOL_SIZE,
+    ) -> None:
         self.spool_directory = spool_directory
+        self.spool_size = spool_size
         self.memory = MemoryBudget(budget, self._evict)
-        self.notes: Notes = LRU(NOTES)
+        self.notes: Notes = LRU(8192)
         self.hits = self.misses = 0
         self.drops = 0
         """How often memory was released because it was not used for a while."""
         self._used = 0, time.monotonic()
         """Hits and misses when ``drop_idle`` was called last after a change, and when that was."""
         self._others: list[Callable[[int], int]] = []
-        self._unreserved = min(LARGEST_UNRESERVED, budget // UNRESERVED_SHARE)
-        self._tiny = min(TINY, self._unreserved)
-        self._lent = 0
+        self._unreserved = min(1 << 20, budget // 128)
+        """Blocks and rows that cost no more bytes are made without reserving memory."""
+        self._tiny = min(16 << 10, self._unreserved)
+        """Blocks that cost no more are made by every reader that misses them: waiting would take longer."""
         self._lock = threading.Lock()
         self._blocks: OrderedDict[Hashable, _Block] = OrderedDict()
         self._pending: dict[Hashable, _Pending] = {}
@@ -83,19 +78,14 @@ class BlockCache:
 
     @property
     def largest_cached(self) -> int:
-        """Blocks up to this many bytes are cached in memory."""
-        return min(LARGEST_CACHED, self.budget // 2)
-
-    def lend(self) -> int:
-        """Give half of the budget, once, to the cache of remote bytes; return its size in bytes."""
-        if not self._lent:
-            self._lent = self.budget // 2
-            self.memory.limit -= self._lent
-        return self._lent
+        """Blocks up to this many bytes are cached in memory, at most 64 MiB: larger ones come faster as a stream."""
+        return min(64 << 20, self.budget // 2)
 
     def read_into(self, recipe: Recipe, buffer: memoryview, offset: int) -> None:
         """Fill ``buffer`` with the block's bytes from ``offset`` on."""
         found = self._blocks.get(recipe.key)
+        # Tiny blocks, such as documents, are read without a pin: the bytes stay alive while they are copied, and
+        # nothing is lost if the block is evicted meanwhile.
         if found is not None and len(found.raw) <= self._tiny:  # so small that it may be evicted meanwhile
             with self._lock:
                 self.hits += 1
@@ -103,8 +93,9 @@ class BlockCache:
                     self._blocks.move_to_end(recipe.key)
             buffer[:] = memoryview(found.raw)[offset : offset + len(buffer)]
             return
-        if recipe.size > self.largest_cached:
-            self._spool(recipe).read_into(buffer, offset)
+        # The spool in which the size of a stream was found has its bytes, even if they would fit into memory.
+        if recipe.size > self.largest_cached or self._spools.peek(recipe.key) is not None:
+            self._spool(recipe, recipe.size).read_into(buffer, offset)
             return
         block = self._pinned(recipe)
         try:
@@ -122,10 +113,20 @@ class BlockCache:
             self._unpin(block)
 
     def size_of(self, recipe: Recipe) -> int:
-        """Return the length of a block whose ``size`` is only known to be small enough to cache, by making it."""
+        """Return the length of a block of unknown size, by making it.
+
+        The block is cached then, or, if it is long, in a spool.
+        """
         if self.is_tiny(recipe.cost) and recipe.key not in self._blocks:
             return len(self._made_tiny(recipe, 0).raw)
-        block = self._pinned(recipe)
+        try:
+            # A short stream is made in memory, like any block. Where it turns out to be long, it begins again in a
+            # spool; later callers find that spool and continue with it.
+            block = self._pinned(recipe) if self._spools.peek(recipe.key) is None else None
+        except LongStream:
+            block = None
+        if block is None:
+            return self._spool(recipe, None).measure()
         self._unpin(block)
         size = len(block.raw)
         if size > self.largest_cached:  # it will be read through a spool
@@ -136,21 +137,38 @@ class BlockCache:
         """Return whether a block of that cost is made by every reader that misses it."""
         return cost <= self._tiny
 
+    def known(self, key: Hashable) -> bytes | None:
+        with self._lock:
+            block = self._blocks.get(key)
+            if block is None:
+                return None
+            self.hits += 1
+            self._blocks.move_to_end(key)
+        return bytes(block.raw)
+
+    def add(self, key: Hashable, data: bytes) -> None:
+        with self._lock:
+            if key in self._blocks:
+                return
+            self.misses += 1
+            self._blocks[key] = _Block(data, 0)
+        self.memory.release(0, len(data))
+
     def share(self, evict: Callable[[int], int]) -> None:
         """Let another cache count bytes in ``memory``; ``evict`` is as for ``MemoryBudget``."""
         self._others.append(evict)
 
     def drop_idle(self, now: float | None = None) -> None:
-        """Evict all but ``IDLE_BYTES`` if no block was read for ``IDLE_SECONDS``, and spools after ``SPOOL_SECONDS``.
+        """Evict all but ``IDLE_BYTES`` if no block was read for a while, and spools that were not.
 
         One thread, periodically.
         """
         now = time.monotonic() if now is None else now
-        self._give_up(lambda spool: now - spool.idle_since() > SPOOL_SECONDS)
+        self._give_up(lambda spool: now - spool.idle_since() > settings.spool_kept)
         count, since = self._used
         if count != self.hits + self.misses:
             self._used = self.hits + self.misses, now
-        elif now - since > IDLE_SECONDS and self.memory.shrink(IDLE_BYTES):
+        elif now - since > settings.cache_idle and self.memory.shrink(IDLE_BYTES):
             self.drops += 1
 
     def clear(self) -> None:
@@ -167,7 +185,7 @@ class BlockCache:
         if not self.memory.reserve_now(size):
             self._wait_for_memory(size, Ticket())
         try:
-            with self.memory.nested(), work.sharing(self.memory):
+            with self.memory.nested():
                 yield
         finally:
             self.memory.release(size)
@@ -191,6 +209,7 @@ class BlockCache:
         with self._lock:
             if key in self._blocks or key in self._pending:
                 return True
+            # More blocks than cores in the making would only make readers wait for those that they need first.
             if len(self._pending) > CORES:
                 return False
             pending = self._pending[key] = _Pending(recipe)
@@ -226,15 +245,16 @@ class BlockCache:
                 pending.readers += 1
                 is_mine = pending.claim()
         if pending is None:
+            # Several readers may make a tiny block at the same time: that takes less than waiting for each other.
             return self._made_tiny(recipe, 1)
         if is_mine:
-            with work.sharing(pending.future, self.memory):
-                self._make(pending)
+            self._make(pending)
         elif not pending.future.done():
             self._wait_for(pending)
         error = pending.future.exception()
         if error is None:
             return pending.future.result()
+        # The reader that made the block was stopped, which says nothing about the block: this one makes it now.
         if not is_mine and not isinstance(error, Exception):
             return None
         raise fresh(error)
@@ -286,6 +306,7 @@ class BlockCache:
     def _make_unclaimed(self, pending: _Pending) -> None:
         with self._lock:
             is_mine = pending.claim()
+            # The reader has gone elsewhere in the meantime: the memory is better left to others.
             if is_mine and pending.is_stale:
                 del self._pending[pending.recipe.key]
                 is_mine = False
@@ -305,6 +326,8 @@ class BlockCache:
                         return
                     self._wait_for_memory(cost, pending.ticket)
                 reserved = cost
+            # Memory first, then a core: a thread that waits for memory must not keep a core from one that would
+            # release some.
             with cores().hold(), self.memory.nested():
                 begun = time.monotonic()
                 raw = recipe.whole()
@@ -312,6 +335,8 @@ class BlockCache:
             with self._lock:
                 del self._pending[recipe.key]
                 block = self._blocks[recipe.key] = _Block(raw, pending.readers)
+                # Blocks that took memory are kept for their readers, or readers of more than fits would evict each
+                # other's blocks for ever.
                 if reserved:
                     block.keep(min(KEPT_SECONDS, KEPT_TIMES * took))
             cached = len(raw)
@@ -366,22 +391,33 @@ class BlockCache:
         for spool in self._spools.pop_where(is_meant):
             spool.close()
 
-    def _spool(self, recipe: Recipe) -> Spool:
+    def _spool(self, recipe: Recipe, size: int | None) -> Spool:
+        spool = self._spools.get(recipe.key)
+        if spool is not None:
+            self.hits += 1
+            return spool
+        made = Spool(recipe, size, self.memory, self.spool_directory, self._drop, self._make_room)
         with self._lock:
             spool = self._spools.get(recipe.key)
-            if spool is not None:
-                self.hits += 1
-                return spool
-            self.misses += 1
-            spool = Spool(recipe, self.memory, self.spool_directory, self._drop, self._make_room)
-            self._spools.put(recipe.key, spool)
-        idle = [one for _, one in self._spools.items() if one.idle_since() < math.inf]
-        if len(idle) > SPOOLS:
-            self._give_up(idle[:-SPOOLS].__contains__)
+            if spool is None:
+                self.misses += 1
+                spool = made
+                self._spools.put(recipe.key, spool)
+        self._make_room(spool, False)
         return spool
 
-    def _make_room(self, needy: Spool) -> bool:
-        return self._give_up(lambda spool: spool is not needy and spool.idle_since() < math.inf)
+    def _make_room(self, needy: Spool, is_full: bool) -> bool:
+        """Drop idle spools, least recently used first, until the others keep to the limits; all if the disk is full."""
+        spools = [spool for _, spool in self._spools.items()]
+        idle = [spool for spool in spools if spool.idle_since() < math.inf]
+        size = sum(spool.stored for spool in spools)
+        meant = set[Spool]()
+        for number, spool in enumerate(idle):
+            # The least recently read come first. What a thread reads stays, whatever the limits say.
+            if spool is not needy and (is_full or len(idle) - number > SPOOLS or size > self.spool_size):
+                meant.add(spool)
+                size -= spool.stored
+        return self._give_up(meant.__contains__) if meant else False
 
     def _give_up(self, is_meant: Callable[[Spool], bool]) -> bool:
         """Drop spools; their files go with their last readers. Return whether there were some."""
@@ -432,7 +468,7 @@ class _Pending:
 
     @property
     def is_stale(self) -> bool:
-        return time.monotonic() - self._queued > STALE_SECONDS
+        return time.monotonic() - self._queued > settings.prefetch_valid
 
     def claim(self) -> bool:
         """Return True for the first caller. The caller must hold the cache's lock."""

@@ -52,7 +52,7 @@ class MemoryBudget:
     """``limit`` bytes. ``evict`` evicts at least so many cached bytes if it can, and returns how many it evicted.
 
     ``evict`` is called under the lock of the budget: it must neither call the budget nor wait for a thread that does.
-    A thread releases what it reserved itself, and says that it shares the budget meanwhile (``work.sharing``).
+    A thread releases what it reserved itself.
     """
 
     def __init__(self, limit: int, evict: Callable[[int], int]) -> None:
@@ -135,7 +135,7 @@ class MemoryBudget:
             self._idle += held
             self._notify()
             try:
-                work.patiently(lambda seconds: self._is_granted(ticket, size, began, seconds), thing=self)
+                work.patiently(lambda seconds: self._is_granted(ticket, size, began, seconds))
             finally:
                 self._idle -= held
                 self._queue.remove(ticket)

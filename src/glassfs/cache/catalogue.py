@@ -3,8 +3,8 @@
 Everything in it can be found again, so nothing here raises: a damaged file is thrown away, and one that cannot be used
 is done without. A thread of its own opens the file and writes to it, as the disk may be slow or hang. On a local file
 system callers read in their own threads: handing a search to another thread takes several times as long as the search.
-On others that thread reads, too: callers wait up to ``TIMEOUT_SECONDS``, and after one wait failed they do not wait
-again until the disk has answered. Any thread, and any process.
+On others that thread reads, too: callers wait up to ``settings.catalogue_wait`` seconds, and after one wait failed they
+do not wait again until the disk has answered. Any thread, and any process.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 from glassfs.errors import Refused, Unavailable
 from glassfs.forks import PerProcess
 from glassfs.persistent.private import own_home
+from glassfs.settings import settings
 from glassfs.source.mountinfo import is_local
 from glassfs.threads import DaemonPool
 
@@ -32,12 +33,6 @@ if TYPE_CHECKING:
 SWITCH = "GLASSFS_CATALOGUE"
 """The environment variable that switches the catalogue off with ``no``."""
 FOLDER, FILE = "glassfs", "catalogue.sqlite"
-BUDGET = 256 << 20
-TIMEOUT_SECONDS = 2.0
-MOST_WAITING, MOST_BYTES = 64, 32 << 20
-"""Puts that wait to be written, and the bytes that they hold; further ones are dropped."""
-PART_BYTES = 512
-"""Memory that a part takes beside its data."""
 MOST_FOUND = 8 << 20
 """Bytes after which ``find`` returns no more at a time."""
 _HEAD = struct.Struct("<3qI")
@@ -48,8 +43,8 @@ Result = TypeVar("Result")
 log = logging.getLogger(__name__)
 
 
-class Part(NamedTuple):
-    """Part ``number`` of ``parts`` of what is stored under a key. Callers give the other fields their meaning."""
+class StoredPart(NamedTuple):
+    """StoredPart ``number`` of ``parts`` of what is stored under a key. Callers give the other fields their meaning."""
 
     number: int
     parts: int
@@ -59,7 +54,7 @@ class Part(NamedTuple):
     data: bytes
 
 
-def searched(keys: Sequence[Key], found: Mapping[Key, Part]) -> int:
+def searched(keys: Sequence[Key], found: Mapping[Key, StoredPart]) -> int:
     """Return how many of the keys, from the first on, ``find`` has searched for, given what it found."""
     is_full = sum(_HEAD.size + len(part.head) + len(part.data) for part in found.values()) >= MOST_FOUND
     return keys.index(list(found)[-1]) + 1 if is_full else len(keys)
@@ -71,7 +66,7 @@ class Catalogue:
     The folder and its parent are made if missing. Without a folder the catalogue is empty.
     """
 
-    def __init__(self, find_folder: Callable[[], str | None], budget: int = BUDGET) -> None:
+    def __init__(self, find_folder: Callable[[], str | None], budget: int = 256 << 20) -> None:
         self._find_folder = find_folder
         self._budget = budget
         self._pool = DaemonPool("catalogue", most=1)
@@ -81,43 +76,39 @@ class Catalogue:
         self._pause_until = 0.0
         self._state = PerProcess(_State)
 
-    def find(self, keys: Sequence[Key], number: int = 0) -> dict[Key, Part]:
+    def find(self, keys: Sequence[Key], number: int = 0) -> dict[Key, StoredPart]:
         """Return part ``number`` of each key that is stored; of large ones only of the keys ``searched``."""
         found = self._search(lambda cache: cache.find(keys, number, MOST_FOUND))
         return {key: _unpacked(number, stored) for key, stored in found.items()}
 
-    def find_with_others(self, key: Key, count: int) -> dict[Key, bytes]:
+    def find_with_others(self, key: Key, count: int) -> dict[Key, StoredPart]:
         """Return the first part stored under a key, if there is one, and small ones that were stored before and after
-        it, up to ``count``: all as they are stored, as checking and unpacking takes longer than reading them.
+        it, up to ``count`` in all.
         """
-        return self._search(lambda cache: cache.find_with_others(key, count))
-
-    @staticmethod
-    def part_of(key: Key, stored: bytes) -> Part | None:
-        """Return what ``find_with_others`` returned for a key; None if that is damaged."""
-        from glassfs.persistent.cache import part_of
-
-        data = part_of(key, 0, stored)
-        return None if data is None else _unpacked(0, data)
+        found = self._search(lambda cache: cache.find_with_others(key, count))
+        return {key: _unpacked(0, stored) for key, stored in found.items()}
 
     def _search(self, do: Callable[[PersistentCache], dict[Key, bytes]]) -> dict[Key, bytes]:
         state = self._state.get()
         cache = self._readable if state.is_written else None
         if cache is not None:
             return do(cache)
+        # What this process is still writing would not be found by another thread, and a disk that may hang is waited
+        # for no longer than a search is worth: then the thread searches, in order behind what it has to write.
         future = self._submit(do)
         if future is None:
             return {}
         try:
-            return future.result(TIMEOUT_SECONDS) or {}
+            return future.result(settings.catalogue_wait) or {}
         except FutureTimeout:
             state.late = future
             return {}
 
-    def put(self, parts: Mapping[Key, Sequence[Part]]) -> None:
+    def put(self, parts: Mapping[Key, Sequence[StoredPart]]) -> None:
         """Store these soon, or never."""
         state = self._state.get()
-        size = sum(len(part.head) + len(part.data) + PART_BYTES for some in parts.values() for part in some)
+        # A part takes some 512 bytes beside its data.
+        size = sum(len(part.head) + len(part.data) + 512 for some in parts.values() for part in some)
         if not state.add(size):
             return
         future = self._submit(lambda cache: cache.store({key: list(map(_packed, some)) for key, some in parts.items()}))
@@ -132,11 +123,12 @@ class Catalogue:
             future = self._submit(lambda cache: self._close())
             with suppress(FutureTimeout):
                 if future is not None:
-                    future.result(TIMEOUT_SECONDS)
+                    future.result(settings.catalogue_wait)
             self._pool.close()
 
     def _submit(self, do: Callable[[PersistentCache], Result]) -> Future[Result | None] | None:
         """Have the thread do this; None if the disk or the system does not let it."""
+        # One search that hangs is enough: the next ones do without the catalogue until that one has ended.
         late = self._state.get().late
         if late is not None and not late.done():
             return None
@@ -168,7 +160,7 @@ class Catalogue:
             except Refused as error:
                 log.debug("no catalogue: %s", error)
             if self._cache is None:
-                self._pause_until = time.monotonic() + TIMEOUT_SECONDS
+                self._pause_until = time.monotonic() + settings.catalogue_wait
         return self._cache
 
     def _close(self) -> None:
@@ -179,6 +171,9 @@ class Catalogue:
 
 class _State:
     """The tasks of one process: what waits to be written, and the search that timed out last."""
+
+    MOST_WAITING, MOST_BYTES = 64, 32 << 20
+    """Puts that wait to be written, and the bytes that they hold; further ones are dropped."""
 
     def __init__(self) -> None:
         self.late: Future[dict[Key, bytes] | None] | None = None
@@ -193,7 +188,7 @@ class _State:
     def add(self, size: int) -> bool:
         """Count a task that holds so many bytes; return False if it is too much. One alone never is."""
         with self._lock:
-            if self._count >= MOST_WAITING or (self._count and self._bytes + size > MOST_BYTES):
+            if self._count >= self.MOST_WAITING or (self._count and self._bytes + size > self.MOST_BYTES):
                 return False
             self._count += 1
             self._bytes += size
@@ -215,11 +210,11 @@ def user_folder() -> str | None:
     return os.path.join(base, FOLDER) if os.path.isabs(base) else None
 
 
-def _packed(part: Part) -> bytes:
+def _packed(part: StoredPart) -> bytes:
     return _HEAD.pack(part.parts, part.rows, part.block, len(part.head)) + part.head + part.data
 
 
-def _unpacked(number: int, stored: bytes) -> Part:
+def _unpacked(number: int, stored: bytes) -> StoredPart:
     parts, rows, block, size = _HEAD.unpack_from(stored)
     start = _HEAD.size + size
-    return Part(number, parts, rows, block, stored[_HEAD.size : start], stored[start:])
+    return StoredPart(number, parts, rows, block, stored[_HEAD.size : start], stored[start:])

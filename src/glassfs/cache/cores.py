@@ -42,18 +42,13 @@ class CoreLimiter:
             return
         self.acquire()
         try:
-            with work.sharing(self):
-                yield
+            yield
         finally:
             self.release()
 
     def acquire(self) -> None:
         """Take a core for this thread, which has none, if one becomes free soon."""
-        has_core = self._free.acquire(blocking=False)
-        if not has_core:
-            with work.awaiting(self):
-                has_core = self._free.acquire(timeout=LONGEST_WAIT_SECONDS)
-        _thread.limiter = self if has_core else None
+        _thread.limiter = self if self._free.acquire(timeout=LONGEST_WAIT_SECONDS) else None
 
     def release(self) -> None:
         if _thread.limiter is self:

@@ -12,7 +12,7 @@ from glassfs import work
 from glassfs.cache.blocks import BlockCache
 from glassfs.cache.budget import MemoryBudget
 from glassfs.cache.cores import CORES, cores, one_core, run_ahead
-from glassfs.cache.recipe import fresh, stored_error
+from glassfs.cache.spool import fresh, stored_error
 
 
 def fill_all(cache: BlockCache, fills: Iterator[Callable[[], None]], cost: int) -> None:
@@ -90,6 +90,6 @@ class _Filling:
             fill = None if self._is_over or self._error is not None else next(self._fills, None)
         if fill is None:
             return False
-        with cores().hold(), self._memory.nested(), work.sharing(self._memory):
+        with cores().hold(), self._memory.nested():
             fill()
         return True

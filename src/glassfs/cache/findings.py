@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import xxhash
 
-from glassfs import __version__
 from glassfs.lru import LRU
+from glassfs.settings import settings
 
 if TYPE_CHECKING:
     from glassfs.cache.catalogue import Catalogue, Key
@@ -30,13 +30,6 @@ MOST_OF_CONTAINER = 4 << 20
 """Bytes that are kept of one container."""
 KNOWN_BYTES, AHEAD_BYTES = 4 << 20, 4 << 20
 """Memory for what was found or kept last, and for what was read along with it."""
-MOST_ALONG = 64
-"""Containers, in the order in which they were stored, whose findings are read at a time: a program that uses a
-container of a dataset mostly uses others, too."""
-FLUSHED = 128
-"""Changed containers that are stored together."""
-FLUSH_SECONDS = 2.0
-"""After so long, fewer are stored with the next call: workers of a library end without closing anything."""
 PATIENCE, EACH = 16, 32
 """After PATIENCE containers without findings, the catalogue is asked only for one in EACH until it knows one."""
 SETTLED_NANOSECONDS = 2 * 10**9
@@ -44,7 +37,6 @@ ENTRY_BYTES = 512
 """Memory of what is known about a container, beside its values."""
 ALONG_BYTES = 256
 """Memory of what was read along, beside its bytes."""
-LAYOUT = 3
 _ITEM = struct.Struct("<II")
 
 
@@ -56,19 +48,21 @@ class Kept(NamedTuple):
 
 
 class Findings:
-    """What is kept of the containers of one tree. ``catalogue`` returns the catalogue, or None if there is none."""
+    """What is kept of the containers of one tree. ``catalogue`` returns the catalogue, or None if there is none.
+
+    Findings of another ``version`` of glassfs are not used.
+    """
 
     def __init__(
-        self, catalogue: Callable[[], Catalogue | None], clock: Callable[[], float] = time.monotonic,
+        self, catalogue: Callable[[], Catalogue | None], version: str, clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._catalogue = catalogue
+        self._version = version
         self._clock = clock
         self._known: LRU[str, Kept] = LRU(KNOWN_BYTES)
         """By stamp, as computing the key of the catalogue takes longer than everything else here."""
-        self._along: dict[Key, bytes] = {}
-        """What the catalogue had beside what was asked for, as it is stored there."""
-        self._along_bytes = 0
-        """Their memory, and that of those that were used since the last one was dropped."""
+        self._along: LRU[Key, bytes] = LRU(AHEAD_BYTES)
+        """What the catalogue had beside what was asked for."""
         self._next_along = 1
         self._changed: dict[str, Kept] = {}
         self._due = 0.0
@@ -97,9 +91,10 @@ class Findings:
         now = self._clock()
         with self._lock:
             if not self._changed:
-                self._due = now + FLUSH_SECONDS
+                self._due = now + settings.findings_flush
             self._changed[stamp] = kept
-            is_due = is_last or len(self._changed) >= FLUSHED or now >= self._due
+            # Many containers are stored together, as each change of the file takes a transaction.
+            is_due = is_last or len(self._changed) >= 128 or now >= self._due
         self._known.put(stamp, kept, size)
         if is_due:
             self.flush()
@@ -110,10 +105,11 @@ class Findings:
             changed, self._changed = self._changed, {}
         catalogue = self._catalogue() if changed else None
         if catalogue is not None:
-            from glassfs.cache.catalogue import Part  # imported with the catalogue, which few need
+            from glassfs.cache.catalogue import StoredPart  # imported with the catalogue, which few need
 
             catalogue.put({
-                _key(stamp): [Part(0, 1, 0, 0, b"", _packed(kept.values))] for stamp, kept in changed.items()
+                _key(stamp, self._version): [StoredPart(0, 1, 0, 0, b"", _packed(kept.values))]
+                for stamp, kept in changed.items()
             })
 
     def _of(self, stamp: str) -> Kept:
@@ -121,11 +117,12 @@ class Findings:
         known = self._known.get(stamp) or self._changed.get(stamp)
         if known is not None:
             return known
+        # Most trees have no findings at all, and each search that fails takes as long as one that succeeds.
         values: dict[bytes, bytes] = {}
         self._skipped += 1
         catalogue = self._catalogue() if self._misses < PATIENCE or self._skipped % EACH == 0 else None
         if catalogue is not None:
-            values = _unpacked(self._searched(catalogue, _key(stamp)))
+            values = _unpacked(self._searched(catalogue, _key(stamp, self._version)))
             self._misses = 0 if values else self._misses + 1
         kept = Kept(values, ENTRY_BYTES + sum(_ITEM.size + len(name) + len(value) for name, value in values.items()))
         self._known.put(stamp, kept, kept.size)
@@ -133,29 +130,22 @@ class Findings:
 
     def _searched(self, catalogue: Catalogue, key: Key) -> bytes:
         """Return what the catalogue has under a key, "" for nothing. Of what it has, more is read along each time."""
-        stored = self._along.pop(key, None)
-        if stored is None:
-            found = catalogue.find_with_others(key, self._next_along)
-            stored = found.pop(key, None)
-            if stored is None:
-                return b""
-            self._next_along = min(MOST_ALONG, 2 * self._next_along)
-            self._keep_along(found)
-        part = catalogue.part_of(key, stored) or catalogue.find([key]).get(key)  # which deletes a damaged one
-        return b"" if part is None else part.data
-
-    def _keep_along(self, found: dict[Key, bytes]) -> None:
-        size = sum(map(len, found.values())) + ALONG_BYTES * len(found)
-        with self._lock:
-            if self._along_bytes + size > AHEAD_BYTES:
-                self._along, self._along_bytes = {}, 0
-            if size <= AHEAD_BYTES:
-                self._along.update(found)
-                self._along_bytes += size
+        along = self._along.pop(key)
+        if along is not None:
+            return along
+        found = catalogue.find_with_others(key, self._next_along)
+        part = found.pop(key, None)
+        if part is None:
+            return b""
+        # A program that uses a container of a dataset mostly uses others, too, and these were stored in a row.
+        self._next_along = min(64, 2 * self._next_along)
+        for other, beside in found.items():
+            self._along.put(other, beside.data, len(beside.data) + ALONG_BYTES)
+        return part.data
 
 
-def _key(stamp: str) -> Key:
-    return xxhash.xxh128_digest(f"findings\0{LAYOUT}\0{__version__}\0{sys.byteorder}\0{stamp}".encode())
+def _key(stamp: str, version: str) -> Key:
+    return xxhash.xxh128_digest(f"findings\0003\0{version}\0{sys.byteorder}\0{stamp}".encode())
 
 
 def _packed(values: dict[bytes, bytes]) -> bytes:

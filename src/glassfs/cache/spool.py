@@ -1,9 +1,10 @@
-"""Blocks too large for memory, decoded as a stream into an unlinked file and served from there while it grows.
+"""Recipes of blocks, and blocks too large for memory.
 
-A block is decoded as far as its readers need it, and a stretch ahead on another thread. The kernel frees the file
-however the process ends. If the disk is full, files that no thread reads are dropped for those that grow. When the
-memory of an idle decoder is needed, the decoder is dropped; the next reader that needs more of the block restarts it
-from the start of the block.
+These are decoded as a stream into an unlinked file and served from there while it grows: as far as readers need it, and
+a stretch ahead on another thread; a block of unknown size to its end when the size is needed. The kernel frees the file
+however the process ends. Files that no thread reads are dropped for those that grow if the disk is full, or if there
+are too many bytes in files. When the memory of an idle decoder is needed, the decoder is dropped; the next reader that
+needs more of the block restarts it from the start of the block.
 """
 
 from __future__ import annotations
@@ -14,33 +15,80 @@ import os
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
-from typing import IO
+from contextlib import contextmanager
+from typing import IO, Protocol
 
 from glassfs import work
 from glassfs.cache.budget import GAP_SECONDS, KEPT_SECONDS, MemoryBudget, Ticket
 from glassfs.cache.cores import cores, released, run_ahead
-from glassfs.cache.recipe import Recipe, fresh, stored_error
-from glassfs.errors import Damaged, NoSpool
+from glassfs.errors import Damaged, GlassfsError, NoSpool, Unavailable
+from glassfs.settings import settings
 
 READ_AHEAD = 32 << 20
 FULL = (errno.ENOSPC, errno.EDQUOT)
-IDLE_SECONDS = 0.05
-"""Time without a read after which nothing more is decoded ahead."""
+
+
+class LongStream(Exception):
+    """A recipe of unknown size has more bytes than ``whole`` holds in memory: only ``pieces`` gives all of them."""
+
+
+class Recipe(Protocol):
+    """How to make a block of ``size`` bytes.
+
+    ``key`` is equal for equal bytes only, and refers to no source. A key that is a tuple begins with the version of the
+    source, so that it can be dropped with that version. ``cost`` is the peak memory of ``whole`` in bytes, the block
+    included; ``stream_cost`` that of ``pieces``.
+    """
+
+    @property
+    def key(self) -> Hashable: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def cost(self) -> int: ...
+
+    @property
+    def stream_cost(self) -> int: ...
+
+    def whole(self) -> bytes | bytearray:
+        """Return all bytes, which nothing changes afterwards. Raises Damaged or Changed."""
+
+    def pieces(self) -> Iterator[bytes | bytearray]:
+        """Yield the bytes in pieces of a few MiB at most; raise errors before the last byte."""
+
+
+def stored_error(error: BaseException) -> BaseException:
+    """Return the error to store for the readers of a block.
+
+    Expected errors lose their traceback, which would keep the source and the frames of the recipe alive.
+    """
+    if isinstance(error, MemoryError):
+        return Unavailable("there is not enough memory to decode a block")
+    return fresh(error)
+
+
+def fresh(error: BaseException) -> BaseException:
+    """Return a copy of a stored error for one reader, as raising it adds to its traceback."""
+    return error.at() if isinstance(error, GlassfsError) else error
 
 
 class Spool:
-    """One block. Raises NoSpool if its file cannot be written, and what the recipe raises.
+    """One block of ``size`` bytes; None if the size is unknown.
 
-    ``failed`` is called with the spool after an error that may pass, so that the next reader gets a new one.
-    ``make_room`` is called with the spool if the disk is full, and returns whether it gave up others.
+    Raises NoSpool if its file cannot be written, and what the recipe raises. ``failed`` is called with the spool after
+    an error that may pass, so that the next reader gets a new one. ``make_room`` is called with the spool before it
+    writes, and with whether the disk is full; it returns whether it gave up others.
     """
 
     def __init__(
-        self, recipe: Recipe, memory: MemoryBudget, folder: str | None, failed: Callable[[Spool], None],
-        make_room: Callable[[Spool], bool],
+        self, recipe: Recipe, size: int | None, memory: MemoryBudget, folder: str | None,
+        failed: Callable[[Spool], None], make_room: Callable[[Spool, bool], bool],
     ) -> None:
         self.key: Hashable = recipe.key
-        self._size = recipe.size
+        self._size: float = math.inf if size is None else size
+        """Infinite until it is known."""
         self._cost = recipe.stream_cost
         self._recipe: Recipe | None = recipe
         """None once the whole block is in the file."""
@@ -63,13 +111,31 @@ class Spool:
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         """Fill ``buffer`` with the block's bytes from ``offset`` on, decoding up to there if necessary."""
+        with self._reading():
+            self._read_into(buffer, offset)
+
+    def measure(self) -> int:
+        """Return the size in bytes, after decoding the whole block unless it is known."""
+        with self._reading():
+            if self._size == math.inf:
+                self._decode(math.inf)
+        return int(self._size)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
         with self._progress:
             self._readers += 1
         try:
-            self._read_into(buffer, offset)
+            yield
         finally:
+            self._last_read = time.monotonic()
             with self._progress:
                 self._readers -= 1
+
+    @property
+    def stored(self) -> int:
+        """Bytes in the file."""
+        return self._written
 
     def idle_since(self) -> float:
         """Return the monotonic time of the last read; infinity if a thread is reading."""
@@ -79,8 +145,10 @@ class Spool:
         end = offset + len(buffer)
         self._decode(end)
         self._last_read = time.monotonic()
-        ahead = min(end + READ_AHEAD, self._size)
-        if self._written < min(end + READ_AHEAD // 2, self._size) and not self._is_busy:
+        # A sequential reader finds its next bytes in the file already. Half of the stretch is left before another task
+        # is worth its cost.
+        ahead = end + READ_AHEAD
+        if not self._has(end + READ_AHEAD // 2) and not self._is_busy:
             run_ahead(lambda: self._decode_ahead(ahead))
         got = 0
         while got < len(buffer):
@@ -119,18 +187,18 @@ class Spool:
         self._pieces = None
         return self._cost
 
-    def _decode_ahead(self, end: int) -> None:
+    def _decode_ahead(self, end: float) -> None:
         """Decode up to ``end`` while the block is being read, no other thread decodes, and the decoder exists."""
         while (
-            not self._is_busy and self._pieces is not None and self._written < end
-            and time.monotonic() - self._last_read < IDLE_SECONDS
+            not self._is_busy and self._pieces is not None and not self._has(end)
+            and time.monotonic() - self._last_read < settings.spool_ahead
         ):
             try:
                 self._decode(self._written + 1)
             except Exception:  # stored in _error for the readers
                 return
 
-    def _decode(self, end: int) -> None:
+    def _decode(self, end: float) -> None:
         """Return when the block is in the file up to ``end``, decoded here unless another thread does it."""
         while True:
             if not self._is_settled(end):
@@ -138,31 +206,36 @@ class Spool:
             with self._progress:
                 if self._error is not None:
                     raise fresh(self._error)
-                if self._written >= end:
+                if self._has(end):
                     return
                 if self._is_busy:
                     continue
                 self._is_busy = True
                 has_decoder = self._pieces is not None
             error: BaseException | None = None
+            # One reader decodes one piece, then the next reader may be another one: no reader works for all others, and
+            # one that is canceled leaves the decoder where it is.
             reserved: int | None = None
             try:
-                with work.sharing(self, self._memory):
-                    self._reserve(has_decoder)
-                    reserved = self._cost
-                    error = self._decode_some()
+                self._reserve(has_decoder)
+                reserved = self._cost
+                error = self._decode_some()
             finally:
                 self._finish(reserved, error)
 
-    def _is_settled(self, end: int) -> bool:
-        return self._written >= end or self._error is not None or not self._is_busy
+    def _has(self, end: float) -> bool:
+        """Return whether the file has the bytes up to ``end``, or all of them."""
+        return self._written >= min(end, self._size)
 
-    def _wait(self, end: int) -> None:
+    def _is_settled(self, end: float) -> bool:
+        return self._has(end) or self._error is not None or not self._is_busy
+
+    def _wait(self, end: float) -> None:
         """Wait for the thread that decodes."""
         if self._memory.is_nested:
             self._memory.hurry(self._ticket)
         with released(), self._memory.waiting(), self._progress:
-            work.patiently(lambda seconds: self._progress.wait_for(lambda: self._is_settled(end), seconds), thing=self)
+            work.patiently(lambda seconds: self._progress.wait_for(lambda: self._is_settled(end), seconds))
 
     def _reserve(self, has_decoder: bool) -> None:
         """Reserve memory for the decoder. That of an existing one is already counted, as cached."""
@@ -194,7 +267,7 @@ class Spool:
                 goal = self._position
                 if self._pieces is None and self._recipe is not None:
                     # A restarted decoder must get further than it repeats, or many readers would only repeat.
-                    goal = min(2 * self._written, self._size - 1)
+                    goal = int(min(2 * self._written, self._size - 1))
                     self._pieces, self._position = self._recipe.pieces(), 0
                     self._started = time.monotonic()
                 while self._pieces is not None and self._position <= goal:
@@ -215,7 +288,13 @@ class Spool:
     def _write_next_piece(self, pieces: Iterator[bytes | bytearray]) -> None:
         piece = next(pieces, None)
         if piece is None:
-            raise Damaged(f"gives {self._position} bytes, but {self._size} are declared")
+            if self._size < math.inf:
+                raise Damaged(f"gives {self._position} bytes, but {self._size} are declared")
+            # The end of a block of unknown size is its size.
+            self._size, self._pieces = self._position, None
+            return
+        self._make_room(self, False)
+        work.check(len(piece))  # a budget bounds what a small container expands to on the disk as well
         view = memoryview(piece)[max(0, self._written - self._position) :]
         self._position += len(piece)
         position = self._position - len(view)
@@ -223,7 +302,7 @@ class Spool:
             try:
                 written = os.pwrite(self._opened().fileno(), view, position)
             except OSError as error:
-                if error.errno not in FULL or not self._make_room(self):
+                if error.errno not in FULL or not self._make_room(self, True):
                     raise self._no_spool(error) from error
                 continue
             position += written
@@ -245,4 +324,5 @@ class Spool:
 
     def _no_spool(self, error: OSError) -> NoSpool:
         folder = self._folder or os.environ.get("TMPDIR", "/tmp")  # tempfile may have found no folder at all
-        return NoSpool(f"a block of {self._size} bytes cannot be kept there: {error.strerror}", folder)
+        size = self._size if self._size < math.inf else f"more than {self._written}"
+        return NoSpool(f"a block of {size} bytes cannot be kept there: {error.strerror}", folder)

@@ -35,6 +35,8 @@ COMMANDS = {
 }
 
 
+ELSEWHERE = {"tree": "ls", "views": "formats", "umount": "status"}
+"""Commands in the module of another one, under their own names."""
 MEANT = {
     "unmount": "umount", "fusermount": "umount", "dir": "ls", "list": "ls", "show": "cat", "read": "cat",
     "print": "cat", "copy": "export", "cp": "export", "extract": "export", "unpack": "export", "check": "verify",
@@ -52,7 +54,8 @@ class _Commands(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"glassfs.cli.{name}").command
+        module = import_module(f"glassfs.cli.{ELSEWHERE.get(name, name)}")
+        command: click.Command = getattr(module, name if name in ELSEWHERE else "command")
         if not (command.help or "").startswith(COMMANDS[name]):
             command.help = f"{COMMANDS[name]}\n\n{cleandoc(command.help or '')}".rstrip()
         return command

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from operator import length_hint
 
-from glassfs.cli.target import INSIDE, NOT_EMPTY, PIECE, Existing, NotWritten, Target, Unusable
+from glassfs.cli.target import INSIDE, NOT_EMPTY, Existing, NotWritten, Target, Unusable
 from glassfs.errors import GlassfsError
+from glassfs.sizes import PIECE
 from glassfs.source import Connection, Path, is_url
 from glassfs.source.remote.options import demand_plain
 from glassfs.source.remote.upload import SCHEMES, NotUploaded, UploadServer, opened_bucket

@@ -11,7 +11,6 @@ import click
 from glassfs.cli.common import (
     Located,
     complain,
-    connection_option,
     located,
     lookup,
     name_of,
@@ -19,13 +18,12 @@ from glassfs.cli.common import (
     report,
     views_option,
 )
-from glassfs.cli.complete import complete_paths
+from glassfs.cli.completion import complete_paths, connection_option
 from glassfs.errors import GlassfsError, IsADirectory
+from glassfs.sizes import PIECE
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.url import is_url
 from glassfs.tree import File, Tree
-
-CHUNK = 1 << 20
 
 
 @click.command()
@@ -37,7 +35,7 @@ def command(words: tuple[str, ...], views: str, connection: Connection) -> int:
 
     SOURCE and PATH may be written as one, as in 'glassfs cat run.trees/nodes/time.npy'.
     """
-    buffer = memoryview(bytearray(CHUNK))
+    buffer = memoryview(bytearray(PIECE))
     is_whole = True
     for source, paths in _grouped(words):
         with opened(source, views, connection) as tree:

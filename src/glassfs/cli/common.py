@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 import click
-from click.shell_completion import CompletionItem
 
 from glassfs.arguments import harmless
 from glassfs.content import Array, Image
 from glassfs.content.dtypes import STRUCTURED
+from glassfs.datasets.joined import open_sources
 from glassfs.errors import GlassfsError, NotADirectory, NotFound
 from glassfs.formats.registry import may_be_container
 from glassfs.library import open_tree
@@ -20,7 +20,7 @@ from glassfs.library.finding import Found, UnfollowedLink, below, followed, near
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.url import is_url, local_name, parsed, shown
 from glassfs.terminal import printable
-from glassfs.tree import Directory, File, Node, Sources, Tree, open_sources
+from glassfs.tree import Directory, File, Node, Sources, Tree
 from glassfs.tree.omissions import Omission, said
 from glassfs.tree.tree import normal
 from glassfs.view import chosen
@@ -103,33 +103,6 @@ def _demand_views(_context: click.Context, _parameter: click.Parameter, names: s
 views_option = click.option(
     "--views", default="", metavar="NAME+NAME…", callback=_demand_views,
     help="Also show these forms of the contents, such as mp4+parquet, or all; see 'glassfs views'.",
-)
-
-
-def _connection(context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> Connection:
-    if not texts:
-        return Connection()
-    from glassfs.source.remote.options import WrongValue, connection_from
-
-    try:
-        return connection_from(texts)
-    except WrongValue as error:
-        raise click.UsageError(error.reason, context) from None
-
-
-def _complete_connection(
-    _context: click.Context, _parameter: click.Parameter, incomplete: str,
-) -> list[CompletionItem]:
-    from glassfs.cli.option_completion import completed_option
-    from glassfs.source.remote.options import DESCRIPTIONS
-
-    return completed_option(DESCRIPTIONS, incomplete)
-
-
-connection_option = click.option(
-    "-o", "connection", metavar="OPTION[,OPTION]…", multiple=True, callback=_connection,
-    shell_complete=_complete_connection,
-    help="Options for URLs: endpoint=URL, region=NAME, anonymous, timeout=SECONDS and others, as for a mount.",
 )
 
 

@@ -16,33 +16,42 @@ from typing import BinaryIO, NamedTuple, TypeAlias
 
 import click
 
-from glassfs.batch.contract import Fault, Item, Outcome, SearchHit, Settings
-from glassfs.batch.found import Search, Unlisted
-from glassfs.batch.opening import Opener
-from glassfs.batch.report import Report
-from glassfs.batch.run import Plan, Run
 from glassfs.cli.atomic import SUFFIX, AtomicFile
-from glassfs.cli.common import complain, connection_option, reason_of
+from glassfs.cli.common import complain, reason_of
+from glassfs.cli.completion import connection_option
 from glassfs.cli.many import fault_of, found_under, many_options, summary, where_option
 from glassfs.cli.many import progress as progress_over
 from glassfs.cli.progress import Progress
-from glassfs.cli.rows import CSV, CSV_SAFE, FORMS, PARQUET, Lines, Table, chosen, encoded, head, mark, read_back
 from glassfs.cli.stopping import stoppable
-from glassfs.cli.where import condition
 from glassfs.content.pieces import ContainerPiece, pieces_of
 from glassfs.content.summary import EPISODES, RECORD_COLUMNS, Summary
+from glassfs.datasets.batch.contract import Outcome, Problem, SearchHit, Settings, WorkItem
+from glassfs.datasets.batch.found import Opener, Search, Unlisted
+from glassfs.datasets.batch.report import Report
+from glassfs.datasets.batch.run import BatchRun, RunPlan
+from glassfs.datasets.table import (
+    CSV,
+    CSV_SAFE,
+    FORMS,
+    PARQUET,
+    LineWriter,
+    ParquetWriter,
+    chosen,
+    encoded,
+    head,
+    mark,
+    read_back,
+)
+from glassfs.datasets.where import condition
 from glassfs.errors import Changed, Damaged, GlassfsError, Refused, Unrecognised
 from glassfs.formats.registry import HEAD, Head, recognise
-from glassfs.sizes import counted
+from glassfs.sizes import PIECE, counted
 from glassfs.source import Connection, Named, is_url
 from glassfs.terminal import printable
 
 _Opened: TypeAlias = (
-    "tuple[Lines | Table, Callable[[SearchHit], bool], Callable[[], AbstractContextManager[None]], int]"
+    "tuple[LineWriter | ParquetWriter, Callable[[SearchHit], bool], Callable[[], AbstractContextManager[None]], int]"
 )
-AT_ONCE = 1 << 20
-"""Bytes of rows after which the rest of a container is left for a later part."""
-
 
 @click.command()
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(readable=False))
@@ -65,7 +74,7 @@ AT_ONCE = 1 << 20
 @connection_option
 def command(
     sources: tuple[str, ...], form: str | None, is_csv_safe: bool, where: str, output: str, progress: bool | None,
-    plan: Plan, connection: Connection,
+    plan: RunPlan, connection: Connection,
 ) -> int:
     """The episodes in each SOURCE, a container or a folder of containers: one row each, sorted by the containers'
     paths.
@@ -128,7 +137,7 @@ def _demand_replaceable(output: str, sources: Sequence[str], report: str) -> Non
                 raise Refused("is a container; name another file", output)
 
 
-def _run(plan: Plan, search: Search, work: Rows, bar: Progress, output: str) -> tuple[Run, int, Counter[str]]:
+def _run(plan: RunPlan, search: Search, work: Rows, bar: Progress, output: str) -> tuple[BatchRun, int, Counter[str]]:
     """Return the run, the number of rows in the file, and of containers for each joined table."""
     form = work.form
     tables: Counter[str] = Counter()
@@ -142,7 +151,7 @@ def _run(plan: Plan, search: Search, work: Rows, bar: Progress, output: str) -> 
 
     with plan.opened_report() as report, plan.workers() as workers, ExitStack() as stack:
         table, is_still, writing, rows = stack.enter_context(_opened(plan, search, report, form, output))
-        run = Run(plan, workers, report, show_unlisted, lambda hit: bar.advance(hit.size))
+        run = BatchRun(plan, workers, report, show_unlisted, lambda hit: bar.advance(hit.size))
         for done in run.outcomes(search.all(), work, is_ordered=True, is_still=is_still):
             if done.outcome.data:
                 with writing():
@@ -159,12 +168,12 @@ def _run(plan: Plan, search: Search, work: Rows, bar: Progress, output: str) -> 
 
 
 @contextmanager
-def _opened(plan: Plan, search: Search, report: Report | None, form: str, output: str) -> Iterator[_Opened]:
+def _opened(plan: RunPlan, search: Search, report: Report | None, form: str, output: str) -> Iterator[_Opened]:
     """Open the output; also yield which containers it has already, a context for writing, and the rows it has."""
-    table: Lines | Table
+    table: LineWriter | ParquetWriter
     if not output:
         sys.stdout.buffer.write(head(form))
-        table = Table(sys.stdout.buffer, None) if form == PARQUET else Lines(sys.stdout.buffer)
+        table = ParquetWriter(sys.stdout.buffer, None) if form == PARQUET else LineWriter(sys.stdout.buffer)
         yield table, lambda found: False, nullcontext, 0
         return
     with AtomicFile(output, is_kept=report is not None and form != PARQUET) as whole:
@@ -184,12 +193,12 @@ def _opened(plan: Plan, search: Search, report: Report | None, form: str, output
             whole.resume(kept)
         else:
             whole.begin(head(form), mark(form))
-        table = Table(whole.file, os.path.dirname(output) or ".") if form == PARQUET else Lines(whole.file)
+        table = ParquetWriter(whole.file, os.path.dirname(output) or ".") if form == PARQUET else LineWriter(whole.file)
         yield table, lambda found: found.path in containers, whole.writing, rows
         whole.end()
 
 
-def _done(plan: Plan, search: Search, report: Report, rows: Mapping[str, int]) -> Iterator[str]:
+def _done(plan: RunPlan, search: Search, report: Report, rows: Mapping[str, int]) -> Iterator[str]:
     """Yield the containers that need not be read again: all their rows are there."""
     for one in search.all():
         if isinstance(one, SearchHit) and plan.shard.has(one.key):
@@ -206,7 +215,7 @@ class Rows:
     form: str
     where: str = ""
 
-    def __call__(self, items: Iterator[Item]) -> Iterator[Outcome]:
+    def __call__(self, items: Iterator[WorkItem]) -> Iterator[Outcome]:
         with closing(Opener(self.settings)) as opener:
             for item in items:
                 try:
@@ -215,11 +224,11 @@ class Rows:
                     outcome = Outcome((fault_of(error, item.found.name),), rows=0)
                 yield outcome
 
-    def _outcome(self, item: Item, opener: Opener) -> Outcome:
+    def _outcome(self, item: WorkItem, opener: Opener) -> Outcome:
         placed: list[ContainerPiece] = []
         tables: list[str] = []
         rest: _Rest | None = None
-        faults: tuple[Fault, ...] = ()
+        faults: tuple[Problem, ...] = ()
         is_container = True
         name = item.found.name
         try:
@@ -238,7 +247,7 @@ class Rows:
 
 
 def _take(
-    item: Item, named: Named, opener: Opener, placed: list[ContainerPiece], tables: list[str],
+    item: WorkItem, named: Named, opener: Opener, placed: list[ContainerPiece], tables: list[str],
 ) -> _Rest | None:
     """Append rows of a container to ``placed``, also if later ones cannot be read; return where to continue.
 
@@ -253,7 +262,7 @@ def _take(
         tables += container.tables
         table = container.episodes()
         for piece in pieces_of(Summary(RECORD_COLUMNS, table), opener.cache, block) if table is not None else ():
-            if size >= AT_ONCE:
+            if size >= PIECE:  # the rest of the container is left for a later part
                 return _Rest(piece.block, position, version)
             placed.append(ContainerPiece(item.found.path, position, piece))
             position += piece.rows

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import Enum
 from typing import NamedTuple
 
 from glassfs.cli.common import nodes_from
 from glassfs.cli.many import as_fault
 from glassfs.cli.progress import Progress
-from glassfs.cli.target import PIECE, Existing, NotWritten, Target, Unusable
+from glassfs.cli.target import Existing, NotWritten, Target, Unusable, opened_folder
 from glassfs.errors import Damaged, GlassfsError, NotADirectory, NotFound
 from glassfs.library.finding import Found, followed
 from glassfs.library.finding import target as goal_of
+from glassfs.sizes import PIECE
+from glassfs.source import Connection, is_url
 from glassfs.tree import Directory, File, Node, Symlink, Tree
 from glassfs.tree.omissions import Omission
 from glassfs.tree.tree import normal
-
-MOST_NESTED = 8
-"""Directories that are being copied because of links, each inside the previous one."""
 
 
 class Links(str, Enum):
@@ -157,7 +157,8 @@ class Export:
         if not is_followed and (copy := self._copy_of(goal)):
             return _leading_to(copy, link.target, place)
         is_endless = any(is_within(below, goal) for below in (path, *self._under_way))
-        if not (is_endless or len(self._under_way) >= MOST_NESTED):
+        # Directories that link to each other can be copied into each other without end, at twice as many each time.
+        if not (is_endless or len(self._under_way) >= 8):
             return goal, node
         if is_followed:
             raise NotWritten(f"is a link to a directory that contains it ({link.target}), which cannot be followed")
@@ -195,7 +196,7 @@ class Export:
             self._bar.correct(-node.size if is_complete else node.size)
         if not is_complete:
             with origin.lease:
-                self._target.write(place, node.mode, origin.mtime_ns, _Pieces(node, self._buffer, self._bar))
+                self._target.write(place, node.mode, origin.mtime_ns, _FilePieces(node, self._buffer, self._bar))
             self._bytes += node.size
         self._files += 1
 
@@ -221,7 +222,7 @@ class Export:
             self.failed(path, error)
 
 
-class _Pieces:
+class _FilePieces:
     """The bytes of a file in pieces, which share a buffer. Its length is the number of pieces."""
 
     def __init__(self, node: File, buffer: memoryview, bar: Progress) -> None:
@@ -248,3 +249,17 @@ def _leading_to(goal: str, text: str, place: str) -> str:
     """Return the text of a link at ``place`` that leads to ``goal``: ``text`` if that does."""
     above = place.rpartition("/")[0] or "/"
     return text if normal(f"{above}/{text}") == goal else os.path.relpath(goal, above)
+
+
+@contextmanager
+def opened_target(
+    name: str, mode: int, existing: Existing, source: str, connection: Connection, is_begun: bool = False,
+) -> Iterator[Target]:
+    """Open a target for a ``with``; see ``opened_folder`` and ``opened_bucket_target`` for what is refused."""
+    if is_url(name):
+        from glassfs.cli.bucket import opened_bucket_target  # needs packages that local targets do not
+
+        yield opened_bucket_target(name, existing, source, connection, is_begun)
+        return
+    with opened_folder(name, mode, existing, source, is_begun) as target:
+        yield target

@@ -1,4 +1,4 @@
-"""``glassfs formats``"""
+"""``glassfs formats`` and ``glassfs views``"""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 
 from glassfs.formats.registry import BUILT_IN, plug_ins
 from glassfs.terminal import printable
+from glassfs.view import available
 
 
 @click.command()
@@ -40,3 +41,12 @@ def _formats() -> Iterator[dict[str, Any]]:
     for one in plug_ins():
         suffixes = one.format.suffixes if one.format else ()
         yield {"name": one.name, "suffixes": suffixes, "package": one.package, "error": one.reason or None}
+
+
+@click.command()
+def views() -> None:
+    """Each view appears beside what it is made from if '--views' or '-o views=' names it: mp4+parquet, or all."""
+    found = available()
+    width = max(map(len, found))
+    for name, view in found.items():
+        click.echo(printable(f"{name:{width}}  {view.summary}"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter, deque
+from contextlib import suppress
 from itertools import chain, islice
 from typing import Any
 
@@ -14,7 +15,6 @@ from glassfs import content
 from glassfs.cli.common import (
     Located,
     complain,
-    connection_option,
     described,
     located,
     lookup,
@@ -22,18 +22,20 @@ from glassfs.cli.common import (
     opened_sources,
     reason_of,
 )
-from glassfs.cli.complete import complete_source
+from glassfs.cli.completion import complete_source, connection_option
+from glassfs.content.rows import of_records
 from glassfs.errors import GlassfsError, Unrecognised
 from glassfs.formats.registry import is_expected
+from glassfs.names import component
 from glassfs.sizes import counted, human_size
 from glassfs.source import Kind
 from glassfs.source.remote.connection import Connection
 from glassfs.terminal import printable
-from glassfs.tree import Directory, File, NestedDirectory, Node, Sources, Tree
+from glassfs.tree import Directory, File, NestedDirectory, Sources, Tree
 from glassfs.tree.nodes import XATTR_PREFIX
 from glassfs.tree.omissions import Omission, named
 from glassfs.tree.sources.folder import omission
-from glassfs.tree.sources.walk import Folder, Found, list_plainly, walk
+from glassfs.tree.sources.walk import Branch, Visit, list_plainly, walk
 
 KINDS: dict[type[content.Content], str] = {
     content.Array: "arrays", content.Image: "images", content.EncodedImage: "images", content.Json: "documents",
@@ -46,9 +48,6 @@ SUMMED = {
     "members": "members", "tensors": "tensors",
 }
 """Facts of containers that can be summed, and what they count."""
-
-MOST_SEARCHED = 256
-"""Directories searched for views, and paths listed per kind of view."""
 
 
 def _kind(found: content.Content | None) -> str:
@@ -68,7 +67,7 @@ def command(sources: tuple[str, ...], as_json: bool, quick: bool, connection: Co
     """Count the contents of each SOURCE, and compare its raw size with the size of the file.
 
     Sizes that require decoding are left out. Views are listed that appear with --views all, and where; for numbered
-    entries only the first is searched. For KinoDB, cameras and successful episodes are counted. If SOURCE is a folder
+    entries only the first is searched. Of recorded episodes, cameras and successes are counted. If SOURCE is a folder
     or the URL of one, show the number of containers of each format in and below it, their sizes, and the sums of facts
     in their headers.
 
@@ -103,7 +102,7 @@ def _described(sources: Sources, name: str, quick: bool) -> dict[str, Any]:
     found = {"source": name} | _header(container)
     if quick:
         return found
-    return found | _counted(sources.tree, found["bytes"], container.format == "kinodb") | {"views": _views(sources)}
+    return found | _counted(sources.tree, found["bytes"]) | _counted_episodes(container) | {"views": _views(sources)}
 
 
 def _described_inside(tree: Tree, at: Located) -> dict[str, Any]:
@@ -113,10 +112,10 @@ def _described_inside(tree: Tree, at: Located) -> dict[str, Any]:
     if isinstance(node, NestedDirectory):
         container = node.opened().container
         size = node.content.data.size
-        found |= {"kind": "container"} | _header(container) | _counted(tree, size, False, path)
+        found |= {"kind": "container"} | _header(container) | _counted(tree, size, path)
         return found
     if not isinstance(node, File):
-        return found | {"kind": "directory"} | _counted(tree, 0, False, path)
+        return found | {"kind": "directory"} | _counted(tree, 0, path)
     attributes = {
         name.removeprefix(XATTR_PREFIX): value.decode("utf-8", "replace") for name, value in node.xattrs().items()
     }
@@ -135,9 +134,9 @@ def _described_folder(sources: Sources, name: str) -> dict[str, Any]:
     formats: dict[str, Counter[str]] = {}
     unreadable: list[str] = []
     omitted: list[str] = []
-    starts = [Folder("", location) for location in sources.locations.values()]
+    starts = [Branch("", location) for location in sources.locations.values()]
     for found_in in chain.from_iterable(walk(start, list_plainly) for start in starts):
-        if not isinstance(found_in, Found):
+        if not isinstance(found_in, Visit):
             folder = found_in.folder.location
             unreadable.append(str(found_in.error.at(folder.store.shown(folder.path))))
             continue
@@ -164,18 +163,16 @@ def _described_folder(sources: Sources, name: str) -> dict[str, Any]:
     }
 
 
-def _counted(tree: Tree, size: int, has_episodes: bool, start: str = "/") -> dict[str, Any]:
+def _counted(tree: Tree, size: int, start: str = "/") -> dict[str, Any]:
     counts: Counter[str] = Counter()
     raw = unsized = 0
     unreadable: list[str] = []
     omitted: list[str] = []
-    cameras: Counter[str] = Counter()
-    success: Counter[str] = Counter()
 
     def on_omitted(path: str, one: Omission) -> None:
         (unreadable if one.is_damage else omitted).append(f"{path[1:]}: {one.reason}")
 
-    for path, node in tree.walk(start, lambda path, error: unreadable.append(f"{path}: {error}"), on_omitted):
+    for _, node in tree.walk(start, lambda path, error: unreadable.append(f"{path}: {error}"), on_omitted):
         if not isinstance(node, File) or node.content is None:
             counts["directories"] += 1
         else:
@@ -184,14 +181,28 @@ def _counted(tree: Tree, size: int, has_episodes: bool, start: str = "/") -> dic
                 unsized += 1
             elif not _is_repeated(node):
                 raw += node.size
-        if has_episodes:  # last, as reading a document determines its size
-            _count_in_episode(path, node, cameras, success)
     ratio = round(raw / size, 3) if size else None
     if omitted:
         counts["omitted"] = len(omitted)
     found = {"contents": counts, "raw_bytes": raw, "ratio": ratio, "not_counted": unsized}
-    found |= {"unreadable": unreadable, "omitted": named(omitted)}
-    return found | {"cameras": cameras, "success": success} if has_episodes else found
+    return found | {"unreadable": unreadable, "omitted": named(omitted)}
+
+
+def _counted_episodes(container: content.Container) -> dict[str, Any]:
+    """Return in how many recorded episodes each camera is, and how many succeeded; nothing if there are none."""
+    table = container.episodes()
+    if table is None or table.recording is None or table.records is None:
+        return {}
+    cameras: Counter[str] = Counter()
+    success: Counter[str] = Counter()
+    try:
+        for number, record in enumerate(of_records(table.records)):
+            success[{True: "yes", False: "no"}.get(record.get("success"), "unknown")] += 1
+            with suppress(GlassfsError):  # the tree names what is unreadable
+                cameras.update(component(one.name[-1]) for one in table.recording(number).cameras())
+    except GlassfsError:
+        success["unreadable"] = table.rows - success.total()
+    return {"cameras": cameras, "success": success}
 
 
 def _views(sources: Sources) -> dict[str, list[str]]:
@@ -199,7 +210,7 @@ def _views(sources: Sources) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     plain = sources.plain_root()
     waiting = deque([("", plain, sources.viewed(plain.name, plain.ino))])
-    for _ in range(MOST_SEARCHED):
+    for _ in range(256):  # large containers repeat what is in their first directories
         if not waiting:
             break
         location, directory, shown = waiting.popleft()
@@ -213,24 +224,11 @@ def _views(sources: Sources) -> dict[str, list[str]]:
             below = known.get(node.name)
             if below is None:
                 paths = found.setdefault(os.path.splitext(node.name)[1] or node.name, [])
-                if len(paths) < MOST_SEARCHED:
+                if len(paths) < 256:
                     paths.append(f"{location}{node.name}")
             elif isinstance(below, Directory) and isinstance(node, Directory):
                 waiting.append((f"{location}{node.name}/", below, node))
     return found
-
-
-def _count_in_episode(path: str, node: Node, cameras: Counter[str], success: Counter[str]) -> None:
-    """Count a node of a KinoDB tree that is a camera or says how an episode ended."""
-    match path.split("/"):
-        case ["", "episodes", _, "images", camera] if isinstance(node, Directory):
-            cameras[camera] += 1
-        case ["", "episodes", _, "meta", "episode.json"] if isinstance(node, File):
-            try:
-                ended = json.loads(node.read(0, node.size)).get("success")
-            except (GlassfsError, ValueError):
-                ended = "unreadable"
-            success[{True: "yes", False: "no", None: "unknown"}.get(ended, "unreadable")] += 1
 
 
 def _is_repeated(file: File) -> bool:
@@ -255,31 +253,30 @@ def _for_people(found: dict[str, Any]) -> str:
             lines.append("  cameras: " + ", ".join(f"{name} (in {n:,})" for name, n in found["cameras"].items()))
         if found.get("success"):
             lines.append(f"  success: {_list(found['success'])}")
-        if found["views"]:
+        if found.get("views"):
             shown = (paths[0] + f" and {len(paths) - 1} more" * (len(paths) > 1) for paths in found["views"].values())
             lines.append("  views: " + ", ".join(shown))
-        lines += _missing(found)
-    return "\n".join(map(printable, lines))
+    return _printable(lines, found)
 
 
-def _missing(found: dict[str, Any]) -> list[str]:
-    """Return a line for each that cannot be read, and for each that is omitted."""
-    return [f"  {kind}: {line}" for kind in ("unreadable", "omitted") for line in found[kind]]
+def _printable(lines: list[str], found: dict[str, Any]) -> str:
+    """Return the lines, and one for each that cannot be read or is omitted."""
+    missing = [f"  {kind}: {line}" for kind in ("unreadable", "omitted") for line in found.get(kind, ())]
+    return "\n".join(map(printable, lines + missing))
 
 
 def _inside_for_people(found: dict[str, Any]) -> str:
     name = f"{found['source']}/{found['path']}"
     if found["kind"] == "container":
-        return _for_people(found | {"source": name, "views": {}})
+        return _for_people(found | {"source": name})
     if found["kind"] == "directory":
         size = human_size(found["raw_bytes"])
         lines = [f"{name}: directory", f"  contents: {_list(found['contents'])}", f"  raw: {size}"]
-        lines += _missing(found)
     else:
         kind = found["type"]
         lines = [f"{name}: file, {human_size(found['bytes'])}{kind and ', '}{kind}"]
         lines += [f"  {name}: {value}" for name, value in found["attributes"].items()]
-    return "\n".join(map(printable, lines))
+    return _printable(lines, found)
 
 
 def _folder_for_people(found: dict[str, Any]) -> str:
@@ -289,8 +286,7 @@ def _folder_for_people(found: dict[str, Any]) -> str:
     for name, sums in found["formats"].items():
         more = "".join(f", {sums[fact]:,} {plural}" for fact, plural in SUMMED.items() if fact in sums)
         lines.append(f"  {name}: {sums['containers']:,}, {human_size(sums['bytes'])}{more}")
-    lines += _missing(found)
-    return "\n".join(map(printable, lines))
+    return _printable(lines, found)
 
 
 def _list(counts: Counter[str]) -> str:

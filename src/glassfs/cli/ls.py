@@ -1,4 +1,4 @@
-"""``glassfs ls``"""
+"""``glassfs ls`` and ``glassfs tree``"""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import grp
 import pwd
 import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
 import click
 
 from glassfs.cli.common import (
-    connection_option,
     described,
     located,
     lookup,
@@ -22,16 +21,16 @@ from glassfs.cli.common import (
     report_omitted,
     views_option,
 )
-from glassfs.cli.complete import complete_path, complete_source
-from glassfs.errors import GlassfsError, NotADirectory
+from glassfs.cli.completion import complete_path, complete_source, connection_option
+from glassfs.content import EncodedImage, Image
+from glassfs.errors import Changed, GlassfsError, NotADirectory
 from glassfs.sizes import human_size
 from glassfs.source.remote.connection import Connection
+from glassfs.source.remote.url import shown
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Symlink, Tree
-from glassfs.tree.tree import demand_shallow
-
-HALF_A_YEAR = 182 * 86_400
-WIDEST = 40
+from glassfs.tree.omissions import Omission, said
+from glassfs.tree.tree import demand_shallow, normal
 
 
 @click.command()
@@ -103,7 +102,7 @@ def _show(nodes: Sequence[Node], is_long: bool, is_human: bool) -> int:
     widths = [max(map(len, column)) for column in zip(*(row[:-1] for row in rows), strict=True)]
     for mode, links, user, group, size, when, name, kind in rows:
         line = f"{mode} {links:>{widths[1]}} {user:<{widths[2]}} {group:<{widths[3]}} {size:>{widths[4]}} {when} "
-        click.echo(f"{line}{name:<{min(widths[6], WIDEST)}}  {kind}" if kind else f"{line}{name}")
+        click.echo(f"{line}{name:<{min(widths[6], 40)}}  {kind}" if kind else f"{line}{name}")
     return failures
 
 
@@ -111,7 +110,7 @@ def _row(node: Node, is_human: bool) -> tuple[str, ...]:
     origin = node.origin
     size = node.size if isinstance(node, File) else 0
     seconds = origin.mtime_ns // 10**9
-    is_recent = 0 <= time.time() - seconds < HALF_A_YEAR
+    is_recent = 0 <= time.time() - seconds < 182 * 86_400
     when = time.strftime("%b %e %H:%M" if is_recent else "%b %e  %Y", time.localtime(seconds))
     name = printable(node.name) + (f" -> {printable(node.target)}" if isinstance(node, Symlink) else "")
     shown_size = human_size(size) if is_human else str(size)
@@ -126,3 +125,114 @@ def _owner(entry_of: Callable[[int], Sequence[Any]], number: int) -> str:
         return str(entry_of(number)[0])
     except KeyError:
         return str(number)
+
+
+INDENT = "    "
+MANY = 40
+
+
+@click.command()
+@click.argument("source", type=click.Path(readable=False), shell_complete=complete_source)
+@click.argument("path", default="/", shell_complete=complete_path)
+@click.option("-L", "--level", type=click.IntRange(1), help="Maximum depth.")
+@click.option(
+    "-a", "--all", "show_all", is_flag=True,
+    help=f"Show all entries of a directory, not the first {MANY}, and each frame of a video.",
+)
+@views_option
+@connection_option
+def tree(
+    source: str, path: str, level: int | None, show_all: bool, views: str, connection: Connection,
+) -> int:
+    """SOURCE is a container or a folder, or the URL of one, PATH a directory inside it. Arrays are shown with type and
+    shape.
+
+    SOURCE may include a path into a container, as in 'glassfs tree run.trees/nodes'.
+    """
+    at = located(source)
+    inside = at.inner(path)
+    with opened(at.source, views, connection) as tree:
+        _, node = lookup(tree, inside, at.shown, is_link_kept=False)
+        if not isinstance(node, Directory):
+            raise NotADirectory(f"{inside}: is not a directory; show it with 'glassfs ls -l'")
+        click.echo(printable(shown(source) if normal(path) == "/" else path))
+        return 1 if _show_tree(node, level, show_all) else 0
+
+
+def _entries(
+    directory: Directory, indent: str, show_all: bool, damaged: list[Omission],
+) -> Iterator[tuple[Node | None, str, str]]:
+    """Yield each entry, what precedes it on its line, and the indent of what is below it; None for those left out.
+
+    Append those that damage hides.
+    """
+    demand_shallow(directory, len(indent) // len(INDENT))
+    nodes: Sequence[Node] = directory.listing()
+    if isinstance(nodes, (list, tuple)):  # a lazy series is in order already
+        nodes = sorted(nodes, key=lambda node: node.name)
+    count = len(nodes) if show_all else min(MANY, len(nodes))
+    omitted = directory.omitted()
+    damaged += [one for one in omitted if one.is_damage]
+    for number in range(count):
+        is_last = number + 1 == len(nodes) and not omitted
+        yield nodes[number], f"{indent}{'└── ' if is_last else '├── '}", f"{indent}{INDENT if is_last else '│   '}"
+    if count < len(nodes):
+        yield None, f"{indent}{'├' if omitted else '└'}── … {len(nodes) - count:,} more", ""
+    sentences = said(omitted)
+    for number, sentence in enumerate(sentences, 1):
+        yield None, f"{indent}{'└' if number == len(sentences) else '├'}── {sentence}", ""
+
+
+def _show_tree(directory: Directory, deepest: int | None, show_all: bool) -> int:
+    """Show everything below a directory, at any depth; return the number of damaged directories and members."""
+    failures = 0
+    damaged: list[Omission] = []
+    levels = [(directory, _entries(directory, "", show_all, damaged))]
+    while levels:
+        above, entries = levels[-1]
+        try:
+            node, start, below = next(entries)
+        except StopIteration:
+            levels.pop()
+            continue
+        except GlassfsError as error:
+            levels.pop()
+            # A presumed container that is none loses nothing.
+            if not (isinstance(error, Changed) and above.is_presumed):
+                report(above.name, error)
+                failures += 1
+            continue
+        frames = 0 if node is None or show_all else _frames(node)
+        click.echo(start + (_label(node) if node else "") + (f"  {frames:,} frames" if frames else ""))
+        if isinstance(node, Directory) and not frames and len(levels) != deepest:
+            levels.append((node, _entries(node, below, show_all, damaged)))
+    return failures + len(damaged)
+
+
+def _frames(node: Node) -> int:
+    """Return the number of images if a directory is a video: it has nothing but numbered images."""
+    if not isinstance(node, Directory) or node.is_presumed:
+        return 0
+    try:
+        nodes: Sequence[Node] = node.listing()
+    except GlassfsError:
+        return 0  # the caller reports it
+    if len(nodes) < 2 or not _is_frame(nodes[0]):
+        return 0
+    return len(nodes) if not isinstance(nodes, (list, tuple)) or all(map(_is_frame, nodes)) else 0
+
+
+def _is_frame(node: Node) -> bool:
+    is_image = isinstance(node, File) and isinstance(node.content, (Image, EncodedImage))
+    return is_image and node.name.partition(".")[0].isdecimal()
+
+
+def _label(node: Node) -> str:
+    name = printable(node.name)
+    if isinstance(node, Symlink):
+        return f"{name} -> {printable(node.target)}"
+    if not isinstance(node, File):
+        return f"{name}/"
+    # Do not wait for a size that takes a pass over the data.
+    size = human_size(node.size) if node.data.is_sized else ""
+    return "  ".join(filter(None, (name, size, described(node))))

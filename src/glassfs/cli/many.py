@@ -10,19 +10,15 @@ from typing import Any
 
 import click
 
-from glassfs.batch.contract import Fault, SearchHit
-from glassfs.batch.found import Search
-from glassfs.batch.run import Plan, Run, Shard
 from glassfs.cli.common import reason_of, with_hint
 from glassfs.cli.progress import Progress
+from glassfs.datasets.batch.contract import Problem, SearchHit
+from glassfs.datasets.batch.found import Search
+from glassfs.datasets.batch.run import BatchRun, RunPlan, Shard
 from glassfs.errors import Damaged, GlassfsError, LeftOut, NotFound, NotInstalled, Passing, Unavailable, is_lack
 from glassfs.sizes import counted
 from glassfs.source import Connection, Kind, is_url
 from glassfs.source.remote.options import demand_plain
-
-MOST_JOBS = 1024
-DIGITS = 9
-"""Digits of a number that the user types: Python refuses to parse thousands of them."""
 
 log = logging.getLogger(__name__)
 log.addHandler(logging.NullHandler())  # print nothing unless logging is configured
@@ -55,7 +51,7 @@ def many_options(resume: str, *, is_report_needed: bool = True) -> Callable[[Cal
                 raise click.UsageError("--jobs and --scheduler cannot be used together", context)
             if resume and not report and is_report_needed:
                 raise click.UsageError("--resume needs --report FILE", context)
-            return command(plan=Plan(context.info_name or "", jobs, scheduler, shard, report, resume), **others)
+            return command(plan=RunPlan(context.info_name or "", jobs, scheduler, shard, report, resume), **others)
 
         planned: Callable[..., int] = with_plan
         for option in reversed(options):
@@ -67,7 +63,7 @@ def many_options(resume: str, *, is_report_needed: bool = True) -> Callable[[Cal
 
 def _demand_condition(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
     if text:
-        from glassfs.cli.where import WrongCondition, condition
+        from glassfs.datasets.where import WrongCondition, condition
 
         try:
             condition(text)
@@ -106,12 +102,12 @@ def progress(search: Search, shard: Shard, is_shown: bool | None) -> Progress:
     return Progress(sizes, is_shown)
 
 
-def fault_of(error: Exception, name: str, place: str = "") -> Fault:
+def fault_of(error: Exception, name: str, place: str = "") -> Problem:
     """Return the fault to report for an error at ``place`` in the container ``name``."""
     if not isinstance(error, (GlassfsError, OSError)):
         error = as_fault(error, name)
     is_passing = isinstance(error, (Passing, NotInstalled)) or is_lack(error)
-    return Fault(place, reason_of(error, name, place), is_passing, isinstance(error, LeftOut))
+    return Problem(place, reason_of(error, name, place), is_passing, isinstance(error, LeftOut))
 
 
 def as_fault(error: Exception, name: str) -> GlassfsError:
@@ -122,7 +118,7 @@ def as_fault(error: Exception, name: str) -> GlassfsError:
     return (Unavailable if is_lack(error) else Damaged)(reason)
 
 
-def summary(run: Run) -> str:
+def summary(run: BatchRun) -> str:
     """Return the line that ends a command."""
     where = f"; report in {run.plan.report}" if run.plan.report else ""
     omitted = f", {run.omitted:,} omitted" if run.omitted else ""
@@ -132,8 +128,8 @@ def summary(run: Run) -> str:
 def _jobs(text: str) -> int:
     if text == "auto":
         return 0
-    if not (text.isascii() and text.isdigit() and len(text) <= DIGITS and int(text) <= MOST_JOBS):
-        raise click.BadParameter(f"must be a number up to {MOST_JOBS}, or auto")
+    if not (text.isascii() and text.isdigit() and len(text) <= 4 and int(text) <= 1024):
+        raise click.BadParameter("must be a number up to 1024, or auto")
     return int(text)
 
 

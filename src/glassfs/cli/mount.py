@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 
 import click
 from click.shell_completion import CompletionItem
 
-from glassfs.cli import page
-from glassfs.cli.option_completion import complete_path, completed_option
+from glassfs.cli.completion import complete_file, completed_option
+from glassfs.mount import probe
 from glassfs.mount.errors import WrongOption
 from glassfs.mount.options import DESCRIPTIONS, MountOptions
+from glassfs.settings import settings
 from glassfs.source.remote.options import demand_plain, meant_by
 from glassfs.source.remote.url import is_url, local_name, shown
 from glassfs.terminal import printable
@@ -29,7 +31,7 @@ def complete_options(_context: click.Context, _parameter: click.Parameter, incom
 
 
 @click.command(epilog=_described())
-@click.argument("paths", metavar="SOURCE... [MOUNTPOINT]", nargs=-1, shell_complete=complete_path)
+@click.argument("paths", metavar="SOURCE... [MOUNTPOINT]", nargs=-1, shell_complete=complete_file)
 @click.option("-f", "--foreground", is_flag=True, help="Stay in the foreground; Ctrl-C and SIGTERM unmount.")
 @click.option(
     "-o", "options", metavar="OPTION[,OPTION]...", multiple=True, help="Mount options, see below.",
@@ -64,7 +66,7 @@ def command(
     parsed.own_mountpoint = make_at(mountpoint)
     status = mount(sources, mountpoint, parsed, foreground, log_file)
     if status == 0 and not (foreground or "debug" in parsed.flags):
-        page.tell(mountpoint)
+        _tell_of_page(mountpoint)
     return status
 
 
@@ -86,5 +88,15 @@ def _mount_at_own(source: str, options: MountOptions, foreground: bool, log_file
         return mount([source], own.name, options, foreground, log_file)
     status = mount([source], own.name, options, foreground, log_file)
     click.echo(f"{where}; to unmount it: glassfs umount {printable(shlex.quote(own.name))}")
-    page.tell(own.name)
+    _tell_of_page(own.name)
     return status
+
+
+def _tell_of_page(mountpoint: str) -> None:
+    """Tell a user at a terminal the path of the start page, unless there is none."""
+    if not sys.stdout.isatty():
+        return
+    path = os.path.join(mountpoint, ".glassfs/views/index.html")
+    (answer,) = probe.ask([lambda: str(os.path.exists(path)).encode()], settings.page_wait)
+    if answer != b"False":
+        click.echo(f"in a browser: {printable(path)}")

@@ -10,28 +10,27 @@ from dataclasses import dataclass, field
 
 import click
 
-from glassfs.batch.contract import Item, SearchHit, Settings
-from glassfs.batch.mapping import here
 from glassfs.cli.common import complain, name_of, report
 from glassfs.cli.episodes import Rows
 from glassfs.cli.exporting import Written
 from glassfs.cli.many import found_under
-from glassfs.cli.rows import PARQUET, Table, records
-from glassfs.cli.target import PIECE, Target
+from glassfs.cli.target import Target
 from glassfs.content.episodes import POSITION
 from glassfs.content.pieces import ContainerPiece
 from glassfs.content.summary import CONTAINER, EPISODES
+from glassfs.datasets.batch.contract import SearchHit, Settings, WorkItem
+from glassfs.datasets.batch.mapping import here
+from glassfs.datasets.joined import joined_of
+from glassfs.datasets.table import PARQUET, ParquetWriter, records
 from glassfs.errors import LeftOut, NotADirectory, NotFound
 from glassfs.library.finding import followed
 from glassfs.names import component, raw
+from glassfs.sizes import PIECE
 from glassfs.tree import Directory, Tree
-from glassfs.tree.sources.joined import joined_of
 
 TABLE = "/episodes.parquet"
 ATTRIBUTES = "/attributes.json"
 ENDING = ".attributes.json"
-LONGEST_TASK = 60
-"""Characters of an instruction in the name of a directory."""
 _GAP = re.compile(r"[\W_]+")
 
 
@@ -50,7 +49,7 @@ class Picked:
     def write_table(self, target: Target) -> Written:
         """Write the table of the episodes beside them, and return how much is written and missing."""
         with tempfile.TemporaryFile() as file:
-            table = Table(file, None)
+            table = ParquetWriter(file, None)
             table.write(self.pieces)
             table.end()
             size = file.tell()
@@ -67,10 +66,10 @@ def picked_episodes(tree: Tree, source: str, settings: Settings, where: str) -> 
     """
     picked = Picked()
 
-    def items() -> Iterator[Item]:
+    def items() -> Iterator[WorkItem]:
         for hit in found_under([source], settings.connection, is_by_path=True).all():
             if isinstance(hit, SearchHit):
-                yield Item(hit)
+                yield WorkItem(hit)
             else:
                 report(hit.name, hit.error)
                 is_omitted = isinstance(hit.error, LeftOut)
@@ -127,5 +126,5 @@ def _is_there(tree: Tree, path: str) -> bool:
 
 def _name(row: dict[str, object]) -> str:
     """Return a name that tells container, position and task; all are different, as ``~`` is not in a task's words."""
-    task = _GAP.sub("-", str(row["language_instruction"] or "").lower())[:LONGEST_TASK].strip("-")
+    task = _GAP.sub("-", str(row["language_instruction"] or "").lower())[:60].strip("-")
     return component(raw(str(row[CONTAINER])), f"~{row[POSITION]}{'-' * bool(task)}{task}")

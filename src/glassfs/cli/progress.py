@@ -10,7 +10,7 @@ from types import TracebackType
 
 from tqdm import tqdm
 
-JOIN_SECONDS = 1.0
+from glassfs.settings import settings
 
 
 class Progress:
@@ -37,7 +37,7 @@ class Progress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._is_over.set()
         if self._thread is not None:
-            self._thread.join(JOIN_SECONDS)
+            self._thread.join(settings.progress_end)
         if self._bar is not None:
             self._bar.close()
 

@@ -1,4 +1,4 @@
-"""``glassfs status``"""
+"""``glassfs status`` and ``glassfs umount``"""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 
 import click
 
-from glassfs.mount import probe
+from glassfs.cli.completion import complete_file
+from glassfs.mount import mountpoint as mountpoints_of_glassfs
+from glassfs.mount import probe, system
 from glassfs.sizes import counted, human_size
 from glassfs.source import mountinfo
 from glassfs.terminal import printable
@@ -47,3 +49,17 @@ def _duration(seconds: float) -> str:
     days, hours = divmod(hours, 24)
     parts = [f"{days} d" if days else "", f"{hours} h" if hours else "", f"{minutes} min" if minutes else ""]
     return " ".join(part for part in parts if part) or f"{rest} s"
+
+
+@click.command()
+@click.argument("mountpoints", metavar="MOUNTPOINT...", nargs=-1, required=True, shell_complete=complete_file)
+@click.option("-l", "--lazy", is_flag=True, help="Detach a mount in use now; it ends with its last user.")
+def umount(mountpoints: tuple[str, ...], lazy: bool) -> None:
+    """A mount point that glassfs created is removed if it is empty."""
+    for mountpoint in mountpoints:
+        path = system.real_path(mountpoint)
+        is_own = not lazy and system.is_glassfs(path) and mountpoints_of_glassfs.is_own(path)
+        system.unmount(mountpoint, lazy)
+        if is_own:
+            # Without waiting, the name might still exist when the next command needs it.
+            mountpoints_of_glassfs.wait_for_removal(path)

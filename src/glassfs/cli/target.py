@@ -22,14 +22,12 @@ from typing import NoReturn
 from glassfs.errors import GlassfsError
 from glassfs.lru import LRU
 from glassfs.names import raw
+from glassfs.sizes import PIECE
 from glassfs.source import is_url
 
-KEPT_FOLDERS = 64
-PIECE = 1 << 20
 ZEROS = bytes(PIECE)
 NOT_EMPTY = "is not empty; use --overwrite to replace files in it or --resume to continue an export"
 INSIDE = "is the source itself or inside it; name another folder"
-OWNER = 0o700
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -103,7 +101,7 @@ class FolderTarget(Target):
         self._existing = existing
         self._kept = kept
         self._root = root
-        self._folders: LRU[str, int] = LRU(KEPT_FOLDERS)
+        self._folders: LRU[str, int] = LRU(64)
 
     def close(self) -> None:
         for descriptor in (*(descriptor for _, descriptor in self._folders.items()), self._root):
@@ -117,7 +115,7 @@ class FolderTarget(Target):
         above, name = self._at(path)
         with _writing:
             try:
-                os.mkdir(name, _writable(mode) | OWNER, dir_fd=above)
+                os.mkdir(name, _writable(mode) | stat.S_IRWXU, dir_fd=above)
             except FileExistsError:
                 if not stat.S_ISDIR(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode):
                     raise NotWritten("something other than a directory is in the way") from None
@@ -247,7 +245,7 @@ def opened_folder(
         for number, name in enumerate(missing, 1):
             is_last = number == len(missing)
             with suppress(FileExistsError):
-                os.mkdir(name, _writable(mode) | OWNER if is_last else 0o777, dir_fd=above)
+                os.mkdir(name, _writable(mode) | stat.S_IRWXU if is_last else 0o777, dir_fd=above)
             below = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=above)
             os.close(above)
             above = below

@@ -14,28 +14,24 @@ from typing import TypeAlias
 
 import click
 
-from glassfs.batch.contract import Fault, Faults, Item, Outcome, SearchHit, Settings
-from glassfs.batch.found import Search, Unlisted
-from glassfs.batch.opening import Opener
-from glassfs.batch.run import Plan, Run
-from glassfs.cli.common import connection_option, reason_of
+from glassfs.cli.common import reason_of
+from glassfs.cli.completion import connection_option
 from glassfs.cli.many import fault_of, found_under, many_options, summary
 from glassfs.cli.many import progress as progress_over
 from glassfs.cli.progress import Progress
 from glassfs.cli.stopping import stoppable
 from glassfs.content import Image, Json, Stored
+from glassfs.datasets.batch.contract import Outcome, Problem, Problems, SearchHit, Settings, WorkItem
+from glassfs.datasets.batch.found import Opener, Search, Unlisted
+from glassfs.datasets.batch.run import BatchRun, RunPlan
 from glassfs.errors import GlassfsError, Unrecognised
+from glassfs.sizes import PIECE
 from glassfs.source import Connection, Named
 from glassfs.terminal import printable
 from glassfs.tree import File, NestedDirectory, Tree
 from glassfs.tree.omissions import Omission
 
-CHUNK = 1 << 20
-AHEAD = 64
-SMALL = 1 << 20
-"""Containers up to this size are read by one thread: more would take longer."""
-
-_Finding: TypeAlias = tuple[Fault, str]
+_Finding: TypeAlias = tuple[Problem, str]
 """A fault, and its complete sentence, which identifies duplicates."""
 
 
@@ -46,7 +42,7 @@ _Finding: TypeAlias = tuple[Fault, str]
 @many_options("Continue the report: containers with a line in it are not read again.")
 @connection_option
 def command(
-    sources: tuple[str, ...], as_json: bool, progress: bool | None, plan: Plan, connection: Connection,
+    sources: tuple[str, ...], as_json: bool, progress: bool | None, plan: RunPlan, connection: Connection,
 ) -> int:
     """Read everything in each SOURCE, a container or a folder of containers: checksums, offsets, lengths, blocks,
     images, cross-references. Prints a line per fault; exit status 1 if there is any. What a container has and glassfs
@@ -60,8 +56,8 @@ def command(
     return 1 if run.faults else 0
 
 
-def _run(plan: Plan, search: Search, connection: Connection, bar: Progress, as_json: bool) -> Run:
-    def show(name: str, fault: Fault) -> None:
+def _run(plan: RunPlan, search: Search, connection: Connection, bar: Progress, as_json: bool) -> BatchRun:
+    def show(name: str, fault: Problem) -> None:
         fields: dict[str, str | bool] = {"source": name, "place": fault.place, "reason": fault.reason}
         if fault.is_omitted:
             fields["omitted"] = True
@@ -72,7 +68,7 @@ def _run(plan: Plan, search: Search, connection: Connection, bar: Progress, as_j
         show(folder.name, fault_of(folder.error, folder.name))
 
     with plan.opened_report() as report, plan.workers() as workers:
-        run = Run(plan, workers, report, show_unlisted, lambda hit: bar.advance(hit.size))
+        run = BatchRun(plan, workers, report, show_unlisted, lambda hit: bar.advance(hit.size))
         work = Verification(Settings(connection=connection, threads=plan.threads), show if workers is None else None)
         for done in run.outcomes(search.all(), work):
             found = done.item.found
@@ -88,15 +84,15 @@ class Verification:
     """The work: the faults of each container. ``report`` is called with each fault at once."""
 
     settings: Settings
-    report: Callable[[str, Fault], None] | None = None
+    report: Callable[[str, Problem], None] | None = None
 
-    def __call__(self, items: Iterator[Item]) -> Iterator[Outcome]:
+    def __call__(self, items: Iterator[WorkItem]) -> Iterator[Outcome]:
         with closing(Opener(self.settings)) as opener:
             for item in items:
                 yield self._outcome(item.found, opener)
 
     def _outcome(self, found: SearchHit, opener: Opener) -> Outcome:
-        faults = Faults()
+        faults = Problems()
         try:
             for fault in faults_of(found, opener, self.settings.threads):
                 if faults.add(fault) and self.report is not None:
@@ -109,7 +105,7 @@ class Verification:
         return Outcome(faults.all, is_several=opener.is_several)
 
 
-def faults_of(found: SearchHit, opener: Opener, threads: int) -> Iterator[Fault]:
+def faults_of(found: SearchHit, opener: Opener, threads: int) -> Iterator[Problem]:
     """Yield the faults of one container, each once: a check may find what reading the files has found. Also yield what
     is omitted.
 
@@ -132,11 +128,12 @@ def faults_of(found: SearchHit, opener: Opener, threads: int) -> Iterator[Fault]
 
 def _faults(opener: Opener, named: Named, name: str, threads: int) -> Iterator[_Finding]:
     with opener.opened(named) as (tree, container):
-        is_small = container.sources[0].size <= SMALL
+        # Several threads would take longer for a small container than one.
+        is_small = container.sources[0].size <= PIECE
         yield from _faults_in_files(tree, name, 1 if is_small else threads or os.cpu_count() or 1)
         try:
             for place, reason in container.check():
-                yield Fault(place, reason), reason
+                yield Problem(place, reason), reason
         except GlassfsError as error:
             yield _finding("", error, name)
 
@@ -169,7 +166,7 @@ def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Finding
             waiting: deque[Future[_Finding | None]] = deque()
             for path, file in files():
                 waiting.append(pool.submit(_fault_in, file, source, path, is_over))
-                if len(waiting) > AHEAD and (finding := waiting.popleft().result()):
+                if len(waiting) > 64 and (finding := waiting.popleft().result()):
                     yield finding
             yield from filter(None, (future.result() for future in waiting))
         finally:  # also if the consumer stops early
@@ -181,7 +178,7 @@ def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Finding
 def _faults_in_nested(node: NestedDirectory, path: str, source: str) -> Iterator[_Finding]:
     try:
         for place, reason in node.opened().container.check():
-            yield Fault(f"{path}/{place}" if place else path, reason), reason
+            yield Problem(f"{path}/{place}" if place else path, reason), reason
     except GlassfsError as failure:
         yield _finding(path, failure, source)
 
@@ -194,17 +191,17 @@ def _fault_in(file: File, source: str, path: str, is_over: threading.Event) -> _
         data = file.content.data if isinstance(file.content, Stored) else file.data
         if not data.size:  # what no reader of a file asks for: it may be the size that is wrong
             data.read_into(memoryview(bytearray()), 0)
-        for position in range(0, file.size, CHUNK):
+        for position in range(0, file.size, PIECE):
             if is_over.is_set():
                 return None
-            file.read(position, CHUNK)
+            file.read(position, PIECE)
         if isinstance(file.content, Json):
             json.loads(file.read(0, file.size))
     except (GlassfsError, OSError) as error:
         return _finding(path, error, source)
     except (ValueError, RecursionError) as error:
         reason = f"is not valid JSON: {error}"
-        return Fault(path, reason), reason
+        return Problem(path, reason), reason
     return None
 
 

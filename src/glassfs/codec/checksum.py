@@ -23,6 +23,10 @@ class Algorithm(NamedTuple):
     update: Callable[[Bytes, int], int]
     start: int = 0
 
+    def of(self, data: Bytes) -> int:
+        """Return the checksum of bytes."""
+        return self.update(data, self.start)
+
 
 def crc32c(data: Bytes, start: int = 0) -> int:
     """Return the CRC-32C (Castagnoli) of ``data`` appended to bytes whose CRC is ``start``."""
@@ -59,10 +63,6 @@ class Checksum(NamedTuple):
         return f"{self.algorithm.name}:{self.value:08x}"
 
 
-_WORDS = 1 << 16
-_MODULUS = 65535
-
-
 class Fletcher32:
     """Fletcher's checksum of big-endian 16-bit words, as HDF5 computes it: zeros are added to an odd byte at the end.
 
@@ -89,17 +89,18 @@ class Fletcher32:
             self.update(b"\0")
         if self._is_zero:
             return 0
-        return (self._second or _MODULUS) << 16 | (self._first or _MODULUS)
+        return (self._second or 65535) << 16 | (self._first or 65535)
 
     def _add(self, data: memoryview) -> None:
         import numpy as np
 
         words = np.frombuffer(data, ">u2")
-        weights = np.arange(min(_WORDS, len(words)), 0, -1, dtype=np.uint64)
-        for start in range(0, len(words), _WORDS):
-            some = words[start : start + _WORDS].astype(np.uint64)
+        weights = np.arange(min(1 << 16, len(words)), 0, -1, dtype=np.uint64)
+        # Sums of so many words fit into 64 bits, weighed by their numbers as well.
+        for start in range(0, len(words), 1 << 16):
+            some = words[start : start + (1 << 16)].astype(np.uint64)
             total = int(some.sum())
             weighed = int(some @ weights[len(weights) - len(some) :])
-            self._second = (self._second + self._first * len(some) + weighed) % _MODULUS
-            self._first = (self._first + total) % _MODULUS
+            self._second = (self._second + self._first * len(some) + weighed) % 65535
+            self._first = (self._first + total) % 65535
             self._is_zero = self._is_zero and not total

@@ -7,10 +7,12 @@ codec cannot produce from the stored bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import IO, cast
 
 from glassfs.codec import deflate, lz4_block
 from glassfs.errors import Damaged, GlassfsError, Unavailable
+from glassfs.sizes import PIECE
 
 Stored = bytes | bytearray
 
@@ -20,8 +22,6 @@ DEFLATE = "deflate"
 DEFLATE_PREFIX = "deflate, first bytes"
 """A longer stream of raw deflate, of which only the first bytes count."""
 
-CHUNK = 1 << 20
-_SLACK = 64  # beyond the ratios, for very short inputs
 _RATIOS = {
     NONE: 1,
     ZSTD: 32768,  # a block of 4 bytes gives at most 128 KiB (RFC 8878, 3.1.1.2)
@@ -29,8 +29,6 @@ _RATIOS = {
     DEFLATE: 1032,  # two bits for a match of 258 bytes
     DEFLATE_PREFIX: 1032,
 }
-_LARGEST_WINDOW = 128 << 20  # of zstd, unless asked for more
-_STREAM_COST = 4 * CHUNK
 
 
 def name_of(codec: str) -> str:
@@ -40,7 +38,7 @@ def name_of(codec: str) -> str:
 
 def reach(codec: str, stored: int) -> int:
     """Return the most raw bytes that ``stored`` bytes can decompress to."""
-    return stored * _RATIOS[codec] + _SLACK
+    return stored * _RATIOS[codec] + 64  # of very short inputs a little more
 
 
 def cost(codec: str, stored: int, size: int) -> int:
@@ -53,7 +51,8 @@ def cost(codec: str, stored: int, size: int) -> int:
 
 def stream_cost(codec: str, size: int) -> int:
     """Return the bytes of memory that ``decompress_stream`` holds while it runs."""
-    return _STREAM_COST + (min(size, _LARGEST_WINDOW) if codec == ZSTD else 0)
+    # libzstd refuses windows of more than 128 MiB unless it is asked for more.
+    return 4 * PIECE + (min(size, 128 << 20) if codec == ZSTD else 0)
 
 
 def decompress(codec: str, data: Stored, size: int) -> bytes:
@@ -79,7 +78,7 @@ def decompress(codec: str, data: Stored, size: int) -> bytes:
 def decompress_prefix(codec: str, data: Stored, size: int) -> bytes:
     """Return up to ``size`` first bytes of deflate data of which ``data`` are the first. Raises Damaged."""
     with deflate.errors():
-        return deflate.inflater().decompress(data, size)
+        return deflate.inflater().decompress(data, size) if size else b""  # zlib takes 0 for no limit
 
 
 def decompress_stream(codec: str, pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
@@ -106,6 +105,7 @@ def _unzstd(data: Stored, size: int) -> bytes:
     import zstandard
 
     try:
+        # The frame may declare any size, which the library would allocate.
         declared = zstandard.frame_content_size(data)
         if declared not in (-1, size):
             raise Damaged(f"zstd frame holds {declared} bytes, but {size} are declared")
@@ -122,7 +122,7 @@ def _unzstd_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
     # A reader, not a decompressobj: it bounds what one step produces, whatever the input expands to.
     reader = zstandard.ZstdDecompressor().stream_reader(cast(IO[bytes], _Pieces(pieces)))
     try:
-        while raw := reader.read(CHUNK):
+        while raw := reader.read(PIECE):
             yield raw
     except zstandard.ZstdError as error:
         raise _zstd_error(error) from error
@@ -151,29 +151,18 @@ class _Pieces:
         return taken
 
 
-def _inflate(data: Stored, size: int) -> bytes:
-    with deflate.errors():
-        return deflate.inflater().decompress(data, size + 1)  # one byte more, to find a stream that is too long
-
-
-def _inflate_prefix(data: Stored, size: int) -> bytes:
-    if size == 0:  # zlib takes 0 for no limit
-        return b""
-    with deflate.errors():
-        return deflate.inflater().decompress(data, size)
-
-
 def _inflate_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
     decoder = deflate.inflater()
     for piece in pieces:
+        # Each step gives a limited number of bytes, whatever the input expands to.
         while piece and not decoder.eof:
             with deflate.errors():
-                raw = decoder.decompress(piece, CHUNK)
+                raw = decoder.decompress(piece, PIECE)
             yield raw
             piece = decoder.unconsumed_tail
     while not decoder.eof:
         with deflate.errors():
-            rest = decoder.decompress(b"", CHUNK)
+            rest = decoder.decompress(b"", PIECE)
         if not rest:
             break
         yield rest
@@ -190,8 +179,9 @@ def _unlz4(data: Stored, size: int) -> bytes:
 
 
 _WHOLE: dict[str, Callable[[Stored, int], bytes]] = {
-    NONE: lambda data, size: bytes(data), ZSTD: _unzstd, LZ4: _unlz4, DEFLATE: _inflate,
-    DEFLATE_PREFIX: _inflate_prefix,
+    NONE: lambda data, size: bytes(data), ZSTD: _unzstd, LZ4: _unlz4,
+    DEFLATE: lambda data, size: decompress_prefix(DEFLATE, data, size + 1),  # one more, to find one that is too long
+    DEFLATE_PREFIX: partial(decompress_prefix, DEFLATE_PREFIX),
 }
 _STREAM: dict[str, Callable[[Iterable[bytes]], Iterator[bytes]]] = {
     NONE: iter, ZSTD: _unzstd_stream, LZ4: lz4_block.decompress_stream, DEFLATE: _inflate_stream,

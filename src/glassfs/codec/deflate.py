@@ -14,21 +14,19 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from glassfs.errors import Damaged
+from glassfs.sizes import PIECE
 
 if TYPE_CHECKING:
     import zlib
 
 Bytes = bytes | bytearray | memoryview
 
-PIECE = 1 << 20
-_RAW, _ZLIB = -15, 15  # window bits: deflate without a header, and with the one of zlib
-_ADLER_BASE = 65521
 _NO_MEMORY = "Error -4 "  # Z_MEM_ERROR: inflate allocates its window late
 
 
 def inflater() -> zlib._Decompress:
     """Return a decoder of raw deflate (RFC 1951), to be used inside of ``errors``."""
-    found: zlib._Decompress = library().decompressobj(_RAW)
+    found: zlib._Decompress = library().decompressobj(-15)  # window bits: without a header
     return found
 
 
@@ -37,7 +35,7 @@ def decompress_zlib(data: Bytes, most: int) -> bytes:
 
     Its Adler-32 is checked. Raises Damaged.
     """
-    decoder = library().decompressobj(_ZLIB)
+    decoder = library().decompressobj(15)
     with errors():
         raw: bytes = decoder.decompress(data, max(1, most))
         is_longer = bool(not decoder.eof and decoder.decompress(decoder.unconsumed_tail, 1))
@@ -50,7 +48,7 @@ def decompress_zlib(data: Bytes, most: int) -> bytes:
 
 def decompress_zlib_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the same bytes, at most PIECE at a time and however many they are."""
-    decoder = library().decompressobj(_ZLIB)
+    decoder = library().decompressobj(15)
     for piece in pieces:
         while piece and not decoder.eof:
             with errors():
@@ -90,9 +88,9 @@ def adler32(data: Bytes, start: int = 1) -> int:
 
 def adler32_combined(first: int, second: int, size: int) -> int:
     """Combine the Adler-32 checksums of two adjacent runs of bytes, of which the second has ``size`` bytes."""
-    low, high = first & 0xFFFF, first >> 16
-    total = (high + (second >> 16) + size * (low - 1)) % _ADLER_BASE
-    return total << 16 | (low + (second & 0xFFFF) - 1) % _ADLER_BASE
+    low, high, base = first & 0xFFFF, first >> 16, 65521  # RFC 1950, §8.2
+    total = (high + (second >> 16) + size * (low - 1)) % base
+    return total << 16 | (low + (second & 0xFFFF) - 1) % base
 
 
 @lru_cache(1)

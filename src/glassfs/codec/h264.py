@@ -9,6 +9,7 @@ size of an image is a formula. Any thread.
 from __future__ import annotations
 
 import struct
+from enum import IntEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,22 +19,25 @@ if TYPE_CHECKING:
 
 SIDE = 16
 """Width and height of a macroblock in pixels."""
-TYPE, LUMA, CHROMA = 2, 16 * 16, 8 * 8
-MACROBLOCK = TYPE + LUMA + 2 * CHROMA
+MACROBLOCK = 2 + 16 * 16 + 2 * 8 * 8
+"""Bytes: its type, the samples of luma, and those of both chroma planes."""
 FRONT = 7
 """Bytes before the first macroblock; the last one holds the first bits of its type."""
-HEAD = FRONT + TYPE
+HEAD = FRONT + 2
 TAIL = b"\x80"
-LENGTH = 4
 
-PROFILE, CONSTRAINTS = 66, 0xC0
-NAL_SPS, NAL_PPS, NAL_IDR = 0x67, 0x68, 0x65
-I_PCM = 25
-ONLY_INTRA = 7
-SQUARE, NO_FORMAT, FULL_RANGE = 1, 5, 1
-PRIMARIES, TRANSFER, MATRIX = 1, 13, 6
-"""Of sRGB (BT.709), of sRGB, of BT.601."""
-CENTRED = 1
+
+class NalUnit(IntEnum):
+    """The first byte of the units (7.4.1): the type, and that others refer to it."""
+
+    PICTURE = 0x65
+    SEQUENCE_SET = 0x67
+    PICTURE_SET = 0x68
+
+
+COLORS = 1, 13, 6
+"""Primaries of BT.709, transfer of sRGB, matrix of BT.601 (Annex E)."""
+FULL_RANGE = 1
 
 _LEVELS = (
     (10, 1_485, 99), (11, 3_000, 396), (12, 6_000, 396), (13, 11_880, 396), (21, 19_800, 792), (22, 20_250, 1_620),
@@ -107,30 +111,31 @@ def sequence(width: int, height: int, fps: float) -> bytes:
     """Return the sequence parameter set (7.3.2.1)."""
     columns, rows = macroblocks(width, height)
     bits = Bits()
-    bits.u(8, PROFILE, CONSTRAINTS, level(width, height, fps))
+    bits.u(8, 66, 0xC0, level(width, height, fps))  # baseline profile, constrained
     bits.ue(0, 0, 2, 1)  # id, four bits for frame_num, output in decoding order, one reference
     bits.u(1, 0)
     bits.ue(columns - 1, rows - 1)
     bits.u(1, 1, 1)
+    # The sides are cut in units of two pixels, as chroma has half as many samples.
     right, bottom = (columns * SIDE - width) // 2, (rows * SIDE - height) // 2
     bits.u(1, int(right + bottom > 0))
     if right or bottom:
         bits.ue(0, right, 0, bottom)
     bits.u(1, 1)
     _describe(bits)
-    return _escaped(bytes([NAL_SPS]) + bits.ended())
+    return _escaped(bytes([NalUnit.SEQUENCE_SET]) + bits.ended())
 
 
 def _describe(bits: Bits) -> None:
     """Append what a player must know to show the samples (E.1.1)."""
     bits.u(1, 1)
-    bits.u(8, SQUARE)
+    bits.u(8, 1)  # square pixels
     bits.u(1, 0, 1)
-    bits.u(3, NO_FORMAT)
+    bits.u(3, 5)  # of no video format
     bits.u(1, FULL_RANGE, 1)
-    bits.u(8, PRIMARIES, TRANSFER, MATRIX)
+    bits.u(8, *COLORS)
     bits.u(1, 1)
-    bits.ue(CENTRED, CENTRED)
+    bits.ue(1, 1)  # a sample of chroma is in the center of four of luma, as in JPEG
     bits.u(1, 0, 0, 0, 0)  # no timing, which the container has; no buffers
     bits.u(1, 1, 1)
     bits.ue(0, 0, 0, 0, 0, 1)  # no reordering
@@ -145,14 +150,14 @@ def picture_set() -> bytes:
     bits.u(3, 0)
     bits.ue(0, 0, 0)
     bits.u(1, 1, 0, 0)
-    return _escaped(bytes([NAL_PPS]) + bits.ended())
+    return _escaped(bytes([NalUnit.PICTURE_SET]) + bits.ended())
 
 
 def configuration(width: int, height: int, fps: float) -> bytes:
     """Return the content of an ``avcC`` box."""
     sequence_set, pictures = sequence(width, height, fps), picture_set()
     return b"".join((
-        bytes([1]), sequence_set[1:4], bytes([0xFC | LENGTH - 1, 0xE0 | 1]),
+        bytes([1]), sequence_set[1:4], bytes([0xFC | 4 - 1, 0xE0 | 1]),
         struct.pack(">H", len(sequence_set)), sequence_set, bytes([1]), struct.pack(">H", len(pictures)), pictures,
     ))
 
@@ -161,13 +166,13 @@ def configuration(width: int, height: int, fps: float) -> bytes:
 def head(width: int, height: int, number: int) -> bytes:
     """Return the bytes before the first samples: length, slice header, type of the first macroblock."""
     bits = Bits()
-    bits.ue(0, ONLY_INTRA, 0)
+    bits.ue(0, 7, 0)  # first macroblock, all slices are of type I, parameter set
     bits.u(4, 0)
     bits.ue(1 + number % 2)  # idr_pic_id: differs from the previous one; both codes have three bits
     bits.u(1, 0, 0)
     bits.ue(0, 1)  # quantizer unchanged, no deblocking
-    bits.ue(I_PCM)
-    return struct.pack(">IB", size_of(width, height) - LENGTH, NAL_IDR) + bits.aligned("0" * 7)
+    bits.ue(25)  # I_PCM
+    return struct.pack(">IB", size_of(width, height) - 4, NalUnit.PICTURE) + bits.aligned("0" * 7)
 
 
 def put(target: NDArray[np.uint8], luma: NDArray[np.uint8], blue: NDArray[np.uint8], red: NDArray[np.uint8]) -> None:
@@ -179,9 +184,10 @@ def put(target: NDArray[np.uint8], luma: NDArray[np.uint8], blue: NDArray[np.uin
     import numpy as np
 
     rows, columns, _ = target.shape
-    target[..., :TYPE] = np.frombuffer(_TYPE, np.uint8)
-    start = TYPE
+    start = len(_TYPE)
+    target[..., :start] = np.frombuffer(_TYPE, np.uint8)
     for plane, side in ((luma, SIDE), (blue, SIDE // 2), (red, SIDE // 2)):
+        # A sample of 0 becomes 1: so no byte has to be escaped, and all images have the same size.
         samples = np.maximum(_filled(plane, rows * side, columns * side), np.uint8(1))
         # Each row of a macroblock is one item: copying items is ten times as fast as copying samples.
         item: Any = np.dtype((np.void, side))
@@ -215,7 +221,7 @@ def _escaped(nal: bytes) -> bytes:
 def _type() -> bytes:
     """Return mb_type and the bits that align the samples after it."""
     bits = Bits()
-    bits.ue(I_PCM)
+    bits.ue(25)
     return bits.aligned("0" * 7)
 
 

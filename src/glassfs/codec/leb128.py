@@ -37,6 +37,7 @@ def read_at(data: bytes, position: int, bits: int) -> tuple[int, int]:
     while True:
         byte = data[position]
         position += 1
+        # The last byte of the longest number has room for fewer than seven bits.
         if shift + 7 >= bits and byte >> (bits - shift):
             raise TooLong(f"has a number of more than {bits} bits")
         value |= (byte & 0x7F) << shift

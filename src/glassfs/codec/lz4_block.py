@@ -10,21 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from glassfs.errors import Damaged
+from glassfs.sizes import PIECE
 
-BATCH = 1 << 20
 WINDOW = 1 << 16
-LENGTH_AHEAD = 1 << 12
+"""Bytes that a match can reach back (LZ4 block format)."""
 _CLOSING = b"\xf0\x00" + bytes(15)  # liblz4 demands at least 12 bytes after the start of the last match
-_CLOSED = 15
 _LONG = 15
+"""A length of four bits that says that bytes to be added follow."""
 
 
 def decompress_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the raw bytes, about BATCH at a time. Raises Damaged at a bad sequence; does not check the size."""
+    """Yield the raw bytes, about PIECE at a time. Raises Damaged at a bad sequence; does not check the size."""
     stored = _Stored(pieces)
     window = b""
     while True:
         stored.fill()
+        # If not even one sequence fits into a batch, it is a very long one, or the last one.
         size, batch = _batch(stored, window)
         for raw in (batch,) if size else _single(stored, window):
             yield raw
@@ -34,7 +35,7 @@ def decompress_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class _Stored:
-    """The stored bytes from ``position`` in ``data`` on. After ``fill`` at least BATCH bytes are left, or the last."""
+    """The stored bytes from ``position`` in ``data`` on. After ``fill`` at least PIECE bytes are left, or the last."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
@@ -42,10 +43,10 @@ class _Stored:
         self.position = 0
 
     def fill(self) -> None:
-        if len(self.data) - self.position >= BATCH:
+        if len(self.data) - self.position >= PIECE:
             return
         parts = [self.data[self.position :]]
-        left = BATCH - len(parts[0])
+        left = PIECE - len(parts[0])
         while left > 0 and (piece := next(self._pieces, None)) is not None:
             parts.append(piece)
             left -= len(piece)
@@ -79,7 +80,7 @@ class _Stored:
             if byte != 255:
                 break
             # The length of a match of many megabytes has thousands of such bytes.
-            ahead = self.data[self.position : self.position + LENGTH_AHEAD]
+            ahead = self.data[self.position : self.position + 4096]
             run = len(ahead) - len(ahead.lstrip(b"\xff"))
             length += 255 * run
             self.position += run
@@ -87,7 +88,7 @@ class _Stored:
 
 
 def _batch(stored: _Stored, window: bytes) -> tuple[int, bytes]:
-    """Decode whole sequences of about BATCH bytes; return the raw size and the raw bytes, 0 if there is none."""
+    """Decode whole sequences of about PIECE bytes; return the raw size and the raw bytes, 0 if there is none."""
     import lz4.block
 
     end, size = _whole_sequences(stored.data, stored.position)
@@ -95,7 +96,7 @@ def _batch(stored: _Stored, window: bytes) -> tuple[int, bytes]:
         return 0, b""
     try:
         raw = lz4.block.decompress(
-            stored.data[stored.position : end] + _CLOSING, uncompressed_size=size + _CLOSED, dict=window
+            stored.data[stored.position : end] + _CLOSING, uncompressed_size=size + len(_CLOSING) - 2, dict=window
         )
     except lz4.block.LZ4BlockError as error:
         raise Damaged("lz4 data cannot be decoded: a match reaches back too far") from error
@@ -104,11 +105,12 @@ def _batch(stored: _Stored, window: bytes) -> tuple[int, bytes]:
 
 
 def _whole_sequences(data: bytes, start: int) -> tuple[int, int]:
-    """Return the end and the raw size of the whole sequences that give little more than BATCH bytes."""
+    """Return the end and the raw size of the whole sequences that give little more than PIECE bytes."""
     end, size, available = start, 0, len(data)
     position = start
     try:
-        while size < BATCH:
+        # Only the lengths are read here, in Python: literals and matches are copied by liblz4, a batch at a time.
+        while size < PIECE:
             token = data[position]
             position += 1
             literals, length = token >> 4, token & 15
@@ -125,7 +127,7 @@ def _whole_sequences(data: bytes, start: int) -> tuple[int, int]:
                     position += 1
                 length += byte
                 position += 1
-            if position > available or literals + length > BATCH:
+            if position > available or literals + length > PIECE:
                 break
             end = position
             size += literals + length + 4
@@ -141,7 +143,7 @@ def _single(stored: _Stored, window: bytes) -> Iterator[bytes]:
     token = stored.byte()
     literals = stored.length(token >> 4)
     while literals:
-        raw = stored.take(min(literals, BATCH))
+        raw = stored.take(min(literals, PIECE))
         literals -= len(raw)
         window = _window(window, raw)
         yield raw
@@ -152,7 +154,8 @@ def _single(stored: _Stored, window: bytes) -> Iterator[bytes]:
     if not 0 < distance <= len(window):
         raise Damaged("lz4 data cannot be decoded: a match reaches back too far")
     while length:
-        count = min(length, BATCH)
+        count = min(length, PIECE)
+        # A match may reach into the bytes that it makes itself: it repeats what lies ``distance`` bytes back.
         pattern = window[-distance:]
         raw = (pattern * (count // distance + 1))[:count]
         length -= count

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from glassfs.errors import Damaged
 
-_LONG = 7
 RATIO = 88
 """The most raw bytes for a stored one: three bytes give 264."""
 
@@ -30,7 +29,7 @@ def decompress(data: bytes | bytearray | memoryview, most: int) -> bytearray:
                 position += control
             else:
                 length = control >> 5
-                if length == _LONG:
+                if length == 7:  # the rest of it follows
                     length += stored[position]
                     position += 1
                 length += 2

@@ -7,20 +7,30 @@ change the length of the structure that contains it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import IntEnum
 from functools import lru_cache
 from typing import NamedTuple
 
 from glassfs.codec import leb128
 
-TRUE, FALSE, I8, I32, I64, BINARY, LIST, STRUCT = 1, 2, 3, 5, 6, 8, 9, 12
-_LONGEST_SHORT_LIST = 14
-_LARGEST_STEP = 15
+
+class TypeCode(IntEnum):
+    """The types of values."""
+
+    TRUE = 1
+    FALSE = 2
+    I8 = 3
+    I32 = 5
+    I64 = 6
+    BINARY = 8
+    LIST = 9
+    STRUCT = 12
 
 
 class Value(NamedTuple):
-    """A value: type code and encoded bytes."""
+    """A value and its type, encoded."""
 
-    type: int
+    type: TypeCode
     payload: bytes
 
 
@@ -35,32 +45,33 @@ def varint(value: int, digits: int = 0) -> bytes:
 
 def boolean(value: bool) -> Value:
     """Encode a boolean field of a struct."""
-    return Value(TRUE if value else FALSE, b"")
+    return Value(TypeCode.TRUE if value else TypeCode.FALSE, b"")
 
 
 def i8(value: int) -> Value:
-    return Value(I8, value.to_bytes(1, "little", signed=True))
+    return Value(TypeCode.I8, value.to_bytes(1, "little", signed=True))
 
 
 @lru_cache(1024)
 def i32(value: int, digits: int = 0) -> Value:
-    return Value(I32, varint(_zigzag(value), digits))
+    return Value(TypeCode.I32, varint(_zigzag(value), digits))
 
 
 @lru_cache(1024)
 def i64(value: int, digits: int = 0) -> Value:
-    return Value(I64, varint(_zigzag(value), digits))
+    return Value(TypeCode.I64, varint(_zigzag(value), digits))
 
 
 def binary(value: bytes) -> Value:
-    return Value(BINARY, varint(len(value)) + value)
+    return Value(TypeCode.BINARY, varint(len(value)) + value)
 
 
-def sequence(kind: int, values: Sequence[Value]) -> Value:
+def sequence(kind: TypeCode, values: Sequence[Value]) -> Value:
     """Encode a list of values of one type."""
     count = len(values)
-    head = bytes([count << 4 | kind]) if count <= _LONGEST_SHORT_LIST else bytes([0xF0 | kind]) + varint(count)
-    return Value(LIST, head + b"".join(value.payload for value in values))
+    # Up to 14 values are counted in four bits of the byte that has the type; 15 there says that the count follows.
+    head = bytes([count << 4 | kind]) if count < 15 else bytes([0xF0 | kind]) + varint(count)
+    return Value(TypeCode.LIST, head + b"".join(value.payload for value in values))
 
 
 def struct(fields: Mapping[int, Value]) -> Value:
@@ -68,14 +79,15 @@ def struct(fields: Mapping[int, Value]) -> Value:
     written = []
     last = 0
     for number, value in fields.items():
+        # The step from the last field's id has four bits beside the type, else the id itself follows.
         step = number - last
-        if 0 < step <= _LARGEST_STEP:
+        if 0 < step <= 15:
             written.append(bytes([step << 4 | value.type]))
         else:
             written.append(bytes([value.type]) + varint(_zigzag(number)))
         written.append(value.payload)
         last = number
-    return Value(STRUCT, b"".join(written) + b"\0")
+    return Value(TypeCode.STRUCT, b"".join(written) + b"\0")
 
 
 def _zigzag(value: int) -> int:

@@ -4,7 +4,7 @@
 keeps.
 """
 
-from glassfs.content.blocks import Decoded, Rendered
+from glassfs.content.blocks import Decoded, Rendered, Stream
 from glassfs.content.container import Container, Fault
 from glassfs.content.data import Data, Extent, Location, Memory, Slice, Unreadable, Zeros
 from glassfs.content.episodes import EPISODE_COLUMNS, episodes_table, with_recording
@@ -117,6 +117,7 @@ __all__ = [
     "Series",
     "Slice",
     "Stored",
+    "Stream",
     "Summary",
     "Table",
     "Text",

@@ -6,19 +6,30 @@ from the allowance before it keeps something, and a format has no limits of its 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from sys import getsizeof
+from typing import Any
+
+from glassfs.cache import BlockCache
+from glassfs.content.model import Content, Link, Member, Omitted, Series
 from glassfs.errors import TooLarge
-from glassfs.sizes import human_size
+from glassfs.sizes import PIECE, human_size
 
 LEAST = 8 << 20
 """Bytes that every container may take: enough for real files under the smallest ``cache_size``."""
 EXPANSION = 64
-"""Bytes of objects in Python for one of a file: short names and entries take 20 to 60."""
+"""Bytes of objects in Python for one of a file: short names and entries take 20 to 60, JSON as values 48."""
 OBJECT = 128
 """Bytes of an entry in a dictionary or a list, with the smallest object there, for parsers to multiply."""
 
 
 class Allowance:
-    """``left`` of ``size`` bytes. One thread at a time, as it belongs to what one thread parses."""
+    """``left`` of ``size`` bytes. One thread at a time, as it belongs to what one thread parses.
+
+    What is kept as long as the container takes from that of its ``Opening``; what is dropped soon, or made by other
+    threads later, from a ``part`` of it, or from a ``temporary`` one if it may be large.
+    """
 
     __slots__ = ("left", "size")
 
@@ -48,3 +59,54 @@ class Allowance:
     def part(self) -> Allowance:
         """Return an allowance of what is left, for something that is dropped soon: nothing is taken from this one."""
         return Allowance(self.left)
+
+    @contextmanager
+    def temporary(self, cache: BlockCache) -> Iterator[Allowance]:
+        """Provide a ``part`` whose bytes are also reserved in the cache until the end of the ``with``.
+
+        Taking from it may wait for memory.
+        """
+        with ExitStack() as stack:
+            yield _Reserved(self.left, cache, stack)
+
+
+class _Reserved(Allowance):
+    """An allowance that reserves memory in steps of a piece; less than one is not reserved."""
+
+    __slots__ = ("_cache", "_reserved", "_stack")
+
+    def __init__(self, size: int, cache: BlockCache, stack: ExitStack) -> None:
+        super().__init__(size)
+        self._cache, self._stack, self._reserved = cache, stack, 0
+
+    def take(self, size: int, what: str) -> None:
+        super().take(size, what)
+        more = self.size - self.left - self._reserved
+        if more > PIECE:
+            self._stack.enter_context(self._cache.reserved(more))
+            self._reserved += more
+
+
+def held(value: Any) -> int:
+    """Return the bytes that a value of a row holds, or a name: of a list or a tuple, with all that is in it."""
+    size = getsizeof(value)
+    if isinstance(value, (list, tuple)):
+        size += sum(map(held, value))
+    return size
+
+
+def held_by_member(member: Member) -> int:
+    """Return the bytes that a member holds, except for its data and for what other members hold as well."""
+    return OBJECT + held(member.name) + held_by_content(member.content)
+
+
+def held_by_content(content: Content) -> int:
+    """Return the bytes that a content holds, except for its data and for what it makes when it is used."""
+    size = getsizeof(content) + getsizeof(content.key)
+    if isinstance(content, Link):
+        size += held(content.target) + getsizeof(content.shown)
+    elif isinstance(content, Omitted):
+        size += getsizeof(content.reason)
+    elif isinstance(content, Series):
+        size += content.kept + (0 if content.numbers is None else getsizeof(content.numbers))
+    return size

@@ -7,17 +7,15 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 
 from glassfs import work
-from glassfs.cache import BlockCache
+from glassfs.cache import BlockCache, LongStream
 from glassfs.codec import compression
-from glassfs.codec.checksum import Algorithm, Checksum, Covers
+from glassfs.codec.checksum import Checksum, Covers
 from glassfs.content.data import PIECE, Data, Extent, Location, SizedData
 from glassfs.errors import Damaged, GlassfsError
 from glassfs.source import total
 
-CHECKED_AT_ONCE = 16 << 20
-HELD_BACK = 128 << 10
-MOST_MISSING = 4 << 20
-"""Bytes that may not have been read of a block when its last ones are: requests come out of order."""
+CHECKED_AT_ONCE, HELD_BACK = 16 << 20, 128 << 10
+"""Bytes that are checked ahead of a reader of a large block, and bytes that it gets only after the check of all."""
 
 
 class Rendered(Data):
@@ -64,7 +62,80 @@ class Rendered(Data):
         return made
 
     def pieces(self) -> Iterator[bytes]:
-        return _divided(self.whole())
+        yield bytes(self.whole())
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        if self.size:
+            self._cache.read_into(self, buffer, offset)
+
+
+class Stream(Data):
+    """Bytes that ``make`` yields from first to last in pieces of a few MiB, as many as it turns out.
+
+    The first caller that needs the size has them made: short ones stay in the cache, longer ones in a spool file. The
+    size is noted with the version of the source, so that it is known when the bytes were dropped. Making them again
+    must give the same bytes. ``cost`` returns the memory in bytes that making them takes. Pieces may be empty: between
+    them a canceled reader stops. ``make`` must not hold reserved memory across a piece, as another thread may continue.
+    """
+
+    __slots__ = ("_cache", "_cost", "_known_cost", "_make", "_size", "key")
+
+    def __init__(
+        self, cache: BlockCache, key: tuple[Hashable, ...], make: Callable[[], Iterator[bytes]],
+        cost: Callable[[], int] = lambda: PIECE,
+    ) -> None:
+        self._cache = cache
+        self.key = key
+        self._make = make
+        self._cost = cost
+        self._known_cost: int | None = None
+        self._size: int | None = None
+
+    @property
+    def size(self) -> int:
+        if self._size is None:
+            note = (*self.key, "size")
+            # The node of a file is dropped and made anew while its version lasts; its size must not cost another pass.
+            noted = self._cache.notes.get(note)
+            self._size = noted[0] if noted else self._cache.size_of(self)
+            self._cache.notes.put(note, (self._size,))
+        return self._size
+
+    @property
+    def is_sized(self) -> bool:
+        return self._size is not None
+
+    @property
+    def cost(self) -> int:
+        return self.stream_cost + 2 * (PIECE if self._size is None else self._size)
+
+    @property
+    def stream_cost(self) -> int:
+        # Asked for several times, while it may take a look at all columns of a table.
+        if self._known_cost is None:
+            self._known_cost = PIECE + self._cost()
+        return self._known_cost
+
+    def whole(self) -> bytearray:
+        """Return all bytes. Raises LongStream if they are many and the size is not known yet."""
+        whole = bytearray()
+        for piece in self.pieces():
+            work.check()
+            whole += piece
+            # The caller goes on with a spool, from the beginning: what is made twice is short in comparison.
+            if self._size is None and len(whole) > PIECE:
+                raise LongStream
+        return whole
+
+    def pieces(self) -> Iterator[bytes]:
+        size = 0
+        for piece in self._make():
+            size += len(piece)
+            if self._size is not None and size > self._size:
+                break
+            yield piece
+        if self._size is not None and size != self._size:
+            raise Damaged(f"gives other bytes than before, when they were {self._size}")
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         if self.size:
@@ -148,9 +219,13 @@ class Decoded(SizedData):
         check = self._check
         if check is None or check.found:
             return
+        # Two promises meet here. A reader of a few bytes must not wait for all others, and a reader of all bytes must
+        # not get all of them if they are wrong. So the first bytes are returned at once, the check follows the readers,
+        # and the last bytes wait for its result.
         if self._is_checked_at_end and check.found is None:
             self._given += end - start
-            is_whole = self._given >= self.size - MOST_MISSING
+            # Requests come out of order: some bytes may not have been read yet when the last ones are.
+            is_whole = self._given >= self.size - 4 * PIECE
             if not is_whole or end <= self.size - HELD_BACK or start == end:
                 check.go_on_ahead(min(self._given, self.size))
                 return
@@ -170,17 +245,17 @@ class Decoded(SizedData):
         except Damaged as error:
             raise error.at(self._extent.source.name, self.part) from error
         check = self._checksum
-        if check is not None and not check.matches(_of(check.algorithm, raw), _of(check.algorithm, stored)):
+        if check is not None and not check.matches(check.algorithm.of(raw), check.algorithm.of(stored)):
             raise self._damage("its checksum does not match")
         return raw
 
     def pieces(self) -> Iterator[bytes]:
         if self._is_undivided and self._extent.size <= self.size + HELD_BACK:
-            yield from _divided(self.whole())
+            yield self.whole()
             return
         check, raw_sum = self._checksum, 0 if self._checksum is None else self._checksum.algorithm.start
         left, held = self.size, b""
-        stored = _Stored(self._extent, self._cache, check)
+        stored = StoredPieces(self._extent, self._cache, check)
         try:
             for piece in compression.decompress_stream(self.codec, stored, self.size):
                 if check is not None and Covers.RAW in check.covers:
@@ -189,6 +264,7 @@ class Decoded(SizedData):
                 if left > HELD_BACK:
                     yield piece
                 else:
+                    # The last bytes are returned only when all of them were checked: a copy of a damaged block fails.
                     held += piece
             if check is not None and Covers.STORED in check.covers:
                 for _ in stored:  # the checksum of the stored bytes also covers what the decoder did not need
@@ -203,17 +279,7 @@ class Decoded(SizedData):
         return self._extent.source.damage(reason, self.part)
 
 
-def _divided(raw: bytes | bytearray) -> Iterator[bytes]:
-    view = memoryview(raw)
-    for offset in range(0, len(view), PIECE):
-        yield bytes(view[offset : offset + PIECE])
-
-
-def _of(algorithm: Algorithm, data: bytes | bytearray) -> int:
-    return algorithm.update(data, algorithm.start)
-
-
-class _Stored:
+class StoredPieces:
     """The stored bytes in pieces, and the sum of those that were returned if a checksum covers them. Iterable once."""
 
     def __init__(self, extent: Extent, cache: BlockCache, checksum: Checksum | None) -> None:
@@ -271,6 +337,7 @@ class _Check:
 
     def _run_ahead(self, until: int) -> None:
         try:
+            # Only one thread checks. Another one would read the same bytes again, and the check must keep its order.
             if self._lock.acquire(blocking=False):  # else a reader checks all of it
                 try:
                     while self.found is None and self._position < until:
@@ -284,6 +351,7 @@ class _Check:
         """Check the next piece. The caller holds the lock."""
         size, notes, source = self._extent.size, self._cache.notes, self._extent.source
         key = (source.version, self._extent.offset, size, self._checksum.key, "right")
+        # A container is parsed again and again while its version lasts: what was right then is still right.
         if not self._position and notes.get(key) is not None:
             self.found = True
             return

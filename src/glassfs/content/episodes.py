@@ -103,6 +103,8 @@ def with_recording(
     signals, member = 0, None
     for member in members():
         yield member
+        # Members are yielded as they come, and only counted: a container may have very many, and the table is seldom
+        # needed.
         found = steps_of(member.content)
         if found is not None and steps in (None, found):
             steps = found

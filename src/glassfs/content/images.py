@@ -16,18 +16,8 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 16 << 20  # of a stored image that is decoded
 MOST_PIXELS = 16 << 20
-MOST_JPEG_SCANS = 100  # a progressive JPEG decodes all of its pixels in each
-
 COPIES = 4  # of the stored bytes, at most, on their way to the decoder
-LARGEST_UNIT = 32  # rows and columns of the largest unit in which a JPEG is decoded
-JPEG_COST = 12  # bytes for a pixel: four of its own, and four coefficients of two
-PNG_COST = 4
-PNG_COLUMN_COST = 16  # two stored rows, of at most eight bytes for a pixel
-
 _CHUNK = struct.Struct(">I4s")
-_CHUNK_SIZE = 12
-_SIGNATURE_SIZE = 8
-_ANCILLARY = 0x20  # in the first character of a chunk's name
 
 
 def opened(stored: bytes, media: str) -> ImageFile:
@@ -59,25 +49,29 @@ def decode(image: ImageFile) -> None:
 
 def is_quick(stored: bytes, media: str) -> bool:
     """Return whether the number of pixels bounds the time that decoding takes."""
-    return media == "png" or stored.count(b"\xff\xda") <= MOST_JPEG_SCANS
+    # A progressive JPEG decodes all of its pixels in each of its scans.
+    return media == "png" or stored.count(b"\xff\xda") <= 100
 
 
 def cost(media: str, width: int, height: int) -> int:
     """Return the bytes of memory that decoding takes besides the stored bytes."""
     if media == "jpeg":
-        return JPEG_COST * (width + LARGEST_UNIT) * (height + LARGEST_UNIT)
-    return PNG_COST * width * height + PNG_COLUMN_COST * width
+        # Four bytes of a pixel and four coefficients of two bytes, in units of up to 32 rows and columns.
+        return 12 * (width + 32) * (height + 32)
+    # Four bytes of a pixel, and two stored rows with at most eight bytes for a pixel.
+    return 4 * width * height + 16 * width
 
 
 def _without_text(png: bytes) -> bytes:
     """Return only the chunks that pixels need: text and color profiles may be compressed, and large."""
-    parts = [png[:_SIGNATURE_SIZE]]
-    position = _SIGNATURE_SIZE
+    position = 8  # behind the signature
+    parts = [png[:position]]
     while position + _CHUNK.size <= len(png):
         size, kind = _CHUNK.unpack_from(png, position)
-        if not kind[0] & _ANCILLARY:
-            parts.append(png[position : position + _CHUNK_SIZE + size])
-        position += _CHUNK_SIZE + size
+        end = position + _CHUNK.size + size + 4  # of its checksum
+        if not kind[0] & 0x20:  # a capital letter: the chunk is critical
+            parts.append(png[position:end])
+        position = end
         if kind == b"IEND":
             break
     return b"".join(parts)

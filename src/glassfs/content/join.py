@@ -28,15 +28,17 @@ BLOCK_BYTES = 4 * PIECE_BYTES
 """Limit of a block of the joined table, unless it is a single piece."""
 FROM_JSON = 6
 """The memory in bytes that pieces take while they become a block, for each of their bytes."""
-BLOCK_COST, ROWS_COST, LONG_COST = 4 << 10, 16, 6
-"""The memory in bytes that the rows of a block may take: for each block, for each byte of JSON, and of long texts."""
-MOST_COLUMNS, MOST_NAMES = 512, 32 << 10
-"""Limits of columns in a joined table and of characters in their names. Containers choose both. Others are left out."""
 _NUMBERS = (INTEGER, UNSIGNED, NUMBER)
 
 
 class Layout:
-    """The columns of a joined table in the order in which containers bring them. They are only added, and widened."""
+    """The columns of a joined table in the order in which containers bring them. They are only added, and widened.
+
+    Containers choose their number and names: columns beyond ``most``, and beyond so many ``characters`` in all names,
+    are left out.
+    """
+
+    most, characters = 512, 32 << 10
 
     def __init__(self, columns: Columns = ()) -> None:
         self.dtypes = {CONTAINER: TEXT, POSITION: INTEGER}
@@ -50,6 +52,7 @@ class Layout:
     def add(self, columns: Columns) -> int:
         """Make space for rows with these columns; return their numbers as the bits of an integer."""
         last, numbers = self._last
+        # Containers of one dataset have the same columns one after another.
         if columns is last or columns == last:
             return numbers
         places = {name: number for number, name in enumerate(self.dtypes)}
@@ -57,11 +60,13 @@ class Layout:
         for name, dtype in columns:
             known = self.dtypes.get(name)
             if known is None:
-                if len(self.dtypes) >= MOST_COLUMNS or self._characters + len(name) > MOST_NAMES:
+                if len(self.dtypes) >= self.most or self._characters + len(name) > self.characters:
                     self.is_cut = True
                     continue
                 self._characters += len(name)
                 places[name] = len(places)
+            # The type of a column may only become wider: rows that were made before stay right, and are converted when
+            # they are read.
             wide = dtype if known is None else _widened(known, dtype)
             if known != wide and name not in (CONTAINER, POSITION):
                 self.dtypes[name] = wide
@@ -117,6 +122,7 @@ def joined_block(parts: Iterable[ContainerPiece], head: bytes) -> bytes:
     for path, first, piece in parts:
         columns[CONTAINER] += [path] * piece.rows
         columns[POSITION] += range(first, first + piece.rows)
+        # Long texts stay encoded if nothing has to be converted: a block is made of pieces without decoding them.
         is_same = all(dtypes.get(name, dtype) == dtype for name, dtype in piece.columns)
         for (name, dtype), values in zip(piece.columns, values_of(piece, is_decoded=not is_same), strict=True):
             column = columns.get(name)
@@ -131,7 +137,7 @@ def joined_block(parts: Iterable[ContainerPiece], head: bytes) -> bytes:
 
 def block_without(block: Data, containers: AbstractSet[str]) -> bytes:
     """Return a block without the rows of some containers, which are given by their paths."""
-    found = _Block(block.read(0, block.size))
+    found = JoinedBlock(block.read(0, block.size))
     columns = [found.column(number) for number in range(len(found.dtypes))]
     kept = [number for number, path in enumerate(columns[0]) if path not in containers]
     return _packed([[column[number] for number in kept] for column in columns], found.head)
@@ -159,7 +165,7 @@ def _bounds_of(dtypes: Mapping[str, str]) -> struct.Struct:
     return struct.Struct(f"<{2 * len(dtypes) + 1}Q")
 
 
-class _Block:
+class JoinedBlock:
     """The columns of a block. Of ``raw``, what is before its columns is read at once, and each column when needed."""
 
     def __init__(self, raw: bytes | Data) -> None:
@@ -193,7 +199,7 @@ class _Block:
 
 def sizes_of(block: Data) -> list[int]:
     """Return two sizes in bytes of each column of a block: as JSON, and of its long texts."""
-    return [end - start for start, end in pairwise(_Block(block).bounds)]
+    return [end - start for start, end in pairwise(JoinedBlock(block).bounds)]
 
 
 class JoinedRows(NamedTuple):
@@ -288,7 +294,7 @@ class Joined(Table):
         last: tuple[str, str] = "", ""
         for number in range(found.blocks):
             block = found.block(number)
-            whole = _Block(block.read(0, block.size))
+            whole = JoinedBlock(block.read(0, block.size))
             columns = [whole.shown(name, column) for name, column in found.columns.items()]
             features = whole.shown(FEATURES, found.features)
             for text, *row in zip(features, *columns, strict=True):
@@ -362,15 +368,16 @@ def _cost(found: JoinedRows, block: int, column: JoinedColumn | None = None) -> 
     sizes = found.sizes[block]
     if column is not None:
         sizes = sizes[2 * column.number :][:2]
-    return BLOCK_COST + ROWS_COST * sum(sizes[::2]) + LONG_COST * sum(sizes[1::2])
+    # A byte of JSON may become an object of its own; one of long texts a character, on its way through two copies.
+    return (4 << 10) + 16 * sum(sizes[::2]) + 6 * sum(sizes[1::2])
 
 
 def _column(found: JoinedRows, block: int, name: str, column: JoinedColumn) -> list[Any]:
-    return _Block(found.block(block)).shown(name, column)
+    return JoinedBlock(found.block(block)).shown(name, column)
 
 
 def _rows(found: JoinedRows, block: int) -> list[dict[str, Any]]:
     data = found.block(block)
-    whole = _Block(data.read(0, data.size))
+    whole = JoinedBlock(data.read(0, data.size))
     columns = [whole.shown(name, column) for name, column in found.columns.items()]
     return [dict(zip(found.columns, row, strict=True)) for row in zip(*columns, strict=True)]

@@ -44,6 +44,8 @@ class NestedSource(Source):
 
     def __init__(self, nested: Nested) -> None:
         data, container = nested.data, nested.container
+        # Limits against archives that expand without end, one in the other, multiply along the way from the outermost
+        # file.
         stored = data.size if nested.stored is None else nested.stored
         version = inner_version(container.version, nested.ident)
         self.name = f"{container.name}/{nested.key.decode('utf-8', 'backslashreplace')}"

@@ -103,6 +103,8 @@ def _pieces(data: Data, shape: tuple[int, ...], item: int) -> Iterator[bytes]:
     if len(shape) == 1:
         yield from data.pieces()
         return
+    # Items of the first axis are adjacent in the data, so some rows of all other axes are gathered into a box at a
+    # time, which fits into memory, and the box is transposed there.
     length, rest = shape[0], shape[1:]
     count = prod(rest)
     at_once = BOX // (item * count)
@@ -123,6 +125,7 @@ def _runs(data: Data, offset: int, width: int, stride: int, count: int) -> Itera
             work.check()
             yield piece
         return
+    # Runs are so long that reading what lies between them as well would take longer than a read for each.
     for start in range(offset, offset + stride * count, stride):
         work.check()
         yield data.read(start, width)

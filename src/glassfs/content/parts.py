@@ -11,7 +11,6 @@ import threading
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
 from glassfs import work
@@ -41,6 +40,7 @@ class Parted(Data):
     def part_at(self, offset: int) -> tuple[int, int, int]:
         """Return the number of the part that has the byte at ``offset``, where it begins, and where it ends."""
         bounds = self.bounds
+        # Parts of one size need no search: that is the case of most arrays in blocks.
         if isinstance(bounds, Regular):
             start = offset - offset % bounds.step
             return start // bounds.step, start, min(start + bounds.step, bounds.end)
@@ -80,6 +80,7 @@ class Made(Data):
         first, inside = divmod(offset, unit)
         while buffer:
             work.check()
+            # Whole units are made, at most about PIECE bytes of them at a time, and cut to what the range needs.
             count = min(at_once, -(-(inside + len(buffer)) // unit))
             made = self.make(first, count)
             taken = min(len(buffer), len(made) - inside)
@@ -87,16 +88,6 @@ class Made(Data):
                 raise Damaged("the stored bytes are too few")
             buffer[:taken] = made[inside : inside + taken]
             buffer, first, inside = buffer[taken:], first + count, 0
-
-    def read(self, offset: int, size: int) -> bytes:
-        first, inside = divmod(offset, self.unit)
-        count = -(-(inside + size) // self.unit)
-        if 0 < count <= self.at_once:  # few units, which are made at once: without a buffer to copy them through
-            work.check()
-            made = self.make(first, count)
-            if len(made) >= inside + size:
-                return bytes(made[inside : inside + size])
-        return super().read(offset, size)
 
 
 class Computed(SizedData):
@@ -150,10 +141,6 @@ class Concatenated(Parted):
         self._parts[number].read_into(buffer, offset)
 
 
-FEW = 256
-"""Up to this many records are picked without NumPy, unless it is loaded already."""
-
-
 class Gathered(SizedData, Made):
     """One field of interleaved records: ``count`` times ``width`` bytes, ``stride`` bytes apart in ``records``.
 
@@ -174,30 +161,16 @@ class Gathered(SizedData, Made):
     def at_once(self) -> int:
         return max(1, PIECE // self._stride)
 
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        first, inside = divmod(offset, self.unit)
-        count = -(-(inside + len(buffer)) // self.unit)
-        if 0 < count <= FEW and count * self._stride <= PIECE:  # as the loop of ``Made`` does, which takes longer
-            made = self.make(first, count)
-            buffer[:] = made[inside : inside + len(buffer)] if inside or len(made) != len(buffer) else made
-        else:
-            super().read_into(buffer, offset)
-
     def make(self, first: int, count: int) -> bytes:
         stride, width = self._stride, self.unit
         # The last record is read only up to the end of the field.
         records = self._records.read(self._offset + first * stride, (count - 1) * stride + width)
-        if count <= FEW and "numpy" not in sys.modules:
-            return b"".join(_field_of(width, stride, count).unpack(records))
+        # NumPy takes long to load: for a few rows of an episode a program should not have to wait for it.
+        if count <= 256 and "numpy" not in sys.modules:
+            return b"".join(records[start : start + width] for start in range(0, len(records), stride))
         import numpy as np
 
         return np.ndarray((count,), f"V{width}", records, strides=(stride,)).tobytes()
-
-
-@lru_cache(16)
-def _field_of(width: int, stride: int, count: int) -> struct.Struct:
-    """Return the layout of a field of ``count`` records, from its first byte to its last one."""
-    return struct.Struct(f"{width}s" + f"{stride - width}x{width}s" * (count - 1))
 
 
 class Counted(Made):

@@ -70,6 +70,7 @@ def pieces_of(summary: Summary, cache: BlockCache, first: int = 0) -> Iterator[P
                     value = value_of(record, name, dtype)
                     column.append(value)
                     size += _weight(value)
+        # A piece ends with a block of the container's table, so that a later opening can go on from that block.
         if rows >= PIECE_ROWS or size >= PIECE_BYTES or block == blocks - 1:
             with cache.measuring(AS_JSON * size):
                 piece = piece_of(columns, wanted, begin, rows)

@@ -17,20 +17,13 @@ from glassfs.content.model import Array, RaggedText, Records
 from glassfs.content.table import Column, Ragged, Table
 from glassfs.errors import Damaged, TooLarge
 from glassfs.names import text
+from glassfs.sizes import PIECE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-ROWS_AT_ONCE = 4096
-AT_ONCE = 1 << 20
-"""Bytes of a column read at once, if no row is larger."""
-ALL_AT_ONCE = 16 << 20
-"""Bytes of all columns of a table read at once."""
 LARGEST_ROW = 8 << 20
 """Bytes of a value in a row; as a list it takes many times as much."""
-OFFSET_COST = 64
-"""Bytes of an offset as a Python integer, with its reference."""
-_SCANNED_ROWS = 1 << 17
 
 
 class Offsets:
@@ -46,6 +39,7 @@ class Offsets:
         offset = 0
         if row or self.rows:
             (offset,) = struct.unpack(self._form, self._data.read(row * self._width, self._width))
+        # A file may have any offsets: one is used only if it is in its place, the first one 0 and the last one the end.
         is_right = 0 <= offset <= self.total and (row > 0 or offset == 0) and (row < self.rows or offset == self.total)
         if not is_right:
             raise _damage()
@@ -66,8 +60,8 @@ class Offsets:
     def empty(self, first: int, end: int) -> int:
         """Count the rows ``[first, end)`` that have no value."""
         found = 0
-        for row in range(first, end, _SCANNED_ROWS):
-            offsets = self.of(row, min(row + _SCANNED_ROWS, end))
+        for row in range(first, end, step := PIECE // self._width):
+            offsets = self.of(row, min(row + step, end))
             found += int((offsets[1:] == offsets[:-1]).sum())
         return found
 
@@ -114,7 +108,7 @@ def rows_of(table: Table, first: int = 0, count: int | None = None) -> Iterator[
         yield from islice(of_records(table.records), first, None if count is None else end)
         return
     columns = table.columns()
-    at_once = min(AT_ONCE, ALL_AT_ONCE // max(1, len(columns)))
+    at_once = min(PIECE, 16 * PIECE // max(1, len(columns)))
     found = {text(column.name): values(column, end, at_once, first=first) for column in columns}
     for row in zip(*found.values(), strict=True):
         yield dict(zip(found, row, strict=True))
@@ -167,6 +161,7 @@ def _of_array(array: Array, first: int, end: int, at_once: int, most: int | None
         for number in range(first, end):
             yield _plain(np.frombuffer(array.data.read(number * row, most * dtype.itemsize), dtype))
         return
+    # A row becomes nested lists of Python, which take memory even where they have no values in them.
     taken = max(1, dtype.itemsize) * prod(max(1, length) for length in inner)  # lists may be empty
     _demand_small(taken)
     step = _rows_at_once(taken, at_once)
@@ -186,12 +181,13 @@ def _runs(
     data: Data, offsets: Offsets, item: int, first: int, end: int, at_once: int, most: int | None,
 ) -> Iterator[bytes]:
     """Yield the bytes of each row."""
-    step = _rows_at_once(OFFSET_COST, at_once)
+    step = _rows_at_once(64, at_once)  # bytes of an offset as a Python integer, with its reference
     for start in range(first, end, step):
         bounds: list[int] = (offsets.of(start, min(start + step, end)) * item).tolist()
         if most is None and bounds[-1] - bounds[0] <= at_once:
             yield from runs(data, bounds)
             continue
+        # Rows of so many bytes are read singly, and of long ones only what was asked for.
         for begin, after in pairwise(bounds):
             size = after - begin if most is None else min(after - begin, most * item)
             _demand_small(size)
@@ -204,7 +200,7 @@ def _plain(found: NDArray[Any]) -> list[Any]:
 
 
 def _rows_at_once(row: int, at_once: int) -> int:
-    return max(1, min(ROWS_AT_ONCE, at_once // row))
+    return max(1, min(4096, at_once // row))
 
 
 def _demand_small(size: int) -> None:

@@ -32,8 +32,6 @@ COLUMNS: Mapping[str, str] = {CONTAINER: TEXT, POSITION: INTEGER, **dict(RECORD_
 """All columns of the table of episodes."""
 LONGEST = 64 << 10
 """Limit of characters in a text, and in a list of texts in all."""
-LARGEST_INTEGER = 1 << 1000
-"""Limit of integers that become floats."""
 _RANGES = {INTEGER: (-(1 << 63), (1 << 63) - 1), UNSIGNED: (0, (1 << 64) - 1)}
 
 
@@ -78,6 +76,7 @@ def value_of(record: Any, name: str, dtype: str) -> Any:
     if not isinstance(record, dict):
         return None
     value = record.get(name)
+    # Texts as ids would make the column of ids text for all containers.
     if name == "episode_name" and value is None and isinstance(record.get("episode_id"), str):
         value = record["episode_id"]
     if dtype == TEXT:
@@ -91,7 +90,7 @@ def value_of(record: Any, name: str, dtype: str) -> Any:
         least, most = _RANGES[dtype]
         return value if isinstance(value, int) and least <= value <= most else None
     if isinstance(value, int):
-        return float(value) if abs(value) < LARGEST_INTEGER else None
+        return float(value) if abs(value) < 1 << 1000 else None  # which fits into a float
     return value if isinstance(value, float) else None
 
 

@@ -16,8 +16,6 @@ from glassfs.content.data import Data
 from glassfs.content.model import Array, Content, Member, RaggedText, Records
 from glassfs.errors import LASTING, Damaged, TooLarge
 
-LONGEST_SLOT = 200
-"""Limit of characters in the name of an element of a vector."""
 WIDEST = 10_000
 """Limit of columns in a table: once they are asked for, all are in memory, 1 to 3 KiB each."""
 
@@ -171,9 +169,10 @@ def slot_names(column: Column, length: int) -> list[str]:
         names = ()
     if len(names) != length:
         return numbers
+    # A name that is also the number of another element would make two columns of one name.
     others = Counter([*names, *numbers])
     return [
-        name if name and len(name) <= LONGEST_SLOT and others[name] == 1 + (name == number) else number
+        name if name and len(name) <= 200 and others[name] == 1 + (name == number) else number
         for name, number in zip(names, numbers, strict=True)
     ]
 

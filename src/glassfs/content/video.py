@@ -13,7 +13,7 @@ from glassfs.content.data import Slice
 from glassfs.content.model import Array, Content, Image, Series, Video
 
 DIGITS = 6
-LARGEST_SIDE = (1 << 31) - 1
+"""Of the numbers of frames in names of files."""
 CHANNELS = (1, 3, 4)
 
 
@@ -67,7 +67,7 @@ def _layout(dtype: str, shape: tuple[int, ...], modality: str | None) -> _Layout
     if 0 in shape or dtype not in ("|u1", "<u2"):
         return None
     layout = _frame_layout(dtype, shape, modality)
-    if layout is None or max(layout[:2]) > LARGEST_SIDE:
+    if layout is None or max(layout[:2]) >= 1 << 31:  # PNG has no larger images
         return None
     height, width, channels, is_planar = layout
     return _Layout(shape[0], height, width, channels, 8 if dtype == "|u1" else 16, is_planar)
@@ -76,6 +76,7 @@ def _layout(dtype: str, shape: tuple[int, ...], modality: str | None) -> _Layout
 def _frame_layout(dtype: str, shape: tuple[int, ...], modality: str | None) -> tuple[int, int, int, bool] | None:
     """Return height and width, the number of channels, and whether these are planes."""
     is_image = modality in ("rgb", "depth")
+    # Channels at the end win: an array of three rows is more often an image than one of three planes.
     if dtype == "|u1" and len(shape) == 4 and shape[3] in CHANNELS:
         return shape[1], shape[2], shape[3], False
     if dtype == "|u1" and len(shape) == 4 and shape[1] == 3 and is_image:

@@ -38,9 +38,9 @@ from glassfs.errors import (
 from glassfs.filesystem.file import GlassfsFile
 from glassfs.filesystem.options import source_of
 from glassfs.forks import after_fork
-from glassfs.library.documents import bytes_of
-from glassfs.library.finding import Paths
-from glassfs.library.session import Asked, LibrarySession
+from glassfs.library.finding import LibraryPaths
+from glassfs.library.session import LibrarySession, OpenArguments
+from glassfs.library.stream import bytes_of
 from glassfs.names import text
 from glassfs.source.remote.storage_options import GENERAL
 from glassfs.source.remote.url import is_url, shown
@@ -50,8 +50,6 @@ from glassfs.tree.nodes import Facts, Settled, facts_of
 from glassfs.tree.tree import normal
 
 PROTOCOL = "glassfs"
-MOST_CONCURRENT = 16
-"""Ranges of a remote source read at once."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 Info = dict[str, Any]
@@ -63,7 +61,7 @@ Result = TypeVar("Result")
 class _OpenTree:
     """The open tree that file systems with equal arguments share in this process."""
 
-    def __init__(self, asked: Asked, token: str) -> None:
+    def __init__(self, asked: OpenArguments, token: str) -> None:
         self.session = LibrarySession(asked, token)
         # Not by __del__: another thread may still find this object while that runs.
         finalize(self, self.session.close).atexit = False
@@ -73,7 +71,7 @@ _lock = threading.RLock()
 _all: WeakValueDictionary[str, _OpenTree] = WeakValueDictionary()
 
 
-def _opened(asked: Asked, token: str) -> _OpenTree:
+def _opened(asked: OpenArguments, token: str) -> _OpenTree:
     with _lock:
         found = _all.get(token)
         if found is None:
@@ -116,7 +114,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             raise Refused(f"glassfs has no option {', '.join(unknown)}; those of the source go into target_options")
         super().__init__(**options)
         source, connection = source_of(fo, target_protocol, target_options)
-        asked = Asked((source,), cache_size, spool, views, connection)
+        asked = OpenArguments((source,), cache_size, spool, views, connection)
         token = hashlib.sha256(repr(astuple(asked)).encode("utf-8", "surrogatepass")).hexdigest()
         self._opened = _opened(asked, token)
         self._shown = shown(source)
@@ -154,7 +152,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def info(self, path: str, **kwargs: Any) -> Info:
         """Return ``name``, ``type``, ``size``, ``mode``, and the times of the container."""
         path = self._strip_protocol(path)
-        return self._fresh(lambda: _info_of(path, self._node(path)))
+        return self._fresh(lambda: self._info_of(path))
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
         """List a directory. ``size`` is None where it needs a read, which ``info`` makes."""
@@ -240,9 +238,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         """Return when the container was last modified."""
         return _EPOCH + timedelta(microseconds=self._node(self._strip_protocol(path)).origin.mtime_ns // 1000)
 
-    def created(self, path: str) -> datetime:
-        """Return the same as ``modified``."""
-        return self.modified(path)
+    created = modified
 
     # Bytes.
 
@@ -280,12 +276,9 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         paths = [self._strip_protocol(path) for path in paths]
         ranges = list(zip(paths, _each(starts, len(paths)), _each(ends, len(paths)), strict=True))
         results = self._ranges(ranges)
-        replaced = {path for (path, _, _), result in zip(ranges, results, strict=True) if isinstance(result, Changed)}
-        if replaced:
+        if any(isinstance(result, Changed) for result in results):
             self._paths().expire()
-            again = [number for number, (path, _, _) in enumerate(ranges) if path in replaced]
-            for number, result in zip(again, self._ranges([ranges[number] for number in again]), strict=True):
-                results[number] = result
+            results = self._ranges(ranges)
         if on_error == "raise":
             for result in results:
                 if isinstance(result, Exception):
@@ -304,7 +297,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     # Implementation.
 
-    def _paths(self) -> Paths:
+    def _paths(self) -> LibraryPaths:
         return self._opened.session.paths
 
     def _node(self, path: str) -> Node:
@@ -314,6 +307,10 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return paths.entered(normal(path), is_exact=True)
         except GlassfsError as error:
             raise self._located(error) from None
+
+    def _info_of(self, path: str) -> Info:
+        node = self._node(path)
+        return _info(path, (b"", node.ino, node.mode, node.size if isinstance(node, File) else None), node)
 
     def _found(self, path: str) -> Node | None:
         """Return the node at a path, or None. Raises if a source cannot be opened."""
@@ -342,7 +339,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             raise self._located(error) from None
 
     def _ranges(self, ranges: list[_Range]) -> list[bytes | Exception]:
-        def found(path: str) -> File | Exception:
+        def file_at(path: str) -> File | Exception:
             try:
                 return self._file(path)
             except Exception as error:
@@ -351,24 +348,21 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         def part(one: _Range) -> bytes | Exception:
             path, start, end = one
             file = files[path]
-            if isinstance(file, Exception):
-                return file
             try:
-                return _part(file, start, end)
-            except GlassfsError as error:
-                return self._located(error)
+                return file if isinstance(file, Exception) else _part(file, start, end)
             except Exception as error:
-                return error
+                return self._located(error) if isinstance(error, GlassfsError) else error
 
+        # Each file is looked up once, so that all its ranges are of one version.
         distinct = list(dict.fromkeys(path for path, _, _ in ranges))
-        files = dict(zip(distinct, self._all_of(found, distinct), strict=True))
+        files = dict(zip(distinct, self._all_of(file_at, distinct), strict=True))
         return self._all_of(part, ranges)
 
     def _all_of(self, do: Callable[[Item], Result], items: list[Item]) -> list[Result]:
         """Return what ``do`` returns for each item; for a remote source, several at once."""
         if not self._is_remote or len(items) < 2:
             return [do(item) for item in items]
-        with ThreadPoolExecutor(min(MOST_CONCURRENT, len(items)), "glassfs-ranges") as pool:
+        with ThreadPoolExecutor(min(16, len(items)), "glassfs-ranges") as pool:
             return list(pool.map(do, items))
 
     def _linked(self, path: str, fact: Facts) -> Info:
@@ -402,10 +396,6 @@ def _part(file: File, start: int | None, end: int | None) -> bytes:
         file.prepare()
         first, last, _ = slice(start, end).indices(file.size)
         return bytes_of(file, first, max(first, last))
-
-
-def _info_of(path: str, node: Node) -> Info:
-    return _info(path, (b"", node.ino, node.mode, node.size if isinstance(node, File) else None), node)
 
 
 def _info(path: str, fact: Facts, node: Node) -> Info:

@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 
 from glassfs import work
 from glassfs.content import Array, Container, Extent, Fault, Group, Member, Omitted, Records, Summary, summary_of
-from glassfs.errors import Damaged
+from glassfs.content.allowance import OBJECT
+from glassfs.errors import Damaged, TooLarge
 from glassfs.formats import tree_sequences, tskit
 from glassfs.formats.registry import AHEAD, BUILT_IN, JOINED, Format, Opening
 from glassfs.once import once
@@ -34,12 +35,7 @@ DESCRIPTOR = "B7xQQQQ24x"
 DESCRIPTOR_SIZE = 64
 RESERVED_IN_HEADER = range(24, 64)
 RESERVED_IN_DESCRIPTOR = (*range(1, 8), *range(40, 64))
-ITEMS_AT_ONCE = 4096
-LARGEST_KEY_BLOCK = 64 << 20  # each key becomes a name in memory
-DEEPEST = 256  # components of a key; the rest is one component
-MOST_STORES = 1 << 16
 LARGEST_SUMMARY = 512  # columns of the table of trees
-
 
 TYPES = (
     ("int8", "|i1"), ("uint8", "|u1"), ("int16", "<i2"), ("uint16", "<u2"), ("int32", "<i4"), ("uint32", "<u4"),
@@ -74,12 +70,12 @@ class Survey(NamedTuple):
     first_falling: bytes | None
 
 
-class Store:
+class ArrayStore:
     """The store at byte ``start`` of a source; ``place`` is its directory (empty for the first). Raises Damaged."""
 
     def __init__(self, opening: Opening, start: int = 0, place: str = "") -> None:
         self.source, self.start, self.place = opening.source, start, place
-        self._warn = opening.warn
+        self._opening = opening
         available = self.source.size - start
         if available < HEADER.size:
             raise self._damage(f"the header is cut short: it has {available} of {HEADER.size} bytes")
@@ -105,6 +101,7 @@ class Store:
         Arrays are consecutive, so all lie inside the store if the last one ends with it.
         """
         key_end, array_end, first_array, last_end = self._first_key, 0, 0, 0
+        allowance = self._opening.allowance.part()  # each key becomes a name in memory
         for first, raw in self._descriptors():
             fields = struct.unpack("<" + DESCRIPTOR * (len(raw) // DESCRIPTOR_SIZE), raw)
             kinds, key_starts, key_lengths, starts, lengths = (fields[place::5] for place in range(5))
@@ -114,8 +111,7 @@ class Store:
             block_start, (*keys_expected, key_end) = key_end, accumulate(key_lengths, initial=key_end)
             if key_end > self.size:
                 raise self._damage("the keys run past the end of the store")
-            if key_end - self._first_key > LARGEST_KEY_BLOCK:
-                raise self._damage(f"the keys take more than the {LARGEST_KEY_BLOCK >> 20} MiB that glassfs accepts")
+            allowance.take(key_end - block_start, "keys")
             self._agree("key", first, key_starts, keys_expected)
             if 0 in key_lengths:
                 raise self._damage(f"the key of item {first + key_lengths.index(0)} is empty")
@@ -160,7 +156,7 @@ class Store:
 
     @once
     def tree_sequence(self) -> tskit.TreeSequence | None:
-        return tskit.recognise(self.survey.known)
+        return tskit.recognise(self.survey.known, self._opening)
 
     @once
     def hidden(self) -> bytes | None:
@@ -180,8 +176,8 @@ class Store:
         is_hidden[order[:-1][hashes[:-1] == hashes[1:]]] = True
         if not is_hidden.any():
             return None
-        found = np.count_nonzero(is_hidden)
-        self._warn(f"{found} items share their key with a later one, which keeps the name", self.place)
+        count = np.count_nonzero(is_hidden)
+        self._opening.warn(f"{count} items share their key with a later one, which keeps the name", self.place)
         return is_hidden.tobytes()
 
     def members(self) -> Iterator[Member]:
@@ -230,9 +226,10 @@ class Store:
 
     def _descriptors(self) -> Iterator[tuple[int, bytes]]:
         """Yield stretches of descriptors, each with the number of its first item."""
-        for first in range(0, self.count, ITEMS_AT_ONCE):
+        at_once = 4096
+        for first in range(0, self.count, at_once):
             place = self.start + HEADER.size + DESCRIPTOR_SIZE * first
-            yield first, self.source.read(place, DESCRIPTOR_SIZE * min(ITEMS_AT_ONCE, self.count - first))
+            yield first, self.source.read(place, DESCRIPTOR_SIZE * min(at_once, self.count - first))
 
     def _arrays(self, stretches: Iterable[Stretch]) -> Iterator[Member]:
         """Yield the items as contents. There may be millions, so common values are shared objects."""
@@ -240,7 +237,8 @@ class Store:
         for keys, kinds, starts, ends, lengths in stretches:
             for key, kind, start, end, length in zip(keys, kinds, starts, ends, lengths, strict=True):
                 type_name, dtype = TYPES[kind]
-                name = tuple(key.split(b"/", DEEPEST - 1)) if b"/" in key else (key,)
+                # A tree is at most 256 directories deep: the rest of a name is one component.
+                name = tuple(key.split(b"/", 255)) if b"/" in key else (key,)
                 if length != shape[0]:
                     shape = (length,)
                 yield Member(name, Array(key, Extent(source, origin + start, end - start), dtype, shape, type_name))
@@ -261,11 +259,10 @@ class Store:
 
 
 def _open(opening: Opening) -> Container:
-    source, first = opening.source, Store(opening)
+    source, first = opening.source, ArrayStore(opening)
     survey = first.survey
-    appended, rest = _appended(opening, first.end)
-    is_limit = len(appended) == MOST_STORES and rest is not None and bool(rest.place)
-    if rest is not None and not is_limit:
+    appended, rest, left_out = _appended(opening, first.end)
+    if rest is not None:
         opening.warn(rest.reason, rest.place)
     facts: dict[str, Any] = {
         "keys": first.count, "array_bytes": survey.array_bytes, "store_bytes": first.size,
@@ -279,18 +276,17 @@ def _open(opening: Opening) -> Container:
         for number, start in enumerate(appended, 1):
             inside = partial(_members_of, opening, start, _place(number))
             yield Member((b"appended", b"%d" % number), Group(_place(number).encode(), inside))
-        if rest is not None and rest.place:
-            reason = rest.reason if is_limit else f"appended store: {rest.reason}"
-            yield Member(tuple(rest.place.encode().split(b"/")), Omitted(b"", reason))
+        if left_out:
+            yield Member((b"appended", b"%d" % (len(appended) + 1)), Omitted(b"", left_out))
 
     def check() -> Iterator[Fault]:
         yield from first.check()
         for number, start in enumerate(appended, 1):
             try:
-                yield from Store(opening, start, _place(number)).check()
+                yield from ArrayStore(opening, start, _place(number)).check()
             except Damaged as damage:
                 yield Fault(_place(number), damage.reason)
-        if rest is not None and not is_limit:
+        if rest is not None:
             yield rest
 
     root = Group(b"", members)
@@ -299,20 +295,20 @@ def _open(opening: Opening) -> Container:
     return Container("kastore", f"{first.major}.{first.minor}", root, [source], facts, check, summaries=summaries)
 
 
-def _trees(opening: Opening, first: Store, appended: Sequence[int]) -> Summary | None:
+def _trees(opening: Opening, first: ArrayStore, appended: Sequence[int]) -> Summary | None:
     """Return a row for each store that is a tree sequence, in the order of the stores."""
 
-    def row_at(start: int) -> tree_sequences.Row | None:
-        sequence = (Store(opening, start) if start else first).tree_sequence
-        return None if sequence is None else tree_sequences.Row(sequence, opening.cache)
+    def row_at(start: int) -> tree_sequences.TreeRow | None:
+        sequence = (ArrayStore(opening, start) if start else first).tree_sequence
+        return None if sequence is None else tree_sequences.TreeRow(sequence)
 
-    def found(number: int) -> tree_sequences.Row:
+    def known(number: int) -> tree_sequences.TreeRow:
         row = rows[0] if number == 0 else row_at(starts[number])
         if row is None:
             raise opening.source.damage("is another store than before")
         return row
 
-    starts, rows = array("Q"), list[tree_sequences.Row]()
+    starts, rows = array("Q"), list[tree_sequences.TreeRow]()
     columns: dict[str, str] = {}
     for number, start in enumerate((0, *appended)):
         work.check()
@@ -326,31 +322,28 @@ def _trees(opening: Opening, first: Store, appended: Sequence[int]) -> Summary |
     if not starts:
         return None
     records = Records(
-        tree_sequences.NAME.encode(), len(starts), lambda number: [found(number).values],
-        cost=lambda number: found(number).cost,
+        tree_sequences.NAME.encode(), len(starts), lambda number: [known(number).values],
+        cost=lambda number: known(number).cost,
     )
     return summary_of(tree_sequences.NAME, tuple(columns.items()), len(starts), records)
 
 
-def _appended(opening: Opening, position: int) -> tuple[array[int], Fault | None]:
-    """Return where the stores after the first begin, and what is wrong after the last of them.
-
-    The fault has a place if a store is lost, and none if the bytes are no store.
-    """
+def _appended(opening: Opening, position: int) -> tuple[array[int], Fault | None, str]:
+    """Return where the stores after the first begin, what is wrong after the last one, and why stores are left out."""
     source, starts = opening.source, array("Q")
     while source.size - position >= len(MAGIC) and source.read(position, len(MAGIC)) == MAGIC:
         place = _place(len(starts) + 1)
-        if len(starts) == MOST_STORES:
-            most = f"too many stores: only the first {MOST_STORES} appended ones are shown"
-            return starts, Fault(place, most)
         try:
-            store = Store(opening, position, place)
+            opening.allowance.take(OBJECT, "appended stores")
+            store = ArrayStore(opening, position, place)
+        except TooLarge as error:
+            return starts, None, f"too many stores: only {len(starts)} appended ones are shown: {error.reason}"
         except Damaged as damage:
-            return starts, Fault(place, damage.reason)
+            return starts, Fault(place, damage.reason), f"appended store: {damage.reason}"
         starts.append(position)
         position = store.end
     left = source.size - position
-    return starts, Fault("", f"{left} bytes after the last store are ignored") if left else None
+    return starts, Fault("", f"{left} bytes after the last store are ignored") if left else None, ""
 
 
 def _place(number: int) -> str:
@@ -363,7 +356,7 @@ def _aligned(position: int) -> int:
 
 
 def _members_of(opening: Opening, start: int, place: str) -> Iterable[Member]:
-    return Store(opening, start, place).members()
+    return ArrayStore(opening, start, place).members()
 
 
 def _hint(head: bytes) -> str | None:

@@ -10,13 +10,7 @@ import re
 from glassfs.errors import NotADirectory, NotFound
 from glassfs.source import Path, Source, Store
 
-LONGEST_INDEX = 32 << 20
-PIECE = 1 << 20
-LONGEST_NAME = 512
-"""Bytes that the name of a shard takes in an index, with what is around it."""
-MOST_SHARDS = 10_000
-NAMED = 3
-"""Missing shards named in a message."""
+MOST_SHARDS = 10_000  # each is looked up
 # The specification of pointers by git-lfs, and "pointer file" in the internals of git-annex.
 _LFS = re.compile(rb"version https://[a-z.-]+/spec/v1\n(?:[^\n]*\n)*?size (\d{1,20})\n")
 _ANNEX = re.compile(rb"/annex/objects/[^\n/]+\n?")
@@ -33,8 +27,8 @@ _SHARD = re.compile(rb':\s{0,9}"([^"\\/\x00-\x1f]{1,255})"\s{0,99}[,}]')
 
 def mistaken(head: bytes) -> str | None:
     """Return what a file with these first bytes is instead of a container, and what to do; None if unknown."""
-    if found := _LFS.match(head):
-        return f"is a pointer of Git LFS to {int(found[1]):,} bytes, not the file: run git lfs pull"
+    if pointer := _LFS.match(head):
+        return f"is a pointer of Git LFS to {int(pointer[1]):,} bytes, not the file: run git lfs pull"
     if _ANNEX.fullmatch(head):
         return "is a pointer of git-annex, not the file: run git annex get"
     if _PAGE.match(head):
@@ -54,18 +48,14 @@ def mistaken(head: bytes) -> str | None:
 def missing_shards(source: Source, store: Store, path: Path, named_like: str) -> tuple[str, list[Path]]:
     """Return why the index of shards at ``path`` is incomplete, "" if it is not, and the paths of what is missing.
 
-    Shards are the values of its ``weight_map`` that have the suffix of ``named_like``, the name of the whole.
+    Shards are the values of its ``weight_map`` that have the suffix of ``named_like``, the name of the whole. The index
+    is read as a whole.
     """
-    if source.size > LONGEST_INDEX:
-        return f"is an index of more than {LONGEST_INDEX >> 20} MiB", []
     suffix = named_like[named_like.rindex(".") :].encode("utf-8", "surrogateescape")
-    names: dict[bytes, None] = {}
-    for start in range(0, source.size, PIECE):
-        piece = source.read(start, min(PIECE + LONGEST_NAME, source.size - start))
-        found = (match[1] for match in _SHARD.finditer(piece))
-        names |= dict.fromkeys(name for name in found if name.endswith(suffix))
-        if len(names) > MOST_SHARDS:
-            return f"is an index of more than {MOST_SHARDS:,} shards", []
+    shards = (match[1] for match in _SHARD.finditer(source.read(0, source.size)))
+    names = dict.fromkeys(name for name in shards if name.endswith(suffix))
+    if len(names) > MOST_SHARDS:
+        return f"is an index of more than {MOST_SHARDS:,} shards", []
     missing = []
     for name in names:
         shard = (*path[:-1], name.decode("utf-8", "surrogateescape"))
@@ -75,6 +65,6 @@ def missing_shards(source: Source, store: Store, path: Path, named_like: str) ->
             missing.append(shard)
     if not missing:
         return "", []
-    shown = ", ".join(path[-1] for path in missing[:NAMED]) + (", …" if len(missing) > NAMED else "")
+    shown = ", ".join(path[-1] for path in missing[:3]) + (", …" if len(missing) > 3 else "")
     verb = "is" if len(missing) == 1 else "are"
     return f"{len(missing):,} of its {len(names):,} shards {verb} missing: {shown}", missing

@@ -23,7 +23,7 @@ from glassfs.cache import BlockCache
 from glassfs.cache.findings import Findings
 from glassfs.content import EPISODES, Container
 from glassfs.content.allowance import Allowance
-from glassfs.errors import GlassfsError, NotFound, Passing, Postponed, Refused, Unrecognised
+from glassfs.errors import GlassfsError, NotFound, Passing, Postponed, Refused, TooLarge, Unrecognised
 from glassfs.source import BUFFERED, Path, Source, SourceFile, Store
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ AHEAD = 16 << 10
 takes as long as another read."""
 INDEX = ".index.json"
 """After the name of a container: the index of its shards, as the libraries of Hugging Face write it."""
-RESERVED = 64  # bytes that writers leave zero, at least, until they finish the file
 BUILT_IN: Mapping[str, tuple[str, ...]] = {
     "kinodb": (".kdb",),
     # A recording that was interrupted just before its renaming is complete.
@@ -290,8 +289,8 @@ def built_in() -> Iterator[Format]:
 
 @cache
 def _built_in(name: str) -> Format:
-    found: Format = import_module(f"glassfs.formats.{name}").FORMAT
-    return found
+    known: Format = import_module(f"glassfs.formats.{name}").FORMAT
+    return known
 
 
 def _all_formats() -> Iterator[Format]:
@@ -352,8 +351,12 @@ def _why_unrecognised(opening: Opening, head: Head) -> Refused:
     is_refused = may_be_container(whole)
     if is_refused and whole != head.name:
         if reason is None and opening.store is not None:
-            reason, missing = missing_shards(opening.source, opening.store, opening.path, whole)
-            opening.asked += [(path, None) for path in missing]
+            try:
+                opening.allowance.part().take(opening.source.size, "an index of shards")
+                reason, missing = missing_shards(opening.source, opening.store, opening.path, whole)
+                opening.asked += [(path, None) for path in missing]
+            except TooLarge as error:
+                reason = error.reason
         is_refused = bool(reason)
     kind = Refused if is_refused else Unrecognised
     return kind(reason or "is not a container of a known format", opening.source.name)
@@ -369,7 +372,7 @@ def _explanation(head: Head) -> str | None:
         hint = known.hint(head)
         if hint:
             return hint
-    if not any(head[:RESERVED]):
+    if not any(head[:64]):  # bytes that writers leave zero, at least, until they finish the file
         return (
             "starts with zeros: its writer has not finished it (KinoDB and WShard both reserve zeros first), or it is "
             "not a container"

@@ -1,7 +1,7 @@
 """safetensors: tensors of a model under labels, described by JSON in front of them (docs/formats/safetensors.md, as §).
 
-The header may have 100 MB, so it is read and decoded a piece at a time. Opening checks all of it. The cache keeps what
-listings need, so that they do not parse the header again. Tensors are ranges of the file.
+The header is parsed and checked once, within the allowance of the container. A block of the cache has what listings
+need of it, so that they do not parse it again. Tensors are ranges of the file.
 
 Any thread may call any function. A header that contradicts itself or the file raises Damaged on opening, before
 anything is allocated by its numbers.
@@ -9,53 +9,34 @@ anything is allocated by its numbers.
 
 from __future__ import annotations
 
-import codecs
 import marshal
 import re
 import struct
-from array import array
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice, pairwise
 from json import JSONDecoder
 from math import prod
+from sys import getsizeof
 from typing import Any, NamedTuple
 
 from glassfs import work
-from glassfs.cache import BlockCache
 from glassfs.content import Array, Blob, Container, Content, Document, Extent, Group, Member, Rendered, Stored, booleans
-from glassfs.content.growth import ENTRY_COST, Growth, held
-from glassfs.content.widening import BFLOAT16, NARROW, WIDE, widened
+from glassfs.content.allowance import OBJECT
+from glassfs.content.dtypes import BFLOAT16, NARROW, WIDE, widened
 from glassfs.errors import Damaged
 from glassfs.formats.registry import BUILT_IN, Format, Head, Opening
-from glassfs.source import Reader
+from glassfs.source import Source
 
 LENGTH = struct.Struct("<Q")
-LONGEST_HEADER = 100_000_000  # bytes (§1)
-LONGEST_ITEM = 64 << 10  # characters of a tensor's name, and of its description
-LONGEST_TEXT = 16 << 20  # characters of a key or a value of the metadata
-MOST_AXES = 32  # of an array in the oldest NumPy that glassfs supports
-LARGEST_ARRAY = 1 << 63  # bytes, those of empty axes counted as one
-LARGEST_NUMBER = 1 << 64
+LONGEST_HEADER = 100_000_000
+"""Bytes (§1)."""
+LONGEST_DESCRIPTION = 64 << 10
+"""Characters of a tensor's description: keys that the format does not have may hold any JSON."""
+MOST_AXES = 32
+"""Axes of an array in the oldest NumPy that glassfs supports."""
 METADATA = "__metadata__"
 TENSORS, FILE = b"tensors", b"file"
-
-WINDOW = 64 << 10
-"""Bytes decoded at a time, if no value is longer."""
-READ_AT_ONCE = 2 << 20
-"""Bytes of the header in one read of the source."""
-TEXT_COST = 8
-"""The memory in bytes that text takes for each of its bytes: as bytes, as characters, and as a value."""
-TENSOR_COST = 96
-"""The memory in bytes that checking takes for each tensor."""
-DOCUMENT_COST = 16 << 10
-COPIES = 8
-"""The memory that metadata take while they are written, as a multiple of what their values take."""
-CHECKED_AT_ONCE = 1024
-PACKING_COST = 4
-"""The memory that packing the tensors takes, as a multiple of the header's bytes."""
-LEAST_MEMORY = 64 << 20
 
 _HEAD = re.compile(rb'.{4}\0{4}\{[ \t\r\n]*["}]', re.DOTALL)
 _SIMILAR = re.compile(rb'.{6}\0\0([ \t\r\n]*)\{[ \t\r\n]*["}]', re.DOTALL)
@@ -92,14 +73,6 @@ class Tensor(NamedTuple):
     end: int
 
 
-class Item(NamedTuple):
-    """A tensor's name and description, or a key of the metadata and its value."""
-
-    is_metadata: bool
-    name: str
-    value: Any
-
-
 @dataclass(slots=True)
 class Undecoded(Blob):
     """A tensor that is no array of NumPy: its bytes."""
@@ -112,112 +85,109 @@ class Undecoded(Blob):
 
 
 class _Text:
-    """The JSON of a header, decoded value by value. For one thread. Raises Damaged where it is no JSON.
+    """The JSON of a header, decoded value by value. Raises Damaged where it is no JSON."""
 
-    ``growth`` has reserved the memory of values that are longer than a window.
-    """
-
-    def __init__(self, opening: Opening, end: int, growth: Growth) -> None:
-        self.reader = Reader(opening.source, LENGTH.size, end, "the header", READ_AT_ONCE)
-        self._growth = growth
-        self._decoder = codecs.getincrementaldecoder("utf-8")()
-        self._text = ""
+    def __init__(self, source: Source, text: str) -> None:
+        self._source, self._text = source, text
         self._index = 0
-        self._largest = WINDOW
 
-    def items(self) -> Iterator[Item]:
-        """Yield all items in the order of the header. Keys may be repeated, except for ``METADATA``."""
+    def items(self) -> Iterator[tuple[bool, str, Any]]:
+        """Yield whether an item is one of the metadata, its key and its value, in the order of the header.
+
+        Keys may be repeated, except for ``METADATA``. The value of a tensor is an object, or None for anything else.
+        """
         self._take("{")
         has_metadata = False
-        for name in self._keys(LONGEST_ITEM):
+        for name in self._keys():
             if name != METADATA:
-                yield Item(False, name, self._value(LONGEST_ITEM))
+                yield False, name, self._object()
                 continue
             if has_metadata:
                 raise self._damage(f"has {METADATA} twice")
             has_metadata = True
-            if self._next() == "{":
+            if self._text.startswith("null", self._start()):
+                self._index += len("null")
+            elif self._next() == "{":
                 self._take("{")
-                for key in self._keys(LONGEST_TEXT):
-                    yield Item(True, key, self._value(LONGEST_TEXT))
-            elif self._value(LONGEST_ITEM) is not None:
+                for key in self._keys():
+                    yield True, key, self._string()
+            else:
                 raise self._damage(f"has {METADATA} that is no object of texts")
         if self._next():
             raise self._damage("continues after its object")
 
-    def _keys(self, longest: int) -> Iterator[str]:
+    def _keys(self) -> Iterator[str]:
         """Yield the keys of an object whose brace was taken. The caller takes the value of each before the next."""
         if self._next() == "}":
             self._take("}")
             return
         while True:
-            key = self._value(longest)
-            if type(key) is not str:
-                raise self._damage("has a key that is no text")
+            key = self._string()
+            if key is None:
+                raise self._damage("is not valid JSON: it has a key that is no text")
             self._take(":")
             yield key
             if self._take(",}") == "}":
                 return
 
-    def _take(self, expected: str) -> str:
-        """Take one of these characters."""
-        found = self._next()
-        if not found or found not in expected:
-            shown = repr(found) if found else "its end"
-            raise self._damage(f"is not valid JSON: it has {shown} where {' or '.join(expected)} is expected")
-        self._index += 1
-        return found
+    def _start(self) -> int:
+        """Skip white space, and return where the next character is."""
+        self._index = _SPACE.match(self._text, self._index).end()  # type: ignore[union-attr]  # always matches
+        return self._index
 
     def _next(self) -> str:
         """Return the next character after white space, without taking it; empty at the end."""
-        if self._index < len(self._text) and (found := self._text[self._index]) not in _SPACES:
-            return found
-        while True:
-            self._index = _SPACE.match(self._text, self._index).end()  # type: ignore[union-attr]  # always matches
-            if self._index < len(self._text):
-                return self._text[self._index]
-            if not self._go_on():
-                return ""
+        start = self._start()
+        return self._text[start : start + 1]
 
-    def _value(self, longest: int) -> Any:
-        """Take a value of at most so many characters, or a window."""
-        self._next()
-        while True:
+    def _take(self, expected: str) -> str:
+        """Take one of these characters."""
+        character = self._next()
+        if not character or character not in expected:
+            shown = repr(character) if character else "its end"
+            raise self._damage(f"is not valid JSON: it has {shown} where {' or '.join(expected)} is expected")
+        self._index += 1
+        return character
+
+    def _string(self) -> str | None:
+        """Take a string; None, and nothing is taken, if the next value is none."""
+        if self._next() != '"':
+            return None
+        value, self._index = self._decoded(self._text, self._index)
+        return str(value)
+
+    def _object(self) -> dict[str, Any] | None:
+        """Take an object of limited length; None, and nothing is taken, if the next value is none."""
+        if self._next() != "{":
+            return None
+        # Only so many characters are given to the decoder: a few of them may become an object of Python each.
+        for length in (LONGEST_DESCRIPTION >> 6, LONGEST_DESCRIPTION):
+            piece = self._text[self._index : self._index + length]
+            is_last = length == LONGEST_DESCRIPTION or len(piece) < length
             try:
-                value, end = _decode(self._text, self._index)
-                break
-            except RecursionError:
-                raise self._damage("is JSON nested too deeply") from None
-            except ValueError as error:
-                # If this is no window, the value may be cut.
-                is_long = len(self._text) - self._index > longest
-                if is_long or not self._go_on():
-                    more = f", or has a value of more than {longest} characters" if is_long else ""
-                    reason = str(error).partition(": line ")[0]  # whose numbers are those of the window
-                    raise self._damage(f"is not valid JSON{more}: {reason}") from None
-        if end - self._index > max(longest, WINDOW):
-            raise self._damage(f"has a value of {end - self._index} characters, more than {longest}")
-        self._index = end
-        return value
+                value, end = self._decoded(piece, 0)
+            except Damaged as error:
+                if not is_last:
+                    continue
+                if len(piece) == length:
+                    reason = f"{error.reason}, or has a description of more than {length} characters"
+                    raise self._damage(reason) from None
+                raise
+            break
+        self._index += end
+        described: dict[str, Any] = value
+        return described
 
-    def _go_on(self) -> bool:
-        """Decode further bytes: a window, or as many as are left of the text. Return False at the end."""
-        left = self._text[self._index :]
-        size = min(max(WINDOW, len(left)), self.reader.remaining)
-        if not size:
-            return False
-        if size > self._largest:
-            self._growth.add(TEXT_COST * (size - self._largest))
-            self._largest = size
+    def _decoded(self, text: str, index: int) -> tuple[Any, int]:
         try:
-            self._text = left + self._decoder.decode(self.reader.take(size), final=not self.reader.remaining)
-        except UnicodeDecodeError:
-            raise self._damage("is not UTF-8") from None
-        self._index = 0
-        return True
+            return _decode(text, index)
+        except RecursionError:
+            raise self._damage("is JSON nested too deeply") from None
+        except ValueError as error:
+            raise self._damage(f"is not valid JSON: {str(error).partition(': line ')[0]}") from None
 
     def _damage(self, reason: str) -> Damaged:
-        return self.reader.damage(reason)
+        return self._source.damage(reason, "the header")
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -239,11 +209,11 @@ def _number(digits: str) -> int | float:
 _decode = JSONDecoder(object_pairs_hook=_distinct, parse_constant=_no_constant, parse_int=_number).raw_decode
 
 
-class Header:
-    """The header of an open file, checked (§2, §3). Raises Damaged.
+class TensorHeader:
+    """The header of an open file, checked (§2, §3). Raises Damaged, and TooLarge beyond the container's allowance.
 
     ``types`` counts the tensors by type; types that glassfs does not know count as ``other``. ``metadata_cost`` is the
-    memory in bytes that the metadata take, None if there are none.
+    memory in bytes that the metadata take.
     """
 
     def __init__(self, opening: Opening) -> None:
@@ -254,103 +224,69 @@ class Header:
         if self.size > LONGEST_HEADER or self.data_size < 0:
             raise source.damage(f"has a header of {self.size} bytes, which is too long")
         self.start = LENGTH.size + self.size
-        self.types: Counter[str] = Counter()
-        self.metadata_cost: int | None = None
-        cache, cost = opening.cache, PACKING_COST * self.size
-        self._packed = Rendered(cache, (source.version, b"header"), self._pack, cost=cost) if (
-            cost <= cache.largest_cached
-        ) else None
-        if self._packed is None:
-            deque(self._parsed(), maxlen=0)
-            return
-        with cache.held(self._packed) as packed:
-            types, self.metadata_cost = next(_unpacked(packed))
-        self.types = Counter(types)
+        # The text may take four bytes a character, and the block is written beside it.
+        self._packed = Rendered(opening.cache, (source.version, b"header"), self._pack, cost=8 * self.size)
+        metadata, tensors = self._unpacked()
+        self.types = Counter(one[1] if one[1] in TYPES else "other" for one in tensors)
+        self.metadata_cost = sum(OBJECT + getsizeof(key) + getsizeof(value) for key, value in (metadata or {}).items())
 
     def members(self) -> Iterator[Member]:
         """Yield the tensors in the order of the header."""
-        for tensor in self._tensors():
+        for tensor in map(Tensor._make, self._unpacked()[1]):
             key = tensor.name.encode()
             yield Member((key,), self._content(key, tensor))
 
     def document(self) -> dict[str, Any]:
         """Return the facts of the file, and its metadata."""
-        metadata: dict[str, str] | None = None if self.metadata_cost is None else {}
-        if metadata is not None:
-            with _growth(self._opening.cache) as growth:
-                for is_metadata, name, value in self._items(growth):
-                    if is_metadata:
-                        metadata[name] = value
-                    elif metadata:  # they stand together, mostly in front
-                        break
+        metadata, _ = self._unpacked()
         return {"format": "safetensors", "tensors": self.count, "bytes": self.data_size, METADATA: metadata}
 
     @property
     def count(self) -> int:
         return self.types.total()
 
-    def _items(self, growth: Growth) -> Iterator[Item]:
-        """Read the header: yield tensors and metadata in its order."""
-        return _Text(self._opening, self.start, growth).items()
-
-    def _tensors(self) -> Iterator[Tensor]:
-        """Yield the tensors in the order of the header, parsing it only if nothing packed is cached."""
-        if self._packed is None:
-            yield from self._parsed()
-            return
+    def _unpacked(self) -> tuple[dict[str, str] | None, list[tuple[Any, ...]]]:
+        """Return the metadata and the tensors, parsing the header only if the cache does not have them."""
         with self._opening.cache.held(self._packed) as packed:
-            for tensors in islice(_unpacked(packed), 1, None):
-                yield from map(Tensor._make, tensors)
+            metadata, tensors = marshal.loads(packed)
+        return metadata, tensors
 
     def _pack(self) -> bytes:
-        """Return the sums, and then the tensors in parts of CHECKED_AT_ONCE, for ``_unpacked``."""
-        tensors = map(tuple, self._parsed())
+        """Parse the header, and check all that it says, against itself and the size of the file."""
+        allowance = self._opening.allowance.part()
+        allowance.take(self.size, "the header")
         with self._opening.cache.waiting():  # the source may be slow
-            parts = [marshal.dumps(part) for part in iter(lambda: list(islice(tensors, CHECKED_AT_ONCE)), [])]
-        parts.insert(0, marshal.dumps((dict(self.types), self.metadata_cost)))
-        return b"".join(LENGTH.pack(len(part)) + part for part in parts)
+            raw = self.source.buffer(LENGTH.size, self.size)
+        # A text in which one character needs four bytes takes four for each of them.
+        allowance.take(self.size * (1 if raw.isascii() else 4), "the header")
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError:
+            raise self.source.damage("is not UTF-8", "the header") from None
+        metadata: dict[str, str] = {}
+        tensors: dict[str, tuple[Any, ...]] = {}
+        for number, (is_metadata, name, value) in enumerate(_Text(self.source, text).items()):
+            if not number % 1024:
+                work.check()
+            self._demand_encodable(name)
+            if name in (metadata if is_metadata else tensors):
+                raise self._damage(name, "is there twice", METADATA if is_metadata else "tensors")
+            if not is_metadata:
+                # A tuple with a name, a shape and four numbers, here and when the block is read.
+                allowance.take(4 * OBJECT + getsizeof(name), "tensors")
+                tensors[name] = tuple(self._tensor(name, value))
+                continue
+            if value is None:
+                raise self._damage(name, "is no text", METADATA)
+            self._demand_encodable(value)
+            allowance.take(OBJECT + getsizeof(name) + getsizeof(value), "metadata")
+            metadata[name] = value
+        self._demand_covered([(one[3], one[4]) for one in tensors.values()])
+        return marshal.dumps((metadata or None, list(tensors.values())))
 
-    def _parsed(self) -> Iterator[Tensor]:
-        """Parse the header and check all that it says, against itself and the size of the file. Sets the sums.
-
-        Yields the tensors in its order; what contradicts itself may be found only after the last one.
-        """
-        begins, ends, hashes = array("Q"), array("Q"), array("q")
-        is_in_order, reached = True, 0
-        types: Counter[str] = Counter()
-        metadata_cost: int | None = None
-        with _growth(self._opening.cache) as growth:
-            for number, (is_metadata, name, value) in enumerate(self._items(growth)):
-                if not number % CHECKED_AT_ONCE:
-                    work.check()
-                    growth.add(CHECKED_AT_ONCE * TENSOR_COST)
-                self._demand_encodable(name)
-                hashes.append(hash((is_metadata, name)))
-                if is_metadata:
-                    metadata_cost = (metadata_cost or 0) + self._cost_of_metadata(name, value)
-                    continue
-                tensor = self._tensor(name, value)
-                types[tensor.type_name if tensor.type_name in TYPES else "other"] += 1
-                begins.append(tensor.begin)
-                ends.append(tensor.end)
-                is_in_order = is_in_order and tensor.begin == reached
-                reached = tensor.end
-                yield tensor
-            self._demand_distinct(hashes, growth)
-            if not is_in_order or reached != self.data_size:
-                self._demand_covered(begins, ends)
-        self.types, self.metadata_cost = types, metadata_cost
-
-    def _cost_of_metadata(self, name: str, value: Any) -> int:
-        if type(value) is not str:
-            raise self._damage(name, "is no text", METADATA)
-        self._demand_encodable(value)
-        return ENTRY_COST + held(name) + held(value)
-
-    def _tensor(self, name: str, value: Any) -> Tensor:
+    def _tensor(self, name: str, value: dict[str, Any] | None) -> Tensor:
         """Return what a description says. Its size agrees with its shape, and its bytes lie in the data."""
-        found: dict[str, Any] = value if type(value) is dict else {}
-        type_name, shape, offsets = (found.get(key, ()) for key in ("dtype", "shape", "data_offsets"))
+        type_name, shape, offsets = ((value or {}).get(key, ()) for key in ("dtype", "shape", "data_offsets"))
         if type(type_name) is not str or not _are_numbers(shape) or not _are_numbers(offsets) or len(offsets) != 2:
             raise self._damage(name, "has no description of dtype, shape and two data_offsets")
         begin, end = offsets
@@ -361,7 +297,7 @@ class Header:
             items = 1
             for length in shape:
                 items *= length
-                if items * known.bits >= LARGEST_NUMBER:
+                if items * known.bits >= 1 << 64:
                     raise self._damage(name, f"has a shape that is too large, {shape[:MOST_AXES]}")
             if items * known.bits != 8 * (end - begin):
                 what = f"{items} items of {type_name}"
@@ -373,41 +309,23 @@ class Header:
         data = Extent(self.source, self.start + begin, end - begin)
         dtype = TYPES[type_name].dtype if type_name in TYPES else ""
         width = 4 if dtype in NARROW else TYPES[type_name].bits // 8 if dtype else 0
-        is_array = len(shape) <= MOST_AXES and width * prod(length or 1 for length in shape) < LARGEST_ARRAY
+        # NumPy counts the bytes of an array in 63 bits, those of empty axes as if they had one item.
+        is_array = len(shape) <= MOST_AXES and width * prod(length or 1 for length in shape) < 1 << 63
         if not dtype or not is_array:
             return Undecoded(key, data, type_name[:100], shape[:MOST_AXES])
         if dtype in NARROW:
             return Array(key, widened(data, dtype), WIDE, shape, type_name)
         return Array(key, booleans(data, data.size) if dtype == "|b1" else data, dtype, shape, type_name)
 
-    def _demand_distinct(self, hashes: array[int], growth: Growth) -> None:
-        """Raise Damaged if a name is repeated. Hashes take less memory than names, but may be equal by chance."""
-        suspects = {first for first, second in pairwise(sorted(hashes)) if first == second}
-        if not suspects:
-            return
-        seen: set[tuple[bool, str]] = set()
-        for is_metadata, name, _ in self._items(growth):
-            key = (is_metadata, name)
-            if key in seen:
-                raise self._damage(name, "is there twice", METADATA if is_metadata else "tensors")
-            if hash(key) in suspects:
-                growth.add(ENTRY_COST + held(name))
-                seen.add(key)
-
-    def _demand_covered(self, begins: array[int], ends: array[int]) -> None:
+    def _demand_covered(self, extents: list[tuple[int, int]]) -> None:
         """Raise Damaged if tensors do not cover the data without holes and overlaps (§3)."""
-        import numpy as np
-
-        first, last = np.frombuffer(begins, np.uint64), np.frombuffer(ends, np.uint64)
-        order = np.lexsort((last, first))
-        first = np.append(first[order], np.uint64(self.data_size))
-        reached = np.insert(last[order], 0, 0)
-        (wrong,) = np.nonzero(first != reached)
-        if len(wrong):
-            here, before = int(first[wrong[0]]), int(reached[wrong[0]])
-            if here > before:
-                raise self.source.damage(f"bytes {before} to {here} of its data belong to no tensor")
-            raise self.source.damage(f"bytes {here} to {before} of its data belong to more than one tensor")
+        reached = 0
+        for begin, end in [*sorted(extents), (self.data_size, self.data_size)]:
+            if begin > reached:
+                raise self.source.damage(f"bytes {reached} to {begin} of its data belong to no tensor")
+            if begin < reached:
+                raise self.source.damage(f"bytes {begin} to {reached} of its data belong to more than one tensor")
+            reached = end
 
     def _demand_encodable(self, text: str) -> None:
         try:
@@ -419,28 +337,16 @@ class Header:
         return self.source.damage(reason, f"{place}/{name[:100]}")
 
 
-def _unpacked(packed: bytes | bytearray) -> Iterator[Any]:
-    """Yield the parts that ``Header._pack`` wrote in this process."""
-    view, offset = memoryview(packed), 0
-    while offset < len(view):
-        start = offset + LENGTH.size
-        offset = start + LENGTH.unpack_from(view, offset)[0]
-        yield marshal.loads(view[start:offset])
-
-
 def _are_numbers(values: Any) -> bool:
     """Return whether this is a list of integers that have 64 bits."""
-    return type(values) is list and all(type(value) is int and 0 <= value < LARGEST_NUMBER for value in values)
-
-
-def _growth(cache: BlockCache) -> Growth:
-    return Growth(cache, max(LEAST_MEMORY, cache.budget // 2), b"the header")
+    return type(values) is list and all(type(value) is int and 0 <= value < 1 << 64 for value in values)
 
 
 def _open(opening: Opening) -> Container:
-    header = Header(opening)
+    header = TensorHeader(opening)
     facts = {"tensors": header.count, "tensor_bytes": header.data_size, "types": dict(header.types.most_common())}
-    cost = DOCUMENT_COST + COPIES * (header.metadata_cost or 0)
+    # Metadata are written as JSON and as text, in which a character may take six.
+    cost = (16 << 10) + 8 * header.metadata_cost
 
     def members() -> Iterator[Member]:
         yield Member((b"meta", FILE), Document(FILE, header.document, cost))

@@ -8,12 +8,10 @@ values that break tskit's rules are unknown.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from typing import Any
 
-from glassfs.cache import BlockCache
 from glassfs.content.episodes import TEXT, TEXTS
 from glassfs.content.summary import BOOLEAN, INTEGER, NUMBER, Columns
 from glassfs.formats.tskit import TreeSequence, length_of
@@ -34,13 +32,7 @@ METADATA = "metadata."
 """Before the names of properties, so that none is also that of another column."""
 LARGEST_READ = 128 << 20
 """Bytes of columns that are read to count samples, or trees."""
-LARGEST_TEXT = 64 << 10
-LARGEST_JSON = 1 << 20
-"""Limit of the bytes of metadata, and of their schema."""
-JSON_COST = 64
-"""The memory in bytes that JSON may take as values, for each of its bytes."""
 MOST_PROPERTIES, DEEPEST, LONGEST_NAME = 200, 8, 200
-IS_SAMPLE = 1
 MERGED = 1 << 18
 """Breakpoints that are waiting before they are merged."""
 _TYPES = {"string": TEXT, "integer": INTEGER, "number": NUMBER, "boolean": BOOLEAN}
@@ -49,17 +41,16 @@ Property = tuple[str, tuple[str, ...], str]
 """A column, the path of its values in the metadata, and its type."""
 
 
-class Row:
-    """The row of one tree sequence. Memory is reserved from ``cache`` while metadata and their schema are parsed."""
+class TreeRow:
+    """The row of one tree sequence."""
 
-    def __init__(self, sequence: TreeSequence, cache: BlockCache) -> None:
+    def __init__(self, sequence: TreeSequence) -> None:
         self._sequence = sequence
-        self._cache = cache
 
     @once
     def columns(self) -> Columns:
         """Its columns."""
-        schema = self._json("metadata_schema")
+        schema = self._sequence.json("metadata_schema", "int8")
         return (*COLUMNS, *((name, dtype) for name, _, dtype in _properties(schema)))
 
     @once
@@ -68,7 +59,7 @@ class Row:
         sequence = self._sequence
         length = sequence.sequence_length()
         units = sequence.column("time_units", "int8")
-        is_short = units is not None and units.data.size <= LARGEST_TEXT
+        is_short = units is not None and units.data.size <= 64 << 10  # more than a table shows of a text
         return {
             "sequence_length": length if math.isfinite(length) else None,
             "num_samples": _num_samples(sequence),
@@ -86,27 +77,16 @@ class Row:
 
     def _metadata(self) -> dict[str, Any]:
         """Return the metadata as tskit decodes them, with the defaults of the schema at its top level."""
-        schema = self._json("metadata_schema")
+        schema = self._sequence.json("metadata_schema", "int8")
         wanted = list(_properties(schema))
         if not wanted:
             return {}
-        found = self._json("metadata")
-        if not isinstance(found, dict):
+        metadata = self._sequence.json("metadata", "int8")
+        if not isinstance(metadata, dict):
             return {}
         declared = {key: one for key, one in schema["properties"].items() if isinstance(one, dict)}
-        found = {key: one["default"] for key, one in declared.items() if "default" in one} | found
-        return {name: _value(found, path, dtype) for name, path, dtype in wanted}
-
-    def _json(self, key: str) -> Any:
-        """Return the document under ``key``; an empty one is an object, a damaged or large one None."""
-        column = self._sequence.column(key, "int8")
-        if column is None or column.data.size > LARGEST_JSON:
-            return None
-        with self._cache.reserved(JSON_COST * column.data.size):
-            try:
-                return json.loads(column.data.whole() or b"{}")
-            except (ValueError, RecursionError):
-                return None
+        metadata = {key: one["default"] for key, one in declared.items() if "default" in one} | metadata
+        return {name: _value(metadata, path, dtype) for name, path, dtype in wanted}
 
 
 def _properties(schema: Any) -> Iterator[Property]:
@@ -123,7 +103,7 @@ def _properties(schema: Any) -> Iterator[Property]:
         path, described = found
         name = METADATA + ".".join(path)
         dtype = _type(described)
-        if dtype is not None and name not in names and len(name) <= LONGEST_NAME and _is_text(name):
+        if dtype is not None and name not in names and len(name) <= LONGEST_NAME and name.isprintable():
             names.add(name)
             yield name, path, dtype
         elif described.get("type") == "object" and len(path) < DEEPEST:
@@ -135,11 +115,6 @@ def _declared(schema: dict[str, Any], above: tuple[str, ...]) -> Iterator[tuple[
     for name, described in properties.items() if isinstance(properties, dict) else ():
         if isinstance(described, dict):
             yield (*above, name), described
-
-
-def _is_text(name: str) -> bool:
-    """Return whether a name can be written, also for people."""
-    return name.isprintable()
 
 
 def _type(described: dict[str, Any]) -> str | None:
@@ -172,7 +147,8 @@ def _num_samples(sequence: TreeSequence) -> int | None:
     flags = sequence.column("nodes/flags", "uint32")
     if flags is None or flags.data.size > LARGEST_READ:
         return None
-    return sum(int(np.count_nonzero(np.frombuffer(piece, "<u4") & IS_SAMPLE)) for piece in flags.data.pieces())
+    # The lowest flag of a node says that it is a sample.
+    return sum(int(np.count_nonzero(np.frombuffer(piece, "<u4") & 1)) for piece in flags.data.pieces())
 
 
 def _num_trees(sequence: TreeSequence) -> int | None:

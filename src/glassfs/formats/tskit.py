@@ -15,6 +15,9 @@ from functools import partial
 from typing import Any
 
 from glassfs.content import Array, Column, Content, Documents, Fault, Json, Member, Ragged, RaggedText, Table, Text
+from glassfs.content.allowance import EXPANSION
+from glassfs.errors import TooLarge
+from glassfs.formats.registry import Opening
 
 # Columns of the tables and their element types; a ragged column has a column of offsets beside it.
 TABLES = {
@@ -65,22 +68,22 @@ REFERENCES = {
     "mutations/site": ("sites", 0), "mutations/node": ("nodes", 0), "mutations/parent": ("mutations", -1),
     INDEXES[0]: ("edges", 0), INDEXES[1]: ("edges", 0),
 }
-LARGEST_SCHEMA = 4 << 20  # bytes; larger ones are not parsed for their codec
 
 
-def recognise(columns: Mapping[bytes, Array]) -> TreeSequence | None:
+def recognise(columns: Mapping[bytes, Array], opening: Opening) -> TreeSequence | None:
     """Return the tree sequence in ``columns`` by key, or None. ``format/name`` decides; only KEYS are used."""
     name = columns.get(b"format/name")
     if name is None or name.data.size != len(NAME) or name.data.whole() != NAME:
         return None
-    return TreeSequence(columns)
+    return TreeSequence(columns, opening)
 
 
 class TreeSequence:
     """The columns of a tree sequence by key. Columns of the wrong type count as missing."""
 
-    def __init__(self, columns: Mapping[bytes, Array]) -> None:
+    def __init__(self, columns: Mapping[bytes, Array], opening: Opening) -> None:
         self._columns = columns
+        self._opening = opening
 
     def facts(self) -> dict[str, Any]:
         """Return version, sequence length and rows per table; None for missing values."""
@@ -290,14 +293,20 @@ class TreeSequence:
 
     def _is_json(self, key: str, kind: str) -> bool:
         """Return whether the schema under ``key`` says that metadata are JSON."""
-        schema = self.column(key, kind)
-        if schema is None or schema.data.size > LARGEST_SCHEMA:
-            return False
+        schema = self.json(key, kind)
+        return isinstance(schema, dict) and schema.get("codec") == "json"
+
+    def json(self, key: str, kind: str) -> Any:
+        """Return the document under ``key``; an empty one is an object, a missing, damaged or large one None."""
+        column = self.column(key, kind)
+        if column is None:
+            return None
         try:
-            parsed = json.loads(schema.data.whole())
-        except (ValueError, RecursionError):
-            return False
-        return isinstance(parsed, dict) and parsed.get("codec") == "json"
+            with self._opening.allowance.temporary(self._opening.cache) as allowance:
+                allowance.take(EXPANSION * column.data.size, "JSON")
+                return json.loads(column.data.whole() or b"{}")
+        except (ValueError, RecursionError, TooLarge):
+            return None
 
 
 def length_of(column: Array) -> int:

@@ -1,8 +1,7 @@
 """The Python API: what ``glassfs.open`` returns. Any thread, in forked processes, and unpickled in other processes.
 
 ``entry`` has the public classes, ``session`` the tree behind them in each process, ``finding`` leads from paths to
-nodes; ``arrays``, ``images``, ``documents``, ``stream`` and ``table`` convert files, ``arraylike`` and ``selecting``
-index arrays.
+nodes; ``arrays``, ``images``, ``stream`` and ``table`` convert files, ``arraylike`` and ``selecting`` index arrays.
 """
 
 from __future__ import annotations

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from glassfs import content as contents
 from glassfs.errors import GlassfsError, Unsuited
-from glassfs.library import arrays, documents, images, selecting
-from glassfs.library.stream import stream_of
+from glassfs.library import arrays, images, selecting
+from glassfs.library.stream import bytes_of, stream_of
 from glassfs.terminal import printable
 from glassfs.tree import File
 from glassfs.tree.nodes import FIRST_EXTENSION
@@ -38,24 +38,14 @@ class ArrayLike(ABC):
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of ``numpy()``. For some columns this needs a pass over the data."""
-        with Located(self):
-            rows = self._rows()
-            if rows is not None:
-                return rows.shape
-            content = canonical(self._of_array())
-            shape = None if content is None else arrays.shape_of(content)
-        return self.numpy().shape if shape is None else shape
+        shape: tuple[int, ...] = self._fact("shape", arrays.shape_of)
+        return shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """The dtype of ``numpy()``."""
-        with Located(self):
-            rows = self._rows()
-            if rows is not None:
-                return rows.dtype
-            content = canonical(self._of_array())
-            dtype = None if content is None else arrays.dtype_of(content)
-        return self.numpy().dtype if dtype is None else dtype
+        dtype: np.dtype[Any] = self._fact("dtype", arrays.dtype_of)
+        return dtype
 
     @property
     def ndim(self) -> int:
@@ -84,7 +74,7 @@ class ArrayLike(ABC):
         ``.astype("M8[us]")``.
         """
         file = self._of_array()
-        with Located(self):
+        with PartInErrors(self):
             content = canonical(file)
             values = None if content is None else arrays.array_of(content, copy)
             if values is None and file.name.endswith(FIRST_EXTENSION):
@@ -92,7 +82,7 @@ class ArrayLike(ABC):
             elif values is None and file.content is None and file.name.lower().endswith(images.SUFFIXES):
                 import numpy as np
 
-                values = np.array(images.pixels(images.of_file(documents.bytes_of(file))))
+                values = np.array(images.pixels(images.of_file(bytes_of(file))))
                 values.flags.writeable = copy
             elif values is None and (rows := self._rows()) is not None:
                 values = rows.read(0, rows.shape[0])
@@ -105,9 +95,19 @@ class ArrayLike(ABC):
         values = self.numpy(copy=bool(copy) and dtype is None)
         return values if dtype is None else values.astype(dtype, copy=bool(copy))
 
+    def _fact(self, name: str, of_content: Callable[[contents.Content], Any]) -> Any:
+        """Return an attribute of ``numpy()``, without its values if possible."""
+        with PartInErrors(self):
+            rows = self._rows()
+            if rows is not None:
+                return getattr(rows, name)
+            content = canonical(self._of_array())
+            fact = None if content is None else of_content(content)
+        return getattr(self.numpy(), name) if fact is None else fact
+
     def _selected(self, key: Any) -> Any:
         """Return what an index selects of the array, read into memory of its own."""
-        with Located(self):
+        with PartInErrors(self):
             rows = self._rows()
             return self.numpy(copy=True)[key] if rows is None else selecting.select(rows, key)
 
@@ -126,7 +126,7 @@ class ArrayLike(ABC):
             return file.name.endswith(VIDEO)
         return file.content is None and file.name.lower().endswith((FIRST_EXTENSION, *images.SUFFIXES))
 
-    def _rows(self) -> selecting.Rows | None:
+    def _rows(self) -> selecting.FirstAxis | None:
         """Return the rows of an array or a video, which can be read one by one; None for other files."""
         file = self._of_array()
         content = file.content
@@ -142,7 +142,7 @@ class ArrayLike(ABC):
         return None
 
 
-class Located:
+class PartInErrors:
     """Add the path of an entry to errors that do not name a part themselves. A context manager.
 
     Not a generator, as entering one takes as long as finding an array.

@@ -25,12 +25,12 @@ from glassfs.errors import (
     NotFound,
     Unsuited,
 )
-from glassfs.library import documents, images, selecting, shown
-from glassfs.library.arraylike import VIDEO, ArrayLike, Located, canonical
+from glassfs.library import images, selecting, shown
+from glassfs.library.arraylike import VIDEO, ArrayLike, PartInErrors, canonical
 from glassfs.library.finding import REPLACED, below, parts, version_of
 from glassfs.library.globbing import matching
-from glassfs.library.session import Asked, LibrarySession, named
-from glassfs.library.stream import stream_of
+from glassfs.library.session import LibrarySession, OpenArguments, named
+from glassfs.library.stream import bytes_of, stream_of, value_of
 from glassfs.source import Connection
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from glassfs.library.table import Table
 
 Default = TypeVar("Default")
-COMPLETED = 2000
 
 
 class Entry(ArrayLike):
@@ -189,7 +188,7 @@ class Entry(ArrayLike):
 
     def episodes(self) -> Table:
         """Return the table of all episodes in this container, or in this folder and all below it."""
-        from glassfs.library.tables import joined_in  # programs that only load samples need no tables
+        from glassfs.library.table import joined_in  # programs that only load samples need no tables
 
         return joined_in(self._directory(), self.path, contents.EPISODES)
 
@@ -198,7 +197,7 @@ class Entry(ArrayLike):
 
         By name: ``episodes``, ``trees`` for tree sequences, ``tables`` for ML.NET data, and those of other formats.
         """
-        from glassfs.library.tables import all_joined_in
+        from glassfs.library.table import all_joined_in
 
         return all_joined_in(self._directory(), self.path)
 
@@ -207,20 +206,20 @@ class Entry(ArrayLike):
     def image(self) -> Image:
         """Return an image decoded by Pillow."""
         file = self._file()
-        with Located(self):
+        with PartInErrors(self):
             content = canonical(file)
             if isinstance(content, contents.EncodedImage):
                 return images.decoded(content)
             if isinstance(content, contents.Image):
-                return images.of_raw(content) or images.of_file(documents.bytes_of(file))
+                return images.of_raw(content) or images.of_file(bytes_of(file))
             if file.content is None and file.name.lower().endswith(images.SUFFIXES):
-                return images.of_file(documents.bytes_of(file))
+                return images.of_file(bytes_of(file))
         raise self._unsuited("an image")
 
     def bytes(self) -> builtins.bytes:
         """Return all bytes of a file."""
-        with Located(self):
-            return documents.bytes_of(self._file())
+        with PartInErrors(self):
+            return bytes_of(self._file())
 
     def text(self, encoding: str = "utf-8", errors: str = "strict") -> str:
         """Return a file as text. Raises UnicodeDecodeError unless ``errors`` says otherwise (see ``str``)."""
@@ -228,15 +227,15 @@ class Entry(ArrayLike):
 
     def json(self) -> Any:
         """Return the value of a JSON document or a scalar; of JSON lines, the list of their values."""
-        with Located(self):
+        with PartInErrors(self):
             file = self._file()
             if isinstance(file.content, (contents.Null, contents.Scalar)) or ".json" in file.name[-6:]:
-                return documents.value_of(file)
+                return value_of(file)
         raise self._unsuited("JSON")
 
     def table(self) -> Table:
         """Return the table of a directory of columns, or of a view's ``.parquet`` file."""
-        from glassfs.library.tables import table_of
+        from glassfs.library.table import table_of
 
         found = table_of(self._entered, self._session.paths, self._path)
         if found is None:
@@ -245,7 +244,7 @@ class Entry(ArrayLike):
 
     def open(self) -> io.BufferedReader:
         """Return a file object with ``read`` and ``seek``. The caller must close it."""
-        with Located(self):
+        with PartInErrors(self):
             return stream_of(self._file(), self.path)
 
     # Representation, comparison, pickling.
@@ -264,7 +263,7 @@ class Entry(ArrayLike):
         """Return the listed names, for completion in notebooks; the first ones of very many."""
         node = self._shown_node()
         try:
-            return builtins.list(islice(node.names(), COMPLETED)) if isinstance(node, Directory) else []
+            return builtins.list(islice(node.names(), 2000)) if isinstance(node, Directory) else []
         except GlassfsError:
             return []
 
@@ -420,6 +419,6 @@ def opened(
         from glassfs.source.remote.storage_options import connection_to  # rarely needed
 
         connection = connection_to(names, storage_options)
-    session = LibrarySession(Asked(names, cache_size, spool, views, connection))
+    session = LibrarySession(OpenArguments(names, cache_size, spool, views, connection))
     _, node = session.paths.find("/")
     return Library(session, "/", node)

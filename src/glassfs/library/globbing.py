@@ -24,13 +24,13 @@ class Globbed(Protocol):
 
     def keys(self) -> KeysView[str]: ...
 
-    def get(self: Found, path: str) -> Found | None: ...
+    def get(self: Entry, path: str) -> Entry | None: ...
 
 
-Found = TypeVar("Found", bound=Globbed)
+Entry = TypeVar("Entry", bound=Globbed)
 
 
-def matching(entry: Found, pattern: Sequence[str], is_lenient: bool = False) -> Iterator[Found]:
+def matching(entry: Entry, pattern: Sequence[str], is_lenient: bool = False) -> Iterator[Entry]:
     """Yield the entries that match. If ``is_lenient``, directories that cannot be listed are skipped."""
     if not pattern:
         yield entry
@@ -51,7 +51,7 @@ def matching(entry: Found, pattern: Sequence[str], is_lenient: bool = False) -> 
                     yield from matching(found, rest, is_lenient)
 
 
-def _below(entry: Found, rest: Sequence[str], is_lenient: bool) -> Iterator[Found]:
+def _below(entry: Entry, rest: Sequence[str], is_lenient: bool) -> Iterator[Entry]:
     """Yield the matches of ``rest`` in a directory, which must be listable unless ``is_lenient``, and all below it."""
     _names(entry, is_lenient)
     waiting = [entry]
@@ -69,15 +69,14 @@ def _below(entry: Found, rest: Sequence[str], is_lenient: bool) -> Iterator[Foun
 def _names(directory: Globbed, is_lenient: bool) -> list[str]:
     try:
         return list(directory.keys())
-    except NotADirectory:  # it was only presumed to be a directory
-        return []
-    except _BROKEN:
-        if not is_lenient:
+    except _BROKEN as error:
+        # What was only presumed to be a directory has no names, and that is no error.
+        if not (is_lenient or isinstance(error, NotADirectory)):
             raise
         return []
 
 
-def _inner(directory: Found, name: str, is_lenient: bool) -> Found | None:
+def _inner(directory: Entry, name: str, is_lenient: bool) -> Entry | None:
     try:
         return directory.get(name)
     except _BROKEN:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from glassfs.content import EncodedImage, Image
@@ -59,19 +61,21 @@ def channels(mode: str) -> int:
 def _opened(stored: Any, formats: tuple[str, ...]) -> Decoded:
     from PIL import Image as Pillow
 
-    try:
+    with _as_damage("is not an image that can be decoded"):
         return Pillow.open(io.BytesIO(stored), formats=formats)
-    except MemoryError as error:
-        raise Unavailable("there is not enough memory for an image") from error
-    except Exception as error:  # decoders raise exceptions of any kind
-        raise Damaged("is not an image that can be decoded") from error
 
 
 def _loaded(image: Decoded) -> Decoded:
-    try:
+    with _as_damage("is an image that cannot be decoded"):
         image.load()
+    return image
+
+
+@contextmanager
+def _as_damage(reason: str) -> Iterator[None]:
+    try:
+        yield
     except MemoryError as error:
         raise Unavailable("there is not enough memory for an image") from error
-    except Exception as error:
-        raise Damaged("is an image that cannot be decoded") from error
-    return image
+    except Exception as error:  # decoders raise exceptions of any kind
+        raise Damaged(reason) from error

@@ -20,6 +20,7 @@ from glassfs.content import Array, Content, Data, Video, dtypes
 from glassfs.errors import Damaged, Unavailable
 from glassfs.library import arrays
 from glassfs.once import once
+from glassfs.sizes import PIECE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,13 +30,9 @@ if TYPE_CHECKING:
     """Numbers of items, or for each item whether it is wanted."""
     Index: TypeAlias = SupportsIndex | slice | EllipsisType | Numbers | None
 
-AT_ONCE = 4 << 20
-"""Bytes of rows read at once if not all of them are wanted."""
-ITERATED = 256 << 10
-"""Bytes of rows read at once by iteration."""
 
 
-class Rows(ABC):
+class FirstAxis(ABC):
     """Items of the first axis. ``shape`` has at least one axis, unless it is that of a single value.
 
     ``near`` is the number of bytes between two wanted rows that may be read along.
@@ -57,7 +54,7 @@ class Rows(ABC):
         return self.dtype.itemsize * prod(self.shape[1:])
 
     @abstractmethod
-    def row(self, number: int) -> Rows | NDArray[Any]:
+    def row(self, number: int) -> FirstAxis | NDArray[Any]:
         """Return a row; a negative number counts from the end. Raises IndexError."""
 
     @abstractmethod
@@ -70,7 +67,7 @@ class Rows(ABC):
         return out
 
 
-class ArrayRows(Rows):
+class ArrayRows(FirstAxis):
     """The rows of an array whose values are in ``data`` from byte ``offset`` on."""
 
     near = 4 << 10
@@ -108,7 +105,7 @@ class ArrayRows(Rows):
         return self.read(0, self._shape[0]) if self._shape else self.value()[()]
 
 
-class VideoRows(Rows):
+class VideoRows(FirstAxis):
     """The frames of a video, which all have the size of the first one that exists. Raises Damaged if there is none."""
 
     def __init__(self, video: Video) -> None:
@@ -155,14 +152,14 @@ class VideoRows(Rows):
             out[number] = frame
 
 
-def rows_of(content: Content) -> Rows | None:
+def rows_of(content: Content) -> FirstAxis | None:
     """Return the rows of an array or a video, None for other contents."""
     if isinstance(content, Array):
         return ArrayRows(content.resolved_shape, dtypes.parsed(content.stored.dtype), content.stored.rows)
     return VideoRows(content) if isinstance(content, Video) else None
 
 
-def rows_of_npy(stream: io.BufferedIOBase, data: Data) -> Rows | None:
+def rows_of_npy(stream: io.BufferedIOBase, data: Data) -> FirstAxis | None:
     """Return the rows of a ``.npy`` file, None if they are not contiguous or NumPy does not read the file."""
     import numpy as np
 
@@ -192,14 +189,14 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         raise Unavailable(f"there is not enough memory for an array of the shape {shape}") from error
 
 
-def iterated(rows: Rows) -> Iterator[Any]:
+def iterated(rows: FirstAxis) -> Iterator[Any]:
     """Yield the rows, reading some of them at a time."""
-    at_once = max(1, ITERATED // max(1, rows.row_size))
+    at_once = max(1, PIECE // max(1, rows.row_size))
     for first in range(0, rows.shape[0], at_once):
         yield from rows.read(first, min(at_once, rows.shape[0] - first))
 
 
-def select(rows: Rows, key: Any) -> Any:
+def select(rows: FirstAxis, key: Any) -> Any:
     """Return what ``array[key]`` of NumPy returns, in memory of its own. Raises IndexError as NumPy does."""
     if isinstance(rows, VideoRows) and not isinstance(key, tuple) and _is_integer(key):
         return rows.row(integer(key))  # without the first frame, which gives the shape
@@ -210,7 +207,7 @@ def select(rows: Rows, key: Any) -> Any:
         while (axis := _first_axis(index)) is not None and isinstance(index[axis], int):
             row = rows.row(index[axis])
             index = index[:axis] + index[axis + 1 :]
-            if not isinstance(row, Rows):
+            if not isinstance(row, FirstAxis):
                 return _own(row[tuple(index)], row)
             rows = row
     axis = _first_axis(index)
@@ -218,18 +215,16 @@ def select(rows: Rows, key: Any) -> Any:
         assert isinstance(rows, ArrayRows)
         return rows.value()[tuple(index)]
     own = index[axis]
-    if isinstance(own, int):
-        number = _checked(own, rows.shape[0])
-        return rows.read(number, 1)[(*index[:axis], 0, *index[axis + 1 :])]
     if not isinstance(own, slice):
         return _of_numbers(rows, own, index, axis)
     numbers = range(rows.shape[0])[own]
+    # Rows are read in the order in which they are stored, and turned around afterward.
     flipped = slice(None, None, -1 if numbers.step < 0 else None)
-    rest = (*index[:axis], flipped, *index[axis + 1 :])
     numbers = numbers[::-1] if numbers.step < 0 else numbers
-    if _is_advanced(index) or all(item is None or item == slice(None) for item in index[axis + 1 :]):
+    rest = index[axis + 1 :]
+    if _is_advanced(index) or all(item is None or item == slice(None) for item in rest):
         found = _picked(rows, numbers)
-        return _own(found[rest], found)
+        return _own(found[(*index[:axis], flipped, *rest)], found)
     return _narrowed(rows, numbers, index, axis)[(slice(None),) * axis + (flipped,)]
 
 
@@ -307,51 +302,55 @@ def _own(found: Any, of: NDArray[Any]) -> Any:
     return found.copy() if is_small else found
 
 
-def _picked(rows: Rows, numbers: range) -> NDArray[Any]:
+def _picked(rows: FirstAxis, numbers: range) -> NDArray[Any]:
     """Return some rows, whose numbers rise."""
+    import numpy as np
+
     if numbers.step == 1 or len(numbers) < 2:
         return rows.read(numbers.start if numbers else 0, len(numbers))
-    out = empty((len(numbers), *rows.shape[1:]), rows.dtype)
-    if (numbers.step - 1) * rows.row_size > rows.near:
-        for place, number in enumerate(numbers):
-            rows.read_into(out[place : place + 1], number)
-        return out
-    at_once = max(1, AT_ONCE // max(1, rows.row_size * numbers.step))
-    for place in range(0, len(numbers), at_once):
-        some = numbers[place : place + at_once]
-        out[place : place + at_once] = rows.read(some[0], some[-1] + 1 - some[0])[:: numbers.step]
-    return out
+    return _read(rows, np.arange(numbers.start, numbers.stop, numbers.step))
 
 
-def _narrowed(rows: Rows, numbers: range, index: list[Any], axis: int) -> NDArray[Any]:
+def _narrowed(rows: FirstAxis, numbers: range, index: list[Any], axis: int) -> NDArray[Any]:
     """Return some rows with the rest of the index applied, a few of them at a time: it may leave little of each."""
     import numpy as np
 
-    at_once = max(1, AT_ONCE // max(1, rows.row_size))
+    at_once = max(1, PIECE // max(1, rows.row_size))
     key = (*index[:axis], slice(None), *index[axis + 1 :])
     starts = range(0, max(1, len(numbers)), at_once)
     parts = [_picked(rows, numbers[start : start + at_once])[key] for start in starts]
     return parts[0].copy() if len(parts) == 1 else np.concatenate(parts, axis)
 
 
-def _of_numbers(rows: Rows, own: NDArray[Any], index: list[Any], axis: int) -> Any:
-    """Return the rows with these numbers, and the rest of the index applied."""
+def _of_numbers(rows: FirstAxis, own: int | NDArray[Any], index: list[Any], axis: int) -> Any:
+    """Return the rows with these numbers, or of one beside other arrays, and the rest of the index applied."""
     import numpy as np
 
-    length = rows.shape[0]
+    own, length = np.asarray(own), rows.shape[0]
     if own.size:
         _checked(int(own.min()), length)
         _checked(int(own.max()), length)
     wanted, inverse = np.unique(own.astype(np.intp) % max(1, length), return_inverse=True)
+    return _read(rows, wanted)[(*index[:axis], inverse.reshape(own.shape), *index[axis + 1 :])]
+
+
+def _read(rows: FirstAxis, wanted: NDArray[Any]) -> NDArray[Any]:
+    """Return the rows with these numbers, which rise. Those that are ``near`` are read together, with what is between.
+    """
+    import numpy as np
+
     found = empty((len(wanted), *rows.shape[1:]), rows.dtype)
-    gaps = 1 + np.flatnonzero(np.diff(wanted) > 1 + rows.near // max(1, rows.row_size))
-    at_once = max(1, AT_ONCE // max(1, rows.row_size))
-    for begin, end in pairwise([0, *gaps.tolist(), len(wanted)]):
-        start = begin
+    row_size = max(1, rows.row_size)
+    at_once = max(1, PIECE // row_size)
+    gaps = 1 + np.flatnonzero(np.diff(wanted) > 1 + rows.near // row_size)
+    for start, end in pairwise([0, *gaps.tolist(), len(wanted)]):
         while start < end:
             first = int(wanted[start])
-            stop = start + int(np.searchsorted(wanted[start:end], first + at_once))
-            read = rows.read(first, int(wanted[stop - 1]) + 1 - first)
-            found[start:stop] = read if len(read) == stop - start else read[wanted[start:stop] - first]
+            stop = start + (int(np.searchsorted(wanted[start:end], first + at_once)) if end - start > 1 else 1)
+            count = int(wanted[stop - 1]) + 1 - first
+            if count == stop - start:
+                rows.read_into(found[start:stop], first)
+            else:
+                found[start:stop] = rows.read(first, count)[wanted[start:stop] - first]
             start = stop
-    return found[(*index[:axis], inverse.reshape(own.shape), *index[axis + 1 :])]
+    return found

@@ -10,25 +10,22 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 from glassfs.cache import DEFAULT_BUDGET, BlockCache
+from glassfs.datasets.joined import open_sources
 from glassfs.errors import Closed
 from glassfs.forks import after_fork
-from glassfs.library.finding import Paths
+from glassfs.library.finding import LibraryPaths
 from glassfs.source import Connection, absolute
 from glassfs.source.remote.url import shown
-from glassfs.tree import ContainerSettings, Sources, Tree, open_sources
+from glassfs.tree import ContainerSettings, Sources, Tree
 from glassfs.tree.lease import Lease
 from glassfs.view import chosen
 
-BUDGET_SHARE = 4
-"""Parsed containers get this part of the cache size as their budget, and directories the same: half of it those that
-were listed, half of it those that were found from entries."""
-
 
 @dataclass(frozen=True)
-class Asked:
+class OpenArguments:
     """The arguments of ``glassfs.open``."""
 
     sources: tuple[str, ...] = field(repr=False)
@@ -49,17 +46,17 @@ class Asked:
 
     @property
     def directories(self) -> int:
-        """The bytes of directories that were listed, and of those that were found from entries."""
-        return max(1, self.budget // BUDGET_SHARE // 2)
+        """The bytes of directories whose children are cached, and of those that are found by their paths."""
+        return max(1, self.budget // 8)
 
-    def absolute(self) -> Asked:
+    def absolute(self) -> OpenArguments:
         """Return the same for a process with another working directory."""
         return replace(self, sources=tuple(absolute(source) for source in self.sources))
 
     def opened(self, on_drop: Callable[[Lease], None]) -> Sources:
         cache = BlockCache(self.budget, self.spool)
         settings = ContainerSettings(
-            cache, budget=self.budget // BUDGET_SHARE, views=chosen(self.views), has_catalogue=True,
+            cache, budget=self.budget // 4, views=chosen(self.views), has_catalogue=True,
             listing_budget=self.directories,
         )
         return open_sources(self.sources, settings, connection=self.connection, on_drop=on_drop)
@@ -84,20 +81,19 @@ class LibrarySession:
     ``era`` changes whenever earlier nodes must no longer be used.
     """
 
-    def __init__(self, asked: Asked, token: str = "") -> None:
+    def __init__(self, asked: OpenArguments, token: str = "") -> None:
         self.asked = asked
         self.token = token or os.urandom(16).hex()
         self.era = 0
         self.is_closed = False
         self._away = asked.absolute()
         self._lock = threading.Lock()
-        self._paths: Paths | None = None
+        self._paths: LibraryPaths | None = None
         with _lock:
             _sessions[self.token] = self
-            _all.add(self)
 
     @property
-    def paths(self) -> Paths:
+    def paths(self) -> LibraryPaths:
         """The paths of the tree. Raises Closed, or what opening raises."""
         paths = self._paths
         if paths is None:
@@ -107,7 +103,7 @@ class LibrarySession:
                 paths = self._paths
                 if paths is None:
                     asked = self._away if self.era else self.asked
-                    paths = self._paths = Paths(asked.opened, asked.directories)
+                    paths = self._paths = LibraryPaths(asked.opened, asked.directories)
         return paths
 
     def close(self) -> None:
@@ -131,12 +127,11 @@ class LibrarySession:
 
 _lock = threading.RLock()
 _sessions: WeakValueDictionary[str, LibrarySession] = WeakValueDictionary()
-_all: WeakSet[LibrarySession] = WeakSet()
 _inherited: list[object] = []
 """Trees opened by the parent. They are kept, as releasing them could wait for a lock forever."""
 
 
-def restored(token: str, asked: Asked) -> LibrarySession:
+def restored(token: str, asked: OpenArguments) -> LibrarySession:
     """Return this process's session with a token, or a new one shared by all entries unpickled from it."""
     with _lock:
         found = _sessions.get(token)
@@ -146,7 +141,7 @@ def restored(token: str, asked: Asked) -> LibrarySession:
 def _begin_after_fork() -> None:
     global _lock
     _lock = threading.RLock()
-    for session in list(_all):
+    for session in list(_sessions.values()):
         session.begin_after_fork()
 
 

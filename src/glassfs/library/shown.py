@@ -10,20 +10,17 @@ from binascii import b2a_base64
 from itertools import islice
 
 from glassfs import content as contents
+from glassfs.content.rows import of_records
 from glassfs.errors import GlassfsError
-from glassfs.library.documents import bytes_of
+from glassfs.library.stream import bytes_of
 from glassfs.sizes import human_size
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node
 
-SHOWN_NAMES = 6
-SHOWN_ROWS = 50
 LARGEST_MEDIA = 16 << 20
 """Bytes of a video or an image that a notebook embeds."""
-LARGEST_JSON = 64 << 10
-"""Bytes of a JSON document that is indented; of a larger one the beginning is shown as stored."""
-SHOWN_LINES, SHOWN_CHARACTERS = 10, 4000
-"""Limits of JSON lines, and of characters of JSON."""
+SHOWN = 4000
+"""Characters of JSON, and of a line of it, that a notebook shows."""
 
 
 def line(kind: str, path: str, node: Node | None) -> str:
@@ -35,9 +32,9 @@ def page(path: str, node: Node | None) -> str:
     rows = ""
     if isinstance(node, Directory):
         try:
-            some = list(islice(node.names(), SHOWN_ROWS + 1))
-            rows = "".join(_row(node, name) for name in some[:SHOWN_ROWS])
-            if len(some) > SHOWN_ROWS:
+            some = list(islice(node.names(), 51))
+            rows = "".join(_row(node, name) for name in some[:50])
+            if len(some) > 50:
                 rows += '<tr><td colspan="2">…</td></tr>'
         except GlassfsError as error:
             rows = f"<tr><td>{cell(str(error))}</td></tr>"
@@ -58,43 +55,30 @@ def _preview(file: File) -> str:
             return f"<p>This video of {human_size(file.size)} is too large for a notebook; {how}.</p>"
         data = b2a_base64(bytes_of(file), newline=False).decode()
         return f'<video controls style="max-width: 100%" src="data:video/mp4;base64,{data}"></video>'
-    found = None
-    if file.name.endswith(".json"):
-        found = _indented(file)
-    elif file.name.endswith(".jsonl"):
-        found = _first_lines(file)
-    if found is None:
+    if file.name.endswith((".json", ".jsonl")):
+        text = _beginning(file)
+        text = text if len(text) <= SHOWN else f"{text[:SHOWN]}\n…"
+        return f"<pre>{chr(10).join(map(cell, text.splitlines()))}</pre>" if text else ""
+    return ""
+
+
+def _beginning(file: File) -> str:
+    """Return a JSON document, indented unless it is large, or the first JSON lines; "" if that takes a pass over them.
+    """
+    content = file.content.records if isinstance(file.content, contents.Table) else file.content
+    is_lines = file.name.endswith(".jsonl")
+    if is_lines and isinstance(content, contents.Records):
+        rows = islice(of_records(content), 10)
+        return "\n".join(json.dumps(row, ensure_ascii=False)[:SHOWN] for row in rows)
+    if is_lines and not file.data.is_sized:
         return ""
-    shown = found if len(found) <= SHOWN_CHARACTERS else f"{found[:SHOWN_CHARACTERS]}\n…"
-    return f"<pre>{chr(10).join(map(cell, shown.splitlines()))}</pre>"
-
-
-def _indented(file: File) -> str:
-    size = file.size
-    text = bytes_of(file, 0, min(size, LARGEST_JSON)).decode("utf-8", "replace")
-    if size > LARGEST_JSON:
-        return text
+    text = bytes_of(file, 0, min(file.size, 64 << 10)).decode("utf-8", "replace")
+    if is_lines:
+        return "\n".join(text[:SHOWN].split("\n")[:10])
     try:
         return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError):  # also a document that is cut
         return text
-
-
-def _first_lines(file: File) -> str | None:
-    """Return the first JSON lines, or None if reading them takes a pass over the data."""
-    content = file.content
-    if isinstance(content, contents.Table):
-        content = content.records
-    if isinstance(content, contents.Records):
-        if not content.blocks:
-            return ""
-        with file.origin.services.cache.reserved(content.cost(0)):
-            rows = content.block(0)[:SHOWN_LINES]
-            return "\n".join(json.dumps(row, ensure_ascii=False)[:SHOWN_CHARACTERS] for row in rows)
-    if not file.data.is_sized:
-        return None
-    start = bytes_of(file, 0, min(file.size, SHOWN_CHARACTERS)).decode("utf-8", "replace")
-    return "\n".join(start.split("\n")[:SHOWN_LINES])
 
 
 def description(node: Node | None) -> str:
@@ -103,11 +87,11 @@ def description(node: Node | None) -> str:
         return "cannot be opened now"
     if isinstance(node, Directory):
         try:
-            names = [printable(name) for name in islice(node.names(), SHOWN_NAMES + 1)]
+            names = [printable(name) for name in islice(node.names(), 7)]
         except GlassfsError as error:
             return printable(str(error))
-        more = ["…"] if len(names) > SHOWN_NAMES else []
-        return f"directory: {', '.join(names[:SHOWN_NAMES] + more)}" if names else "directory, empty"
+        more = ["…"] if len(names) > 6 else []
+        return f"directory: {', '.join(names[:6] + more)}" if names else "directory, empty"
     if not isinstance(node, File):
         return "link"
     words = []

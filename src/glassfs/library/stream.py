@@ -1,20 +1,23 @@
-"""File objects for files of a tree, for ``numpy.load``, ``pandas.read_parquet``, Pillow and others.
+"""Read files of a tree: as bytes, as JSON values, and as file objects for ``numpy.load``, Pillow and others.
 
-One thread at a time, as other file objects; any thread may cancel its reads. A file object holds the lease on its
+A file object is for one thread at a time, as others are; any thread may cancel its reads. It holds the lease on its
 container until it is closed, so that a deleted container can be read to its end.
 """
 
 from __future__ import annotations
 
 import io
+import json
 from functools import partial
+from typing import Any
 
 from glassfs import work
-from glassfs.library.documents import bytes_of
+from glassfs.content import Null, Scalar
+from glassfs.errors import Damaged, Unavailable
 from glassfs.source import BUFFERED, SeekableFile
 from glassfs.tree import File
 
-__all__ = ["BUFFERED", "Raw", "stream_of"]
+__all__ = ["BUFFERED", "Raw", "bytes_of", "stream_of", "value_of"]
 
 
 def stream_of(file: File, name: str) -> io.BufferedReader:
@@ -57,3 +60,36 @@ class Raw(SeekableFile):
     def cancel(self) -> None:
         """Have the present read and all later ones raise Canceled."""
         self._work.cancel()
+
+
+def bytes_of(file: File, start: int = 0, stop: int | None = None) -> bytes:
+    """Return the bytes from ``start`` to before ``stop``; large ones are not copied again."""
+    size = max(0, (file.size if stop is None else min(stop, file.size)) - start)
+    if size <= 64 << 10:  # as copying so few takes less than the detour
+        return file.read(start, size)
+    try:
+        whole = io.BytesIO()
+        whole.seek(size - 1)
+        whole.write(b"\0")
+    except (MemoryError, OverflowError) as error:
+        raise Unavailable(f"there is not enough memory for {size} bytes") from error
+    with whole.getbuffer() as buffer:
+        file.read_into(buffer, start)
+    return whole.getvalue()
+
+
+def value_of(file: File) -> Any:
+    """Return the value of a JSON file; of JSON lines, the list of their values. Raises Damaged if it is not JSON."""
+    content = file.content
+    if isinstance(content, Null):
+        return None
+    if isinstance(content, Scalar):
+        return content.value
+    try:
+        if file.name.endswith(".jsonl"):
+            return [json.loads(line) for line in bytes_of(file).splitlines()]
+        return json.loads(bytes_of(file))
+    except RecursionError as error:
+        raise Damaged("is JSON that is nested too deep") from error
+    except ValueError as error:
+        raise Damaged(f"is not valid JSON: {error}") from error

@@ -1,4 +1,4 @@
-"""Tables: rows, columns, and conversion to pandas, Arrow and polars. Any thread.
+"""Tables, also joined ones over a directory: rows, columns, conversion to pandas, Arrow and polars. Any thread.
 
 Libraries read the table as a Parquet file, which is encoded while they read.
 """
@@ -8,33 +8,37 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from glassfs import content as contents
 from glassfs import installing
-from glassfs.content.rows import AT_ONCE, of_records, rows_of, values
+from glassfs.content import EPISODES
+from glassfs.content.rows import of_records, rows_of, values
 from glassfs.content.table import Column
-from glassfs.errors import GlassfsError, NoSuchEntry
+from glassfs.datasets.joined import joined_of, tables_with_rows
+from glassfs.errors import GlassfsError, NoSuchEntry, Unsuited
+from glassfs.library.finding import LibraryPaths
 from glassfs.library.shown import cell
-from glassfs.library.stream import Raw
+from glassfs.library.stream import Raw, stream_of
 from glassfs.names import text
+from glassfs.sizes import PIECE
 from glassfs.terminal import printable
 from glassfs.threads import DaemonPool
+from glassfs.tree import Directory, File, Node, Origin
+from glassfs.view.parquet.file import Parquet
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     import pyarrow as pa
 
-SHOWN_ROWS = 10
 Frame = TypeVar("Frame")
-
-SHOWN_COLUMNS = 50
-SHOWN_CHARACTERS = 80
-SHOWN_VALUES = 4 * SHOWN_CHARACTERS + 4
-"""Values, or bytes of a text, that exceed any cell: a character may take four bytes."""
+ROWS, COLUMNS, CHARACTERS = 10, 50, 80
+"""Rows, columns, and characters of a value that are shown."""
+SUFFIX = ".parquet"
 _readers = DaemonPool("tables")
+_numbers = count()
 
 
 class Table:
@@ -68,7 +72,7 @@ class Table:
         """Return the values of a column. Raises NoSuchEntry, which is a KeyError."""
         for column in self._table.columns():
             if text(column.name) == name:
-                return list(values(column, self._table.rows, AT_ONCE))
+                return list(values(column, self._table.rows, PIECE))
         raise NoSuchEntry("there is no such column", self._name, printable(name))
 
     def to_pandas(self) -> pd.DataFrame:
@@ -117,20 +121,20 @@ class Table:
             names = self.columns
         except GlassfsError as error:
             return f"<glassfs.Table {printable(self._name)!r}: {printable(str(error))}>"
-        some = ", ".join([*map(_short, names[:SHOWN_COLUMNS]), *(["…"] if len(names) > SHOWN_COLUMNS else [])])
+        some = ", ".join([*map(_short, names[:COLUMNS]), *(["…"] if len(names) > COLUMNS else [])])
         return f"<glassfs.Table {printable(self._name)!r}: {len(self)} rows of {some}>"
 
     def _repr_html_(self) -> str:
         rows, more = [], ""
         try:
             columns = self._table.columns()
-            if len(columns) > SHOWN_COLUMNS:
+            if len(columns) > COLUMNS:
                 more = f"<p>{len(columns)} columns</p>"
-            names = [text(column.name) for column in columns[:SHOWN_COLUMNS]]
+            names = [text(column.name) for column in columns[:COLUMNS]]
             rows.append("".join(f"<th>{cell(_short(name))}</th>" for name in names))
-            for row in self._first(columns[:SHOWN_COLUMNS]):
+            for row in self._first(columns[:COLUMNS]):
                 rows.append("".join(f"<td>{cell(_short(row.get(name)))}</td>" for name in names))
-            if len(self) > SHOWN_ROWS:
+            if len(self) > ROWS:
                 more += f"<p>{len(self)} rows</p>"
         except GlassfsError as error:
             more = f"<p>{cell(_short(error, 1000))}</p>"
@@ -138,20 +142,65 @@ class Table:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
     def _first(self, columns: Sequence[Column]) -> Iterator[dict[str, Any]]:
-        """Yield the rows to be shown, with long values cut."""
+        """Yield the rows to be shown, with long values cut: a character may take four bytes of a text."""
         if self._table.records is not None:
-            yield from islice(of_records(self._table.records), SHOWN_ROWS)
+            yield from islice(of_records(self._table.records), ROWS)
             return
-        count = min(self._table.rows, SHOWN_ROWS)
-        found = {text(column.name): values(column, count, AT_ONCE, SHOWN_VALUES) for column in columns}
+        count = min(self._table.rows, ROWS)
+        found = {text(column.name): values(column, count, PIECE, 4 * CHARACTERS + 4) for column in columns}
         for row in zip(*(islice(column, count) for column in found.values()), strict=True):
             yield dict(zip(found, row, strict=True))
 
 
-def _short(value: Any, most: int = SHOWN_CHARACTERS) -> str:
+def _short(value: Any, most: int = CHARACTERS) -> str:
     shown = str(value)
     return printable(shown if len(shown) <= most else f"{shown[:most - 1]}…")
 
 
 def _missing(method: str, wanted: str, extra: str) -> ImportError:
     return ImportError(f"{method}() needs {wanted}: {installing.command(extra)}", name=extra)
+
+
+def table_of(node: Node, paths: LibraryPaths, path: str) -> Table | None:
+    """Return the table that a file of a view shows, or of the directory beside a Parquet file. Raises Changed if
+    replaced.
+    """
+    if isinstance(node, Directory):
+        found = None if path == "/" else paths.beside(path, node, SUFFIX)
+    else:
+        found = node
+    if not isinstance(found, File) or not isinstance(found.content, contents.Table):
+        return None
+    if isinstance(found.data, Parquet):
+        return _table(found, found.content, path)
+    return _table(_parquet(found.content, found.origin), found.content, path)
+
+
+def joined_in(directory: Directory, path: str, name: str) -> Table:
+    """Return the joined table called ``name`` over a directory. Raises Unsuited if there is none.
+
+    The table of episodes of a folder may be empty, others have rows.
+    """
+    table = joined_of(directory, name)
+    if table is None or (name != EPISODES and not table.rows):
+        others = ", ".join(printable(other) for other in tables_with_rows(directory))
+        reason = f"has no table of {printable(name)}" + (f", but of {others}: use joined()" if others else "")
+        raise Unsuited(reason, part=printable(path))
+    return _table(_parquet(table, directory.origin), table, f"{path}/{name}")
+
+
+def all_joined_in(directory: Directory, path: str) -> dict[str, Table]:
+    """Return the joined tables over a directory that have rows, by name."""
+    return {name: joined_in(directory, path, name) for name in tables_with_rows(directory)}
+
+
+def _parquet(table: contents.Table, origin: Origin) -> File:
+    """Return a Parquet file for a table."""
+    # The files in a folder may change at any time: each call gets cache keys of its own.
+    data = Parquet(table, origin.services.cache, (origin.identity, "table", next(_numbers)))
+    return File(f"table{SUFFIX}", 0, origin, data, table)
+
+
+def _table(file: File, table: contents.Table, path: str) -> Table:
+    name = path.lstrip("/")
+    return Table(table, lambda: stream_of(file, name), name)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from glassfs.cache import DEFAULT_BUDGET
+from glassfs.cache import DEFAULT_BUDGET, DEFAULT_SPOOL_SIZE
 from glassfs.errors import NotFound
 from glassfs.mount.errors import WrongOption
 from glassfs.mount.mountpoint import OwnMountPoint
@@ -33,7 +33,7 @@ LARGEST_ID = 0xFFFFFFFE  # the next number means "no change" to the system
 _SIZE = "a size, such as 64M or 2G"
 _EXPECTED = {
     "uid": "the number of a user", "gid": "the number of a group", "umask": "an octal number up to 777",
-    "cache_size": _SIZE, "read_ahead": _SIZE, "max_open": "a number of at least 1",
+    "cache_size": _SIZE, "spool_size": _SIZE, "read_ahead": _SIZE, "max_open": "a number of at least 1",
 }
 
 DESCRIPTIONS = {
@@ -44,6 +44,7 @@ DESCRIPTIONS = {
     "umask=OCTAL": "permission bits to clear, such as 077",
     "cache_size=SIZE": "memory for decoded blocks (256M)",
     "spool=DIR": "folder for blocks too large for memory, decoded to unnamed files (TMPDIR or /tmp)",
+    "spool_size=SIZE": "bytes in that folder beyond which files that no program reads are given up (8G)",
     "max_open=N": f"most containers to keep open ({OPEN_CONTAINERS}), within {PARSED_BYTES >> 20}M of memory",
     "read_ahead=SIZE": f"how far the kernel reads ahead ({READ_AHEAD_KIB}K); only root may set it",
     "follow_links": "follow your own links out of a local source to your own files; not with allow_other, nor for root",
@@ -74,6 +75,7 @@ class MountOptions:
     umask: int | None = None
     cache_size: int = DEFAULT_BUDGET
     spool: str | None = None
+    spool_size: int = DEFAULT_SPOOL_SIZE
     max_open: int = OPEN_CONTAINERS
     read_ahead: int = READ_AHEAD_KIB << 10
     views: str = ""
@@ -164,8 +166,8 @@ class MountOptions:
         return {
             "flags": sorted(self.flags), "uid": self.uid, "gid": self.gid,
             "umask": None if self.umask is None else f"{self.umask:03o}",
-            "cache_size": self.cache_size, "spool": self.spool, "max_open": self.max_open,
-            "read_ahead": self.read_ahead, "views": self.views, "catalogue": self.catalogue,
+            "cache_size": self.cache_size, "spool": self.spool, "spool_size": self.spool_size,
+            "max_open": self.max_open, "read_ahead": self.read_ahead, "views": self.views, "catalogue": self.catalogue,
             "metrics": self.metrics,
             "own_mountpoint": self.own_mountpoint is not None,
         } | remote.public_options(self.remote)
@@ -174,7 +176,7 @@ class MountOptions:
 def _number(name: str, value: str) -> int:
     from glassfs.sizes import parse_size
 
-    if name in ("cache_size", "read_ahead"):
+    if name in ("cache_size", "spool_size", "read_ahead"):
         return parse_size(value)
     if not (value.isascii() and value.isdigit()):
         raise ValueError(value)

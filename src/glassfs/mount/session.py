@@ -21,6 +21,7 @@ from typing import Any
 
 from glassfs import __version__, collector, threads
 from glassfs.cache import BlockCache
+from glassfs.datasets.joined import Audience, open_sources
 from glassfs.errors import GlassfsError
 from glassfs.mount import allocator, privileges, system
 from glassfs.mount.engines import MountPoint, load
@@ -33,9 +34,9 @@ from glassfs.mount.options import MountOptions
 from glassfs.mount.status import OwnDirectory, StatusText
 from glassfs.settings import settings
 from glassfs.source.remote.url import shown as shown_name
-from glassfs.tree import Audience, ContainerSettings, open_sources, views_named
+from glassfs.tree import ContainerSettings, views_named
 from glassfs.tree.preload import preload
-from glassfs.tree.sources.usage import Usage
+from glassfs.tree.sources.walk import Usage
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class MountSession:
         self.mountpoint = system.real_path(mountpoint)
         self.options = options
         self.started = time.time()
-        self.cache = BlockCache(options.cache_size, options.spool)
+        self.cache = BlockCache(options.cache_size, options.spool, options.spool_size)
         opening = ContainerSettings(
             self.cache, options.max_open, views=views_named(options.views), has_catalogue=options.catalogue,
         )

@@ -34,10 +34,10 @@ import xxhash
 from glassfs.errors import Refused, is_lack
 from glassfs.forks import around_fork
 from glassfs.persistent import private
+from glassfs.settings import settings
 
 SCHEMA = 3
 SUFFIXES = ("", "-journal")
-LOCK_TIMEOUT_SECONDS = 0.25
 JOURNAL = 64 << 10
 PAGE = 16384
 LARGEST_PART = 16 << 20
@@ -45,7 +45,6 @@ COMPRESSED_FROM = 4096
 """Parts from this size on are compressed, and are not read along with others."""
 USE_SECONDS, USES_AT_ONCE = 600, 64
 """A use is noted if the previous one is older, together with others: each change of the file costs a transaction."""
-_EVICTED_AT_ONCE = 64
 _BUSY = ("locked", "busy")
 _OF_THE_DISK = ("readonly", "is full", "unable to open", "disk I/O error", "locking protocol")
 """Words of SQLite's messages: its codes are known from Python 3.11 on."""
@@ -113,14 +112,10 @@ class PersistentCache:
             left = most_bytes
             for key in dict.fromkeys(keys):
                 row = connection.execute(_PART, (key, number)).fetchone()
-                if row is None:
-                    continue
-                data = part_of(key, number, row[0])
+                data = None if row is None else self._used_part(connection, key, number, *row)
                 if data is None:
-                    connection.execute("DELETE FROM parts WHERE key = ?", (key,))
                     continue
                 found[key] = data
-                self._note_use(key, row[1])
                 left -= len(data)
                 if left <= 0:
                     break
@@ -130,7 +125,7 @@ class PersistentCache:
 
     def find_with_others(self, key: bytes, count: int) -> dict[bytes, bytes]:
         """Return the first parts of up to ``count`` values that were stored in a row, among them the one of this key;
-        nothing if it is not stored. They are returned as they are stored, see ``part_of``. Of others only small ones.
+        nothing if it is not stored. Of others only small ones.
 
         Finding one by one takes longer, as most of that is locking the file. Rows begin at multiples of ``count``, so
         that no part is in two of them.
@@ -138,9 +133,8 @@ class PersistentCache:
         def do(connection: sqlite3.Connection) -> dict[bytes, bytes]:
             wanted = {"key": key, "count": count, "small": COMPRESSED_FROM}
             rows = connection.execute(_WITH_OTHERS, wanted).fetchall()
-            for other, _, used in rows:
-                self._note_use(other, used)
-            return {other: stored for other, stored, _ in rows}
+            found = ((row[0], self._used_part(connection, row[0], 0, *row[1:])) for row in rows)
+            return {other: data for other, data in found if data is not None}
 
         return self._do(do) or {}
 
@@ -157,6 +151,8 @@ class PersistentCache:
             known = "SELECT 1 FROM parts WHERE key = ? AND number = ? AND data = ?"
             if all(connection.execute(known, row[:3]).fetchone() for row in rows):
                 return
+            # The lock for writing is taken first, so that no other process adds rows between the deletion, the sum of
+            # the sizes and the insertion.
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany("DELETE FROM parts WHERE key = ?", {(row[0],) for row in rows})
             self._evict(connection, sum(len(row[2]) for row in rows))
@@ -176,7 +172,7 @@ class PersistentCache:
 
     def _do(self, do: Callable[[sqlite3.Connection], Result]) -> Result | None:
         """Return what ``do`` does with the file; None if that is impossible."""
-        if not self._lock.acquire(timeout=LOCK_TIMEOUT_SECONDS):
+        if not self._lock.acquire(timeout=settings.disk_lock):
             return None
         try:
             if self._is_off:
@@ -188,6 +184,8 @@ class PersistentCache:
                 self._write_uses(self._connection)
             return found
         except Exception as error:  # a damaged file may cause any
+            # That another process holds the lock, or that this one lacks memory or descriptors, passes. Any other error
+            # would come again, and each time cost a reader the wait for a disk that fails.
             if not _is_busy(error) and not is_lack(error):
                 self._fail(error)
             return None
@@ -212,9 +210,16 @@ class PersistentCache:
             with suppress(sqlite3.Error):
                 connection.close()
 
-    def _note_use(self, key: bytes, used: int) -> None:
-        if not 0 <= _now() - used < USE_SECONDS:
+    def _used_part(
+        self, connection: sqlite3.Connection, key: bytes, number: int, stored: object, used: int,
+    ) -> bytes | None:
+        """Return the data of a stored part and note its use; delete a damaged value."""
+        data = _part_of(key, number, stored)
+        if data is None:
+            connection.execute("DELETE FROM parts WHERE key = ?", (key,))
+        elif not 0 <= _now() - used < USE_SECONDS:
             self._used.add(key)
+        return data
 
     def _write_uses(self, connection: sqlite3.Connection) -> None:
         used, self._used = self._used, set()
@@ -225,7 +230,7 @@ class PersistentCache:
 
     def _evict(self, connection: sqlite3.Connection, size: int) -> None:
         """Make room for ``size`` more bytes. The caller has begun a transaction."""
-        oldest = f"SELECT DISTINCT key FROM (SELECT key FROM parts ORDER BY used, rowid LIMIT {_EVICTED_AT_ONCE})"
+        oldest = "SELECT DISTINCT key FROM (SELECT key FROM parts ORDER BY used, rowid LIMIT 64)"
         while _bytes_in_use(connection) + size > self._budget:
             keys = connection.execute(oldest).fetchall()
             if not keys:
@@ -242,7 +247,7 @@ class PersistentCache:
         return _checksum(key, number, packed) + packed
 
 
-def part_of(key: bytes, number: int, stored: object) -> bytes | None:
+def _part_of(key: bytes, number: int, stored: object) -> bytes | None:
     """Return the data of a part, given it as it is stored; None if it is damaged."""
     if not isinstance(stored, bytes) or len(stored) <= _CHECKSUM:
         return None
@@ -282,6 +287,8 @@ def _prepare(folder: str, name: str, made: int) -> None:
 
 def _opened(path: str) -> sqlite3.Connection:
     """Open the file, which is made if necessary. Raises OSError, Refused and sqlite3.Error."""
+    # SQLite opens files by their path and follows links. So nothing but a file of this user may be there, in a folder
+    # that no other user can change.
     os.close(private.opened(os.path.dirname(path)))  # what it was when the cache was made may have changed
     for suffix in SUFFIXES:
         with suppress(FileNotFoundError):
@@ -289,13 +296,15 @@ def _opened(path: str) -> sqlite3.Connection:
                 os.unlink(path + suffix)
     with suppress(FileExistsError):  # an existing file is not opened: closing it would release SQLite's locks on it
         os.close(os.open(path, _NEW, 0o600))
-    connection = sqlite3.connect(path, LOCK_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(path, settings.disk_lock, isolation_level=None, check_same_thread=False)
     try:
         for setting in (
             f"page_size = {PAGE}", "synchronous = OFF", "mmap_size = 0", "trusted_schema = OFF",
             "journal_mode = PERSIST", f"journal_size_limit = {JOURNAL}",
         ):
             connection.execute(f"PRAGMA {setting}").fetchall()
+        # An older layout is dropped inside the file: removing the file would leave other processes with one that has no
+        # name, in which they would go on writing.
         if _number(connection, "PRAGMA user_version") != SCHEMA:
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
             connection.execute("BEGIN IMMEDIATE")
@@ -343,7 +352,7 @@ def _now() -> int:
 
 def _hold_all() -> None:
     for cache in list(_all):
-        cache._is_held = cache._lock.acquire(timeout=LOCK_TIMEOUT_SECONDS)
+        cache._is_held = cache._lock.acquire(timeout=settings.disk_lock)
 
 
 def _release_all() -> None:

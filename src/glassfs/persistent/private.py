@@ -12,46 +12,121 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 from contextlib import suppress
+from typing import NamedTuple
 
 from glassfs.errors import Refused
 
-MOST_LINKS = 40
-"""As many as the kernel follows."""
-_STEP = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NAME = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ALL_USERS = "0 0 4294967295"
 """The map of a user namespace that has all users."""
 
 
-def opened(folder: str, made: int = 0) -> int:
-    """Return a descriptor of ``folder``, an absolute path.
+class Reached(NamedTuple):
+    """Where a walk has ended: ``name`` in an open ``folder``, opened as ``found`` (O_PATH); ``at`` is its path."""
+
+    folder: int
+    name: str
+    found: int
+    at: str
+
+    def close(self) -> None:
+        os.close(self.folder)
+        os.close(self.found)
+
+
+def walked(
+    folder: int, at: str, path: str, may_look: Callable[[int, str, str], None],
+    may_pass: Callable[[int, str, os.stat_result], None], made: int = 0, follows_last: bool = True,
+) -> Reached:
+    """Walk along a path from an open folder, whose own path is ``at``, and follow links, of the last name if wanted.
+
+    Each name is opened from the descriptor of the previous one, without following a link, so that swapping names gains
+    nothing. ``may_look(folder, at, name)`` raises if a name must not be looked up in an open folder, and
+    ``may_pass(folder, at, status)`` if what is found there, at that path, must not be used. Of the last ``made`` names,
+    missing folders are made with mode 0700. The caller closes what is returned. Raises OSError.
+    """
+    folder = os.open(".", _NAME | os.O_DIRECTORY, dir_fd=folder)
+    found, rest, links = -1, _parts(path)[::-1] or ["."], 0
+    try:
+        while True:
+            name = rest.pop()
+            # The folder is checked before the name is looked up in it, by the descriptor that the look-up uses: users
+            # who could replace the name afterwards would have failed the check.
+            if name not in ("/", ".."):  # what these lead to is no entry that a user could replace
+                may_look(folder, at, name)
+            try:
+                found = os.open(name, _NAME, dir_fd=folder)
+            except FileNotFoundError:
+                if len(rest) >= made:
+                    raise
+                with suppress(FileExistsError):
+                    os.mkdir(name, 0o700, dir_fd=folder)
+                found = os.open(name, _NAME, dir_fd=folder)
+            inner = os.path.normpath(os.path.join(at, name))
+            status = os.fstat(found)
+            may_pass(folder, inner, status)
+            is_link = stat.S_ISLNK(status.st_mode)
+            if is_link and (rest or follows_last):
+                links += 1
+                if links > 40:  # as many as the kernel follows
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+                target = os.readlink("", dir_fd=found)
+                rest += _parts(target)[::-1]
+                if target.startswith("/"):
+                    rest.append("/")
+                os.close(found)
+            elif rest:
+                os.close(folder)
+                folder, at = found, inner
+            else:
+                return Reached(folder, name, found, inner)
+            found = -1
+    except BaseException:
+        for one in {folder, found} - {-1}:
+            os.close(one)
+        raise
+
+
+def opened(path: str, made: int = 0) -> int:
+    """Return a descriptor of the folder at ``path``, which is absolute.
 
     Of its last ``made`` components, the missing ones are made with mode 0700. Nothing else changes.
     Raises Refused if other users own the folder, can use it, or could replace it or a folder on the way: the reason
     does not name the folder. Raises OSError.
     """
-    walk = _Walk()
+    owners = _trusted_owners()
+
+    def may_look(folder: int, at: str, name: str) -> None:
+        status = os.fstat(folder)
+        if status.st_uid not in owners:
+            raise Refused(f"{at} belongs to another user")
+        if is_writable_by_others(status) and not status.st_mode & stat.S_ISVTX:
+            raise Refused(f"other users can write to {at}")
+
+    def may_pass(folder: int, at: str, status: os.stat_result) -> None:
+        # The sticky bit keeps others from replacing a folder, but they may make a link where nothing was before.
+        if stat.S_ISLNK(status.st_mode) and is_writable_by_others(os.fstat(folder)):
+            raise Refused(f"{at} is a link in a folder that other users can write to")
+
+    root = os.open("/", _NAME | os.O_DIRECTORY)
     try:
-        pending = _parts(folder)[::-1]
-        while pending:
-            name = pending.pop()
-            target = walk.enter(name, is_made=len(pending) < made)
-            if target is None:
-                continue
-            if not pending:
-                raise Refused("it is a link")
-            pending += _parts(target)[::-1]
-            if target.startswith("/"):
-                walk.leave()
-        status = os.fstat(walk.descriptor)
+        reached = walked(root, "/", path, may_look, may_pass, made, follows_last=False)
+    finally:
+        os.close(root)
+    try:
+        status = os.fstat(reached.found)
+        if stat.S_ISLNK(status.st_mode):
+            raise Refused("it is a link")
         if status.st_uid != os.geteuid():
             raise Refused("it belongs to another user")
         if status.st_mode & 0o077:
             raise Refused("it is open to others (chmod 700)")
-        return os.open(".", _FOLDER, dir_fd=walk.descriptor)
+        return os.open(".", _FOLDER, dir_fd=reached.found)
     finally:
-        os.close(walk.descriptor)
+        reached.close()
 
 
 def own_home() -> str:
@@ -66,57 +141,6 @@ def own_home() -> str:
         return pwd.getpwuid(os.geteuid()).pw_dir
     except KeyError:
         return ""
-
-
-class _Walk:
-    """The folder that a walk has reached, which other users cannot replace."""
-
-    def __init__(self) -> None:
-        self.path = "/"
-        self.descriptor = os.open("/", _STEP)
-        self._owners = _trusted_owners()
-        self._links = 0
-
-    def leave(self) -> None:
-        """Go back to the root."""
-        self._go("/", "/")
-
-    def enter(self, name: str, is_made: bool) -> str | None:
-        """Enter a folder, or return the target of a link. Raises Refused if another user could replace either."""
-        status = os.fstat(self.descriptor)
-        if status.st_uid not in self._owners:
-            raise Refused(f"{self.path} belongs to another user")
-        is_writable = is_writable_by_others(status)
-        if is_writable and not status.st_mode & stat.S_ISVTX:
-            raise Refused(f"other users can write to {self.path}")
-        path = os.path.normpath(os.path.join(self.path, name))
-        try:
-            self._go(name, path)
-        except FileNotFoundError:
-            if not is_made:
-                raise
-            with suppress(FileExistsError):
-                os.mkdir(name, 0o700, dir_fd=self.descriptor)
-            self._go(name, path)
-        except OSError as error:
-            if error.errno not in (errno.ELOOP, errno.ENOTDIR):
-                raise
-            try:
-                target = os.readlink(name, dir_fd=self.descriptor)
-            except OSError:
-                raise error from None
-            self._links += 1
-            if is_writable:
-                raise Refused(f"{path} is a link in a folder that other users can write to") from None
-            if self._links > MOST_LINKS:
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
-            return target
-        return None
-
-    def _go(self, name: str, path: str) -> None:
-        descriptor = os.open(name, _STEP, dir_fd=self.descriptor)
-        os.close(self.descriptor)
-        self.descriptor, self.path = descriptor, path
 
 
 def _parts(path: str) -> list[str]:

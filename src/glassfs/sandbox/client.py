@@ -16,14 +16,11 @@ from typing import Any
 from glassfs import work
 from glassfs.errors import GlassfsError, Unavailable
 from glassfs.sandbox import wire
-from glassfs.sandbox.pool import WORKER_SECONDS, Worker, evidence, pool
+from glassfs.sandbox.pool import SandboxWorker, evidence, pool
+from glassfs.settings import settings
+from glassfs.sizes import PIECE
 from glassfs.source import Source
 from glassfs.terminal import printable
-
-SILENT_SECONDS = 20.0
-"""How long a worker may take for its next message, which is either an answer or a read of the container."""
-MOST_KILLED = 2
-"""Workers that another process may end during one request."""
 
 Outcome = tuple[Any, bytearray] | GlassfsError
 
@@ -59,7 +56,7 @@ class Sandbox:
                 if outcome is not None:
                     return outcome
                 killed += not was_taken
-                if killed == MOST_KILLED and not self._verdict:
+                if killed == 2 and not self._verdict:
                     raise Unavailable("its worker process was killed", self._source.name)
 
     def _outcome(self, message: bytes, most: int, buffer: memoryview | None) -> tuple[Outcome | None, bool]:
@@ -73,7 +70,7 @@ class Sandbox:
             outcome = _Conversation(worker, self._source, most, buffer).run(message)
         except _Nonsense as nonsense:
             self._verdict = f"sends {nonsense}"
-        except _Ended:
+        except _Disconnected:
             self._verdict = evidence(pool().discard(worker))
         finally:
             # Canceled work leaves a worker that still computes.
@@ -84,7 +81,7 @@ class Sandbox:
         return outcome, worker.was_taken
 
 
-class _Ended(Exception):
+class _Disconnected(Exception):
     """The worker has closed its socket."""
 
 
@@ -95,7 +92,7 @@ class _Nonsense(Exception):
 class _Conversation:
     """One request to a worker: serves its reads until it answers."""
 
-    def __init__(self, worker: Worker, source: Source, most: int, buffer: memoryview | None) -> None:
+    def __init__(self, worker: SandboxWorker, source: Source, most: int, buffer: memoryview | None) -> None:
         self._worker = worker
         self._socket = worker.connection
         self._source = source
@@ -108,7 +105,7 @@ class _Conversation:
     def run(self, request: bytes) -> Outcome:
         """Return the answer, or the error that the library or the source reports.
 
-        Raises Unavailable if the worker is not ready or silent, _Ended and _Nonsense.
+        Raises Unavailable if the worker is not ready or silent, _Disconnected and _Nonsense.
         """
         self._send(wire.REQUEST, request)
         if not self._worker.process:
@@ -144,9 +141,10 @@ class _Conversation:
         self._until = time.monotonic() + server.patience
         reason = "is of another version: glassfs was upgraded; mount, or start this program, again"
         try:
-            kind, payload = self._message()
+            kind, size = self._head()
+            payload = self._receive(size)
             greeting: Any = _parsed(payload) if kind == wire.READY else None
-        except _Ended:
+        except _Disconnected:
             if self._worker.was_taken:
                 raise
             reason = f"cannot be started: {server.why_ended()}"
@@ -159,19 +157,14 @@ class _Conversation:
                 raise self._not_now(_text(payload))
             if wire.is_same_code(greeting):
                 self._worker.process = greeting["process"]
-                server.patience = WORKER_SECONDS
-                self._until = time.monotonic() + SILENT_SECONDS
+                server.patience = settings.worker_next
+                self._until = time.monotonic() + settings.worker_silent
                 return
         pool().discard_server(server)
         raise self._not_now(reason)
 
     def _not_now(self, reason: str) -> Unavailable:
         return Unavailable(f"its worker process {reason}", self._source.name)
-
-    def _message(self) -> tuple[bytes, bytearray]:
-        """Return kind and payload of the next message. Raises what ``_head`` raises."""
-        kind, size = self._head()
-        return kind, self._receive(size)
 
     def _head(self) -> tuple[bytes, int]:
         """Return kind and size of the next message. Raises _Nonsense if it is no message of a worker's."""
@@ -185,7 +178,7 @@ class _Conversation:
         if len(payload) != wire.RANGE.size:
             raise _Nonsense("a wrong message")
         offset, size = wire.RANGE.unpack(payload)
-        if size > wire.LARGEST_READ:
+        if size > PIECE:
             raise _Nonsense("a wrong message")
         kind, found = wire.FAILED, bytearray()
         self._worker.waits_since = time.monotonic()
@@ -199,14 +192,14 @@ class _Conversation:
 
     def _send(self, kind: bytes, payload: bytes | bytearray) -> None:
         view = memoryview(wire.HEADER.pack(kind, len(payload)) + payload)
-        self._until = time.monotonic() + SILENT_SECONDS
+        self._until = time.monotonic() + settings.worker_silent
         while view:
             try:
                 view = view[self._socket.send(view) :]
             except BlockingIOError:
                 self._wait(select.POLLOUT)
             except OSError:
-                raise _Ended from None
+                raise _Disconnected from None
 
     def _receive(self, size: int) -> bytearray:
         buffer = bytearray(size)
@@ -221,9 +214,9 @@ class _Conversation:
                 self._wait(select.POLLIN)
                 continue
             except OSError:
-                raise _Ended from None
+                raise _Disconnected from None
             if not count:
-                raise _Ended
+                raise _Disconnected
             view = view[count:]
 
     def _wait(self, event: int) -> None:
@@ -239,7 +232,7 @@ class _Conversation:
 
 
 _LARGEST = {
-    wire.READ: wire.RANGE.size, wire.DATA: wire.LARGEST_DATA, wire.ANSWER: wire.LARGEST_ANSWER,
+    wire.READ: wire.RANGE.size, wire.DATA: PIECE, wire.ANSWER: wire.LARGEST_ANSWER,
     wire.ERROR: wire.LARGEST_ERROR, wire.NOT_NOW: wire.LARGEST_ERROR, wire.READY: wire.LARGEST_ERROR,
 }
 

@@ -14,14 +14,12 @@ import signal
 import struct
 
 from glassfs.sandbox import seccomp
+from glassfs.sandbox.seccomp import Prctl
 
 MOST_MEMORY = 192 << 20
 """Address space in bytes that a worker may take beside that of the server."""
-_NOBODY = 65534
-_PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 24, 38
-_CAPABILITIES, _CAPABILITY_HEADER = 64, struct.pack("=Ii", 0x20080522, 0)
+_CAPABILITY_HEADER = struct.pack("=Ii", 0x20080522, 0)
 """Version 3 of the interface of capset(2), for this process."""
-_KILL_SETGID_SETUID_SETPCAP = 0b1111 << 5
 
 
 def keep_few_capabilities() -> None:
@@ -31,7 +29,8 @@ def keep_few_capabilities() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     held = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable: of the first 32, and of the others
     if libc.capget(_CAPABILITY_HEADER, held) == 0:
-        held[:] = [held[0] & _KILL_SETGID_SETUID_SETPCAP, held[1] & _KILL_SETGID_SETUID_SETPCAP, 0, 0, 0, 0]
+        few = 0b1111 << 5  # CAP_KILL, CAP_SETGID, CAP_SETUID and CAP_SETPCAP
+        held[:] = [held[0] & few, held[1] & few, 0, 0, 0, 0]
         if libc.capset(_CAPABILITY_HEADER, held) == 0:
             return
     raise OSError(ctypes.get_errno(), "capabilities cannot be dropped")
@@ -43,13 +42,13 @@ def confine(parent: int) -> None:
     if reason:
         raise OSError(reason)
     libc = ctypes.CDLL(None, use_errno=True)
-    for number in range(_CAPABILITIES):
-        libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # only with CAP_SETPCAP; nothing gains from the set below
+    for number in range(64):
+        libc.prctl(Prctl.CAPBSET_DROP, number, 0, 0, 0)  # only with CAP_SETPCAP; nothing gains from the set below
     if os.geteuid() == 0:
         _become_nobody()
     for name, *arguments in (
-        ("capset", _CAPABILITY_HEADER, bytes(24)), ("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
-        ("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
+        ("capset", _CAPABILITY_HEADER, bytes(24)), ("prctl", Prctl.SET_NO_NEW_PRIVS, 1, 0, 0, 0),
+        ("prctl", Prctl.SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
     ):
         if getattr(libc, name)(*arguments) != 0:
             raise OSError(f"{name}: {os.strerror(ctypes.get_errno())}")
@@ -62,9 +61,10 @@ def confine(parent: int) -> None:
 def _become_nobody() -> None:
     """Give up root's user id, group id and groups."""
     try:
-        os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+        nobody = (65534,) * 3
+        os.setresgid(*nobody)
         os.setgroups([])
-        os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+        os.setresuid(*nobody)
     except OSError as error:
         # A user namespace may have no such id. Its root is the ordinary user who made it, as in a mount of that user's.
         if error.errno != errno.EINVAL:

@@ -28,26 +28,17 @@ from glassfs.sandbox.hdf5_chunks import stored_chunks, stored_size
 from glassfs.sandbox.hdf5_types import described_type, memory_type
 from glassfs.sandbox.hdf5_values import MOST_TEXT, attribute_value, text_of
 from glassfs.sandbox.server import Answer, Handler, RemoteFile
+from glassfs.settings import settings
+from glassfs.sizes import PIECE
 
 hdf5_filters.load()
 
 MOST_LINKS = 100_000
 """Links of a group: each becomes a name in a listing."""
 FEW_OBJECTS = 200
-MOST_DESCRIPTIONS = 1 << 20
-"""Bytes of descriptions in one answer: as objects of Python they take many times as much."""
-MOST_SOFT_LINKS = 16
-MORE_SECONDS = 0.3
-"""How long lists of chunks are collected that the caller will want next."""
-MOST_ATTRIBUTES = 10_000
-LARGEST_FILL = 4 << 10
-CHUNK_CACHE, METADATA_CACHE = 8 << 20, 4 << 20
-LARGEST_PART = 1 << 20
-"""Bytes of elements that are read at once."""
-MEMORY_LEFT = 16 << 20
-"""Memory that a worker needs beside a chunk and its stored bytes."""
-CACHED_CHUNKS = 17
-"""Slots of the cache of a large chunk (a prime number)."""
+"""Objects below a group that are described with it."""
+CHUNK_CACHE = 8 << 20
+"""Bytes of the library's cache of chunks of a dataset."""
 _LAYOUTS = {h5d.COMPACT: "compact", h5d.CONTIGUOUS: "contiguous", h5d.CHUNKED: "chunked", h5d.VIRTUAL: "virtual"}
 
 
@@ -60,7 +51,7 @@ class _Page:
     """Descriptions of objects in one answer: how many bytes are ``left``, and their different ``types``."""
 
     def __init__(self) -> None:
-        self.left = MOST_DESCRIPTIONS
+        self.left = PIECE  # as objects of Python they take many times as much
         self.types: list[Any] = []
         self._numbers: dict[str, int] = {}
 
@@ -82,7 +73,7 @@ class _Container:
     def __init__(self, file: RemoteFile) -> None:
         self._file = h5py.File(file, "r", rdcc_nbytes=CHUNK_CACHE)
         config = self._file.id.get_mdc_config()
-        config.max_size = METADATA_CACHE
+        config.max_size = 4 * PIECE
         self._file.id.set_mdc_config(config)
         self._listed: tuple[list[str], list[bytes]] | None = None
         """The path of the group that was listed last, and the names in it."""
@@ -109,7 +100,7 @@ class _Container:
         inner: list[tuple[list[str], list[dict[str, Any]]]] = []
         if not first and len(entries) == total:
             self._add_below(path, entries, page, inner)
-        until = time.monotonic() + MORE_SECONDS
+        until = time.monotonic() + settings.worker_more
         for other in more:
             if page.left < 0 or time.monotonic() > until:
                 break
@@ -152,19 +143,19 @@ class _Container:
             found.append(page.added(self._described_link(path, group, name)))
         return len(names), found
 
-    def _chunks(self, path: list[str], more: list[list[str]]) -> Answer:
+    def _chunks(self, path: list[str], more: list[list[str]], most: int) -> Answer:
         """Send what ``stored_chunks`` returns, also of ``more`` datasets while that takes little time.
 
         Return how many bytes each has, -1 for one that cannot be read.
         """
-        found = [stored_chunks(self._found(path))]
+        found = [stored_chunks(self._found(path), most)]
         sizes = [len(found[0])]
-        until = time.monotonic() + MORE_SECONDS
+        until = time.monotonic() + settings.worker_more
         for other in more:
             if time.monotonic() > until:
                 break
             try:
-                found.append(stored_chunks(self._found(other)))
+                found.append(stored_chunks(self._found(other), most))
                 sizes.append(len(found[-1]))
             except Exception:  # as asking for it alone will show
                 sizes.append(-1)
@@ -183,10 +174,11 @@ class _Container:
             dataset = self._with_cache(path, chunk)
         with hdf5_filters.demanded_of(lambda: dataset):
             try:
-                for box in _divided(start, shape, max(1, LARGEST_PART // size)):
+                for box in _divided(start, shape, max(1, PIECE // size)):
                     yield _elements_of(dataset, box, dtype)
             except OSError as error:  # a filter does not say that it had no memory
-                if chunk + stored_size(dataset, start) > MOST_MEMORY - MEMORY_LEFT:
+                # Beside a chunk and its stored bytes, a worker needs some memory.
+                if chunk + stored_size(dataset, start) > MOST_MEMORY - 16 * PIECE:
                     raise MemoryError from error
                 raise
 
@@ -221,8 +213,9 @@ class _Container:
             h5a.iterate(holder, names.append)  # opening them by number takes quadratic time
         else:
             names = [name for name in only if h5a.exists(holder, name)]
-        for raw in names[:MOST_ATTRIBUTES]:
+        for raw in names:
             text = text_of(raw)
+            left[0] -= len(raw)
             name = free_name(text, found.__contains__, text.__add__)
             try:
                 found[name] = attribute_value(h5a.open(holder, raw), left)
@@ -250,7 +243,7 @@ class _Container:
 
     def _final(self, path: list[str], target: bytes) -> dict[str, Any] | None:
         """Describe the object to which a soft link leads, through others if need be; None if there is none here."""
-        left = MOST_SOFT_LINKS
+        left = 16  # further soft links: they may lead in a circle
         parts = ([] if target.startswith(b"/") else [part.encode("latin-1") for part in path]) + target.split(b"/")
         at: list[tuple[bytes, Any]] = [(b"", h5o.open(self._file.id, b"/"))]
         try:
@@ -277,7 +270,7 @@ class _Container:
     def _with_cache(self, path: list[str], size: int) -> Any:
         """Return the dataset at a path, with a cache for a chunk of ``size`` bytes until the caller drops it."""
         access = h5p.create(h5p.DATASET_ACCESS)
-        access.set_chunk_cache(CACHED_CHUNKS, size, 1.0)
+        access.set_chunk_cache(17, size, 1.0)  # slots, a prime number
         self._opened = [], self._file.id
         return h5d.open(self._found(path[:-1]), path[-1].encode("latin-1"), access)
 
@@ -386,7 +379,7 @@ def _fill_of(dataset: Any, properties: Any, kind: Any, described: dict[str, Any]
     if what not in ("number", "compound", "bytes") or properties.fill_value_defined() != h5d.FILL_VALUE_USER_DEFINED:
         return ""
     raw = hdf5_values.fill_value(properties, kind if what == "bytes" else memory_type(kind, described["shown"]))
-    if len(raw) > LARGEST_FILL:
+    if len(raw) > 4096:  # it is a part of the description
         raise ValueError(f"has a fill value of {len(raw)} bytes")
     return base64.b64encode(raw).decode() if any(raw) else ""
 
@@ -410,7 +403,7 @@ def _warm_up() -> None:
     for request in (
         {"do": "open"}, {"do": "list", "path": [], "first": 0, "count": 9, "more": []},
         {"do": "attributes", "path": []}, {"do": "some_attributes", "paths": [[]], "names": ["text"]},
-        {"do": "chunks", "path": ["chunks"], "more": []},
+        {"do": "chunks", "path": ["chunks"], "more": [], "most": 9},
         {"do": "texts", "path": ["texts"], "first": 0, "count": 1, "longest": 9},
         {"do": "runs", "path": ["rows"], "first": 0, "count": 1, "dtype": "<i4", "has_values": True},
         {"do": "elements", "path": ["numbers"], "start": [0, 0], "shape": [1, 1], "dtype": "<c8"},

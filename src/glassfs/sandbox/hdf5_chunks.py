@@ -5,21 +5,31 @@ from __future__ import annotations
 import ctypes
 import io
 from array import array
+from enum import IntEnum
 from typing import Any
 
 import h5py
 import numpy as np
 from h5py import h5d, h5s
 
-MOST_CHUNKS = 2_000_000
 AT_ONCE = 4096
-RECORD = 4
-"""Numbers of a chunk in the answer: its number, offset, size and filter mask."""
-UNFILTERED, NOT_FOUND = 0xFFFF_FFFF, 1 << 32
-"""Filter masks: that of a chunk without any filter, and what a chunk has that the library does not find by its key."""
-_OLD_TREE, _EXTENSIBLE_ARRAY = 0, 4
-_RAW_EDGES = 2
-"""H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS."""
+"""Chunks that are collected before they are numbered."""
+
+
+class Mask(IntEnum):
+    """Filter masks: that of a chunk without any filter, and a bit of one that the library does not find by its key."""
+
+    UNFILTERED = 0xFFFF_FFFF
+    NOT_FOUND = 1 << 32
+
+
+class IndexType(IntEnum):
+    """Indexes of chunks (``H5D_chunk_index_t``)."""
+
+    OLD_TREE = 0
+    EXTENSIBLE_ARRAY = 4
+
+
 
 # h5py does not offer these. Symbols of the library are found through any module of h5py.
 _library = ctypes.CDLL(h5d.__file__)
@@ -31,16 +41,16 @@ _options.argtypes = ctypes.c_int64, ctypes.POINTER(ctypes.c_uint)
 _stored_size.argtypes = ctypes.c_int64, ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64)
 
 
-def stored_chunks(dataset: Any) -> bytes | bytearray:
+def stored_chunks(dataset: Any, most: int) -> bytes | bytearray:
     """Return number, offset, size and filter mask of each stored chunk, as 64-bit integers, by rising numbers.
 
     A chunk's number counts the chunks of the whole dataset in C order. The masks are those that the library applies
-    when it reads. Raises ValueError if there are too many chunks, or if the library cannot say how it reads them.
+    when it reads. Raises ValueError if there are more than ``most``, or if the library cannot say how it reads them.
     """
     chunks = dataset.get_num_chunks()
-    if chunks > MOST_CHUNKS:
-        raise ValueError(f"has {chunks} chunks, of which at most {MOST_CHUNKS} can be listed")
-    found = _Rows(dataset)
+    if chunks > most:
+        raise ValueError(f"has {chunks} chunks, of which at most {most} can be listed: a larger cache_size allows more")
+    found = _ChunkList(dataset)
     if chunks:
         dataset.chunk_iter(found.add)
     return found.sorted()
@@ -53,7 +63,7 @@ def stored_size(dataset: Any, start: list[int]) -> int:
     return size.value if found >= 0 else 0
 
 
-class _Rows:
+class _ChunkList:
     """Collects chunks, in little more memory than the answer has."""
 
     def __init__(self, dataset: Any) -> None:
@@ -67,9 +77,10 @@ class _Rows:
         index, options = ctypes.c_int(), ctypes.c_uint()
         if _index_type(dataset.id, index) < 0 or _options(properties.id, options) < 0:
             raise ValueError("has an unknown index of chunks")
-        self._has_raw_edges = bool(options.value & _RAW_EDGES)
-        self._is_old_tree = index.value == _OLD_TREE
-        self._is_extensible = index.value == _EXTENSIBLE_ARRAY
+        # H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS
+        self._has_raw_edges = bool(options.value & 2)
+        self._is_old_tree = index.value == IndexType.OLD_TREE
+        self._is_extensible = index.value == IndexType.EXTENSIBLE_ARRAY
         self._growing = limits.index(h5s.UNLIMITED) if self._is_extensible else 0
         self._found = bytearray()
         self._last = -1
@@ -85,7 +96,7 @@ class _Rows:
         self._flush()
         if not self._growing:
             return self._found
-        rows = np.frombuffer(self._found, np.uint64).reshape(-1, RECORD)
+        rows = np.frombuffer(self._found, np.uint64).reshape(-1, 4)
         return rows[np.argsort(rows[:, 0], kind="stable")].tobytes()
 
     def _flush(self) -> None:
@@ -102,11 +113,11 @@ class _Rows:
         if not self._is_extensible and (int(numbers[0]) <= self._last or (numbers[1:] <= numbers[:-1]).any()):
             raise ValueError("does not list its chunks in their order")
         self._last = int(numbers[-1])
-        others = np.frombuffer(self._others, np.uint64).reshape(-1, RECORD - 1).copy()
+        others = np.frombuffer(self._others, np.uint64).reshape(-1, 3).copy()
         if self._has_raw_edges:
-            others[(along >= np.array(self._whole, np.uint64)).any(axis=1), -1] = UNFILTERED
+            others[(along >= np.array(self._whole, np.uint64)).any(axis=1), -1] = Mask.UNFILTERED
         if self._is_old_tree:
-            others[self._sizes_by_key(places) != others[:, 1], -1] |= np.uint64(NOT_FOUND)
+            others[self._sizes_by_key(places) != others[:, 1], -1] |= np.uint64(Mask.NOT_FOUND)
         self._found += np.concatenate([numbers[:, None], others], axis=1).tobytes()
         self._places, self._others = array("Q"), array("Q")
 

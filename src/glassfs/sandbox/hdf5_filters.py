@@ -14,8 +14,6 @@ from typing import Any
 
 from h5py import h5d, h5pl, h5z
 
-_TYPE_FILTER = 0
-
 
 class _Class(ctypes.Structure):
     """The beginning of ``H5Z_class2_t``."""
@@ -32,7 +30,7 @@ def load() -> None:
         for path in sorted(glob.glob(f"{folder}/lib*.so*")):
             with suppress(OSError, AttributeError, ValueError):  # no plugin, or one for another machine
                 plugin = ctypes.CDLL(path, os.RTLD_LAZY)
-                if plugin.H5PLget_plugin_type() == _TYPE_FILTER:
+                if plugin.H5PLget_plugin_type() == 0:  # a filter
                     plugin.H5PLget_plugin_info.restype = ctypes.POINTER(_Class)
                     h5z.filter_avail(plugin.H5PLget_plugin_info().contents.id)  # the library loads it and keeps it
 

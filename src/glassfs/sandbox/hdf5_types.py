@@ -10,7 +10,6 @@ from h5py import h5t
 
 from glassfs.sandbox.hdf5_values import native, text_of
 
-DEEPEST_TYPE = 8
 _FIXED, _COMPOUND, _REFERENCE, _ENUM, _VLEN, _ARRAY, _OPAQUE = (
     h5t.STRING, h5t.COMPOUND, h5t.REFERENCE, h5t.ENUM, h5t.VLEN, h5t.ARRAY, h5t.OPAQUE,
 )
@@ -40,7 +39,7 @@ def described_type(kind: Any, depth: int) -> dict[str, Any]:
     dimensions of an array type, ``base`` is the type of the values in rows, ``fields`` are those of a compound.
     """
     code = kind.get_class()
-    if depth > DEEPEST_TYPE:
+    if depth > 8:
         return {"class": "unknown", "name": "deeply nested type"}
     if code == _FIXED:
         return {"class": "text", "name": "text"}

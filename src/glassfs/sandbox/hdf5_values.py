@@ -15,13 +15,10 @@ from typing import Any
 import numpy as np
 from h5py import h5d, h5s, h5t
 
-LARGEST_ATTRIBUTE = 1 << 20
-AT_ONCE = 1 << 20
-"""Bytes of strings in one answer."""
+from glassfs.sizes import PIECE
+
 MOST_TEXT = 8 << 20
 """Bytes that the attributes of an object take as values of Python."""
-VALUE_COST, LIST_COST, OBJECT_COST = 40, 64, 240
-"""Bytes of a number, and of a list and an object beside what is in them."""
 
 # h5py does not offer these, or leaks what sequences refer to.
 _library = ctypes.CDLL(h5d.__file__)
@@ -43,7 +40,7 @@ for _name in (b"ibo", b"ibo(opt)"):
 def texts(dataset: Any, first: int, count: int, longest: int) -> tuple[list[int], list[bytes]]:
     """Return the lengths of strings from number ``first`` on, in C order, also of those in arrays; and the strings.
 
-    Of more than AT_ONCE bytes only the first ones. Raises ValueError if one of these has more than ``longest``.
+    Of more than 1 MiB only the first ones. Raises ValueError if one of these has more than ``longest``.
     """
     whole = kind = native(dataset.get_type())
     inner = 1
@@ -53,7 +50,7 @@ def texts(dataset: Any, first: int, count: int, longest: int) -> tuple[list[int]
     start, end = first // inner, -(-(first + count) // inner)
     values = (value for raw in _held(whole, dataset, start, end) for value in _strings(kind, raw))
     found: list[bytes] = []
-    left = AT_ONCE
+    left = PIECE
     for value in islice(values, first % inner, first % inner + count):
         left -= len(value)
         if left < 0 and found:
@@ -67,7 +64,7 @@ def texts(dataset: Any, first: int, count: int, longest: int) -> tuple[list[int]
 def rows(dataset: Any, base: Any, first: int, count: int, has_values: bool) -> tuple[list[int], list[bytes]]:
     """Return the lengths of rows of variable length; and if asked for their values, in the memory type ``base``.
 
-    Of more than AT_ONCE bytes only the first rows.
+    Of more than 1 MiB only the first rows.
     """
     lengths: list[int] = []
     values: list[bytes] = []
@@ -76,7 +73,7 @@ def rows(dataset: Any, base: Any, first: int, count: int, has_values: bool) -> t
             lengths.append(length)
             if has_values:
                 values.append(ctypes.string_at(at, length * base.get_size()))
-        if sum(lengths) * base.get_size() > AT_ONCE:
+        if sum(lengths) * base.get_size() > PIECE:
             break
     return lengths, values
 
@@ -133,7 +130,7 @@ def attribute_value(attribute: Any, left: list[int]) -> Any:
         return None
     shape = attribute.shape
     size = prod(shape) * attribute.get_type().get_size()
-    if size > min(LARGEST_ATTRIBUTE, left[0]):
+    if size > min(PIECE, left[0]):
         return {"too_large": size, "shape": list(shape)}
     if not size:
         return _nested([], shape)
@@ -150,7 +147,8 @@ def _values(kind: Any, raw: memoryview, left: list[int]) -> list[Any]:
     """Return the values of elements of a memory type for JSON. Raises ValueError if they exceed the budget."""
     code, size = kind.get_class(), kind.get_size()
     count = len(raw) // size
-    left[0] -= count * {h5t.VLEN: LIST_COST, h5t.COMPOUND: OBJECT_COST}.get(code, VALUE_COST)
+    # Bytes of a list and of a dictionary, beside what is in them, and of a number.
+    left[0] -= count * {h5t.VLEN: 64, h5t.COMPOUND: 240}.get(code, 40)
     if left[0] < 0:
         raise ValueError("is too large")
     if code == h5t.STRING:

@@ -24,23 +24,13 @@ from glassfs.errors import Unavailable
 from glassfs.forks import PerProcess
 from glassfs.interpreter import interpreter, is_frozen
 from glassfs.sandbox import wire
+from glassfs.settings import settings
 from glassfs.terminal import printable
 
 MOST_WORKERS = 4
 """Workers that live, and of which one owner may have more than one busy."""
 MOST_OF_ALL = 16
 """Workers that live while further owners have one busy each."""
-SILENT_SOURCE_SECONDS = 0.5
-"""After so long a worker that waits for its source is ended if its place is needed. Its request begins again later."""
-IDLE_SECONDS = 60.0
-KEEPER_SECONDS = 2.0
-"""How often idle workers are looked for, while there are workers."""
-SERVER_SECONDS, WORKER_SECONDS = 30.0, 10.0
-"""How long a server may take to import its library and fork a first worker, and to fork a further one."""
-END_SECONDS = 2.0
-"""How long a process that was killed may take to end."""
-MOST_PRINTED = 64 << 10
-"""Bytes of what a server prints that are looked at."""
 
 PASSED = ("HDF5_PLUGIN_PATH", "LD_LIBRARY_PATH", "PYTHONHOME")
 """Environment variables of this process that reach workers: where the user says that libraries and filters are."""
@@ -53,7 +43,7 @@ _EVIDENCE = {
 """Signals by which a worker ends because of what it reads. All others were sent by another process or the kernel."""
 
 
-class Worker:
+class SandboxWorker:
     """A worker, used by one thread at a time, for the user ``owner``. ``sandbox`` is the one that it serves."""
 
     def __init__(self, server: _Server, number: int, connection: socket.socket, sandbox: object) -> None:
@@ -123,19 +113,27 @@ class _Server:
         self._control.setblocking(False)
         self._errors.setblocking(False)
         self._printed = b""
-        self.patience = SERVER_SECONDS
+        self.patience = settings.worker_first
         """Seconds that its next worker may take to greet."""
         self.used = time.monotonic()
 
-    def start(self, number: int, size: int) -> socket.socket:
-        """Start a worker for a container of ``size`` bytes; return the socket to it. Raises OSError."""
-        mine, its = socket.socketpair()
+    def start(self, number: int, size: int) -> socket.socket | None:
+        """Start a worker for a container of ``size`` bytes; return the socket to it, None if the server has died.
+
+        Raises Unavailable without descriptors.
+        """
+        try:
+            mine, its = socket.socketpair()
+        except OSError as error:
+            raise _not_started(error) from error
         with its:
             try:
                 socket.send_fds(self._control, [wire.COMMAND.pack(wire.START, number, size)], [its.fileno()])
-            except OSError:
+            except OSError as error:
                 mine.close()
-                raise
+                if isinstance(error, (BrokenPipeError, ConnectionResetError, BlockingIOError)):
+                    return None
+                raise _not_started(error) from error
         mine.setblocking(False)
         self.used = time.monotonic()
         return mine
@@ -149,7 +147,7 @@ class _Server:
                     socket.send_fds(self._control, [wire.COMMAND.pack(wire.END, number, 0)], [its.fileno()])
                 poll = select.poll()
                 poll.register(mine, select.POLLIN)
-                if poll.poll(END_SECONDS * 1000):
+                if poll.poll(settings.worker_end * 1000):
                     status: int = wire.STATUS.unpack(mine.recv(wire.STATUS.size).ljust(wire.STATUS.size, b"\xff"))[0]
                     return None if status < 0 else status
         return None
@@ -162,9 +160,9 @@ class _Server:
     def why_ended(self) -> str:
         """Return why the server ended by itself: the last line that it printed, or its exit status."""
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(END_SECONDS)
+            self._process.wait(settings.worker_end)
         with suppress(OSError):
-            self._printed += self._errors.recv(MOST_PRINTED)
+            self._printed += self._errors.recv(64 << 10)
         lines = self._printed.decode("utf-8", "replace").strip().splitlines()
         return printable(lines[-1]) if lines else f"the process that starts workers ended ({self._process.returncode})"
 
@@ -174,7 +172,7 @@ class _Server:
         self._errors.close()
         with suppress(OSError, subprocess.TimeoutExpired):
             self._process.kill()
-            self._process.wait(END_SECONDS)
+            self._process.wait(settings.worker_end)
 
 
 class Pool:
@@ -182,11 +180,10 @@ class Pool:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._workers: list[Worker] = []
+        self._workers: list[SandboxWorker] = []
         self._servers: dict[str, _Server] = {}
         self._numbers = itertools.count(1)
         self._has_keeper = False
-        self._idle_seconds = IDLE_SECONDS
 
     @property
     def processes(self) -> list[int]:
@@ -194,7 +191,7 @@ class Pool:
         with self._changed:
             return [worker.process for worker in self._workers]
 
-    def acquire(self, sandbox: object, library: str, size: int) -> Worker:
+    def acquire(self, sandbox: object, library: str, size: int) -> SandboxWorker:
         """Return the worker of ``sandbox``, which may be one that has not greeted yet.
 
         An owner of whom no worker is busy waits for no other owner, unless very many have one. The caller serializes
@@ -206,7 +203,7 @@ class Pool:
                 if worker.sandbox() is sandbox:
                     worker.is_busy, worker.owner = True, owner
                     return worker
-            while not work.patiently(lambda seconds: self._has_place(owner, seconds), SILENT_SOURCE_SECONDS, self):
+            while not work.patiently(lambda seconds: self._has_place(owner, seconds), settings.worker_source):
                 pass
             worker = self._start(sandbox, library, size)
             self._workers.append(worker)
@@ -217,7 +214,7 @@ class Pool:
                     self._has_keeper = True
             return worker
 
-    def release(self, worker: Worker) -> None:
+    def release(self, worker: SandboxWorker) -> None:
         """Note that a worker has answered."""
         with self._changed:
             worker.is_busy = False
@@ -227,7 +224,7 @@ class Pool:
             self._trim()
             self._changed.notify_all()
 
-    def discard(self, worker: Worker) -> int | None:
+    def discard(self, worker: SandboxWorker) -> int | None:
         """End a worker; return its status as of waitpid(2), or None if that is unknown."""
         with self._changed:
             worker.is_busy = False
@@ -248,16 +245,13 @@ class Pool:
     def close(self) -> None:
         """End all workers. The pool can still be used."""
         with self._changed:
-            self._close()
-
-    def _close(self) -> None:
-        for worker in self._workers:
-            worker.cut()
-        self._workers.clear()
-        for server in self._servers.values():
-            server.close()
-        self._servers.clear()
-        self._changed.notify_all()
+            for worker in self._workers:
+                worker.cut()
+            self._workers.clear()
+            for server in self._servers.values():
+                server.close()
+            self._servers.clear()
+            self._changed.notify_all()
 
     def _has_place(self, owner: int, seconds: float) -> bool:
         """Return whether the owner may have one more worker, after waiting up to ``seconds`` for it if necessary."""
@@ -265,7 +259,7 @@ class Pool:
         has_none = all(worker.owner != owner for worker in busy)
         if len(busy) < (MOST_OF_ALL if has_none else MOST_WORKERS):
             return True
-        until = time.monotonic() - SILENT_SOURCE_SECONDS
+        until = time.monotonic() - settings.worker_source
         for worker in busy:
             if worker.waits_since is not None and worker.waits_since <= until:
                 worker.was_taken = True
@@ -274,16 +268,19 @@ class Pool:
         self._changed.wait(seconds)
         return False
 
-    def _start(self, sandbox: object, library: str, size: int) -> Worker:
+    def _start(self, sandbox: object, library: str, size: int) -> SandboxWorker:
         """Start a worker, and before that the server if there is none or it has died."""
         number = next(self._numbers)
         server = self._servers.get(library)
-        if server is not None:
-            with suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
-                return Worker(server, number, _started(server, number, size), sandbox)
-            server.close()
-        server = self._servers[library] = _Server(library)
-        return Worker(server, number, _started(server, number, size), sandbox)
+        connection = None if server is None else server.start(number, size)
+        if server is None or connection is None:
+            if server is not None:
+                server.close()
+            server = self._servers[library] = _Server(library)
+            connection = server.start(number, size)
+        if connection is None:
+            raise Unavailable("no worker process can be started: the process that starts workers ended at once")
+        return SandboxWorker(server, number, connection, sandbox)
 
     def _trim(self) -> None:
         """End idle workers, those that were not used for long first, while more than MOST_WORKERS live."""
@@ -292,11 +289,11 @@ class Pool:
         while idle and len(self._workers) > MOST_WORKERS:
             self._drop(idle.pop())
 
-    def _drop(self, worker: Worker) -> None:
+    def _drop(self, worker: SandboxWorker) -> None:
         self._remove(worker)
         worker.server.drop(worker.number)
 
-    def _remove(self, worker: Worker) -> None:
+    def _remove(self, worker: SandboxWorker) -> None:
         self._workers.remove(worker)
         worker.cut()
         self._changed.notify_all()
@@ -304,26 +301,20 @@ class Pool:
     def _keep(self) -> None:
         """End what is idle, until nothing is left."""
         while True:
-            time.sleep(KEEPER_SECONDS)
+            time.sleep(settings.worker_check)
             with self._changed:
-                idle_since = time.monotonic() - self._idle_seconds
+                idle_since = time.monotonic() - settings.worker_idle
                 for worker in list(self._workers):
                     if not worker.is_busy and (worker.used < idle_since or not worker.is_wanted):
                         self._drop(worker)
                 if not self._workers and all(server.used < idle_since for server in self._servers.values()):
-                    self._close()
+                    self.close()
                     self._has_keeper = False
                     return
 
 
-def _started(server: _Server, number: int, size: int) -> socket.socket:
-    """Start a worker. Raises Unavailable without descriptors; other OSErrors if the server does not live."""
-    try:
-        return server.start(number, size)
-    except (BrokenPipeError, ConnectionResetError, BlockingIOError):
-        raise
-    except OSError as error:
-        raise Unavailable(f"no worker process can be started: {error.strerror}") from error
+def _not_started(error: OSError) -> Unavailable:
+    return Unavailable(f"no worker process can be started: {error.strerror}")
 
 
 _pool = PerProcess(Pool)

@@ -12,13 +12,42 @@ import os
 import platform
 import struct
 import sys
+from enum import IntEnum
 
-_PR_SET_SECCOMP, _FILTER = 22, 2
-_LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06
-"""Instructions of a filter (linux/bpf_common.h): load a word, skip unless equal, return."""
-_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
-"""Offsets in ``struct seccomp_data`` (linux/seccomp.h)."""
-_ALLOW, _FAIL, _KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x80000000
+
+class Prctl(IntEnum):
+    """Options of prctl(2)."""
+
+    SET_PDEATHSIG = 1
+    SET_SECCOMP = 22
+    CAPBSET_DROP = 24
+    SET_NO_NEW_PRIVS = 38
+
+
+class _Opcode(IntEnum):
+    """Instructions of a filter (linux/bpf_common.h): load a word, skip unless equal, return."""
+
+    LOAD = 0x20
+    EQUAL = 0x15
+    RETURN = 0x06
+
+
+class _Offset(IntEnum):
+    """Offsets in ``struct seccomp_data`` (linux/seccomp.h)."""
+
+    NUMBER = 0
+    ARCHITECTURE = 4
+    ARGUMENTS = 16
+
+
+class _Action(IntEnum):
+    """What becomes of a call (linux/seccomp.h)."""
+
+    ALLOW = 0x7FFF0000
+    FAIL = 0x00050000 | errno.EPERM
+    KILL = 0x80000000
+
+
 _INSTRUCTION = struct.Struct("=HBBI")
 
 _MACHINES = ("x86_64", "aarch64")
@@ -52,26 +81,27 @@ def restrict() -> None:
     Limits may be set, and signals sent, only for the process itself.
     """
     machine = _MACHINES.index(platform.machine())
-    code = [_load(_ARCHITECTURE), _equal(_AUDIT_ARCH[machine], 0, 1), _return(_KILL), _load(_NUMBER)]
+    allow, fail = _step(_Opcode.RETURN, _Action.ALLOW), _step(_Opcode.RETURN, _Action.FAIL)
+    code = [
+        _step(_Opcode.LOAD, _Offset.ARCHITECTURE), _unless(_AUDIT_ARCH[machine], 0, 1),
+        _step(_Opcode.RETURN, _Action.KILL), _step(_Opcode.LOAD, _Offset.NUMBER),
+    ]
     for numbers in ALLOWED.values():
-        code += _equal(numbers[machine]), _return(_ALLOW)
+        code += _unless(numbers[machine]), allow
     for name, process in (("prlimit64", 0), ("tgkill", os.getpid())):
-        code += _equal(OWN[name][machine], 4), _load(_ARGUMENTS), _equal(process), _return(_ALLOW), _return(_FAIL)
-    code.append(_return(_FAIL))
+        argument = _step(_Opcode.LOAD, _Offset.ARGUMENTS)
+        code += _unless(OWN[name][machine], 4), argument, _unless(process), allow, fail
+    code.append(fail)
     program = _Program(len(code), b"".join(code))
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_SECCOMP, _FILTER, ctypes.byref(program), 0, 0) != 0:
+    if libc.prctl(Prctl.SET_SECCOMP, 2, ctypes.byref(program), 0, 0) != 0:
         raise OSError(ctypes.get_errno(), f"seccomp: {os.strerror(ctypes.get_errno())}")
 
 
-def _load(offset: int) -> bytes:
-    return _INSTRUCTION.pack(_LOAD, 0, 0, offset)
+def _step(opcode: _Opcode, operand: int) -> bytes:
+    return _INSTRUCTION.pack(opcode, 0, 0, operand)
 
 
-def _equal(value: int, otherwise: int = 1, then: int = 0) -> bytes:
-    """Skip ``then`` instructions if the loaded word has this value, else ``otherwise``."""
-    return _INSTRUCTION.pack(_EQUAL, then, otherwise, value)
-
-
-def _return(action: int) -> bytes:
-    return _INSTRUCTION.pack(_RETURN, 0, 0, action)
+def _unless(value: int, otherwise: int = 1, then: int = 0) -> bytes:
+    """Skip ``otherwise`` instructions unless the loaded word has this value, else ``then``."""
+    return _INSTRUCTION.pack(_Opcode.EQUAL, then, otherwise, value)

@@ -23,12 +23,11 @@ from typing import Any, Protocol
 
 from glassfs.sandbox import wire
 from glassfs.sandbox.confinement import confine, keep_few_capabilities
+from glassfs.settings import settings
+from glassfs.sizes import PIECE
 
-MOST_SECONDS = 6
-"""Processor time of one request."""
 PAGE = 64 << 10
-MOST_PAGES = 64
-"""Bytes read at once, at aligned offsets, and how many such pages a worker keeps."""
+"""Bytes read at once, at aligned offsets."""
 _MACHINE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.EPERM)
 """Errors of system calls, which a worker makes for no container. What the library raises for one has no such number."""
 
@@ -95,7 +94,7 @@ class RemoteFile:
             if kind != wire.BYTES or len(page) != size:
                 raise OSError("the container cannot be read")
             self._pages[number] = page
-            if len(self._pages) > MOST_PAGES:
+            if len(self._pages) > 64:
                 self._pages.popitem(last=False)
         else:
             self._pages.move_to_end(number)
@@ -198,15 +197,15 @@ def _serve(connection: socket.socket, size: int, open_container: Callable[[Remot
         _, payload = receive(connection)
         used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
         hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-        most = int(used) + 1 + MOST_SECONDS
+        most = int(used) + 1 + settings.worker_processor
         resource.setrlimit(resource.RLIMIT_CPU, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
         try:
             if handler is None:
                 handler = open_container(file)
             value, data = handler(json.loads(payload))
             for piece in data:
-                for start in range(0, len(piece), wire.LARGEST_DATA):
-                    send(connection, wire.DATA, piece[start : start + wire.LARGEST_DATA])
+                for start in range(0, len(piece), PIECE):
+                    send(connection, wire.DATA, piece[start : start + PIECE])
             kind, answer = wire.ANSWER, json.dumps(value).encode()
             if len(answer) > wire.LARGEST_ANSWER:
                 kind, answer = wire.ERROR, b"its description is too long"

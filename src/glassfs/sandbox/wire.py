@@ -22,8 +22,6 @@ HEADER = struct.Struct("<cI")
 RANGE = struct.Struct("<QI")
 """Offset and size of a range that a worker reads."""
 
-LARGEST_READ = 1 << 20
-LARGEST_DATA = 1 << 20
 LARGEST_ANSWER = 16 << 20
 LARGEST_ERROR = 1 << 10
 

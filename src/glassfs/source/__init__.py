@@ -1,6 +1,7 @@
 """Stores of files and the sources that they open (``contract``); local and ``remote``."""
 
 from glassfs.source.contract import (
+    ByteCache,
     Entry,
     Kind,
     Named,
@@ -20,7 +21,7 @@ from glassfs.source.remote.url import absolute, is_url
 from glassfs.source.scattered import SEGMENTS, Scattered, Spans, total
 
 __all__ = [
-    "BUFFERED", "SEGMENTS", "Connection", "Entry", "Kind", "Named", "Path", "Reader", "Scattered", "SeekableFile",
-    "Source", "SourceFile", "Spans", "Store", "Version", "absolute", "distribute", "inner_version", "is_url",
-    "is_version_of", "locate", "total",
+    "BUFFERED", "SEGMENTS", "ByteCache", "Connection", "Entry", "Kind", "Named", "Path", "Reader", "Scattered",
+    "SeekableFile", "Source", "SourceFile", "Spans", "Store", "Version", "absolute", "distribute", "inner_version",
+    "is_url", "is_version_of", "locate", "total",
 ]

@@ -11,7 +11,7 @@ or memory, which says nothing about the source.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple, NewType
 
@@ -240,6 +240,27 @@ class Store(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release what the store itself holds, until its next use, and end all watches. Sources stay usable."""
+
+
+class ByteCache:
+    """Where stores keep what they fetched: up to ``budget`` bytes. This one keeps nothing; callers may pass another.
+
+    Keys are tuples that begin with the version of the file. No method waits.
+    """
+
+    @property
+    def budget(self) -> int:
+        return 0
+
+    def known(self, key: Hashable) -> bytes | None:
+        """Return what was added under a key, if it is still here, and mark it as used last."""
+        return None
+
+    def add(self, key: Hashable, data: bytes) -> None:
+        """Keep bytes that nothing changes; the least recently used ones are dropped for them."""
+
+    def forget(self, version: Hashable) -> None:
+        """Drop what was added for this version of a file, and for files inside it."""
 
 
 class Named(NamedTuple):

@@ -12,14 +12,12 @@ from typing import Protocol, TypeVar
 from weakref import ref
 
 from glassfs.errors import Unavailable
+from glassfs.settings import settings
 
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 MOST = 128
 """Descriptors that sources hold in total; reopening a file is cheap."""
 MOST_LOST = 4096
-LEAST = 8
-LIMIT_SECONDS = 1.0
-"""How long a pool remembers the limit: reading it takes as long as a read."""
 
 Opened = TypeVar("Opened")
 
@@ -58,7 +56,7 @@ class Descriptors:
         """Register a source that has opened a descriptor, and close others if there are too many."""
         now = time.monotonic()
         if now >= self._most_until:
-            self._most, self._most_until = limit(), now + LIMIT_SECONDS
+            self._most, self._most_until = limit(), now + settings.descriptor_limit
         if len(self._holders) >= self._most:
             self._reduce(self._most - 1)
             if self._lost:
@@ -80,6 +78,7 @@ class Descriptors:
 
     def _reduce(self, most: int) -> None:
         holders = self._holders
+        # Each source is met at most twice: the first time it may only lose its mark of having been read.
         for _ in range(2 * len(holders)):
             if len(holders) <= most:
                 return
@@ -111,7 +110,7 @@ class Descriptors:
 
 def limit() -> int:
     """Return how many descriptors sources may hold; the rest is for folders, spool files, connections and users."""
-    return max(LEAST, min(MOST, _half()))
+    return max(8, min(MOST, _half()))
 
 
 def room_for_lost() -> int:
@@ -129,6 +128,7 @@ def opened(open_one: Callable[[], Opened]) -> Opened:
 
     Raises Unavailable if that does not help, and whatever else ``open_one`` raises.
     """
+    # Descriptors that can be had again go first, those of deleted files only if that was not enough.
     releases = [pool.release_lost, pool.release_all]
     while True:
         try:

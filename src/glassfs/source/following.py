@@ -9,23 +9,17 @@ without following a link, and what counts are owner and mode of that descriptor,
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import posixpath
 import stat
 import sys
-from functools import partial
 
 from glassfs.errors import Changed, NotAllowed
-from glassfs.persistent.private import is_writable_by_others
-from glassfs.source import acl, descriptors, foreign, libc
+from glassfs.persistent.private import is_writable_by_others, walked
+from glassfs.source import descriptors, system
 from glassfs.source.mountinfo import mounts
 
-MOST_LINKS = 40
-_NAME = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
-_FOLDER = _NAME | os.O_DIRECTORY
-_FUSE = 0x65735546  # FUSE_SUPER_MAGIC, linux/magic.h
-_fstatfs = libc.function("fstatfs", ctypes.c_int)
+_fstatfs = system.function("fstatfs", ctypes.c_int)
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -41,44 +35,16 @@ def opened(folder: int, at: str, name: str) -> int:
     ``at`` is the path of that folder, for messages. Raises NotAllowed with the reason if it is not followed, Changed if
     it was replaced meanwhile, OSError and Unavailable.
     """
-    fd = descriptors.opened(lambda: os.open(".", _FOLDER, dir_fd=folder))
-    rest, links = [name], 0
+    reached = descriptors.opened(lambda: walked(folder, at, name, _demand_safe, _demand_own))
     try:
-        while True:
-            part = rest.pop()
-            if part in ("/", ".."):
-                inner = descriptors.opened(partial(os.open, part, _FOLDER, dir_fd=fd))
-                at = "/" if part == "/" else posixpath.normpath(posixpath.join(at, ".."))
-            else:
-                _demand_safe(fd, at)
-                if foreign.is_glassfs(fd, part, foreign.device_of(fd)):
-                    raise NotAllowed(f"{posixpath.join(at, part)} is a mount of glassfs")
-                inner = descriptors.opened(partial(os.open, part, _NAME, dir_fd=fd))
-                at = posixpath.join(at, part)
-            try:
-                status = os.fstat(inner)
-                if status.st_uid not in (0, os.geteuid()):
-                    raise NotAllowed(f"{at} belongs to another user")
-                if stat.S_ISLNK(status.st_mode):
-                    links += 1
-                    if links > MOST_LINKS:
-                        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-                    target, at = os.readlink("", dir_fd=inner), posixpath.dirname(at)
-                    rest += reversed([one for one in target.split("/") if one not in ("", ".")] or ["."])
-                    if target.startswith("/"):
-                        rest.append("/")
-                elif stat.S_ISREG(status.st_mode) and not rest:
-                    return _read(fd, part, status)
-                elif stat.S_ISDIR(status.st_mode) and rest:
-                    fd, inner = inner, fd
-                elif stat.S_ISDIR(status.st_mode):
-                    raise NotAllowed(f"{at} is a folder, which has to be named itself")
-                else:
-                    raise NotAllowed(f"{at} is not a regular file")
-            finally:
-                os.close(inner)
+        status = os.fstat(reached.found)
+        if stat.S_ISDIR(status.st_mode):
+            raise NotAllowed(f"{reached.at} is a folder, which has to be named itself")
+        if not stat.S_ISREG(status.st_mode):
+            raise NotAllowed(f"{reached.at} is not a regular file")
+        return _read(reached.folder, reached.name, status)
     finally:
-        os.close(fd)
+        reached.close()
 
 
 def _read(folder: int, name: str, status: os.stat_result) -> int:
@@ -93,22 +59,30 @@ def _is_fuse(folder: int) -> bool:
     """Return whether a program serves the file system of an open folder, as far as the system tells."""
     found = ctypes.create_string_buffer(256)  # longer than struct statfs, which begins with a long, the type
     word = ctypes.sizeof(ctypes.c_long)
-    return bool(_fstatfs and _fstatfs(folder, found) == 0 and int.from_bytes(found.raw[:word], sys.byteorder) == _FUSE)
+    if _fstatfs is None or _fstatfs(folder, found) != 0:
+        return False
+    return int.from_bytes(found.raw[:word], sys.byteorder) == 0x65735546  # FUSE_SUPER_MAGIC, linux/magic.h
 
 
-def _demand_safe(folder: int, at: str) -> None:
+def _demand_own(folder: int, at: str, status: os.stat_result) -> None:
+    if status.st_uid not in (0, os.geteuid()):
+        raise NotAllowed(f"{at} belongs to another user")
+
+
+def _demand_safe(folder: int, at: str, name: str) -> None:
     """Raise NotAllowed if another user may replace names of the caller or of root in an open folder.
 
     A file system that another user has mounted (FUSE) may report any owner.
     """
+    if system.is_glassfs(folder, name, system.device_of(folder)):
+        raise NotAllowed(f"{posixpath.join(at, name)} is a mount of glassfs")
     status = os.fstat(folder)
     trusted = (0, os.geteuid())
-    if status.st_uid not in trusted:
-        raise NotAllowed(f"{at} belongs to another user")
+    _demand_own(folder, at, status)
     if _is_fuse(folder) and not any(one.number == status.st_dev and one.user in trusted for one in mounts()):
         raise NotAllowed(f"{at} is on a file system that another user has mounted")
     if status.st_mode & stat.S_ISVTX:  # only their owners replace names there, and owners are checked
         return
-    has_acl = status.st_mode & 0o022 and acl.has_acl(f"/proc/self/fd/{folder}") is not False
+    has_acl = status.st_mode & 0o022 and system.has_acl(f"/proc/self/fd/{folder}") is not False
     if has_acl or is_writable_by_others(status):
         raise NotAllowed(f"others may write in {at}")

@@ -19,23 +19,18 @@ from functools import lru_cache, partial
 
 from glassfs import work
 from glassfs.errors import Changed, GlassfsError, NotAllowed, NotFound, Unavailable
-from glassfs.source import acl, beneath, descriptors, following, foreign
+from glassfs.settings import settings
+from glassfs.source import descriptors, following, system
 from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
 from glassfs.source.local_source import MISSING, LocalSource, translated
 from glassfs.source.watched import Watched
 
-REMEMBERED_ACLS = 100_000
-ACL_ATTEMPTS = 10
-SETTLED_NS = 2 * 10**9
-"""A later change of attributes is sure to have another ctime than one that is this old."""
-ROOT_CHECK_SECONDS = 0.1
-"""Interval between two checks whether the store's root was replaced, made when something below it is used."""
 _SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO must not wait for a writer.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_SEARCH_BENEATH, _READ_BENEATH = beneath.How(_SEARCH), beneath.How(_READ)
+_SEARCH_BENEATH, _READ_BENEATH = system.How(_SEARCH), system.How(_READ)
 _HAS_XATTRS = hasattr(os, "getxattr")
 _KINDS = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.FOLDER, stat.S_IFLNK: Kind.LINK}
 _FAILURES = (GlassfsError, OSError, ValueError)
@@ -63,8 +58,8 @@ class LocalStore(Store):
         self._avoids_glassfs = False
         self._root: _Folder | None = self._opened_root()
         # A root on a mount of glassfs was named on purpose. Mounts that appear on the way to any other are not entered.
-        self._avoids_glassfs = not foreign.is_on_glassfs(self._root.device)
-        self._next_root_check = time.monotonic() + ROOT_CHECK_SECONDS
+        self._avoids_glassfs = not system.is_on_glassfs(self._root.device)
+        self._next_root_check = time.monotonic() + settings.root_check
 
     def __del__(self) -> None:
         with suppress(AttributeError):  # __init__ failed
@@ -83,11 +78,13 @@ class LocalStore(Store):
     def found(self, path: Path, ahead: int = 0, small: int = 0) -> tuple[Entry, Source | None]:
         if not path:
             return self.entry(path), None
+        # Most look-ups are of regular files that are opened next. Opening it at once costs less than asking what it is:
+        # its descriptor then has the attributes, the first bytes and the access list.
         self._renew_root(is_due=False)
         try:
             root, name = self._current_root(), path[-1]
             folder = self._folder(path[:-1], root)
-            if foreign.is_file(folder.fd, name, root.device):
+            if system.is_file(folder.fd, name, root.device):
                 work.check(small or ahead)
                 try:
                     fd, entry, head = self._opened(os.open(name, _READ, dir_fd=folder.fd), None, ahead, small)
@@ -161,10 +158,10 @@ class LocalStore(Store):
         if not path:
             raise OSError(errno.EISDIR, "is a folder")
         root = self._current_root()
-        fd = beneath.opened(root.fd, path, _READ_BENEATH)
+        fd = system.opened_beneath(root.fd, path, _READ_BENEATH)
         if fd is None:
             folder = self._folder(path[:-1])
-            if foreign.is_glassfs(folder.fd, path[-1], folder.device):
+            if system.is_glassfs(folder.fd, path[-1], folder.device):
                 raise FileNotFoundError(errno.ENOENT, "is on a mount of glassfs")
             try:
                 fd = descriptors.opened(lambda: os.open(path[-1], _READ, dir_fd=folder.fd))
@@ -205,8 +202,9 @@ class LocalStore(Store):
 
     def _entry(self, folder: _Folder, path: Path, name: str) -> Entry:
         """Return the entry of ``name`` in the folder at ``path``, which is open. Raises OSError."""
-        if foreign.is_glassfs(folder.fd, name, folder.device):
+        if system.is_glassfs(folder.fd, name, folder.device):
             return _hidden(os.fstat(folder.fd))
+        # Mounts of glassfs are recognized before the first call that their daemon would have to answer.
         status = os.stat(name, dir_fd=folder.fd, follow_symlinks=False)
         has_acl = self._known_acl(status)
         if has_acl is None:
@@ -223,7 +221,7 @@ class LocalStore(Store):
     def _glance(self, folder: _Folder, path: Path, name: str) -> tuple[str, int] | None:
         """Return the stamp and the mode bits of ``name`` in the open folder at ``path``; None if it is not there."""
         try:
-            if foreign.is_glassfs(folder.fd, name, folder.device):
+            if system.is_glassfs(folder.fd, name, folder.device):
                 return None
             status = os.stat(name, dir_fd=folder.fd, follow_symlinks=False)
             if self.follows_links and stat.S_ISLNK(status.st_mode):
@@ -274,14 +272,17 @@ class LocalStore(Store):
         ``place`` has its attributes; ``status`` is that of ``fd``, as the status of a folder that others write to may
         have changed since its name was looked up.
         """
-        for _ in range(ACL_ATTEMPTS):
-            has_acl = acl.has_acl(place)
+        # The list and the status are read one after the other. Both belong together if the ctime, which setting a list
+        # changes, is the same before and after.
+        for _ in range(10):
+            has_acl = system.has_acl(place)
             if has_acl is None:
                 break
             before, status = status, os.fstat(fd)
             if before.st_ctime_ns == status.st_ctime_ns:
-                if time.time_ns() - status.st_ctime_ns > SETTLED_NS:
-                    if len(self._acls) >= REMEMBERED_ACLS:
+                # A later change of attributes is sure to have another ctime than one that is this old.
+                if time.time_ns() - status.st_ctime_ns > 2 * 10**9:
+                    if len(self._acls) >= 100_000:
                         self._acls.clear()
                     self._acls[status.st_dev, status.st_ino, status.st_ctime_ns] = has_acl
                 return status, has_acl
@@ -293,7 +294,7 @@ class LocalStore(Store):
             root = self._current_root()
         if not path:
             return root
-        fd = beneath.opened(root.fd, path, _SEARCH_BENEATH)
+        fd = system.opened_beneath(root.fd, path, _SEARCH_BENEATH)
         if fd is None:
             fd = _walked(".", root.fd, path, FileNotFoundError(errno.ENOENT, "is a mount of glassfs"))
         return _Folder(fd)
@@ -315,13 +316,14 @@ class LocalStore(Store):
         if not (is_due or self._watched.has_ended) and time.monotonic() < self._next_root_check:
             return
         self._watched.has_ended = False
-        self._next_root_check = time.monotonic() + ROOT_CHECK_SECONDS
+        self._next_root_check = time.monotonic() + settings.root_check
         now = None
         try:
             now = self._opened_root()
         except (Unavailable, OSError) as error:
             if error.errno not in (*MISSING, errno.ENOTDIR):
                 return
+        # The old root stays if it is still the folder at the path: sources and watches refer to its descriptor.
         root = self._root
         if now is None or root is None or not os.path.samestat(os.fstat(now.fd), os.fstat(root.fd)):
             self._root = now
@@ -356,7 +358,7 @@ class _Folder:
     @property
     def device(self) -> int | None:
         if self._device == -1:
-            self._device = foreign.device_of(self.fd)
+            self._device = system.device_of(self.fd)
         return self._device
 
     def __del__(self) -> None:
@@ -368,7 +370,7 @@ def _walked(start: str, folder: int | None, names: Iterable[str], refusal: OSErr
     fd = descriptors.opened(lambda: os.open(start, _SEARCH, dir_fd=folder))
     try:
         for name in names:
-            if refusal is not None and foreign.is_glassfs(fd, name, foreign.device_of(fd)):
+            if refusal is not None and system.is_glassfs(fd, name, system.device_of(fd)):
                 raise refusal
             inner = descriptors.opened(partial(os.open, name, _SEARCH, dir_fd=fd))
             os.close(fd)

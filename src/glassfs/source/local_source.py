@@ -14,18 +14,16 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TypeVar
 from weakref import WeakSet
 
 from glassfs import work
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotAllowed, NotFound, Unavailable
+from glassfs.sizes import PIECE
 from glassfs.source import descriptors
 from glassfs.source.contract import Entry, Path, Source
 from glassfs.source.scattered import fill, total
 
-AT_ONCE = 1 << 20
-"""Bytes that one call reads into a result of its own."""
-MOST_MAPPINGS = 128
-"""Before Python 3.13 each mapping holds a descriptor."""
 _mappings: WeakSet[mmap.mmap] = WeakSet()
 MISSING = (errno.ENOENT, errno.ELOOP, errno.ENAMETOOLONG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM)
@@ -35,6 +33,7 @@ _ERRORS: tuple[tuple[tuple[int, ...], type[GlassfsError]], ...] = (
     (descriptors.EXHAUSTED, Unavailable),
 )
 
+Result = TypeVar("Result")
 Open = Callable[[Path, Entry], tuple[int, Entry]]
 """Returns a descriptor of the file at a path, and its entry, or the given one if it is of the same version. Raises
 OSError and Unavailable."""
@@ -79,68 +78,48 @@ class LocalSource(Source):
             self._give_back()  # without the lock: in a forked child, a thread that does not exist may hold it
 
     def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
-        self._fill(buffers, offset, total(buffers))
-
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        self._fill((buffer,), offset, len(buffer))
+        wanted = total(buffers)
+        try:
+            got = self._done(wanted, offset, lambda fd: fill(fd, buffers, offset, wanted))
+        except OverflowError:  # beyond any file
+            raise self.outside(offset, wanted) from None
+        if got != wanted:
+            raise self.outside(offset, wanted)
 
     def read(self, offset: int, size: int) -> bytes:
         end = offset + size
-        if size > AT_ONCE or not 0 <= offset <= end <= self.entry.size:
+        if size > PIECE or not 0 <= offset <= end <= self.entry.size:
             return super().read(offset, size)
         head = self._head
         if end <= len(head):
             return head[offset:end]
-        # As ``_fill``, but the system writes into the result, without a buffer to copy it from.
+        # The system writes into the result, so there is no buffer to copy it from.
+        found = self._done(size, offset, lambda fd: os.pread(fd, size, offset))
+        return found if len(found) == size else super().read(offset, size)
+
+    def mapped(self, offset: int, size: int) -> memoryview | None:
+        return self._done(0, offset, lambda fd: _mapped(fd, offset, size))
+
+    def _done(self, size: int, offset: int, do: Callable[[int], Result]) -> Result:
+        """Return what ``do`` returns for the descriptor, if the file still is the one that was opened."""
+        # The descriptor must stay open while it is read, also if another thread parks or closes the source meanwhile:
+        # the last reader closes it then.
         work.check(size)
         with self._lock:
             fd = self._begun() if self._fd is None or self._is_closed else self._fd
             self._readers += 1
             self.was_read = True
         try:
-            found = os.pread(fd, size, offset)
+            found = do(fd)
             status = os.fstat(fd)
         except OSError as error:
-            raise self._failed(error, offset) from error
+            raise DeviceFailed(f"cannot be read at {offset}: {error.strerror or error}", self.name) from error
         finally:
             self._end()
+        # Compared after the read, as a writer changes these before the kernel has any of its bytes.
         if (status.st_size, status.st_mtime_ns) != self._checked:
-            self._demand_unchanged(status)
-        return found if len(found) == size else super().read(offset, size)
-
-    def _fill(self, buffers: Sequence[memoryview], offset: int, wanted: int) -> None:
-        work.check(wanted)
-        with self._lock:  # as ``_begin``, without a call
-            fd = self._begun() if self._fd is None or self._is_closed else self._fd
-            self._readers += 1
-            self.was_read = True
-        try:
-            # Mostly one buffer, filled by one call: ``fill``, without calling it.
-            got = os.preadv(fd, buffers, offset) if len(buffers) == 1 and wanted else 0
-            if got < wanted:
-                got = fill(fd, buffers, offset, wanted)
-            status = os.fstat(fd)
-        except OverflowError:  # beyond any file
-            raise self.outside(offset, wanted) from None
-        except OSError as error:
-            raise self._failed(error, offset) from error
-        finally:
-            self._end()
-        if (status.st_size, status.st_mtime_ns) != self._checked:
-            self._demand_unchanged(status)
-        if got != wanted:
-            raise self.outside(offset, wanted)
-
-    def _failed(self, error: OSError, offset: int) -> DeviceFailed:
-        return DeviceFailed(f"cannot be read at {offset}: {error.strerror or error}", self.name)
-
-    def mapped(self, offset: int, size: int) -> memoryview | None:
-        fd = self._begin()
-        try:
-            self._demand_unchanged(os.fstat(fd))
-            return _mapped(fd, offset, size)
-        finally:
-            self._end()
+            raise Changed("was changed while it was open", self.name)
+        return found
 
     def keep(self) -> None:
         self._is_parked = False
@@ -166,6 +145,7 @@ class LocalSource(Source):
             fd = self._fd
             if fd is None:
                 return True
+            # A deleted file cannot be opened again, so its descriptor is the only way to its bytes.
             if self.is_needed and not is_forced:
                 self.is_lost = os.fstat(fd).st_nlink == 0
                 if self.is_lost:
@@ -178,18 +158,6 @@ class LocalSource(Source):
             return True
         finally:
             self._lock.release()
-
-    def _demand_unchanged(self, status: os.stat_result) -> None:
-        if (status.st_size, status.st_mtime_ns) != self._checked:
-            raise Changed("was changed while it was open", self.name)
-
-    def _begin(self) -> int:
-        """Return the descriptor, which stays valid until ``_end``. Raises Changed and Unavailable."""
-        with self._lock:
-            fd = self._begun()
-            self._readers += 1
-            self.was_read = True
-            return fd
 
     def _begun(self) -> int:
         """Return the descriptor, open. The caller holds the lock."""
@@ -236,7 +204,8 @@ def _mapped(fd: int, offset: int, size: int) -> memoryview | None:
     """Return these bytes of an open file; None if they are not all in it or cannot be mapped now."""
     start = offset - offset % mmap.ALLOCATIONGRANULARITY
     length = offset + size - start
-    if not size or len(_mappings) >= MOST_MAPPINGS:
+    # Before Python 3.13 each mapping holds a descriptor.
+    if not size or len(_mappings) >= 128:
         return None
     try:
         if sys.version_info >= (3, 13):

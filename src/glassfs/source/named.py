@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from glassfs.errors import GlassfsError
-from glassfs.source.contract import Named, Store
+from glassfs.source.contract import ByteCache, Named, Store
 from glassfs.source.local import LocalStore
 from glassfs.source.local_source import translated
 from glassfs.source.remote.connection import Connection
@@ -16,13 +16,14 @@ from glassfs.source.remote.url import is_url, local_name
 def locate(
     names: Sequence[str], connection: Connection = Connection(),  # noqa: B008
     is_file: Callable[[str], bool] = lambda name: True, follows: bool = True,
+    cache: ByteCache = ByteCache(),  # noqa: B008
 ) -> list[Named]:
     """Return the stores of files and folders, local or named by URLs. Links in names are resolved now, once.
 
     Local stores follow links out of them for the user of this process if ``follows`` (see ``LocalStore``).
 
     A folder gets a store of its own; files of one folder share one. ``is_file`` decides by the name of a remote object
-    whether it is a file or a folder. Raises NotFound, NotAllowed and similar.
+    whether it is a file or a folder. ``cache`` keeps bytes of remote objects. Raises NotFound, NotAllowed and similar.
     """
     urls = [name for name in names if is_url(name)]
     local = iter(_local([name for name in names if not is_url(name)], follows))
@@ -30,7 +31,7 @@ def locate(
         return list(local)
     from glassfs.source.remote.named import located
 
-    remote = iter(located(urls, connection, is_file))
+    remote = iter(located(urls, connection, is_file, cache))
     return [next(remote if is_url(name) else local) for name in names]
 
 

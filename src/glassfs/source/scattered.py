@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import final, overload
 
-from glassfs.source import libc
+from glassfs.source import system
 
 SEGMENTS = 1024
 """How many spans Linux and macOS fill in one call (IOV_MAX)."""
@@ -94,7 +94,7 @@ def _vector(spans: Spans, address: int) -> array[int]:
 
 
 # With 64-bit addresses and offsets only.
-_preadv = None if sys.maxsize < 1 << 62 else libc.function(
+_preadv = None if sys.maxsize < 1 << 62 else system.function(
     "preadv", ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64,
 )
 

@@ -7,9 +7,8 @@ import threading
 from collections.abc import Sequence
 
 from glassfs.errors import Damaged
+from glassfs.sizes import PIECE
 from glassfs.source.contract import Source
-
-_PIECE = 1 << 20
 
 
 class SealedSource(Source):
@@ -61,9 +60,9 @@ class SealedSource(Source):
 
     def _digest(self) -> str:
         digest = hashlib.sha256()
-        piece = memoryview(bytearray(min(_PIECE, self.size)))
-        for offset in range(0, self.size, _PIECE):
-            read = piece[: min(_PIECE, self.size - offset)]
+        piece = memoryview(bytearray(min(PIECE, self.size)))
+        for offset in range(0, self.size, PIECE):
+            read = piece[: min(PIECE, self.size - offset)]
             self.file.read_into(read, offset)
             digest.update(read)
         return digest.hexdigest()

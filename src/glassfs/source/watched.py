@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from glassfs.source.contract import Path
 
 if TYPE_CHECKING:
-    from glassfs.source.inotify import Watch
+    from glassfs.source.watching import Watch
 
 
 class Watched:

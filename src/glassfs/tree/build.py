@@ -28,8 +28,7 @@ from glassfs.content import (
     Series,
     Stored,
 )
-from glassfs.content.allowance import OBJECT
-from glassfs.content.growth import held
+from glassfs.content.allowance import OBJECT, held
 from glassfs.errors import Damaged, GlassfsError
 from glassfs.names import component, free_name, raw, shown_at_root
 from glassfs.terminal import printable

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from glassfs import work
 from glassfs.content import Collection, Group, Member, Omitted, members_of
-from glassfs.content.growth import held_by_content, held_by_member
+from glassfs.content.allowance import held_by_content, held_by_member
 from glassfs.names import component
 from glassfs.terminal import printable
 from glassfs.tree.omissions import Omission

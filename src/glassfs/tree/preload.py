@@ -14,8 +14,10 @@ from pkgutil import iter_modules
 from glassfs.formats import registry
 from glassfs.view import available
 
-ROOMS = ("cache", "codec", "content", "formats", "persistent", "source", "tree", "view")
+ROOMS = ("cache", "codec", "content", "datasets", "formats", "persistent", "source", "tree", "view")
 REMOTE = "glassfs.source.remote"
+BATCH = "glassfs.datasets.batch"
+"""What only commands need."""
 SANDBOX = "glassfs.sandbox.client"
 """Of this room a mount needs only what starts worker processes."""
 LIBRARIES = (
@@ -43,7 +45,7 @@ def preload() -> None:
 def _modules_in(package: str) -> Iterator[str]:
     """Yield the modules of a package, also those in packages in it. Code for servers counts only if one is used."""
     for found in iter_modules(sys.modules[package].__path__, f"{package}."):
-        if found.name == REMOTE and f"{REMOTE}.open" not in sys.modules:
+        if found.name == BATCH or (found.name == REMOTE and f"{REMOTE}.open" not in sys.modules):
             continue
         yield found.name
         if found.ispkg:

@@ -13,21 +13,17 @@ from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
 from glassfs.content import Group, Link, Member, Series, Table
+from glassfs.content.allowance import OBJECT, Allowance, held, held_by_member
 from glassfs.content.episodes import POSITION
-from glassfs.content.growth import Growth, held, held_by_member
 from glassfs.content.join import Joined
 from glassfs.content.summary import CONTAINER, EPISODES
+from glassfs.content.video import DIGITS
 from glassfs.errors import TooLarge
 from glassfs.names import raw, shortened
 from glassfs.view.contract import Key, Shown, View
 
-DIGITS = 6
 MOST = 100_000
 """Limit of links in a directory: listing it takes all of them in memory, and a file may declare any number."""
-SHARE, LEAST = 2, 32 << 20
-"""The names of links in a directory may take one in ``SHARE`` bytes of the cache, or ``LEAST`` bytes."""
-DIRECTORY_COST = 640
-"""Bytes of a directory of links, beside its name and the numbers of its links."""
 _UP = (b"..", b"..")
 
 
@@ -49,6 +45,7 @@ class Grouping(NamedTuple):
         for block in range(records.blocks if records else 0):
             for record in records.block(block) if records else ():
                 value = record.get(self.column)
+                # Rows of one task follow one another, often as the same object.
                 if value is not last and not (type(value) is str and value == last):
                     last, word = value, self.word(value)
                 yield word, record
@@ -87,20 +84,21 @@ def _demand_few(table: Table) -> None:
 def _of_container(table: Table, grouping: Grouping, cache: BlockCache) -> Iterator[Member]:
     """Yield a directory for each word, with links to the episodes of one container."""
     found: dict[bytes, array[int]] = {}
-    with _growth(grouping, cache) as growth:
+    with _allowance(cache).temporary(cache) as allowance:
         for number, (word, _) in enumerate(grouping.rows(table)):
             numbers = found.get(word)
             if numbers is None:
                 numbers = found[word] = array("I")
-                growth.add(DIRECTORY_COST + held(word))
+                allowance.take(5 * OBJECT + held(word), "links")
             numbers.append(number)
         for word, numbers in found.items():
             link = partial(_link, table.directory)
             yield Member((word,), Series(word, len(numbers), link, DIGITS, numbers=numbers))
 
 
-def _growth(grouping: Grouping, cache: BlockCache) -> Growth:
-    return Growth(cache, max(LEAST, cache.budget // SHARE), grouping.name)
+def _allowance(cache: BlockCache) -> Allowance:
+    """Return what bounds the names of links: half of the cache, or 32 MiB if that is more."""
+    return Allowance(max(32 << 20, cache.budget // 2))
 
 
 def _link(directory: bytes, number: int) -> Link:
@@ -110,11 +108,11 @@ def _link(directory: bytes, number: int) -> Link:
 
 def _of_containers(table: Joined, grouping: Grouping, cache: BlockCache) -> Iterator[Member]:
     """Yield links to the episodes of many containers, below their words."""
-    with _growth(grouping, cache) as growth:
+    with _allowance(cache).temporary(cache) as allowance:
         for word, record in grouping.rows(table):
             name = raw(f"{record[CONTAINER]}~{record[POSITION]}")
             member = Member((word, shortened(name)), Link(name, (), f"../../{table.path_of(record)}"))
-            growth.add(held_by_member(member))
+            allowance.take(held_by_member(member), "links")
             yield member
 
 

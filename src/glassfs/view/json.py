@@ -90,6 +90,7 @@ def _write_object(text: bytearray, members: dict[Any, Any], margin: bytes | None
     text += b"{"
     for key, item in members.items():
         name = as_text(key)
+        # Keys that differ only in bytes that are not UTF-8 are equal as text.
         name = free_name(name, names.__contains__, name.__add__)
         names.add(name)
         text += separator + (inner or b"")
@@ -108,6 +109,7 @@ def _written_at_once(members: dict[Any, Any], margin: bytes | None) -> bytes | N
     names = tuple(members)
     if not all(type(name) is str for name in names) or not 0 < len(names) + sum(map(len, names)) <= SHORT:
         return None
+    # Documents of one kind have the same keys: only their values are formatted.
     template = _template(names, margin)
     parts, left = [], SHORT - len(members)
     for item in members.values():

@@ -16,8 +16,6 @@ from glassfs.keyed_lock import KeyedLock
 from glassfs.lru import LRU
 from glassfs.view.contract import Key
 
-MOST_BYTES, SHARE = 16 << 20, 16
-"""Limit of what is known at a time with a block cache: these bytes, and one in ``SHARE`` of its budget."""
 Value = TypeVar("Value")
 
 _KNOWN: WeakKeyDictionary[BlockCache, LRU[Hashable, Any]] = WeakKeyDictionary()
@@ -43,6 +41,8 @@ class Known(Generic[Value]):
                     found = self._make()
                     known.put(id(self), found, self._cost(found))
                     if not self._is_added:
+                        # What is known goes with the file: the table of all must not keep entries of objects that are
+                        # gone.
                         self._is_added = True
                         finalize(self, known.pop, id(self)).atexit = False
         return found
@@ -81,4 +81,4 @@ def _drop(known: LRU[Hashable, Any], keys: Iterable[Hashable]) -> None:
 def known_with(cache: BlockCache) -> LRU[Hashable, Any]:
     """Return what is known of the files that share a cache: by the ids of their ``Known``, and by keys of parts."""
     known = _KNOWN.get(cache)
-    return _KNOWN.setdefault(cache, LRU(min(MOST_BYTES, cache.budget // SHARE))) if known is None else known
+    return _KNOWN.setdefault(cache, LRU(min(16 << 20, cache.budget // 16))) if known is None else known

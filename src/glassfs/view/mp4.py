@@ -276,7 +276,7 @@ def _moov(width: int, height: int, pace: Rate, count: int, start: int) -> bytes:
 
 def _avc1(width: int, height: int, fps: float) -> bytes:
     wide, high = h264.shown(width), h264.shown(height)
-    colors = struct.pack(">4sHHHB", b"nclx", h264.PRIMARIES, h264.TRANSFER, h264.MATRIX, h264.FULL_RANGE << 7)
+    colors = struct.pack(">4sHHHB", b"nclx", *h264.COLORS, h264.FULL_RANGE << 7)
     return _box(
         b"avc1",
         struct.pack(">6xH16xHHIII", 1, wide, high, _RESOLUTION, _RESOLUTION, 0),

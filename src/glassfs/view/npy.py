@@ -12,9 +12,6 @@ from glassfs.content import Array, Data, Location, dtypes
 from glassfs.lru import cached_if_short
 
 MAGIC = b"\x93NUMPY"
-ALIGNMENT = 64
-GROWTH_DIGITS = 21  # NumPy leaves space for the first axis to grow to this many digits
-LONGEST_1_0 = 0xFFFF
 
 
 def view(array: Array, cache: BlockCache, key: Hashable) -> tuple[str, Data]:
@@ -61,13 +58,14 @@ def header(dtype: str, shape: tuple[int, ...]) -> bytes:
     literal = dtype if dtype.startswith(dtypes.STRUCTURED) else repr(dtype)
     text = f"{{'descr': {literal}, 'fortran_order': False, 'shape': {shape!r}, }}"
     if shape:
-        text += " " * (GROWTH_DIGITS - len(repr(shape[0])))
+        text += " " * (21 - len(repr(shape[0])))  # NumPy leaves space for the first axis to grow to this many digits
     encoded, versions = _encoded(text)
+    # The first version whose field can hold the length of the header, as NumPy does it.
     for version, length_size in versions:
         prefix = len(MAGIC) + len(version) + length_size
-        padding = ALIGNMENT - (prefix + len(encoded) + 1) % ALIGNMENT
+        padding = 64 - (prefix + len(encoded) + 1) % 64  # the array is aligned to 64 bytes
         length = len(encoded) + padding + 1
-        if length <= LONGEST_1_0 or length_size == 4:
+        if length <= 0xFFFF or length_size == 4:
             break
     return MAGIC + version + length.to_bytes(length_size, "little") + encoded + b" " * padding + b"\n"
 

@@ -22,13 +22,11 @@ if TYPE_CHECKING:
 
     Plane = NDArray[np.uint8]
 
-STRIP = 1 << 19
-"""Pixels in a strip, except in images wider than a sixteenth of this."""
-ROWS = 16
 COST = 24
 """Bytes of memory for a pixel while it becomes planes: as stored, as 8 bits, in Pillow, and in planes."""
 MOST_PIXELS = images.MOST_PIXELS
 GRAY = 128
+"""Chroma of what has no color."""
 
 Range = tuple[int, int]
 FULL: Range = (0, 0xFFFF)
@@ -46,8 +44,8 @@ class Planes(NamedTuple):
 
 
 def strip_rows(width: int) -> int:
-    """Return the number of rows in a strip, a multiple of a macroblock's."""
-    return max(1, STRIP // (width * ROWS)) * ROWS
+    """Return the number of rows in a strip of about half a million pixels, a multiple of a macroblock's."""
+    return max(1, (1 << 19) // (width * 16)) * 16
 
 
 def strip_cost(width: int, height: int) -> int:
@@ -70,6 +68,7 @@ def strips(
                 stored = _stored(content, first, count)
             yield _planes(_image(content, stored, count, shown))
         return
+    # Scaling and decoding need all pixels of the image; only its strips are made of that one at a time.
     with _whole(content, cache, shown) as whole:
         for first, count in spans:
             yield _planes(_part(whole, width, height, first, count))
@@ -122,6 +121,7 @@ def _decoded(content: EncodedImage, cache: BlockCache, is_rgb: bool = False) -> 
     with cache.measuring(images.COPIES * data.size):
         with cache.waiting():
             stored = data.read(0, data.size)
+        # A small file can make a decoder work for minutes: it is refused before anything is decoded.
         if not images.is_quick(stored, media):
             raise TooLarge("an image of so many scans takes too long to decode for a video")
         with images.opened(stored, media) as decoded:
@@ -205,6 +205,7 @@ def _shallow(samples: NDArray[np.uint16], shown: Range) -> NDArray[np.uint8]:
     least, largest = shown
     levels = (np.arange(FULL[1] + 1, dtype=np.float32) - least) * (255 / max(1, largest - least))
     table = levels.round().clip(0, 255).astype(np.uint8)
+    # A table of all 65,536 samples, as computing each pixel takes longer.
     shallow: Plane = table[samples]
     return shallow
 
@@ -227,6 +228,7 @@ def _planes(strip: Pillow.Image) -> Planes:
         luma = _band(strip, "L")
         gray = np.full((-(-strip.height // 2), -(-strip.width // 2)), GRAY, np.uint8)
         return Planes(luma, gray, gray)
+    # Each sample of chroma is the mean of four pixels.
     half = strip.reduce(2)
     if strip.mode == "RGB":
         # Luma and chroma are converted separately: only a quarter of the pixels needs chroma.

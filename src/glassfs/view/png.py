@@ -20,33 +20,26 @@ from glassfs.cache import BlockCache, Notes
 from glassfs.codec import deflate
 from glassfs.content import Data, Image, Location
 from glassfs.errors import TooLarge
+from glassfs.sizes import PIECE
 from glassfs.source import SEGMENTS, Scattered, Spans, distribute
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 COLOR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}
-CHUNK_HEAD, CHECKSUM = 8, 4
 STREAM_HEAD = b"\x78\x01"
 STREAM_END = b"\x01\x00\x00\xff\xff"
 """A last stored block, without bytes. The Adler-32 of all pixels follows."""
-ADLER_SIZE = 4
 LAST_CHUNK = b"\x00\x00\x00\x00IEND\xae\x42\x60\x82"
-HEAD = len(SIGNATURE) + CHUNK_HEAD + 13 + CHECKSUM + CHUNK_HEAD + len(STREAM_HEAD) + CHECKSUM
-TAIL = CHUNK_HEAD + len(STREAM_END) + ADLER_SIZE + CHECKSUM + len(LAST_CHUNK)
-CRC_OF_IDAT = 0x35AF061E
+CHUNK = struct.Struct(">I4s")
+"""Length and type of a chunk. Its body and a CRC-32 of four bytes follow."""
+HEAD = len(SIGNATURE) + CHUNK.size + 13 + 4 + CHUNK.size + len(STREAM_HEAD) + 4
+TAIL = CHUNK.size + len(STREAM_END) + 4 + 4 + len(LAST_CHUNK)
 STORED_BLOCK = 0xFFFF
-BLOCK_HEAD = 5
-BLOCK = BLOCK_HEAD + STORED_BLOCK
+BLOCK_HEAD = struct.Struct("<BHH")
+BLOCK = BLOCK_HEAD.size + STORED_BLOCK
 BAND = 4 * STORED_BLOCK
-LONGEST_ROW = 64 << 20
 LARGEST = 8 << 30
-"""Its last bytes take a pass over all pixels, for which the reader waits."""
-PIECE = 4 * BLOCK
-STRETCH = 1 << 20
-"""Number of bytes filled at a time."""
-PLANS = 64
-NARROW = 64
+"""Bytes of a file: its last bytes take a pass over all pixels, for which the reader waits."""
 _NO_FILTERS = memoryview(bytes(STORED_BLOCK))
-_BLOCK_HEAD = struct.Struct("<BHH")
 
 
 def view(image: Image, cache: BlockCache, key: tuple[Hashable, ...]) -> tuple[str, Data]:
@@ -68,7 +61,7 @@ class Png(Data):
         return self._layout.size
 
     @property
-    def _layout(self) -> Layout:
+    def _layout(self) -> PngLayout:
         image = self._image
         return layout(image.width, image.height, image.channels, image.bits)
 
@@ -77,7 +70,7 @@ class Png(Data):
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         places = self._layout
-        if places.row - 1 > LONGEST_ROW:
+        if places.rows == 1 and places.blocks(0) >= 1 << 31:  # the length of a chunk has 31 bits
             raise TooLarge(f"an image {self._image.width} pixels wide is too wide for a PNG")
         if places.size > LARGEST:
             raise TooLarge(f"an image of {places.size} bytes is too large for a PNG")
@@ -88,22 +81,24 @@ class Png(Data):
         sums = _Sums(pixels, places, self._key, None if len(buffer) == places.size else self._cache.notes)
         found = {}
         for band in places.bands_in(offset, end):
-            start = places.start(band) + CHUNK_HEAD - offset
+            # Checksums follow the bytes that are read: the next reader finds in the notes how far they got. Only where
+            # the checksum itself is asked for, what they do not cover yet is read in addition.
+            start = places.start(band) + CHUNK.size - offset
             crc = start + places.blocks(band)
             first = max(0, -start)
             found[band] = sums.of_more(band, buffer[start + first : max(0, crc)], first)
-            if -CHECKSUM < crc < len(buffer):
+            if -4 < crc < len(buffer):
                 found[band] = sums.of_all(band, found[band])
-                _put(buffer, found[band].crc.to_bytes(CHECKSUM, "big"), crc)
+                _put(buffer, found[band].crc.to_bytes(4, "big"), crc)
         if offset < HEAD:
             _put(buffer, _head(self._image), -offset)
         if end > places.end:
-            adler = sums.adler(found) if end > places.end + CHUNK_HEAD + len(STREAM_END) else 0
-            tail = _chunk(b"IDAT", STREAM_END + adler.to_bytes(ADLER_SIZE, "big")) + LAST_CHUNK
+            adler = sums.adler(found) if end > places.end + CHUNK.size + len(STREAM_END) else 0
+            tail = _chunk(b"IDAT", STREAM_END + adler.to_bytes(4, "big")) + LAST_CHUNK
             _put(buffer, tail, places.end - offset)
 
 
-class Layout(NamedTuple):
+class PngLayout(NamedTuple):
     """Positions in the PNGs of images of one kind. Sizes are bytes; a row begins with its filter type."""
 
     row: int
@@ -138,13 +133,13 @@ class Layout(NamedTuple):
 
 
 @lru_cache(1024)
-def layout(width: int, height: int, channels: int, bits: int) -> Layout:
+def layout(width: int, height: int, channels: int, bits: int) -> PngLayout:
     row = 1 + width * channels * bits // 8
     rows = max(1, BAND // row)
-    step = CHUNK_HEAD + _blocks(rows * row) + CHECKSUM
+    step = CHUNK.size + _blocks(rows * row) + 4
     bands, rest = divmod(height, rows)
-    end = HEAD + bands * step + (CHUNK_HEAD + _blocks(rest * row) + CHECKSUM if rest else 0)
-    return Layout(row, height, rows, step, end, end + TAIL)
+    end = HEAD + bands * step + (CHUNK.size + _blocks(rest * row) + 4 if rest else 0)
+    return PngLayout(row, height, rows, step, end, end + TAIL)
 
 
 class _Plan(NamedTuple):
@@ -158,8 +153,8 @@ class _Plan(NamedTuple):
     """The same for rows so short that there are very many: their places and the arguments of ``_fill_columns``."""
 
 
-@lru_cache(PLANS)
-def _plan(places: Layout, offset: int, size: int) -> _Plan:
+@lru_cache(64)
+def _plan(places: PngLayout, offset: int, size: int) -> _Plan:
     """Return the plan of the ``size`` bytes from ``offset`` on. All frames of a video are read in the same
     stretches.
     """
@@ -177,8 +172,8 @@ def _plan(places: Layout, offset: int, size: int) -> _Plan:
     for band in places.bands_in(offset, offset + size):
         length = places.blocks(band)
         begin = places.start(band) - offset
-        put(length.to_bytes(4, "big") + b"IDAT", begin)
-        begin += CHUNK_HEAD
+        put(CHUNK.pack(length, b"IDAT"), begin)
+        begin += CHUNK.size
         first, last = max(0, -begin), min(length, size - begin)
         of_band = band * places.rows * (row - 1)
         for block in _stored(first, last, places.filtered(band)) if first < last else ():
@@ -186,10 +181,12 @@ def _plan(places: Layout, offset: int, size: int) -> _Plan:
             start, end = begin + first + block.start, begin + first + block.end
             if start >= end:
                 continue
+            # A stored block begins anywhere in a row: its first bytes are the rest of the row before.
             inside = start + -block.filtered % row  # where the first row begins
             if inside < end:
                 fixed.append((slice(inside, end, row), _NO_FILTERS[: len(range(inside, end, row))]))
-            if row <= NARROW:
+            # Copying bytes column by column is faster than a read into so many short rows.
+            if row <= 64:
                 narrow.append((slice(start, end), block.filtered, of_band))
                 continue
             if pixels < 0:
@@ -208,18 +205,19 @@ def _plan(places: Layout, offset: int, size: int) -> _Plan:
 class _Pixels:
     """The pixels of an image in the order of a PNG, to be written into stretches of it."""
 
-    def __init__(self, image: Image, places: Layout) -> None:
+    def __init__(self, image: Image, places: PngLayout) -> None:
         self._image = image
         self._places = places
         self._is_plain = image.bits == 8 and (image.channels == 1 or not image.is_planar)
 
     def fill(self, buffer: memoryview, offset: int) -> None:
         """Write all bytes from ``offset`` on, except checksums and the two ends of the file."""
-        for start in range(0, len(buffer), STRETCH):
-            stretch = buffer[start : start + STRETCH]
+        for start in range(0, len(buffer), PIECE):
+            stretch = buffer[start : start + PIECE]
             plan = _plan(self._places, offset + start, len(stretch))
             for place, data in plan.fixed:
                 stretch[place] = data
+            # One read fills all rows: the kernel scatters the pixels to their places around what was just written.
             for pixels, spans in plan.rows:
                 rows = Scattered(stretch, spans)
                 if self._is_plain:
@@ -251,6 +249,8 @@ class _Pixels:
             start = plane * image.width * image.height + first
             raw = image.data.read(start * sample, (end - first) * sample)
             for byte in range(sample):
+                # Bytes of a sample are reversed, and planes interleaved, by slices: without NumPy, which takes long to
+                # load.
                 pixels[(plane + 1) * sample - 1 - byte :: unit] = raw[byte::sample]
         return memoryview(pixels)[offset - first * unit :][:size]
 
@@ -259,14 +259,14 @@ class _Sum(NamedTuple):
     """The checksums of the first ``position`` bytes of a band's blocks: of the chunk, and of the rows in them."""
 
     position: int = 0
-    crc: int = CRC_OF_IDAT
+    crc: int = 0x35AF061E  # of the type, IDAT
     adler: int = 1
 
 
 class _Sums:
     """The checksums of an image's bands. Their progress is kept in ``notes``, if given."""
 
-    def __init__(self, pixels: _Pixels, places: Layout, key: tuple[Hashable, ...], notes: Notes | None) -> None:
+    def __init__(self, pixels: _Pixels, places: PngLayout, key: tuple[Hashable, ...], notes: Notes | None) -> None:
         self._pixels = pixels
         self._places = places
         self._key = key
@@ -280,8 +280,8 @@ class _Sums:
         """Return the checksums of a whole band, reading the bytes that ``known`` does not cover."""
         size = self._places.blocks(band)
         while known.position < size:
-            blocks = memoryview(bytearray(min(PIECE, size - known.position)))
-            self._pixels.fill(blocks, self._places.start(band) + CHUNK_HEAD + known.position)
+            blocks = memoryview(bytearray(min(4 * BLOCK, size - known.position)))
+            self._pixels.fill(blocks, self._places.start(band) + CHUNK.size + known.position)
             known = self._with(known, band, blocks, known.position)
         return known
 
@@ -299,6 +299,7 @@ class _Sums:
     def _with(self, known: _Sum, band: int, blocks: memoryview, first: int) -> _Sum:
         position, crc, adler = known
         end = first + len(blocks)
+        # Out of order: there is nothing to add to the checksum before the bytes in between.
         if not first <= position < end:
             return known
         blocks = blocks[position - first :]
@@ -310,7 +311,7 @@ class _Sums:
         return found
 
 
-class _Block(NamedTuple):
+class StoredBlock(NamedTuple):
     """A stored block with bytes in a stretch. Positions are relative to the stretch."""
 
     head: bytes
@@ -324,22 +325,23 @@ class _Block(NamedTuple):
 
 
 @lru_cache(128)
-def _stored(first: int, end: int, size: int) -> tuple[_Block, ...]:
+def _stored(first: int, end: int, size: int) -> tuple[StoredBlock, ...]:
     """Return the stored blocks of ``size`` bytes that overlap ``[first, end)``."""
     found = []
     for number in range(first // BLOCK, -(-end // BLOCK)):
         place = number * BLOCK
         length = min(STORED_BLOCK, size - number * STORED_BLOCK)
-        start = max(first, place + BLOCK_HEAD)
-        stop = max(start, min(end, place + BLOCK_HEAD + length))
-        head = _BLOCK_HEAD.pack(0, length, length ^ 0xFFFF)
-        found.append(_Block(head, place - first, start - first, stop - first, start - BLOCK_HEAD * (number + 1)))
+        start = max(first, place + BLOCK_HEAD.size)
+        stop = max(start, min(end, place + BLOCK_HEAD.size + length))
+        head = BLOCK_HEAD.pack(0, length, length ^ 0xFFFF)
+        filtered = start - BLOCK_HEAD.size * (number + 1)
+        found.append(StoredBlock(head, place - first, start - first, stop - first, filtered))
     return tuple(found)
 
 
 def _blocks(size: int) -> int:
     """Return the size of ``size`` bytes in stored blocks."""
-    return size + BLOCK_HEAD * -(-size // STORED_BLOCK)
+    return size + BLOCK_HEAD.size * -(-size // STORED_BLOCK)
 
 
 def _pixels_before(position: int, row: int) -> int:
@@ -355,7 +357,7 @@ def _put(buffer: memoryview, data: bytes, position: int) -> None:
 
 
 def _chunk(kind: bytes, body: bytes) -> bytes:
-    return len(body).to_bytes(4, "big") + kind + body + deflate.crc32(kind + body).to_bytes(CHECKSUM, "big")
+    return CHUNK.pack(len(body), kind) + body + deflate.crc32(kind + body).to_bytes(4, "big")
 
 
 def _head(image: Image) -> bytes:

@@ -14,7 +14,7 @@ from glassfs.view.contract import Key, Shown, View
 
 GROUP = "glassfs.views"
 ALL = "all"
-_BUILT_IN = ("mp4", "parquet", "jsonl", "csv", "by_task", "html", "zarr", "lerobot")
+_BUILT_IN = ("mp4", "parquet", "lines", "csv", "by_task", "html", "zarr", "lerobot")
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +36,7 @@ class ViewSet:
             if isinstance(content, view.kinds):
                 try:
                     yield from view.show(content, cache, (*key, view.name))
+                # A lack of memory or a failing disk says nothing about the content: the caller asks again later.
                 except Passing:
                     raise
                 except GlassfsError as error:

@@ -9,9 +9,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from glassfs.cache import BlockCache
 from glassfs.errors import Changed, NotFound
 from glassfs.source.contract import Path
-from glassfs.source.remote.paging import PageCache, PagedObject
+from glassfs.source.remote.blocks import RemoteBlocks, RemoteObject
 from glassfs.source.remote.server import Facts, Listed, Server
 
 PERIOD = 1_000_003
@@ -113,20 +114,25 @@ def content(facts: Facts, offset: int, size: int) -> bytes:
     return (table[start:] + table * -(-size // PERIOD))[:size]
 
 
-def read(paged: PagedObject, offset: int, size: int) -> bytes:
+def read(remote: RemoteObject, offset: int, size: int) -> bytes:
     buffer = bytearray(size)
-    paged.scatter([memoryview(buffer)], offset)
+    remote.scatter([memoryview(buffer)], offset)
     return bytes(buffer)
 
 
-def opened(server: CountingServer, facts: Facts, budget: int = 64 * M) -> PagedObject:
+def opened(server: CountingServer, facts: Facts, budget: int = 64 * M) -> RemoteObject:
     """Return an object as after the request for its facts, which brought its head."""
-    pages = PageCache(budget)
-    pages.put_head(server, PATH, facts, content(facts, 0, min(PAGE, facts.size)))
-    return pages.object(server, PATH, facts)
+    blocks = RemoteBlocks(BlockCache(budget))
+    blocks.put_head(server, PATH, facts, content(facts, 0, min(PAGE, facts.size)))
+    return blocks.object(server, PATH, facts)
 
 
-def read_all(paged: PagedObject, facts: Facts, step: int, start: int = 0, end: int | None = None) -> None:
+def used(remote: RemoteObject) -> int:
+    """Return the bytes that its cache has, once nothing is under way."""
+    return remote._blocks._cache.used  # type: ignore[attr-defined]
+
+
+def read_all(remote: RemoteObject, facts: Facts, step: int, start: int = 0, end: int | None = None) -> None:
     for offset in range(start, facts.size if end is None else end, step):
         size = min(step, facts.size - offset)
-        assert read(paged, offset, size) == content(facts, offset, size)
+        assert read(remote, offset, size) == content(facts, offset, size)

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused
+from glassfs.settings import settings
 from glassfs.source.remote import fsspecs, retrying
-from glassfs.source.remote.adapters import MANY_CONNECTIONS
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.retrying import ATTEMPTS, MOST_HANGING
 from glassfs.source.remote.server import NO_NAME, Facts
@@ -147,7 +147,7 @@ def hostile(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hostile]]:
         asked: ClassVar[list[str]] = []
 
     fsspec.register_implementation("hostile", Own, clobber=True)
-    monkeypatch.setattr(retrying, "FIRST_PAUSE_SECONDS", 0.0001)
+    monkeypatch.setattr(settings, "server_first_pause", 0.0001)
     Own.reset()
     yield Own
     if Own.hangs is not None:
@@ -238,11 +238,11 @@ def test_hanging_calls_time_out_and_are_limited(hostile: type[Hostile]) -> None:
     found = server("hostile://host", Connection(timeout=0.1))
     before = threading.active_count()
     errors: set[str] = set()
-    for _ in range(2 * MOST_HANGING // MANY_CONNECTIONS):
-        answers = [found.fetch(("x",), 0, 1, Facts(1, "e", 0)) for _ in range(MANY_CONNECTIONS)]
+    for _ in range(2 * MOST_HANGING // 8):
+        answers = [found.fetch(("x",), 0, 1, Facts(1, "e", 0)) for _ in range(8)]
         errors |= {str(answer.exception()) for answer in answers}
     assert errors == {f"hostile://host/x: {reason}" for reason in ("no answer within 0.1 seconds", "does not answer")}
-    assert threading.active_count() <= before + MOST_HANGING + MANY_CONNECTIONS + 1
+    assert threading.active_count() <= before + MOST_HANGING + 8 + 1
     hostile.hangs.set()
     hostile.hangs = None
     found.timeout = 60.0
@@ -259,13 +259,13 @@ def test_canceled_requests_are_not_made(hostile: type[Hostile]) -> None:
     hostile.hangs = threading.Event()
     found = server("hostile://host")
     begun = [found.fetch(("x",), 0, 1, Facts(100, "version 0", 0)) for _ in range(30)]
-    wait_until(lambda: hostile.asked.count("open") == MANY_CONNECTIONS)
+    wait_until(lambda: hostile.asked.count("open") == 8)
     assert all(answer.cancel() for answer in begun)
     wait_until(lambda: not asyncio.all_tasks(retrying._loop.get()))  # the loop has canceled all of them
     hostile.hangs.set()
     hostile.hangs = None
     assert (found.begin(("x",), 10) or pytest.fail())[1] == hostile.versions[0][:10]
-    assert hostile.asked.count("open") == MANY_CONNECTIONS + 1
+    assert hostile.asked.count("open") == 8 + 1
     assert hostile.asked.count("read") == 1
 
 

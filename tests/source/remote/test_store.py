@@ -8,11 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from glassfs.cache import BlockCache
 from glassfs.errors import Changed, DeviceFailed, NotADirectory, NotFound, TooLarge
-from glassfs.source import Connection, Kind
+from glassfs.settings import settings
+from glassfs.source import Connection, Kind, Store
 from glassfs.source.remote import cached
 from glassfs.source.remote import store as module
-from glassfs.source.remote.paging import PageCache
+from glassfs.source.remote.blocks import RemoteBlocks
 from glassfs.source.remote.store import FIRST_BYTES, RemoteStore
 from tests.source.remote.fake import FakeServer
 from tests.source.store_suite import CONTENT, Lab, StoreSuite, parts
@@ -20,7 +22,8 @@ from tests.waiting import SECONDS, wait_until
 
 
 def folder(server: FakeServer, poll: float = 1000.0, **options: object) -> RemoteStore:
-    return RemoteStore(server, (), Connection(poll=poll, **options), PageCache(8 << 20), True)  # type: ignore[arg-type]
+    connection = Connection(poll=poll, **options)  # type: ignore[arg-type]
+    return RemoteStore(server, (), connection, RemoteBlocks(BlockCache(8 << 20)), True)
 
 
 class RemoteLab(Lab):
@@ -71,6 +74,14 @@ class TestRemoteStore(StoreSuite):
         found = list(lab.store.list(("many",)))
         assert [name for name, _ in found] == sorted([*names, "inner"], key=str.encode)
         assert all(entry == lab.store.entry(("many", name)) for name, entry in found)
+
+    def test_a_parked_source_reads_its_version_only(self, lab: Lab, store: Store) -> None:
+        """What is cached of it stays readable; the rest raises."""
+        source = store.open(parts("folder/b"))
+        lab.put("folder/b", b"other")
+        source.park()
+        with pytest.raises(Changed):
+            source.read(0, 1)
 
     def test_an_open_source_survives_replacement_and_removal(self, lab: Lab, store: object) -> None:
         """A deleted object raises; other bytes are never returned."""
@@ -146,12 +157,12 @@ def test_lookup_waits_a_little_for_a_very_old_listing(
     store.entry(("a",))
     server.put("a", b"xy")
     clock.now += 300
-    monkeypatch.setattr(cached, "NEWS_SECONDS", SECONDS)
+    monkeypatch.setattr(settings, "listing_news", SECONDS)
     assert store.entry(("a",)).size == 2
     server.put("a", b"xyz")
     server.gate.clear()
     clock.now += 300
-    monkeypatch.setattr(cached, "NEWS_SECONDS", 0.01)
+    monkeypatch.setattr(settings, "listing_news", 0.01)
     assert store.entry(("a",)).size == 2
     server.gate.set()
     wait_until(lambda: store.entry(("a",)).size == 3)
@@ -316,7 +327,7 @@ class TestObjectsByThemselves:
     def store(self, server: FakeServer) -> RemoteStore:
         server.put("run.kdb", bytes(FIRST_BYTES + 5))
         server.put("part.0", b"part")
-        return RemoteStore(server, (), Connection(poll=0.0), PageCache(8 << 20), False)
+        return RemoteStore(server, (), Connection(poll=0.0), RemoteBlocks(BlockCache(8 << 20)), False)
 
     def test_one_request_returns_facts_and_head(self, server: FakeServer, store: RemoteStore) -> None:
         assert store.entry(("run.kdb",)).size == FIRST_BYTES + 5

@@ -10,313 +10,314 @@ from contextlib import suppress
 from functools import partial
 from itertools import product
 from math import prod
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from glassfs import work
-from glassfs.cache import BlockCache, Recipe
+from glassfs.cache import BlockCache
 from glassfs.cache.cores import LEAST_AHEAD
 from glassfs.cache.filling import fill_all
+from glassfs.content import Data
 from glassfs.content.data import SizedData
 from glassfs.errors import Damaged
-from glassfs.formats.hdf5 import filters, slabs
+from glassfs.formats.hdf5 import filters
 from glassfs.formats.hdf5.description import Filter
-from glassfs.formats.hdf5.stored import NOT_FOUND, Chunk, ChunkIndex, Coding, Stored, fill_into
+from glassfs.formats.hdf5.stored import Chunk, ChunkIndex, Coding, Filled, StoredChunk, chunk_data
+from glassfs.sizes import PIECE
 from glassfs.source import Source
-
-LARGEST_CHUNK = 1 << 30
-"""Raw bytes of a chunk that is decoded."""
-LARGEST_UNSTREAMED = 32 << 20
-"""The same if its filters cannot be undone as a stream."""
-PIECE = 1 << 20
-LARGEST_PART = 4 << 20
-"""Bytes of a chunk from which scattered elements are taken at once."""
-CHECKED_AT_ONCE = 64
-AHEAD = 2
-"""Chunks that other threads decode ahead."""
-FILLED_SHARE, FILLS_SHARE = 4, 16
-"""Whole chunks are not cached if all that are read are this part of the cache's budget, and one takes little of it."""
 
 Shape: TypeAlias = "tuple[int, ...]"
 
 
-def why_unreadable(size: int, used: Sequence[Filter]) -> str:
-    """Return why chunks of ``size`` bytes are not decoded, or ""."""
-    if size > LARGEST_CHUNK:
-        return f"has chunks of more than {LARGEST_CHUNK >> 20} MiB"
-    if size > LARGEST_UNSTREAMED and not filters.are_streamed(used):
-        return f"has chunks of more than {LARGEST_UNSTREAMED >> 20} MiB with a filter that needs them in memory"
-    return ""
-
-
-class Made(Recipe, Protocol):
-    """The recipe of a chunk."""
-
-    def fill(self, buffer: memoryview) -> None:
-        """Fill ``buffer`` with all its bytes. Raises Damaged."""
+def why_unreadable(size: int, used: Sequence[Filter], budget: int) -> str:
+    """Return why chunks of ``size`` bytes are not decoded where ``budget`` bytes are for all blocks, or ""."""
+    is_streamed = filters.are_streamed(used)
+    most = 1 << 30 if is_streamed else budget // 8
+    if size <= most:
+        return ""
+    why = "" if is_streamed else " with a filter that needs them in memory: a larger cache_size allows more"
+    return f"has chunks of more than {most >> 20} MiB{why}"
 
 
 class Grid(SizedData):
-    """Elements of ``item`` bytes in C order, which are made chunk by chunk. ``fill`` is one, empty for zeros."""
+    """Elements of ``item`` bytes in C order, which are in blocks of the shape ``steps``."""
 
-    def __init__(
-        self, source: Source, cache: BlockCache, shape: Shape, chunks: Shape, item: int, fill: bytes = b"",
-    ) -> None:
+    def __init__(self, cache: BlockCache, shape: Shape, steps: Shape, item: int) -> None:
         super().__init__(prod(shape) * item)
-        self._source, self._cache = source, cache
-        self._shape, self._chunks, self._item, self._fill = shape, chunks, item, fill
-        self._grid = tuple(-(-length // step) for length, step in zip(shape, chunks, strict=True))
-        self._is_ahead = prod(chunks) * item >= LEAST_AHEAD
-        self._has_slabs = False
-        self._nearest, self._last = 0, -1
+        self._cache, self.shape, self.steps, self.item = cache, shape, steps, item
+        self.grid = tuple(-(-length // step) for length, step in zip(shape, steps, strict=True))
+        self._is_ahead = prod(steps) * item >= LEAST_AHEAD
+        self._last = -2
 
-    def _recipe(self, number: int) -> Made | int | None:
-        """Return how to make a chunk, or its offset if it is stored as it is shown; None if all is ``fill``."""
-        raise NotImplementedError
-
-    @property
-    def _fill_cost(self) -> int:
-        """Memory for making a chunk, beside the chunk itself."""
+    def _block(self, number: int) -> Data:
+        """Return all elements of a block, also of one that sticks out of the shape. Raises Damaged."""
         raise NotImplementedError
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        item = self._item
-        is_wide = len(buffer) * slabs.LEAST_SHARE >= prod(self._shape[1:]) * item
+        item = self.item
         first, skipped = divmod(offset, item)
         if skipped:
             taken = min(item - skipped, len(buffer))
-            buffer[:taken] = self._element(first, is_wide)[skipped : skipped + taken]
+            buffer[:taken] = self._element(first)[skipped : skipped + taken]
             buffer, first = buffer[taken:], first + 1
         count, left = divmod(len(buffer), item)
         at = 0
-        for start, shape in boxes(first, count, self._shape):
+        for start, shape in boxes(first, count, self.shape):
             size = prod(shape) * item
-            self._read_box(buffer[at : at + size], start, shape, is_wide)
+            self._read_box(buffer[at : at + size], start, shape)
             at += size
         if left:
-            buffer[at:] = self._element(first + count, is_wide)[:left]
+            buffer[at:] = self._element(first + count)[:left]
 
-    def _element(self, number: int, is_wide: bool) -> bytes:
-        raw = bytearray(self._item)
-        for start, shape in boxes(number, 1, self._shape):
-            self._read_box(memoryview(raw), start, shape, is_wide)
-        return bytes(raw)
+    def _element(self, number: int) -> bytearray:
+        raw = bytearray(self.item)
+        for start, shape in boxes(number, 1, self.shape):
+            self._read_box(memoryview(raw), start, shape)
+        return raw
 
-    def _read_box(self, buffer: memoryview, start: Shape, shape: Shape, is_wide: bool) -> None:
-        """Fill ``buffer`` with the elements of a box. ``is_wide``: the read is of a large part of a row, or more."""
-        spans = self._spans(start, shape)
-        if not self._is_filled(shape):
-            self._read_chunks(buffer, start, shape, spans)
-            return
-        for place in product(*spans):
-            if not self._is_whole(place, start, shape):
-                self._read_chunk(buffer, start, shape, place)
-        fill_all(self._cache, self._fills(buffer, start, shape, spans), self._fill_cost)
+    def _read_box(self, buffer: memoryview, start: Shape, shape: Shape) -> None:
+        """Fill ``buffer`` with the elements of a box."""
+        self.read_part(buffer, start, shape, start, shape)
 
-    def _spans(self, start: Shape, shape: Shape) -> list[range]:
-        """Return the chunks of a box, on each axis."""
-        return [
-            range(first // step, (first + count - 1) // step + 1)
-            for first, count, step in zip(start, shape, self._chunks, strict=True)
-        ]
-
-    def _read_chunks(self, buffer: memoryview, start: Shape, shape: Shape, spans: Sequence[range]) -> None:
-        for number, place in enumerate(product(*spans)):
-            if not number % CHECKED_AT_ONCE:
+    def read_part(self, buffer: memoryview, start: Shape, shape: Shape, low: Shape, counts: Shape) -> None:
+        """Fill the part of a box that begins at ``low`` and has ``counts`` elements on each axis."""
+        for number, place in enumerate(self.places(low, counts)):
+            if not number % 64:
                 work.check()
-            self._read_chunk(buffer, start, shape, place)
+            self._copy(buffer, start, shape, *self._clipped(place, low, counts))
 
-    def _is_filled(self, shape: Shape) -> bool:
-        """Return whether whole chunks of a box are decoded straight into it: it is large, and they are runs of it."""
-        is_large = prod(shape) * self._item >= self._cache.budget // FILLED_SHARE
-        is_possible = self._is_ahead and self._fill_cost <= self._cache.budget // FILLS_SHARE
-        return is_large and is_possible and is_run(self._chunks, shape)
+    def places(self, start: Shape, shape: Shape) -> Iterator[Shape]:
+        """Yield the places of the blocks that a box touches."""
+        return product(*(
+            range(first // step, (first + count - 1) // step + 1)
+            for first, count, step in zip(start, shape, self.steps, strict=True)
+        ))
 
-    def _is_whole(self, place: Shape, start: Shape, shape: Shape) -> bool:
-        """Return whether all of a chunk is in a box."""
-        return all(
-            first <= p * step and (p + 1) * step <= first + count
-            for p, step, first, count in zip(place, self._chunks, start, shape, strict=True)
+    def _clipped(self, place: Shape, start: Shape, shape: Shape) -> tuple[Shape, Shape]:
+        """Return the part of a box that is in a block, as start and shape."""
+        low = tuple(max(first, p * step) for first, p, step in zip(start, place, self.steps, strict=True))
+        return low, tuple(
+            min(first + count, (p + 1) * step) - at
+            for first, count, p, step, at in zip(start, shape, place, self.steps, low, strict=True)
         )
 
-    def _fills(
-        self, buffer: memoryview, start: Shape, shape: Shape, spans: Sequence[range],
-    ) -> Iterator[Callable[[], None]]:
-        """Yield functions that fill the whole chunks of a box."""
-        size = prod(self._chunks) * self._item
-        for place in product(*spans):
-            if not self._is_whole(place, start, shape):
-                continue
-            lows = [p * step - first for p, step, first in zip(place, self._chunks, start, strict=True)]
-            at = linear(lows, shape) * self._item
-            part, recipe = buffer[at : at + size], self._recipe(linear(place, self._grid))
-            if recipe is None:
-                fill_into(part, self._fill, 0)
-            elif isinstance(recipe, int):
-                yield partial(self._source.read_into, part, recipe)
-            else:
-                yield partial(recipe.fill, part)
-
-    def _prefetch(self, number: int, count: int, recipe: Callable[[int], Recipe | int | None]) -> None:
-        """Have the following blocks decoded ahead if this one follows the previous one."""
-        if self._is_ahead and self._nearest <= number - self._last <= 1:
-            for following in range(number + 1, min(number + 1 + AHEAD, count)):
-                with suppress(Damaged):  # of another chunk
-                    wanted = recipe(following)
-                    if wanted is not None and not isinstance(wanted, int):
-                        self._cache.prefetch(wanted)
-        self._last = number
-
-    def _read_chunk(self, buffer: memoryview, start: Shape, shape: Shape, place: Shape) -> None:
-        """Fill the part of a box that is in the chunk at ``place`` of the grid."""
-        item, steps = self._item, self._chunks
-        lows = [max(a, p * step) for a, p, step in zip(start, place, steps, strict=True)]
-        counts = [
-            min(a + count, (p + 1) * step) - low
-            for a, count, p, step, low in zip(start, shape, place, steps, lows, strict=True)
-        ]
-        inside = [low - p * step for low, p, step in zip(lows, place, steps, strict=True)]
-        outside = [low - a for low, a in zip(lows, start, strict=True)]
-        size = prod(counts) * item
-        if is_run(counts, shape):
-            at = linear(outside, shape) * item
-            target = buffer[at : at + size]
-            if is_run(counts, steps):
-                self._read_run(target, place, linear(inside, steps) * item)
-                return
-        self._read_part(buffer, shape, outside, counts, place, inside)
-
-    def _read_part(
-        self, buffer: memoryview, shape: Shape, outside: Sequence[int], counts: Sequence[int], place: Shape,
-        inside: Sequence[int],
-    ) -> None:
-        """Copy elements that are scattered in the chunk or in the box."""
-        import numpy as np
-
-        item, steps = self._item, self._chunks
-        last = [first + count - 1 for first, count in zip(inside, counts, strict=True)]
-        first = linear(inside, steps)
-        span = linear(last, steps) + 1 - first
-        if span * item > LARGEST_PART and max(counts) > 1:
+    def _copy(self, buffer: memoryview, start: Shape, shape: Shape, low: Shape, counts: Shape) -> None:
+        """Fill the part of a box that begins at ``low``, has ``counts`` elements on each axis, and is in one block."""
+        item, steps = self.item, self.steps
+        number = linear([at // step for at, step in zip(low, steps, strict=True)], self.grid)
+        inside = linear([at % step for at, step in zip(low, steps, strict=True)], steps) * item
+        outside = linear([at - first for at, first in zip(low, start, strict=True)], shape) * item
+        if is_run(counts, shape) and is_run(counts, steps):
+            self._prefetch(number)
+            self._block(number).read_into(buffer[outside : outside + prod(counts) * item], inside)
+            return
+        span = item * (1 + linear([count - 1 for count in counts], steps))
+        if span > 4 * PIECE and max(counts) > 1:
+            # Elements that are scattered in a large block: it may be in a file, of which little is read at a time.
             axis = next(axis for axis, count in enumerate(counts) if count > 1)
             half = counts[axis] // 2
             for begin, some in ((0, half), (half, counts[axis] - half)):
-                self._read_part(
-                    buffer, shape, _moved(outside, axis, begin), (*counts[:axis], some, *counts[axis + 1 :]), place,
-                    _moved(inside, axis, begin),
-                )
+                part = (*low[:axis], low[axis] + begin, *low[axis + 1 :])
+                self._copy(buffer, start, shape, part, (*counts[:axis], some, *counts[axis + 1 :]))
             return
-        with self._cache.measuring(span * item):
-            raw = bytearray(span * item)
-            self._read_run(memoryview(raw), place, first * item)
-            strides = [item * prod(steps[axis + 1 :]) for axis in range(len(steps))]
-            found = np.ndarray((*counts, item), np.uint8, raw, 0, (*strides, 1))
-            box = np.frombuffer(buffer, np.uint8).reshape(*shape, item)
-            box[tuple(slice(at, at + count) for at, count in zip(outside, counts, strict=True))] = found
+        import numpy as np
 
-    def _read_run(self, buffer: memoryview, place: Shape, offset: int) -> None:
-        """Fill ``buffer`` with the bytes of a chunk from ``offset`` on."""
-        number = linear(place, self._grid)
-        recipe = self._recipe(number)
-        if not self._has_slabs:
-            self._prefetch(number, prod(self._grid), self._recipe)
-        if recipe is None:
-            fill_into(buffer, self._fill, offset)
-        elif isinstance(recipe, int):
-            self._source.read_into(buffer, recipe + offset)
-        else:
-            self._cache.read_into(recipe, buffer, offset)
+        self._prefetch(number)
+        with self._cache.measuring(span):
+            raw = bytearray(span)
+            self._block(number).read_into(memoryview(raw), inside)
+            elements = np.ndarray((*counts, item), np.uint8, raw, 0, (*_strides(steps, item), 1))
+            box = np.ndarray((*counts, item), np.uint8, buffer, outside, (*_strides(shape, item), 1))
+            box[...] = elements
+
+    def _prefetch(self, number: int) -> None:
+        """Have the two following blocks decoded ahead if this one follows the previous one."""
+        if self._is_ahead and number - self._last == 1:
+            for following in range(number + 1, min(number + 3, prod(self.grid))):
+                with suppress(Damaged):  # of another block
+                    block = self._block(following)
+                    if isinstance(block, (Chunk, Slab)):
+                        self._cache.prefetch(block)
+        self._last = number
 
 
 class Chunked(Grid):
-    """The elements of a chunked dataset in C order. ``key`` begins the keys of its blocks."""
+    """The elements of a chunked dataset in C order. Those of chunks that are not stored are ``fill``."""
 
     def __init__(
         self, source: Source, cache: BlockCache, index: ChunkIndex, shape: Shape, chunks: Shape, coding: Coding,
-        fill: bytes, key: tuple[object, ...],
+        fill: bytes,
     ) -> None:
-        super().__init__(source, cache, shape, chunks, coding.shown, fill)
-        self._index, self._coding, self._key = index, coding, key
-        slab = prod(self._grid[1:]) * prod(chunks) * coding.shown
-        self._in_slab = prod(self._grid[1:])
-        self._has_slabs = (
-            self._in_slab > 1 and slab <= min(slabs.LARGEST, cache.largest_cached // 4)
-            and len(shape) <= slabs.MOST_AXES and (bool(coding.filters) or coding.convert is not None)
-        )
-        if self._has_slabs:
-            self._is_ahead = slab >= LEAST_AHEAD
-            # Slabs are decoded ahead for a second one in a row: those of random frames would take longer than these.
-            self._nearest, self._last = 1, -2
+        super().__init__(cache, shape, chunks, coding.shown)
+        self.source, self._index, self._coding = source, index, coding
+        self._fill = fill or bytes(coding.shown)
 
-    def _read_box(self, buffer: memoryview, start: Shape, shape: Shape, is_wide: bool) -> None:
-        spans = self._spans(start, shape)
-        if self._has_slabs and (is_wide or prod(map(len, spans[1:])) * slabs.LEAST_SHARE >= self._in_slab):
-            self._read_slabs(buffer, start, shape, spans)
-        else:
-            super()._read_box(buffer, start, shape, is_wide)
+    def _block(self, number: int) -> Data:
+        return self.chunks(number, 1)[0]
 
     @property
-    def _fill_cost(self) -> int:
-        stored, shown = (prod(self._chunks) * size for size in (self._coding.stored, self._item))
-        return filters.most_stored(stored) + 2 * stored + shown
+    def is_coded(self) -> bool:
+        """Whether elements are not stored as they are shown."""
+        return bool(self._coding.filters) or self._coding.convert is not None
 
-    def _read_slabs(self, buffer: memoryview, start: Shape, shape: Shape, spans: Sequence[range]) -> None:
-        """Fill a box with elements of slabs; where one is damaged, of those chunks that are needed."""
-        step, row = self._chunks[0], prod(shape[1:]) * self._item
-        for number in spans[0]:
-            low, high = max(start[0], number * step), min(start[0] + shape[0], (number + 1) * step)
-            part = buffer[(low - start[0]) * row : (high - start[0]) * row]
-            box = (low, *start[1:]), (high - low, *shape[1:])
-            self._prefetch(number, self._grid[0], self._slab)
-            try:
-                with self._cache.held(self._slab(number)) as slab:
-                    inside = (low - number * step, *start[1:])
-                    grid = 1, *self._grid[1:]
-                    slabs.copy_box(part, slab, inside, box[1], self._chunks, grid, self._item)
-            except Damaged:
-                self._read_chunks(part, *box, [range(number, number + 1), *spans[1:]])
+    def chunks(self, first: int, count: int) -> list[Data]:
+        """Return the data of ``count`` chunks from number ``first`` on. Raises Damaged."""
+        elements = prod(self.steps)
+        return [
+            Filled(self._fill, elements) if stored is None
+            else chunk_data(self.source, self._cache, self._coding, elements, stored)
+            for stored in self._index.find(first, count)
+        ]
 
-    def _slab(self, number: int) -> slabs.Slab:
-        count, chunk = self._in_slab, prod(self._chunks) * self._item
-        first = number * count
+    def _read_box(self, buffer: memoryview, start: Shape, shape: Shape) -> None:
+        stored, shown = (prod(self.steps) * size for size in (self._coding.stored, self.item))
+        cost, budget = filters.most_stored(stored) + 2 * stored + shown, self._cache.budget
+        # A large part of the array would push everything out of the cache. Chunks that are runs of it are decoded
+        # straight into it, on all cores, if several of them fit into memory.
+        is_large = len(buffer) >= budget // 4 and cost <= budget // 16
+        if is_large and self._is_ahead and is_run(self.steps, shape):
+            fill_all(self._cache, self._fills(buffer, start, shape), cost)
+        else:
+            super()._read_box(buffer, start, shape)
 
-        def parts() -> list[slabs.Part]:
-            return list(map(self._made, self._index.among(first, count)))
-
-        return slabs.Slab(self._source, self._cache, (*self._key, "slab", number), count, chunk, self._fill, parts)
-
-    def _recipe(self, number: int) -> slabs.Part:
-        return self._made(self._index.find(number))
-
-    def _made(self, found: Stored | None) -> slabs.Part:
-        """Return how to make a chunk, or its offset if it is stored as it is shown; None if it is not stored."""
-        if found is None:
-            return None
-        start, stored, mask = found
-        if mask >= NOT_FOUND:
-            raise self._source.damage("is in the list of chunks, but is not found by its key", f"chunk at {start}")
-        elements = prod(self._chunks)
-        if stored > filters.most_stored(elements * self._coding.stored):
-            raise self._source.damage(f"has {stored} bytes, far more than it needs", f"chunk at {start}")
-        is_raw = all(mask >> number & 1 for number in range(len(self._coding.filters)))
-        if is_raw and self._coding.convert is None:
-            if stored != elements * self._coding.stored:
-                needed = elements * self._coding.stored
-                raise self._source.damage(f"has {stored} bytes, but its shape needs {needed}", f"chunk at {start}")
-            return start
-        return Chunk(self._source, self._cache, self._coding, elements, start, stored, mask)
+    def _fills(self, buffer: memoryview, start: Shape, shape: Shape) -> Iterator[Callable[[], None]]:
+        """Yield functions that fill the parts of a box, of which whole chunks are runs."""
+        for place in self.places(start, shape):
+            low, counts = self._clipped(place, start, shape)
+            block = self._block(linear(place, self.grid))
+            if counts != self.steps or not isinstance(block, Chunk):
+                yield partial(self._copy, buffer, start, shape, low, counts)
+            else:
+                at = linear([a - b for a, b in zip(low, start, strict=True)], shape) * self.item
+                yield partial(block.fill, buffer[at : at + block.size])
 
 
-class Filled(SizedData):
-    """``count`` elements that are all ``fill``."""
+class Slabs(Grid):
+    """The same elements in slabs: all chunks with the same place on the first axis are a block of the cache together.
 
-    __slots__ = ("_fill",)
+    h5py divides images into chunks of some KiB that go through many of them: a frame is then in dozens of chunks, and
+    what is done for each of them takes longer than decoding it. ``key`` begins the keys of the blocks.
+    """
 
-    def __init__(self, fill: bytes, count: int) -> None:
-        super().__init__(len(fill) * count)
-        self._fill = fill
+    def __init__(self, cache: BlockCache, chunked: Chunked, key: tuple[object, ...]) -> None:
+        super().__init__(cache, chunked.shape, (chunked.steps[0], *chunked.shape[1:]), chunked.item)
+        self._chunked, self._key = chunked, key
+
+    def _block(self, number: int) -> Slab:
+        return Slab(self._cache, self._chunked, number, (*self._key, "slab", number))
+
+    def _copy(self, buffer: memoryview, start: Shape, shape: Shape, low: Shape, counts: Shape) -> None:
+        chunked = self._chunked
+        # For a read of few chunks, decoding only these is faster.
+        if 8 * len([*chunked.places(low, counts)]) >= prod(chunked.grid[1:]):
+            number = low[0] // self.steps[0]
+            outside = linear([at - first for at, first in zip(low, start, strict=True)], shape) * self.item
+            target = buffer[outside : outside + prod(counts) * self.item]
+            self._prefetch(number)
+            # A damaged chunk of the slab may be one that is not needed.
+            with suppress(Damaged), self._cache.held(self._block(number)) as slab:
+                inside = (low[0] % self.steps[0], *low[1:])
+                copy_box(target, slab, inside, counts, chunked.steps, (1, *chunked.grid[1:]), self.item)
+                return
+        chunked.read_part(buffer, start, shape, low, counts)
+
+
+class Slab(SizedData):
+    """A slab as one block of the cache: its chunks one after another. It is its own recipe."""
+
+    def __init__(self, cache: BlockCache, chunked: Chunked, number: int, key: tuple[object, ...]) -> None:
+        self._count = prod(chunked.grid[1:])
+        super().__init__(self._count * prod(chunked.steps) * chunked.item)
+        self._cache, self._chunked, self._first, self.key = cache, chunked, number * self._count, key
+
+    @property
+    def cost(self) -> int:
+        return 4 * self.size
+
+    @property
+    def stream_cost(self) -> int:
+        return self.cost
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        fill_into(buffer, self._fill, offset)
+        self._cache.read_into(self, buffer, offset)
+
+    def whole(self) -> bytearray:
+        whole = bytearray(self.size)
+        chunk = self.size // self._count
+        blocks = self._chunked.chunks(self._first, self._count)
+        start, stored = self._stored([block.stored for block in blocks if isinstance(block, Chunk)])
+        for number, block in enumerate(blocks):
+            place = memoryview(whole)[number * chunk : (number + 1) * chunk]
+            if isinstance(block, Chunk):
+                at = block.stored.start - start
+                block.fill(place, stored[at : at + block.stored.size] or None)
+            else:
+                block.read_into(place, 0)
+        return whole
+
+    def _stored(self, chunks: Sequence[StoredChunk]) -> tuple[int, bytearray]:
+        """Return the stored bytes of all chunks and their offset, if they are near each other: one read is faster."""
+        start = min((chunk.start for chunk in chunks), default=0)
+        size = max((chunk.start + chunk.size for chunk in chunks), default=0) - start
+        if size > 2 * self.size:
+            return 0, bytearray()
+        with self._cache.waiting():
+            return start, self._chunked.source.buffer(start, size)
+
+    def pieces(self) -> Iterator[bytes]:
+        yield bytes(self.whole())
+
+
+def copy_box(
+    target: memoryview, slab: bytes | bytearray, start: Shape, shape: Shape, steps: Shape, grid: Shape, item: int,
+) -> None:
+    """Fill ``target`` with a box of ``shape`` elements at ``start`` of a slab, of ``grid`` chunks of ``steps`` each."""
+    import numpy as np
+
+    kind, tail = (np.dtype(f"u{item}"), ()) if item in (1, 2, 4, 8) else (np.dtype("u1"), (item,))
+    chunks = np.frombuffer(slab, kind, prod(grid) * prod(steps) * prod(tail)).reshape(*grid, *steps, *tail)
+    box = np.ndarray((*shape, *tail), kind, target)
+    axes = len(steps)
+    # The axes of the chunks and those inside of a chunk, in turn, are those of the box when each pair is one axis.
+    order = [axis for pair in zip(range(axes), range(axes, 2 * axes), strict=True) for axis in pair]
+    order += range(2 * axes, chunks.ndim)
+    for parts in product(*map(_parts, start, shape, steps)):
+        within = tuple(slice(part.at, part.at + part.chunks * part.width) for part in parts)
+        split = [length for part in parts for length in (part.chunks, part.width)]
+        places = [slice(part.chunk, part.chunk + part.chunks) for part in parts]
+        inside = [slice(part.first, part.first + part.width) for part in parts]
+        box[within].reshape(*split, *tail)[...] = chunks[(*places, *inside)].transpose(order)
+
+
+class _Part(NamedTuple):
+    """A part of a range of an axis, ``at`` elements after its start: ``width`` elements in each of ``chunks``.
+
+    These begin at element ``first`` of each chunk, and ``chunk`` is the first of them.
+    """
+
+    at: int
+    chunk: int
+    chunks: int
+    first: int
+    width: int
+
+
+def _parts(first: int, count: int, step: int) -> Iterator[_Part]:
+    """Divide a range of an axis, at most in three: before, in and behind whole chunks."""
+    at, end = first, first + count
+    while at < end:
+        chunk, inside = divmod(at, step)
+        chunks = 1 if inside else max(1, (end - at) // step)
+        part = _Part(at - first, chunk, chunks, inside, min(step - inside, end - at))
+        yield part
+        at += chunks * part.width
+
+
+def in_slabs(cache: BlockCache, chunked: Chunked, key: tuple[object, ...]) -> Grid:
+    """Return the elements in slabs if these are small and have several chunks that must be decoded; else unchanged."""
+    slab = prod(chunked.grid[1:]) * prod(chunked.steps) * chunked.item
+    # NumPy has arrays of at least 32 axes, of which ``copy_box`` needs two for each, and one more.
+    is_small = slab <= min(2 * PIECE, cache.largest_cached // 4) and len(chunked.shape) < 16
+    return Slabs(cache, chunked, key) if is_small and prod(chunked.grid[1:]) > 1 and chunked.is_coded else chunked
 
 
 def boxes(first: int, count: int, shape: Shape) -> Iterator[tuple[Shape, Shape]]:
@@ -345,13 +346,13 @@ def is_run(counts: Sequence[int], shape: Sequence[int]) -> bool:
     return tuple(counts[axis + 1 :]) == tuple(shape[axis + 1 :])
 
 
-def _moved(place: Sequence[int], axis: int, distance: int) -> Shape:
-    return (*place[:axis], place[axis] + distance, *place[axis + 1 :])
-
-
 def linear(place: Sequence[int], shape: Sequence[int]) -> int:
     """Return the number of an element in C order."""
     number = 0
     for index, length in zip(place, shape, strict=True):
         number = number * length + index
     return number
+
+
+def _strides(shape: Sequence[int], item: int) -> Iterator[int]:
+    return (item * prod(shape[axis + 1 :]) for axis in range(len(shape)))

@@ -65,5 +65,5 @@ def _converted(dataset: Dataset, raw: bytes | bytearray) -> bytes:
         "names": [field.name for field in fields], "itemsize": dataset.size,
         "formats": [(field.stored, field.dims) for field in fields], "offsets": [field.offset for field in fields],
     })
-    found: bytes = np.frombuffer(raw, stored).astype(dtypes.parsed(shown(dataset))).tobytes()
-    return found
+    converted: bytes = np.frombuffer(raw, stored).astype(dtypes.parsed(shown(dataset))).tobytes()
+    return converted

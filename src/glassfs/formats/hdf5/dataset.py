@@ -26,15 +26,12 @@ from glassfs.content import (
 )
 from glassfs.errors import NotInstalled, TooLarge
 from glassfs.formats.hdf5 import chunks, compounds, elements, filters, images
-from glassfs.formats.hdf5.answers import MOST_INDEX
-from glassfs.formats.hdf5.chunks import Chunked, Filled
-from glassfs.formats.hdf5.description import LARGEST, Dataset
-from glassfs.formats.hdf5.elements import Asked, Decoded
-from glassfs.formats.hdf5.stored import RECORD, ChunkIndex, Coding, Convert, checked_index
+from glassfs.formats.hdf5.chunks import Chunked, in_slabs
+from glassfs.formats.hdf5.description import Dataset
+from glassfs.formats.hdf5.elements import DatasetRequests, LibraryGrid
+from glassfs.formats.hdf5.stored import RECORD, ChunkIndex, Coding, Convert, Filled, checked_index
 from glassfs.source import Source
 
-LEAST_RECORD = 8
-"""Bytes that a stored chunk takes in an index of the file, at least."""
 LARGEST_BY_LIBRARY = 160 << 20
 """Bytes of a chunk that a worker decodes: it has 192 MiB for these, the stored ones and what it reads at once."""
 MOST_TEXTS = 100_000
@@ -61,12 +58,12 @@ def why_hidden(dataset: Dataset) -> str | None:
     if dataset.kind.name == "unknown":
         return f"{dataset.kind.text}: datasets of this type are not shown"
     sizes = (*dataset.shape, *dataset.kind.dims, dataset.item or 1)
-    if prod(length or 1 for length in sizes) > LARGEST:
-        return f"huge dataset: it has more than {LARGEST >> 50} PiB"
+    if prod(length or 1 for length in sizes) > 1 << 60:  # file sizes have 63 bits
+        return "huge dataset: it has more than 1024 PiB"
     return None
 
 
-def members(source: Source, asked: Asked, dataset: Dataset) -> Iterator[Member]:
+def members(source: Source, asked: DatasetRequests, dataset: Dataset) -> Iterator[Member]:
     """Yield the contents of a dataset that is not hidden, under its name."""
     name = asked.path[-1]
     kind = dataset.kind
@@ -84,12 +81,12 @@ def members(source: Source, asked: Asked, dataset: Dataset) -> Iterator[Member]:
         yield Member((name,), Blob(name, _stored_data(source, asked, dataset, None, dataset.item)))
     elif kind.base is not None:
         dtype, dims = kind.base.shown, kind.base.dims
-        runs = elements.Runs(asked, dataset.elements, dtype, int(dtype[2:]) * prod(dims))
+        runs = elements.VariableRows(asked, dataset.elements, dtype, int(dtype[2:]) * prod(dims))
         yield Member((name, b"values"), Array(b"values", runs.values(), dtype, lambda: (runs.count(), *dims)))
         yield Member((name, b"offsets"), Array(b"offsets", runs.offsets(), "<i8", (dataset.elements + 1,)))
 
 
-def _structures(source: Source, asked: Asked, dataset: Dataset) -> Array:
+def _structures(source: Source, asked: DatasetRequests, dataset: Dataset) -> Array:
     dtype = compounds.shown(dataset)
     if any(field.stored is None for field in dataset.kind.fields):
         data = _decoded_by_library(source, asked, dataset, dataset.elements * dataset.item)
@@ -98,7 +95,7 @@ def _structures(source: Source, asked: Asked, dataset: Dataset) -> Array:
     return Array(asked.path[-1], data, dtype, dataset.shape, "compound")
 
 
-def _array(source: Source, asked: Asked, dataset: Dataset) -> Array:
+def _array(source: Source, asked: DatasetRequests, dataset: Dataset) -> Array:
     kind = dataset.kind
     shape = dataset.shape + kind.dims
     facts = {"layout": dataset.layout}
@@ -114,7 +111,7 @@ def _array(source: Source, asked: Asked, dataset: Dataset) -> Array:
     return Values(asked.path[-1], data, kind.shown, shape, kind.text, modality, facts=facts)
 
 
-def array_data(source: Source, asked: Asked, dataset: Dataset) -> Data:
+def array_data(source: Source, asked: DatasetRequests, dataset: Dataset) -> Data:
     """Return the elements of a dataset of numbers as they are shown."""
     kind = dataset.kind
     size = dataset.elements * dataset.item
@@ -126,7 +123,7 @@ def array_data(source: Source, asked: Asked, dataset: Dataset) -> Data:
     return _stored_data(source, asked, dataset, _conversion(kind.stored, kind.shown), dataset.item)
 
 
-def _stored_data(source: Source, asked: Asked, dataset: Dataset, convert: Convert | None, item: int) -> Data:
+def _stored_data(source: Source, asked: DatasetRequests, dataset: Dataset, convert: Convert | None, item: int) -> Data:
     """Return elements of ``item`` bytes of which the file has the bytes, or ``convert`` makes them of these."""
     size = dataset.elements * item
     if not size:
@@ -143,21 +140,22 @@ def _stored_data(source: Source, asked: Asked, dataset: Dataset, convert: Conver
         if convert is None:
             return extent
         return Converted(extent, dataset.size, item, size, lambda raw: bytes(convert(raw)))
-    hindrance = chunks.why_unreadable(prod(dataset.chunks) * max(dataset.size, item), dataset.filters)
+    raw = prod(dataset.chunks) * max(dataset.size, item)
+    hindrance = chunks.why_unreadable(raw, dataset.filters, asked.cache.budget)
     if hindrance:
         return Unreadable(size, source.damage(hindrance))
-    grid = (-(-length // step) for length, step in zip(dataset.shape, dataset.chunks, strict=True))
+    # A stored chunk takes eight bytes or more in the index of the file.
+    most = min(dataset.most_chunks, source.size // 8) * RECORD.size
     index = ChunkIndex(Rendered(
         asked.cache, asked.key("chunks"), lambda: checked_index(asked.answers.chunks(asked.path)),
-        cost=2 * RECORD * min(prod(grid), source.size // LEAST_RECORD, MOST_INDEX // RECORD),
+        cost=2 * min(most, asked.allowance.size),
     ))
     coding = Coding(dataset.filters, dataset.size, item, convert)
-    return Chunked(
-        source, asked.cache, index, dataset.shape, dataset.chunks, coding, dataset.fill, asked.key("data"),
-    )
+    chunked = Chunked(source, asked.cache, index, dataset.shape, dataset.chunks, coding, dataset.fill)
+    return in_slabs(asked.cache, chunked, asked.key("data"))
 
 
-def _decoded_by_library(source: Source, asked: Asked, dataset: Dataset, size: int) -> Data:
+def _decoded_by_library(source: Source, asked: DatasetRequests, dataset: Dataset, size: int) -> Data:
     if not size:
         return Zeros(0)
     if dataset.kind.name == "compound":
@@ -168,7 +166,7 @@ def _decoded_by_library(source: Source, asked: Asked, dataset: Dataset, size: in
     if prod(chunks) * max(dataset.size, dataset.item) > LARGEST_BY_LIBRARY:
         reason = f"has chunks of more than {LARGEST_BY_LIBRARY >> 20} MiB that only the library decodes"
         return Unreadable(size, TooLarge(reason, source.name))
-    return Decoded(source, asked, dataset.shape, chunks, dataset.item, dtype)
+    return LibraryGrid(asked, dataset.shape, chunks, dataset.item, dtype)
 
 
 def _missing_filter(dataset: Dataset) -> str:
@@ -188,11 +186,11 @@ def _converted(stored: str, shown: str, raw: bytes | bytearray) -> bytes:
     """Convert numbers to another byte order, or to booleans, of which every byte but 0 becomes 1."""
     import numpy as np
 
-    found: bytes = np.frombuffer(raw, stored).astype(shown).tobytes()
-    return found
+    converted: bytes = np.frombuffer(raw, stored).astype(shown).tobytes()
+    return converted
 
 
-def suffix(source: Source, asked: Asked, dataset: Dataset) -> bytes:
+def suffix(source: Source, asked: DatasetRequests, dataset: Dataset) -> bytes:
     """Return the suffix of a dataset's file, empty if it has none."""
     if why_hidden(dataset) or _frames(source, asked, dataset):
         return b""
@@ -203,7 +201,7 @@ def suffix(source: Source, asked: Asked, dataset: Dataset) -> bytes:
     return {"number": b".npy", "compound": b".npy", "bytes": b".bin"}.get(dataset.kind.name, b"")
 
 
-def _frames(source: Source, asked: Asked, dataset: Dataset) -> list[Member]:
+def _frames(source: Source, asked: DatasetRequests, dataset: Dataset) -> list[Member]:
     """Return frames and video if rows of bytes, or strings of a fixed length, are images."""
     if dataset.kind.name == "number":
         return list(images.of_array(_array(source, asked, dataset)))
@@ -214,7 +212,7 @@ def _frames(source: Source, asked: Asked, dataset: Dataset) -> list[Member]:
     return list(images.of_array(Array(asked.path[-1], data, "|u1", (dataset.elements, dataset.size))))
 
 
-def _text(asked: Asked, dataset: Dataset) -> Content:
+def _text(asked: DatasetRequests, dataset: Dataset) -> Content:
     name, shape = asked.path[-1], dataset.shape + dataset.kind.dims
     count = prod(shape)
     if not shape:

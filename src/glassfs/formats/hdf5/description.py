@@ -10,10 +10,6 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from glassfs.errors import Damaged
 
-LARGEST = 1 << 60
-"""Bytes of a dataset: file sizes have 63 bits."""
-MOST_AXES = 32
-MOST_FIELDS = 1_000
 _DESCR = re.compile(r"\|[iub]1|[<>](?:[iu][248]|f[248]|c(?:8|16))")
 _CLASSES = ("number", "text", "ragged", "bytes", "compound", "unknown")
 
@@ -21,7 +17,7 @@ Value = TypeVar("Value")
 
 
 class Field(NamedTuple):
-    """A field of a compound: ``stored`` and ``shown`` are dtypes, as in ``Kind``, at ``offset`` of the element."""
+    """A field of a compound: ``stored`` and ``shown`` are dtypes, as in ``ValueType``, at ``offset`` of the element."""
 
     name: str
     offset: int
@@ -30,7 +26,7 @@ class Field(NamedTuple):
     dims: tuple[int, ...]
 
 
-class Kind(NamedTuple):
+class ValueType(NamedTuple):
     """A type. ``stored`` is the dtype of a number in the file, None if only the library decodes it.
 
     ``dims`` are the dimensions of an array type. ``base`` is the type of the values in rows of variable length.
@@ -42,7 +38,7 @@ class Kind(NamedTuple):
     stored: str | None = None
     dims: tuple[int, ...] = ()
     fields: tuple[Field, ...] = ()
-    base: Kind | None = None
+    base: ValueType | None = None
 
 
 class Filter(NamedTuple):
@@ -60,7 +56,7 @@ class Dataset(NamedTuple):
     ``stored`` are the bytes of a contiguous one, ``offset`` is where they are, None if nothing is allocated.
     """
 
-    kind: Kind
+    kind: ValueType
     shape: tuple[int, ...]
     is_null: bool
     layout: str
@@ -75,6 +71,11 @@ class Dataset(NamedTuple):
     @property
     def elements(self) -> int:
         return prod(self.shape)
+
+    @property
+    def most_chunks(self) -> int:
+        """The number of chunks if all are stored."""
+        return prod(-(-length // step) for length, step in zip(self.shape, self.chunks, strict=True))
 
     @property
     def item(self) -> int:
@@ -130,7 +131,7 @@ def _checked(make: Callable[[], Value]) -> Value:
         raise Damaged("its worker process sends a wrong description") from error
 
 
-def _object(entry: Any, kinds: tuple[Kind, ...]) -> Object:
+def _object(entry: Any, kinds: tuple[ValueType, ...]) -> Object:
     """Return a described object; its type is a number in ``kinds``."""
     kind = str(entry["kind"])
     final = entry.get("final")
@@ -142,33 +143,33 @@ def _object(entry: Any, kinds: tuple[Kind, ...]) -> Object:
     )
 
 
-def _dataset(entry: Any, kinds: tuple[Kind, ...]) -> Dataset:
+def _dataset(entry: Any, kinds: tuple[ValueType, ...]) -> Dataset:
     kind = kinds[_integer(entry["type"])]
     offset = entry.get("offset")
     chunks = _integers(entry.get("chunks", []))
-    found = Dataset(
+    dataset = Dataset(
         kind, _integers(entry["shape"]), bool(entry["null"]), str(entry["layout"]), _integer(entry["size"], 1 << 32),
         _integer(entry["stored"]), None if offset is None else _integer(offset), chunks,
         tuple(map(_filter, entry.get("filters", []))), b64decode(entry.get("fill", ""), validate=True),
         bool(entry.get("image")),
     )
-    is_chunked = found.layout == "chunked" and (len(chunks) != len(found.shape) or 0 in chunks or not chunks)
-    if is_chunked or (found.fill and len(found.fill) != found.item):
+    is_wrong = dataset.layout == "chunked" and (len(chunks) != len(dataset.shape) or 0 in chunks or not chunks)
+    if is_wrong or (dataset.fill and len(dataset.fill) != dataset.item):
         raise ValueError
-    if kind.name in ("number", "compound") and not found.item:
+    if kind.name in ("number", "compound") and not dataset.item:
         raise ValueError
-    return found
+    return dataset
 
 
-def _kind(entry: Any) -> Kind:
+def _kind(entry: Any) -> ValueType:
     name = entry["class"]
     if name not in _CLASSES:
         raise ValueError
     stored = entry.get("stored")
     fields = tuple(map(_field, entry.get("fields", [])))
-    if len(fields) > MOST_FIELDS or (name == "compound" and not fields):
+    if name == "compound" and not fields:
         raise ValueError
-    return Kind(
+    return ValueType(
         name, str(entry.get("name", ""))[:100], _descr(entry["shown"]) if name == "number" else "",
         None if stored is None else _descr(stored), _integers(entry.get("dims", [])), fields,
         _kind(entry["base"]) if name == "ragged" else None,
@@ -195,7 +196,7 @@ def _descr(value: Any) -> str:
 
 
 def _integers(values: Any) -> tuple[int, ...]:
-    if not isinstance(values, list) or len(values) > MOST_AXES:
+    if not isinstance(values, list) or len(values) > 32:  # H5S_MAX_RANK
         raise ValueError
     return tuple(_integer(value) for value in values)
 

@@ -5,38 +5,35 @@ undo. What it sends is checked for its size. Any thread.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from math import prod
 from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
 from glassfs.content import Blocked, Data, Records, Rendered
-from glassfs.errors import Damaged, TooLarge
-from glassfs.formats.hdf5.answers import Answers
-from glassfs.formats.hdf5.chunks import Grid, Shape, is_run
-from glassfs.source import Source, Version
+from glassfs.content.allowance import OBJECT, Allowance
+from glassfs.errors import Damaged
+from glassfs.formats.hdf5.answers import WorkerAnswers
+from glassfs.formats.hdf5.chunks import Grid, Shape
+from glassfs.sizes import PIECE
+from glassfs.source import Version
 
-PIECE = 1 << 20
 ROWS = 1_000
 """Strings, or rows of variable length, that are asked for at once."""
-MOST_TEXTS = 64 << 20
-"""Bytes of so many strings."""
-LARGEST_BLOCK = 8 << 20
-"""Bytes of rows in a block, unless one row has more."""
 ASKED_COST = 3
 """Memory for a byte of elements that are asked for."""
-TEXT_COST, ROW_COST = 4, 256
-"""Memory for a byte of a fixed-length string as JSON, and for a row."""
 
 Path = tuple[bytes, ...]
 
 
-class Asked(NamedTuple):
+class DatasetRequests(NamedTuple):
     """A dataset of a container, for requests to the worker."""
 
-    answers: Answers
+    answers: WorkerAnswers
     cache: BlockCache
+    allowance: Allowance
     version: Version
     path: Path
 
@@ -51,106 +48,41 @@ class Asked(NamedTuple):
         return (self.version, what, *self.path, *more)
 
 
-class _Block(NamedTuple):
-    """The recipe of a run of bytes that the worker sends."""
-
-    key: tuple[object, ...]
-    size: int
-    make: Callable[[], bytes | bytearray]
-
-    @property
-    def cost(self) -> int:
-        return 3 * self.size
-
-    @property
-    def stream_cost(self) -> int:
-        return self.cost
-
-    def whole(self) -> bytes | bytearray:
-        made = self.make()
-        if len(made) != self.size:
-            raise Damaged(f"its worker process sends {len(made)} bytes, but its shape needs {self.size}")
-        return made
-
-    def pieces(self) -> Iterator[bytes | bytearray]:
-        yield self.whole()
-
-
-class Decoded(Grid):
+class LibraryGrid(Grid):
     """The elements of a dataset as the library reads them as ``dtype``, ``item`` bytes each; None is the file's type.
 
     They are asked for by whole chunks, by several if these are small: the library decodes a chunk for each request.
     """
 
-    def __init__(self, source: Source, asked: Asked, shape: Shape, chunks: Shape, item: int, dtype: object) -> None:
-        super().__init__(source, asked.cache, shape, _together(shape, chunks, item), item)
+    def __init__(self, asked: DatasetRequests, shape: Shape, chunks: Shape, item: int, dtype: object) -> None:
+        super().__init__(asked.cache, shape, _together(shape, chunks, item), item)
         self._asked, self._dtype = asked, dtype
 
-    def _is_filled(self, shape: Shape) -> bool:
-        return prod(self._chunks) * self._item > self._cache.largest_cached and is_run(self._chunks, shape)
-
-    @property
-    def _fill_cost(self) -> int:
-        return ASKED_COST * prod(self._chunks) * self._item
-
-    def _recipe(self, number: int) -> _Box:
+    def _block(self, number: int) -> Rendered:
         start = []
-        for length, step in zip(reversed(self._grid), reversed(self._chunks), strict=True):
+        for length, step in zip(reversed(self.grid), reversed(self.steps), strict=True):
             number, place = divmod(number, length)
             start.append(place * step)
-        return _Box(self._asked, self._shape, tuple(reversed(start)), self._chunks, self._item, self._dtype)
+        start.reverse()
+        size = prod(self.steps) * self.item
+        key = self._asked.key("elements", self.item, *start)
+        return Rendered(self._asked.cache, key, partial(self._elements, start), size, ASKED_COST * size)
 
-
-class _Box(NamedTuple):
-    """The recipe of a box of elements at ``start``, which may stick out of the dataset."""
-
-    asked: Asked
-    whole_shape: Shape
-    start: Shape
-    shape: Shape
-    item: int
-    dtype: object
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        return self.asked.key("elements", self.item, *self.start)
-
-    @property
-    def size(self) -> int:
-        return prod(self.shape) * self.item
-
-    @property
-    def cost(self) -> int:
-        return ASKED_COST * self.size
-
-    @property
-    def stream_cost(self) -> int:
-        return self.cost
-
-    def whole(self) -> bytearray:
-        made = bytearray(self.size)
-        self.fill(memoryview(made))
-        return made
-
-    def fill(self, buffer: memoryview) -> None:
+    def _elements(self, start: list[int]) -> bytearray:
+        """Return the elements of the block at ``start``, which may stick out of the dataset."""
         fits = [
-            min(count, length - first)
-            for first, count, length in zip(self.start, self.shape, self.whole_shape, strict=True)
+            min(count, length - first) for first, count, length in zip(start, self.steps, self.shape, strict=True)
         ]
-        size = prod(fits) * self.item
-        target = buffer if size == self.size else memoryview(bytearray(size))
-        with self.asked.cache.waiting():
-            self.asked.ask("elements", 0, target, start=list(self.start), shape=fits, dtype=self.dtype)
-        if size < self.size:
-            import numpy as np
+        elements = bytearray(prod(fits) * self.item)
+        with self._asked.cache.waiting():
+            self._asked.ask("elements", 0, memoryview(elements), start=start, shape=fits, dtype=self._dtype)
+        if tuple(fits) == self.steps:
+            return elements
+        import numpy as np
 
-            found = np.frombuffer(buffer, np.uint8).reshape(*self.shape, self.item)
-            found[tuple(map(slice, fits))] = np.frombuffer(target, np.uint8).reshape(*fits, self.item)
-
-    def pieces(self) -> Iterator[bytes | bytearray]:
-        whole = self.whole()
-        for start in range(0, len(whole), PIECE):
-            yield whole[start : start + PIECE]
+        whole = np.zeros((*self.steps, self.item), np.uint8)
+        whole[tuple(map(slice, fits))] = np.frombuffer(elements, np.uint8).reshape(*fits, self.item)
+        return bytearray(whole.tobytes())
 
 
 def _together(shape: Shape, chunks: Shape, item: int) -> Shape:
@@ -164,25 +96,24 @@ def _together(shape: Shape, chunks: Shape, item: int) -> Shape:
     return tuple(found)
 
 
-def texts(asked: Asked, first: int, count: int) -> list[str]:
+def texts(asked: DatasetRequests, first: int, count: int) -> list[str]:
     """Return strings of a dataset, in C order. Bytes that are not UTF-8 become backslash escapes.
 
     Raises TooLarge, and Damaged.
     """
-    found: list[str] = []
-    size = 0
+    strings: list[str] = []
+    allowance = asked.allowance.part()
+    most = allowance.size
     with asked.cache.measuring(ASKED_COST * PIECE):
-        for lengths, raw in _answers(asked, first, first + count, 1, MOST_TEXTS, "texts", longest=MOST_TEXTS):
+        for lengths, raw in _answers(asked, first, first + count, 1, most, "texts", longest=most):
+            allowance.take(len(raw), "strings")
             bounds = accumulate(lengths, initial=0)
-            found += [raw[start:end].decode("utf-8", "backslashreplace") for start, end in pairwise(bounds)]
-            size += len(raw)
-            if size > MOST_TEXTS:
-                raise TooLarge(f"{count} strings have more than {MOST_TEXTS >> 20} MiB")
-    return found
+            strings += [raw[start:end].decode("utf-8", "backslashreplace") for start, end in pairwise(bounds)]
+    return strings
 
 
 def _answers(
-    asked: Asked, first: int, end: int, item: int, most: int, do: str, **more: Any,
+    asked: DatasetRequests, first: int, end: int, item: int, most: int, do: str, **more: Any,
 ) -> Iterator[tuple[list[int], bytearray]]:
     """Yield the lengths of rows of values with ``item`` bytes, and these values, in as many answers as these take.
 
@@ -198,21 +129,23 @@ def _answers(
         first += len(lengths)
 
 
-def lines(key: bytes, asked: Asked, count: int, width: int) -> Records:
+def lines(key: bytes, asked: DatasetRequests, count: int, width: int) -> Records:
     """Return a row for each of ``count`` strings, of ``width`` bytes each in the file."""
     def block(number: int) -> list[str]:
         first = number * ROWS
         return texts(asked, first, min(ROWS, count - first))
 
-    return Records(key, -(-count // ROWS), block, "string", lambda number: min(ROWS, count) * (
-        ROW_COST + TEXT_COST * width
-    ))
+    def cost(number: int) -> int:
+        # As JSON, a byte may take several, and each string is an object.
+        return min(ROWS, count) * (2 * OBJECT + 4 * width)
+
+    return Records(key, -(-count // ROWS), block, "string", cost)
 
 
-class Runs:
+class VariableRows:
     """Rows of variable length: their values one after another, and where each begins. A value has ``item`` bytes."""
 
-    def __init__(self, asked: Asked, rows: int, dtype: str, item: int) -> None:
+    def __init__(self, asked: DatasetRequests, rows: int, dtype: str, item: int) -> None:
         self._asked = asked
         self._rows = rows
         self._dtype, self._item = dtype, item
@@ -229,13 +162,13 @@ class Runs:
             self._firsts = [*self._divided(offsets), self._rows]
             return [int.from_bytes(offsets.read(8 * row, 8), "little") * self._item for row in self._firsts]
 
-        def block(number: int) -> _Block:
+        def block(number: int) -> Rendered:
             starts = values.bounds
             first, end = self._firsts[number : number + 2]
             size = starts[number + 1] - starts[number]
-            return _Block(
-                self._asked.key("values", number), size,
-                lambda: b"".join(raw for _, raw in self._answers(first, end, self._item, size)),
+            return Rendered(
+                self._asked.cache, self._asked.key("values", number),
+                lambda: b"".join(raw for _, raw in self._answers(first, end, self._item, size)), size, 3 * size,
             )
 
         values = Blocked(self._asked.cache, bounds, block)
@@ -246,14 +179,14 @@ class Runs:
         return int.from_bytes(self.offsets().read(8 * self._rows, 8), "little")
 
     def _divided(self, offsets: Data) -> Iterator[int]:
-        """Yield the first row of each block: ROWS rows, fewer if they have more than LARGEST_BLOCK bytes."""
+        """Yield the first row of each block: ROWS rows, fewer if they have more than 8 MiB."""
         for first in range(0, self._rows, ROWS):
             count = min(ROWS, self._rows - first)
             ends = struct.unpack(f"<{count + 1}q", offsets.read(8 * first, 8 * (count + 1)))
             yield first
             start = ends[0]
-            for number in range(1, count if (ends[-1] - start) * self._item > LARGEST_BLOCK else 0):
-                if (ends[number + 1] - start) * self._item > LARGEST_BLOCK:
+            for number in range(1, count if (ends[-1] - start) * self._item > 8 * PIECE else 0):
+                if (ends[number + 1] - start) * self._item > 8 * PIECE:
                     start = ends[number]
                     yield first + number
 

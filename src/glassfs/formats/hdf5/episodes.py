@@ -11,21 +11,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from glassfs.content import TIME, Array, Group, Link, Member, Recording, Records, Series, Table, Video
+from glassfs.content.allowance import OBJECT, Allowance
 from glassfs.content.episodes import EPISODES_KEY, episodes_table, is_camera, recording_in, steps_of, with_recording
 from glassfs.content.features import features_of
 from glassfs.errors import LASTING, Damaged, NotInstalled
 from glassfs.formats.hdf5.description import Object
 from glassfs.once import once
+from glassfs.sizes import PIECE
 
 DATA, MASK = b"data", b"mask"
-ALOHA_RATE = 50.0
 AT_ONCE = 16
 """Episodes in a block of the table."""
-BLOCK_COST = 4 << 20
-MOST_IN_SPLITS = 100_000
-"""Names in all lists of episodes."""
-MOST_TOTAL = 1 << 20
-"""Bytes of rewards that are added up."""
 INSTRUCTION = "language_instruction"
 _DEMO = re.compile(rb"demo_(\d{1,18})")
 _NESTED = (b"obs", b"next_obs", b"observations", b"images")
@@ -44,8 +40,10 @@ class Ancestor(NamedTuple):
     is_shared: bool
 
 
-class Listed(Protocol):
+class ObjectLister(Protocol):
     """A file as its groups are listed."""
+
+    allowance: Allowance
 
     def objects(self, path: Path) -> Iterator[Object]: ...
 
@@ -65,7 +63,7 @@ class Listed(Protocol):
 class Episodes:
     """The episodes of a file. Without ``may_have_some`` there are none, and nothing is listed to find that out."""
 
-    def __init__(self, listed: Listed, may_have_some: bool) -> None:
+    def __init__(self, listed: ObjectLister, may_have_some: bool) -> None:
         self._listed = listed
         self._may_have_some = may_have_some
         self._faults = 0
@@ -122,7 +120,7 @@ class Episodes:
         """Return the table of episodes, or None if the file has none."""
         if self.kind == "aloha":
             return episodes_table(
-                1, lambda block: [self._record(())], cost=lambda block: BLOCK_COST,
+                1, lambda block: [self._record(())], cost=lambda block: 4 * PIECE,
                 recording=lambda row: self._recording(()), features=lambda block: [self._features(())],
             )
         if self.kind != "robomimic":
@@ -142,7 +140,7 @@ class Episodes:
             return [text for _, text in self._described(block, list(map(path, numbers(block))))]
 
         return episodes_table(
-            count, rows, -(-count // AT_ONCE), cost=lambda block: BLOCK_COST, directory=EPISODES_KEY,
+            count, rows, -(-count // AT_ONCE), cost=lambda block: 4 * PIECE, directory=EPISODES_KEY,
             recording=lambda number: self._recording(path(number)), features=features,
         )
 
@@ -276,16 +274,13 @@ class Episodes:
         if mask is None or mask.kind != "group":
             return None
         found: dict[str, dict[str, None]] = {}
-        left = MOST_IN_SPLITS
         try:
             members = list(self._listed.contents((MASK,), (Ancestor(0, False), Ancestor(mask.address, False))))
             lists = [(_name(name[-1]), content) for name, content in members if isinstance(content, Records)]
             for name, content in lists:
                 for block in range(content.blocks):
                     demos = content.block(block)
-                    left -= len(demos)
-                    if left < 0:
-                        return None
+                    self._listed.allowance.take(2 * OBJECT * len(demos), "splits")
                     for demo in demos:
                         found.setdefault(demo, {})[name] = None
         except LASTING:
@@ -296,7 +291,7 @@ class Episodes:
     @once
     def _known_rate(self) -> float:
         if self.kind == "aloha":
-            return ALOHA_RATE
+            return 50.0
         rate = self._arguments.get("control_freq")
         is_rate = isinstance(rate, (int, float)) and not isinstance(rate, bool) and 0 < rate < 1e6
         return float(rate) if is_rate and rate is not None else 0.0
@@ -306,7 +301,7 @@ class Episodes:
 
     def _total(self, rewards: Array | None) -> float | None:
         """Return the sum of the rewards of an episode."""
-        if rewards is None or rewards.dtype[1] not in "iuf" or not 0 < rewards.data.size <= MOST_TOTAL:
+        if rewards is None or rewards.dtype[1] not in "iuf" or not 0 < rewards.data.size <= PIECE:
             return None
         import numpy as np
 

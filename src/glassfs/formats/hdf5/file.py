@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import IntFlag
 from functools import lru_cache
 from importlib.util import find_spec
 
@@ -9,16 +10,21 @@ from glassfs import installing
 from glassfs.content import Container
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.hdf5 import description
-from glassfs.formats.hdf5.answers import Answers
-from glassfs.formats.hdf5.group import Listing
+from glassfs.formats.hdf5.answers import WorkerAnswers
+from glassfs.formats.hdf5.group import GroupListing
 from glassfs.formats.registry import BUILT_IN, HEAD, Head, Opening
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 NAMED = BUILT_IN["hdf5"]
 NEAR, FAR = (0, 512, 1024, 2048), tuple(1 << bits for bits in range(12, 21))
 """Where the superblock may begin, behind a user block; in FAR only that of a file whose name says that it is HDF5."""
-WITH_FLAGS, FLAGS_AT, IS_WRITTEN, IS_SWMR = 3, 11, 1, 4
-"""The version of the superblock that has flags of its writer, where they are, and two of them (§1)."""
+
+
+class WriterFlag(IntFlag):
+    """Flags of the writer in a superblock of version 3 (§1)."""
+
+    IS_WRITTEN = 1
+    IS_SWMR = 4
 
 
 def recognises(head: Head) -> bool:
@@ -37,13 +43,13 @@ def open_hdf5(opening: Opening) -> Container:
         raise Damaged("is cut short", source.name)
     flags = _flags(head, start)
     if flags:
-        what = "SWMR writing" if flags & IS_SWMR else "writing"
+        what = "SWMR writing" if flags & WriterFlag.IS_SWMR else "writing"
         reason = f"is open for {what}, or its writer was killed: close it there, or repair it with h5clear"
         raise Refused(reason, source.name)
-    answers = Answers(opening, opening.sandbox("hdf5"))
+    answers = WorkerAnswers(opening, opening.sandbox("hdf5"))
     answer = answers.described({"do": "open"})
     root = description.described(answer)
-    listing = Listing(opening, answers, isinstance(answer, dict) and bool(answer.get("may_have_episodes")))
+    listing = GroupListing(opening, answers, isinstance(answer, dict) and bool(answer.get("may_have_episodes")))
     facts = {"superblock": version[0], "user_block": start, "attributes": root.attributes}
     return Container("hdf5", str(version[0]), listing.root(root), [source], facts, episodes=listing.episodes.table)
 
@@ -56,8 +62,8 @@ def is_slow(head: Head) -> bool:
 
 def _flags(head: Head, start: int) -> int:
     """Return the flags of a writer that has the file open, or had when it was killed."""
-    version, flags = head.part(start + len(MAGIC), 1), head.part(start + FLAGS_AT, 1)
-    return flags[0] & (IS_WRITTEN | IS_SWMR) if flags and version[0] == WITH_FLAGS else 0
+    version, flags = head.part(start + len(MAGIC), 1), head.part(start + 11, 1)
+    return flags[0] & (WriterFlag.IS_WRITTEN | WriterFlag.IS_SWMR) if flags and version[0] == 3 else 0
 
 
 def _start(head: Head) -> int | None:

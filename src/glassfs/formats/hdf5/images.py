@@ -13,12 +13,8 @@ from glassfs.once import once
 SHORTEST = 64
 """Bytes of a row that may be an image."""
 LONGEST = images.MOST_BYTES
-DIGITS = 6
-SEARCHED = 16
-"""Rows at the beginning among which one must be an image."""
 _SIGNATURES = ((b"\xff\xd8\xff", "jpeg"), (b"\x89PNG\r\n\x1a\n", "png"))
-_BEGINNING = 8
-"""Bytes of the longest signature."""
+_BEGINNING = max(len(signature) for signature, _ in _SIGNATURES)
 
 
 class _Trimmed(Data):
@@ -54,7 +50,7 @@ def of_array(array: Array) -> Iterator[Member]:
     length = shape[1]
     is_missing = partial(_is_missing, array.data, length)
     try:
-        first = next((number for number in range(min(shape[0], SEARCHED)) if not is_missing(number)), 0)
+        first = next((number for number in range(min(shape[0], 16)) if not is_missing(number)), 0)
         beginning = array.data.read(first * length, _BEGINNING)
         media = next((media for signature, media in _SIGNATURES if beginning.startswith(signature)), None)
         if media is None:
@@ -66,7 +62,7 @@ def of_array(array: Array) -> Iterator[Member]:
     except GlassfsError:
         return
     frame = partial(_frame, array, length, media)
-    yield Member((array.key,), Series(array.key, shape[0], frame, DIGITS))
+    yield Member((array.key,), Series(array.key, shape[0], frame, 6))
     yield Member((array.key,), Video(array.key, shape[0], array.fps, width, height, frame, is_missing=is_missing))
 
 

@@ -1,34 +1,40 @@
-"""Stored chunks of a dataset: which there are, and how the cache makes their bytes (§4, §5). Any thread.
+"""Stored chunks of a dataset: which there are, and the data of each (§4, §5). Any thread.
 
-A chunk for which memory has no room is decoded as a stream, which the cache keeps in a file. A shuffle needs all
-bytes before it has the first one: they are a block of their own, in a file as well.
+A chunk is a block of the cache. One for which memory has no room is decoded as a stream, which the cache keeps in a
+file; a shuffle and a conversion of its values are then undone for the bytes that are read.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.content import Extent, Rendered
+from glassfs.content import Converted, Data, Extent, Made, Rendered
+from glassfs.content.data import SizedData
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5 import filters
 from glassfs.formats.hdf5.description import Filter
+from glassfs.sizes import PIECE
 from glassfs.source import Source
 
-RECORD = 32
-"""Bytes of a stored chunk in the index: its number, offset, size and filter mask, 64 bits each."""
+RECORD = struct.Struct("<4Q")
+"""A stored chunk in the index: its number, offset, size and filter mask."""
 NOT_FOUND = 1 << 32
 """In the filter mask of a chunk: the library lists it, but does not find it by its key (§4)."""
-PIECE = 1 << 20
-PIECES_COST = 4 * PIECE
 
-_RECORD = struct.Struct("<4Q")
-Stored: TypeAlias = "tuple[int, ...]"
-"""Offset, size and filter mask of a stored chunk."""
 Convert: TypeAlias = "Callable[[bytes | bytearray], bytes | bytearray]"
+
+
+class StoredChunk(NamedTuple):
+    """Where a chunk is in the source; bit i of ``mask`` says that filter i was left out."""
+
+    start: int
+    size: int
+    mask: int
 
 
 class Coding(NamedTuple):
@@ -44,140 +50,156 @@ class Coding(NamedTuple):
 
 
 class ChunkIndex:
-    """The stored chunks of a dataset by number, RECORD bytes each in ``data``. Numbers must rise."""
+    """The stored chunks of a dataset by number, a RECORD each in ``data``. Numbers must rise."""
 
     def __init__(self, data: Rendered) -> None:
         self._data = data
 
-    def find(self, number: int) -> Stored | None:
-        """Return offset, size and filter mask of a chunk, or None if it is not stored. Raises Damaged."""
-        count = self._data.size // RECORD
-        low, high = 0, count
-        at = number  # right if all chunks are stored
-        while low < high:
-            if not low <= at < high:
-                at = (low + high) // 2
-            record = self._data.read(at * RECORD, RECORD)
-            found, *place = _RECORD.unpack(record)
-            if found == number:
-                return tuple(place)
-            if found < number:
-                low = at + 1
-            else:
-                high = at
-            at = -1
-        return None
+    def find(self, first: int, count: int = 1) -> list[StoredChunk | None]:
+        """Return ``count`` chunks from number ``first`` on, None for those that are not stored. Raises Damaged."""
+        end = self._data.size // RECORD.size
+        # In most datasets all chunks are stored, and each record is at the place of its number.
+        is_there = first < end and self._number(first) == first
+        start = first if is_there else bisect_left(range(end), first, key=self._number)
+        records = self._data.read(start * RECORD.size, min(count, end - start) * RECORD.size)
+        known = {number: StoredChunk(*chunk) for number, *chunk in RECORD.iter_unpack(records)}
+        return [known.get(number) for number in range(first, first + count)]
 
-    def among(self, first: int, count: int) -> list[Stored | None]:
-        """Return the same for ``count`` chunks from number ``first`` on. Raises Damaged."""
-        if (first + count) * RECORD <= self._data.size:
-            # All are stored, in most datasets, and each record is then at the place of its number.
-            records = list(_RECORD.iter_unpack(self._data.read(first * RECORD, count * RECORD)))
-            if records[0][0] == first and records[-1][0] == first + count - 1:
-                return [record[1:] for record in records]
-        return [self.find(number) for number in range(first, first + count)]
+    def _number(self, at: int) -> int:
+        return int.from_bytes(self._data.read(at * RECORD.size, 8), "little")
 
 
 def checked_index(raw: bytearray) -> bytearray:
     """Return the index. Raises Damaged if two chunks have the same number, or the same bytes."""
     import numpy as np
 
-    numbers = np.frombuffer(raw, np.uint64)[:: RECORD // 8]
+    numbers, offsets, sizes, _ = np.frombuffer(raw, np.uint64).reshape(-1, 4).T
     if (numbers[1:] <= numbers[:-1]).any():
         raise Damaged("two of its chunks have the same place")
-    offsets, sizes = (np.frombuffer(raw, np.uint64)[column :: RECORD // 8] for column in (1, 2))
     order = np.argsort(offsets, kind="stable")
     if (offsets[order][1:] - offsets[order][:-1] < sizes[order][:-1]).any():
         raise Damaged("two of its chunks overlap in the file")
     return raw
 
 
-class Chunk:
-    """The recipe of a chunk at ``start`` of the source, where it has ``stored`` bytes; ``elements`` of them."""
+def chunk_data(source: Source, cache: BlockCache, coding: Coding, elements: int, stored: StoredChunk) -> Data:
+    """Return the data of a chunk as it is shown. Raises Damaged if the chunk cannot be stored so."""
+    raw = elements * coding.stored
+
+    def damage(reason: str) -> Damaged:
+        return source.damage(reason, f"chunk at {stored.start}")
+
+    if stored.mask >= NOT_FOUND:
+        raise damage("is in the list of chunks, but is not found by its key")
+    if stored.size > filters.most_stored(raw):
+        raise damage(f"has {stored.size} bytes, far more than it needs")
+    applied = filters.active(coding.filters, stored.mask)
+    data: Data = Extent(source, stored.start, stored.size)
+    if not applied and stored.size != raw:
+        raise damage(f"has {stored.size} bytes, but its shape needs {raw}")
+    if applied:
+        chunk = Chunk(source, cache, coding, elements, stored)
+        is_large = chunk.cost > cache.budget or chunk.size > cache.largest_cached
+        if not (is_large and filters.are_streamed(applied)):
+            return chunk
+        is_shuffled = applied[0].code == filters.Code.SHUFFLE
+        if len(applied) > is_shuffled:
+            data = _Streamed(source, cache, applied[is_shuffled:], raw, stored)
+        if is_shuffled:
+            try:
+                item, count = filters.planes_of(applied[0], raw)
+            except Damaged as error:
+                raise damage(error.reason) from error
+            data = _Unshuffled(data, item, count) if item > 1 else data
+    if coding.convert is None:
+        return data
+    return Converted(data, coding.stored, coding.shown, elements * coding.shown, _as_bytes(coding.convert))
+
+
+def _as_bytes(convert: Convert) -> Callable[[bytes], bytes]:
+    return lambda raw: bytes(convert(raw))
+
+
+class Chunk(SizedData):
+    """A chunk of ``elements`` that is decoded as a whole. It is its own recipe."""
 
     def __init__(
-        self, source: Source, cache: BlockCache, coding: Coding, elements: int, start: int, stored: int, mask: int,
+        self, source: Source, cache: BlockCache, coding: Coding, elements: int, stored: StoredChunk,
     ) -> None:
-        self._source, self._cache, self._coding = source, cache, coding
-        self.start, self.stored = start, stored
-        self._applied = filters.active(coding.filters, mask)
+        super().__init__(elements * coding.shown)
+        self._source, self._cache, self._coding, self.stored = source, cache, coding, stored
+        self._applied = filters.active(coding.filters, stored.mask)
         self._raw = elements * coding.stored
-        self.size = elements * coding.shown
-        self.key = (source.version, "chunk", start, stored, mask, coding)
+        self.key = (source.version, "chunk", stored, coding)
 
     @property
     def cost(self) -> int:
-        return self.size + self.stream_cost if self.is_large else self._whole_cost
+        return 2 * self.stored.size + 2 * self._raw + self.size
 
     @property
     def stream_cost(self) -> int:
-        if not self.is_large:
-            return self._whole_cost
-        return PIECES_COST + filters.stream_cost(self._applied, self._raw)
+        return self.cost
 
-    @property
-    def _whole_cost(self) -> int:
-        return 2 * self.stored + 2 * self._raw + self.size
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        self._cache.read_into(self, buffer, offset)
 
-    @property
-    def is_large(self) -> bool:
-        is_short = self._whole_cost > self._cache.budget
-        return (is_short or self.size > self._cache.largest_cached) and filters.are_streamed(self._applied, is_short)
+    def whole(self) -> bytearray:
+        made = bytearray(self.size)
+        self.fill(memoryview(made))
+        return made
 
-    def whole(self) -> bytes | bytearray:
-        if self.is_large:
-            return _joined(self.pieces(), self.size)
-        try:
-            with self._cache.waiting():
-                stored = self._source.buffer(self.start, self.stored)
-            return self._decoded(stored)
-        except Damaged as error:
-            raise self._at(error) from error
-
-    def _decoded(self, stored: bytearray) -> bytes | bytearray:
-        raw = filters.undone(stored, self._applied, self._raw)
-        return raw if self._coding.convert is None else self._coding.convert(raw)
+    def pieces(self) -> Iterator[bytes]:
+        whole = self.whole()
+        for offset in range(0, len(whole), PIECE):
+            yield bytes(whole[offset : offset + PIECE])
 
     def fill(self, buffer: memoryview, stored: bytearray | None = None) -> None:
-        """Fill ``buffer`` with all bytes of a chunk that is not large; its ``stored`` bytes may be read already."""
+        """Fill ``buffer`` with all bytes, past the cache; the ``stored`` bytes may be read already."""
+        if stored is None:
+            with self._cache.waiting():
+                stored = self._source.buffer(self.stored.start, self.stored.size)
+        convert = self._coding.convert
+        raw = bytearray(0 if convert is None else self._raw)
         try:
-            if stored is None:
-                with self._cache.waiting():
-                    stored = self._source.buffer(self.start, self.stored)
-            if self._coding.convert is None:
-                filters.undone_into(buffer, stored, self._applied)
-            else:
-                buffer[:] = self._decoded(stored)
+            filters.undo(stored, self._applied, buffer if convert is None else memoryview(raw))
         except Damaged as error:
-            raise self._at(error) from error
+            raise error.at(self._source.name, f"chunk at {self.stored.start}") from error
+        if convert is not None:
+            buffer[:] = convert(raw)
 
-    def pieces(self) -> Iterator[bytes | bytearray]:
-        if not self.is_large:
-            whole = memoryview(self.whole())
-            for offset in range(0, len(whole), PIECE):
-                yield bytes(whole[offset : offset + PIECE])
-            return
+
+class _Streamed(SizedData):
+    """The ``size`` bytes of a large chunk before some filters were applied, which are undone as a stream."""
+
+    def __init__(
+        self, source: Source, cache: BlockCache, applied: list[Filter], size: int, stored: StoredChunk,
+    ) -> None:
+        super().__init__(size)
+        self._source, self._cache, self._applied, self._stored = source, cache, applied, stored
+        self.key = (source.version, "streamed", stored, tuple(applied), size)
+
+    @property
+    def cost(self) -> int:
+        return self.size + self.stream_cost
+
+    @property
+    def stream_cost(self) -> int:
+        return 4 * PIECE + filters.stream_cost(self._applied, self.size)
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        self._cache.read_into(self, buffer, offset)
+
+    def whole(self) -> bytes:
+        return b"".join(self.pieces())
+
+    def pieces(self) -> Iterator[bytes]:
         try:
-            if not filters.has_compressor(self._applied):
-                filters.demand(self.stored, filters.size_before(self._applied, self._raw))
-            raw = self._undone(0)
-            convert = self._coding.convert
-            yield from _checked(raw if convert is None else map(convert, _aligned(raw, self._coding.stored)))
+            yield from filters.stream(self._stored_pieces(), self._applied, self.size)
         except Damaged as error:
-            raise self._at(error) from error
-
-    def _undone(self, left: int) -> Iterator[bytes]:
-        """Yield the bytes to which only the first ``left`` filters are applied; empty ones while others are awaited."""
-        if left == len(self._applied):
-            return self._stored_pieces()
-        used, size = self._applied[left], filters.size_before(self._applied[:left], self._raw)
-        if used.code != filters.SHUFFLE:
-            is_known = not filters.has_compressor(self._applied[:left])
-            return filters.streamed(used, self._undone(left + 1), size if is_known else None)
-        return self._unshuffled(left, used, size)
+            raise error.at(self._source.name, f"chunk at {self._stored.start}") from error
 
     def _stored_pieces(self) -> Iterator[bytes]:
-        pieces = Extent(self._source, self.start, self.stored).pieces()
+        pieces = Extent(self._source, self._stored.start, self._stored.size).pieces()
         while True:
             with self._cache.waiting():
                 piece = next(pieces, None)
@@ -185,87 +207,47 @@ class Chunk:
                 return
             yield piece
 
-    def _unshuffled(self, left: int, used: Filter, size: int) -> Iterator[bytes]:
-        import numpy as np
 
-        item, count = filters.planes_of(used, size)
-        shuffled = _Shuffled((*self.key, left), size, self.stream_cost, lambda: _checked(self._undone(left + 1)))
-        for end in range(PIECE, size, PIECE):  # a stretch at a time, so that this can be stopped
-            self._read(shuffled, end, 1)
-            yield b""
-        at_once = max(1, PIECE // item)
-        for first in range(0, count, at_once):
-            some = min(at_once, count - first)
-            items = np.empty((some, item), np.uint8)
-            for number in range(item):
-                items[:, number] = np.frombuffer(self._read(shuffled, number * count + first, some), np.uint8)
-            yield items.tobytes()
-        for first in range(item * count, size, PIECE):
-            yield self._read(shuffled, first, min(PIECE, size - first))
+class _Unshuffled(SizedData, Made):
+    """``count`` items of ``unit`` bytes of which ``data`` have all first bytes, then all second ones and so on.
 
-    def _read(self, shuffled: _Shuffled, offset: int, size: int) -> bytes:
-        buffer = bytearray(size)
-        self._cache.read_into(shuffled, memoryview(buffer), offset)
-        return bytes(buffer)
+    Bytes behind them that are no whole item are unchanged.
+    """
 
-    def _at(self, error: Damaged) -> Damaged:
-        return error.at(self._source.name, f"chunk at {self.start}")
-
-
-class _Shuffled(NamedTuple):
-    """The recipe of the bytes of a large chunk before a shuffle is undone."""
-
-    key: tuple[object, ...]
-    size: int
-    stream_cost: int
-    pieces: Callable[[], Iterator[bytes | bytearray]]
+    def __init__(self, data: Data, unit: int, count: int) -> None:
+        super().__init__(data.size)
+        self._data, self._unit, self._count = data, unit, count
 
     @property
-    def cost(self) -> int:
-        return self.size + self.stream_cost
+    def unit(self) -> int:
+        return self._unit
 
-    def whole(self) -> bytes | bytearray:
-        return _joined(self.pieces(), self.size)
+    def make(self, first: int, count: int) -> bytes:
+        import numpy as np
 
-
-def _joined(pieces: Iterable[bytes | bytearray], size: int) -> bytearray:
-    buffer = bytearray(size)
-    at = 0
-    for piece in pieces:
-        buffer[at : at + len(piece)] = piece
-        at += len(piece)
-    filters.demand(at, size)
-    return buffer
+        some = min(count, self._count - first)
+        items = np.empty((some, self._unit), np.uint8)
+        for number in range(self._unit):
+            items[:, number] = np.frombuffer(self._data.read(number * self._count + first, some), np.uint8)
+        end = self._unit * self._count
+        return items.tobytes() + (self._data.read(end, self.size - end) if some < count else b"")
 
 
-def _checked(pieces: Iterable[bytes | bytearray]) -> Iterator[bytes | bytearray]:
-    """Yield the same bytes, the last ones only after the pieces have ended: then all checksums were right."""
-    held: bytes | bytearray = b""
-    for piece in pieces:
-        if piece:
-            piece, held = held, piece
-        yield piece
-    yield held
+class Filled(SizedData):
+    """``count`` elements that are all ``fill``."""
 
+    __slots__ = ("_fill",)
 
-def _aligned(pieces: Iterable[bytes], item: int) -> Iterator[bytes]:
-    """Yield the same bytes in pieces of whole items."""
-    rest = b""
-    for piece in pieces:
-        whole = rest + piece
-        end = len(whole) // item * item
-        rest = whole[end:]
-        yield whole[:end]
+    def __init__(self, fill: bytes, count: int) -> None:
+        super().__init__(len(fill) * count)
+        self._fill = fill
 
-
-def fill_into(buffer: memoryview, fill: bytes, offset: int) -> None:
-    """Fill ``buffer`` with copies of ``fill``, zeros if it is empty, as from ``offset`` of such bytes on."""
-    fill = fill or b"\0"
-    offset %= len(fill)
-    copies = min(PIECE, len(buffer)) // len(fill) or 1
-    pattern = (fill * (copies + 1))[offset:]
-    step = copies * len(fill)
-    for start in range(0, len(buffer), step):
-        work.check()
-        piece = buffer[start : start + step]
-        piece[:] = pattern[: len(piece)]
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        offset %= len(self._fill)
+        copies = min(PIECE, len(buffer)) // len(self._fill) or 1
+        pattern = (self._fill * (copies + 1))[offset:]
+        step = copies * len(self._fill)
+        for start in range(0, len(buffer), step):
+            work.check()
+            piece = buffer[start : start + step]
+            piece[:] = pattern[: len(piece)]

@@ -19,23 +19,21 @@ from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.codec import compression
 from glassfs.content import Data, Decoded, Extent, Location
-from glassfs.errors import Damaged, GlassfsError, TooLarge
+from glassfs.content.allowance import OBJECT, Allowance
+from glassfs.errors import Damaged, GlassfsError
 from glassfs.formats.idv.codecs import Codec
-from glassfs.formats.idv.runs import Block, Item, Run
-from glassfs.formats.idv.vectors import Vectors
+from glassfs.formats.idv.runs import Block, Item, ValueRun
+from glassfs.formats.idv.vectors import ROW_COST, Vectors
 from glassfs.lru import LRU
+from glassfs.sizes import PIECE
 from glassfs.source import Source
 
 FIRST_OFFSET = 256
 ENTRY_SIZE = 16
 ENTRIES_AT_ONCE = 256
-LARGEST_BLOCK = (1 << 31) - 1
-MOST_ELEMENTS = 1 << 58
-MOST_MEASURED = 1 << 21
-MOST_DECODED, MOST_DECODED_BYTES = 32, 4 << 20  # opened blocks of a file that stay in memory
 
 _ENTRY = struct.Struct("<qii")
-DecodedBlock = TypeVar("DecodedBlock", Run, Vectors)
+OpenBlock = TypeVar("OpenBlock", ValueRun, Vectors)
 
 
 class StoredBlock(NamedTuple):
@@ -46,7 +44,7 @@ class StoredBlock(NamedTuple):
     raw_length: int | None
 
 
-class Lookup:
+class LookupTable:
     """The lookup table of a column; one window of it is kept in memory."""
 
     def __init__(self, source: Source, offset: int, count: int) -> None:
@@ -67,13 +65,14 @@ class Lookup:
 
 
 @dataclass(frozen=True)
-class File:
+class BlockSource:
     """What all blocks of a file share. Blocks must end at or before offset ``tail``."""
 
     source: Source
     cache: BlockCache
     tail: int
-    decoded: LRU[Hashable, Run | Vectors] = field(default_factory=lambda: LRU(MOST_DECODED_BYTES, MOST_DECODED))
+    allowance: Allowance
+    decoded: LRU[Hashable, ValueRun | Vectors] = field(default_factory=lambda: LRU(8 * PIECE, 32))
 
 
 @dataclass(eq=False)
@@ -84,7 +83,7 @@ class Blocks:
     file. ``rows_per_block`` is not 0.
     """
 
-    file: File
+    file: BlockSource
     codec: Codec
     compression: str
     rows: int
@@ -106,23 +105,22 @@ class Blocks:
         """Return running totals of vector elements, or of stored ones. The first call reads all block headers."""
         with work.holding(self._lock):
             if self._totals is None:
-                if self.count > MOST_MEASURED:
-                    raise TooLarge(f"has {self.count} blocks, too many to measure", self.file.source.name, self.part)
+                self.file.allowance.part().take(OBJECT * self.count, "the sizes of blocks")
                 elements, stored = array("q", [0]), array("q", [0])
                 for number in range(self.count):
                     work.check()
-                    header = self.block(number, 12 + 8 * self.rows_in(number))  # up to the end of its counts
-                    vectors = Vectors(header, self.codec, is_header=True)
-                    if max(elements[-1] + vectors.elements, stored[-1] + vectors.stored) > MOST_ELEMENTS:
+                    vectors = self._open_vectors(number, is_header=True)
+                    # File sizes have 63 bits, and an element has up to 16 bytes.
+                    if max(elements[-1] + vectors.elements, stored[-1] + vectors.stored) > 1 << 58:
                         raise self._damage("makes the column larger than the largest file", number)
                     elements.append(elements[-1] + vectors.elements)
                     stored.append(stored[-1] + vectors.stored)
                 self._totals = elements, stored
         return self._totals[is_stored]
 
-    def run(self, number: int, item: Item) -> Run:
+    def run(self, number: int, item: Item) -> ValueRun:
         """Return the values of a block of single values."""
-        def open_run() -> Run:
+        def open_run() -> ValueRun:
             block = self.block(number)
             return item.form(item, block, 0, block.rows)
 
@@ -130,16 +128,22 @@ class Blocks:
 
     def vectors(self, number: int) -> Vectors:
         """Return a block of vectors, fully checked."""
-        return self._decoded((self.key, number), lambda: Vectors(self.block(number), self.codec))
+        return self._decoded((self.key, number), lambda: self._open_vectors(number))
 
-    def _decoded(self, key: Hashable, decode: Callable[[], DecodedBlock]) -> DecodedBlock:
+    def _open_vectors(self, number: int, is_header: bool = False) -> Vectors:
+        rows = self.rows_in(number)
+        self.file.allowance.part().take(ROW_COST * rows, "the rows of a block")
+        block = self.block(number, 12 + 8 * rows if is_header else None)  # up to the end of its counts
+        return Vectors(block, self.codec, is_header)
+
+    def _decoded(self, key: Hashable, decode: Callable[[], OpenBlock]) -> OpenBlock:
         """Return the entry of ``key``, or what ``decode`` returns. Threads that ask at once may all decode."""
         known = self.file.decoded.get(key)
         if known is None:
             known = decode()
-            if known.weight <= MOST_DECODED_BYTES:
+            if known.weight <= self.file.decoded.limit:
                 self.file.decoded.put(key, known, known.weight)
-        return cast(DecodedBlock, known)
+        return cast(OpenBlock, known)
 
     def ahead(self, number: int) -> bool:
         """Start decompressing a block that will soon be read; errors are raised when it is read.
@@ -192,7 +196,7 @@ class Blocks:
         if self._size is None:
             size = 0
             try:
-                for piece in compression.decompress_stream(self.compression, extent.pieces(), LARGEST_BLOCK):
+                for piece in compression.decompress_stream(self.compression, extent.pieces(), (1 << 31) - 1):
                     size += len(piece)
             except Damaged as error:
                 # The codec reports the end of the stream as an error, as it was asked for more bytes.

@@ -16,14 +16,14 @@ from glassfs.codec import compression, deflate
 from glassfs.content import Extent, Fault
 from glassfs.errors import Damaged
 from glassfs.formats.idv.blocks import ENTRY_SIZE, FIRST_OFFSET, Blocks
-from glassfs.formats.idv.columns import Values
+from glassfs.formats.idv.columns import ColumnValues
 from glassfs.formats.idv.runs import Texts
-from glassfs.formats.idv.table import Column, IdvFile, Metadata, is_damage
+from glassfs.formats.idv.table import TAIL, ColumnEntry, IdvFile, MetadataEntry, is_damage
 from glassfs.formats.idv.wire import shown
+from glassfs.sizes import PIECE
 
 MOST_EXTENTS = 2_000_000
 MOST_FAULTS = 20  # of one kind for one column
-TAIL_SIZE = 8
 
 
 def faults(opened: IdvFile) -> Iterator[Fault]:
@@ -43,7 +43,7 @@ def faults(opened: IdvFile) -> Iterator[Fault]:
 
 def _table_faults(opened: IdvFile) -> Iterator[Fault]:
     source, header = opened.source, opened.header
-    behind = source.size - header.tail - TAIL_SIZE
+    behind = source.size - header.tail - len(TAIL)
     if behind:
         yield Fault("file", f"{behind} bytes follow its tail")
     if len({column.rows_per_block for column in opened.columns()}) > 1:
@@ -66,7 +66,7 @@ def _column_faults(blocks: Blocks, place: str) -> Iterator[Fault]:
         return
     # Keys that are not stored are missing values, so checking the stored ones is enough.
     with suppress(Damaged):
-        for piece in Values(blocks, item, is_stored=blocks.codec.dimensions is not None).pieces():
+        for piece in ColumnValues(blocks, item, is_stored=blocks.codec.dimensions is not None).pieces():
             above += int((np.frombuffer(piece, item.dtype) > item.count).sum())
         if above:
             yield Fault(place, f"{above} keys exceed their count of {item.count}")
@@ -101,7 +101,7 @@ def _stream_faults(extent: Extent, size: int, place: str) -> Iterator[Fault]:
         while piece and given <= size:
             try:
                 with deflate.errors():
-                    raw = decoder.decompress(piece, min(compression.CHUNK, size + 1 - given))
+                    raw = decoder.decompress(piece, min(PIECE, size + 1 - given))
             except Damaged as error:
                 yield Fault(place, f"its stream is damaged: {error.reason}")
                 return
@@ -116,7 +116,7 @@ def _stream_faults(extent: Extent, size: int, place: str) -> Iterator[Fault]:
         yield Fault(place, f"{extent.size - taken + len(decoder.unused_data)} bytes follow its stream")
 
 
-def _metadata_faults(opened: IdvFile, column: Column, place: str) -> Iterator[Fault]:
+def _metadata_faults(opened: IdvFile, column: ColumnEntry, place: str) -> Iterator[Fault]:
     kinds: Counter[bytes] = Counter()
     try:
         for entry in islice(opened.metadata(column), MOST_EXTENTS):
@@ -128,7 +128,7 @@ def _metadata_faults(opened: IdvFile, column: Column, place: str) -> Iterator[Fa
         yield Fault(place, f"its table {error.reason}")
 
 
-def _value_faults(opened: IdvFile, column: Column, entry: Metadata, place: str) -> Iterator[Fault]:
+def _value_faults(opened: IdvFile, column: ColumnEntry, entry: MetadataEntry, place: str) -> Iterator[Fault]:
     if entry.fault:
         if is_damage(entry.fault):
             yield Fault(place, entry.fault)
@@ -150,7 +150,7 @@ def _layout_faults(opened: IdvFile) -> Iterator[Fault]:
     import numpy as np
 
     header = opened.header
-    parts = [np.array([(0, FIRST_OFFSET), (header.tail, header.tail + TAIL_SIZE)], np.int64)]
+    parts = [np.array([(0, FIRST_OFFSET), (header.tail, header.tail + len(TAIL))], np.int64)]
     toc_end = header.toc
     for column in opened.columns():
         toc_end = column.end
@@ -161,7 +161,7 @@ def _layout_faults(opened: IdvFile) -> Iterator[Fault]:
     parts.append(np.array([(header.toc, toc_end)], np.int64).reshape(-1, 2))
     extents = np.unique(np.concatenate(parts), axis=0)
     extents = extents[(extents[:, 0] >= 0) & (extents[:, 1] > extents[:, 0])]
-    extents = extents[extents[:, 1] <= header.tail + TAIL_SIZE]
+    extents = extents[extents[:, 1] <= header.tail + len(TAIL)]
     reached = np.maximum.accumulate(extents[:, 1])[:-1]
     starts = extents[1:, 0]
     for index in np.nonzero(starts != reached)[0].tolist():
@@ -172,7 +172,7 @@ def _layout_faults(opened: IdvFile) -> Iterator[Fault]:
             yield Fault("file", f"the part starting at {start} overlaps the part ending at {end}")
 
 
-def _column_parts(opened: IdvFile, column: Column) -> Any:
+def _column_parts(opened: IdvFile, column: ColumnEntry) -> Any:
     """Return (start, end) pairs of a column's blocks, lookup table and metadata."""
     import numpy as np
 

@@ -14,16 +14,14 @@ from glassfs.formats.idv import runs, wire
 from glassfs.formats.idv.runs import Item
 from glassfs.formats.idv.wire import shown
 
-LARGEST_SIZE = (1 << 31) - 1
 DENSE_SLOTS = 65_536
 """Larger vectors of known size are shown as their stored elements."""
-MOST_DIMENSIONS = 1024
 
 
 _DATE_TIME = Item("DateTime", "<M8[100ns]", 8, runs.Times)
 _TIME_SPAN = Item("TimeSpan", "<m8[100ns]", 8)
 _UTC = Item("DateTimeOffset", "<M8[100ns]", 8, runs.ZonedTimes)
-_ZONED = replace(_UTC, parts=(_UTC, Item("DateTimeOffset", "<i2", 2, runs.Offsets, label=".offset_minutes")))
+_ZONED = replace(_UTC, parts=(_UTC, Item("DateTimeOffset", "<i2", 2, runs.ZoneOffsets, label=".offset_minutes")))
 INT32 = Item("Int32", "<i4", 4)
 
 _ITEMS = {
@@ -41,7 +39,7 @@ _ITEMS = {
     b"DateTime": _DATE_TIME,
     b"DateTimeOffset": _ZONED,
     b"DataViewRowId": Item("DataViewRowId", "<u8", 16, tail=(2,)),
-    b"Boolean": Item("Boolean", "|b1", 1, runs.Bits),
+    b"Boolean": Item("Boolean", "|b1", 1, runs.PackedBits),
     b"TextSpan": Item("String", "", 0, runs.Texts),
     b"DvBool": Item("Boolean", "|b1", 1, runs.OldBits),
     b"DvTimeSpan": _TIME_SPAN,
@@ -87,10 +85,10 @@ def describe(name: bytes, parameters: bytes) -> Codec:
 
 def _dimensions(fields: _Fields) -> tuple[int, ...]:
     rank = fields.integer(4)
-    if not 0 <= rank <= min(MOST_DIMENSIONS, len(fields.data) // 4):
+    if not 0 <= rank <= min(1024, len(fields.data) // 4):
         raise Damaged(f"has vectors of {rank} dimensions")
     dimensions = tuple(fields.integer(4) for _ in range(rank)) or (0,)
-    if min(dimensions) < 0 or math.prod(dimensions) > LARGEST_SIZE:
+    if min(dimensions) < 0 or math.prod(dimensions) >= 1 << 31:
         raise Damaged(f"has vectors of impossible dimensions {list(dimensions[:8])}")
     return dimensions
 

@@ -19,18 +19,15 @@ from glassfs.formats.idv.blocks import Blocks
 from glassfs.formats.idv.codecs import INT32
 from glassfs.formats.idv.runs import Block, Item, Texts
 from glassfs.formats.idv.vectors import Vectors
+from glassfs.sizes import PIECE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-VALUES_AT_ONCE = 1 << 17
-BYTES_AT_ONCE = 1 << 20
-LARGE = 64 << 10
-"""A first read of at least this many bytes is taken for the start of a sequential read."""
-TEXT_ROWS = 128
 TEXT_SLOTS = 1 << 16
+"""Texts of vectors that are made at a time."""
 MOST_TEXT_SLOTS = 1 << 20
-SLOT_COST = 32  # bytes of memory per slot of a vector of texts
+"""The same for a vector of unknown size, which is made as a whole."""
 
 Make = Callable[[int, int], "NDArray[Any]"]
 
@@ -51,7 +48,7 @@ class _Array(Made):
 
     @property
     def at_once(self) -> int:
-        return min(VALUES_AT_ONCE, BYTES_AT_ONCE // self._width)
+        return PIECE // max(8, self._width)
 
     def make(self, first: int, count: int) -> memoryview:
         import numpy as np
@@ -74,7 +71,7 @@ class _Scaled(Sequence[int]):
         return self._bounds[index] * self._width
 
 
-class Values(Parted):
+class ColumnValues(Parted):
     """Values of a column, one part per block: all elements of vectors, or only the stored ones."""
 
     def __init__(self, blocks: Blocks, item: Item, is_stored: bool = False) -> None:
@@ -109,8 +106,9 @@ class Values(Parted):
         return self._blocks.location()
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
+        # A large first read is taken for the start of a sequential one.
         # Requests come in parallel and out of order: one step back or forth is still sequential.
-        is_begin = self._last < 0 and number == offset == 0 and len(buffer) >= LARGE
+        is_begin = self._last < 0 and number == offset == 0 and len(buffer) >= 64 << 10
         if is_begin or (0 <= number - self._last <= 1 and self._last >= 0):
             # The reader itself decodes the first block and must not wait for cores that decode later ones.
             most = CORES - 1 if is_begin else CORES + 1
@@ -135,7 +133,7 @@ class Values(Parted):
         return max(1, min(most, self._blocks.file.cache.budget // (2 * size) - 2))
 
 
-class Indices(Values):
+class Indices(ColumnValues):
     """The slots of stored elements, as int32."""
 
     def __init__(self, blocks: Blocks) -> None:
@@ -198,7 +196,7 @@ class _Texts(NamedTuple):
         vectors = self._vectors()
         stored = vectors.stored_at(self.first)
         run = cast(Texts, vectors.run(self.blocks.codec.item))
-        return SLOT_COST * self.total + run.cost(stored, vectors.stored_at(self.first + self.total) - stored)
+        return 32 * self.total + run.cost(stored, vectors.stored_at(self.first + self.total) - stored)
 
     def _run(self) -> Texts:
         return cast(Texts, self.blocks.run(self.number, self.blocks.codec.item))
@@ -214,7 +212,7 @@ class _Texts(NamedTuple):
 def text_rows(key: bytes, blocks: Blocks) -> Records:
     """Return the texts of a column, or its vectors of texts as lists, in small groups of rows of one block."""
     # ML.NET puts fewer rows into a block the larger they are.
-    rows = max(1, min(TEXT_ROWS, blocks.rows_per_block // 8, TEXT_SLOTS // max(1, blocks.codec.size)))
+    rows = max(1, min(128, blocks.rows_per_block // 8, TEXT_SLOTS // max(1, blocks.codec.size)))
     groups = -(-blocks.rows_per_block // rows)
     rest = blocks.rows_in(blocks.count - 1) if blocks.count else 0
 

@@ -26,6 +26,7 @@ from glassfs.content import (
     summary_of,
 )
 from glassfs.content import Column as TableColumn
+from glassfs.content.allowance import OBJECT, Allowance
 from glassfs.content.episodes import TEXTS
 from glassfs.content.summary import INTEGER
 from glassfs.content.table import WIDEST
@@ -33,24 +34,18 @@ from glassfs.errors import Damaged, Refused, TooLarge
 from glassfs.formats.idv.blocks import Blocks
 from glassfs.formats.idv.check import faults
 from glassfs.formats.idv.codecs import DENSE_SLOTS, INT32
-from glassfs.formats.idv.columns import Indices, Values, row_ends, text_rows, text_slots
+from glassfs.formats.idv.columns import ColumnValues, Indices, row_ends, text_rows, text_slots
 from glassfs.formats.idv.runs import Item
-from glassfs.formats.idv.table import Column, IdvFile, Metadata, is_damage, read_header, version_text
+from glassfs.formats.idv.table import ColumnEntry, IdvFile, MetadataEntry, is_damage, read_header, version_text
 from glassfs.formats.idv.wire import shown
 from glassfs.formats.registry import Opening
+from glassfs.sizes import PIECE
 
 COMPRESSION_NAMES = {0: "None", 1: "Deflate"}
-MOST_METADATA = 100_000
-MOST_METADATA_BYTES = 8 << 20
-COLUMN_COST, NAME_COST = 4096, 12
 JOINED = "tables"
 SUMMARY = (("rows", INTEGER), ("columns", INTEGER), ("names", TEXTS))
 """The joined table with a row for each file, and its columns."""
-MOST_NAME_BYTES, NAMES_COST = 64 << 10, 1 << 20
-"""Limit of the bytes of names in a row, and the memory in bytes that they take, with their table."""
 SLOT_NAMES = b"SlotNames"
-MOST_KINDS, MOST_SLOT_TEXT = 64, 1 << 20
-"""Metadata values of a column among which slot names are searched, and the memory in bytes that the names may take."""
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +56,8 @@ def open_idv(opening: Opening) -> Container:
     """Read and check header and table of contents. Raises Refused if they are wrong."""
     source = opening.source
     header = read_header(source)
-    opened = IdvFile(source, opening.cache, header)
+    opening.allowance.take(4 * OBJECT * header.columns, "columns")
+    opened = IdvFile(source, opening.cache, opening.allowance, header)
     end, unreadable, reason = header.toc, 0, ""
     for column in opened.columns():
         fault = opened.layout_fault(column)
@@ -78,7 +74,7 @@ def open_idv(opening: Opening) -> Container:
         "compatible_version": version_text(header.compatible_version), "rows": header.rows,
         "columns": header.columns, "unreadable_columns": unreadable,
     }
-    contents = _Contents(opened, end - header.toc, unreadable)
+    contents = _FileContents(opened, end - header.toc, unreadable)
     root = Group(b"", contents.members)
     summaries = {JOINED: partial(_summary, opened)}
     return Container("idv", version, root, [source], facts, partial(faults, opened), summaries=summaries)
@@ -89,7 +85,7 @@ def _summary(opened: IdvFile) -> Summary:
     header = opened.header
 
     def row(block: int) -> list[dict[str, Any]]:
-        names, left = list[str](), MOST_NAME_BYTES
+        names, left = list[str](), 64 << 10
         for column in islice(opened.columns(), WIDEST):
             left -= len(column.name)
             if left < 0:
@@ -97,28 +93,11 @@ def _summary(opened: IdvFile) -> Summary:
             names.append(column.name.decode("utf-8", "replace"))
         return [{"rows": header.rows, "columns": header.columns, "names": names}]
 
-    records = Records(JOINED.encode(), 1, row, cost=lambda block: NAMES_COST)
+    records = Records(JOINED.encode(), 1, row, cost=lambda block: PIECE)
     return summary_of(JOINED, SUMMARY, 1, records)
 
 
-class _Listed:
-    """Limits the number of listed metadata values, as many columns may share one table."""
-
-    def __init__(self) -> None:
-        self._count = self._bytes = 0
-
-    @property
-    def is_full(self) -> bool:
-        return self._count > MOST_METADATA or self._bytes > MOST_METADATA_BYTES
-
-    def add(self, entry: Metadata) -> bool:
-        """Count an entry. Returns whether it is within the limits."""
-        self._count += 1
-        self._bytes += len(entry.kind)
-        return not self.is_full
-
-
-class _Contents:
+class _FileContents:
     """The contents of an opened file with a table of contents of ``toc_size`` bytes, some columns unreadable."""
 
     def __init__(self, opened: IdvFile, toc_size: int, unreadable: int) -> None:
@@ -147,20 +126,19 @@ class _Contents:
 
     def _meta(self) -> Iterator[Member]:
         yield Member((b"schema",), Document(b"schema", self._schema, self._schema_cost))
-        listed = _Listed()
+        allowance = self._opened.file.allowance.part()
         for column, name, _ in self._opened.shown():
             try:
                 for entry in self._opened.metadata(column):
-                    if not listed.add(entry):
-                        raise Damaged(f"too many metadata: only the first {MOST_METADATA} values are shown")
+                    _count(entry, allowance)
                     yield from self._value(column, name, entry)
             except Damaged as error:
-                reason = error.reason if listed.is_full else f"its table {error.reason}"
-                yield Member((b"columns", name, b""), Omitted(b"", reason, is_damage=not listed.is_full))
-                if listed.is_full:
-                    break
+                yield Member((b"columns", name, b""), Omitted(b"", f"its table {error.reason}", is_damage=True))
+            except TooLarge as error:  # many columns may share one table
+                yield Member((b"columns", name, b""), Omitted(b"", f"too many metadata: {error.reason}"))
+                break
 
-    def _value(self, column: Column, name: bytes, entry: Metadata) -> Iterator[Member]:
+    def _value(self, column: ColumnEntry, name: bytes, entry: MetadataEntry) -> Iterator[Member]:
         place = (b"columns", name, entry.kind)
         if entry.fault:
             yield Member(place, Omitted(entry.kind, entry.fault, is_damage(entry.fault)))
@@ -174,18 +152,17 @@ class _Contents:
     @property
     def _schema_cost(self) -> int:
         """The memory needed for the schema: it may hold many names, kinds and types, all with escapes."""
-        header, size = self._opened.header, self._opened.source.size
-        kinds = min(MOST_METADATA_BYTES + 100 * MOST_METADATA, size * header.columns)
-        return (1 << 20) + COLUMN_COST * header.columns + NAME_COST * (self._toc_size + kinds)
+        allowed = self._opened.file.allowance.size
+        return PIECE + 32 * OBJECT * self._opened.header.columns + 12 * self._toc_size + allowed // 4
 
     def _schema(self) -> dict[str, Any]:
         opened = self._opened
         hidden = {column.number for column, _, is_hidden in opened.shown() if is_hidden}
-        listed = _Listed()
-        columns = [self._described(column, column.number in hidden, listed) for column in opened.columns()]
+        allowance = opened.file.allowance.part()
+        columns = [self._described(column, column.number in hidden, allowance) for column in opened.columns()]
         return {"version": version_text(opened.header.version), "rows": opened.header.rows, "columns": columns}
 
-    def _described(self, column: Column, is_hidden: bool, listed: _Listed) -> dict[str, Any]:
+    def _described(self, column: ColumnEntry, is_hidden: bool, allowance: Allowance) -> dict[str, Any]:
         """Return a column's entry in the schema."""
         codec = column.codec
         return {
@@ -197,27 +174,30 @@ class _Contents:
             "rows_per_block": column.rows_per_block,
             "hidden": is_hidden,
             "readable": column.fault is None,
-            "metadata": self._kinds(column, listed),
+            "metadata": self._kinds(column, allowance),
         }
 
-    def _kinds(self, column: Column, listed: _Listed) -> list[bytes]:
+    def _kinds(self, column: ColumnEntry, allowance: Allowance) -> list[bytes]:
         """Return the metadata kinds of a column, as far as its table can be read."""
         kinds = []
         try:
             for entry in self._opened.metadata(column):
-                if not listed.add(entry):
-                    raise TooLarge("has more metadata than the schema can list", self._opened.source.name)
+                _count(entry, allowance)
                 kinds.append(entry.kind)
         except Damaged as error:
             log.info("%s", error)
         return kinds
 
 
+def _count(entry: MetadataEntry, allowance: Allowance) -> None:
+    allowance.take(4 * OBJECT + len(entry.kind), "metadata")
+
+
 def _arrays(name: Name, key: bytes, blocks: Blocks, shape: tuple[int, ...]) -> Iterator[Member]:
     """Yield all elements of a column or metadata value; vectors of unknown size are flattened into one axis."""
     for item in blocks.codec.item.arrays:
         full = (*shape, *item.tail) if blocks.codec.size else partial(_flat_shape, blocks, item.tail)
-        values = Values(blocks, item)
+        values = ColumnValues(blocks, item)
         yield Member(name, Array(key, values, item.dtype, full, blocks.codec.type_name, label=item.label))
 
 
@@ -239,7 +219,7 @@ def _vectors(key: bytes, blocks: Blocks) -> Iterator[Member]:
 def _elements(blocks: Blocks) -> Iterator[tuple[bytes, Item, Data]]:
     is_sparse = blocks.codec.size > 0
     for item in blocks.codec.item.arrays:
-        yield b"data" if is_sparse else b"values", item, Values(blocks, item, is_sparse)
+        yield b"data" if is_sparse else b"values", item, ColumnValues(blocks, item, is_sparse)
     if is_sparse:
         yield b"indices", INT32, Indices(blocks)
 
@@ -254,14 +234,14 @@ def _table(opened: IdvFile) -> Table:
     return Table(b"columns", header.rows, lambda: list(islice(_table_columns(opened), WIDEST)), width=header.columns)
 
 
-def _slot_names(opened: IdvFile, column: Column) -> list[str]:
+def _slot_names(opened: IdvFile, column: ColumnEntry) -> list[str]:
     """Return the names of the slots of vectors (§6), or none. Raises Damaged, or TooLarge for very long ones."""
-    for entry in islice(opened.metadata(column), MOST_KINDS):
+    for entry in islice(opened.metadata(column), 64):
         codec = entry.codec
         if entry.kind == SLOT_NAMES and not entry.fault and codec.item.is_text and codec.size in (0, column.codec.size):
             records = text_slots(entry.kind, opened.value(column, entry))
             cost = records.cost(0)
-            if records.blocks > 1 or cost > MOST_SLOT_TEXT:
+            if records.blocks > 1 or cost > PIECE:
                 raise TooLarge("has slot names that are too long to name columns")
             with opened.file.cache.reserved(cost):
                 return list(records.block(0))

@@ -15,22 +15,18 @@ from typing import TYPE_CHECKING, Any
 from glassfs.content import Data
 from glassfs.errors import Damaged, TooLarge
 from glassfs.formats.idv import wire
+from glassfs.sizes import PIECE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-EPOCH = 621_355_968_000_000_000  # 1970-01-01, in ticks of 100 ns since 0001-01-01
-LAST_TICK = 3_155_378_975_999_999_999
-TICKS_PER_MINUTE = 600_000_000
-LONGEST_OFFSET = 840  # minutes
+EPOCH = 621_355_968_000_000_000
+"""1970-01-01, in ticks of 100 ns since 0001-01-01."""
 NO_TIME = -(1 << 63)
-NO_OFFSET = -(1 << 15)
-TEXT_PIECE = 64 << 10
-TEXT_AT_ONCE = 1 << 20
 LONGEST_TEXT = 24 << 20
-ENDS_AT_ONCE = 1 << 16
-UNIT_COST = 16  # bytes of memory per UTF-16 unit while text is split
-TEXT_COST = 160  # and per text
+"""UTF-16 units of texts that are shown together."""
+TEXT_PIECE = 64 << 10
+"""Bytes of text between two places of which the number of units is kept; texts whose ends are checked at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +67,7 @@ class Block:
         return Damaged(reason, self.source, self.part)
 
 
-class Run:
+class ValueRun:
     """``total`` values of one item codec at offset ``base`` of a block. This base class: values shown as stored."""
 
     fill: Any = 0
@@ -110,7 +106,7 @@ class Run:
         return np.zeros(count, self.item.unit) if self.fill == 0 else np.full(count, self.fill, self.item.unit)
 
 
-class Bits(Run):
+class PackedBits(ValueRun):
     """One bit per value, lowest bit first."""
 
     is_plain = False
@@ -128,7 +124,7 @@ class Bits(Run):
         return bits[skipped:]
 
 
-class OldBits(Run):
+class OldBits(ValueRun):
     """Two bits per value, 16 values per 32-bit word: 0 false, 1 true, 2 missing, which ML.NET reads as false."""
 
     is_plain = False
@@ -149,7 +145,7 @@ class OldBits(Run):
         return is_true
 
 
-class Times(Run):
+class Times(ValueRun):
     """Ticks since the year 1, shown as ticks since 1970. The most negative integer is a missing value."""
 
     fill = -EPOCH
@@ -160,7 +156,7 @@ class Times(Run):
         return _since_1970(self.block, ticks, ticks == NO_TIME)
 
 
-class ZonedTimes(Run):
+class ZonedTimes(ValueRun):
     """Offsets in minutes followed by local ticks, shown as UTC."""
 
     fill = -EPOCH
@@ -175,18 +171,18 @@ class ZonedTimes(Run):
 
         minutes = self._minutes(first, count).astype(np.int64)
         local = self.block.integers(self.base + 2 * self.total + 8 * first, count, "<i8")
-        is_missing = (local == NO_TIME) | (minutes == NO_OFFSET)
-        if (abs(minutes[~is_missing]) > LONGEST_OFFSET).any():
-            raise self.block.damage(f"has a time zone more than {LONGEST_OFFSET} minutes from UTC")
+        is_missing = (local == NO_TIME) | (minutes == -(1 << 15))
+        if (abs(minutes[~is_missing]) > 840).any():
+            raise self.block.damage("has a time zone more than 840 minutes from UTC")
         _check_ticks(self.block, local, is_missing)
-        utc = np.where(is_missing, 0, local) - np.where(is_missing, 0, minutes) * TICKS_PER_MINUTE
+        utc = np.where(is_missing, 0, local) - np.where(is_missing, 0, minutes) * 600_000_000
         return _since_1970(self.block, utc, is_missing)
 
     def _minutes(self, first: int, count: int) -> NDArray[Any]:
         return self.block.integers(self.base + 2 * first, count, "<i2")
 
 
-class Offsets(ZonedTimes):
+class ZoneOffsets(ZonedTimes):
     """The offsets of zoned times, after the same checks."""
 
     fill = 0
@@ -197,7 +193,7 @@ class Offsets(ZonedTimes):
 
 
 def _check_ticks(block: Block, ticks: NDArray[Any], is_missing: NDArray[Any]) -> None:
-    if (((ticks < 0) | (ticks > LAST_TICK)) & ~is_missing).any():
+    if (((ticks < 0) | (ticks > 3_155_378_975_999_999_999)) & ~is_missing).any():
         raise block.damage("has a time outside the years 1 to 9999")
 
 
@@ -208,7 +204,7 @@ def _since_1970(block: Block, ticks: NDArray[Any], is_missing: NDArray[Any]) -> 
     return np.where(is_missing, NO_TIME, np.where(is_missing, 0, ticks) - EPOCH)
 
 
-class Texts(Run):
+class Texts(ValueRun):
     """The ends of texts, and one string with all of them. Missing texts are None.
 
     Ends count UTF-16 units, so one pass over the string, a piece at a time, records the unit at which each piece
@@ -277,7 +273,7 @@ class Texts(Run):
         """Return the peak memory of ``values``. Raises TooLarge if the texts are too long."""
         units = self._start_of(first + count) - self._start_of(first)
         self._demand_short(units)
-        return TEXT_COST * count + UNIT_COST * units
+        return 160 * count + 16 * units  # while text is split
 
     def _demand_short(self, units: int) -> None:
         if units > LONGEST_TEXT:
@@ -293,8 +289,8 @@ class Texts(Run):
         import numpy as np
 
         last = 0
-        for first in range(0, self.total, ENDS_AT_ONCE):
-            count = min(ENDS_AT_ONCE, self.total - first)
+        for first in range(0, self.total, TEXT_PIECE):
+            count = min(TEXT_PIECE, self.total - first)
             stored = self.block.integers(self.base + 4 + 4 * first, count, "<u4")
             lengths = np.diff((stored & 0x7FFFFFFF).astype(np.int64), prepend=last)
             if (lengths < 0).any() or lengths[stored >> 31 != 0].any():
@@ -319,7 +315,7 @@ class Texts(Run):
 
     def _between(self, bounds: list[int]) -> list[str]:
         """Return the texts between successive ``bounds``, in UTF-16 units."""
-        if bounds[-1] - bounds[0] > TEXT_AT_ONCE and len(bounds) > 2:
+        if bounds[-1] - bounds[0] > PIECE and len(bounds) > 2:
             middle = len(bounds) // 2
             return self._between(bounds[: middle + 1]) + self._between(bounds[middle:])
         if bounds[0] == bounds[-1]:
@@ -362,7 +358,7 @@ class Item:
     type_name: str
     dtype: str
     width: int
-    form: type[Run] = Run
+    form: type[ValueRun] = ValueRun
     tail: tuple[int, ...] = ()
     label: str = ""
     parts: tuple[Item, ...] = ()

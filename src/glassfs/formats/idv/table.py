@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import NamedTuple
 
 from glassfs.cache import BlockCache
 from glassfs.codec import compression
 from glassfs.content import Member, Omitted
+from glassfs.content.allowance import Allowance
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.idv import codecs, wire
-from glassfs.formats.idv.blocks import ENTRY_SIZE, FIRST_OFFSET, Blocks, File, Lookup, StoredBlock
+from glassfs.formats.idv.blocks import ENTRY_SIZE, FIRST_OFFSET, Blocks, BlockSource, LookupTable, StoredBlock
 from glassfs.formats.idv.codecs import Codec
 from glassfs.formats.idv.runs import Item
 from glassfs.formats.idv.wire import shown
@@ -29,17 +29,13 @@ OLDEST_VERSION = 0x0001_0001_0001_0002
 OLDEST_COMPATIBLE = 0x0001_0001_0001_0004
 NEWEST_COMPATIBLE = 0x0001_0001_0001_0006
 COMPRESSIONS = {0: compression.NONE, 1: compression.DEFLATE_PREFIX}
-MOST_COLUMNS = 100_000
-MOST_BYTES = 1 << 62
 LONGEST_TABLE = 32 << 20
-TABLE_WINDOW = 64 << 10
-CODECS_KEPT = 256
-LONGEST_KEPT = 256  # bytes of a codec's parameters
+"""Bytes of a table that are read."""
 UNKNOWN = Codec(Item("", "", 0))
 _HEADER = struct.Struct("<8sQQqqqi")
 
 
-class Header(NamedTuple):
+class FileHeader(NamedTuple):
     """The header; offsets count from its first byte."""
 
     signature: bytes
@@ -56,7 +52,7 @@ def is_damage(fault: str) -> bool:
     return not fault.startswith(("unknown ", "too large: "))
 
 
-class Column(NamedTuple):
+class ColumnEntry(NamedTuple):
     """An entry of the table of contents, which ends at offset ``end``. ``compression`` is the stored code.
 
     ``fault`` is why the column has no file, or None. The codec is UNKNOWN if its name or parameters are wrong.
@@ -74,7 +70,7 @@ class Column(NamedTuple):
     end: int
 
 
-class Metadata(NamedTuple):
+class MetadataEntry(NamedTuple):
     """An entry of a metadata table, with the same meaning."""
 
     number: int
@@ -87,10 +83,10 @@ class Metadata(NamedTuple):
     end: int
 
 
-class Shown(NamedTuple):
+class NamedColumn(NamedTuple):
     """A readable column and its file name; names of hidden columns end in a number."""
 
-    column: Column
+    column: ColumnEntry
     name: bytes
     is_hidden: bool
 
@@ -100,18 +96,18 @@ def version_text(version: int) -> str:
     return ".".join(str(version >> shift & 0xFFFF) for shift in (48, 32, 16, 0))
 
 
-def read_header(source: Source) -> Header:
+def read_header(source: Source) -> FileHeader:
     """Return the header. Raises Refused if it is wrong."""
     if source.size < FIRST_OFFSET:
         raise Refused(f"is cut short: it has {source.size} bytes, but an IDV header has {FIRST_OFFSET}", source.name)
-    header = Header(*_HEADER.unpack(source.read(0, _HEADER.size)))
+    header = FileHeader(*_HEADER.unpack(source.read(0, _HEADER.size)))
     reason = _header_fault(header, source)
     if reason:
         raise Refused(reason, source.name)
     return header
 
 
-def _header_fault(header: Header, source: Source) -> str | None:
+def _header_fault(header: FileHeader, source: Source) -> str | None:
     version, compatible = version_text(header.version), version_text(header.compatible_version)
     if header.compatible_version > header.version:
         return f"declares version {version}, but needs a reader of version {compatible}"
@@ -127,7 +123,7 @@ def _header_fault(header: Header, source: Source) -> str | None:
         return f"has no tail signature at {header.tail}"
     if header.columns and not FIRST_OFFSET <= header.toc <= header.tail:
         return f"has its table of contents outside the file (at {header.toc} of {source.size} bytes)"
-    if header.columns > min(MOST_COLUMNS, source.size):
+    if header.columns > source.size:
         return f"declares {header.columns} columns, which are too many to show"
     return None
 
@@ -135,21 +131,20 @@ def _header_fault(header: Header, source: Source) -> str | None:
 class IdvFile:
     """An opened file and its caches."""
 
-    def __init__(self, source: Source, cache: BlockCache, header: Header) -> None:
+    def __init__(self, source: Source, cache: BlockCache, allowance: Allowance, header: FileHeader) -> None:
         self.source = source
         self.header = header
-        self.file = File(source, cache, header.tail)
-        self._describe = lru_cache(CODECS_KEPT)(codecs.describe)
+        self.file = BlockSource(source, cache, header.tail, allowance)
 
-    def columns(self) -> Iterator[Column]:
+    def columns(self) -> Iterator[ColumnEntry]:
         """Yield the entries of the table of contents. Raises Damaged."""
         if not self.header.columns:
             return
-        reader = self._reader(self.header.toc, "the table of contents", TABLE_WINDOW)
+        reader = self._reader(self.header.toc, "the table of contents", 64 << 10)
         for number in range(self.header.columns):
             yield self._column(reader, number)
 
-    def _column(self, reader: Reader, number: int) -> Column:
+    def _column(self, reader: Reader, number: int) -> ColumnEntry:
         try:
             name = wire.string(reader.take)
             codec_name, parameters = wire.codec(reader.take)
@@ -159,17 +154,16 @@ class IdvFile:
             raise error.at(self.source.name, reader.what) from error
         lookup, metadata = reader.unpack("<qq")
         codec, fault = self._codec(codec_name, parameters, packing)
-        if fault is None and self.header.rows * codec.size * max(codec.item.width, 1) > MOST_BYTES:
+        if fault is None and self.header.rows * codec.size * max(codec.item.width, 1) > 1 << 62:
             fault = "too large: it has more bytes than the largest file"
-        return Column(
+        return ColumnEntry(
             number, name, codec_name, codec, fault, packing, rows_per_block, lookup, metadata, reader.position,
         )
 
     def _codec(self, name: bytes, parameters: bytes, packing: int) -> tuple[Codec, str | None]:
         """Return a codec, and why values with it and this compression cannot be read, or None."""
-        describe = codecs.describe if len(name) + len(parameters) > LONGEST_KEPT else self._describe
         try:
-            codec = describe(name, parameters)
+            codec = codecs.describe(name, parameters)
         except Damaged as error:
             return UNKNOWN, error.reason
         return codec, None if packing in COMPRESSIONS else f"unknown compression: {packing}"
@@ -178,7 +172,7 @@ class IdvFile:
         """Return a reader of a table, of which at most LONGEST_TABLE bytes are read."""
         return Reader(self.source, start, min(self.header.tail, max(start, 0) + LONGEST_TABLE), what, window)
 
-    def layout_fault(self, column: Column) -> str | None:
+    def layout_fault(self, column: ColumnEntry) -> str | None:
         """Return what is wrong with the rows per block or the offset of the lookup table, or None."""
         rows = self.header.rows
         if not rows:
@@ -190,16 +184,16 @@ class IdvFile:
             return f"the lookup table of column {shown(column.name)} lies outside the file"
         return None
 
-    def shown(self) -> list[Shown]:
+    def shown(self) -> list[NamedColumn]:
         """Return the readable columns: those that ML.NET shows, then those hidden by a later one with the same name."""
         columns = [column for column in self.columns() if column.fault is None]
         last = {column.name: column.number for column in columns}
         visible, hidden, numbers = [], [], dict.fromkeys(last, 2)
         for column in columns:
             if last[column.name] == column.number:
-                visible.append(Shown(column, column.name, False))
+                visible.append(NamedColumn(column, column.name, False))
             else:
-                hidden.append(Shown(column, b"%s~%d" % (column.name, numbers[column.name]), True))
+                hidden.append(NamedColumn(column, b"%s~%d" % (column.name, numbers[column.name]), True))
                 numbers[column.name] += 1
         return visible + hidden
 
@@ -209,15 +203,15 @@ class IdvFile:
             if column.fault:
                 yield Member((b"columns", column.name), Omitted(column.name, column.fault, is_damage(column.fault)))
 
-    def blocks(self, column: Column) -> Blocks:
+    def blocks(self, column: ColumnEntry) -> Blocks:
         rows, rows_per_block = self.header.rows, max(1, column.rows_per_block)
-        lookup = Lookup(self.source, column.lookup, -(-rows // rows_per_block))
+        lookup = LookupTable(self.source, column.lookup, -(-rows // rows_per_block))
         return Blocks(
             self.file, column.codec, COMPRESSIONS[column.compression], rows, rows_per_block, lookup,
             f"column {shown(column.name)}", (column.number,),
         )
 
-    def metadata(self, column: Column) -> Iterator[Metadata]:
+    def metadata(self, column: ColumnEntry) -> Iterator[MetadataEntry]:
         """Yield the metadata table of a column. Raises Damaged where the table cannot be read further."""
         if column.metadata == 0:
             return
@@ -234,7 +228,7 @@ class IdvFile:
         except Damaged as error:
             raise error.at(self.source.name, what) from error
 
-    def _entry(self, reader: Reader, number: int) -> Metadata:
+    def _entry(self, reader: Reader, number: int) -> MetadataEntry:
         kind = wire.string(reader.take)
         if not kind:
             raise reader.damage("has an entry without a name")
@@ -242,17 +236,17 @@ class IdvFile:
         packing, offset = reader.unpack("<Bq")
         length = wire.varint(reader.take)
         codec, fault = self._codec(codec_name, parameters, packing)
-        entry = Metadata(number, kind, codec, fault, packing, offset, length, reader.position)
+        entry = MetadataEntry(number, kind, codec, fault, packing, offset, length, reader.position)
         if fault and not self.is_inside(entry):
             raise reader.damage(f"has an invalid entry {shown(kind)}")
         return entry
 
-    def is_inside(self, entry: Metadata) -> bool:
+    def is_inside(self, entry: MetadataEntry) -> bool:
         """Return whether a metadata value lies where values are allowed."""
         offset, tail = entry.offset, self.header.tail
         return FIRST_OFFSET <= offset <= tail and 0 < entry.length <= tail - offset
 
-    def value(self, column: Column, entry: Metadata) -> Blocks:
+    def value(self, column: ColumnEntry, entry: MetadataEntry) -> Blocks:
         """Return a metadata value with a known codec: a block of one row."""
         stored = StoredBlock(entry.offset, entry.length, None)
         name = f"metadata {shown(entry.kind)} of column {shown(column.name)}"

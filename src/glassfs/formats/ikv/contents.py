@@ -1,139 +1,316 @@
-"""Contents of measured nodes, and listings of objects. Any thread may use this module.
-
-At most MOST_MEMBERS members are listed, as each takes memory; the whole document has them all.
-"""
+"""Contents of measured nodes, listings of objects, and the indexed root of iKv2 (§5). Any thread."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from glassfs.content import Array, Content, Document, Fault, Group, Member, Null, Omitted, Scalar, Text, booleans
+from glassfs.content import Array, Blob, Content, Document, Fault, Group, Member, Null, Omitted, Scalar, Text, booleans
+from glassfs.content.allowance import OBJECT as OBJECT_COST
+from glassfs.content.allowance import Allowance, held
+from glassfs.errors import Damaged, GlassfsError, TooLarge
 from glassfs.formats.ikv.nodes import (
     ARRAY,
     BOOLEAN,
     DOUBLE,
+    FIXED_SIZES,
     INTEGER,
     NULL,
     OBJECT,
     STRING,
-    Body,
-    Cursor,
-    Marks,
+    TYPE_NAMES,
+    WINDOW,
+    NodeReader,
+    NodeSpan,
     measure,
+    part,
     shown,
 )
-from glassfs.formats.ikv.values import Decoder, Integers, cost, repeated_keys
+from glassfs.formats.ikv.values import Decoder, Integers, cost
 from glassfs.formats.registry import Opening
-
-MOST_MEMBERS = 250_000
-MOST_NAME_BYTES = 64 << 20
-FIXED_SIZES = {NULL: 0, DOUBLE: 8, BOOLEAN: 1}
+from glassfs.source import Source
 
 Value = TypeVar("Value")
 
-
-class Node(NamedTuple):
-    """A node's type, and the start and end of its payload."""
-
-    tag: int
-    start: int
-    end: int
+_ENTRY = struct.Struct("<BII")
 
 
 class Contents:
-    """Makes contents of measured nodes."""
+    """Makes contents of measured nodes in ``source``, which is that of the opening or its text as binary."""
 
-    def __init__(self, body: Body, opening: Opening) -> None:
-        self.body = body
+    def __init__(self, source: Source, opening: Opening) -> None:
+        self.source = source
         self.opening = opening
 
-    def content(self, key: bytes, node: Node, what: str, marks: Marks | None) -> Content:
-        """Return the content of a node. Objects and arrays must have been measured, with ``marks``.
-
-        Raises Damaged if another node does not use its bytes exactly.
-        """
+    def content(self, key: bytes, node: NodeSpan, what: str) -> Content:
+        """Return the content of a node. Raises Damaged if another node does not use its bytes exactly."""
         if node.tag == OBJECT:
-            return Group(key, partial(self.members, node, what, marks))
+            return Group(key, partial(self.members, node, what))
         if node.tag == ARRAY:
-            return self._array(key, node, what, marks)
+            return self._array(key, node, what)
         content: Content
-        cursor = Cursor(self.body, node.start, node.end, what, window=16)
+        fields = self._reader(node, what, 16)
         if node.tag == NULL:
             content = Null(key)
         elif node.tag == STRING:
-            size = cursor.varint()
-            content = Text(key, self.body.part(cursor.position, size))
-            cursor.skip(size)
+            size = fields.varint()
+            content = Text(key, part(self.source, fields.position, size))
+            fields.skip(size)
         elif node.tag == INTEGER:
-            content = Scalar(key, cursor.integer())
+            content = Scalar(key, fields.signed())
         elif node.tag == DOUBLE:
-            content = Scalar(key, struct.unpack("<d", cursor.take(8))[0])
+            content = Scalar(key, struct.unpack("<d", fields.take(8))[0])
         else:
-            content = Scalar(key, cursor.u8() != 0)
-        if cursor.position != node.end:
-            raise cursor.damage(f"has {node.end - cursor.position} bytes after its value")
+            content = Scalar(key, fields.u8() != 0)
+        if fields.remaining:
+            raise fields.damage(f"has {fields.remaining} bytes after its value")
         return content
 
-    def document(self, key: bytes, node: Node, what: str, marks: Marks | None) -> Document:
+    def document(self, key: bytes, node: NodeSpan, what: str) -> Document:
         def value() -> Any:
-            return Decoder(self.body, what).value(*node)
+            return Decoder(self.source, what).value(node)
 
-        size = node.end - node.start
-        return Document(key, value, cost(size, marks.deepest) if marks else cost(size))
+        return Document(key, value, cost(node.end - node.start, node.levels))
 
-    def members(self, node: Node, what: str, marks: Marks | None) -> Iterator[Member]:
+    def members(self, node: NodeSpan, what: str) -> Iterator[Member]:
         """Yield the members of an object."""
-        found, omitted = self.last_of_each(self._members(node, what, marks))
-        for key, member in found.items():
-            yield Member((key,), self.content(key, member, f"{what}/{shown(key)}", marks))
+        listed, omitted = self.last_of_each(self._members(node, what))
+        for key, member in listed.items():
+            yield Member((key,), self.content(key, member, f"{what}/{shown(key)}"))
         yield from omitted
 
     def last_of_each(self, pairs: Iterable[tuple[bytes, Value]]) -> tuple[dict[bytes, Value], list[Member]]:
-        """Return the last value of each key, in the order of these values, and what is beyond the limits for keys."""
-        found: dict[bytes, Value] = {}
-        bytes_left, left_out = MOST_NAME_BYTES, 0
+        """Return the last value of each key, in the order of these values, and what is beyond the allowance."""
+        last: dict[bytes, Value] = {}
+        allowance, left_out = self.opening.allowance.part(), 0
         for key, value in pairs:
-            if key in found:
-                del found[key]
+            if key in last:
+                del last[key]
             else:
-                bytes_left -= len(key)
-                if bytes_left < 0 or len(found) >= MOST_MEMBERS:
+                try:
+                    allowance.take(OBJECT_COST + held(key), "members")
+                except TooLarge:
                     left_out += 1
                     continue
-            found[key] = value
-        reason = f"too many members: {left_out} more are not listed"
-        return found, [Member((b"",), Omitted(b"", reason))] if left_out else []
+            last[key] = value
+        reason = f"too many members: {left_out} more are not listed; a larger cache_size allows more"
+        return last, [Member((b"",), Omitted(b"", reason))] if left_out else []
 
-    def faults(self, node: Node, what: str) -> Iterator[Fault]:
-        """Yield errors below a node, except those that reading reports."""
-        return repeated_keys(Cursor(self.body, node.start, node.end, what, window=64 << 10), node.tag, what)
+    def faults(self, node: NodeSpan, what: str) -> Iterator[Fault]:
+        """Yield objects below a node that have repeated keys, which is all that reading does not report."""
+        if node.tag == OBJECT:
+            yield from repeated_keys((key for key, _ in self._members(node, what)), what, self.opening.allowance.part())
+            for key, member in self._members(node, what):
+                yield from self.faults(member, f"{what}/{shown(key)}")
+        elif node.tag == ARRAY:
+            fields = self._reader(node, what, WINDOW)
+            if fields.element() in (NULL, OBJECT, ARRAY):
+                for number in range(fields.count(1)):
+                    yield from self.faults(fields.span(fields.u8()), f"{what}/{number}")
 
-    def _array(self, key: bytes, node: Node, what: str, marks: Marks | None) -> Content:
-        cursor = Cursor(self.body, node.start, node.end, what, window=16)
-        element, count, items = cursor.u8(), cursor.varint(), cursor.position
+    def _array(self, key: bytes, node: NodeSpan, what: str) -> Content:
+        fields = self._reader(node, what, 16)
+        element, count, items = fields.u8(), fields.varint(), fields.position
         if element == INTEGER:
-            integers = Integers(self.body, self.opening.cache, items, node.end, count, what)
+            integers = Integers(self.source, self.opening.cache, items, node.end, count, what)
             return Array(key, integers, "<i8", (count,), "integer")
         if element == DOUBLE:
-            return Array(key, self.body.part(items, 8 * count), "<f8", (count,), "double")
+            return Array(key, part(self.source, items, 8 * count), "<f8", (count,), "double")
         if element == BOOLEAN:
-            return Array(key, booleans(self.body.part(items, count), count), "|b1", (count,), "boolean")
-        return self.document(key, node, what, marks)
+            return Array(key, booleans(part(self.source, items, count), count), "|b1", (count,), "boolean")
+        return self.document(key, node, what)
 
-    def _members(self, node: Node, what: str, marks: Marks | None) -> Iterator[tuple[bytes, Node]]:
-        cursor = Cursor(self.body, node.start, node.end, what, window=16 << 10)
-        for _ in range(cursor.count(2)):
-            key, tag, start = cursor.name(), cursor.u8(), cursor.position
-            if tag in FIXED_SIZES:
-                cursor.skip(FIXED_SIZES[tag])
-            elif tag == STRING:
-                cursor.skip(cursor.varint())
-            elif tag == INTEGER:
-                cursor.integer()
+    def _members(self, node: NodeSpan, what: str) -> Iterator[tuple[bytes, NodeSpan]]:
+        fields = self._reader(node, what, 16 << 10)
+        for _ in range(fields.count(2)):
+            key = fields.name()
+            yield key, fields.span(fields.u8())
+
+    def _reader(self, node: NodeSpan, what: str, window: int) -> NodeReader:
+        return NodeReader(self.source, node.start, node.end, what, window)
+
+
+def repeated_keys(keys: Iterable[bytes], place: str, allowance: Allowance) -> Iterator[Fault]:
+    """Yield a fault if keys are repeated. Those beyond the allowance are not compared."""
+    seen = set[bytes]()
+    repeated: list[bytes] = []
+    count = 0
+    with suppress(TooLarge):
+        for key in keys:
+            if key in seen:
+                count += 1
+                repeated = repeated or [key]
             else:
-                end = marks.end_of(start) if marks else None
-                cursor.go_to(measure(self.body, tag, start, node.end, what) if end is None else end)
-            yield key, Node(tag, start, cursor.position)
+                allowance.take(OBJECT_COST + held(key), "keys")
+                seen.add(key)
+    if repeated:
+        reason = f"has the key {shown(repeated[0])!r} more than once; the last value counts"
+        yield Fault(place, f"{reason} (repeated keys: {count})")
+
+
+class IndexedRoot:
+    """The root object of an iKv2 document: an index of keys and entries, with payloads anywhere behind it.
+
+    Keys and entries stay in the file and are read again on each use. Making it checks the index; listing the root or
+    reading the whole document checks the payloads.
+    """
+
+    SMALL = 64
+    """Bytes of an object or array that is measured each time it is used."""
+
+    def __init__(self, contents: Contents, fields: NodeReader) -> None:
+        """Read the index; ``fields`` must be at the number of entries. Raises Damaged for any bad key or entry."""
+        self._contents = contents
+        self._source = contents.source
+        fields.what = "index"
+        self.count = fields.count(1 + _ENTRY.size)
+        self._keys = fields.position
+        for _ in range(self.count):
+            fields.skip(fields.name_size())
+        self._entries = fields.position
+        fields.skip(self.count * _ENTRY.size)
+        self._end = fields.position
+        # The size of the index and all payloads; payloads shared by entries count once per entry.
+        self._stored = self._end - self._keys
+        for number, (tag, offset, end, _) in enumerate(self._nodes()):
+            if tag >= len(TYPE_NAMES):
+                raise fields.damage(f"has an entry of unknown type {tag} (number {number})")
+            if end > fields.end:
+                raise fields.damage(f"has an entry that ends at {end}, outside the file (number {number})")
+            if offset < self._end and offset != end:
+                raise fields.damage(f"has an entry at {offset}, before the payloads (number {number})")
+            self._stored += end - offset
+        # Entries may share payloads, or overlap: without a limit, measuring all could take quadratic time. So what was
+        # found out about a larger one is remembered, and they are measured only up to some times the file.
+        self._verdicts: dict[NodeSpan, int | str] = {}
+        self._left_to_measure = 4 * self._source.size + (1 << 20)
+        self._has_warned = False
+
+    def members(self) -> Iterator[Member]:
+        """Yield the entries; entries with bad payloads become Blobs."""
+        first: GlassfsError | None = None
+        bad = 0
+        listed, omitted = self._contents.last_of_each(self._named_nodes())
+        for key, node in listed.items():
+            what = f"root/{shown(key)}"
+            content: Content
+            try:
+                content = self._contents.content(key, self._measured(node, what), what)
+            except (Damaged, TooLarge) as error:
+                first, bad = first or error, bad + 1
+                content = Blob(key, part(self._source, node.start, node.end - node.start))
+            yield Member((key,), content)
+        yield from omitted
+        if first is not None and not self._has_warned:
+            self._has_warned = True
+            self._contents.opening.warn(f"{first.reason} (bad entries: {bad})", first.part)
+
+    @property
+    def cost(self) -> int:
+        """The memory that ``value`` and its text may take."""
+        return cost(self._stored)
+
+    def value(self) -> dict[str | bytes, Any]:
+        """Return the document without its bad entries."""
+        decoder = Decoder(self._source, "document")
+        values: dict[str | bytes, Any] = {}
+        known: dict[NodeSpan, tuple[Any, int]] = {}  # values of objects and arrays, which entries may share
+        for raw, node in self._named_nodes():
+            key = decoder.key(raw)
+            values.pop(key, None)
+            try:
+                self._measured(node, f"root/{shown(raw)}")
+            except (Damaged, TooLarge):
+                continue
+            if node in known:
+                values[key], rendered = known[node]
+                decoder.spend(rendered, 0)
+            else:
+                before = decoder.rendered
+                values[key] = decoder.value(node, depth=1)
+                if node.tag in (OBJECT, ARRAY) and node.end - node.start >= self.SMALL:
+                    decoder.spend(0, 2 * OBJECT_COST)
+                    known[node] = values[key], decoder.rendered - before
+            decoder.spend(9, 50)
+        return values
+
+    def faults(self) -> Iterator[Fault]:
+        """Yield errors of the index, bad entries, and errors inside good ones."""
+        allowance = self._contents.opening.allowance.part()
+        yield from repeated_keys((key for key, _ in self._named_nodes()), "root", allowance)
+        with suppress(TooLarge):
+            allowance.part().take(64 * self.count, "comparing entries")
+            yield from self._range_faults()
+        seen: set[NodeSpan] = set()
+        for key, node in self._named_nodes():
+            what = f"root/{shown(key)}"
+            try:
+                self._measured(node, what)
+            except (Damaged, TooLarge) as error:
+                yield Fault(what, error.reason)
+            else:
+                if node.tag in (OBJECT, ARRAY) and node not in seen:
+                    seen.add(node)
+                    yield from self._contents.faults(node, what)
+
+    def _range_faults(self) -> Iterator[Fault]:
+        """Yield bytes of the file that belong to no entry or to several."""
+        import numpy as np
+
+        ranges = np.fromiter((node.start << 32 | node.end - node.start for node in self._nodes()), np.uint64)
+        ranges = np.sort(ranges[ranges & np.uint64(0xFFFFFFFF) > 0])
+        starts = (ranges >> np.uint64(32)).astype(np.int64)
+        ends = starts + (ranges & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        before = np.concatenate(([self._end], np.maximum.accumulate(ends)))
+        gaps = np.concatenate((starts, [self._source.size])) - before
+        if (gaps[:-1] < 0).any():
+            yield Fault("root", f"{(gaps[:-1] < 0).sum()} entries share bytes with others")
+        if (gaps > 0).any():
+            yield Fault("root", f"{gaps[gaps > 0].sum()} bytes between or after the payloads are unused")
+
+    def _named_nodes(self) -> Iterator[tuple[bytes, NodeSpan]]:
+        keys = NodeReader(self._source, self._keys, self._entries, "index", WINDOW)
+        return ((keys.name(), node) for node in self._nodes())
+
+    def _nodes(self) -> Iterator[NodeSpan]:
+        at_once = 4096 * _ENTRY.size
+        for position in range(self._entries, self._end, at_once):
+            packed = self._source.read(position, min(at_once, self._end - position))
+            for tag, offset, size in _ENTRY.iter_unpack(packed):
+                yield NodeSpan(tag, offset, offset + size)
+
+    def _measured(self, node: NodeSpan, what: str) -> NodeSpan:
+        """Return the node with its levels. Raises Damaged if its payload is bad, TooLarge if there are too many."""
+        if node.tag not in (OBJECT, ARRAY) or node.end - node.start < self.SMALL:
+            return node._replace(levels=self._levels(node, what))
+        verdict = self._verdicts.get(node)
+        if verdict is None:
+            self._contents.opening.allowance.take(2 * OBJECT_COST, "entries")
+            verdict = self._verdicts[node] = self._verdict(node, what)
+        if isinstance(verdict, str):
+            raise self._source.damage(verdict, what)
+        return node._replace(levels=verdict)
+
+    def _verdict(self, node: NodeSpan, what: str) -> int | str:
+        """Return the levels of an object or array, or what is wrong with it."""
+        size = node.end - node.start
+        if size > self._left_to_measure:
+            return "shares bytes with too many other entries to check it"
+        self._left_to_measure -= size
+        try:
+            return self._levels(node, what)
+        except Damaged as error:
+            return error.reason
+
+    def _levels(self, node: NodeSpan, what: str) -> int:
+        levels = 0
+        if node.tag in FIXED_SIZES:
+            end = node.start + FIXED_SIZES[node.tag]
+        else:
+            end, levels = measure(self._source, node.tag, node.start, node.end, what, around=1)
+        if end != node.end:
+            raise self._source.damage(f"has {node.end - end} bytes after its value", what)
+        return levels

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
-from glassfs.content import Container, Document, Extent, Fault, Group, Member, Memory, Slice
+from glassfs.content import Container, Document, Fault, Group, Member
 from glassfs.errors import Refused
 from glassfs.formats.ikv import text
-from glassfs.formats.ikv.contents import Contents, Node
-from glassfs.formats.ikv.indexed import IndexedRoot
-from glassfs.formats.ikv.nodes import OBJECT, TYPE_NAMES, Body, Cursor, Marks, measure, shown
+from glassfs.formats.ikv.contents import Contents, IndexedRoot
+from glassfs.formats.ikv.nodes import OBJECT, TYPE_NAMES, ConvertedText, NodeReader, NodeSpan, measure, shown
 from glassfs.formats.registry import Opening
+from glassfs.source import Source
 
 MAGIC = b"iKv"
 MAGICS = tuple(MAGIC + b"%d" % version for version in range(1, 10))
-KIND = ord("b")
-INDEXED_ROOT = 1
 
 
 def recognises(head: bytes) -> bool:
@@ -41,44 +38,43 @@ def open_ikv(opening: Opening) -> Container:
     if magic not in MAGICS[:2]:
         version = magic.decode("ascii", "replace")
         raise Refused(f"has version {version}, but glassfs reads only iKv1 and iKv2", source.name)
-    body = Body(source.name, source.version, partial(Extent, source))
-    cursor = Cursor(body, len(magic), source.size, "header")
+    fields = NodeReader(source, len(magic), source.size, "header")
     known = magic[3] - ord("0")
-    kind, number = cursor.u8(), cursor.u32()
-    if kind != KIND:
-        raise cursor.damage(f"has kind {kind}, but {KIND} ('b') is expected")
+    kind, number = fields.u8(), fields.integer(4)
+    if kind != ord("b"):
+        raise fields.damage(f"has kind {kind}, but {ord('b')} ('b') is expected")
     if number != known:
-        raise cursor.damage(f"has version {number} after the magic iKv{known}")
+        raise fields.damage(f"has version {number} after the magic iKv{known}")
     if known == 1:
-        facts = {"version": 1, "form": "binary"}
-        return _open_plain(opening, body, cursor.name(), cursor.position, source.size, facts)
-    return _open_indexed(opening, body, cursor)
+        return _open_plain(opening, source, fields.name(), fields.position, {"version": 1, "form": "binary"})
+    return _open_indexed(opening, fields)
 
 
 def _open_text(opening: Opening) -> Container:
     source = opening.source
-    if source.size > text.LARGEST:
-        raise Refused(f"is an iKv text larger than {text.LARGEST >> 20} MiB", source.name)
+    # Parsing needs the text, its nodes, and for each item of an array, of two bytes or more, where it ends.
+    opening.allowance.part().take(6 * source.size, "the text and its nodes")
     version, root_name, node = text.encode(source.read(0, source.size))
-    body = Body(source.name, source.version, partial(Slice, Memory(node)))
-    return _open_plain(opening, body, root_name, 0, len(node), {"version": version, "form": "text"})
+    opening.allowance.take(len(node), "nodes")
+    facts = {"version": version, "form": "text"}
+    return _open_plain(opening, ConvertedText(source, node), root_name, 0, facts)
 
 
 def _open_plain(
-    opening: Opening, body: Body, root_name: bytes, start: int, end: int, facts: dict[str, Any],
+    opening: Opening, source: Source, root_name: bytes, start: int, facts: dict[str, Any],
 ) -> Container:
-    """Open a document whose root node is in ``[start, end)``."""
-    cursor = Cursor(body, start, end, "root")
-    tag = cursor.u8()
-    marks = Marks()
-    root = Node(tag, cursor.position, measure(body, tag, cursor.position, end, "root", marks))
-    unused = end - root.end
+    """Open a document whose root node is from ``start`` on in ``source``."""
+    fields = NodeReader(source, start, source.size, "root")
+    tag, start = fields.u8(), fields.position
+    end, levels = measure(source, tag, start, source.size, "root")
+    root = NodeSpan(tag, start, end, levels)
+    unused = source.size - end
     if unused:
         opening.warn(f"{unused} bytes after the root are unused")
-    contents = Contents(body, opening)
+    contents = Contents(source, opening)
     members = [
-        Member((b"document",), contents.document(root_name, root, "document", marks)),
-        Member((b"root",), contents.content(root_name, root, "root", marks)),
+        Member((b"document",), contents.document(root_name, root, "document")),
+        Member((b"root",), contents.content(root_name, root, "root")),
     ]
 
     def check() -> Iterator[Fault]:
@@ -86,19 +82,19 @@ def _open_plain(
             yield Fault("root", f"{unused} bytes after the root are unused")
         yield from contents.faults(root, "root")
 
-    facts = facts | {"root_name": shown(root_name), "root_type": TYPE_NAMES[root.tag], "members": None}
+    facts = facts | {"root_name": shown(root_name), "root_type": TYPE_NAMES[tag], "members": None}
     if tag == OBJECT:
-        facts["members"] = cursor.varint()
+        facts["members"] = fields.varint()
     top = Group(b"", lambda: members)
     return Container("ikv", str(facts["version"] or "text"), top, [opening.source], facts, check)
 
 
-def _open_indexed(opening: Opening, body: Body, cursor: Cursor) -> Container:
-    flags = cursor.u32()
-    if not flags & INDEXED_ROOT:
-        raise cursor.damage(f"has flags {flags:#x}, without the flag for an indexed root")
-    root_name = cursor.name()
-    root = IndexedRoot(Contents(body, opening), cursor)
+def _open_indexed(opening: Opening, fields: NodeReader) -> Container:
+    flags = fields.integer(4)
+    if not flags & 1:
+        raise fields.damage(f"has flags {flags:#x}, without the flag for an indexed root")
+    root_name = fields.name()
+    root = IndexedRoot(Contents(opening.source, opening), fields)
     members = [
         Member((b"document",), Document(root_name, root.value, root.cost)),
         Member((b"root",), Group(root_name, root.members)),

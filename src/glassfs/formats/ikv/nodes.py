@@ -1,105 +1,76 @@
 """Nodes of an iKv document: reading single fields, and checking whole nodes (§2, §3, §7).
 
-``measure`` checks a node without building values; every node is measured before it is shown. ``Cursor`` reads single
-fields and checks every bound again. Both are for one thread and hold one window of the file. Format errors raise
+``measure`` checks a node without building values; every node is measured before it is shown. A ``NodeReader`` reads
+single fields and checks every bound again. Both are for one thread and hold one window of the file. Format errors raise
 Damaged.
 """
 
 from __future__ import annotations
 
 import re
-from array import array
-from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from glassfs.codec.leb128 import TooLong, end_at, read, read_at
-from glassfs.content import Data
-from glassfs.errors import Damaged
-from glassfs.source import Version
+from glassfs.content import Data, Extent, Memory, Slice
+from glassfs.source import Reader, Source
+from glassfs.source.contract import distribute
 
 NULL, STRING, INTEGER, DOUBLE, BOOLEAN, OBJECT, ARRAY = range(7)
+FIXED_SIZES = {NULL: 0, DOUBLE: 8, BOOLEAN: 1}
 SMALLEST_ITEM = (1, 1, 1, 8, 1, 1, 1)
 TYPE_NAMES = ("null", "string", "integer", "double", "boolean", "object", "array")
 
-DEEPEST = 256
+DEEPEST = 256  # levels of a document (§7, C3)
 LONGEST_NAME = 1 << 20
-SMALL = 64
-MOST_MARKS = 1 << 22
+WINDOW = 64 << 10
 
-_FIRST_WINDOW, _LARGEST_WINDOW = 256, 256 << 10
-_MARGIN = 32
-_SHORT = 16
 _CONTINUED = bytes(range(0x80, 0x100))
 _TOO_LARGE_INTEGER = re.compile(rb"[\x80-\xff]{9}[\x02-\xff]")
 _NULLS = re.compile(rb"\x00*")
 
 
-class Body(NamedTuple):
-    """The bytes that contain the nodes: ``part(offset, size)`` of the container ``name`` in ``version``."""
+class NodeSpan(NamedTuple):
+    """A node's type, the start and end of its payload, and the levels of objects and arrays that it consists of."""
 
-    name: str
-    version: Version
-    part: Callable[[int, int], Data]
-
-
-class Marks:
-    """Ends of the larger objects and arrays that are members of objects, by the start of their payload.
-
-    ``deepest`` is the number of containers around the innermost value.
-    """
-
-    __slots__ = ("deepest", "ends", "starts")
-
-    def __init__(self) -> None:
-        self.starts = array("Q")
-        self.ends = array("Q")
-        self.deepest = 0
-
-    def end_of(self, start: int) -> int | None:
-        index = bisect_left(self.starts, start)
-        if index < len(self.starts) and self.starts[index] == start:
-            return self.ends[index]
-        return None
+    tag: int
+    start: int
+    end: int
+    levels: int = 0
 
 
-class Cursor:
-    """Reads consecutive fields in ``[start, end)``; ``what`` names the part in messages."""
+class ConvertedText(Source):
+    """The binary form of a document in text, under the name and version of the text."""
 
-    __slots__ = ("_base", "_data", "_index", "_window", "body", "end", "what")
+    def __init__(self, text: Source, data: bytes) -> None:
+        self.name, self.entry = text.name, text.entry._replace(size=len(data))
+        self.data = Memory(data)
+        self._head = data
 
-    def __init__(self, body: Body, start: int, end: int, what: str, window: int = 4096) -> None:
-        self.body = body
-        self.end = end
-        self.what = what
-        self._window = window
-        self._base, self._index, self._data = start, 0, b""
+    def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
+        distribute(memoryview(self._head)[offset:], buffers)
 
-    @property
-    def position(self) -> int:
-        return self._base + self._index
+    def keep(self) -> None:
+        """Do nothing: the bytes are in memory."""
 
-    def take(self, size: int) -> bytes:
-        """Read the next ``size`` bytes."""
-        if self._index + size > len(self._data):
-            self._load(size)
-        self._index += size
-        return self._data[self._index - size : self._index]
+    park = close = keep
+
+
+def part(source: Source, offset: int, size: int) -> Data:
+    """Return stored bytes of a document; those of a text have no offset in the file."""
+    return Slice(source.data, offset, size) if isinstance(source, ConvertedText) else Extent(source, offset, size)
+
+
+class NodeReader(Reader):
+    """Reads consecutive fields of nodes."""
 
     def u8(self) -> int:
-        if self._index >= len(self._data):
-            self._load(1)
-        self._index += 1
-        return self._data[self._index - 1]
-
-    def peek(self) -> int:
-        """Return the next byte without moving on."""
-        byte = self.u8()
-        self._index -= 1
-        return byte
-
-    def u32(self) -> int:
-        return int.from_bytes(self.take(4), "little")
+        # Most of the time of reading is spent here: without the calls of ``take`` it is a third.
+        index = self.position - self._data_start
+        if index >= len(self._data) or self.position >= self.end:
+            return self.take(1)[0]
+        self.position += 1
+        return self._data[index]
 
     def varint(self, bits: int = 32) -> int:
         try:
@@ -107,80 +78,75 @@ class Cursor:
         except TooLong as error:
             raise self.damage(f"{error} before {self.position}") from None
 
-    def integer(self) -> int:
+    def signed(self) -> int:
         """Read a signed 64-bit integer."""
         value = self.varint(64)
         return value >> 1 ^ -(value & 1)
 
-    def name(self) -> bytes:
-        """Read a key or the root's name."""
-        return self.take(self._name_size())
-
-    def skip_name(self) -> None:
-        self.skip(self._name_size())
-
-    def count(self, smallest: int) -> int:
-        """Read a number of items, each of at least ``smallest`` bytes."""
-        count = self.varint()
-        if count * smallest > self.end - self.position:
-            raise self.damage(f"declares {count} items, which do not fit in it")
-        return count
-
-    def skip(self, size: int) -> None:
-        self.go_to(self.position + size)
-
-    def go_to(self, position: int) -> None:
-        """Move forward to ``position``."""
-        if position > self.end:
-            raise self.damage(f"ends at {self.end}, inside something that ends at {position}")
-        index = position - self._base
-        if index > len(self._data):
-            self._base, index, self._data = position, 0, b""
-        self._index = index
-
-    def damage(self, reason: str) -> Damaged:
-        """Return an exception that names the container and the part."""
-        return Damaged(reason, self.body.name, self.what)
-
-    def _name_size(self) -> int:
+    def name_size(self) -> int:
+        """Read the size of a key or of the root's name."""
         size = self.varint()
         if size > LONGEST_NAME:
             raise self.damage(f"has a name of {size} bytes at {self.position}")
         return size
 
-    def _load(self, size: int) -> None:
-        position = self.position
-        if size > self.end - position:
-            raise self.damage(f"ends at {self.end}, inside something that ends at {position + size}")
-        size = min(max(size, self._window), self.end - position)
-        self._data = self.body.part(position, size).read(0, size)
-        self._base, self._index = position, 0
+    def name(self) -> bytes:
+        return self.take(self.name_size())
+
+    def count(self, smallest: int) -> int:
+        """Read a number of items, each of at least ``smallest`` bytes."""
+        count = self.varint()
+        if count * smallest > self.remaining:
+            raise self.damage(f"declares {count} items, which do not fit in it")
+        return count
+
+    def element(self) -> int:
+        """Read the type of an array's items."""
+        element = self.u8()
+        if element > ARRAY:
+            raise self.damage(f"has an array of unknown type {element} before {self.position}")
+        return element
+
+    def span(self, tag: int) -> NodeSpan:
+        """Pass over the payload of a node of this type, measuring it."""
+        start, levels = self.position, 0
+        if tag in FIXED_SIZES:
+            self.skip(FIXED_SIZES[tag])
+        elif tag == STRING:
+            self.skip(self.varint())
+        elif tag == INTEGER:
+            self.varint(64)
+        else:
+            end, levels = measure(self.source, tag, start, self.end, self.what)
+            self.skip(end - start)
+        return NodeSpan(tag, start, self.position, levels)
 
 
-def measure(body: Body, tag: int, start: int, end: int, what: str, marks: Marks | None = None, around: int = 0) -> int:
-    """Check the whole node of type ``tag`` with its payload at ``start``; return the payload's end, at most ``end``.
+def measure(source: Source, tag: int, start: int, end: int, what: str, around: int = 0) -> tuple[int, int]:
+    """Check the whole node of type ``tag`` with its payload at ``start``.
 
-    ``around`` is the number of containers around the node. ``marks`` are filled in. Raises Damaged.
+    Return the payload's end, at most ``end``, and the levels of objects and arrays up to the innermost, those
+    ``around`` the node included. Raises Damaged.
     """
     try:
-        return _Measure(body, end, marks, around).node(tag, start)
+        return _Measure(source, end).node(tag, start, around)
     except ValueError as error:
-        raise Damaged(str(error), body.name, what) from None
+        raise source.damage(str(error), what) from None
 
 
 class _Measure:
     """One pass over a node. Raises ValueError with the reason.
 
-    At least _MARGIN bytes (of the file, or zeros) follow a window, so a field that starts before ``limit`` needs no
+    At least MARGIN bytes (of the file, or zeros) follow a window, so a field that starts before ``limit`` needs no
     check of its own. Fields that leave the payload are found when the next window is loaded.
     """
 
-    def __init__(self, body: Body, end: int, marks: Marks | None, around: int) -> None:
-        self._part = body.part
+    MARGIN = 32
+
+    def __init__(self, source: Source, end: int) -> None:
+        self._source = source
         self._end = end
-        self._marks = marks
-        self._around = around
-        self._window = _FIRST_WINDOW
+        self._window = 256  # grows, as most nodes are small
 
     def _load(self, position: int) -> tuple[bytes, int]:
         """Return a window from ``position`` on, and the last index at which a field may start."""
@@ -188,17 +154,18 @@ class _Measure:
         if left < 0:
             raise ValueError(f"ends at {self._end}, inside something that ends at {position} or later")
         size = min(self._window, left)
-        self._window = min(self._window * 4, _LARGEST_WINDOW)
-        data = self._part(position, size).read(0, size)
-        return (data + bytes(_MARGIN), size) if size == left else (data, size - _MARGIN)
+        self._window = min(self._window * 4, 4 * WINDOW)
+        data = self._source.read(position, size)
+        return (data + bytes(self.MARGIN), size) if size == left else (data, size - self.MARGIN)
 
-    def node(self, tag: int, start: int) -> int:
+    def node(self, tag: int, start: int, around: int) -> tuple[int, int]:
+        # The loop has no recursion, as a document may have 256 levels, and one turn of it for each value. It is at
+        # index ``pos`` of a window that begins at ``base``. ``left`` values are missing in the innermost object or
+        # array, whose ``kind`` is OBJECT, or the negative element type of an array; ``stack`` has those around it.
         base, pos = start, 0
         data, limit = self._load(start)
-        left, kind, mark, marking = 0, NULL, -1, self._marks is not None
-        starts, ends = (self._marks.starts, self._marks.ends) if self._marks else (array("Q"), array("Q"))
-        stack: list[tuple[int, int, int, bool]] = []
-        deepest = self._around
+        left, kind, deepest = 0, NULL, around
+        stack: list[tuple[int, int]] = []
         while True:
             if tag == STRING:
                 size = data[pos]
@@ -213,7 +180,7 @@ class _Measure:
             elif tag == BOOLEAN:
                 pos += 1
             elif tag in (OBJECT, ARRAY):
-                depth = len(stack) + self._around
+                depth = len(stack) + around
                 if depth >= deepest:
                     if depth >= DEEPEST:
                         raise ValueError(f"is nested more than {DEEPEST} deep")
@@ -229,13 +196,8 @@ class _Measure:
                     raise ValueError(f"declares {count} items at {begin}, which do not fit")
                 if tag == OBJECT or element in (NULL, OBJECT, ARRAY):
                     if count:
-                        stack.append((left, kind, mark, marking))
-                        left, kind, mark = count, tag if tag == OBJECT else -element, -1
-                        if marking and len(starts) < MOST_MARKS:
-                            mark = len(starts)
-                            starts.append(begin)
-                            ends.append(0)
-                        marking = marking and tag == OBJECT
+                        stack.append((left, kind))
+                        left, kind = count, tag if tag == OBJECT else -element
                 elif element in (DOUBLE, BOOLEAN):
                     pos += count * SMALLEST_ITEM[element]
                 else:
@@ -245,24 +207,14 @@ class _Measure:
                         base += pos
                         data, limit = self._load(base)
                         count, pos = pass_items(data, 0, limit, count)
-                    if marking and base + pos - begin >= SMALL and len(starts) < MOST_MARKS:
-                        starts.append(begin)
-                        ends.append(base + pos)
             elif tag != NULL:
                 raise ValueError(f"has a node of unknown type {tag} before {base + pos}")
             while not left:
                 if base + pos > self._end:
                     self._load(base + pos)
                 if not stack:
-                    if self._marks:
-                        self._marks.deepest = deepest
-                    return base + pos
-                if mark >= 0:
-                    if base + pos - starts[mark] < SMALL:  # it is the last mark
-                        del starts[mark], ends[mark]
-                    else:
-                        ends[mark] = base + pos
-                left, kind, mark, marking = stack.pop()
+                    return base + pos, deepest
+                left, kind = stack.pop()
             left -= 1
             if pos > limit:
                 base, (data, limit), pos = base + pos, self._load(base + pos), 0
@@ -304,8 +256,8 @@ def _pass_strings(data: bytes, pos: int, limit: int, count: int) -> tuple[int, i
 
 def _pass_integers(data: bytes, pos: int, limit: int, count: int) -> tuple[int, int]:
     """Skip integers within the window; return how many are left, and the next index."""
-    first = pos
-    while count > _SHORT and limit - pos > _SHORT:
+    first, few = pos, 16
+    while count > few and limit - pos > few:
         # ``count`` integers take at least ``count`` bytes, so the piece cannot contain more of them.
         piece = data[pos : min(pos + count, limit)]
         pos += len(piece)
@@ -313,6 +265,7 @@ def _pass_integers(data: bytes, pos: int, limit: int, count: int) -> tuple[int, 
     if pos > first:
         if _TOO_LARGE_INTEGER.search(data, first, pos):
             raise TooLong("has a number of more than 64 bits")
+        # The last integer may go on behind the piece: the loop below passes it as a whole.
         while pos > first and data[pos - 1] >= 0x80:
             pos -= 1
     while count and pos <= limit:
@@ -325,3 +278,5 @@ def shown(raw: bytes) -> str:
     """Return a name for messages."""
     text = raw[:60].decode("utf-8", "backslashreplace")
     return (text if text.isprintable() else repr(text)[1:-1]) + ("…" if len(raw) > 60 else "")
+
+

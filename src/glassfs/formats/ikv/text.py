@@ -1,7 +1,7 @@
 """The text form of iKv documents, converted to the binary form (§9).
 
 Opening parses the whole text into a root node as in iKv1. Errors raise Refused with the line number. Pure functions;
-any thread may call them. Memory: the text, plus up to three times its size for nodes; hence LARGEST.
+any thread may call them.
 
 Where the description is ambiguous: numbers are decimal, at most one comma follows a value, and an array that contains a
 null has no element type.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass
+from array import array
 
 from glassfs.codec import leb128
 from glassfs.errors import Refused
@@ -29,11 +29,10 @@ from glassfs.formats.ikv.nodes import (
 )
 from glassfs.formats.registry import HEAD
 
-LARGEST = 16 << 20
-
 _SPACE = re.compile(rb"[ \t\r\n\v\f]*")
 _TOKEN = re.compile(rb'[ \t\r\n\v\f]*(?:"([^"\\]*)"|((?!//|#)[^ \t\r\n\v\f,"\[\]{}]+)|([,\[\]{}]))')
-_QUOTED, _WORD, _SIGN = 1, 2, 3
+_QUOTED, _WORD, _SIGN = range(1, 4)
+"""The groups of a token, of which each match has one."""
 _PLAIN = re.compile(rb'[^"\\]*')
 _QUOTE = ord('"')
 _TAG = re.compile(rb'(ikv[12])(?=[ \t\r\n\v\f"])')
@@ -43,10 +42,8 @@ _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 _WORDS = {b"true": b"\4\1", b"false": b"\4\0", b"null": b"\0"}
 _OPENED = {b"{": OBJECT, b"[": ARRAY}
 _CLOSING = {OBJECT: b"}", ARRAY: b"]"}
-_ESCAPES = ((b'\\"', b'"'), (b"\\n", b"\n"), (b"\\r", b"\r"), (b"\\t", b"\t"))
-_COUNT_SIZE = 5
-_MOVED = 4096
-_STRETCH = 64 << 10
+_ESCAPE = re.compile(rb'\\(["\\nrt])')
+_MEANT = {b'"': b'"', b"\\": b"\\", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 
 
 def encode(text: bytes) -> tuple[int | None, bytes, bytes]:
@@ -62,7 +59,7 @@ def encode(text: bytes) -> tuple[int | None, bytes, bytes]:
     except ValueError as error:
         line = text.count(b"\n", 0, parser.position) + 1
         raise Refused(f"is not a valid iKv text: line {line} {error}") from None
-    return parser.version, parser.root_name, bytes(parser.nodes.data)
+    return parser.version, parser.root_name, parser.nodes.root
 
 
 def recognises(head: bytes) -> bool:
@@ -223,89 +220,71 @@ class _Parser:
                 break
             end += 2
         self.position = end + 1
-        return _unescaped(text[start:end])
+        raw = text[start:end]
+        return _ESCAPE.sub(lambda escape: _MEANT[escape[1]], raw) if b"\\" in raw else raw
 
 
-def _unescaped(raw: bytes) -> bytes:
-    """Return a string without its escapes, converted one stretch at a time."""
-    if b"\\" not in raw:
-        return raw
-    done, start = bytearray(), 0
-    while start < len(raw):
-        stretch = raw[start : start + _STRETCH]
-        if (len(stretch) - len(stretch.rstrip(b"\\"))) % 2:  # do not split an escape
-            stretch = raw[start : start + _STRETCH + 1]
-        start += len(stretch)
-        # Split at escaped backslashes, as no other escape contains one.
-        parts = stretch.split(b"\\\\")
-        for escape, meant in _ESCAPES:
-            parts = [part.replace(escape, meant) for part in parts]
-        done += b"\\".join(parts)
-    return bytes(done)
-
-
-@dataclass(slots=True)
 class _Frame:
-    """An open object or array: the position of its count, and the types of its items as bits."""
+    """An open object or array: its items with their types, the end of each if it is an array, and its types as bits."""
 
-    kind: int
-    position: int
-    count: int = 0
-    types: int = 0
+    def __init__(self, kind: int) -> None:
+        self.kind = kind
+        self.data = bytearray()
+        self.ends = array("I")
+        self.count = self.types = 0
 
 
 class _Nodes:
-    """Writes consecutive nodes. ``kind`` is the type of the innermost open node, OBJECT or ARRAY."""
+    """Writes nodes. ``kind`` is the type of the innermost open one, OBJECT or ARRAY; ``root`` is the finished root."""
 
     def __init__(self) -> None:
-        self.data = bytearray()
+        self.root = b""
         self.kind = NULL
         self._types = 0
         self._open: list[_Frame] = []
 
     def seen(self, *types: int) -> bool:
         """Return whether the root contains a value of one of these types."""
-        found = self._types
-        for frame in self._open:
-            found |= frame.types
-        return any(found >> tag & 1 for tag in types)
+        return any(self._types >> tag & 1 for tag in types)
 
     def open(self, kind: int) -> None:
         if self._open:
-            self.scalar(kind, b"")
-        else:
-            self.data.append(kind)
-        if kind == ARRAY:
-            self.data.append(NULL)
-        self._open.append(_Frame(kind, len(self.data)))
+            self._types |= 1 << kind
+        self._open.append(_Frame(kind))
         self.kind = kind
-        self.data += bytes(_COUNT_SIZE)
 
     def close(self) -> None:
         frame = self._open.pop()
+        payload = bytearray(leb128.encode(frame.count) + frame.data)
+        if frame.kind == ARRAY:
+            element = next((tag for tag in (STRING, INTEGER, DOUBLE, BOOLEAN) if frame.types == 1 << tag), NULL)
+            if element != NULL:  # the items have no types of their own
+                payload = bytearray(leb128.encode(frame.count))
+                start = 0
+                for end in frame.ends:
+                    payload += frame.data[start + 1 : end]
+                    start = end
+            payload.insert(0, element)
         self.kind = self._open[-1].kind if self._open else NULL
-        self._types |= frame.types
-        data, first = self.data, frame.position + _COUNT_SIZE
-        for element in (STRING, INTEGER, DOUBLE, BOOLEAN):
-            if frame.kind == ARRAY and frame.types == 1 << element:
-                data[frame.position - 1] = element
-                _remove_tags(data, first, element)
-        count = leb128.encode(frame.count)
-        if len(data) - first > _MOVED:  # pad the number rather than move all that follows
-            count = bytes(frame.count >> 7 * place & 0x7F | 0x80 for place in range(_COUNT_SIZE - 1)) + b"\0"
-        data[frame.position : first] = count
+        if self._open:
+            self.scalar(frame.kind, payload)
+        else:
+            self.root = bytes((frame.kind,)) + payload
 
     def key(self, raw: bytes) -> None:
         if len(raw) > LONGEST_NAME:
             raise ValueError(f"has a key of {len(raw)} bytes")
-        self.data += leb128.encode(len(raw)) + raw
+        self._open[-1].data += leb128.encode(len(raw)) + raw
 
-    def scalar(self, tag: int, payload: bytes) -> None:
+    def scalar(self, tag: int, payload: bytes | bytearray) -> None:
         frame = self._open[-1]
         frame.count += 1
         frame.types |= 1 << tag
-        self.data.append(tag)
-        self.data += payload
+        self._types |= 1 << tag
+        frame.data.append(tag)
+        frame.data += payload
+        if frame.kind == ARRAY:
+            frame.ends.append(len(frame.data))
 
     def word(self, word: bytes) -> None:
         """Write an unquoted value."""
@@ -325,17 +304,3 @@ class _Nodes:
             self.scalar(DOUBLE, struct.pack("<d", float(word)))
         else:
             self.scalar(STRING, leb128.encode(len(word)) + word)
-
-
-def _remove_tags(data: bytearray, first: int, element: int) -> None:
-    """Remove the types of all nodes from ``first`` on, which all have the type ``element``."""
-    if element in (DOUBLE, BOOLEAN):
-        del data[first :: 9 if element == DOUBLE else 2]
-        return
-    nodes, bare, position = bytes(data[first:]), bytearray(), 0
-    while position < len(nodes):
-        start = position + 1
-        size, end = leb128.read_at(nodes, start, 64)
-        position = end + size if element == STRING else end
-        bare += nodes[start:position]
-    data[first:] = bare

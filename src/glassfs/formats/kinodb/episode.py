@@ -33,26 +33,23 @@ from glassfs.content import (
 from glassfs.content.features import Camera, Signal, as_text
 from glassfs.errors import Damaged
 from glassfs.formats.kinodb.images import Images
-from glassfs.formats.kinodb.scan import CAMERA_BYTES, FirstImage, first_images
+from glassfs.formats.kinodb.scan import ImageType, first_images
 from glassfs.formats.registry import Opening
-from glassfs.source import Reader
 
 STEP_SIZE = 5  # bytes of reward and is_terminal, after state and action of a record
-SHORT = 4 << 10  # bytes of metadata that are read and parsed at once
 TEXT_WRAP = 1 << 16  # where the length field of a string wraps to 0
 LONGEST_TEXTS = 2 * TEXT_WRAP
 TEXT_COST = 48  # per byte of text, as a string of wide characters that all need escapes
 DOCUMENT_COST = 8 << 10  # for the rest
-CAMERAS_COST = TEXT_COST * CAMERA_BYTES  # of the names of an episode
 
 ENTRY = struct.Struct("<QIHHQQQQQQ")
-_LENGTH, _AFTER_TEXTS = struct.Struct("<H"), struct.Struct("<4sBB")
+_LENGTH, _AFTER_TEXTS = struct.Struct("<H"), struct.Struct("<4sBB")  # of a text, and what follows both
 _ARRAYS = (b"state", b"action", b"reward", b"is_terminal")
 _WITH_IMAGES, _WITHOUT_IMAGES = Outline((b"meta", b"images"), _ARRAYS), Outline((b"meta",), _ARRAYS)
 _META = Outline(others=(b"episode",))
 
 
-class Entry(NamedTuple):
+class EpisodeEntry(NamedTuple):
     """An index entry (§3). ``actions`` is the section of states and actions."""
 
     episode_id: int
@@ -85,7 +82,7 @@ class Entry(NamedTuple):
         )
 
 
-class Metadata(NamedTuple):
+class EpisodeMetadata(NamedTuple):
     """A metadata blob (§4). ``surplus`` counts the bytes after its last field."""
 
     embodiment: str
@@ -102,12 +99,12 @@ class Metadata(NamedTuple):
         return {1: False, 2: True}.get(self.success)
 
 
-class Episode:
+class KinoEpisode:
     """The episode at ``position`` of the index, as described by its entry."""
 
     __slots__ = ("_known_images", "_opening", "entry", "position", "source")
 
-    def __init__(self, opening: Opening, position: int, entry: Entry) -> None:
+    def __init__(self, opening: Opening, position: int, entry: EpisodeEntry) -> None:
         self.source = opening.source
         self._opening = opening
         self.position = position
@@ -123,22 +120,34 @@ class Episode:
         outline = _WITH_IMAGES if self.entry.has_images else _WITHOUT_IMAGES
         return Fields(b"%d" % self.position, outline, self._content, self._meanings)
 
-    def metadata(self) -> Metadata:
+    def metadata(self) -> EpisodeMetadata:
         """Read the metadata. Raises Damaged if they are cut off, not UTF-8, or have impossible lengths."""
         offset, length = self.entry.meta_offset, self.entry.meta_length
-        if length <= SHORT and offset + length <= self.source.size:
-            short = _short_metadata(self.source.read(offset, length))
-            if short is not None:
-                return short
-        reader = Reader(self.source, offset, offset + length, f"the metadata of episode {self.position}")
-        embodiment, task = (self._text(reader, field) for field in ("embodiment", "task"))
-        fps, success, flag = reader.unpack("<4sBB")
-        total_reward = shortest(reader.take(4)) if flag == 1 else None
+        place = f"the metadata of episode {self.position}"
+        if offset + length > self.source.size:
+            raise self.source.damage("lie outside the file", place)
+        # More than two of the longest texts, and what follows them, is never read.
+        data = self.source.read(offset, min(length, LONGEST_TEXTS + 64))
+        try:
+            end = 2 + _LENGTH.unpack_from(data)[0]
+            last = end + 2 + _LENGTH.unpack_from(data, end)[0]
+            fps, success, flag = _AFTER_TEXTS.unpack_from(data, last)
+            embodiment, task = data[2:end].decode(), data[end + 2 : last].decode()
+            position, total_reward = last + _AFTER_TEXTS.size, None
+            if flag == 1:
+                total_reward = shortest(data[position : position + 4])
+                position += 4
+        except struct.error as error:
+            raise self.source.damage(f"are cut off: they have {length} bytes", place) from error
+        except UnicodeDecodeError as error:
+            raise self.source.damage("have a text that is not UTF-8", place) from error
         # The writer wraps the length of strings of 65536 bytes or more, so the following fields are read from inside
         # the string (§4). The bytes left over are the wrap, give or take a total_reward.
-        if reader.remaining >= TEXT_WRAP - 4:
-            raise reader.damage(f"leaves {reader.remaining} bytes over: a text is longer than its length field allows")
-        return Metadata(embodiment, task, shortest(fps), success, flag, total_reward, reader.remaining)
+        surplus = length - position
+        if surplus >= TEXT_WRAP - 4:
+            reason = f"leave {surplus} bytes over: a text is longer than its length field allows"
+            raise self.source.damage(reason, place)
+        return EpisodeMetadata(embodiment, task, shortest(fps), success, flag, total_reward, surplus)
 
     def records_fault(self) -> str | None:
         """Return why the state/action section does not hold what the index says, or None.
@@ -209,7 +218,7 @@ class Episode:
         reason = self.records_fault()
         return self.source.damage(reason, f"the state/action section of episode {self.position}") if reason else None
 
-    def first_images(self) -> list[FirstImage] | None:
+    def first_images(self) -> list[ImageType] | None:
         """Return the first image of each camera of the first frame with images, None if they cannot be read."""
         entry = self.entry
         if not entry.has_images:
@@ -266,7 +275,7 @@ class Episode:
         arrays = [content for content in map(self._content, _ARRAYS) if isinstance(content, Array)]
         return columns + [Column(array.key, array) for array in arrays if array.shape != (frames, 0)]
 
-    def readable(self) -> Metadata | None:
+    def readable(self) -> EpisodeMetadata | None:
         """Return the metadata, or None if they are unreadable."""
         try:
             return self.metadata()
@@ -275,12 +284,6 @@ class Episode:
 
     def _document(self) -> dict[str, Any]:
         return described(self.position, self.entry, self.metadata())
-
-    def _text(self, reader: Reader, field: str) -> str:
-        try:
-            return reader.take(reader.integer(2)).decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise reader.damage(f"has a text ({field}) that is not UTF-8") from error
 
     def _metadata_faults(self) -> Iterator[Fault]:
         try:
@@ -296,29 +299,10 @@ class Episode:
             yield Fault(place, f"the reward flag is {metadata.reward_flag}, not 0 or 1")
 
 
-def _rate(opening: Opening, position: int, entry: Entry) -> float:
+def _rate(opening: Opening, position: int, entry: EpisodeEntry) -> float:
     """Return frames per second, or 0 if the metadata are unreadable (their document raises the reason)."""
-    metadata = Episode(opening, position, entry).readable()
+    metadata = KinoEpisode(opening, position, entry).readable()
     return metadata.fps if metadata else 0.0
-
-
-def _short_metadata(data: bytes) -> Metadata | None:
-    """Return metadata of up to SHORT bytes; None if they are damaged, for ``Episode.metadata`` to say how."""
-    try:
-        end = 2 + _LENGTH.unpack_from(data)[0]
-        last = end + 2 + _LENGTH.unpack_from(data, end)[0]
-        fps, success, flag = _AFTER_TEXTS.unpack_from(data, last)
-        embodiment, task = data[2:end].decode(), data[end + 2 : last].decode()
-    except (struct.error, UnicodeDecodeError):
-        return None
-    position = last + _AFTER_TEXTS.size
-    total_reward = None
-    if flag == 1:
-        if position + 4 > len(data):
-            return None
-        total_reward = shortest(data[position : position + 4])
-        position += 4
-    return Metadata(embodiment, task, shortest(fps), success, flag, total_reward, len(data) - position)
 
 
 def metadata_cost(length: int) -> int:
@@ -326,7 +310,7 @@ def metadata_cost(length: int) -> int:
     return DOCUMENT_COST + TEXT_COST * min(length, LONGEST_TEXTS)
 
 
-def described(position: int, entry: Entry, metadata: Metadata | None) -> dict[str, Any]:
+def described(position: int, entry: EpisodeEntry, metadata: EpisodeMetadata | None) -> dict[str, Any]:
     """Return the values of index and metadata; those of unreadable metadata are None."""
     return {
         "position": position,

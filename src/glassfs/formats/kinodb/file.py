@@ -1,8 +1,7 @@
 """A KinoDB file: header, index and checks of the layout.
 
-Opening reads and checks the header (raises Refused, or Damaged or Changed from the source). The index is read when an
-episode is asked for, as listing all of them needs only their number. It is kept in memory, packed, or the last stretch
-of a long one.
+Opening reads and checks the header (raises Refused, or Damaged or Changed from the source). The index is read a stretch
+at a time when an episode is asked for, as listing all of them needs only their number.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from typing import Any, NamedTuple
 from glassfs.content import (
     Container,
     Content,
-    Data,
     Document,
     Extent,
     Fault,
@@ -26,27 +24,20 @@ from glassfs.content import (
     Series,
     Table,
 )
-from glassfs.content.data import SizedData
-from glassfs.errors import Refused
-from glassfs.formats.kinodb.episode import ENTRY, Entry, Episode
+from glassfs.content.allowance import OBJECT
+from glassfs.errors import Refused, TooLarge
+from glassfs.formats.kinodb.episode import ENTRY, EpisodeEntry, KinoEpisode
 from glassfs.formats.kinodb.table import EPISODES, episode_table
 from glassfs.formats.registry import Opening
-from glassfs.source import Source
 
 MAGIC = b"KINO"
-HEADER_SIZE = 64
-NEWEST_MAJOR = 0
-KEPT_INDEX = 1 << 20  # a longer index, of over 16,384 episodes, is read a stretch at a time
-STRETCH = 64  # entries
-FACTS_COST = 8 << 10
-HELD = 4 << 10  # bytes of an opened file, beside its index: 2.4 KiB, as measured
-MOST_RUNS = 500_000  # of adjacent sections, held in memory while looking for overlaps
+STRETCH = 64  # entries of the index that are read at once
 _CONTENTS = Outline(collections=(b"meta", EPISODES))
 _META = Outline(others=(b"file",))
-_HEADER = struct.Struct("<4sHHQQQQQ16s")
+_HEADER = struct.Struct("<4sHHQQQQQ16s")  # 64 bytes
 
 
-class Header(NamedTuple):
+class KinoHeader(NamedTuple):
     """The file header (§2). ``created`` is in seconds since 1970; the two counts are only reported."""
 
     magic: bytes
@@ -64,12 +55,12 @@ def open_kinodb(opening: Opening) -> Container:
     """Read the header. Raises Refused if it is wrong, and Damaged or Changed from the source."""
     source = opening.source
     size = source.entry.size
-    if size < HEADER_SIZE:
-        raise Refused(f"is cut short: it has {size} bytes, but a KinoDB header has {HEADER_SIZE}", source.name)
-    header = tuple.__new__(Header, _HEADER.unpack(source.read(0, HEADER_SIZE)))
+    if size < _HEADER.size:
+        raise Refused(f"is cut short: it has {size} bytes, but a KinoDB header has {_HEADER.size}", source.name)
+    header = tuple.__new__(KinoHeader, _HEADER.unpack(source.read(0, _HEADER.size)))
     version = f"{header.major}.{header.minor}"
-    if header.major > NEWEST_MAJOR:
-        raise Refused(f"has KinoDB version {version}, but glassfs reads up to {NEWEST_MAJOR}.x", source.name)
+    if header.major > 0:
+        raise Refused(f"has KinoDB version {version}, but glassfs reads up to 0.x", source.name)
     if header.index_offset + header.index_length > size:
         raise Refused("the index lies outside the file: the file is cut short, or its header is damaged", source.name)
     if header.index_length % ENTRY.size:
@@ -80,20 +71,19 @@ def open_kinodb(opening: Opening) -> Container:
     if opened.count != header.num_episodes:
         opening.warn(f"its header counts {header.num_episodes} episodes, but its index has {opened.count}")
     facts = {"num_episodes": opened.count, "num_frames": header.num_frames, "created": _date(header.created)}
-    held = HELD + STRETCH * ENTRY.size + min(header.index_length, KEPT_INDEX)
+    held = 32 * OBJECT + STRETCH * ENTRY.size  # of objects 2.4 KiB, as measured
     return Container("kinodb", version, opened.contents(), [source], facts, opened.check, opened.episodes, held=held)
 
 
 class _File:
     """An opened file."""
 
-    def __init__(self, opening: Opening, header: Header) -> None:
+    def __init__(self, opening: Opening, header: KinoHeader) -> None:
         self.source = opening.source
         self.header = header
         self.count = header.index_length // ENTRY.size
-        self._opening = opening
-        source, start, size = opening.source, header.index_offset, header.index_length
-        self._index: Data = Extent(source, start, size) if size > KEPT_INDEX else _Index(source, start, size)
+        self.opening = opening
+        self._index = Extent(opening.source, header.index_offset, header.index_length)
         self._stretch = (-1, b"")
         """Number and bytes of the stretch of the index read last, replaced atomically by any thread."""
 
@@ -102,7 +92,7 @@ class _File:
 
     def episodes(self) -> Table:
         """Return the table of all episodes."""
-        return episode_table(self._opening, self._index, self.episode)
+        return episode_table(self.opening, self._index, self.episode)
 
     def check(self) -> Iterator[Fault]:
         yield from _header_faults(self)
@@ -110,23 +100,23 @@ class _File:
         for position in range(self.count):
             yield from self.episode(position).check()
 
-    def episode(self, position: int) -> Episode:
+    def episode(self, position: int) -> KinoEpisode:
         number, inside = divmod(position, STRETCH)
         known, packed = self._stretch
         if known != number:
             start, size = number * STRETCH * ENTRY.size, STRETCH * ENTRY.size
             packed = self._index.read(start, min(size, self._index.size - start))
             self._stretch = number, packed
-        entry = tuple.__new__(Entry, ENTRY.unpack_from(packed, inside * ENTRY.size))
-        return Episode(self._opening, position, entry)
+        entry = tuple.__new__(EpisodeEntry, ENTRY.unpack_from(packed, inside * ENTRY.size))
+        return KinoEpisode(self.opening, position, entry)
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[EpisodeEntry]:
         for piece in self._index.pieces():  # pieces end between entries
-            yield from map(Entry._make, ENTRY.iter_unpack(piece))
+            yield from map(EpisodeEntry._make, ENTRY.iter_unpack(piece))
 
     def _content(self, name: bytes) -> Content:
         if name == b"meta":
-            return Fields(name, _META, lambda name: Document(name, self._facts, cost=FACTS_COST))
+            return Fields(name, _META, lambda name: Document(name, self._facts, cost=64 * OBJECT))
         return Series(name, self.count, lambda position: self.episode(position).contents(), has_groups=True)
 
     def _meanings(self) -> Iterator[Member]:
@@ -138,27 +128,6 @@ class _File:
             "format": "kinodb", "version": f"{header.major}.{header.minor}", "num_episodes": header.num_episodes,
             "num_frames": header.num_frames, "created": header.created,
         }
-
-
-class _Index(SizedData):
-    """A packed index that stays in memory from the first time on that an episode is asked for."""
-
-    __slots__ = ("_offset", "_packed", "_source")
-
-    def __init__(self, source: Source, offset: int, size: int) -> None:
-        self.size = size
-        self._source = source
-        self._offset = offset
-        self._packed: bytes | None = None
-
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        buffer[:] = self.read(offset, len(buffer))
-
-    def read(self, offset: int, size: int) -> bytes:
-        packed = self._packed
-        if packed is None:
-            packed = self._packed = self._source.read(self._offset, self.size)
-        return packed[offset : offset + size]
 
 
 def _header_faults(opened: _File) -> Iterator[Fault]:
@@ -179,8 +148,8 @@ def _header_faults(opened: _File) -> Iterator[Fault]:
 
 def _layout_faults(opened: _File) -> Iterator[Fault]:
     """Yield overlaps, and bytes that belong to nothing. KinoDB accepts both (§1)."""
-    source, header = opened.source, opened.header
-    runs = [(0, HEADER_SIZE, "the header")]
+    source, header, allowance = opened.source, opened.header, opened.opening.allowance.part()
+    runs = [(0, _HEADER.size, "the header")]
     index = (header.index_offset, header.index_offset + header.index_length, "the index")
     sections = (
         (offset, offset + length, f"the {section} of episode {position}")
@@ -192,11 +161,13 @@ def _layout_faults(opened: _File) -> Iterator[Fault]:
             continue
         if start == runs[-1][1]:  # as written: all episodes form one run
             runs[-1] = (runs[-1][0], end, what)
-        else:
-            runs.append((start, end, what))
-        if len(runs) > MOST_RUNS:
-            yield Fault("file", "its sections are too scattered to check for gaps and overlaps")
+            continue
+        try:
+            allowance.take(2 * OBJECT, "sections")
+        except TooLarge as error:
+            yield Fault("file", f"its sections are too scattered to check for gaps and overlaps: {error.reason}")
             return
+        runs.append((start, end, what))
     reached, before = 0, "the start of the file"
     for start, end, what in (*sorted(runs), (source.size, source.size, "the end of the file")):
         if start > reached:

@@ -29,15 +29,15 @@ from glassfs.content import (
     Video,
 )
 from glassfs.content import images as decoder
+from glassfs.content.allowance import OBJECT
 from glassfs.errors import Damaged
-from glassfs.formats.kinodb.scan import MEDIA, Scan
+from glassfs.formats.kinodb.scan import IMAGE_COST, MEDIA, Scan
 from glassfs.formats.registry import Opening
 from glassfs.once import once
 from glassfs.source import Source
 
 MOST_SERIES = 64  # cameras that are checked for being regular, each in a pass of its own
 DECODED_PIXELS = 64 << 20  # of all images in one listing
-_SCAN_COST, _IMAGE_COST = 1 << 10, 28  # bytes of memory: 21 per image, in arrays that grow ahead, and its number
 
 
 class Images(Group):
@@ -152,11 +152,12 @@ class Images(Group):
         section (§8). If that holds for both, or for neither as the section is cut off, the older layout is chosen only
         if it explains all its images to the byte.
         """
-        source = self._source
-        scan = Scan(source, start, end, self._num_frames, has_format=True, may_predict=may_predict)
+        scan = Scan.of(
+            self._source, start, end, self._num_frames, True, self._opening.allowance.part(), may_predict,
+        )
         if scan.is_exact and scan.is_all_confirmed:
             return scan
-        older = Scan(source, start, end, self._num_frames, has_format=False)
+        older = Scan.of(self._source, start, end, self._num_frames, False, self._opening.allowance.part())
         if scan.is_exact == older.is_exact:
             is_better = older.is_all_confirmed and (older.is_exact or len(older.frames) > len(scan.frames))
             return older if is_better else scan
@@ -169,6 +170,8 @@ class Images(Group):
             yield Member(paths[kind], self._numbered(scan, kind, images))
         if len(series) == len(paths):
             return
+        listed = len(scan.frames) - sum(map(len, series.values()))
+        self._opening.allowance.part().take(OBJECT * listed, "images that are listed one by one")
         pixels_left = DECODED_PIXELS
         latest: dict[bytes, int] = {}
         repeats: dict[bytes, int] = {}
@@ -178,9 +181,9 @@ class Images(Group):
             camera, media = scan.types[index].camera, MEDIA[scan.media[image]]
             if media and scan.is_raw_size(image):
                 # Raw pixels may begin like a signature; data that decode are not raw pixels (§6).
-                found = decoded_size(self.data(scan, image), media, self._opening.cache, pixels_left)
-                pixels_left -= found[0] * found[1] if found else 0
-                media = media if found else None
+                size = decoded_size(self.data(scan, image), media, self._opening.cache, pixels_left)
+                pixels_left -= size[0] * size[1] if size else 0
+                media = media if size else None
             number = b"%06d" % frame
             if latest.get(camera) == frame:
                 repeats[camera] += 1
@@ -190,9 +193,9 @@ class Images(Group):
             yield Member((*paths[index], number), self._content(scan, image, media))
 
     def _numbered(self, scan: Scan, kind: int, images: Sequence[int]) -> Series:
-        numbered = _Numbered(self if scan.headers else None, self._source, scan, images)
+        numbered = _SeriesImages(self if scan.headers else None, self._source, scan, images)
         return Series(
-            scan.types[kind].camera, len(images), numbered.item, digits=6, kept=_SCAN_COST + _IMAGE_COST * len(images),
+            scan.types[kind].camera, len(images), numbered.item, digits=6, kept=8 * OBJECT + IMAGE_COST * len(images),
             sizes=numbered.sizes, is_uniform=scan.is_raw_size(images[0]),
         )
 
@@ -248,7 +251,7 @@ class Images(Group):
         return None
 
 
-class _Numbered:
+class _SeriesImages:
     """The images of one camera, one of each frame, for a series.
 
     It holds as few objects as possible, and ``Images`` only if its offsets are predictions: there may be one for each
@@ -393,25 +396,24 @@ def _series(scan: Scan, paths: Sequence[tuple[bytes, ...]]) -> dict[int, Sequenc
 
     Such a camera contains no other camera's directory, and no image needs decoding to determine its kind.
     """
-    found: dict[int, Sequence[int]] = {}
-    if not 0 < len(paths) <= MOST_SERIES:
-        return found
-    count, total, is_regular = len(paths), len(scan.frames), scan.is_regular
-    is_cyclic = is_regular or scan.type_of == array("I", range(count)) * (total // count)
-    are_apart = len({path[0] for path in paths if len(path) == 1}) == count
+    series: dict[int, Sequence[int]] = {}
+    count, total = len(paths), len(scan.frames)
+    if not 0 < count <= MOST_SERIES:
+        return series
+    is_cyclic = scan.type_of == array("I", range(count)) * (total // count)
     for index, path in enumerate(paths):
-        if not are_apart and sum(other[: len(path)] == path or path[: len(other)] == other for other in paths) > 1:
+        if sum(other[: len(path)] == path or path[: len(other)] == other for other in paths) > 1:
             continue
         images: Sequence[int] = range(index, total, count)
         if not is_cyclic:
             images = array("I", (image for image in range(total) if scan.type_of[image] == index))
-        if not images or not (is_regular or _is_each_frame(scan, images)):
+        if not images or not _is_each_frame(scan, images):
             continue
         sizes = _picked(scan.sizes, images)
         raw = sizes.count(scan.types[index].raw_size)
         if raw == 0 or (raw == len(sizes) and not scan.media[images[0]]):
-            found[index] = images
-    return found
+            series[index] = images
+    return series
 
 
 def _is_each_frame(scan: Scan, images: Sequence[int]) -> bool:

@@ -11,37 +11,25 @@ import struct
 import threading
 from array import array
 from collections.abc import Callable
-from functools import lru_cache
-from itertools import accumulate, chain, cycle, islice, repeat
+from itertools import chain, repeat
 from operator import add
 from typing import Any, NamedTuple
 
-from glassfs.errors import Damaged
-from glassfs.source import Reader, Source
+from glassfs.content.allowance import OBJECT, Allowance
+from glassfs.errors import TooLarge
+from glassfs.source import Source
 
-MOST_IMAGES = 400_000  # listed in one episode
-MOST_NAME_BYTES = 16 << 20  # of camera names in one episode, each directory counted as DIRECTORY bytes
-DIRECTORY = 128
 FAR = 8 << 10  # larger images are skipped, smaller ones are read along
-NEAR_WINDOW, WINDOW, WIDE_WINDOW = 512, 64 << 10, 256 << 10
-MANY_IMAGES = 4096  # of a section; numbers of more are not remembered for other sections
-FEW_IMAGES = 8  # of a frame, whose headers are remembered for other sections
+NEAR_WINDOW, WINDOW = 512, 64 << 10
 IMAGE_HEAD = 256  # bytes that hold the header of most images and the signature of their data
-
-MOST_CAMERAS, CAMERA_BYTES = 32, 512
-"""Limits of the names, and of their bytes in all, that ``first_images`` returns."""
-
 PREDICT_FROM_BYTES = 16 << 20  # smaller remote sections are scanned
+IMAGE_COST = OBJECT // 4  # an image takes 21 bytes, in arrays that grow ahead, and its number
 
 MEDIA = (None, "jpeg", "png")
 _SIGNATURES = (b"", b"\xff\xd8\xff", b"\x89PNG")
 _LENGTH = struct.Struct("<I")
-_Unpack = Callable[[memoryview, int], tuple[Any, ...]]
 _WITH_FORMAT, _WITHOUT_FORMAT = struct.Struct("<IIBB"), struct.Struct("<IIB")
-_SHAPES = {shape.size: shape for shape in (_WITH_FORMAT, _WITHOUT_FORMAT)}
-_PACKED, _TYPE = struct.Struct("<BQIIIB"), struct.Struct("<IIIBB")  # of a packed scan: its head, and an image type
-_SIZE = array("I").itemsize
-IMAGE_SIZE, REGULAR_IMAGE_SIZE = 21, 12  # bytes of an image in a packed scan: the latter if its frames are alike
+_PACKED, _TYPE = struct.Struct("<QII"), struct.Struct("<IIIBB")  # of a packed scan: its head, and an image type
 _ZEROS = re.compile(rb"\0+")
 
 
@@ -56,66 +44,45 @@ class ImageType(NamedTuple):
     raw_size: int
 
 
-_Pattern = tuple[tuple[bytes, int], ...]
-"""The header and the kind of data of each image of a frame."""
-
-
-class _Window(threading.local):
-    """Bytes of a section that a scan of this thread looks at, allocated once.
-
-    ``pattern`` is that of the frames scanned last, and ``shape`` their layout: sections of a recording are alike.
-    """
-
-    pattern: _Pattern = ()
-    shape: struct.Struct | None = None
-
-    def __init__(self) -> None:
-        self.bytes = bytearray(WIDE_WINDOW)
-
-
-_window = _Window()
-
-
 class Scan:
-    """One pass over the image section ``[start, end)``.
+    """The images in the section ``[start, end)``, as numbers, 21 bytes each.
 
-    Images are kept as numbers, 21 bytes each. ``error`` says why the pass ended before the last frame; of the frame
-    where it ended only images confirmed by their size or signature are kept, as a wrong count or length may have led
-    anywhere. ``position`` is the end of the last whole frame.
-
-    With ``may_predict``, a section whose frames are probably alike is not scanned beyond its second frame; ``headers``
-    then holds the bytes before each image of a frame.
+    ``error`` says why the pass ended before the last frame; of the frame where it ended only images confirmed by their
+    size or signature are kept, as a wrong count or length may have led anywhere. ``is_limited`` if only the allowance
+    ended it. ``position`` is the end of the last whole frame. ``headers`` are the bytes before each image of a frame,
+    if all frames were predicted to be like the first one.
     """
 
-    def __init__(
-        self, source: Source, start: int, end: int, num_frames: int, has_format: bool, may_predict: bool = False,
-    ) -> None:
+    def __init__(self, start: int, end: int) -> None:
         self.types: list[ImageType] = []
         self.type_of, self.frames, self.sizes = array("I"), array("I"), array("I")
         self.starts, self.media = array("Q"), array("B")
-        self.end = end
-        self.position = start
+        self.position, self.end = start, end
         self.error: str | None = None
+        self.is_limited = False
         self.headers: list[bytes] = []
-        self._is_regular: bool | None = None
-        self._may_predict = may_predict
-        self._shape = _WITH_FORMAT if has_format else _WITHOUT_FORMAT
-        self._run(source, num_frames, _window.bytes)
+
+    @classmethod
+    def of(
+        cls, source: Source, start: int, end: int, num_frames: int, has_format: bool, allowance: Allowance,
+        may_predict: bool = False, is_sample: bool = False,
+    ) -> Scan:
+        """Scan a section; up to the first frame with images if ``is_sample``.
+
+        With ``may_predict``, a section whose frames are probably alike is not scanned beyond its second frame.
+        """
+        scan = cls(start, end)
+        _Pass(scan, source, num_frames, has_format, allowance).run(may_predict, is_sample)
+        return scan
 
     def packed(self) -> bytes:
-        """Return the scan as bytes for ``unpacked``, in the byte order of this machine.
-
-        Of images in regular frames only sizes and starts are needed, and one frame's kinds of data.
-        """
-        types = b"".join(
+        """Return the scan as bytes for ``unpacked``, in the byte order of this machine."""
+        head = _PACKED.pack(self.position, len(self.types), len(self.frames))
+        types = (
             _TYPE.pack(len(kind.camera), kind.width, kind.height, kind.channels, kind.format) + kind.camera
             for kind in self.types
         )
-        is_regular = self.is_regular
-        head = _PACKED.pack(self._shape.size, self.position, len(self.types), len(types), len(self.frames), is_regular)
-        if is_regular:
-            return b"".join((head, types, self.media[: len(self.types)], self.sizes, self.starts))
-        return b"".join((head, types, self.type_of, self.frames, self.sizes, self.starts, self.media))
+        return b"".join((head, *types, *self._columns()))
 
     @classmethod
     def unpacked(cls, packed: bytes, start: int, end: int) -> Scan | None:
@@ -123,74 +90,26 @@ class Scan:
 
         All images lie inside the section.
         """
+        scan = cls(start, end)
         try:
-            shape, position, types, size, images, is_regular = _PACKED.unpack_from(packed)
-            columns = images * REGULAR_IMAGE_SIZE + types if is_regular else images * IMAGE_SIZE
-            at = _PACKED.size + size
-            if len(packed) != at + columns or shape not in _SHAPES:
-                return None
-            scan = cls.__new__(cls)
-            scan._may_predict, scan._shape, scan.end = False, _SHAPES[shape], end
-            scan.position, scan.error, scan.headers, scan._is_regular = position, None, [], bool(is_regular)
-            # Episodes of a dataset mostly have the same cameras.
-            unpack = _known_types if size <= IMAGE_HEAD else _unpacked_types
-            scan.types = list(unpack(packed[_PACKED.size : at], types))
+            scan.position, types, images = _PACKED.unpack_from(packed)
+            at = _PACKED.size
+            for _ in range(types):
+                length, width, height, channels, form = _TYPE.unpack_from(packed, at)
+                at += _TYPE.size + length
+                camera = packed[at - length : at]
+                scan.types.append(ImageType(camera, width, height, channels, form, width * height * channels))
         except struct.error:
             return None
-        is_right = (scan._read_regular if is_regular else scan._read_columns)(packed, at, images, start)
-        return scan if is_right and start <= position <= end else None
-
-    def _read_columns(self, packed: bytes, at: int, images: int, start: int) -> bool:
-        """Read the images of a packed scan; return whether they are right."""
-        self.type_of, self.frames, self.sizes = array("I"), array("I"), array("I")
-        self.starts, self.media = array("Q"), array("B")
-        for column in (self.type_of, self.frames, self.sizes, self.starts, self.media):
-            column.frombytes(packed[at : at + images * column.itemsize])
-            at += images * column.itemsize
-        if at != len(packed) or not images:
-            return at == len(packed)
-        is_known = max(self.type_of) < len(self.types) and max(self.media) < len(MEDIA)
-        return is_known and start <= min(self.starts) and max(map(add, self.starts, self.sizes)) <= self.end
-
-    def _read_regular(self, packed: bytes, at: int, images: int, start: int) -> bool:
-        """Read the images of a packed scan of regular frames; return whether they begin and end where the scan did.
-
-        Computing the starts from the sizes would take longer than all else here.
-        """
-        count = len(self.types)
-        frames = images // count if count else 0
-        if not frames or images % count:
-            return False
-        media = array("B", packed[at : at + count])
-        starts_at = at + count + images * _SIZE
-        self.sizes, self.starts = array("I", packed[at + count : starts_at]), array("Q", packed[starts_at:])
-        self.media = media * frames
-        # Episodes of a dataset are often of the same length.
-        self.type_of, self.frames = (_known_regular if images <= MANY_IMAGES else _regular)(count, frames)
-        is_whole = self.starts[-1] + self.sizes[-1] == self.position <= self.end
-        return is_whole and self.starts[0] == start + 2 + self._head_size(self.types[0]) and max(media) < len(MEDIA)
-
-    def _head_size(self, kind: ImageType) -> int:
-        """Return the bytes before the data of such an image, beside the number of images at the start of a frame."""
-        return 2 + len(kind.camera) + self._shape.size + _LENGTH.size
-
-    @property
-    def is_regular(self) -> bool:
-        """Whether each frame has the same images, one of each type and of one kind of data, and no frame is missing."""
-        if self._is_regular is None:
-            self._is_regular = self._has_regular_frames()
-        return self._is_regular
-
-    def _has_regular_frames(self) -> bool:
-        count, images = len(self.types), len(self.frames)
-        if not images or images % count or self.media != self.media[:count] * (images // count):
-            return False
-        if (self.type_of, self.frames) != _regular(count, images // count):
-            return False
-        heads = list(map(self._head_size, self.types))
-        heads[0] += 2  # the number of images, before the first
-        steps = map(add, islice(cycle(heads), 1, None), self.sizes[:-1])
-        return self.starts == array("Q", accumulate(steps, initial=self.starts[0]))
+        if len(packed) != at + images * sum(column.itemsize for column in scan._columns()):
+            return None
+        for column in scan._columns():
+            size = images * column.itemsize
+            column.frombytes(packed[at : at + size])
+            at += size
+        is_inside = start <= min(scan.starts, default=end) and max(map(add, scan.starts, scan.sizes), default=0) <= end
+        is_known = max(scan.type_of, default=-1) < len(scan.types) and max(scan.media, default=0) < len(MEDIA)
+        return scan if is_inside and is_known and start <= scan.position <= end else None
 
     @property
     def is_exact(self) -> bool:
@@ -208,120 +127,167 @@ class Scan:
         """Return whether the stored bytes fit the image's header, as far as can be checked without decoding."""
         return self.media[image] != 0 or (self.sizes[image] > 0 and self.is_raw_size(image))
 
-    def _run(self, source: Source, num_frames: int, window: bytearray) -> None:
-        # This loop runs for every image of a section: it uses local names, and a window of bytes up to ``limit``.
-        read, view, end, shape_size = source.read_into, memoryview(window), self.end, self._shape.size
-        position, base, limit, known = self.position, self.position, 0, dict[bytes, int]()
-        ahead = WIDE_WINDOW if end - position <= WIDE_WINDOW and not source.is_remote else WINDOW
-        frame = name_bytes = 0
-        pattern: _Pattern = ()
-        if _window.shape is self._shape and not self._may_predict:
-            # Sections of a recording are alike: the first frame, too, is probably like those scanned last.
-            limit = min(ahead, end - position)
-            read(view[:limit], base)
-            pattern = _window.pattern
-            for head, _ in pattern:
-                if head not in known:
-                    known[head] = self._add_type(head)
-            frame, position = self._read_similar(pattern, known, window, limit, base, 0, num_frames)
-            if frame:
-                name_bytes = sum(len(head) + DIRECTORY * (1 + head.count(b"/")) for head in known)
-                ahead = WIDE_WINDOW
-                if frame == num_frames and len(known) == len(pattern):
-                    self._is_regular = True  # as each frame is like the pattern
-            else:
-                pattern = ()
-                known.clear()
-                self.types.clear()
-        while frame < num_frames:
-            if pattern:
-                frame, position = self._read_similar(pattern, known, window, limit, base, frame, num_frames)
-                if frame == num_frames:
-                    return None
-            at = position - base
-            if at + IMAGE_HEAD > limit and base + limit < end:
-                base, at, limit = position, 0, min(ahead, end - position)
-                read(view[:limit], base)
-            if limit - at < 2:
-                return self._stop(frame, num_frames, len(self.frames))
-            cameras = window[at] | window[at + 1] << 8
-            if not cameras:
-                empty = _ZEROS.match(window, at, limit)
-                count = min((empty.end() - at) // 2 if empty else 0, num_frames - frame)
-                frame, position = frame + count, position + 2 * count
-                self.position = position
-                continue
-            position += 2
-            first = len(self.frames)
-            heads = []
-            for _ in range(cameras):
-                at = position - base
-                if at + IMAGE_HEAD > limit and base + limit < end:
-                    base, at, limit = position, 0, min(ahead, end - position)
-                    read(view[:limit], base)
-                if limit - at < 2:
-                    return self._stop(frame, num_frames, first)
-                tail = at + 2 + (window[at] | window[at + 1] << 8) + shape_size
-                if tail + 8 > limit and base + limit < end:
-                    base, at, tail, limit = position, 0, tail - at, min(tail - at + 8, end - position)
-                    read(view[:limit], base)
-                if tail + 4 > limit:
-                    return self._stop(frame, num_frames, first)
-                head = bytes(window[at:tail])
-                (stored,) = _LENGTH.unpack_from(window, tail)
-                tail += 4
-                position = base + tail + stored
-                if position > end:
-                    return self._stop(frame, num_frames, first)
-                kind = known.get(head)
-                if kind is None:
-                    name_bytes += len(head) + DIRECTORY * (1 + head.count(b"/"))
-                    kind = known[head] = self._add_type(head)
-                if len(self.frames) >= MOST_IMAGES or name_bytes > MOST_NAME_BYTES:
-                    self.error = f"only the first {len(self.frames)} images are shown; the section has more"
-                    return None
-                media = 0
-                if self.types[kind].format:
-                    stop = min(tail + stored, limit)
-                    if window.startswith(_SIGNATURES[1], tail, stop):
-                        media = 1
-                    elif window.startswith(_SIGNATURES[2], tail, stop):
-                        media = 2
-                heads.append((head, media))
-                self.type_of.append(kind)
-                self.frames.append(frame)
-                self.sizes.append(stored)
-                self.starts.append(base + tail)
-                self.media.append(media)
-                ahead = NEAR_WINDOW if stored > FAR else WIDE_WINDOW
-            frame += 1
-            self.position = position
-            if frame == 1 and self._may_predict and self._predict(source, heads, num_frames):
-                return None
-            is_regular = all(media or not self.types[known[head]].format for head, media in heads)
-            pattern = tuple(heads) if is_regular and ahead == WIDE_WINDOW else ()
-            if pattern and _is_short(pattern):
-                _window.pattern, _window.shape = pattern, self._shape
-        return None
+    def keep_confirmed(self, first: int) -> None:
+        """Drop images that nothing confirms, from the image ``first`` on."""
+        confirmed = [image for image in range(first, len(self.frames)) if self.is_confirmed(image)]
+        for column in self._columns():
+            column[first:] = array(column.typecode, [column[image] for image in confirmed])
 
-    def _read_similar(
-        self, pattern: _Pattern, known: dict[bytes, int], window: bytearray, limit: int, base: int, frame: int,
-        num_frames: int,
-    ) -> tuple[int, int]:
-        """Scan frames with the headers and signatures of a pattern, mostly the previous frame, up to the window's end.
+    def _columns(self) -> tuple[array[int], ...]:
+        return self.type_of, self.frames, self.sizes, self.starts, self.media
 
-        Return the next frame and its position. ``known`` has the numbers of the types. Takes a third of the time, as
-        shared header fields are parsed once.
+
+class _Pattern:
+    """The header and the kind of data of each image of a frame, which the next frames mostly repeat.
+
+    ``readers`` has for each image: what unpacks its header, stored size and signature; the header, and its bytes up to
+    the data; the signature, and its bytes.
+    """
+
+    __slots__ = ("images", "readers")
+
+    def __init__(self, images: list[tuple[bytes, int]]) -> None:
+        self.images = images
+        self.readers: list[tuple[Callable[[memoryview, int], tuple[Any, ...]], bytes, int, bytes, int]] = []
+        for number, (head, media) in enumerate(images):
+            header, signature = head if number else len(images).to_bytes(2, "little") + head, _SIGNATURES[media]
+            fields = struct.Struct(f"<{len(header)}sI{len(signature)}s")
+            self.readers.append(
+                (fields.unpack_from, header, len(header) + _LENGTH.size, signature, len(signature))
+            )
+
+
+class _Remembered(threading.local):
+    """What a thread keeps between its scans: bytes of a section, allocated once, and the pattern scanned last.
+
+    Sections of a recording are alike, so that the first frame of the next one is probably like those, too.
+    """
+
+    pattern: _Pattern | None = None
+    shape: struct.Struct | None = None
+
+    def __init__(self) -> None:
+        self.bytes = bytearray(4 * WINDOW)
+
+
+_remembered = _Remembered()
+
+
+class _Pass:
+    """The pass that fills a scan. It has a window of the section: ``limit`` bytes from ``base`` on."""
+
+    def __init__(
+        self, scan: Scan, source: Source, num_frames: int, has_format: bool, allowance: Allowance,
+    ) -> None:
+        self.scan, self.source, self.num_frames, self.allowance = scan, source, num_frames, allowance
+        self.shape = _WITH_FORMAT if has_format else _WITHOUT_FORMAT
+        self.window = _remembered.bytes
+        self.base, self.limit = scan.position, 0
+        is_small = scan.end - scan.position <= len(self.window) and not source.is_remote
+        self.ahead = len(self.window) if is_small else WINDOW
+        self.known: dict[bytes, int] = {}
+
+    def run(self, may_predict: bool, is_sample: bool) -> None:
+        scan, frame = self.scan, 0
+        pattern = _remembered.pattern if _remembered.shape is self.shape and not may_predict else None
+        if is_sample:
+            self.ahead = NEAR_WINDOW
+        first = 0
+        try:
+            while frame < self.num_frames and not (is_sample and scan.frames):
+                if pattern is not None:
+                    count = self.similar_frames(pattern, 1 if is_sample else self.num_frames - frame, frame)
+                    if count:
+                        frame += count
+                        continue
+                empty = _ZEROS.match(self.window, at := self.at(scan.position, IMAGE_HEAD), self.limit)
+                if empty and empty.end() > at + 1:
+                    count = min((empty.end() - at) // 2, self.num_frames - frame)
+                    frame, scan.position = frame + count, scan.position + 2 * count
+                    if is_sample and empty.end() == self.limit and self.base + self.limit < scan.end:
+                        return  # so many frames without images are enough
+                    continue
+                first = len(scan.frames)
+                pattern = self.frame(frame)
+                frame += 1
+                if frame == 1 and may_predict and self.predict():
+                    return
+        except TooLarge as error:
+            scan.is_limited = True
+            scan.error = f"only the first {len(scan.frames)} images are shown: the section {error.reason}"
+        except EOFError:
+            scan.error = f"the image section breaks off in frame {frame} of {self.num_frames}"
+            scan.keep_confirmed(first)
+
+    def at(self, position: int, size: int) -> int:
+        """Return the index in the window of ``size`` bytes, or of fewer at the end of the section."""
+        at = position - self.base
+        if at + size > self.limit and self.base + self.limit < self.scan.end:
+            self.base, at = position, 0
+            self.limit = min(max(self.ahead, size), self.scan.end - position)
+            self.source.read_into(memoryview(self.window)[: self.limit], position)
+        return at
+
+    def frame(self, frame: int) -> _Pattern | None:
+        """Scan a frame of any images; return its pattern if later frames may be scanned by it.
+
+        Raises EOFError if it ends outside the section.
         """
-        images, first = len(pattern), frame
-        heads = (_known_heads if _is_short(pattern) else _heads)(pattern)
-        most = min(num_frames - frame, (MOST_IMAGES - len(self.frames)) // images)
-        sizes, starts, at = list[int](), list[int](), self.position - base
+        scan, window = self.scan, self.window
+        at = self.at(scan.position, 2)
+        position = scan.position + 2
+        images: list[tuple[bytes, int]] = []
+        if at + 2 > self.limit:
+            raise EOFError
+        for _ in range(window[at] | window[at + 1] << 8):
+            at = self.at(position, IMAGE_HEAD)
+            if at + 2 > self.limit:
+                raise EOFError
+            size = 2 + (window[at] | window[at + 1] << 8) + self.shape.size
+            at = self.at(position, size + 8)
+            data = at + size + _LENGTH.size
+            if data > self.limit:
+                raise EOFError
+            head = bytes(window[at : at + size])
+            (stored,) = _LENGTH.unpack_from(window, at + size)
+            position = self.base + data + stored
+            if position > scan.end:
+                raise EOFError
+            kind = self.number_of(head)
+            self.allowance.take(IMAGE_COST, "images")
+            media = 0
+            if scan.types[kind].format:
+                begin = window[data : min(data + min(stored, 4), self.limit)]
+                media = 1 if begin.startswith(_SIGNATURES[1]) else 2 if begin.startswith(_SIGNATURES[2]) else 0
+            images.append((head, media))
+            scan.type_of.append(kind)
+            scan.frames.append(frame)
+            scan.sizes.append(stored)
+            scan.starts.append(self.base + data)
+            scan.media.append(media)
+            self.ahead = NEAR_WINDOW if stored > FAR else len(window)
+        scan.position = position
+        is_sure = all(media or not scan.types[self.known[head]].format for head, media in images)
+        if not images or not is_sure or self.ahead == NEAR_WINDOW:
+            return None
+        pattern = _Pattern(images)
+        if sum(len(head) for head, _ in images) <= IMAGE_HEAD:
+            _remembered.pattern, _remembered.shape = pattern, self.shape
+        return pattern
+
+    def similar_frames(self, pattern: _Pattern, most: int, frame: int) -> int:
+        """Scan frames with the headers and signatures of a pattern, up to the window's end; return how many.
+
+        Takes a third of the time, as shared header fields are parsed once.
+        """
+        scan, images = self.scan, len(pattern.images)
+        at = self.at(scan.position, IMAGE_HEAD)
+        base, seen = self.base, memoryview(self.window)[: self.limit]
+        sizes, starts = list[int](), list[int]()
         add_size, add_start = sizes.append, starts.append
-        seen = memoryview(window)[:limit]
         try:
             # One loop over all images: this line and the next ones run for each.
-            for fields_at, head, skipped, signature, least in chain.from_iterable(repeat(heads, most)):
+            for fields_at, head, skipped, signature, least in chain.from_iterable(repeat(pattern.readers, most)):
                 header, stored, begin = fields_at(seen, at)
                 if header != head or begin != signature or stored < least:
                     break
@@ -331,155 +297,81 @@ class Scan:
                 at += stored
         except struct.error:  # the image begins at the end of the window, or beyond
             pass
-        found = len(sizes)
-        if found and starts[-1] + sizes[-1] > self.end - base:  # only the last image can end beyond the section
-            found -= 1
-        count = found // images
-        found = count * images
+        listed = len(sizes)
+        if listed and starts[-1] + sizes[-1] > scan.end - base:  # only the last image can end beyond the section
+            listed -= 1
+        if listed < images:
+            return 0
+        self.ahead = len(self.window)
+        kinds = [self.number_of(head) for head, _ in pattern.images]
+        count = min(listed, self.allowance.left // IMAGE_COST) // images
+        listed = count * images
         if not count:
-            return frame, self.position
-        frame += count
-        self.position = base + starts[found - 1] + sizes[found - 1]
-        self.sizes.extend(sizes[:found])
-        self.starts.extend(map(base.__add__, starts[:found]))
-        numbers = range(first, frame)
-        self.frames.extend(numbers if images == 1 else sorted([*numbers] * images))
-        self.type_of.extend([known[head] for head, _ in pattern] * count)
-        self.media.extend([media for _, media in pattern] * count)
-        return frame, self.position
+            return 0
+        self.allowance.take(IMAGE_COST * listed, "images")
+        scan.position = base + starts[listed - 1] + sizes[listed - 1]
+        scan.sizes.extend(sizes[:listed])
+        scan.starts.extend(map(base.__add__, starts[:listed]))
+        scan.frames.extend(sorted([*range(frame, frame + count)] * images))
+        scan.type_of.extend(kinds * count)
+        scan.media.extend([media for _, media in pattern.images] * count)
+        return count
 
-    def _predict(self, source: Source, heads: list[tuple[bytes, int]], num_frames: int) -> bool:
+    def predict(self) -> bool:
         """Return whether all frames are probably like the first one, of raw images, so that no further read is needed.
 
         The section has the length of that many frames, and the second frame starts like the first. Each image is
         verified when it is read.
         """
-        images, start = len(self.frames), self.starts[0] - _LENGTH.size - len(heads[0][0]) - 2 if heads else 0
-        size = self.position - start
-        if not images or start + num_frames * size != self.end or num_frames * images > MOST_IMAGES:
+        scan, num_frames = self.scan, self.num_frames
+        images, heads = len(scan.frames), list(self.known)
+        if not images or len(heads) != images or num_frames < 2:
             return False
-        if self.end - start < PREDICT_FROM_BYTES or num_frames < 2:
+        start = scan.starts[0] - _LENGTH.size - len(heads[0]) - 2
+        size = scan.position - start
+        if scan.end - start < PREDICT_FROM_BYTES or start + num_frames * size != scan.end:
             return False
-        if any(kind.format for kind in self.types) or not all(map(self.is_raw_size, range(images))):
+        if any(kind.format for kind in scan.types) or not all(map(scan.is_raw_size, range(images))):
             return False
-        headers = [head + _LENGTH.pack(stored) for (head, _), stored in zip(heads, self.sizes, strict=True)]
+        headers = [head + _LENGTH.pack(stored) for head, stored in zip(heads, scan.sizes, strict=True)]
         first = images.to_bytes(2, "little") + headers[0]
-        if source.read(start + size, len(first)) != first:
+        if self.source.read(start + size, len(first)) != first:
             return False
-        self.headers = headers
-        self.starts = array("Q", [at + size * frame for frame in range(num_frames) for at in self.starts])
-        self.frames = array("I", [frame for frame in range(num_frames) for _ in range(images)])
-        for column in (self.type_of, self.sizes, self.media):
+        self.allowance.take(IMAGE_COST * images * num_frames, "images")
+        scan.headers = headers
+        scan.starts = array("Q", [at + size * frame for frame in range(num_frames) for at in scan.starts])
+        scan.frames = array("I", [frame for frame in range(num_frames) for _ in range(images)])
+        for column in (scan.type_of, scan.sizes, scan.media):
             column *= num_frames
-        self.position = self.end
+        scan.position = scan.end
         return True
 
-    def _add_type(self, head: bytes) -> int:
-        width, height, channels, *rest = self._shape.unpack_from(head, len(head) - self._shape.size)
-        camera = head[2 : len(head) - self._shape.size]
-        self.types.append(ImageType(camera, width, height, channels, rest[0] if rest else 0, width * height * channels))
-        return len(self.types) - 1
-
-    def _stop(self, frame: int, num_frames: int, first: int) -> None:
-        self.error = f"the image section breaks off in frame {frame} of {num_frames}"
-        confirmed = [image for image in range(first, len(self.frames)) if self.is_confirmed(image)]
-        for column in (self.type_of, self.frames, self.sizes, self.starts, self.media):
-            column[first:] = array(column.typecode, [column[image] for image in confirmed])
-
-
-def _unpacked_types(packed: bytes, count: int) -> tuple[ImageType, ...]:
-    """Return so many image types of a packed scan. Raises struct.error if they do not take all its bytes."""
-    types, at = [], 0
-    for _ in range(count):
-        length, width, height, channels, form = _TYPE.unpack_from(packed, at)
-        at += _TYPE.size + length
-        types.append(ImageType(packed[at - length : at], width, height, channels, form, width * height * channels))
-    if at != len(packed):
-        raise struct.error("the image types have another size")
-    return tuple(types)
+    def number_of(self, head: bytes) -> int:
+        """Return the number of the image type with this header, adding it if it is new."""
+        kind = self.known.get(head)
+        if kind is None:
+            # Each component of the name becomes a directory.
+            self.allowance.take(len(head) + OBJECT * (2 + head.count(b"/")), "names of cameras")
+            types, end = self.scan.types, len(head) - self.shape.size
+            width, height, channels, *rest = self.shape.unpack_from(head, end)
+            kind = self.known[head] = len(types)
+            form = rest[0] if rest else 0
+            types.append(ImageType(head[2:end], width, height, channels, form, width * height * channels))
+        return kind
 
 
-_known_types = lru_cache(64)(_unpacked_types)
-
-
-def _regular(count: int, frames: int) -> tuple[array[int], array[int]]:
-    """Return the types and the frames of the images of so many frames, each with one image of each of so many types."""
-    numbers = array("I", bytes(array("I").itemsize * count * frames))
-    for first in range(min(count, len(numbers))):
-        numbers[first::count] = array("I", range(frames))
-    return array("I", range(count)) * frames, numbers
-
-
-_known_regular = lru_cache(64)(_regular)
-
-
-def _heads(pattern: _Pattern) -> list[tuple[_Unpack, bytes, int, bytes, int]]:
-    """Return how to read each image of frames with these headers and kinds of data.
-
-    For each image: what unpacks its header, stored size and signature; the header, and its bytes up to the data; the
-    signature, and its bytes.
-    """
-    heads: list[tuple[_Unpack, bytes, int, bytes, int]] = []
-    for number, (head, media) in enumerate(pattern):
-        header, signature = head if number else len(pattern).to_bytes(2, "little") + head, _SIGNATURES[media]
-        fields = struct.Struct(f"<{len(header)}sI{len(signature)}s")
-        heads.append((fields.unpack_from, header, len(header) + _LENGTH.size, signature, len(signature)))
-    return heads
-
-
-_known_heads = lru_cache(64)(_heads)
-
-
-def _is_short(pattern: _Pattern) -> bool:
-    """Return whether a pattern is short enough to be remembered."""
-    return len(pattern) <= FEW_IMAGES and sum(len(head) for head, _ in pattern) <= IMAGE_HEAD
-
-
-class FirstImage(NamedTuple):
-    """The first image of a camera, as its header describes it."""
-
-    camera: bytes
-    width: int
-    height: int
-    channels: int
-    is_encoded: bool
-
-
-def first_images(source: Source, start: int, end: int, num_frames: int) -> list[FirstImage] | None:
-    """Return the images of the first frame with some in the section ``[start, end)``, or None if it is damaged. Of each
-    camera there is one.
+def first_images(source: Source, start: int, end: int, num_frames: int) -> list[ImageType] | None:
+    """Return the types of the first frame with images in the section ``[start, end)``, or None if it is damaged.
 
     Reads the headers of one frame, as a table of many episodes cannot scan them all. Files from before the format byte
     are recognized by images that fit their headers, as in a scan.
     """
-    found = None
-    for shape in ("<IIBB", "<IIB"):
-        try:
-            reader = Reader(source, start, min(end, source.size), "the image section", NEAR_WINDOW)
-            images, is_confirmed = _images_of_frame(reader, num_frames, shape)
-        except Damaged:
-            continue
-        if is_confirmed:
-            return images
-        found = found or images
-    return found
-
-
-def _images_of_frame(reader: Reader, num_frames: int, shape: str) -> tuple[list[FirstImage], bool]:
-    """Return the first frame with images, one of each camera, and whether they fit their headers."""
-    ahead = reader.peek(NEAR_WINDOW)
-    reader.skip(2 * min((len(ahead) - len(ahead.lstrip(b"\0"))) // 2, num_frames - 1))
-    images: dict[bytes, FirstImage] = {}
-    is_confirmed, left = True, CAMERA_BYTES
-    for _ in range(reader.integer(2)):
-        camera = reader.take(reader.integer(2))
-        left -= len(camera)
-        if left < 0 or len(images) == MOST_CAMERAS:
-            break
-        width, height, channels, *form = reader.unpack(shape)
-        stored = reader.integer(4)
-        images.setdefault(camera, FirstImage(camera, width, height, channels, any(form)))
-        has_signature = any(form) and reader.peek(len(_SIGNATURES[2])).startswith(_SIGNATURES[1:])
-        is_confirmed = is_confirmed and (has_signature or 0 < stored == width * height * channels)
-        reader.skip(stored)
-    return list(images.values()), is_confirmed
+    end = min(end, source.size)
+    first: list[ImageType] | None = None
+    for has_format in (True, False) if start <= end else ():
+        scan = Scan.of(source, start, end, num_frames, has_format, Allowance(16 << 10), is_sample=True)
+        if scan.error is None or scan.is_limited:
+            if scan.is_all_confirmed:
+                return scan.types
+            first = scan.types if first is None else first
+    return first

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import struct
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias
@@ -18,24 +18,24 @@ from typing import Any, TypeAlias
 from glassfs.content import Array, Cells, Column, Counted, Data, Gathered, Records, Rendered, Table
 from glassfs.content.features import Camera, decoded
 from glassfs.formats.kinodb.episode import (
-    CAMERAS_COST,
     ENTRY,
     LONGEST_TEXTS,
-    Entry,
-    Episode,
-    Metadata,
+    TEXT_COST,
+    EpisodeEntry,
+    EpisodeMetadata,
+    KinoEpisode,
     described,
     metadata_cost,
 )
-from glassfs.formats.kinodb.scan import FirstImage
+from glassfs.formats.kinodb.scan import ImageType
 from glassfs.formats.registry import Opening
 from glassfs.once import once
 
 EPISODES, CAMERAS = b"episodes", b"cameras"
-AT_ONCE = 256  # episodes whose metadata are read together
-MOST_TEXT = 1 << 20  # bytes of metadata in the rows of a block, each row counted
-MOST_MEMORY = 8 << 20  # bytes that a block may take, each section counted once
-ROW_COST = (1 << 10) + CAMERAS_COST  # bytes of a row without its metadata
+AT_ONCE = 256  # rows of a block at most
+CAMERA_BYTES = 512  # of the names in a row
+TEXT_BYTES = 1 << 20  # of metadata in the rows of a block, each row counted
+BLOCK_BYTES = 8 << 20  # of memory for the metadata of a block, each section counted once
 LONG = 4 << 10  # bytes of a section that is faster to read again than to keep as JSON
 _COLUMNS = (
     (b"episode_id", 0, "<u8"), (b"embodiment", "embodiment", ""), (b"language_instruction", "task", ""),
@@ -46,12 +46,12 @@ _COLUMNS = (
 _SECTION = struct.Struct("<48xQQ")
 
 Section: TypeAlias = tuple[int, int]
-"""Offset and length of the metadata of an episode."""
+"""Offset and length of the metadata, or the images, of an episode."""
 
 
-def episode_table(opening: Opening, index: Data, episode: Callable[[int], Episode]) -> Table:
+def episode_table(opening: Opening, index: Data, episode: Callable[[int], KinoEpisode]) -> Table:
     """Return the table of the episodes in a packed index. ``episode`` returns the one at a position."""
-    rows = _Rows(opening, index, episode)
+    rows = _EpisodeRows(opening, index, episode)
     records = _RowRecords(rows, EPISODES, rows.of_block)
     return Table(
         EPISODES, rows.count, partial(_columns, rows), records, EPISODES,
@@ -59,9 +59,9 @@ def episode_table(opening: Opening, index: Data, episode: Callable[[int], Episod
     )
 
 
-def _columns(rows: _Rows) -> list[Column]:
+def _columns(rows: _EpisodeRows) -> list[Column]:
     count = rows.count
-    found = [Column(b"position", Array(b"position", Counted(count), "<i8", (count,)))]
+    columns = [Column(b"position", Array(b"position", Counted(count), "<i8", (count,)))]
     for name, field, dtype in _COLUMNS:
         content: Array | Records
         if isinstance(field, int):
@@ -71,14 +71,14 @@ def _columns(rows: _Rows) -> list[Column]:
             content = _RowCells(rows, name, partial(rows.values, field), dtype)
         else:
             content = _RowRecords(rows, name, partial(rows.values, field))
-        found.append(Column(name, content))
-    return [*found, Column(CAMERAS, _RowRecords(rows, CAMERAS, rows.cameras), is_list=True)]
+        columns.append(Column(name, content))
+    return [*columns, Column(CAMERAS, _RowRecords(rows, CAMERAS, rows.cameras), is_list=True)]
 
 
-class _Rows:
+class _EpisodeRows:
     """The rows in blocks."""
 
-    def __init__(self, opening: Opening, index: Data, episode: Callable[[int], Episode]) -> None:
+    def __init__(self, opening: Opening, index: Data, episode: Callable[[int], KinoEpisode]) -> None:
         self.index = index
         self.count = index.size // ENTRY.size
         self._opening = opening
@@ -87,22 +87,19 @@ class _Rows:
     @once
     def starts(self) -> array[int]:
         """The position of the first row of each block, and the end. Takes a pass over the index."""
-        starts = array("Q", [0])
-        rows = text = memory = 0
+        starts, text, memory = array("Q", [0]), 0, 0
         known: set[Section] = set()
         sections: Iterable[Section] = chain.from_iterable(map(_SECTION.iter_unpack, self.index.pieces()))
         for position, section in enumerate(sections):  # pieces end between entries
-            more = metadata_cost(section[1]) if section not in known else 0
-            length = min(section[1], LONGEST_TEXTS)
-            is_full = rows == AT_ONCE or text + length > MOST_TEXT or memory + more > MOST_MEMORY
-            if rows and is_full:
+            rows, length = position - starts[-1], min(section[1], LONGEST_TEXTS)
+            more = 0 if section in known else metadata_cost(length)
+            if rows and (rows == AT_ONCE or text + length > TEXT_BYTES or memory + more > BLOCK_BYTES):
                 starts.append(position)
-                rows = text = memory = 0
+                text, memory, more = 0, 0, metadata_cost(length)
                 known.clear()
-                more = metadata_cost(section[1])
             known.add(section)
-            rows, text, memory = rows + 1, text + length, memory + more
-        if rows:
+            text, memory = text + length, memory + more
+        if self.count:
             starts.append(self.count)
         return starts
 
@@ -125,72 +122,80 @@ class _Rows:
 
     def features(self, block: int) -> list[str]:
         """Return the features of each row."""
-        found = self._cameras(block)
-        return [self._episode(row).features(cameras) for row, cameras in enumerate(found, self.starts[block])]
-
-    def _cameras(self, block: int) -> list[list[Camera] | None]:
-        """Return the cameras of each row, None if its images are damaged."""
-        key = (self._opening.source.version, CAMERAS, block)
-        cost = ROW_COST * (self.starts[block + 1] - self.starts[block])
-        kept = Rendered(self._opening.cache, key, partial(self._rendered_cameras, block), cost=cost)
-        found = json.loads(kept.read(0, kept.size))
-        return [cameras and [Camera(*camera) for camera in cameras] for cameras in found]
+        rows = enumerate(self._cameras(block), self.starts[block])
+        return [self._episode(row).features(cameras) for row, cameras in rows]
 
     def cost(self, block: int) -> int:
-        sections = self._sections(block)
-        return ROW_COST * len(sections) + sum(metadata_cost(length) for _, length in set(sections))
+        """Return the bytes that the rows of a block may take."""
+        sections = {(entry.meta_offset, entry.meta_length) for entry in self._entries(block)}
+        return self._cameras_cost + sum(metadata_cost(length) for _, length in sections)
 
-    def _metadata(self, block: int) -> list[Metadata | None]:
+    _cameras_cost = AT_ONCE * ((1 << 10) + TEXT_COST * CAMERA_BYTES)
+
+    def _metadata(self, block: int) -> list[EpisodeMetadata | None]:
         """Return the metadata of each row, None if they are unreadable. Rows with the same section share them."""
-        sections = self._sections(block)
+        def read(rows: Iterable[int]) -> list[EpisodeMetadata | None]:
+            return [self._episode(row).readable() for row in rows]
+
+        sections = [(entry.meta_offset, entry.meta_length) for entry in self._entries(block)]
         firsts: dict[Section, int] = {}
         for position, section in enumerate(sections, self.starts[block]):
             firsts.setdefault(section, position)
-        found: Iterable[Metadata | None]
         if sum(length for _, length in firsts) > LONG * len(firsts):
-            found = [self._episode(position).readable() for position in firsts.values()]
+            different = read(firsts.values())
         else:
-            key = (self._opening.source.version, EPISODES, block)
-            make = partial(self._rendered, list(firsts.values()))
-            kept = Rendered(self._opening.cache, key, make, cost=self.cost(block))
-            found = [fields and Metadata._make(fields) for fields in json.loads(kept.read(0, kept.size))]
-        if len(firsts) == len(sections):
-            return found
-        by_section = dict(zip(firsts, found, strict=True))
+            kept = self._kept(block, EPISODES, lambda: read(firsts.values()), self.cost(block))
+            different = [fields and EpisodeMetadata._make(fields) for fields in kept]
+        by_section = dict(zip(firsts, different, strict=True))
         return [by_section[section] for section in sections]
 
-    def _rendered(self, positions: Sequence[int]) -> bytes:
-        """Return the metadata of these episodes as JSON, for the cache."""
-        return json.dumps([self._episode(position).readable() for position in positions]).encode()
+    def _cameras(self, block: int) -> list[list[Camera] | None]:
+        """Return the cameras of each row, None if its images are damaged."""
+        def read() -> list[list[Camera] | None]:
+            known: dict[Section, list[Camera] | None] = {}
+            rows = []
+            for position, entry in enumerate(self._entries(block), self.starts[block]):
+                section = entry.images_offset, entry.images_length
+                if section not in known:
+                    known[section] = _cameras_of(self._episode(position))
+                rows.append(known[section])
+            return rows
 
-    def _rendered_cameras(self, block: int) -> bytes:
-        """Return the cameras of each row as JSON, for the cache."""
-        known: dict[Section, list[Camera] | None] = {}
-        found = []
-        for position, entry in enumerate(self._entries(block), self.starts[block]):
-            section = entry.images_offset, entry.images_length
-            if section not in known:
-                images = self._episode(position).first_images()
-                known[section] = None if images is None else list(map(_camera, images))
-            found.append(known[section])
-        return json.dumps(found).encode()
+        rows = self._kept(block, CAMERAS, read, self._cameras_cost)
+        return [cameras and [Camera(*camera) for camera in cameras] for cameras in rows]
 
-    def _entries(self, block: int) -> Iterable[Entry]:
-        return map(Entry._make, ENTRY.iter_unpack(self._packed(block)))
+    def _kept(self, block: int, what: bytes, read: Callable[[], list[Any]], cost: int) -> list[Any]:
+        """Return what ``read`` returns for a block as JSON has it, which the cache keeps."""
+        key = self._opening.source.version, what, block
+        kept = Rendered(self._opening.cache, key, lambda: json.dumps(read()).encode(), cost=cost)
+        rows: list[Any] = json.loads(kept.read(0, kept.size))
+        return rows
 
-    def _sections(self, block: int) -> list[Section]:
-        return list(_SECTION.iter_unpack(self._packed(block)))
-
-    def _packed(self, block: int) -> bytes:
-        """Return the index entries of a block."""
-        start, end = self.starts[block], self.starts[block + 1]
-        return self.index.read(start * ENTRY.size, (end - start) * ENTRY.size)
+    def _entries(self, block: int) -> Iterable[EpisodeEntry]:
+        start, end = self.starts[block : block + 2]
+        packed = self.index.read(start * ENTRY.size, (end - start) * ENTRY.size)
+        return map(EpisodeEntry._make, ENTRY.iter_unpack(packed))
 
 
-def _camera(image: FirstImage) -> Camera:
+def _cameras_of(episode: KinoEpisode) -> list[Camera] | None:
+    """Return the cameras of an episode, as many as names may take; None if its images are damaged."""
+    images = episode.first_images()
+    if images is None:
+        return None
+    cameras: dict[bytes, Camera] = {}
+    left = CAMERA_BYTES
+    for image in images:
+        left -= len(image.camera)
+        if left < 0:
+            break
+        cameras.setdefault(image.camera, _camera(image))
+    return list(cameras.values())
+
+
+def _camera(image: ImageType) -> Camera:
     """Return the camera that has this first image: its video has the size of that."""
     reason = ""
-    if not image.width * image.height or not (image.is_encoded or 1 <= image.channels <= 4):
+    if not image.width * image.height or not (image.format or 1 <= image.channels <= 4):
         reason = f"has images of {image.width} x {image.height} pixels and {image.channels} channels"
     return Camera(f"images/{decoded(image.camera)}", image.width, image.height, reason)
 
@@ -203,7 +208,7 @@ def _shown(name: str) -> str:
 class _RowRecords(Records):
     """The rows, or one column of them. The number of blocks is found when it is first needed."""
 
-    def __init__(self, rows: _Rows, name: bytes, block: Callable[[int], list[Any]]) -> None:
+    def __init__(self, rows: _EpisodeRows, name: bytes, block: Callable[[int], list[Any]]) -> None:
         self.key = name
         self.type_name = ""
         self.block = block
@@ -218,6 +223,6 @@ class _RowRecords(Records):
 class _RowCells(Cells, _RowRecords):
     """The values of a column that is not text."""
 
-    def __init__(self, rows: _Rows, name: bytes, block: Callable[[int], list[Any]], dtype: str) -> None:
+    def __init__(self, rows: _EpisodeRows, name: bytes, block: Callable[[int], list[Any]], dtype: str) -> None:
         _RowRecords.__init__(self, rows, name, block)
         self.dtype = dtype

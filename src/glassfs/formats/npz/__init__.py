@@ -8,25 +8,21 @@ from __future__ import annotations
 
 from glassfs.content import Container, Group
 from glassfs.formats.npz.archive import END, LOCAL, LOCAL_HEADER, LONGEST_END
-from glassfs.formats.npz.contents import SUFFIX, Contents
+from glassfs.formats.npz.contents import SUFFIX, ArchiveContents
 from glassfs.formats.registry import BUILT_IN, Format, Head, Opening
 
 NAMED = BUILT_IN["npz"]
-SURVEYED = 1 << 20
-"""Bytes; a smaller central directory is checked when the archive is opened, a larger one when it is listed."""
 
 
 def open_npz(opening: Opening) -> Container:
-    """Open an archive. Raises Damaged if its end or a small central directory contradicts itself or the file."""
-    contents = Contents(opening)
+    """Open an archive. Raises Damaged if its end or its central directory contradicts itself or the file."""
+    contents = ArchiveContents(opening)
     archive = contents.archive
-    is_surveyed = archive.directory_size <= SURVEYED
-    count = archive.survey.total if is_surveyed else archive.count
-    facts = {"members": count, "directory_bytes": archive.directory_size}
+    facts = {"members": len(archive.entries), "directory_bytes": archive.directory_size}
     if archive.in_front:
         facts["bytes_in_front"] = archive.in_front
-    if is_surveyed and archive.survey.hidden is not None:
-        opening.warn(f"{sum(archive.survey.hidden)} members share their name with a later one, which keeps it")
+    if archive.hidden:
+        opening.warn(f"{archive.hidden} members share their name with a later one, which keeps it")
     version = "ZIP64" if archive.is_zip64 else "ZIP"
     return Container("npz", version, Group(b"", contents.members), [opening.source], facts, episodes=contents.episodes)
 

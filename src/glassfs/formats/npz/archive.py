@@ -1,22 +1,21 @@
 """The ZIP archive: its central directory, and where the bytes of members are (docs/formats/npz.md, cited as §).
 
-The central directory is read a stretch at a time and not kept: archives may have millions of entries. Any thread. What
-contradicts itself or the file raises Damaged: the directory as a whole, or one member when it is located.
+Any thread. What contradicts itself or the file raises Damaged: the directory as a whole when it is first needed, or one
+member when it is located.
 """
 
 from __future__ import annotations
 
 import struct
-from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import compress
-from operator import lt, not_
+from enum import IntFlag
 from typing import NamedTuple
 
 from glassfs.codec import CRC32, DEFLATE, NONE, Checksum
 from glassfs.codec.compression import reach
 from glassfs.content import Data, Decoded, Extent, Location
+from glassfs.content.allowance import OBJECT
 from glassfs.content.data import SizedData
 from glassfs.errors import Damaged, NotInstalled
 from glassfs.formats.registry import Opening
@@ -25,22 +24,23 @@ from glassfs.once import once
 END, END64, LOCATOR64, CENTRAL, LOCAL = b"PK\5\6", b"PK\6\6", b"PK\6\7", b"PK\1\2", b"PK\3\4"
 END_RECORD = struct.Struct("<4s4H2LH")
 END_RECORD64 = struct.Struct("<4sQ2H2L4Q")
-LOCATOR_SIZE = 20
+LOCATOR_RECORD64 = struct.Struct("<4sLQL")
 CENTRAL_HEADER = struct.Struct("<4s4BHHHHLLL5HLL")
 LOCAL_HEADER = struct.Struct("<4sHHHHHLLLHH")
 LONGEST_END = END_RECORD.size + 0xFFFF
-STRETCH = 256 << 10
-ENCRYPTED, UTF8 = 1 << 0 | 1 << 6, 1 << 11
 IN_ZIP64 = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
 CODECS = {0: NONE, 8: DEFLATE}
 METHODS = {9: "Deflate64", 12: "bzip2", 14: "LZMA", 93: "Zstandard", 95: "XZ", 98: "PPMd", 99: "AES"}
-LARGEST = 1 << 60  # file sizes have 63 bits
-FEW = 4096
-MOST_MEMBERS = 100_000
-"""Members of an archive that is shown: listing one takes about 750 bytes of memory for each."""
 
 
-class Entry(NamedTuple):
+class Flag(IntFlag):
+    """Flags of an entry."""
+
+    ENCRYPTED = 1 << 0 | 1 << 6
+    UTF8 = 1 << 11
+
+
+class ZipEntry(NamedTuple):
     """An entry of the central directory. ``offset`` is that of the local header in the file.
 
     The member's bytes end at ``limit`` at the latest, where another member or the directory begins. ``stored`` and
@@ -61,40 +61,26 @@ class Entry(NamedTuple):
         return self.name.decode("utf-8", "backslashreplace")
 
 
-class Survey(NamedTuple):
-    """The results of one pass over the central directory.
-
-    ``total`` is the number of entries, which archives without ZIP64 declare in 16 bits only.
-    ``starts`` are the rising offsets of local headers, None if the entries have them in this order. ``hidden`` has one
-    byte per entry, 1 if a later one has the same name; None if all names differ. ``known`` has the entries of the names
-    that were asked for, of equal names the last. ``name_bytes`` is the size of all names.
-    """
-
-    total: int
-    starts: Sequence[int] | None
-    hidden: bytes | None
-    known: dict[bytes, Entry]
-    name_bytes: int
-
-
 class Archive:
-    """The archive in a source. ``wanted`` are names that the survey looks for. Raises Damaged."""
+    """The archive in a source. Raises Damaged."""
 
-    def __init__(self, opening: Opening, wanted: frozenset[bytes] = frozenset()) -> None:
+    def __init__(self, opening: Opening) -> None:
         self.source, self.cache = opening.source, opening.cache
-        self._wanted = wanted
+        self._allowance = opening.allowance
         end, position = self._end_record()
-        self.count, size, offset = end[4:7]
+        self._count, size, offset = end[4:7]
         """The number of members that the archive declares."""
         self.is_zip64 = False
-        locator = position - LOCATOR_SIZE
+        self.hidden = 0
+        """Entries whose name a later one repeats, once all were read."""
+        locator = position - LOCATOR_RECORD64.size
         if locator >= 0 and self.source.read(locator, len(LOCATOR64)) == LOCATOR64:
             position = locator - END_RECORD64.size
             record = END_RECORD64.unpack(self.source.read(position, END_RECORD64.size)) if position >= 0 else (b"",)
             if record[0] != END64:
                 raise self.source.damage("the ZIP64 record of its end is not before its locator")
             self.is_zip64 = True
-            self.count, size, offset = record[-3:]
+            self._count, size, offset = record[-3:]
         self._start, self._end = position - size, position
         self.in_front = self._start - offset
         """Bytes in front of the archive: offsets are relative to its first local header (§4)."""
@@ -102,12 +88,10 @@ class Archive:
             raise self.source.damage(
                 f"its central directory of {size} bytes at {offset} is not in front of its end at {position}"
             )
-        if self.count * CENTRAL_HEADER.size > size:
+        if self._count * CENTRAL_HEADER.size > size:
             raise self.source.damage(
-                f"declares {self.count} members, which do not fit a central directory of {size} bytes"
+                f"declares {self._count} members, which do not fit a central directory of {size} bytes"
             )
-        if self.count > MOST_MEMBERS:
-            raise self._too_many()
 
     def _end_record(self) -> tuple[tuple[int, ...], int]:
         """Return the fields of the end record and its offset (§4)."""
@@ -127,89 +111,58 @@ class Archive:
         """Bytes of the central directory."""
         return self._end - self._start
 
-    def entries(self) -> Iterator[Entry]:
-        """Yield all entries in order, those whose name a later one repeats at the end: that one keeps the name (§5)."""
-        hidden = self.survey.hidden
-        if hidden is None:
-            yield from self._limited()
-        else:
-            yield from compress(self._limited(), map(not_, hidden))
-            yield from compress(self._limited(), hidden)
-
     @once
-    def survey(self) -> Survey:
-        offsets, hashes = array("Q"), array("q")
-        known: dict[bytes, Entry] = {}
-        name_bytes = 0
-        for entry in self._raw():
-            if len(offsets) == MOST_MEMBERS:
-                raise self._too_many()
-            offsets.append(entry.offset)
-            hashes.append(hash(entry.name))
-            name_bytes += len(entry.name)
-            if entry.name in self._wanted:
-                known[entry.name] = entry
-        is_rising = all(map(lt, offsets, offsets[1:]))
-        starts = None if is_rising else _distinct(offsets)
-        for name, entry in known.items():
-            known[name] = entry._replace(limit=self._limit(offsets if starts is None else starts, entry))
-        return Survey(len(offsets), starts, _repeated(hashes), known, name_bytes)
+    def entries(self) -> list[ZipEntry]:
+        """All entries in order, those whose name a later one repeats at the end: that one keeps the name (§5).
 
-    def _limit(self, starts: Sequence[int], entry: Entry) -> int:
-        place = bisect_right(starts, entry.offset)
-        return starts[place] if place < len(starts) else self._start
+        Finding them raises TooLarge beyond the container's allowance.
+        """
+        entries = list(self._read_entries())
+        starts = sorted({entry.offset for entry in entries})
+        last = {entry.name: number for number, entry in enumerate(entries)}
+        kept: list[ZipEntry] = []
+        repeated: list[ZipEntry] = []
+        for number, entry in enumerate(entries):
+            following = bisect_right(starts, entry.offset)
+            limit = starts[following] if following < len(starts) else self._start
+            (kept if last[entry.name] == number else repeated).append(entry._replace(limit=limit))
+        self.hidden = len(repeated)
+        return kept + repeated
 
-    def _limited(self) -> Iterator[Entry]:
-        starts = self.survey.starts
-        if starts is not None:
-            for entry in self._raw():
-                yield entry._replace(limit=self._limit(starts, entry))
-            return
-        before = None
-        for entry in self._raw():
-            if before is not None:
-                yield before._replace(limit=entry.offset)
-            before = entry
-        if before is not None:
-            yield before
-
-    def _raw(self) -> Iterator[Entry]:
-        """Yield the entries of the directory, limited only by the directory. Raises Damaged, after the sound ones."""
-        count, place, data = 0, self._start, b""
-        data_start = place
-        while place < self._end:
-            inside = place - data_start
-            if len(data) - inside < CENTRAL_HEADER.size + 3 * 0xFFFF and data_start + len(data) < self._end:
-                data = self.source.read(place, min(STRETCH, self._end - place))
-                data_start, inside = place, 0
-            if len(data) - inside < CENTRAL_HEADER.size:
+    def _read_entries(self) -> Iterator[ZipEntry]:
+        """Yield the entries of the directory, limited only by the directory."""
+        self._allowance.take(self.directory_size, "the central directory")
+        data = self.source.read(self._start, self.directory_size)
+        count = place = 0
+        while place < len(data):
+            if len(data) - place < CENTRAL_HEADER.size:
                 raise self._bad_entry(count)
-            fields = CENTRAL_HEADER.unpack_from(data, inside)
+            fields = CENTRAL_HEADER.unpack_from(data, place)
             flags, method, crc, stored, size = fields[5], fields[6], fields[9], fields[10], fields[11]
-            name_end = inside + CENTRAL_HEADER.size + fields[12]
+            name_start = place + CENTRAL_HEADER.size
+            name_end = name_start + fields[12]
             extra_end = name_end + fields[13]
-            place = data_start + extra_end + fields[14]
-            if fields[0] != CENTRAL or place > self._end:
+            place = extra_end + fields[14]
+            if fields[0] != CENTRAL or place > len(data):
                 raise self._bad_entry(count)
-            name = _decoded(data[inside + CENTRAL_HEADER.size : name_end], flags)
+            name = _decoded(data[name_start:name_end], flags)
             offset = fields[18]
             if fields[13]:
                 size, stored, offset = _in_zip64(data[name_end:extra_end], size, stored, offset)
+            # A tuple of a name and seven numbers, and what sorting takes beside it.
+            self._allowance.take(3 * OBJECT + len(name), "members")
             # An offset behind the directory is invalid, and may be of any size.
-            yield Entry(name, flags, method, crc, stored, size, min(offset + self.in_front, self._end), self._start)
+            yield ZipEntry(name, flags, method, crc, stored, size, min(offset + self.in_front, self._end), self._start)
             count += 1
-        if count != self.count and (self.is_zip64 or count & 0xFFFF != self.count):
-            raise self.source.damage(f"declares {self.count} members, but its central directory has {count}")
-
-    def _too_many(self) -> Damaged:
-        return self.source.damage(f"has more than {MOST_MEMBERS:,} members, and glassfs lists no more")
+        if count != self._count and (self.is_zip64 or count & 0xFFFF != self._count):
+            raise self.source.damage(f"declares {self._count} members, but its central directory has {count}")
 
     def _bad_entry(self, count: int) -> Damaged:
         return self.source.damage(f"entry {count} of its central directory is damaged")
 
-    def impossible(self, entry: Entry) -> str | None:
+    def impossible(self, entry: ZipEntry) -> str | None:
         """Return why a member cannot be read, by its entry alone, or None."""
-        if entry.flags & ENCRYPTED:
+        if entry.flags & Flag.ENCRYPTED:
             return "is encrypted, and glassfs reads no encrypted members"
         codec = CODECS.get(entry.method)
         if codec is None:
@@ -221,18 +174,18 @@ class Archive:
             return f"has {entry.stored} stored bytes, but {entry.size} are declared"
         if not entry.size and entry.crc != CRC32.start:
             return f"declares 0 bytes, but has a checksum of others ({entry.crc:08x})"
-        if entry.size > min(reach(codec, entry.stored), LARGEST):
+        if entry.size > min(reach(codec, entry.stored), 1 << 60):  # file sizes have 63 bits
             return f"{entry.stored} bytes of {codec} data cannot give the declared {entry.size} bytes"
         return None
 
-    def locate(self, entry: Entry, size: int = 0) -> tuple[int, bytes]:
+    def locate(self, entry: ZipEntry, size: int = 0) -> tuple[int, bytes]:
         """Return where the stored bytes of a member begin, and the first of them: up to about ``size`` bytes.
 
         Raises Damaged if the member cannot be read, and NotInstalled if that is only due to its encryption or method.
         """
         reason = self.impossible(entry)
         if reason is not None:
-            is_intact = entry.flags & ENCRYPTED or entry.method not in CODECS
+            is_intact = entry.flags & Flag.ENCRYPTED or entry.method not in CODECS
             raise NotInstalled(reason, self.source.name, entry.label) if is_intact else self.damage(entry, reason)
         taken = min(LOCAL_HEADER.size + len(entry.name) + size, entry.limit - entry.offset)
         head = self.source.read(entry.offset, taken)
@@ -247,7 +200,7 @@ class Archive:
             raise self.damage(entry, "its bytes overlap another member or the central directory")
         return entry.offset + start, head[start : start + entry.stored]
 
-    def data(self, entry: Entry, start: int) -> Decoded:
+    def data(self, entry: ZipEntry, start: int) -> Decoded:
         """Return the uncompressed bytes of a member whose stored bytes begin at ``start``.
 
         The checksum of stored members is only checked when they are read as a whole, so that a part costs a part (§2).
@@ -257,7 +210,7 @@ class Archive:
             Checksum(CRC32, entry.crc), is_checked_at_end=True,
         )
 
-    def damage(self, entry: Entry, reason: str) -> Damaged:
+    def damage(self, entry: ZipEntry, reason: str) -> Damaged:
         return self.source.damage(reason, entry.label)
 
 
@@ -266,7 +219,7 @@ class LazyMember(SizedData):
 
     __slots__ = ("_archive", "_entry", "_found")
 
-    def __init__(self, archive: Archive, entry: Entry) -> None:
+    def __init__(self, archive: Archive, entry: ZipEntry) -> None:
         # Nothing confirms the size of what cannot be read. An empty file would be read without an error.
         is_impossible = archive.impossible(entry) is not None
         super().__init__(max(1, min(entry.stored, archive.source.size)) if is_impossible else entry.size)
@@ -296,7 +249,7 @@ class LazyMember(SizedData):
 
 def _decoded(name: bytes, flags: int) -> bytes:
     """Return a name in UTF-8 (§5)."""
-    return name if flags & UTF8 or name.isascii() else name.decode("cp437").encode()
+    return name if flags & Flag.UTF8 or name.isascii() else name.decode("cp437").encode()
 
 
 def _in_zip64(extra: bytes, size: int, stored: int, offset: int) -> tuple[int, int, int]:
@@ -313,33 +266,3 @@ def _in_zip64(extra: bytes, size: int, stored: int, offset: int) -> tuple[int, i
             return found[0], found[1], found[2]
         place += 4 + length
     return size, stored, offset
-
-
-def _distinct(offsets: array[int]) -> array[int]:
-    """Return rising numbers."""
-    if len(offsets) <= FEW:
-        return array("Q", sorted(set(offsets)))
-    import numpy as np
-
-    return array("Q", np.unique(np.frombuffer(offsets, np.uint64)).tobytes())
-
-
-def _repeated(hashes: array[int]) -> bytes | None:
-    """Return one byte per entry, 1 if a later one has the same hash; None if all differ.
-
-    The names themselves would take too much memory. If two names share a hash, the earlier one is listed late, with no
-    other effect.
-    """
-    if len(hashes) <= FEW:
-        last = {value: place for place, value in enumerate(hashes)}
-        if len(last) == len(hashes):
-            return None
-        return bytes(last[value] != place for place, value in enumerate(hashes))
-    import numpy as np
-
-    values = np.frombuffer(hashes, np.int64)
-    order = np.argsort(values, kind="stable")
-    values = values[order]
-    is_repeated = np.zeros(len(values), np.bool_)
-    is_repeated[order[:-1][values[:-1] == values[1:]]] = True
-    return is_repeated.tobytes() if is_repeated.any() else None

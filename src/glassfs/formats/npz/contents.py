@@ -28,39 +28,35 @@ from glassfs.content import (
     episodes_table,
     with_recording,
 )
+from glassfs.content.allowance import OBJECT
 from glassfs.content.dtypes import parsed
 from glassfs.content.episodes import EPISODES_KEY, is_camera, recording_in, steps_of
 from glassfs.content.features import features_of
 from glassfs.errors import LASTING, Damaged, NotInstalled
 from glassfs.formats.npz import header
-from glassfs.formats.npz.archive import CODECS, Archive, Entry, LazyMember
+from glassfs.formats.npz.archive import CODECS, Archive, LazyMember, ZipEntry
 from glassfs.formats.registry import Opening
 from glassfs.once import once
+from glassfs.sizes import PIECE
 
 SUFFIX = b".npy"
 FIRST = b"is_first.npy"
 EPISODE = b"action.npy", b"reward.npy", FIRST
 """Members of one length that make an archive a recording of DreamerV3, of one episode or several (§8)."""
-LARGEST_FIRST = 1 << 20
-"""Bytes of the member that says where episodes begin, which is read as a whole."""
 AT_ONCE = 64
 """Episodes in a block of their table."""
 LOOKED_AT = 1 << 10
 """Bytes of a member read to find its header, which has 128 unless the type is a structure."""
 MOST_DESCRIBED = 1 << 14
-"""Members of an archive whose headers are read; in larger ones all members are files only."""
-MOST_KEPT = 1 << 10
-DEEPEST = 256  # components of a name; the rest is one component
-LARGEST_REWARD = 1 << 20  # bytes of rewards to sum up
-COST, NAME_COST, ITEM_COST = 64 << 10, 96, 4
+"""Members of an archive whose headers are read, one by one; in larger ones all members are files only."""
 
 
-class Contents:
+class ArchiveContents:
     """The contents of the archive in ``opening``. Raises Damaged."""
 
     def __init__(self, opening: Opening) -> None:
-        self.archive = Archive(opening, frozenset(EPISODE))
-        self._headers: dict[tuple[int, bytes], tuple[int, header.Header] | None] = {}
+        self.archive = Archive(opening)
+        self._headers: dict[ZipEntry, tuple[int, header.ArrayHeader] | None] = {}
 
     @property
     def cache(self) -> BlockCache:
@@ -69,15 +65,21 @@ class Contents:
     @once
     def steps(self) -> int | None:
         """The steps of the recording, None if the archive is none."""
-        known = self.archive.survey.known
-        if len(known) < len(EPISODE) or self.archive.survey.total > MOST_DESCRIBED:
+        signals = self._signals_of_episodes
+        if len(signals) < len(EPISODE) or not self._is_described or signals[FIRST].size > PIECE:
             return None
-        lengths = set()
-        for name in EPISODE:
-            found = self._header(known[name])
-            lengths.add(found[1].shape[0] if found is not None and found[1].shape else 0)
-        steps = lengths.pop() if len(lengths) == 1 and 0 not in lengths else None
-        return steps if steps is not None and known[FIRST].size <= LARGEST_FIRST else None
+        headers = map(self._header, signals.values())
+        lengths = {one[1].shape[0] if one is not None and one[1].shape else 0 for one in headers}
+        return lengths.pop() if len(lengths) == 1 and 0 not in lengths else None
+
+    @property
+    def _signals_of_episodes(self) -> dict[bytes, ZipEntry]:
+        """The members that make the archive a recording: of several of one name the first, which keeps it."""
+        return {entry.name: entry for entry in reversed(self.archive.entries) if entry.name in EPISODE}
+
+    @property
+    def _is_described(self) -> bool:
+        return len(self.archive.entries) <= MOST_DESCRIBED
 
     @once
     def starts(self) -> array[int]:
@@ -90,7 +92,7 @@ class Contents:
             return found
         import numpy as np
 
-        flags = self._member(self.archive.survey.known[FIRST], True).content
+        flags = self._member(self._signals_of_episodes[FIRST]).content
         found.append(0)
         if isinstance(flags, Array) and flags.data.size and parsed(flags.dtype).kind in "biuf":
             with suppress(Damaged):
@@ -151,18 +153,16 @@ class Contents:
                 yield Member(name, Array(content.key, rows, content.dtype, (steps, *shape[1:]), axis=TIME))
 
     def _members(self) -> Iterator[Member]:
-        is_described = self.archive.survey.total <= MOST_DESCRIBED
-        for entry in self.archive.entries():
-            yield self._member(entry, is_described)
+        return map(self._member, self.archive.entries)
 
-    def _member(self, entry: Entry, is_described: bool) -> Member:
+    def _member(self, entry: ZipEntry) -> Member:
         """Return an array, or the file if it is none, or cannot be read."""
         name = entry.name
         if name.endswith(b"/") and not (entry.size or entry.crc):
             return Member(_path(name[:-1]), Group(name, tuple))
-        found = self._header(entry) if is_described and name.endswith(SUFFIX) else None
+        found = self._header(entry) if self._is_described and name.endswith(SUFFIX) else None
         if found is None:
-            return Member(_path(name), self._file(entry, is_described))
+            return Member(_path(name), self._file(entry))
         start, described = found
         key, file = name.removesuffix(SUFFIX), self.archive.data(entry, start)
         items = Slice(file, described.length, described.nbytes)
@@ -175,34 +175,30 @@ class Contents:
             array.axis = TIME
         return Member(_path(key), array)
 
-    def _file(self, entry: Entry, may_be_container: bool) -> Part:
+    def _file(self, entry: ZipEntry) -> Part:
         data = LazyMember(self.archive, entry)
-        if not may_be_container:
+        if not self._is_described:
             return Part(entry.name, data)
         # Entries may contradict one another about the same bytes.
         ident = f"{entry.offset}:{entry.stored}:{entry.size}:{entry.method}:{entry.crc}"
         return Nested(entry.name, data, self.archive.source, ident, entry.stored, partial(self._first_bytes, entry))
 
-    def _first_bytes(self, entry: Entry, size: int) -> bytes:
+    def _first_bytes(self, entry: ZipEntry, size: int) -> bytes:
         """Return the first bytes of a member, about ``size`` of them at most. Raises Damaged."""
         _, head = self.archive.locate(entry, size)
         codec = CODECS[entry.method]
         return bytes(head if codec == NONE else decompress_prefix(codec, head, size))
 
-    def _header(self, entry: Entry) -> tuple[int, header.Header] | None:
+    def _header(self, entry: ZipEntry) -> tuple[int, header.ArrayHeader] | None:
         """Return where the stored bytes of an array begin and its header, or None if the member is no array."""
-        identity = entry.offset, entry.name
-        if identity in self._headers:
-            return self._headers[identity]
-        try:
-            found = self._read_header(entry)
-        except (Damaged, NotInstalled):
-            found = None
-        if self.archive.survey.total <= MOST_KEPT:
-            self._headers[identity] = found
-        return found
+        if entry not in self._headers:
+            try:
+                self._headers[entry] = self._read_header(entry)
+            except (Damaged, NotInstalled):
+                self._headers[entry] = None
+        return self._headers[entry]
 
-    def _read_header(self, entry: Entry) -> tuple[int, header.Header] | None:
+    def _read_header(self, entry: ZipEntry) -> tuple[int, header.ArrayHeader] | None:
         start, head = self.archive.locate(entry, LOOKED_AT)
         codec = CODECS[entry.method]
         given = head if codec == NONE else decompress_prefix(codec, head, LOOKED_AT)
@@ -237,13 +233,14 @@ class Contents:
         return found | position | {"num_frames": self._length(number), "channels": signals, "cameras": cameras}
 
     def _cost(self, block: int) -> int:
-        rows = min(AT_ONCE, len(self.starts) - 1) * (COST + NAME_COST * self.archive.survey.name_bytes)
-        return rows + ITEM_COST * LARGEST_REWARD
+        """Return the memory for some rows, each of which may have all names; rewards are summed as wider numbers."""
+        names = sum(len(entry.name) for entry in self.archive.entries)
+        return min(AT_ONCE, len(self.starts) - 1) * (512 + names) * OBJECT + 4 * PIECE
 
 
 def _path(name: bytes) -> tuple[bytes, ...]:
     """Return the components of a name: keys of NumPy with slashes are paths (§5)."""
-    return tuple(name.split(b"/", DEEPEST - 1))
+    return tuple(name.split(b"/", 255))  # the rest is one component: no path is longer
 
 
 def _sum(array: Array) -> float | None:
@@ -251,7 +248,7 @@ def _sum(array: Array) -> float | None:
     import numpy as np
 
     dtype = parsed(array.dtype)
-    if len(array.resolved_shape) != 1 or dtype.kind not in "fiub" or array.data.size > LARGEST_REWARD:
+    if len(array.resolved_shape) != 1 or dtype.kind not in "fiub" or array.data.size > PIECE:
         return None
     try:
         found = float(np.frombuffer(array.data.whole(), dtype).sum(dtype=np.float64))

@@ -31,7 +31,7 @@ _NAMED = re.compile(r"[<>=|]?[?bBhHiIuclLqQfdgFDGSUVOmMe]\d{0,9}(?:\[\d{0,9}[a-z
 _OLD_INTEGER = re.compile(r"(?<=\d)L(?=[,) ])")
 
 
-class Header(NamedTuple):
+class ArrayHeader(NamedTuple):
     """What a header says: the items are of ``dtype``, in ``order``, and begin after ``length`` bytes."""
 
     dtype: str
@@ -51,7 +51,7 @@ def length_of(start: bytes) -> int | None:
     return length if length <= LONGEST else None
 
 
-def parsed(head: bytes, size: int) -> Header | None:
+def parsed(head: bytes, size: int) -> ArrayHeader | None:
     """Return what the whole header of a file of ``size`` bytes says.
 
     None if NumPy would not read the file either or would warn of it, if its items are pickled objects or have no bytes,
@@ -82,7 +82,7 @@ def parsed(head: bytes, size: int) -> Header | None:
     nbytes = item * prod(shape)
     if len(head) + nbytes > size or item * prod(filter(None, shape)) >= 1 << 62:
         return None
-    return Header(dtype, "F" if is_fortran else "C", shape, len(head), nbytes)
+    return ArrayHeader(dtype, "F" if is_fortran else "C", shape, len(head), nbytes)
 
 
 def _is_written_plainly(text: str) -> bool:

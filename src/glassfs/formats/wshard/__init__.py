@@ -13,8 +13,8 @@ from functools import partial
 from glassfs.content import Container, Group
 from glassfs.errors import Refused
 from glassfs.formats.registry import BUILT_IN, JOINED, Format, Opening
-from glassfs.formats.wshard.episode import Episode
-from glassfs.formats.wshard.index import MAGIC, MANIFEST_ROLE, WSHARD_ROLE, Index
+from glassfs.formats.wshard.episode import WShardEpisode
+from glassfs.formats.wshard.index import MAGIC, Index, Role
 from glassfs.formats.wshard.manifest import open_manifest
 from glassfs.formats.wshard.table import members, record_of
 from glassfs.formats.wshard.verification import facts, faults
@@ -27,15 +27,15 @@ def open_wshard(opening: Opening) -> Container:
     the whole episode.
     """
     source = opening.source
-    index = Index(source)
+    index = Index(source, opening.allowance)
     header = index.header
-    if header.role not in (WSHARD_ROLE, MANIFEST_ROLE):
+    if header.role not in (Role.WShard, Role.manifest):
         raise Refused(f"is a Shard container of {header.role_name}, not of WShard", source.name)
     if header.total_size != source.size:
         opening.warn(f"has {source.size} bytes, but its header says {header.total_size}")
-    if header.role == MANIFEST_ROLE:
+    if header.role == Role.manifest:
         return open_manifest(opening, index)
-    episode = Episode(index, opening.cache)
+    episode = WShardEpisode(index, opening.cache, opening.allowance)
     for name, reason in episode.damaged_metadata.items():
         opening.warn(reason, name.decode())
     root = Group(b"", partial(members, episode))

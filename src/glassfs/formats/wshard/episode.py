@@ -27,33 +27,31 @@ from glassfs.content import (
     Unreadable,
     booleans,
 )
-from glassfs.content.video import is_video
-from glassfs.content.widening import BFLOAT16, widened
+from glassfs.content.allowance import Allowance
+from glassfs.content.dtypes import BFLOAT16, widened
 from glassfs.errors import Damaged
 from glassfs.formats.wshard import metadata, residual
-from glassfs.formats.wshard.index import Entry, Index
+from glassfs.formats.wshard.index import BlockEntry, Index
 from glassfs.formats.wshard.interleaved import Interleaved, Overlaps, find_overlaps
 from glassfs.once import once
 
 CHANNELS, EPISODE, WSHARD = b"meta/channels", b"meta/episode", b"meta/wshard"
 UNNAMED = b"unnamed"
-LARGEST_SHOWN = 1 << 60  # of an unreadable block: file sizes have 63 bits
-MOST_MODEL_PARTS = 8
-"""Slashes after the channel in the name of a prediction: the names of model and kind may contain some."""
 _PREDICTIONS = (b"omen/", b"uncert/")
 
 
-class Episode:
+class WShardEpisode:
     """The blocks of one container. ``damaged_metadata`` gives the unusable metadata blocks and the reasons."""
 
-    def __init__(self, index: Index, cache: BlockCache) -> None:
+    def __init__(self, index: Index, cache: BlockCache, allowance: Allowance) -> None:
         self.index = index
         self.cache = cache
         self._source = index.source
         self.damaged_metadata: dict[bytes, str] = {}
         found = index.find(CHANNELS, EPISODE)
         with metadata.room_for(cache, sum(entry.size for entry in found.values())):
-            self.metadata = metadata.Metadata(*(self._value(found.get(name)) for name in (CHANNELS, EPISODE)))
+            channels, episode = (self._value(found.get(name)) for name in (CHANNELS, EPISODE))
+            self.metadata = metadata.BlockShapes(channels, episode, allowance)
 
     @contextmanager
     def json(self, name: bytes) -> Iterator[Any]:
@@ -81,27 +79,14 @@ class Episode:
             name = (UNNAMED, b"%d" % entry.number) if entry.name is None else tuple(entry.name.split(b"/"))
             yield Member(name, self.content(entry))
 
-    def names(self) -> Iterator[bytes]:
-        """Return the names of all blocks that have one, in the order of the index."""
-        return (entry.name for entry in self.index if entry.name is not None)
-
-    def cameras(self) -> Iterator[bytes]:
-        """Return the names of the blocks that are videos, in the order of the index."""
-        for entry in self.index:
-            fitted = None if self.index.impossible(entry) else self._fitted(entry)
-            if entry.name is not None and fitted is not None:
-                (type_name, shape, modality), steps = fitted
-                if is_video(metadata.DTYPES[type_name][0], (steps, *shape), modality):
-                    yield entry.name
-
-    def content(self, entry: Entry) -> Content:
+    def content(self, entry: BlockEntry) -> Content:
         """Return a block's content by docs/formats/wshard.md §9. It need not be readable."""
         key = entry.name or b""
         size, reason = entry.size, self.index.impossible(entry)
         fitted = self._fitted(entry)
-        if reason is not None and (fitted is None or fitted[1] != self.metadata.length or size > LARGEST_SHOWN):
-            # Nothing confirms the size in the index, so use the available bytes; at least one, as an empty file
-            # would read without error.
+        if reason is not None and (fitted is None or fitted[1] != self.metadata.length or size > 1 << 60):
+            # Nothing confirms the size in the index, or file systems cannot show it, so use the available bytes; at
+            # least one, as an empty file would read without error.
             size = max(1, min(entry.stored, self._source.size - entry.offset))
             fitted = None
         data = self.data(entry, size)
@@ -116,7 +101,7 @@ class Episode:
         likely = None if reason is not None else self._likely(entry)
         return Blob(key, data) if likely is None else Guessed(key, data, self._array(key, data, *likely))
 
-    def _array(self, key: bytes, data: Data, description: metadata.Description, steps: int) -> Array:
+    def _array(self, key: bytes, data: Data, description: metadata.StepShape, steps: int) -> Array:
         type_name, shape, modality = description
         if type_name == "bool":
             data = booleans(data, data.size)
@@ -130,24 +115,24 @@ class Episode:
         """Return what the first axis counts: T, unless it contradicts the episode's length."""
         return TIME if self.metadata.length in (None, steps) else ""
 
-    def _fitted(self, entry: Entry) -> tuple[metadata.Description, int] | None:
+    def _fitted(self, entry: BlockEntry) -> tuple[metadata.StepShape, int] | None:
         """Return the description of a block and its steps, or None."""
         return None if entry.is_metadata else self.metadata.fit(entry.name or b"", entry.size)
 
-    def _likely(self, entry: Entry) -> tuple[metadata.Description, int] | None:
+    def _likely(self, entry: BlockEntry) -> tuple[metadata.StepShape, int] | None:
         """Guess the description and the steps of a prediction that has none (docs/formats/wshard.md §9), or None."""
         name = entry.name or b""
         if not name.startswith(_PREDICTIONS) or self.metadata.is_described(name):
             return None
         channel = name.partition(b"/")[2]
-        for _ in range(MOST_MODEL_PARTS):
+        for _ in range(8):  # the names of model and kind, after the channel, may contain slashes
             channel = channel.rpartition(b"/")[0]
             signal = self._signals.get(b"signal/" + channel)
             if signal is not None and signal.size == entry.size:
                 return self.metadata.fit(b"signal/" + channel, entry.size)
         return self.metadata.fit_latent(name, entry.size)
 
-    def _residual(self, name: bytes, data: Data) -> residual.Layout | None:
+    def _residual(self, name: bytes, data: Data) -> residual.BitLayout | None:
         """Return the layout of a residual block; None for other blocks, and if the layout is ambiguous."""
         channel = residual.channel_of(name)
         if channel is None:
@@ -163,7 +148,7 @@ class Episode:
         except Damaged:
             return None
 
-    def data(self, entry: Entry, size: int) -> Data:
+    def data(self, entry: BlockEntry, size: int) -> Data:
         """Return the stored values of a block, unconverted, or ``size`` unreadable bytes.
 
         At least one of these: an empty file would be read without an error.
@@ -178,7 +163,7 @@ class Episode:
         pieces = self.overlaps.repaired.get(entry.number)
         return data if pieces is None else Interleaved(self._source, pieces, size, self.overlaps.witnesses)
 
-    def _block(self, entry: Entry) -> Data:
+    def _block(self, entry: BlockEntry) -> Data:
         """Return the block as its entry describes it. Raises Damaged if that is impossible."""
         reason = self.index.impossible(entry)
         if reason is not None or entry.codec is None:
@@ -191,7 +176,7 @@ class Episode:
         crc = Checksum(CRC32C, entry.crc, Covers.RAW | Covers.STORED) if entry.crc else None
         return Decoded(self.cache, extent, entry.codec, entry.size, entry.label, crc)
 
-    def _value(self, entry: Entry | None) -> Any:
+    def _value(self, entry: BlockEntry | None) -> Any:
         if entry is None or entry.name is None:
             return None
         try:
@@ -200,12 +185,12 @@ class Episode:
             self.damaged_metadata[entry.name] = error.reason
             return None
 
-    def _steps(self, entry: Entry) -> int | None:
+    def _steps(self, entry: BlockEntry) -> int | None:
         fitted = self.metadata.fit(entry.name or b"", entry.size)
         return None if fitted is None else fitted[1]
 
     @once
-    def _signals(self) -> dict[bytes, Entry]:
+    def _signals(self) -> dict[bytes, BlockEntry]:
         return {entry.name: entry for entry in reversed(list(self.index)) if entry.name is not None}
 
     def _is_streamed(self) -> bool:

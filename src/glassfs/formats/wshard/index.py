@@ -1,6 +1,6 @@
 """Header, index and names of a Shard container, as used by WShard (docs/formats/wshard.md §2, §3, §5).
 
-The index stays packed; ``Entry`` objects are made on demand. An index is immutable; any thread may use it. Opening
+The index stays packed; ``BlockEntry`` objects are made on demand. An index is immutable; any thread may use it. Opening
 raises Damaged or Refused if the whole index cannot be trusted; ``Index.impossible`` reports errors of single blocks.
 """
 
@@ -8,35 +8,47 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
 from glassfs.codec import compression
+from glassfs.content.allowance import OBJECT, Allowance
 from glassfs.errors import Refused
 from glassfs.source import Source
 
 MAGIC = b"SHRD"
 VERSION = 2
-WSHARD_ROLE, MANIFEST_ROLE = 5, 4
-ROLES = {
-    0: "unknown", 1: "MoSH", 2: "Sample", 3: "GemmPanel", MANIFEST_ROLE: "manifest", WSHARD_ROLE: "WShard", 6: "UMSH",
-    8: "ColumnShard",
-}
+DEEPEST = 256  # components of a name: blocks with more have none
 CODECS = {1: compression.ZSTD, 2: compression.LZ4}
 
-COMPRESSED, ZSTD, LZ4 = 0x1, 0x2, 0x4
 
-MOST_ENTRIES = 1 << 17
-MOST_NAME_BYTES = 16 << 20
-MOST_COMPONENTS = 1 << 19
-DEEPEST = 256
-MOST_EMPTY = 32
-"""Stored bytes that a compressed block of no bytes may have: an empty frame of zstd has 9 to 22."""
+class Role(IntEnum):
+    """Kinds of Shard containers (§2), by the names that they have there."""
+
+    unknown = 0
+    MoSH = 1
+    Sample = 2
+    GemmPanel = 3
+    manifest = 4
+    WShard = 5
+    UMSH = 6
+    ColumnShard = 8
+
+
+class BlockFlag(IntFlag):
+    """Flags of an index entry (§3)."""
+
+    COMPRESSED = 0x1
+    ZSTD = 0x2
+    LZ4 = 0x4
+    CHUNKED = 0x8
+
 
 _HEADER = struct.Struct("<4sBBHBBHIQQQQ16x")
 _ENTRY = struct.Struct("<QIHHQQQII")
 
 
-class Header(NamedTuple):
+class ShardHeader(NamedTuple):
     """The first 64 bytes."""
 
     magic: bytes
@@ -54,10 +66,11 @@ class Header(NamedTuple):
 
     @property
     def role_name(self) -> str:
-        return f"role {self.role} ({ROLES.get(self.role, 'unknown')})"
+        name = Role(self.role).name if self.role in list(Role) else Role.unknown.name
+        return f"role {self.role} ({name})"
 
 
-class Entry(NamedTuple):
+class BlockEntry(NamedTuple):
     """One block: ``stored`` bytes at ``offset`` that decode to ``size`` raw bytes.
 
     ``name`` is None if unusable, ``codec`` if unknown. ``original`` is the declared raw size, which is ignored for
@@ -92,13 +105,13 @@ class Entry(NamedTuple):
 
 
 class Index:
-    """Header and index of ``source``. ``names`` are the bytes of all names."""
+    """Header and index of ``source``, within an allowance. ``names`` are the bytes of all names."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, allowance: Allowance) -> None:
         self.source = source
         if source.size < _HEADER.size:
             raise source.damage("is shorter than its header")
-        self.header = header = Header(*_HEADER.unpack(source.read(0, _HEADER.size)))
+        self.header = header = ShardHeader(*_HEADER.unpack(source.read(0, _HEADER.size)))
         if header.magic != MAGIC:
             raise Refused("is not a Shard container", source.name)
         if header.version != VERSION:
@@ -115,72 +128,64 @@ class Index:
                 f"names at {header.names_offset} to {header.data_offset} do not lie between the end of "
                 f"the index at {self.end} and that of the file at {source.size}"
             )
-        if header.entry_count > MOST_ENTRIES:
-            raise Refused(f"has {header.entry_count} blocks, more than {MOST_ENTRIES}", source.name)
+        allowance.take(self.end - _HEADER.size, "the index")
         self._packed = source.read(_HEADER.size, self.end - _HEADER.size)
-        self.names = self._read_names()
+        self.names = self._read_names(allowance)
 
-    def _read_names(self) -> bytes:
+    def _read_names(self, allowance: Allowance) -> bytes:
         table_size = self.header.data_offset - self.header.names_offset
         used = total = 0
         for _, start, length, *_ in _ENTRY.iter_unpack(self._packed):
             if start + length <= table_size:
                 used = max(used, start + length)
                 total += length
-        if max(used, total) > MOST_NAME_BYTES:
-            raise Refused(
-                f"has names of {max(used, total)} bytes, more than {MOST_NAME_BYTES}", self.source.name,
-            )
+        # Entries may share bytes of names, so that all names can be longer than what is stored of them.
+        allowance.take(max(used, total), "names")
         names = self.source.read(self.header.names_offset, used)
-        components = 0
         for _, start, length, *_ in _ENTRY.iter_unpack(self._packed):
             if start + length <= used:
-                components += 1 + names.count(b"/", start, start + length)
-        if components > MOST_COMPONENTS:
-            raise Refused(
-                f"has names of {components} components in all, more than {MOST_COMPONENTS}", self.source.name,
-            )
+                allowance.take(OBJECT * (1 + names.count(b"/", start, start + length)), "components of names")
         return names
 
     def __len__(self) -> int:
         return self.header.entry_count
 
-    def __getitem__(self, number: int) -> Entry:
+    def __getitem__(self, number: int) -> BlockEntry:
         return self._entry(number, _ENTRY.unpack_from(self._packed, number * _ENTRY.size))
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[BlockEntry]:
         for number, fields in enumerate(_ENTRY.iter_unpack(self._packed)):
             yield self._entry(number, fields)
 
-    def _entry(self, number: int, fields: tuple[int, ...]) -> Entry:
+    def _entry(self, number: int, fields: tuple[int, ...]) -> BlockEntry:
         name_hash, start, length, flags, offset, stored, original, crc, _ = fields
         name: bytes | None = None
         if start + length <= len(self.names):
             name = self.names[start : start + length]
             if name.count(b"/") >= DEEPEST:
                 name = None
-        return Entry(
+        return BlockEntry(
             number, name, name_hash, flags, offset, stored, original, crc, self._codec(flags, stored, original)
         )
 
     def _codec(self, flags: int, stored: int, original: int) -> str | None:
-        if not flags & COMPRESSED or stored == original:
+        if not flags & BlockFlag.COMPRESSED or stored == original:
             return compression.NONE
-        if flags & LZ4:
+        if flags & BlockFlag.LZ4:
             return compression.LZ4
-        if flags & ZSTD:
+        if flags & BlockFlag.ZSTD:
             return compression.ZSTD
         return CODECS.get(self.header.compression)
 
-    def find(self, *names: bytes) -> dict[bytes, Entry]:
+    def find(self, *names: bytes) -> dict[bytes, BlockEntry]:
         """Return the first entry with each of these names."""
-        found: dict[bytes, Entry] = {}
+        firsts: dict[bytes, BlockEntry] = {}
         for entry in self:
-            if entry.name in names and entry.name not in found:
-                found[entry.name] = entry
-        return found
+            if entry.name in names:
+                firsts.setdefault(entry.name, entry)
+        return firsts
 
-    def impossible(self, entry: Entry) -> str | None:
+    def impossible(self, entry: BlockEntry) -> str | None:
         """Return why a block cannot be what its entry says, or None."""
         if entry.stored and entry.end > self.source.size:
             return f"bytes {entry.offset} to {entry.end} lie outside the file of {self.source.size} bytes"
@@ -190,7 +195,8 @@ class Index:
             return None
         if entry.size > compression.reach(entry.codec or compression.ZSTD, entry.stored):
             return f"{entry.stored} stored bytes cannot give the declared {entry.size} bytes"
-        if entry.stored > (2 * entry.size + (1 << 16) if entry.size else MOST_EMPTY):
+        # No compressor needs more; an empty frame of zstd has 9 to 22 bytes.
+        if entry.stored > (2 * entry.size + (1 << 16) if entry.size else 32):
             return f"{entry.stored} stored bytes are too many for the declared {entry.size} bytes"
         return None
 

@@ -17,12 +17,11 @@ from glassfs.cache import BlockCache
 from glassfs.codec import compression
 from glassfs.codec.checksum import CRC32C, Checksum
 from glassfs.content import Data, Decoded, Extent, Parted, Regular
-from glassfs.formats.wshard.index import Entry, Index
+from glassfs.formats.wshard.index import BlockEntry, Index
 from glassfs.source import Source
 
-LARGEST_ALIGNMENT = 64
+ALIGNMENTS = (0, 16, 32, 64)
 _LAST_OF_A_ROUND = [b"reward", b"done", b"time/ticks"]
-_REWARD_SIZE = 4
 
 
 class Pieces(NamedTuple):
@@ -49,7 +48,7 @@ class Overlaps(NamedTuple):
 
 
 def find_overlaps(
-    index: Index, cache: BlockCache, steps_of: Callable[[Entry], int | None], length: int | None,
+    index: Index, cache: BlockCache, steps_of: Callable[[BlockEntry], int | None], length: int | None,
     is_streamed: Callable[[], bool],
 ) -> Overlaps:
     """Compare all extents.
@@ -80,10 +79,10 @@ def find_overlaps(
     return Overlaps({}, unchecked, sharing - unchecked, [])
 
 
-def _sharing(entries: Sequence[Entry]) -> set[int]:
+def _sharing(entries: Sequence[BlockEntry]) -> set[int]:
     """Return the numbers of blocks that share some but not all bytes with another block."""
     found: set[int] = set()
-    reaching: Entry | None = None
+    reaching: BlockEntry | None = None
     for entry in entries:
         if reaching is not None and entry.offset < reaching.end and not _is_same(entry, reaching):
             found.update((entry.number, reaching.number))
@@ -92,20 +91,20 @@ def _sharing(entries: Sequence[Entry]) -> set[int]:
     return found
 
 
-def _is_same(one: Entry, other: Entry) -> bool:
+def _is_same(one: BlockEntry, other: BlockEntry) -> bool:
     return (one.offset, one.end) == (other.offset, other.end)
 
 
 def _rounds(
-    entries: Sequence[Entry], steps_of: Callable[[Entry], int | None], length: int | None,
+    entries: Sequence[BlockEntry], steps_of: Callable[[BlockEntry], int | None], length: int | None,
 ) -> dict[int, Pieces]:
     """Return the pieces of interleaved blocks, or none if the index does not prove them."""
     data = [entry for entry in entries if not entry.is_metadata]
     if [entry.name for entry in data[-3:]] != _LAST_OF_A_ROUND:
         return {}
     reward, done, ticks = data[-3:]
-    flush = (done.offset - reward.offset) // _REWARD_SIZE
-    steps = reward.stored // _REWARD_SIZE
+    # A reward has four bytes, and is in every step.
+    flush, steps = (done.offset - reward.offset) // 4, reward.stored // 4
     if not 0 < flush < steps or length not in (None, steps):
         return {}
     first = data[0].offset
@@ -116,8 +115,8 @@ def _rounds(
         if not proven or entry.stored % steps or width != flush * (entry.stored // steps):
             return {}
     end = first + sum(entry.stored for entry in data)
-    behind = min((entry.offset for entry in entries if entry.is_metadata), default=end + LARGEST_ALIGNMENT)
-    if not end <= behind < end + LARGEST_ALIGNMENT:
+    behind = min((entry.offset for entry in entries if entry.is_metadata), default=end + max(ALIGNMENTS))
+    if not end <= behind < end + max(ALIGNMENTS):
         return {}
     stride = sum(widths)
     rounds, left = divmod(steps, flush)

@@ -12,16 +12,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from operator import sub
 from typing import Any, NamedTuple
 
 from glassfs.content import Array, Blob, Concatenated, Container, Content, Fault, Group, Guessed, Member, Omitted
-from glassfs.content.episodes import is_camera
+from glassfs.content.allowance import OBJECT
 from glassfs.errors import GlassfsError, Passing, Refused
 from glassfs.formats.registry import Opening
-from glassfs.formats.wshard.episode import EPISODE, WSHARD, Episode
-from glassfs.formats.wshard.index import MOST_ENTRIES, MOST_NAME_BYTES, WSHARD_ROLE, Index, label
-from glassfs.formats.wshard.metadata import MOST_CHANNELS, text
+from glassfs.formats.wshard.episode import EPISODE, WSHARD, WShardEpisode
+from glassfs.formats.wshard.index import Index, Role, label
+from glassfs.formats.wshard.metadata import text
 from glassfs.formats.wshard.table import EpisodeRecord, members
 from glassfs.formats.wshard.verification import facts, faults
 from glassfs.names import raw
@@ -30,7 +29,6 @@ from glassfs.source.sealed import SealedSource
 
 MANIFEST = b"meta/manifest"
 OF_A_PART = ("chunk_index", "timestep_range")
-MOST_PARTS = 4096
 HASHED_AT_OPENING = 32 << 20
 NOT_JOINED = "is not joined: its type or shape differs between parts"
 
@@ -49,21 +47,20 @@ class PartRecord(NamedTuple):
         return f"part {self.number}, {self.uri!r}"
 
 
-class Part(NamedTuple):
+class EpisodePart(NamedTuple):
     record: PartRecord
     source: SealedSource
-    episode: Episode
+    episode: WShardEpisode
 
 
 def open_manifest(opening: Opening, index: Index) -> Container:
     """Open the manifest and all its parts. Raises Refused, or Passing if it cannot be determined now."""
-    own = Episode(index, opening.cache)
+    own = WShardEpisode(index, opening.cache, opening.allowance)
     records, facts_of_manifest = _records(own)
-    parts: list[Part] = []
-    left = [MOST_ENTRIES, MOST_NAME_BYTES, MOST_CHANNELS]
+    parts: list[EpisodePart] = []
     with ExitStack() as stack:
         for record in records:
-            parts.append(_open_part(opening, record, left))
+            parts.append(_open_part(opening, record))
             stack.callback(parts[-1].source.close)
         if sum(part.source.size for part in parts) <= HASHED_AT_OPENING:
             for part in parts:
@@ -85,7 +82,7 @@ def open_manifest(opening: Opening, index: Index) -> Container:
     )
 
 
-def _records(own: Episode) -> tuple[list[PartRecord], dict[str, Any]]:
+def _records(own: WShardEpisode) -> tuple[list[PartRecord], dict[str, Any]]:
     """Return the parts in order, checked for continuity, and facts of the manifest."""
     refused = partial(Refused, source=own.index.source.name)
     with own.json(MANIFEST) as manifest:
@@ -93,8 +90,8 @@ def _records(own: Episode) -> tuple[list[PartRecord], dict[str, Any]]:
             reason = own.damaged_metadata.get(MANIFEST, "is missing, or is not a JSON object")
             raise refused(f"is a manifest, but {MANIFEST.decode()} cannot be used: {reason}")
         listed = manifest.get("chunks") or []
-        if not isinstance(listed, list) or len(listed) > MOST_PARTS:
-            raise refused(f"the manifest's chunks are not a list of at most {MOST_PARTS} parts")
+        if not isinstance(listed, list):
+            raise refused("the manifest's chunks are not a list of parts")
         described = [_record(entry) for entry in listed]
         if None in described:
             raise refused(f"entry {described.index(None)} of the manifest does not describe a part")
@@ -147,22 +144,17 @@ def _discontinuity(records: Sequence[PartRecord], count: Any, steps: Any) -> str
     return None
 
 
-def _open_part(opening: Opening, record: PartRecord, left: list[int]) -> Part:
-    """Open a part, and subtract its blocks, bytes of names and channels from those ``left`` for all parts."""
+def _open_part(opening: Opening, record: PartRecord) -> EpisodePart:
+    """Open a part. All parts together have the allowance of the manifest."""
     file = _open_file(opening, record)
     try:
         with _blamed_on(record, opening.source.name):
             source = SealedSource(file, record.sha256)
-            index = Index(source)
-            if index.header.role != WSHARD_ROLE:
+            opening.allowance.take(32 * OBJECT, "parts")
+            index = Index(source, opening.allowance)
+            if index.header.role != Role.WShard:
                 raise Refused(f"is a Shard container of {index.header.role_name}, not an episode")
-            episode = Episode(index, opening.cache)
-            left[:] = map(sub, left, (len(index), len(index.names), episode.metadata.channel_count))
-            if min(left) < 0:
-                raise Refused(
-                    f"the parts have more than {MOST_ENTRIES} blocks, {MOST_CHANNELS} channels or {MOST_NAME_BYTES} "
-                    "bytes of names together"
-                )
+            episode = WShardEpisode(index, opening.cache, opening.allowance)
             if episode.metadata.length not in (None, record.length):
                 raise Refused(f"has {episode.metadata.length} timesteps, but the manifest declares {record.length}")
     except BaseException:
@@ -171,7 +163,7 @@ def _open_part(opening: Opening, record: PartRecord, left: list[int]) -> Part:
     # There may be more parts than descriptors: close each now and reopen it when it is read.
     file.park()
     file.keep()
-    return Part(record, source, episode)
+    return EpisodePart(record, source, episode)
 
 
 @contextmanager
@@ -208,7 +200,7 @@ def _is_link(opening: Opening, name: str) -> bool:
 class _Whole:
     """The blocks of all parts joined along T, and the parts themselves."""
 
-    def __init__(self, own: Episode, parts: Sequence[Part]) -> None:
+    def __init__(self, own: WShardEpisode, parts: Sequence[EpisodePart]) -> None:
         self._own = own
         self._parts = parts
         self._joined: list[Content] = []
@@ -244,11 +236,7 @@ class _Whole:
         first = [part.episode for part in self._parts[:1]]
         blocks = [(self._own, MANIFEST), *((episode, block) for episode in first for block in (EPISODE, WSHARD))]
         steps = sum(part.record.length for part in self._parts)
-        names = [content.key for content in self._joined]
-        return EpisodeRecord(
-            blocks, steps, lambda: first[0].rate if first else 0.0, lambda: names,
-            lambda: (content.key for content in self._joined if is_camera(content)), self._members_joined, OF_A_PART,
-        )
+        return EpisodeRecord(blocks, steps, lambda: first[0].rate if first else 0.0, self._members_joined, OF_A_PART)
 
     def faults(self) -> Iterator[Fault]:
         yield from faults(self._own)

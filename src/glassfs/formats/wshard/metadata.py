@@ -7,22 +7,18 @@ may use them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from itertools import islice
 from math import prod
 from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
 from glassfs.content import Data, Fault
+from glassfs.content.allowance import OBJECT, Allowance
 from glassfs.errors import Damaged
 
 LARGEST_JSON = 4 << 20
 VALUE_COST = 48  # bytes of values per byte of JSON, as in a list of empty objects
-MOST_CHANNELS = 1 << 17
-LARGEST = 1 << 63
-MOST_AXES = 31
-LONGEST_TEXT = 1000
+LARGEST = 1 << 63  # of a size or a count, which have 63 bits in NumPy and in file systems
 
 DTYPES = {
     "f64": ("<f8", 8), "f32": ("<f4", 4), "f16": ("<f2", 2), "bf16": ("<f4", 2),
@@ -35,7 +31,7 @@ _LONG_NAMES = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u"}
 _IMAGE_MODALITIES = ("rgb", "depth")
 
 
-class Description(NamedTuple):
+class StepShape(NamedTuple):
     """One step of a block. ``type_name`` is one of DTYPES."""
 
     type_name: str
@@ -49,10 +45,10 @@ class Description(NamedTuple):
 
 
 _CONVENTIONS = {
-    b"reward": Description("f32", ()),
-    b"done": Description("bool", ()),
-    b"time/ticks": Description("i32", ()),
-    b"time/timestamps_ns": Description("i64", ()),
+    b"reward": StepShape("f32", ()),
+    b"done": StepShape("bool", ()),
+    b"time/ticks": StepShape("i32", ()),
+    b"time/timestamps_ns": StepShape("i64", ()),
 }
 _LATENT = {b"latent_action": "f32", b"latent_action_codebook": "i32"}
 """By the channel under ``omen/``: the type of latent actions and of codebook indices, by convention (§7)."""
@@ -79,19 +75,18 @@ def _refused(constant: str) -> None:
     raise ValueError(f"{constant} is not a JSON number")
 
 
-class Metadata:
-    """What is kept of the parsed blocks ``channels`` and ``episode``; either may be None.
+class BlockShapes:
+    """What is kept of the parsed blocks ``channels`` and ``episode``, within an allowance; either may be None.
 
     ``names`` are the names of the episode and its environment, ``chunk_index`` is the part's own number, and ``rate``
     is in steps per second, None if not given.
     """
 
-    def __init__(self, channels: Any, episode: Any) -> None:
+    def __init__(self, channels: Any, episode: Any, allowance: Allowance) -> None:
         self.faults: dict[Fault, None] = {}
-        self.channel_count = 0
-        self.blocks: dict[bytes, list[Description]] = {}
-        self._by_id: dict[bytes, list[Description]] = {}
-        self._action_spaces: dict[bytes, list[Description]] = {}
+        self.blocks: dict[bytes, list[StepShape]] = {}
+        self._by_id: dict[bytes, list[StepShape]] = {}
+        self._action_spaces: dict[bytes, list[StepShape]] = {}
         if episode is not None and not isinstance(episode, dict):
             self._fault("meta/episode", "is not a JSON object")
         described: dict[str, Any] = episode if isinstance(episode, dict) else {}
@@ -104,20 +99,22 @@ class Metadata:
             self._fault("meta/episode", "length_T is not a number of steps")
         self.length: int | None = length if _is_count(length) else None
         self.rate = rate(described)
-        for channel in self._channels(channels):
+        listed, spaces = self._channels(channels), described.get("action_spaces")
+        spaces = spaces if isinstance(spaces, list) else []
+        allowance.take(4 * OBJECT * (len(listed) + len(spaces)), "descriptions of channels")
+        for channel in listed:
             self._add_channel(channel if isinstance(channel, dict) else {})
-        spaces = described.get("action_spaces")
-        for space in self._first(spaces, "meta/episode") if isinstance(spaces, list) else ():
+        for space in spaces:
             if isinstance(space, dict) and isinstance(space.get("name"), str):
                 _add(self._action_spaces, space["name"], space)
 
-    def fit(self, name: bytes, size: int) -> tuple[Description, int] | None:
+    def fit(self, name: bytes, size: int) -> tuple[StepShape, int] | None:
         """Return the description that fits a block of ``size`` raw bytes, and its steps; None if there is none.
 
         Of several descriptions, the first that agrees with the episode's length wins, else the first that divides the
         size.
         """
-        found = None
+        fitting = None
         described, is_borrowed = self._candidates(name)
         for description in described:
             if description.step:
@@ -129,11 +126,11 @@ class Metadata:
             if steps == self.length:
                 return description, steps
             # A description of another block with the same id must agree with the length.
-            if found is None and not (is_borrowed and self.length is not None):
-                found = description, steps
-        return found
+            if fitting is None and not (is_borrowed and self.length is not None):
+                fitting = description, steps
+        return fitting
 
-    def fit_latent(self, name: bytes, size: int) -> tuple[Description, int] | None:
+    def fit_latent(self, name: bytes, size: int) -> tuple[StepShape, int] | None:
         """Return the description of latent actions by convention, and the episode's steps; None if they do not fit."""
         prefix, channel, *model = name.split(b"/", 2)
         type_name = _LATENT.get(channel) if prefix == b"omen" and model else None
@@ -141,7 +138,7 @@ class Metadata:
             return None
         width, rest = divmod(size, DTYPES[type_name][1] * self.length)
         is_index = type_name == "i32" and width == 1
-        return None if rest else (Description(type_name, () if is_index else (width,)), self.length)
+        return None if rest else (StepShape(type_name, () if is_index else (width,)), self.length)
 
     def width(self, channel: bytes) -> int | None:
         """Return the values per step of a channel, or None."""
@@ -152,7 +149,7 @@ class Metadata:
         """Return whether the metadata describe the block as an array."""
         return name in self.blocks or bool(self._candidates(name)[0])
 
-    def _candidates(self, name: bytes) -> tuple[list[Description], bool]:
+    def _candidates(self, name: bytes) -> tuple[list[StepShape], bool]:
         if name in self.blocks:
             return self.blocks[name], False
         if name.startswith(b"action/"):
@@ -161,7 +158,7 @@ class Metadata:
             return self._by_id.get(name.removeprefix(b"action/"), []), True
         return ([_CONVENTIONS[name]] if name in _CONVENTIONS else []), False
 
-    def _channels(self, value: Any) -> Iterator[Any]:
+    def _channels(self, value: Any) -> list[Any]:
         """Return the definitions of channels."""
         listed: Any = []
         if isinstance(value, dict):
@@ -174,7 +171,7 @@ class Metadata:
                 self._fault("meta/channels", "has no list of channels")
         elif value is not None:
             self._fault("meta/channels", "is not a JSON object")
-        return self._first(listed if isinstance(listed, list) else [], "meta/channels")
+        return listed if isinstance(listed, list) else []
 
     def _add_channel(self, channel: dict[str, Any]) -> None:
         identifier, block = channel.get("id"), channel.get("signal_block")
@@ -186,13 +183,6 @@ class Metadata:
             self._fault("meta/channels", "has a channel without a name")
         if isinstance(identifier, str):
             _add(self._by_id, identifier, channel)
-
-    def _first(self, listed: list[Any], place: str) -> Iterator[Any]:
-        """Return as many items as may be kept in memory."""
-        if len(listed) > MOST_CHANNELS:
-            self._fault(place, f"describes {len(listed)} channels, more than {MOST_CHANNELS}")
-        self.channel_count += min(len(listed), MOST_CHANNELS)
-        return islice(listed, MOST_CHANNELS)
 
     def _fault(self, place: str, reason: str) -> None:
         self.faults[Fault(place, reason)] = None
@@ -213,7 +203,7 @@ def _positive(value: Any) -> float | None:
     return float(value) if type(value) in (int, float) and 0 < value < LARGEST else None
 
 
-def _add(found: dict[bytes, list[Description]], name: str, channel: dict[str, Any]) -> None:
+def _add(found: dict[bytes, list[StepShape]], name: str, channel: dict[str, Any]) -> None:
     """Add the description of a channel, if it has a usable one, to those of ``name``."""
     descriptions = found.setdefault(name.encode("utf-8", "surrogatepass"), [])
     description = _description(channel)
@@ -221,10 +211,11 @@ def _add(found: dict[bytes, list[Description]], name: str, channel: dict[str, An
         descriptions.append(description)
 
 
-def _description(channel: dict[str, Any]) -> Description | None:
+def _description(channel: dict[str, Any]) -> StepShape | None:
     type_name, shape, modality = (channel.get(key) for key in ("dtype", "shape", "modality"))
     shape = [] if shape is None else shape
-    if not isinstance(type_name, str) or not isinstance(shape, list) or len(shape) > MOST_AXES:
+    # With that of the steps, an array has at most the 32 axes of older versions of NumPy.
+    if not isinstance(type_name, str) or not isinstance(shape, list) or len(shape) > 31:
         return None
     type_name = type_name.lower()
     for long, short in _LONG_NAMES.items():
@@ -235,12 +226,12 @@ def _description(channel: dict[str, Any]) -> Description | None:
         return None
     if DTYPES[type_name][1] * prod(axis or 1 for axis in shape) >= LARGEST:
         return None
-    return Description(type_name, tuple(shape), modality if modality in _IMAGE_MODALITIES else None)
+    return StepShape(type_name, tuple(shape), modality if modality in _IMAGE_MODALITIES else None)
 
 
 def text(value: str) -> str:
-    """Return a JSON string truncated and made encodable."""
-    return value[:LONGEST_TEXT].encode("utf-8", "backslashreplace").decode()
+    """Return a JSON string truncated, as it is shown among the facts, and made encodable."""
+    return value[:1000].encode("utf-8", "backslashreplace").decode()
 
 
 def _is_count(value: Any) -> bool:

@@ -13,11 +13,9 @@ from glassfs.errors import Damaged
 
 PREFIX, SUFFIX = b"residual/", b"/sign2nddiff"
 MOST_COLUMNS = 1 << 16
-_LENGTH_SIZE = 4
-_CHECKED_COLUMNS = 16
 
 
-class Layout(NamedTuple):
+class BitLayout(NamedTuple):
     """``columns`` of ``steps`` bits, each after ``prefix`` bytes that hold its length in bytes."""
 
     steps: int
@@ -44,16 +42,16 @@ def channel_of(name: bytes) -> bytes | None:
     return None
 
 
-def layout_of(data: Data, steps: int, width: int | None) -> Layout | None:
+def layout_of(data: Data, steps: int, width: int | None) -> BitLayout | None:
     """Return the layout of a block, or None if none fits its size.
 
     Reads the first lengths only if both the plain and the prefixed layout fit; this may raise Damaged.
     """
     column_size = -(-steps // 8)
-    fitting = [Layout(steps, 1, 0)] if data.size == column_size else []
-    for prefix in () if fitting else (_LENGTH_SIZE, 0):
+    fitting = [BitLayout(steps, 1, 0)] if data.size == column_size else []
+    for prefix in () if fitting else (4, 0):
         columns = data.size // (column_size + prefix or 1) if width is None else width
-        layout = Layout(steps, columns, prefix)
+        layout = BitLayout(steps, columns, prefix)
         if layout.size == data.size and 0 < columns <= MOST_COLUMNS:
             fitting.append(layout)
     if len(fitting) > 1 and not _has_lengths(data, fitting[0]):
@@ -61,10 +59,10 @@ def layout_of(data: Data, steps: int, width: int | None) -> Layout | None:
     return fitting[0] if fitting else None
 
 
-def _has_lengths(data: Data, layout: Layout) -> bool:
+def _has_lengths(data: Data, layout: BitLayout) -> bool:
     """Return whether the first columns begin with their length."""
     size = layout.column_size
-    places = range(0, min(layout.columns, _CHECKED_COLUMNS) * (layout.prefix + size), layout.prefix + size)
+    places = range(0, min(layout.columns, 16) * (layout.prefix + size), layout.prefix + size)
     return all(int.from_bytes(data.read(place, layout.prefix), "little") == size for place in places)
 
 
@@ -73,7 +71,7 @@ class UnpackedBits(Made):
 
     __slots__ = ("_data", "_layout")
 
-    def __init__(self, data: Data, layout: Layout) -> None:
+    def __init__(self, data: Data, layout: BitLayout) -> None:
         self._data = data
         self._layout = layout
 

@@ -13,9 +13,9 @@ from contextlib import ExitStack
 from typing import Any
 
 from glassfs.content import Member, Table, episodes_table, with_recording
-from glassfs.content.episodes import EPISODE_COLUMNS, TEXT, recording_in
+from glassfs.content.episodes import EPISODE_COLUMNS, TEXT, is_camera, recording_in
 from glassfs.content.features import features_of
-from glassfs.formats.wshard.episode import EPISODE, WSHARD, Episode
+from glassfs.formats.wshard.episode import EPISODE, WSHARD, WShardEpisode
 
 CHANNELS, CAMERAS = "channels", "cameras"
 COST = 8 << 10
@@ -39,22 +39,19 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class EpisodeRecord:
-    """The record of an episode with ``steps`` steps and blocks called ``names``, of which ``cameras`` are videos.
+    """The record of an episode with ``steps`` steps, if known.
 
     ``sources`` are metadata blocks, each given as an episode and a name; the first that has a key counts. ``left_out``
     are keys that do not describe the whole episode. ``blocks`` returns the blocks each time it is called.
     """
 
     def __init__(
-        self, sources: list[tuple[Episode, bytes]], steps: int | None, rate: Callable[[], float],
-        names: Callable[[], Iterable[bytes]], cameras: Callable[[], Iterable[bytes]],
+        self, sources: list[tuple[WShardEpisode, bytes]], steps: int | None, rate: Callable[[], float],
         blocks: Callable[[], Iterable[Member]], left_out: tuple[str, ...] = (),
     ) -> None:
         self._sources = sources
         self._steps = steps
         self._rate = rate
-        self._names = names
-        self._cameras = cameras
         self._blocks = blocks
         self._left_out = {*_OWN_KEYS, *left_out}
 
@@ -106,24 +103,23 @@ class EpisodeRecord:
         reward = first(["total_reward"], _is_number)
         found["total_reward"] = None if reward is None else float(reward)
         found["num_frames"] = self._steps
-        found[CHANNELS] = _texts(name for name in self._names() if name.startswith(_CHANNEL_PREFIXES))
-        found[CAMERAS] = _texts(self._cameras())
+        blocks = [member.content for member in self._blocks()]
+        found[CHANNELS] = _texts(block.key for block in blocks if block.key.startswith(_CHANNEL_PREFIXES))
+        found[CAMERAS] = _texts(block.key for block in blocks if is_camera(block))
         return found
 
     def _cost(self, block: int) -> int:
         sizes = [entry.size for episode, name in self._sources for entry in episode.index.find(name).values()]
-        return COST + TEXT_COST * (sum(sizes) + 2 * sum(map(len, self._names())))
+        return COST + TEXT_COST * (sum(sizes) + 2 * sum(len(member.content.key) for member in self._blocks()))
 
 
-def record_of(episode: Episode) -> EpisodeRecord:
+def record_of(episode: WShardEpisode) -> EpisodeRecord:
     """Return the record of an episode in one file."""
     sources = [(episode, block) for block in (EPISODE, WSHARD)]
-    return EpisodeRecord(
-        sources, episode.metadata.length, lambda: episode.rate, episode.names, episode.cameras, episode.blocks,
-    )
+    return EpisodeRecord(sources, episode.metadata.length, lambda: episode.rate, episode.blocks)
 
 
-def members(episode: Episode) -> Iterator[Member]:
+def members(episode: WShardEpisode) -> Iterator[Member]:
     """Yield all blocks in the order of the index, the table of steps, and the episode."""
     return record_of(episode).members()
 

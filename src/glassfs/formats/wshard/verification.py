@@ -17,23 +17,20 @@ from glassfs.codec import compression
 from glassfs.content import Array, Fault
 from glassfs.errors import Damaged, GlassfsError, Passing
 from glassfs.formats.wshard import metadata
-from glassfs.formats.wshard.episode import Episode
-from glassfs.formats.wshard.index import CODECS, COMPRESSED, LZ4, ROLES, ZSTD, label
+from glassfs.formats.wshard.episode import WShardEpisode
+from glassfs.formats.wshard.index import CODECS, BlockFlag, Role, label
+from glassfs.formats.wshard.interleaved import ALIGNMENTS
 
 IDENTITY = b"meta/identity"
-ALIGNMENTS = (0, 16, 32, 64)
-LARGEST_GAP = 64  # alignment
-MOST_MISSING = 1000  # missing blocks that are reported singly
-CHUNKED, BIG_ENDIAN = 0x8, 0x4
-_KNOWN_FLAGS = COMPRESSED | ZSTD | LZ4 | CHUNKED
+BIG_ENDIAN = 0x4  # a flag of the header
 
 
-def facts(episode: Episode) -> dict[str, Any]:
+def facts(episode: WShardEpisode) -> dict[str, Any]:
     """Return facts from the header and meta/episode."""
     header = episode.index.header
     found: dict[str, Any] = {
         "version": header.version,
-        "role": ROLES[header.role],
+        "role": Role(header.role).name,
         "flags": f"0x{header.flags:04x}",
         "alignment": header.alignment,
         "compression_default": CODECS.get(header.compression, header.compression or compression.NONE),
@@ -48,7 +45,7 @@ def facts(episode: Episode) -> dict[str, Any]:
     return found
 
 
-def faults(episode: Episode) -> Iterator[Fault]:
+def faults(episode: WShardEpisode) -> Iterator[Fault]:
     """Yield every error that reading all blocks does not reveal."""
     return chain(
         _header_faults(episode), _name_faults(episode), _entry_faults(episode), _extent_faults(episode),
@@ -56,7 +53,7 @@ def faults(episode: Episode) -> Iterator[Fault]:
     )
 
 
-def _header_faults(episode: Episode) -> Iterator[Fault]:
+def _header_faults(episode: WShardEpisode) -> Iterator[Fault]:
     header, size = episode.index.header, episode.index.source.size
     if header.total_size != size:
         yield Fault("header", f"total_file_size is {header.total_size}, but the file has {size} bytes")
@@ -70,7 +67,7 @@ def _header_faults(episode: Episode) -> Iterator[Fault]:
         yield Fault("header", f"schema_offset {header.schema_offset} lies outside the data")
 
 
-def _name_faults(episode: Episode) -> Iterator[Fault]:
+def _name_faults(episode: WShardEpisode) -> Iterator[Fault]:
     import xxhash
 
     numbers: Counter[bytes] = Counter()
@@ -101,19 +98,19 @@ def _fnv1a(name: str) -> int:
     return value
 
 
-def _entry_faults(episode: Episode) -> Iterator[Fault]:
+def _entry_faults(episode: WShardEpisode) -> Iterator[Fault]:
     for entry in episode.index:
-        if entry.flags & ZSTD and entry.flags & LZ4:
+        if entry.flags & BlockFlag.ZSTD and entry.flags & BlockFlag.LZ4:
             yield Fault(entry.label, "is flagged as both zstd and lz4")
-        if entry.flags & CHUNKED:
+        if entry.flags & BlockFlag.CHUNKED:
             yield Fault(entry.label, "is flagged as chunked, which no writer does")
-        if entry.flags & ~_KNOWN_FLAGS:
+        if entry.flags & ~sum(BlockFlag):
             yield Fault(entry.label, f"has unknown flags 0x{entry.flags:04x}")
         if entry.codec == compression.NONE and entry.original != entry.stored:
             yield Fault(entry.label, f"declares {entry.original} bytes, but {entry.stored} are stored, uncompressed")
 
 
-def _extent_faults(episode: Episode) -> Iterator[Fault]:
+def _extent_faults(episode: WShardEpisode) -> Iterator[Fault]:
     overlaps, index = episode.overlaps, episode.index
     for number in sorted(overlaps.refused | overlaps.doubtful):
         yield Fault(index[number].label, "shares bytes with other blocks")
@@ -127,12 +124,12 @@ def _extent_faults(episode: Episode) -> Iterator[Fault]:
     header = index.header
     last = (header.schema_offset or min(header.total_size, index.source.size)) if entries else 0
     for start, reached in [(entry.offset, entry.end) for entry in entries] + [(last, 0)]:
-        if start - end > LARGEST_GAP:
+        if start - end > max(ALIGNMENTS):
             yield Fault("data", f"bytes {end} to {start} belong to no block")
         end = max(end, reached)
 
 
-def _metadata_faults(episode: Episode) -> Iterator[Fault]:
+def _metadata_faults(episode: WShardEpisode) -> Iterator[Fault]:
     found, length = episode.metadata, episode.metadata.length
     yield from found.faults
     present = {entry.name for entry in episode.index}
@@ -146,7 +143,7 @@ def _metadata_faults(episode: Episode) -> Iterator[Fault]:
             yield Fault(label(name), "has differing descriptions in meta/channels")
 
 
-def _block_faults(episode: Episode) -> Iterator[Fault]:
+def _block_faults(episode: WShardEpisode) -> Iterator[Fault]:
     """Yield metadata that are not valid JSON, and blocks that do not fit their description."""
     for entry in episode.index:
         if entry.name is None or episode.index.impossible(entry) is not None:
@@ -170,11 +167,11 @@ def _block_faults(episode: Episode) -> Iterator[Fault]:
             yield Fault(entry.label, reason)
 
 
-def _identity_faults(episode: Episode) -> Iterator[Fault]:
+def _identity_faults(episode: WShardEpisode) -> Iterator[Fault]:
     """Yield blocks that differ from the SHA-256 by name that later writers store (§16), and names without a block."""
     if not episode.index.find(IDENTITY):
         return
-    present = set(episode.names())
+    present = {entry.name for entry in episode.index}
     digests: dict[bytes, str] = {}
     missing: list[bytes] = []
     with episode.json(IDENTITY) as value:
@@ -184,7 +181,7 @@ def _identity_faults(episode: Episode) -> Iterator[Fault]:
             name = text.encode("utf-8", "surrogatepass")
             if name in present:
                 digests[name] = str(digest)[:65]
-            elif len(missing) < MOST_MISSING:
+            else:
                 missing.append(name)
         value = listed = None  # its memory is not reserved any longer
     if not has_list:

@@ -20,10 +20,10 @@ from typing import Any
 from glassfs import threads, work
 from glassfs.mount.engines.contract import SIGNALS, Engine, MountPoint
 from glassfs.mount.engines.paths import Handles, Paths
+from glassfs.mount.engines.requesters import Asked, Requesters
 from glassfs.mount.errors import Answer, Failures, MountError
 from glassfs.mount.guard import guarded
 from glassfs.mount.operations import Attributes, Operations, Stale
-from glassfs.mount.requesters import Asked, Requesters
 from glassfs.names import raw, text
 from glassfs.settings import settings
 

@@ -27,18 +27,18 @@ from functools import partial
 from typing import Any
 
 from glassfs.mount.engines import wire
-from glassfs.mount.engines.answers import OPCODES, Answers, Payload
+from glassfs.mount.engines.answers import OPCODES, UNANSWERED, Answers, Payload
 from glassfs.mount.engines.contract import LONGEST_READ, SIGNALS, Engine, MountPoint
-from glassfs.mount.engines.crew import IDLE_THREADS, LONG_READ_BYTES, Crew, Task, Worker
+from glassfs.mount.engines.crew import LONG_READ_BYTES, Crew, Task, Worker
 from glassfs.mount.engines.notices import Notices
+from glassfs.mount.engines.requesters import Requesters, left
 from glassfs.mount.engines.wire import INIT, INTERRUPT, IOCTL, LOOKUP, READ, Feature, Offer, Opcode
 from glassfs.mount.errors import Failures, MountError
 from glassfs.mount.guard import guarded
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import Operations, Stale
-from glassfs.mount.requesters import Requesters
-from glassfs.mount.users import Users
 from glassfs.names import RESERVED
+from glassfs.settings import settings
 
 log = logging.getLogger(__name__)
 
@@ -48,11 +48,8 @@ MAX_BACKGROUND = 4096
 """Background requests, such as read-ahead: more than can hang, as the kernel delays those above."""
 OPERATIONS = 42
 """Pointers in the oldest ``struct fuse_lowlevel_ops``; the first one is ``init``."""
-INTERRUPT_SECONDS = 2.0
-"""Time after which an interrupted request is answered. Less would break requests that are only slow."""
 CROWD = 4
-"""When more requests compute than these, threads take short turns at the interpreter: each waits for all others."""
-CROWDED_SWITCH_SECONDS = 0.0002
+"""When more requests compute than these, threads take short turns at the interpreter."""
 ENDS = (errno.ENODEV, errno.ECONNABORTED, errno.EBADF, errno.EPERM)
 AGAIN = (errno.EINTR, errno.EAGAIN, errno.ENOENT)
 CANCELED = (errno.ENOENT, *ENDS)
@@ -111,14 +108,16 @@ class Libfuse3(Engine):
         self._interrupted: deque[tuple[float, int]] = deque()
         """Deadlines and numbers of requests that were interrupted, in the order of deadlines."""
         self._requesters = Requesters()
-        self._users = Users()
         self._switch_seconds = sys.getswitchinterval()
 
     def serve(self, operations: Operations, mountpoint: MountPoint, started: Callable[[], None]) -> None:
         self._started = started
         self._answers = Answers(operations, self._failures, self._send)
         self._named_in_root = partial(operations.inodes.named, ROOT)
-        self._crew = Crew(self._take, self._answer, self._thread_state, operations.inodes.volume, self._end)
+        self._crew = Crew(
+            self._take, self._answer, self._thread_state, operations.inodes.volume,
+            lambda task: self._refuse(task.message), self._end,
+        )
         self._notices = Notices(self._notify, operations.inodes, self._unanswered)
         over, self._over = os.pipe()
         os.set_blocking(self._over, False)
@@ -152,10 +151,9 @@ class Libfuse3(Engine):
         return [task for task in self._crew.tasks() if task.answered_at is None]
 
     def tick(self) -> None:
-        self._users.refresh()
         self._stop()
         self._crew.tick()
-        seconds = CROWDED_SWITCH_SECONDS if self._crew.computing > CROWD else self._switch_seconds
+        seconds = settings.crowded_switch if self._crew.computing > CROWD else self._switch_seconds
         if sys.getswitchinterval() != seconds:
             sys.setswitchinterval(seconds)
 
@@ -164,7 +162,7 @@ class Libfuse3(Engine):
 
         A thread that was interrupted may ask again, and then wants what was done for it until then.
         """
-        tasks, now = self._crew.tasks(), time.monotonic()
+        tasks, now = sorted(self._crew.tasks(), key=lambda task: task.unique), time.monotonic()
         interrupted = set()
         while self._interrupted and self._interrupted[0][0] <= now:
             interrupted.add(self._interrupted.popleft()[1])
@@ -173,7 +171,7 @@ class Libfuse3(Engine):
             if task.answered_at is None:
                 task.answered_at = now
                 self._answers.fail(task.unique, errno.EINTR)
-        canceled = {*gone, *self._requesters.left(tasks, now)}
+        canceled = {*gone, *left(tasks, now)}
         if canceled:
             self._crew.cancel(canceled)
 
@@ -263,7 +261,6 @@ class Libfuse3(Engine):
 
     def _take(self, worker: Worker[_ThreadState]) -> Task | None:
         state = worker.state
-        request = state.request
         while True:
             try:
                 size = os.readv(self._descriptor, state.buffers)
@@ -275,29 +272,47 @@ class Libfuse3(Engine):
                 return None
             if not size:  # hung up
                 return None
-            _, opcode, unique, ident, uid, _, thread, _ = wire.IN_HEADER.unpack_from(request)
-            if opcode == IOCTL:  # isatty, by each open() in Python: answered here, as it is frequent
-                state.payload.counts[opcode] += 1
-                self._answers.fail(unique, errno.ENOSYS)
-                continue
-            if opcode == INTERRUPT:
-                (interrupted,) = wire.INTERRUPT_IN.unpack_from(request, _REQUEST)
-                self._interrupted.append((time.monotonic() + INTERRUPT_SECONDS, interrupted))
-                continue
             try:
-                message = bytes(request[:size])
+                task = self._task(state, size)
             except MemoryError:
-                self._answers.fail(unique, errno.ENOMEM)
+                self._refuse(state.request)
                 continue
-            task = Task(opcode, unique, ident, message, 0, thread, self._users.owner(uid))
-            if opcode == READ:
-                task.size = wire.READ_IN.unpack_from(message, _REQUEST)[2]
-            elif opcode == LOOKUP and ident == ROOT:
-                # Several sources side by side: look-ups of one that hangs must not delay the others.
-                name = wire.name_at(message)
-                task.within = self._named_in_root(name) or 0
-                task.is_own = name == RESERVED
-            return task
+            if task is not None:
+                return task
+
+    def _task(self, state: _ThreadState, size: int) -> Task | None:
+        """Return the request of ``size`` bytes that was read; None if it needs no answer, or has one already."""
+        request = state.request
+        _, opcode, unique, ident, uid, _, thread, _ = wire.IN_HEADER.unpack_from(request)
+        if opcode == IOCTL:  # isatty, by each open() in Python: answered here, as it is frequent
+            state.payload.counts[opcode] += 1
+            self._answers.fail(unique, errno.ENOSYS)
+            return None
+        if opcode == INTERRUPT:
+            (interrupted,) = wire.INTERRUPT_IN.unpack_from(request, _REQUEST)
+            self._interrupted.append((time.monotonic() + settings.interruption, interrupted))
+            return None
+        message = bytes(request[:size])
+        task = Task(opcode, unique, ident, message, 0, thread, uid)
+        if opcode == READ:
+            task.size = wire.READ_IN.unpack_from(message, _REQUEST)[2]
+        elif opcode == LOOKUP and ident == ROOT:
+            # Several sources side by side: look-ups of one that hangs must not delay the others.
+            name = wire.name_at(message)
+            task.within = self._named_in_root(name) or 0
+            task.is_own = name == RESERVED
+        return task
+
+    def _refuse(self, message: bytes | memoryview) -> None:
+        """Answer a request with ENOMEM, as soon as there is enough memory for that."""
+        while True:
+            try:
+                _, opcode, unique, *_ = wire.IN_HEADER.unpack_from(message)
+                if opcode not in UNANSWERED:
+                    self._answers.fail(unique, errno.ENOMEM)
+                return
+            except MemoryError:  # other requests release some
+                time.sleep(settings.resumption)
 
     def _answer(self, worker: Worker[_ThreadState], task: Task) -> None:
         if self._is_debugging:
@@ -306,7 +321,7 @@ class Libfuse3(Engine):
             self._initialize(task)
         else:
             self._answers.answer(task.opcode, task.unique, task.ident, task.message, worker.state.payload)
-            if task.size >= LONG_READ_BYTES and self._crew.size > IDLE_THREADS:
+            if task.size >= LONG_READ_BYTES and self._crew.is_crowded:
                 worker.state.payload.free()  # many threads wait for decoders, each with a mebibyte that it used before
 
     def _initialize(self, task: Task) -> None:

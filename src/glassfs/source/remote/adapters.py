@@ -21,7 +21,7 @@ from glassfs.source.remote.answers import NO_SECRETS, Unbelievable, facts, reaso
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.obstore_module import not_installed
 from glassfs.source.remote.secrets import Secrets
-from glassfs.source.remote.server import NO_NAME, Listed
+from glassfs.source.remote.server import NO_NAME, Listed, is_name
 from glassfs.source.remote.url import ALIASES, KNOWN, Url
 
 # Protocols of fsspec without a server: files of this machine, and wrappers around other file systems.
@@ -36,7 +36,6 @@ PACKAGES = {
 }
 LOGINS = ("ftp", "sftp", "smb", "ssh")
 """Protocols where each connection is a login; servers limit their number."""
-FEW_CONNECTIONS, MANY_CONNECTIONS = 4, 8
 IDENTIFYING = ("endpoint", "endpoint_url", "host", "org", "port", "repo", "sha", "user", "username")
 _HOST = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*")
 """A host that cannot be an option or several words in a command of ``~/.ssh/config``."""
@@ -53,7 +52,7 @@ class Adapter:
 
     def __init__(self, url: Url, connection: Connection) -> None:
         self.name = f"{url.scheme}://{url.host}"
-        self.connections = FEW_CONNECTIONS if url.scheme in LOGINS else MANY_CONNECTIONS
+        self.connections = 4 if url.scheme in LOGINS else 8
         user, _, password = url.userinfo.partition(":")
         self.secrets = Secrets((
             url.userinfo, user, password, connection.key, connection.secret, connection.token, connection.extra,
@@ -129,21 +128,22 @@ class Adapter:
                 is_file = False
                 yield None
                 continue
+            # File systems answer a listing of a file in two ways: with an error, or with the file as its only entry.
             # The only entry may be the file that was listed; in buckets a folder may have an object of its name.
             is_file = count == 0 and found is not None and full_name.lstrip("/") == folder
             name = _name_in(folder, full_name, found is None)
-            if not _is_valid(name):
+            if not is_name(name) or not _can_be_encoded(name):
                 name, omitted = name.encode(errors="replace").decode(), NO_NAME
             yield Listed(name, found, omitted) if name else None
         if is_file and path:
             raise NotFound("is a file")
 
-    def reader(self, system: Any, key: str) -> Reader:
+    def reader(self, system: Any, key: str) -> ObjectReader:
         """Open an object."""
         return FileReader(self, system, key)
 
 
-class Reader:
+class ObjectReader:
     """An object, read by name without opening it."""
 
     def __init__(self, adapter: Adapter, system: Any, key: str) -> None:
@@ -163,7 +163,7 @@ class Reader:
         """Close the file, if there is one."""
 
 
-class FileReader(Reader):
+class FileReader(ObjectReader):
     """An fsspec file object without its cache."""
 
     def __init__(self, adapter: Adapter, system: Any, key: str, **options: Any) -> None:
@@ -223,11 +223,11 @@ class FtpAdapter(Adapter):
     def disconnect(self, system: Any) -> None:
         system.ftp.close()
 
-    def reader(self, system: Any, key: str) -> Reader:
+    def reader(self, system: Any, key: str) -> ObjectReader:
         return _FtpReader(self, system, key)
 
 
-class _FtpReader(Reader):
+class _FtpReader(ObjectReader):
     def read(self, offset: int, size: int) -> Any:
         import ftplib
 
@@ -245,8 +245,8 @@ class _FtpReader(Reader):
 class MemoryAdapter(Adapter):
     """Files in the memory of this process. All readers of one share a position, so it is never opened."""
 
-    def reader(self, system: Any, key: str) -> Reader:
-        return Reader(self, system, key)
+    def reader(self, system: Any, key: str) -> ObjectReader:
+        return ObjectReader(self, system, key)
 
 
 def _class_of(url: Url) -> Any:
@@ -275,10 +275,7 @@ def _supported() -> str:
     return ", ".join(sorted({*available_protocols(), *KNOWN} - NO_SERVERS - ALIASES.keys()))
 
 
-def _is_valid(name: str) -> bool:
-    """Return whether a file can have this name."""
-    if name in ("", ".", "..") or "/" in name or "\0" in name:
-        return False
+def _can_be_encoded(name: str) -> bool:
     try:
         raw(name)
     except UnicodeEncodeError:

@@ -13,12 +13,9 @@ from typing import Any
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Unavailable
 from glassfs.source.remote.secrets import Secrets
-from glassfs.source.remote.server import LARGEST_SIZE, LONGEST_REASON, Facts
+from glassfs.source.remote.server import Facts
 from glassfs.terminal import printable
 
-_LONGEST_ETAG = 256
-_LONGEST_TEXT = 1 << 14
-"""Characters of an exception that are looked at; it may quote a whole page."""
 NO_SECRETS = Secrets(())
 
 # Keys of ``info`` that distinguish versions, best first.
@@ -54,9 +51,10 @@ def facts(info: Any) -> Facts | None:
     if kind not in ("file", None):
         raise Unbelievable("is neither a file nor a folder")
     size = info.get("size")
-    if type(size) is not int or not 0 <= size <= LARGEST_SIZE:
+    found = Facts(size, _etag(info), _mtime_ns(info)) if type(size) is int else None
+    if found is None or not found.is_possible:
         raise Unbelievable("its file system reports no valid size")
-    return Facts(size, _etag(info), _mtime_ns(info))
+    return found
 
 
 def are_same(one: Facts, other: Facts) -> bool:
@@ -70,7 +68,7 @@ def _etag(info: Mapping[Any, Any]) -> str:
     for name in _VERSIONS:
         value = info.get(name)
         if type(value) in (str, int) and (text := str(value).strip()) not in _NO_VERSIONS:
-            return text if len(text) <= _LONGEST_ETAG else sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+            return text if len(text) <= 256 else sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     return ""
 
 
@@ -113,11 +111,12 @@ def _parsed_time(text: str) -> datetime | None:
 def reason(error: BaseException, secrets: Secrets) -> str:
     """Return one short line about any exception, without secrets."""
     try:
-        text = " ".join(secrets.cut(str(error)[:_LONGEST_TEXT]).split())
+        # An exception may quote a whole page.
+        text = " ".join(secrets.cut(str(error)[: 16 << 10]).split())
     except Exception:  # even ``str`` of it may fail
         text = ""
     text = printable(f"{type(error).__name__}: {text}" if text else type(error).__name__)
-    return text if len(text) <= LONGEST_REASON else text[: LONGEST_REASON - 1] + "…"
+    return text if len(text) <= 200 else text[:199] + "…"
 
 
 def translated(error: BaseException, shown: str, secrets: Secrets) -> GlassfsError:

@@ -12,14 +12,13 @@ from typing import Generic, TypeVar
 
 from glassfs import work
 from glassfs.errors import GlassfsError, NotFound, Unavailable
+from glassfs.settings import settings
 from glassfs.threads import DaemonPool
 
 Value = TypeVar("Value")
 
 MOST_REFRESHING = 4
 """Values of one ``Loads`` that are refreshed at once; more are not begun before one of these ends."""
-NEWS_SECONDS = 1.0
-"""How long ``peek`` waits for a value that is much too old."""
 NEVER = float("-inf")
 
 
@@ -55,11 +54,13 @@ class CachedValue(Generic[Value]):
     def peek(self) -> Value:
         """Return the value at once if it is known, and refresh it in the background if it is too old.
 
-        If it is twice too old, wait NEWS_SECONDS for the refreshed one. Raises what ``load`` raises.
+        If it is twice too old, wait settings.listing_news for the refreshed one. Raises what ``load`` raises.
         """
         now = time.monotonic()
         if self._known_at == NEVER:
             return self.newer_than(NEVER)
+        # Old facts at once are better than new ones late: the value is refreshed for the next caller. Only one that is
+        # much too old is worth a short wait.
         is_due = self._loading is None and now - self._asked_at >= self._ttl_seconds
         if is_due and self._loads.refreshing.acquire(blocking=False):
             try:
@@ -71,7 +72,7 @@ class CachedValue(Generic[Value]):
             loading.add_done_callback(lambda _: self._loads.refreshing.release())
             if now - self._known_at >= 2 * self._ttl_seconds:
                 with suppress(FutureTimeout, GlassfsError):
-                    loading.result(NEWS_SECONDS)
+                    loading.result(settings.listing_news)
         return self._known()
 
     def newer_than(self, since: float) -> Value:
@@ -80,6 +81,7 @@ class CachedValue(Generic[Value]):
             with self._lock:
                 if self._known_at != NEVER and self._known_at >= since:
                     break
+                # A loading that was begun before that moment may report what was true before it; then another follows.
                 loading, asked_at = self._start()
             try:
                 work.is_done(loading)

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
-
-TIMEOUT_SECONDS = 30.0
-POLL_SECONDS = 30.0
-DISK_CACHE_SIZE = 10 << 30
-MEMORY = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -18,28 +13,23 @@ class Connection:
 
     ``endpoint`` and ``region`` are those of a service such as S3; ``profile`` is a section of the usual credential
     files; ``anonymous`` sends no credentials. A read or listing ends within ``timeout``; listings are refreshed every
-    ``poll``. Blocks take up to ``memory``, and are stored in the folder ``disk_cache`` if there is one. Entries belong
-    to ``owner``, a user and a group (None: the current ones), and have ``permissions``: nine bits; folders may be
-    entered by those who may read. ``key``, ``secret`` and ``token`` are credentials that a program passes; ``extra``
-    are options of the fsspec file system of a protocol that glassfs does not speak itself.
+    ``poll``. Blocks are stored in the folder ``disk_cache`` if there is one. Entries belong to ``owner``, a user and a
+    group (None: the current ones), and have ``permissions``: nine bits; folders may be entered by those who may read.
+    ``key``, ``secret`` and ``token`` are credentials that a program passes; ``extra`` are options of the fsspec file
+    system of a protocol that glassfs does not speak itself.
     """
 
     endpoint: str = ""
     region: str = ""
     profile: str = ""
     anonymous: bool = False
-    timeout: float = TIMEOUT_SECONDS
-    poll: float = POLL_SECONDS
+    timeout: float = 30.0
+    poll: float = 30.0
     disk_cache: str = ""
-    disk_cache_size: int = DISK_CACHE_SIZE
-    memory: int = MEMORY
+    disk_cache_size: int = 10 << 30
     owner: tuple[int, int] | None = None
     permissions: int = 0o400
     key: str = field(default="", repr=False)
     secret: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
     extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
-
-    def within(self, memory: int) -> Connection:
-        """Return a copy with another limit of memory."""
-        return replace(self, memory=memory)

@@ -15,10 +15,7 @@ from glassfs.errors import Refused
 from glassfs.sizes import human_size
 from glassfs.source.remote.server import Facts
 
-LEAST = 512 << 10
-"""The smallest budget in bytes: one block."""
 FILE = "blocks.sqlite"
-LONGEST_ETAG = 1024
 _NUMBERS = struct.Struct("<qq")
 _BLOCK = struct.Struct("<Q")
 
@@ -31,9 +28,8 @@ class DiskCache:
     """
 
     def __init__(self, folder: str, budget: int) -> None:
-        if budget < LEAST:
-            least = human_size(LEAST)
-            raise Refused(f"a disk cache of {human_size(budget)} is smaller than one block of {least}", folder)
+        if budget < 512 << 10:
+            raise Refused(f"a disk cache of {human_size(budget)} is smaller than one block of 512K", folder)
         from glassfs.persistent.cache import PersistentCache
 
         self._cache = PersistentCache(folder, budget, FILE)
@@ -63,7 +59,7 @@ class DiskCache:
     def note_facts(self, object_key: str, facts: Facts) -> None:
         """Store the facts that a server reported of an object."""
         etag = facts.etag.encode("utf-8", "surrogatepass")
-        if _identifies_bytes(facts.etag) and len(etag) <= LONGEST_ETAG:
+        if _identifies_bytes(facts.etag) and len(etag) <= 1024:
             with suppress(struct.error):  # numbers that no object has
                 stored = _NUMBERS.pack(facts.size, facts.mtime_ns) + etag
                 self._cache.store({_owner(object_key, ""): [stored]})

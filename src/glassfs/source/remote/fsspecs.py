@@ -15,8 +15,9 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from glassfs.errors import Changed, DeviceFailed, NotFound
+from glassfs.settings import settings
 from glassfs.source.contract import Path
-from glassfs.source.remote.adapters import Adapter, FtpAdapter, MemoryAdapter, Reader, SshAdapter
+from glassfs.source.remote.adapters import Adapter, FtpAdapter, MemoryAdapter, ObjectReader, SshAdapter
 from glassfs.source.remote.answers import Unbelievable, are_same, is_retryable, translated
 from glassfs.source.remote.answers import facts as facts_of
 from glassfs.source.remote.connection import Connection
@@ -27,15 +28,9 @@ from glassfs.source.remote.url import Url
 
 Result = TypeVar("Result")
 
-MOST_OPEN = 4
-"""Objects that one connection has open."""
-MOST_CHANGES = 3
-"""How often an object may change while its first bytes are read."""
 ADAPTERS: dict[str, type[Adapter]] = {
     "ftp": FtpAdapter, "hf": HubAdapter, "memory": MemoryAdapter, "sftp": SshAdapter, "ssh": SshAdapter,
 }
-IDLE_SECONDS = 30.0
-"""Connections idle for so long are replaced, as a router may have dropped them silently."""
 
 
 class _FileSystem:
@@ -43,7 +38,7 @@ class _FileSystem:
 
     def __init__(self, adapter: Adapter) -> None:
         self.used_at = 0.0
-        self.readers: dict[tuple[str, Facts], Reader] = {}
+        self.readers: dict[tuple[str, Facts], ObjectReader] = {}
         self._adapter = adapter
         self._system: Any = None
 
@@ -53,10 +48,11 @@ class _FileSystem:
             self._system = self._adapter.connect()
         return self._system
 
-    def reader(self, key: str, facts: Facts) -> Reader:
+    def reader(self, key: str, facts: Facts) -> ObjectReader:
         """Return the object, opened now or earlier in that version."""
         reader = self.readers.pop((key, facts), None)
-        while reader is None and len(self.readers) >= MOST_OPEN:
+        # A connection has at most four objects open.
+        while reader is None and len(self.readers) >= 4:
             self.close_reader(*next(iter(self.readers)))
         reader = self.readers[key, facts] = reader or self._adapter.reader(self.system, key)
         return reader
@@ -114,7 +110,7 @@ class FsspecServer(RetryingServer):
         key = self._adapter.key(path)
 
         def work(connected: _FileSystem, call: Call) -> tuple[Facts, bytes] | None:
-            for _ in range(MOST_CHANGES):
+            for _ in range(3):  # it may change while its first bytes are read
                 facts = facts_of(self._adapter.info(connected.system, key))
                 if facts is None:
                     raise NotFound("is a folder")
@@ -146,6 +142,7 @@ class FsspecServer(RetryingServer):
                 return work(connected, call)
             except BaseException as error:
                 found = translated(error, shown, self.secrets)
+                # After any error but an answer of the server the state of the connection is unknown.
                 if not isinstance(found, (NotFound, Changed)):
                     connected.close()
                 if is_retryable(error):
@@ -169,7 +166,7 @@ class FsspecServer(RetryingServer):
             connected = (near or self._idle or [_FileSystem(self._adapter)])[-1]
             if connected in self._idle:
                 self._idle.remove(connected)
-        if connected.used_at < time.monotonic() - IDLE_SECONDS:
+        if connected.used_at < time.monotonic() - settings.connection_idle:
             connected.close()
         return connected
 
@@ -183,6 +180,8 @@ def _range(
     connected: _FileSystem, call: Call, key: str, offset: int, size: int, facts: Facts,
 ) -> bytes | None:
     """Return a range of an object in that version; None if it is in another one."""
+    # A file that is open may still be the old one while its path has a new one. So a version that does not fit is asked
+    # for once more with a file that was opened now, and only that one proves the change.
     is_new = False
     while not is_new:
         is_new = (key, facts) not in connected.readers
@@ -197,7 +196,7 @@ def _range(
     return None
 
 
-def _read_all(reader: Reader, offset: int, size: int, call: Call) -> bytes:
+def _read_all(reader: ObjectReader, offset: int, size: int, call: Call) -> bytes:
     """Return the bytes of a range that the object has; they may be too few."""
     pieces: list[bytes] = []
     rest = size

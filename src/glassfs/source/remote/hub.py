@@ -1,7 +1,7 @@
 """Read Hugging Face through its fsspec file system, remembering the facts of each commit, which never change.
 
 Paths are pinned to the commit that their branch points to, which is looked up again after ``poll`` seconds, or after
-LONGEST_PIN_SECONDS if that is less.
+settings.hub_pin if that is less.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from glassfs.lru import LRU
-from glassfs.source.remote.adapters import Adapter, FileReader, Reader
+from glassfs.settings import settings
+from glassfs.source.remote.adapters import Adapter, FileReader, ObjectReader
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.url import Url
 
-LONGEST_PIN_SECONDS = 5.0
-MOST_REMEMBERED = 10_000
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -28,9 +27,9 @@ class HubAdapter(Adapter):
         super().__init__(url, connection)
         if connection.anonymous:
             self._options["token"] = False
-        self._pin_seconds = min(connection.poll, LONGEST_PIN_SECONDS)
+        self._pin_seconds = min(connection.poll, settings.hub_pin)
         self._commits: dict[tuple[str, str, str], tuple[str, float]] = {}
-        self._infos: LRU[str, dict[str, Any]] = LRU(MOST_REMEMBERED)
+        self._infos: LRU[str, dict[str, Any]] = LRU(10_000)
 
     def drop_caches(self, system: Any) -> None:
         # Facts about repositories stay cached, as each costs a request.
@@ -59,7 +58,7 @@ class HubAdapter(Adapter):
             self._infos.put(key, info)
         return info
 
-    def reader(self, system: Any, key: str) -> Reader:
+    def reader(self, system: Any, key: str) -> ObjectReader:
         key = self._pinned(system, key)
         if _is_bucket(system.resolve_path(key)):
             return super().reader(system, key)
@@ -70,6 +69,7 @@ class HubAdapter(Adapter):
         resolved = system.resolve_path(key)
         if _is_bucket(resolved):
             return key
+        # A branch may move between two reads of one file. All paths are therefore those of a commit.
         branch = (resolved.repo_type, resolved.repo_id, resolved.revision)
         commit, since = self._commits.get(branch, ("", 0.0))
         if not commit or time.monotonic() - since > self._pin_seconds:

@@ -13,19 +13,14 @@ from urllib.parse import unquote, urljoin, urlsplit
 from glassfs.errors import Refused, TooLarge
 from glassfs.source.contract import Path
 from glassfs.source.remote.answers import facts as believed
-from glassfs.source.remote.server import MOST_NAMES, UNKNOWN_SIZE, Facts, Listed
+from glassfs.source.remote.server import MOST_NAMES, UNKNOWN_SIZE, Facts, Listed, is_name
 
 PIECE = 4096
 """Characters that are parsed at once. The parser may take quadratic time in the length of one tag."""
-LONGEST_TAG = 2 * PIECE
-"""A tag or comment that is longer ends the page. File names have at most 255 bytes, 765 when they are quoted."""
 MOST_CHARACTERS = 64 << 20
-LONGEST_TITLE = 1000
 LONGEST_HINT = 100
 _CALLED_LISTING = re.compile(r"\s*(index of|directory listing|directory:|listing (of|for)|files (in|within))\b", re.I)
 """The start of the title or heading in which servers name the folder."""
-_ENDS_RAW_TEXT = 64
-"""More characters than the tag has that ends a script."""
 _TIME = re.compile(r"\s*(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.\d{1,9})? ?(Z|[+-]\d\d:?\d\d)\b")
 _SIZE = re.compile(r"\d{1,18}")
 _CLOCK = re.compile(r"\d:\d\d")
@@ -62,9 +57,14 @@ class Page(HTMLParser):
                 self.feed(text[start : start + PIECE])
             except (AssertionError, ValueError):  # the parser's own, about malformed declarations
                 raise _no_listing() from None
+            # The parser keeps an unfinished tag and begins again at its start with each piece of text. Within a script
+            # it keeps everything.
             if self.cdata_elem is not None:
-                self.rawdata = self.rawdata[-_ENDS_RAW_TEXT:]
-            elif len(self.rawdata) > LONGEST_TAG:
+                # Of a script only as many characters are kept as may begin the tag that ends it.
+                self.rawdata = self.rawdata[-64:]
+            # A tag or comment that is longer ends the page. File names have at most 255 bytes, 765 when they are
+            # quoted.
+            elif len(self.rawdata) > 2 * PIECE:
                 raise _no_listing()
 
     def listed(self) -> list[Listed]:
@@ -79,7 +79,11 @@ class Page(HTMLParser):
             ends = (title.strip().rstrip("/").rpartition("/")[2] for title in self._titles if title.strip())
             if here not in ends or self._foreign > max(1, len(self._found)):
                 raise _no_listing()
-        return [Listed(name, facts) for name, facts in self._found.items()]
+        # What a row says besides the name tells a change only if there is a time in it.
+        return [
+            Listed(name, facts if facts is None or _CLOCK.search(facts.etag) else facts._replace(etag=""))
+            for name, facts in self._found.items()
+        ]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = {name: value or "" for name, value in attrs}
@@ -109,7 +113,7 @@ class Page(HTMLParser):
             self._is_in_title = False
 
     def handle_data(self, data: str) -> None:
-        if self._is_in_title and len(self._titles[-1]) < LONGEST_TITLE:
+        if self._is_in_title and len(self._titles[-1]) < 1000:
             self._titles[-1] += data
         if self._hint_for and (facts := self._found.get(self._hint_for)) is not None:
             hint = f"{facts.etag} {' '.join(data[:LONGEST_HINT].split())}".strip()
@@ -133,7 +137,7 @@ class Page(HTMLParser):
             self._add(path[depth], is_folder=len(path) > depth + 1)
 
     def _add(self, name: str, is_folder: bool) -> None:
-        if name in ("", ".", "..") or "/" in name or "\0" in name:
+        if not is_name(name):
             return
         if is_folder:
             self._found[name] = None
@@ -151,11 +155,6 @@ class Page(HTMLParser):
             self._found[self._in_row[0]] = believed({"size": int(self._size), "mtime": modified})
         self._size = self._time = self._hint_for = ""
         self._in_row.clear()
-
-
-def hint_of(facts: Facts) -> str:
-    """Return what a listing says of an object besides its name, if there is a time in it; otherwise ""."""
-    return facts.etag if _CLOCK.search(facts.etag) else ""
 
 
 def _no_listing() -> Refused:

@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from glassfs.errors import DeviceFailed, NotFound, Refused
-from glassfs.source.contract import Named, Path
+from glassfs.source.contract import ByteCache, Named, Path
+from glassfs.source.remote.blocks import RemoteBlocks
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.disk import DiskCache
 from glassfs.source.remote.open import server_of
-from glassfs.source.remote.paging import PageCache
 from glassfs.source.remote.server import Server
 from glassfs.source.remote.store import RemoteStore
 from glassfs.source.remote.url import WEB, Url, parsed
 
 
-def located(urls: Sequence[str], connection: Connection, is_file: Callable[[str], bool]) -> list[Named]:
-    """Return what these URLs name. Their stores share servers and memory.
+def located(
+    urls: Sequence[str], connection: Connection, is_file: Callable[[str], bool], cache: ByteCache,
+) -> list[Named]:
+    """Return what these URLs name. Their stores share servers and ``cache``.
 
     ``is_file`` returns for a name whether an object is more likely than a folder. Raises NotFound and others.
     """
     disk = DiskCache(connection.disk_cache, connection.disk_cache_size) if connection.disk_cache else None
-    pages = PageCache(connection.memory, disk)
+    blocks = RemoteBlocks(cache, disk)
     servers: dict[tuple[str, str, str], Server] = {}
     stores: dict[tuple[Server, Path, bool], RemoteStore] = {}
 
@@ -34,7 +36,7 @@ def located(urls: Sequence[str], connection: Connection, is_file: Callable[[str]
         def store(root: Path, has_folders: bool) -> RemoteStore:
             key = server, root, has_folders
             if key not in stores:
-                stores[key] = RemoteStore(server, root, connection, pages, has_folders, disk)
+                stores[key] = RemoteStore(server, root, connection, blocks, has_folders, disk)
             return stores[key]
 
         def folder() -> Named:

@@ -16,21 +16,15 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound
+from glassfs.settings import settings
 from glassfs.source.contract import Path
 from glassfs.source.remote.retrying import SILENCE_PARTS, Retryable, RetryingServer
 from glassfs.source.remote.secrets import Secrets
-from glassfs.source.remote.server import LARGEST_SIZE, LONGEST_REASON, NO_NAME, SECOND, Facts, Listed
+from glassfs.source.remote.server import NO_NAME, SECOND, Facts, Listed
 from glassfs.terminal import printable
 
 log = logging.getLogger(__name__)
 
-LONG_LISTING_SECONDS = 2.0
-"""A listing that takes longer is repeated page by page where possible: obstore collects names without a limit.
-
-On other services it fails after the part of the timeout that is allowed for silence.
-"""
-LONGEST_ETAG = 1024
-LATEST_NS = 1 << 63
 _RETRYABLE = ("408", "425", "429", "500", "502", "503", "504")
 _URL = re.compile(r"\w+://\S+")
 _STATUS = re.compile(r"status code: (\d{3}(?: [A-Z][A-Za-z-]*)*)")
@@ -64,14 +58,13 @@ Result = TypeVar("Result")
 
 def believable_facts(size: int, etag: str, modified: datetime) -> Facts | None:
     """Return the facts that a server reports, without impossible values; None for an impossible size."""
-    if not 0 <= size <= LARGEST_SIZE:
-        return None
-    if len(etag) > LONGEST_ETAG:
+    if len(etag) > 1024:
         etag = ""
     if etag and not etag.startswith(('"', "W/")):  # some listings leave the quotes out
         etag = f'"{etag}"'
     mtime_ns = int(modified.timestamp()) * SECOND + modified.microsecond * 1000
-    return Facts(size, etag, mtime_ns if abs(mtime_ns) < LATEST_NS else 0)
+    facts = Facts(size, etag, mtime_ns if abs(mtime_ns) < 1 << 63 else 0)
+    return facts if facts.is_possible else None
 
 
 class _Unlistable(Exception):
@@ -116,9 +109,11 @@ class ObjectServer(RetryingServer):
         }
 
     async def _list(self, path: Path) -> Sequence[Listed]:
+        # A server may send names without end, and obstore returns them all at once. The time bounds how many it can
+        # collect; where names can be had page by page, a folder that takes longer is listed so from then on.
         limit = self.timeout / SILENCE_PARTS
         if self._list_pages is not None:
-            limit = min(limit, LONG_LISTING_SECONDS)
+            limit = min(limit, settings.long_listing)
         if path not in self._listed_by_page:
             try:
                 return await asyncio.wait_for(self._translated(path, self._list_at_once(path)), limit)
@@ -160,6 +155,7 @@ class ObjectServer(RetryingServer):
         ]
 
     async def _head(self, path: Path, size: int, known: Facts | None) -> tuple[Facts, bytes] | None:
+        # The first request asks for bytes at once: a signed URL is for GET alone, and most opens need the head anyway.
         options: dict[str, Any] = {"range": (0, size)}
         if known is not None and known.has_strong_etag:
             options["if_none_match"] = known.etag
@@ -187,6 +183,7 @@ class ObjectServer(RetryingServer):
             result = await self._get(path, options)
         except self._library.exceptions.PreconditionError:
             raise Changed("has been replaced by another object", self.shown(path)) from None
+        # Some servers ignore If-Match, so the ETag of each answer is compared as well.
         now = facts_of(result.meta)
         if now is None or not facts.fits(now):
             raise Changed("has been replaced by another object", self.shown(path))
@@ -211,6 +208,7 @@ class ObjectServer(RetryingServer):
                 rest -= len(piece)
                 if rest < 0:
                     break
+        # obstore does not repeat a request whose body breaks off, as it has returned the answer by then.
         if rest:
             word = "more" if rest < 0 else "fewer"
             raise Retryable(DeviceFailed(f"the server sends {word} than the {size} bytes that it announced"))
@@ -297,4 +295,4 @@ def _reason(error: Exception) -> str:
         if sign in text:
             return reason
     line = text.partition("\n")[0].rpartition(" - ")[2]
-    return line[:LONGEST_REASON] or type(error).__name__
+    return line[:200] or type(error).__name__

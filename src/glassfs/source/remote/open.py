@@ -15,8 +15,7 @@ from glassfs.names import raw
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.objects import ObjectServer
 from glassfs.source.remote.obstore_module import not_installed, obstore
-from glassfs.source.remote.other_scheme import explained
-from glassfs.source.remote.redirects import demand_no_redirect
+from glassfs.source.remote.probes import demand_no_redirect, explained
 from glassfs.source.remote.retrying import SILENCE_PARTS
 from glassfs.source.remote.s3_listing import S3Lister
 from glassfs.source.remote.secrets import Secrets
@@ -82,6 +81,8 @@ def _s3(url: Url, connection: Connection, options: dict[str, Any], secrets: Secr
 
     region = connection.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION", "")
     endpoint = connection.endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
+    # botocore knows the files, roles and services that credentials come from, and takes 0.2 s to import. It is needed
+    # only if the environment has no keys, or if files may name a region or an endpoint.
     credentials: dict[str, Any] = {}
     session: Any = None
     if connection.anonymous:

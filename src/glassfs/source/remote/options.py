@@ -13,7 +13,7 @@ from typing import Any
 
 from glassfs.errors import GlassfsError, Refused
 from glassfs.sizes import human_size, parse_size
-from glassfs.source.remote.connection import DISK_CACHE_SIZE, POLL_SECONDS, TIMEOUT_SECONDS, Connection
+from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.url import ALIASES, LOCAL, WEB, is_url, shown
 
 DESCRIPTIONS = {
@@ -21,13 +21,11 @@ DESCRIPTIONS = {
     "region=NAME": "of a URL: the region of its bucket",
     "profile=NAME": "of a URL: the section of the usual credential files, such as ~/.aws/credentials",
     "anonymous": "of a URL: send no credentials",
-    "timeout=SECONDS": f"of a URL: how long a read or a listing may take ({TIMEOUT_SECONDS:g})",
-    "poll=SECONDS": f"of a URL: how often to check for changes ({POLL_SECONDS:g})",
+    "timeout=SECONDS": f"of a URL: how long a read or a listing may take ({Connection.timeout:g})",
+    "poll=SECONDS": f"of a URL: how often to check for changes ({Connection.poll:g})",
     "disk_cache=DIR": "of a URL: store blocks in this folder, for later mounts and commands",
-    "disk_cache_size=SIZE": f"of a URL: how many bytes of them ({human_size(DISK_CACHE_SIZE)})",
+    "disk_cache_size=SIZE": f"of a URL: how many bytes of them ({human_size(Connection.disk_cache_size)})",
 }
-LONGEST_TIMEOUT_SECONDS = 3600.0
-LONGEST_POLL_SECONDS = 30 * 86_400.0
 
 CREDENTIALS = (
     "credentials are taken from the environment and the usual files (~/.aws, ~/.netrc …), never from the command line"
@@ -154,7 +152,7 @@ def _endpoint(name: str, value: str) -> str:
 
 
 def _seconds(name: str, value: str) -> float:
-    longest = LONGEST_TIMEOUT_SECONDS if name == "timeout" else LONGEST_POLL_SECONDS
+    longest = 3600.0 if name == "timeout" else 30 * 86_400.0
     if not _SECONDS.fullmatch(value) or not 0 < float(value) <= longest:
         raise WrongValue(f"option {name}: {value!r} is not a number of seconds, over 0 and up to {longest:g}")
     return float(value)

@@ -21,24 +21,16 @@ from typing import Any, TypeVar
 from glassfs import threads, work
 from glassfs.errors import DeviceFailed, GlassfsError
 from glassfs.forks import PerProcess, generation
+from glassfs.settings import settings
 from glassfs.source.contract import Path
 from glassfs.source.remote.secrets import Secrets
 from glassfs.source.remote.server import Facts, Listed, Server
 from glassfs.threads import DaemonPool
 
 ATTEMPTS = 6
-FIRST_PAUSE_SECONDS = 0.1
-"""Pause after the first attempt; each later one is twice as long."""
 SILENCE_PARTS = 3
 """An attempt fails after this part of the timeout without a byte, so that there is time for another one."""
-GRACE_SECONDS = 0.5
-"""Time that a waiting thread gives the event loop beyond the deadline."""
 MOST_HANGING = 32
-REPLACE_SECONDS = 0.05
-"""Time until a thread that hangs is replaced by another one."""
-RELEASE_SECONDS = 0.05
-"""Time that obstore's threads get to release the last answers when the loop ends."""
-JOIN_SECONDS = 2.0
 
 Result = TypeVar("Result")
 Attempt = Callable[[], Coroutine[Any, Any, Result]]
@@ -61,23 +53,18 @@ class RetryingServer(Server):
     secrets: Secrets
 
     def list(self, path: Path) -> Sequence[Listed]:
-        return result_of(lambda: self._without_secrets(self._list(path)), self.timeout, self.shown(path))
+        return result_of(self._safely(path, lambda: self._list(path)), self.timeout, self.shown(path))
 
     def begin(self, path: Path, size: int, known: Facts | None = None) -> tuple[Facts, bytes] | None:
-        return result_of(
-            lambda: self._without_secrets(self._begin(path, size, known)), self.timeout, self.shown(path),
-        )
+        return result_of(self._safely(path, lambda: self._begin(path, size, known)), self.timeout, self.shown(path))
 
     def fetch(self, path: Path, offset: int, size: int, facts: Facts) -> Future[bytes]:
-        return _start(retried(
-            lambda: self._without_secrets(self._read(path, offset, size, facts)), self.timeout, self.shown(path),
-        ))
+        return _start(self._safely(path, lambda: self._read(path, offset, size, facts)))
 
-    async def _without_secrets(self, attempt: Coroutine[Any, Any, Result]) -> Result:
+    async def _safely(self, path: Path, attempt: Attempt[Result]) -> Result:
+        """Return what ``retried`` returns; errors contain no secret."""
         try:
-            return await attempt
-        except Retryable as failed:
-            raise Retryable(self.secrets.cut_from(failed.error)) from None
+            return await retried(attempt, self.timeout, self.shown(path))
         except GlassfsError as error:
             raise self.secrets.cut_from(error) from None
 
@@ -94,11 +81,11 @@ class RetryingServer(Server):
         """See ``fetch``."""
 
 
-def result_of(attempt: Attempt[Result], timeout: float, shown: str) -> Result:
-    """Return the result of ``retried``, for a thread that waits."""
-    future = _start(retried(attempt, timeout, shown))
+def result_of(coroutine: Coroutine[Any, Any, Result], timeout: float, shown: str) -> Result:
+    """Return the result of a coroutine that ends by itself within ``timeout``, for a thread that waits."""
+    future = _start(coroutine)
     try:
-        if work.is_done(future, timeout + GRACE_SECONDS):
+        if work.is_done(future, timeout + settings.server_grace):
             return future.result()
         raise _timed_out(timeout, shown)
     except CancelledError:
@@ -110,8 +97,9 @@ def result_of(attempt: Attempt[Result], timeout: float, shown: str) -> Result:
 async def retried(attempt: Attempt[Result], timeout: float, shown: str) -> Result:
     """Return the result of the first attempt that succeeds; errors call the object ``shown``."""
     deadline = time.monotonic() + timeout
-    pause = FIRST_PAUSE_SECONDS
+    pause = settings.server_first_pause
     for left in reversed(range(ATTEMPTS)):
+        # The deadline is for all attempts together: a reader waits for the bytes, not for one of them.
         try:
             return await asyncio.wait_for(attempt(), max(0.0, deadline - time.monotonic()))
         except (TimeoutError, asyncio.TimeoutError):
@@ -153,8 +141,8 @@ def _end_loop(loop: asyncio.AbstractEventLoop, thread: threading.Thread, made_in
         loop.call_later(0, loop.stop)
 
     asyncio.run_coroutine_threadsafe(stop(), loop)
-    thread.join(JOIN_SECONDS)
-    time.sleep(RELEASE_SECONDS)
+    thread.join(settings.server_join)
+    time.sleep(settings.server_release)
 
 
 _loop: PerProcess[asyncio.AbstractEventLoop] = PerProcess(_make_loop)
@@ -183,6 +171,8 @@ class BlockingCalls:
         """Return or raise what ``work`` does. Raises Unavailable without threads."""
         if self._hanging >= MOST_HANGING:
             raise DeviceFailed("does not answer")
+        # A thread cannot be ended from outside. So a call whose caller has stopped waiting keeps its thread, and
+        # another thread takes its place, up to a number of threads that a machine can bear.
         call = Call()
         future = self._pool.submit(partial(self._run, work, call))
         try:
@@ -193,7 +183,7 @@ class BlockingCalls:
                 self._hanging += call.is_running
             if not future.cancel():
                 # Not at once: the calls that a new thread would take may be about to be canceled, too.
-                asyncio.get_running_loop().call_later(REPLACE_SECONDS, self._pool.abandon, future)
+                asyncio.get_running_loop().call_later(settings.server_replace, self._pool.abandon, future)
             raise
 
     def _run(self, work: Callable[[Call], Result], call: Call) -> Result:

@@ -18,11 +18,10 @@ from glassfs.source.contract import Path
 from glassfs.source.remote.objects import believable_facts
 from glassfs.source.remote.obstore_module import not_installed
 from glassfs.source.remote.retrying import BlockingCalls, Call
-from glassfs.source.remote.server import MOST_NAMES, NO_NAME, Listed
+from glassfs.source.remote.server import MOST_NAMES, NO_NAME, Listed, is_name
 
 MOST_BYTES = 64 << 20
 """Total length of the names and ETags in one folder."""
-MOST_AT_ONCE = 4
 _MISSING = ("404", "NoSuchBucket", "NoSuchKey")
 _DENIED = ("401", "403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken")
 
@@ -33,7 +32,7 @@ class S3Lister:
     def __init__(self, bucket: str, make: Callable[[], Any]) -> None:
         self._bucket = bucket
         self._client: PerProcess[Any] = PerProcess(make)
-        self._calls = BlockingCalls("listing", MOST_AT_ONCE)
+        self._calls = BlockingCalls("listing", 4)
 
     async def entries(self, path: Path, shown: str) -> list[Listed]:
         """Return what is in a folder; errors call it ``shown``. Cancelling it ends it after the current page."""
@@ -80,18 +79,13 @@ def _listed_on(page: Any, prefix: str) -> Iterator[Listed]:
     for one in page.get("CommonPrefixes", ()):
         name = _below(one["Prefix"], prefix)
         if name:
-            yield _checked(Listed(name.removesuffix("/"), None), name)
+            folder = name.removesuffix("/")
+            yield Listed(folder, None) if is_name(folder) else Listed(name, None, NO_NAME)
     for one in page.get("Contents", ()):
         name = _below(one["Key"], prefix)
         facts = believable_facts(one["Size"], one.get("ETag", ""), one["LastModified"])
         if name and facts is not None:
-            yield _checked(Listed(name, facts), name)
-
-
-def _checked(listed: Listed, whole: str) -> Listed:
-    name = listed.name
-    is_valid = name not in ("", ".", "..") and "/" not in name and "\0" not in name
-    return listed if is_valid else Listed(whole, listed.facts, NO_NAME)
+            yield Listed(name, facts, "" if is_name(name) else NO_NAME)
 
 
 def _below(quoted: str, prefix: str) -> str:

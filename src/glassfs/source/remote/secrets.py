@@ -57,6 +57,8 @@ class Secrets:
     def cut(self, text: str) -> str:
         """Return the text without secrets, and with URLs that have neither userinfo nor query."""
         text = _TOKEN.sub(CUT, _URL.sub(lambda found: shown_url(found[0]), text))
+        # A server may quote a secret in part, cut off anywhere. So each stretch of some length that a secret has in
+        # common with the text is cut, in every form in which it may be written.
         parts, short = self._forms()
         folded = _folded(text)
         is_cut = bytearray(len(text))

@@ -19,8 +19,6 @@ from glassfs.source.contract import Path
 
 SECOND = 10**9
 """In nanoseconds."""
-LARGEST_SIZE = 1 << 62
-LONGEST_REASON = 200
 MOST_NAMES = 1_000_000
 """Names that one folder may have. A name takes some 400 bytes."""
 UNKNOWN_SIZE = -1
@@ -50,6 +48,11 @@ class Facts(NamedTuple):
         return self.has_strong_etag or self.mtime_ns // SECOND == now.mtime_ns // SECOND
 
     @property
+    def is_possible(self) -> bool:
+        """Whether an object can have the size."""
+        return 0 <= self.size <= 1 << 62
+
+    @property
     def has_strong_etag(self) -> bool:
         """Whether other bytes always have another ETag."""
         return self.etag not in ("", "*") and not self.etag.startswith("W/")
@@ -64,6 +67,11 @@ class Listed(NamedTuple):
     name: str
     facts: Facts | None
     omitted: str = ""
+
+
+def is_name(name: str) -> bool:
+    """Return whether a file can have this name."""
+    return name not in ("", ".", "..") and "/" not in name and "\0" not in name
 
 
 NO_NAME = "object name: no file can have a name that is empty, . or .., or contains a zero byte"

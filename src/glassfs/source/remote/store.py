@@ -19,23 +19,19 @@ from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
-import xxhash
-
 from glassfs.errors import Changed, NotADirectory, NotFound, TooLarge
 from glassfs.lru import LRU
-from glassfs.names import raw
 from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
+from glassfs.source.remote.blocks import RemoteBlocks, RemoteObject, version_of
 from glassfs.source.remote.cached import CachedValue, Loads, Value
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.disk import DiskCache
-from glassfs.source.remote.paging import PageCache, PagedObject
 from glassfs.source.remote.server import MOST_NAMES, SECOND, UNKNOWN_SIZE, Facts, Server
 
 FIRST_BYTES = 256 << 10
 """Size of the first request for an object that was named by its own URL."""
 REMEMBERED_NAMES = 250_000
 """Names in all folders that are remembered."""
-MOST_DOUBTED = 10_000
 SETTLED_NS = 120 * SECOND
 """Age from which an object that changes gets another time in a listing, which may have times in whole minutes."""
 
@@ -62,18 +58,18 @@ class _Descriptions(NamedTuple):
 class RemoteStore(Store):
     """The objects below ``root`` on a server. Unless it ``has_folders``, objects are requested one by one.
 
-    ``pages`` caches their bytes. ``disk`` remembers facts of objects, if there is one.
+    ``blocks`` has their bytes. ``disk`` remembers facts of objects, if there is one.
     """
 
     is_remote = True
 
     def __init__(
-        self, server: Server, root: Path, connection: Connection, pages: PageCache, has_folders: bool,
+        self, server: Server, root: Path, connection: Connection, blocks: RemoteBlocks, has_folders: bool,
         disk: DiskCache | None = None,
     ) -> None:
         self.has_lasting_versions = server.has_lasting_versions
         self._server = server
-        self._pages = pages
+        self._blocks = blocks
         self._disk = disk
         self._root = root
         self._has_folders = has_folders
@@ -106,6 +102,7 @@ class RemoteStore(Store):
             if facts is not None and facts.size == UNKNOWN_SIZE:
                 facts = self._described(path, doubted_at)
             return self._entry_of(path, facts)
+        # Object stores list what does not exist as an empty folder. So a missing name may be below a file.
         if len(path) > 1 and not listing.names:
             with suppress(NotFound):
                 if self.entry(path[:-1]).kind is not Kind.FOLDER:
@@ -143,28 +140,24 @@ class RemoteStore(Store):
         return self.source(path, entry)
 
     def source(self, path: Path, entry: Entry) -> Source:
-        return RemoteSource(self, path, entry)
-
-    def paged(self, path: Path, entry: Entry) -> PagedObject:
-        """Return the bytes of an object in the version of ``entry``."""
         _, size, mtime_ns, etag = entry.version.split("|", 3)
         facts = Facts(int(size), etag, int(mtime_ns))
-        return self._pages.object(self._server, (*self._root, *path), facts)
+        return RemoteSource(self, path, entry, self._blocks.object(self._server, (*self._root, *path), facts))
 
     def doubt(self, path: Path) -> None:
         """Make the next lookup of an object wait for a refresh, as a read found another version."""
-        if len(self._doubts) >= MOST_DOUBTED:
+        if len(self._doubts) >= 10_000:
             self._doubts.clear()
         self._doubts[path] = time.monotonic()
 
     def finish(self) -> None:
-        self._pages.finish()
+        self._blocks.finish()
 
     def close(self) -> None:
         self._listings.clear()
         self._objects.clear()
         self._descriptions.clear()
-        self._pages.clear()
+        self._blocks.close()
         self._server.close()
 
     def _undoubted(self, path: Path, cached: CachedValue[Value]) -> Value:
@@ -202,6 +195,7 @@ class RemoteStore(Store):
         if len(names) + len(omitted) > MOST_NAMES:
             raise TooLarge(f"has more than {MOST_NAMES} objects", self.shown(path))
         self._listings.reweigh(path, 1 + len(names) + len(omitted))
+        # The time of a folder is when its listing last differed: callers compare it to see whether to list it again.
         if previous is not None and (previous.names, previous.omitted) == (names, omitted):
             return previous
         return _Listing(names, omitted, self._began_ns if previous is None else time.time_ns())
@@ -253,7 +247,7 @@ class RemoteStore(Store):
         facts, head = answer
         if self._disk is not None:
             self._disk.note_facts(key, facts)
-        self._pages.put_head(self._server, full_path, _version_of(facts), head)
+        self._blocks.put_head(self._server, full_path, facts, head)
         return facts
 
     def _entry_of(self, path: Path, facts: Facts | None) -> Entry:
@@ -264,10 +258,8 @@ class RemoteStore(Store):
         return self._folder_entry(path, self._began_ns if listing is None else listing.changed_ns)
 
     def _entry(self, path: Path, facts: Facts) -> Entry:
-        key = xxhash.xxh128_hexdigest(raw("\0".join((self._server.identity, *self._root, *path))))
         # Objects never change in place: another version is another object.
-        version_facts = _version_of(facts)
-        version = Version(f"{key}|{version_facts.size}|{version_facts.mtime_ns}|{version_facts.etag}")
+        version = version_of(self._server, (*self._root, *path), facts)
         return Entry(
             Kind.FILE, version, version, version, facts.size, self._permissions, *self._owner, facts.mtime_ns,
             volume=self._server.name,
@@ -283,53 +275,39 @@ class RemoteStore(Store):
 
 
 class RemoteSource(Source):
-    """An object in the version of ``entry``; its bytes are cached by the store."""
+    """An object in the version of ``entry``. There is nothing to keep or to park: it has no connection of its own, and
+    a deleted object is gone even while it is open.
+    """
 
     is_remote = True
 
-    def __init__(self, store: RemoteStore, path: Path, entry: Entry) -> None:
+    def __init__(self, store: RemoteStore, path: Path, entry: Entry, opened: RemoteObject) -> None:
         self.name = store.shown(path)
         self.entry = entry
         self._store = store
         self._path = path
-        self._lock = threading.Lock()
-        self._paged: PagedObject | None = None
+        self._object = opened
         self._is_closed = False
 
     def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
-        with self._lock:
-            if self._is_closed:
-                raise Changed("was closed", self.name)
-            if self._paged is None:
-                self._paged = self._store.paged(self._path, self.entry)
-            paged = self._paged
+        if self._is_closed:
+            raise Changed("was closed", self.name)
         try:
-            paged.scatter(buffers, offset)
+            self._object.scatter(buffers, offset)
         except (Changed, NotFound) as error:
             self._store.doubt(self._path)
             raise Changed(error.reason, self.name) from None
 
     def keep(self) -> None:
-        """Do nothing: a deleted object is gone even while it is open."""
+        pass
 
     def park(self) -> None:
-        """Stop reading ahead."""
-        with self._lock:
-            paged, self._paged = self._paged, None
-        if paged is not None:
-            paged.close()
+        pass
 
     def close(self) -> None:
-        with self._lock:
-            self._is_closed = True
-        self.park()
+        self._is_closed = True
 
 
 def _of_unknown_size(names: Mapping[str, Facts | None]) -> dict[str, str]:
     """Return the names of objects whose listing lacks their sizes, and what it says instead."""
     return {name: facts.etag for name, facts in names.items() if facts is not None and facts.size == UNKNOWN_SIZE}
-
-
-def _version_of(facts: Facts) -> Facts:
-    """Return the facts that differ between versions: without the time if the ETag is strong, as servers round it."""
-    return facts._replace(mtime_ns=0) if facts.has_strong_etag else facts

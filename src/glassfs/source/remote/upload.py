@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 from glassfs.errors import GlassfsError
+from glassfs.settings import settings
 from glassfs.source.contract import Path
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.objects import ObjectServer
@@ -22,13 +24,6 @@ MTIME = "mtime"
 """The metadata with an object's time, in seconds since 1970, as rclone writes and reads it."""
 PART = 8 << 20
 """Objects up to this size take one request, larger ones are sent in parts of at least this size."""
-MOST_PARTS = 10_000
-"""Limit of parts in one object of S3."""
-AT_ONCE = 4
-"""Parts under way."""
-PART_SECONDS = 300.0
-"""How long one request may take."""
-RETRIES = 8
 
 
 class NotUploaded(GlassfsError):
@@ -48,8 +43,8 @@ class UploadServer(ObjectServer):
     @staticmethod
     def options(timeout: float) -> dict[str, Any]:
         found = ObjectServer.options(timeout)
-        found["client_options"] |= {"timeout": timedelta(seconds=max(PART_SECONDS, timeout))}
-        found["retry_config"] = {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=PART_SECONDS)}
+        found["client_options"] |= {"timeout": timedelta(seconds=max(settings.upload_part, timeout))}
+        found["retry_config"] = {"max_retries": 8, "retry_timeout": timedelta(seconds=settings.upload_part)}
         return found
 
     def put(self, path: Path, size: int, mtime_ns: int, pieces: Iterable[memoryview]) -> None:
@@ -67,10 +62,11 @@ class UploadServer(ObjectServer):
 
         is_small = size <= PART
         try:
+            # S3 allows an object 10,000 parts.
             self._library.put(
                 self._opened(), "/".join(path), b"".join(data()) if is_small else data(),
                 attributes={MTIME: f"{seconds}.{rest:09}"}, use_multipart=not is_small,
-                chunk_size=max(PART, -(-size // MOST_PARTS)), max_concurrency=AT_ONCE,
+                chunk_size=max(PART, -(-size // 10_000)), max_concurrency=4,
             )
         except Exception as error:
             if failed:
@@ -105,9 +101,7 @@ def opened_bucket(url: Url, connection: Connection) -> UploadServer:
 
 
 def _nanoseconds(text: str) -> int | None:
-    seconds, _, rest = text.partition(".")
-    if not (seconds.isascii() and seconds.removeprefix("-").isdigit() and len(seconds) < 20):
+    try:
+        return int(Decimal(text[:40]) * SECOND)
+    except (ArithmeticError, ValueError):  # no number, or an infinite one
         return None
-    if rest and not (rest.isascii() and rest.isdigit()):
-        return None
-    return int(seconds) * SECOND + int(rest[:9].ljust(9, "0"))

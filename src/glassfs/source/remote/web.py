@@ -14,21 +14,17 @@ from typing import Any
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused
 from glassfs.lru import LRU
+from glassfs.settings import settings
 from glassfs.sizes import human_size
 from glassfs.source.contract import Path
 from glassfs.source.remote.objects import NO_RANGES, NO_WEBDAV, ObjectServer, facts_of
-from glassfs.source.remote.other_scheme import explained
-from glassfs.source.remote.redirects import is_redirected_to_folder
-from glassfs.source.remote.retrying import FIRST_PAUSE_SECONDS, Retryable, result_of
+from glassfs.source.remote.probes import explained, is_redirected_to_folder
+from glassfs.source.remote.retrying import Retryable, result_of
 from glassfs.source.remote.secrets import Secrets
 from glassfs.source.remote.server import UNKNOWN_SIZE, Facts, Listed
 from glassfs.source.remote.url import Url
 from glassfs.source.remote.web_pages import PageLister
 
-MOST_AT_ONCE = 32
-"""Requests for descriptions."""
-ATTEMPTS = 3
-"""For a description."""
 MOST_WHOLE = 64 << 20
 """Size of an object up to which it is read from a server without ranges: each read fetches it from its start."""
 REMEMBERED = 10_000
@@ -70,13 +66,16 @@ class WebServer(ObjectServer):
     def describe(self, path: Path, names: Sequence[str]) -> Mapping[str, Facts | str]:
         found: dict[str, Facts | str] = {}
         try:
-            result_of(lambda: self._without_secrets(self._describe(path, names, found)), self.timeout, self.shown(path))
+            describing = self._safely(path, lambda: self._describe(path, names, found))
+            result_of(describing, self.timeout, self.shown(path))
         except DeviceFailed as error:
             asked = f"{len(found)} of the {len(names)} files on its page are described in time"
             raise DeviceFailed(f"{error.reason} ({asked})", error.source) from None
         return found
 
     async def _list(self, path: Path) -> Sequence[Listed]:
+        # A server that sent a page for a folder does so for those below it: asking for WebDAV again would double the
+        # requests.
         by_webdav: Sequence[Listed] | None = None
         if not any(self._sends_pages.get(path[:depth]) for depth in range(len(path) + 1)):
             by_webdav = await self._listed_by_webdav(path)
@@ -114,6 +113,8 @@ class WebServer(ObjectServer):
 
     async def _describe(self, path: Path, names: Sequence[str], found: dict[str, Facts | str]) -> None:
         """Add the facts of those objects that are not yet among the ``found`` ones, or why they have none."""
+        # All tasks draw from one iterator, so that a slow answer delays one of them only. What was found stays in
+        # ``found`` if the time is up, and the next attempt asks for the others.
         rest = iter([name for name in names if name not in found])
 
         async def work() -> None:
@@ -122,7 +123,7 @@ class WebServer(ObjectServer):
                 if facts is not None:
                     found[name] = facts
 
-        tasks = [asyncio.ensure_future(work()) for _ in range(min(MOST_AT_ONCE, len(names)))]
+        tasks = [asyncio.ensure_future(work()) for _ in range(min(32, len(names)))]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -131,7 +132,7 @@ class WebServer(ObjectServer):
 
     async def _description(self, path: Path) -> Facts | str | None:
         """Return an object's facts, or why it cannot be read; None if it is missing. Raises Retryable."""
-        for left in reversed(range(ATTEMPTS)):
+        for left in reversed(range(3)):
             try:
                 return await self._translated(path, self._asked(path))
             except Retryable:
@@ -141,7 +142,7 @@ class WebServer(ObjectServer):
                 return None
             except GlassfsError as error:
                 return f"unreadable object: {error.reason}"
-            await asyncio.sleep(FIRST_PAUSE_SECONDS)
+            await asyncio.sleep(settings.server_first_pause)
         return None
 
     async def _asked(self, path: Path) -> Facts | None:

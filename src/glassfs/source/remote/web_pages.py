@@ -19,12 +19,10 @@ from urllib.parse import quote, urlsplit
 from glassfs.errors import DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused, TooLarge
 from glassfs.source.contract import Path
 from glassfs.source.remote.links import Page
-from glassfs.source.remote.redirects import is_transient
+from glassfs.source.remote.probes import is_transient
 from glassfs.source.remote.retrying import SILENCE_PARTS, BlockingCalls, Call, Retryable
 from glassfs.source.remote.server import Listed
 
-MOST_AT_ONCE = 4
-PIECE = 64 << 10
 _PAGES = ("text/html", "application/xhtml+xml")
 _MISSING = (404, 410)
 
@@ -36,7 +34,7 @@ class PageLister:
         self._base = base
         self._authorization = authorization
         self._silence = timeout / SILENCE_PARTS
-        self._calls = BlockingCalls("pages", MOST_AT_ONCE)
+        self._calls = BlockingCalls("pages", 4)
 
     async def entries(self, path: Path, shown: str) -> Sequence[Listed]:
         """Return what is in a folder; errors call it ``shown``. Cancelling it ends it after the current piece.
@@ -96,7 +94,7 @@ def _parsed(answer: Any, path: Path, shown: str, call: Call) -> Sequence[Listed]
     page = Page(answer.geturl(), path)
     decode = getincrementaldecoder("utf-8")("surrogateescape").decode
     try:
-        while not call.is_abandoned and (piece := answer.read1(PIECE)):
+        while not call.is_abandoned and (piece := answer.read1(64 << 10)):
             page.take(decode(piece))
         if answer.length:
             raise http.client.IncompleteRead(b"", answer.length)

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from glassfs import __version__
 from glassfs.cache import BlockCache
 from glassfs.cache.findings import Findings
 from glassfs.content import Container
@@ -86,7 +87,7 @@ class Containers:
         self._parsed = ParsedContainers(self.services, settings.budget, settings.limit, self._forget_nodes)
         self._files: LRU[Location, ContainerLease | Refusal] = LRU(REMEMBERED_FILES)
         """What is known of files. A lease that is evicted is found in ``watcher`` as long as it is used."""
-        self.kept = Findings(lambda: self.catalogue)
+        self.kept = Findings(lambda: self.catalogue, __version__)
         """What formats found out about containers, beside their contents."""
         self._named: set[Location] = set()
         """Files that a user named as containers, whatever their suffixes."""

@@ -40,8 +40,6 @@ from glassfs.tree.omissions import Omission
 _NO_LEASE = Lease(())
 _MAY_BE_CHANGED = re.compile(r"%[0-9A-F]{2}|~[0-9]+$|~[0-9a-f]{16}")
 """Found in every shown name that differs from the name in the store."""
-ATTEMPTS = 4
-"""Attempts to open a file that keeps changing."""
 
 
 def node_at(
@@ -53,7 +51,7 @@ def node_at(
     ``entry`` is what was there a moment ago, ``source`` its bytes if it is open already, ``at`` the path in the tree.
     Raises Unavailable if the kind of a file cannot be determined now.
     """
-    for _ in range(ATTEMPTS):
+    for _ in range(4):  # a file that changes more often is shown as itself
         try:
             return _node(containers, location, entry, name, ino, at, is_mount_root, source)
         except Changed as error:

@@ -1,13 +1,17 @@
-"""The sources that a user named, as one tree: a container, a folder, or several of either side by side. Any thread."""
+"""The sources that a user named, as one tree: a container, a folder, or several of either side by side. Any thread.
+
+``Overview`` is the contract with the room ``datasets``, which joins the tables of all containers below a root.
+"""
 
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
-from glassfs.content.join import Joined
 from glassfs.errors import DeviceFailed, GlassfsError, NotFound, Unavailable
 from glassfs.names import RESERVED, component, free_name, raw
 from glassfs.source import Entry, Kind, Named, Store
@@ -15,16 +19,33 @@ from glassfs.tree.containers.containers import Containers, ContainerSettings
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.containers.watcher import COMPARED
 from glassfs.tree.lease import Lease
-from glassfs.tree.nodes import Directory, Node, Origin, inode, not_found
-from glassfs.tree.sources.folder import LostDirectory, PlainFile, node_at
-from glassfs.tree.sources.joined import Audience, Joinable, Joins, WithJoined
-from glassfs.tree.sources.viewed import viewed
-from glassfs.tree.sources.walk import Start
+from glassfs.tree.nodes import Directory, Node, Origin, Settled, Standing, error_of, inode, not_found
+from glassfs.tree.omissions import Omission
+from glassfs.tree.sources.folder import ContainerDirectory, LostDirectory, PlainFile, node_at
 from glassfs.tree.tree import Tree
 from glassfs.view import ALL, ViewSet, chosen
 
 VIEWED = 2
 """The inode number of the root with all views."""
+
+
+class Start(NamedTuple):
+    """A source in a tree: its path there, "" for the root, and its location."""
+
+    path: str
+    location: Location
+    is_mount_root: bool = False
+
+
+class Overview(ABC):
+    """What a tree shows of all containers below its root together."""
+
+    @abstractmethod
+    def over(self, root: Directory, views: ViewSet) -> Directory:
+        """Return the root, with the files added that these views make of the overview."""
+
+    @abstractmethod
+    def close(self) -> None: ...
 
 
 class Sources:
@@ -35,11 +56,15 @@ class Sources:
     ``on_change`` is called when something shown has changed; ``refresh`` or ``heard`` then return what. ``on_drop`` is
     called with the lease of a container whose contents were evicted or exchanged (see ``Containers``).
 
+    ``overview`` makes the overview of several containers, given their starts and a title for them, "" if the user named
+    several sources. Without it, the tree shows only what is in the sources.
+
     Raises Refused or a read error for a source that is not a container or cannot be read.
     """
 
     def __init__(
-        self, named: Sequence[Named], settings: ContainerSettings, audience: Audience = Audience(),  # noqa: B008
+        self, named: Sequence[Named], settings: ContainerSettings,
+        overview: Callable[[Containers, Sequence[Start], str], Overview] | None = None,
         on_change: Callable[[], None] = lambda: None, on_drop: Callable[[Lease], None] = lambda lease: None,
     ) -> None:
         self.tree = Tree(self.root, self.close)
@@ -63,7 +88,7 @@ class Sources:
             for name, location in self.locations.items()
         ]
         title = next(iter(self.locations)) if self._is_single else ""
-        self.joins = Joins(self.containers, starts, audience, title=title)
+        self.overview = overview(self.containers, starts, title) if overview is not None else None
         self.has_folder = False
         try:
             for name in self.locations:
@@ -84,16 +109,16 @@ class Sources:
 
     def root(self) -> Directory:
         """Return the current root directory, with the views of the tree."""
-        return self._joined(self.plain_root(), self.containers.services.views)
+        return self._with_overview(self.plain_root(), self.containers.services.views)
 
     def viewed(self, name: str, ino: int) -> Directory:
         """Return the root with all views, as a directory of this name."""
-        return self._joined(viewed(self.plain_root(), name, ino), chosen(ALL))
+        return self._with_overview(viewed(self.plain_root(), name, ino), chosen(ALL))
 
     def plain_root(self) -> Directory:
-        """Return the root directory without joined tables."""
+        """Return the root directory without the overview."""
         if not self._is_single:
-            return _SideBySide(self)
+            return SideBySide(self)
         node = self.node(next(iter(self.locations)))
         if isinstance(node, Directory):
             return node
@@ -160,7 +185,8 @@ class Sources:
         return [entry] if isinstance(lease, str) else lease.entries
 
     def close(self) -> None:
-        self.joins.close()
+        if self.overview is not None:
+            self.overview.close()
         self.containers.close()
         for store in self._stores():
             store.close()
@@ -170,12 +196,9 @@ class Sources:
         for store in self._stores():
             store.finish()
 
-    def _joined(self, root: Directory, views: ViewSet) -> Directory:
-        """Add the views of the joined table to a root that may contain several containers."""
-        is_joined = (self.has_folder or not self._is_single) and any(
-            issubclass(Joined, view.kinds) for view in views.views
-        )
-        return WithJoined(root, self.joins, views) if is_joined else root
+    def _with_overview(self, root: Directory, views: ViewSet) -> Directory:
+        has_several = self.has_folder or not self._is_single
+        return self.overview.over(root, views) if self.overview is not None and has_several else root
 
     def _stores(self) -> Iterable[Store]:
         return {id(location.store): location.store for location in self.locations.values()}.values()
@@ -194,7 +217,7 @@ class Sources:
         return "" if self._is_single else f"/{name}"
 
 
-class _SideBySide(Joinable):
+class SideBySide(Directory):
     """The root of several sources. Every user may list it: it shows only names from the command line.
 
     Owner and times are those of the source that was modified last.
@@ -211,8 +234,8 @@ class _SideBySide(Joinable):
         return stat.S_IFDIR | 0o555
 
     @property
-    def joins(self) -> Joins:
-        return self._sources.joins
+    def overview(self) -> Overview | None:
+        return self._sources.overview
 
     def listing(self) -> Sequence[Node]:
         return [self._sources.node(name) for name in self._sources.locations]
@@ -228,3 +251,59 @@ def _stamp(entry: Entry) -> str:
     if entry.kind is Kind.FILE:
         return entry.stamp
     return f"{entry.file_id}:{entry.permissions}:{entry.uid}:{entry.gid}"
+
+
+def viewed(directory: Directory, name: str, ino: int) -> Directory:
+    """Return a directory called ``name`` with all views of what is in ``directory``."""
+    if isinstance(directory, ContainerDirectory):
+        return _ViewedContainer(name, ino, directory)
+    return _Viewed(name, ino, directory)
+
+
+class _Viewed(Directory):
+    """A directory outside containers. It is not watched: changes are reported for the original path."""
+
+    __slots__ = ("_directory",)
+
+    def __init__(self, name: str, ino: int, directory: Directory) -> None:
+        super().__init__(name, ino, directory.origin)
+        self._directory = directory
+
+    @property
+    def mode(self) -> int:
+        return self._directory.mode
+
+    def listing(self) -> Sequence[Node]:
+        return [self._viewed(node) for node in self._directory.listing()]
+
+    def child(self, name: str) -> Node:
+        return self._viewed(self._directory.child(name))
+
+    def names(self) -> Iterator[str]:
+        return self._directory.names()
+
+    def omitted(self) -> Sequence[Omission]:
+        return self._directory.omitted()
+
+    def _viewed(self, node: Node) -> Node:
+        return viewed(node, node.name, inode(node.name, self.ino)) if isinstance(node, Directory) else node
+
+
+class _ViewedContainer(Standing):
+    """A container with all views."""
+
+    __slots__ = ("_container",)
+
+    def __init__(self, name: str, ino: int, container: ContainerDirectory) -> None:
+        super().__init__(name, ino, container.origin)
+        self._container = container
+
+    @property
+    def is_presumed(self) -> bool:
+        return self._container.is_presumed
+
+    def xattrs(self) -> dict[str, bytes]:
+        return {} if self.is_presumed else self._container.xattrs() | error_of(self.shown())
+
+    def shown(self) -> Settled:
+        return self._container.opened().root_with(chosen(ALL))

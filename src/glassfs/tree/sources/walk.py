@@ -1,44 +1,31 @@
-"""Walks through folders of stores, and snapshots of all files of a tree with their access rights.
+"""Walks through folders of stores, and the total size of a tree's sources, for ``df``.
 
-Links to folders are not followed, mounts of glassfs not entered, and the depth is limited, so that walks end.
-Any thread.
+Links to folders are not followed, and mounts of glassfs not entered. Any thread.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from glassfs import threads
 from glassfs.errors import GlassfsError, Unavailable
-from glassfs.names import raw
-from glassfs.source import Entry, Kind, Version
+from glassfs.settings import settings
+from glassfs.source import Entry, Kind
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.draft import DEEPEST as DEEPEST_DIRECTORY
-from glassfs.tree.sources.folder import shown_entries
-from glassfs.tree.sources.timed_calls import TimedCalls
 
-MOST_ENTRIES = 100_000
-"""Files and folders in one snapshot."""
-MOST_CHARACTERS = 32 << 20
-"""Characters of all paths in one snapshot: names of 255 characters in 64 folders would take gigabytes."""
 DEEPEST = 64
-"""Folders on the way to one in a snapshot."""
-ATTEMPTS = 4
-"""Attempts to list a folder that changes meanwhile."""
-WALK_SECONDS = 60.0
-"""Time after which the remaining folders are left out."""
-CHECK_SECONDS, CHECK_SHARE = 0.4, 4
-"""Rights are checked again after this time, or that many times as long as a check takes if that is more."""
-PUBLIC_FOLDER, PUBLIC_FILE = 0o555, 0o444
-"""Permissions of what every user can reach: for owner and group too: what only others may read is denied to those."""
+"""Folders on the way to one, in a walk for a sum or a table over all files."""
 
 Listed = Iterable[tuple[str, str, Entry]]
 """The name to show, the name in the store, and the entry of each file in a folder."""
 
 
-class Folder(NamedTuple):
+class Branch(NamedTuple):
     """A folder to be listed: its path in the tree, and the entries of the folders on the way to it and its own."""
 
     path: str
@@ -46,28 +33,28 @@ class Folder(NamedTuple):
     way: tuple[Entry, ...] = ()
 
 
-class Found(NamedTuple):
+class Visit(NamedTuple):
     """Something in a folder, with its path in the tree."""
 
     path: str
     location: Location
     entry: Entry
-    folder: Folder
+    folder: Branch
 
 
-class Unlisted(NamedTuple):
+class DeadEnd(NamedTuple):
     """A folder that cannot be listed, and why."""
 
-    folder: Folder
+    folder: Branch
     error: GlassfsError
 
 
 def walk(
-    start: Folder, list_folder: Callable[[Folder], Listed], deepest: int = DEEPEST_DIRECTORY,
-) -> Iterator[Found | Unlisted]:
+    start: Branch, list_folder: Callable[[Branch], Listed], deepest: int = DEEPEST_DIRECTORY,
+) -> Iterator[Visit | DeadEnd]:
     """Yield everything below a folder, each folder followed by what is in it, in the order of ``list_folder``.
 
-    A folder is listed when the walk gets there. If ``list_folder`` raises GlassfsError, it is yielded as Unlisted, and
+    A folder is listed when the walk gets there. If ``list_folder`` raises GlassfsError, it is yielded as DeadEnd, and
     so are folders that have more than ``deepest`` folders on the way to them: servers may have them without end.
     """
     waiting = [_inside(start, list_folder)]
@@ -77,15 +64,15 @@ def walk(
             waiting.pop()
             continue
         yield found
-        if isinstance(found, Found) and found.entry.kind is Kind.FOLDER:
-            folder = Folder(found.path, found.location, (*found.folder.way, found.entry))
+        if isinstance(found, Visit) and found.entry.kind is Kind.FOLDER:
+            folder = Branch(found.path, found.location, (*found.folder.way, found.entry))
             if len(folder.way) <= deepest:
                 waiting.append(_inside(folder, list_folder))
             else:
-                yield Unlisted(folder, GlassfsError(f"is more than {deepest} folders deep"))
+                yield DeadEnd(folder, GlassfsError(f"is more than {deepest} folders deep"))
 
 
-def list_plainly(folder: Folder) -> Listed:
+def list_plainly(folder: Branch) -> Listed:
     """List a folder under the names in its store, files before folders, each sorted."""
     listed = folder.location.store.list(folder.location.path)
     return [
@@ -93,164 +80,80 @@ def list_plainly(folder: Folder) -> Listed:
     ]
 
 
-def _inside(folder: Folder, list_folder: Callable[[Folder], Listed]) -> Iterator[Found | Unlisted]:
+def _inside(folder: Branch, list_folder: Callable[[Branch], Listed]) -> Iterator[Visit | DeadEnd]:
     try:
         listed = list_folder(folder)
     except GlassfsError as error:
-        yield Unlisted(folder, error)
+        yield DeadEnd(folder, error)
         return
     for name, original, entry in listed:
         path = f"{folder.path}/{name}" if folder.path else name
-        yield Found(path, folder.location.below(original), entry, folder)
+        yield Visit(path, folder.location.below(original), entry, folder)
 
 
-class Start(NamedTuple):
-    """Where a snapshot begins: a location and its path in the tree, "" for the root."""
+log = logging.getLogger(__name__)
 
-    path: str
-    location: Location
-    is_mount_root: bool = False
+class Usage:
+    """Call it for the size in bytes of all files at and below ``locations``: the last sum, or the first one so far.
 
-
-class File(NamedTuple):
-    """A file of a snapshot, with ``above`` folders on the way to it, from the one where the snapshot begins.
-
-    ``is_public`` says whether every user can reach and read it.
-    """
-
-    path: str
-    location: Location
-    version: Version
-    stamp: str
-    volume: str
-    mtime_ns: int
-    uid: int
-    has_other_names: bool
-    above: int
-    is_public: bool
-
-
-class Fault(NamedTuple):
-    """What is left out of a snapshot, and why; ``is_public`` as of a file."""
-
-    path: str
-    error: GlassfsError
-    is_public: bool = True
-
-
-class FileSnapshot:
-    """The ``files`` below some starts, sorted by path, and ``faults`` for what is left out.
-
-    Left out are folders that cannot be listed, that hang, or are too deep or too many, and in remote stores files whose
-    names are not those of containers. If ``is_strict``, ``is_public`` is certain even if another process exchanges
-    folders meanwhile.
+    In a remote store folders further down are not counted, as each costs a request. ``made_of`` returns the entries of
+    all files of a container that is itself one of the locations, its own first.
     """
 
     def __init__(
-        self, starts: Iterable[Start], calls: TimedCalls, is_strict: bool = False, *,
-        clock: Callable[[], float] = time.monotonic,
+        self, locations: Iterable[Location],
+        made_of: Callable[[Location, Entry], Sequence[Entry]] = lambda location, entry: [entry],
     ) -> None:
-        self._calls = calls
-        self._is_strict = is_strict
-        self._clock = clock
-        self._until = clock() + WALK_SECONDS
-        self._is_over = False
-        self.files: list[File] = []
-        self.faults: list[Fault] = []
-        self.mtime_ns = 0
-        self.is_public = True
-        """Whether all files and folders are public."""
-        self._count = self._characters = 0
-        self._public: dict[str, bool] = {}
-        """Which folders are public, by path."""
-        for start in starts:
-            if not self._take_below(start):
-                break
-        self.files.sort(key=lambda file: raw(file.path))
+        self._locations = list(locations)
+        self._made_of = made_of
+        self._sum = 0
+        self._is_known = threading.Event()
+        self._is_running = False
+        self._next = 0.0
+        self._lock = threading.Lock()
 
-    def _take_below(self, start: Start) -> bool:
-        """Take a start and everything below it; return whether there is time and space for more."""
-        path, location, _ = start
+    def __call__(self) -> int:
+        with self._lock:
+            is_due = not self._is_running and time.monotonic() >= self._next
+            if is_due:
+                self._is_running = True
+        if is_due:
+            try:
+                threads.start("usage", self._run)
+            except Unavailable:  # the next caller tries again
+                self._is_running = False
+        self._is_known.wait(settings.usage_wait)
+        return self._sum
+
+    def _run(self) -> None:
+        begun = time.monotonic()
         try:
-            entry = self._calls.call(location, "", lambda: location.store.entry(location.path))
+            total = 0
+            for location in self._locations:
+                for size in self._sizes(location):
+                    total += size
+                    if not self._is_known.is_set():
+                        self._sum = total
+            self._sum = total
+        finally:
+            self._is_known.set()
+            now = time.monotonic()
+            self._next = now + max(settings.usage_valid, settings.usage_valid_times * (now - begun))
+            self._is_running = False
+
+    def _sizes(self, location: Location) -> Iterator[int]:
+        """Yield the sizes of the files at and below a location."""
+        try:
+            entry = location.store.entry(location.path)
+            if entry.kind is Kind.FILE:
+                yield entry.size
+                yield sum(other.size for other in self._made_of(location, entry)[1:])
         except GlassfsError as error:
-            self.faults.append(Fault(path, error))
-            return True
-        if not self._take(path, location, entry, None):
-            return False
-        if entry.kind is not Kind.FOLDER:
-            return True
-        for found in walk(Folder(path, location, (entry,)), partial(self._listed, start), DEEPEST):
-            if isinstance(found, Found):
-                if not self._take(found.path, found.location, found.entry, found.folder):
-                    return False
-            else:
-                fault = Fault(found.folder.path, found.error, self._public[found.folder.path])
-                if self._is_over:
-                    self.faults.insert(0, fault)
-                    return False
-                self.faults.append(fault)
-        return True
-
-    def _take(self, path: str, location: Location, entry: Entry, folder: Folder | None) -> bool:
-        if entry.kind not in (Kind.FILE, Kind.FOLDER):
-            return True
-        is_public = folder is None or self._public[folder.path]
-        self._characters += len(path)
-        if self._count == MOST_ENTRIES or self._characters > MOST_CHARACTERS:
-            limit = f"{MOST_ENTRIES:,} files and folders"
-            if self._count < MOST_ENTRIES:
-                limit = f"{MOST_CHARACTERS:,} characters in their paths"
-            reason = f"it and others are left out: there are more than {limit}"
-            self.faults.append(Fault(path, GlassfsError(reason), is_public))
-            return False
-        self._count += 1
-        self.mtime_ns = max(self.mtime_ns, entry.mtime_ns)
-        needed = PUBLIC_FOLDER if entry.kind is Kind.FOLDER else PUBLIC_FILE
-        is_public = is_public and entry.permissions & needed == needed
-        self.is_public = self.is_public and is_public
+            log.debug("left out of the sizes: %s", error)
+            return
         if entry.kind is Kind.FOLDER:
-            self._public[path] = is_public
-        elif folder is None or location.may_be_container:
-            facts = entry.version, entry.stamp, entry.volume, entry.mtime_ns, entry.uid, entry.has_other_names
-            self.files.append(File(path, location, *facts, 0 if folder is None else len(folder.way), is_public))
-        return True
-
-    def _listed(self, start: Start, folder: Folder) -> Listed:
-        self._is_over = self._clock() > self._until
-        if self._is_over:
-            raise Unavailable(f"it and others are left out: listing folders took longer than {WALK_SECONDS:g} seconds")
-        is_mount_root = start.is_mount_root and len(folder.way) == 1
-
-        def list_now() -> tuple[bool, Listed]:
-            if self._is_strict and self._public[folder.path]:
-                return _listed_surely(folder, is_mount_root)
-            return True, list(shown_entries(folder.location, is_mount_root))
-
-        is_sure, listed = self._calls.call(folder.location, folder.way[-1].volume, list_now)
-        self._public[folder.path] = self._public[folder.path] and is_sure
-        return listed
-
-
-def _listed_surely(folder: Folder, is_mount_root: bool) -> tuple[bool, Listed]:
-    """List a folder, and return whether every user sees the same there.
-
-    A folder on the way to it may be exchanged for another one while it is listed: compare them before and after.
-    """
-    store, path = folder.location
-
-    def entries() -> list[Entry]:
-        return [store.entry(path[: len(path) - back]) for back in reversed(range(len(folder.way)))]
-
-    before = entries()
-    for _ in range(ATTEMPTS):
-        listed = list(shown_entries(folder.location, is_mount_root))
-        now = entries()
-        if [entry.stamp for entry in before] == [entry.stamp for entry in now]:
-            return list(map(_access, now)) == list(map(_access, folder.way)), listed
-        before = now
-    return False, listed
-
-
-def _access(entry: Entry) -> tuple[str, int]:
-    return entry.file_id, entry.permissions
+            for found in walk(Branch("", location), list_plainly, 0 if location.store.is_remote else DEEPEST):
+                if not isinstance(found, Visit):
+                    log.debug("left out of the sizes: %s", found.error)
+                elif found.entry.kind is Kind.FILE:
+                    yield found.entry.size

@@ -1,7 +1,7 @@
 """Tables as CSV (RFC 4180), for spreadsheets, R and programs that read nothing else. UTF-8, lines end with CR LF.
 
 The first line has the names of the columns, those of the Parquet view. Values are exact: ``glassfs.view.csv.cells``
-says how each kind is written. The size takes one pass over the data, when it is first needed.
+says how each kind is written. All rows are written in one pass, when the size is first needed.
 """
 
 from __future__ import annotations

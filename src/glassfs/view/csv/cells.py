@@ -137,6 +137,7 @@ def _seconds(values: list[int], unit: str, count: int) -> list[Any]:
     if not digits:
         return [factor * value for value in values]
     base = 10**digits
+    # Whole numbers of Python: no digit is rounded, and the sign is that of the whole value.
     parts = ((value < 0, *divmod(abs(factor * value), base)) for value in values)
     return [f"{'-' * is_negative}{whole}.{rest:0{digits}d}" for is_negative, whole, rest in parts]
 
@@ -145,6 +146,7 @@ def _points(values: NDArray[Any], unit: str, count: int) -> list[Any]:
     import numpy as np
 
     if (unit, count) == ("ns", 100):
+        # The dates of .NET.
         ticks = values.view("<i8")
         whole = np.datetime_as_string((ticks // _TICKS).view("<M8[s]")).tolist()
         return [f"{second}.{rest:07d}" for second, rest in zip(whole, (ticks % _TICKS).tolist(), strict=True)]

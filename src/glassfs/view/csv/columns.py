@@ -1,26 +1,24 @@
-"""The columns of a table as cells, some rows at a time, and one at a time in pieces if a row is long. Any thread.
+"""The columns of a table as cells, some rows at a time, and one at a time in pieces if a row is long.
 
-Weights are estimates of the memory in bytes that cells take until they are lines.
+Weights are estimates of the memory in bytes that cells take until they are lines. Columns of records belong to one
+pass, the others to any thread.
 """
 
 from __future__ import annotations
 
 import codecs
 from abc import ABC, abstractmethod
-from array import array
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from glassfs import work
 from glassfs.content import Array, Data, Ragged, RaggedText, Records
-from glassfs.content.growth import held
+from glassfs.content.allowance import held
 from glassfs.content.rows import EvenOffsets, Offsets, array_rows, offsets_of, runs
 from glassfs.errors import Damaged
 from glassfs.view.csv import cells
-from glassfs.view.parquet.columns import Layout
+from glassfs.view.parquet.columns import ColumnPlan
 from glassfs.view.parquet.kinds import BYTES
 
 if TYPE_CHECKING:
@@ -30,11 +28,8 @@ CELL = 256
 """Weight of a cell, and of a value in a list."""
 TEXT_WEIGHT = 32
 """Weight of a byte of text or Base64."""
-PIECE = 3 << 14
+LONG_CELL = 3 << 14
 """Bytes of a long cell that become text at a time: whole groups of Base64, and whole items of all usual dtypes."""
-PIECE_WEIGHT = CELL * PIECE
-_QUOTES, _ESCAPED = 4, 6
-"""Characters between texts in JSON, and the most for one in a text."""
 
 
 class FixedColumn:
@@ -51,19 +46,12 @@ class FixedColumn:
 
 
 class RunColumn(ABC):
-    """Rows that differ in length, or are long: runs of items of ``item`` bytes."""
+    """Rows that differ in length, or are long: runs of items of ``item`` bytes, each of which has a ``weight``."""
+
+    weight = TEXT_WEIGHT
 
     def __init__(self, data: Data, offsets: Offsets, item: int = 1) -> None:
         self._data, self._offsets, self._item = data, offsets, item
-
-    @property
-    @abstractmethod
-    def weight(self) -> int:
-        """The weight of an item."""
-
-    @abstractmethod
-    def cell(self, raw: bytes) -> str:
-        """Return the cell of a run."""
 
     @abstractmethod
     def long_cell(self, pieces: Iterator[bytes]) -> Iterator[str]:
@@ -80,14 +68,14 @@ class RunColumn(ABC):
 
         return CELL + np.diff(self._offsets.of(first, end)) * float(self.weight)
 
-    def cells(self, first: int, end: int) -> list[str]:
+    def cells(self, first: int, end: int) -> list[list[str]]:
         bounds: list[int] = (self._offsets.of(first, end) * self._item).tolist()
-        return [self.cell(raw) for raw in runs(self._data, bounds)]
+        return [["".join(self.long_cell(iter([raw]))) for raw in runs(self._data, bounds)]]
 
     def pieces(self, row: int) -> Iterator[str]:
         """Yield the cell of a row in pieces."""
         ((start, end),) = pairwise((self._offsets.of(row, row + 1) * self._item).tolist())
-        step = max(PIECE - PIECE % self._item, self._item)
+        step = max(LONG_CELL - LONG_CELL % self._item, self._item)
 
         def read() -> Iterator[bytes]:
             for position in range(start, end, step):
@@ -98,11 +86,6 @@ class RunColumn(ABC):
 
 
 class TextColumn(RunColumn):
-    weight = TEXT_WEIGHT
-
-    def cell(self, raw: bytes) -> str:
-        return cells.text(raw)
-
     def long_cell(self, pieces: Iterator[bytes]) -> Iterator[str]:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         for raw in pieces:
@@ -111,11 +94,6 @@ class TextColumn(RunColumn):
 
 
 class BytesColumn(RunColumn):
-    weight = TEXT_WEIGHT
-
-    def cell(self, raw: bytes) -> str:
-        return cells.base64(raw)
-
     def long_cell(self, pieces: Iterator[bytes]) -> Iterator[str]:
         return map(cells.base64, pieces)
 
@@ -131,12 +109,10 @@ class ListColumn(RunColumn):
         self._dtype = np.dtype(dtype)
         super().__init__(data, offsets, self._dtype.itemsize)
 
-    def cell(self, raw: bytes) -> str:
-        return "".join(self.long_cell(iter([raw])))
-
     def long_cell(self, pieces: Iterator[bytes]) -> Iterator[str]:
         import numpy as np
 
+        # A list is cut between items, so its JSON can be joined from pieces.
         separator = "["
         for raw in pieces:
             if raw:
@@ -146,80 +122,55 @@ class ListColumn(RunColumn):
 
 
 class RecordColumn:
-    """Records. ``ends`` are the rows at which blocks end that a pass has seen, after a 0."""
+    """Records, read from the first row to the last of ``rows``. One block is in memory, which takes ``cost`` bytes.
 
-    def __init__(self, records: Records, ends: array[int]) -> None:
-        self.records = records
-        self.ends = ends
-
-
-class Cursor:
-    """Reads records from rising rows, with one block in memory that takes ``cost`` bytes.
-
-    Making a block takes more for a moment. ``reserve(cursor, cost)`` is called for both.
+    The rows before ``end`` were read.
     """
 
-    def __init__(
-        self, column: RecordColumn, rows: int, reserve: Callable[[Cursor, int], AbstractContextManager[None]],
-    ) -> None:
-        self._column, self._rows, self._reserve = column, rows, reserve
+    def __init__(self, records: Records, rows: int) -> None:
+        self._records, self._rows = records, rows
+        self._blocks = iter(range(records.blocks))
         self._block: Sequence[Any] = ()
-        self._begin = self.end = 0
-        self.cost = 0
-        self._reserved = ExitStack()
+        self.begin = self.end = self.cost = 0
 
-    def seek(self, row: int) -> None:
-        """Have the block in memory that has ``row``; it ends before row ``end``. Raises Damaged if there is none."""
-        ends = self._column.ends
-        while not self._begin <= row < self.end:
-            self._load(bisect_right(ends, row) - 1 if row < ends[-1] else len(ends) - 1)
+    @property
+    def most(self) -> int:
+        """The most memory in bytes that a block may take."""
+        return max(map(self._records.cost, range(self._records.blocks)), default=0)
 
-    def weights(self, first: int, end: int) -> list[int]:
-        """Return the weight of the text in each of the rows ``[first, end)``, which are in memory."""
-        return [TEXT_WEIGHT * _length(value) for value in self._block[first - self._begin : end - self._begin]]
-
-    def cells(self, first: int, end: int) -> list[Any]:
-        """Return the cells of the rows ``[first, end)``, which are in memory."""
-        return list(map(cells.cell, self._block[first - self._begin : end - self._begin]))
-
-    def pieces(self, row: int) -> Iterator[str]:
-        """Yield the cell of a row, which is in memory, in pieces."""
-        whole = str(self.cells(row, row + 1)[0])
-        return (whole[start : start + PIECE] for start in range(0, len(whole), PIECE))
+    def load(self) -> None:
+        """Read the next block. Raises Damaged if the table has more or fewer rows than there are records."""
+        self._block = ()
+        number = next(self._blocks, None)
+        if number is None:
+            raise self._damage(f"has {self.end} rows, but its table has {self._rows}")
+        self._block = self._records.block(number)
+        self.cost = min(self._records.cost(number), sum(map(held, self._block)))  # rows may share values
+        self.begin, self.end = self.end, self.end + len(self._block)
+        if self.end > self._rows:
+            raise self._damage(f"has more rows than the {self._rows} of its table")
 
     def finish(self) -> None:
         """Raise Damaged if there are rows after those of the table."""
-        while len(self._column.ends) <= self._column.records.blocks:
-            self._load(len(self._column.ends) - 1)
-        self.close()
+        for number in self._blocks:
+            if self._records.block(number):
+                raise self._damage(f"has more rows than the {self._rows} of its table")
 
-    def close(self) -> None:
-        self._block, self.cost = (), 0
-        self._begin = self.end = 0
-        self._reserved.close()
+    def weights(self, first: int, end: int) -> list[int]:
+        """Return the weight of the text in each of the rows ``[first, end)``, which are in memory."""
+        return [TEXT_WEIGHT * _length(value) for value in self._block[first - self.begin : end - self.begin]]
 
-    def _load(self, number: int) -> None:
-        work.check()
-        self.close()
-        records, ends = self._column.records, self._column.ends
-        if number >= records.blocks:
-            raise self._damage(f"has {ends[-1]} rows, but its table has {self._rows}")
-        cost = records.cost(number)
-        with self._reserve(self, cost):
-            self._block = records.block(number)
-        self.cost = min(cost, sum(map(held, self._block)))  # rows may share values
-        self._reserved.enter_context(self._reserve(self, self.cost))
-        self._begin = ends[number]
-        self.end = self._begin + len(self._block)
-        if self.end > self._rows:
-            raise self._damage(f"has more rows than the {self._rows} of its table")
-        if number == len(ends) - 1:
-            ends.append(self.end)
-        elif self.end != ends[number + 1]:
-            raise self._damage("has other rows than were counted")
+    def cells(self, first: int, end: int) -> list[list[Any]]:
+        """Return the cells of the rows ``[first, end)``, which are in memory."""
+        return [list(map(cells.cell, self._block[first - self.begin : end - self.begin]))]
+
+    def pieces(self, row: int) -> Iterator[str]:
+        """Yield the cell of a row, which is in memory, in pieces."""
+        whole = str(cells.cell(self._block[row - self.begin]))
+        return (whole[start : start + LONG_CELL] for start in range(0, len(whole), LONG_CELL))
 
     def _damage(self, reason: str) -> Damaged:
-        return Damaged(reason, part=self._column.records.key.decode("utf-8", "replace"))
+        return Damaged(reason, part=self._records.key.decode("utf-8", "replace"))
 
 
 def _length(value: Any) -> int:
@@ -227,12 +178,12 @@ def _length(value: Any) -> int:
     if isinstance(value, (str, bytes)):
         return len(value)
     if isinstance(value, (list, tuple)):
-        return sum(_QUOTES + _ESCAPED * _length(item) for item in value)
+        return sum(4 + 6 * _length(item) for item in value)  # separators and quotes, and the longest escapes in JSON
     return 0
 
 
-def column_of(layout: Layout, rows: int, ends: array[int]) -> FixedColumn | RunColumn | RecordColumn:
-    """Return the cells of a column; ``ends`` are for those of records."""
+def column_of(layout: ColumnPlan, rows: int) -> FixedColumn | RunColumn | RecordColumn:
+    """Return the cells of a column."""
     content = layout.column.content
     if isinstance(content, RaggedText):
         return TextColumn(content.text, offsets_of(content))
@@ -241,7 +192,7 @@ def column_of(layout: Layout, rows: int, ends: array[int]) -> FixedColumn | RunC
             return BytesColumn(content.values, offsets_of(content))
         return ListColumn(content.values, offsets_of(content, layout.kind.stored), content.dtype)
     if not isinstance(content, Array):
-        return RecordColumn(content, ends)
+        return RecordColumn(content, rows)
     if layout.length is None or layout.slots:
         return FixedColumn(content, layout.slots)
     return ListColumn(content.data, EvenOffsets(layout.length, rows), content.dtype)

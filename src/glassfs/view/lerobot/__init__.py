@@ -19,7 +19,7 @@ from glassfs.names import raw
 from glassfs.view.contract import Key, Shown, View
 from glassfs.view.known import Known
 from glassfs.view.lerobot import meta
-from glassfs.view.lerobot.dataset import MOST_FILES, Dataset, Datasets, known_datasets
+from glassfs.view.lerobot.dataset import MOST_FILES, Datasets, EpisodeSet, known_datasets
 from glassfs.view.lerobot.frames import data_file
 from glassfs.view.lerobot.plan import Film
 from glassfs.view.lerobot.stats import EpisodeStatistics, StatsFile
@@ -56,7 +56,7 @@ class _Shown:
         self._key = key
 
     @property
-    def dataset(self) -> Dataset:
+    def dataset(self) -> EpisodeSet:
         dataset = self._known.get().by_name.get(self._name)
         if dataset is None:
             raise Changed("has other episodes than when it was listed", part=self._name)

@@ -9,23 +9,23 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections import Counter
 from typing import Any, NamedTuple
 
 from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.content import Table
+from glassfs.content.allowance import LEAST, OBJECT, Allowance
 from glassfs.content.features import parsed
 from glassfs.content.table import Episode
-from glassfs.errors import TooLarge
 from glassfs.names import free_name, raw, shortened, text
 from glassfs.view.known import Known
 from glassfs.view.lerobot.plan import Plan, plan_of
 from glassfs.view.mp4 import FASTEST, MOST_FRAMES, SLOWEST, USUAL_RATE, rate
 
 UNKNOWN = "unknown"
-MOST_EPISODES, MOST_DATASETS = 1_000_000, 1000
-MOST_SPLITS = 20
+_EPISODE, _DATASET = OBJECT, 32 * OBJECT
+"""Bytes of memory for the numbers of an episode, and for a dataset with its plan."""
 MOST_FILES = 1000
 """Files in a directory of chunks, as LeRobot's own datasets have (``chunks_size``)."""
 FILE_BYTES = 100 << 20
@@ -35,9 +35,10 @@ LONGEST_FILM = 1024
 
 LeRobot compares times as float32 with a tolerance of 1e-4 s. Below 1024 s the steps of float32 are 6e-5 s.
 """
-DEFAULT_BYTES = 4 + 4 * 8
-"""The bytes of a step in ``timestamp`` and the four columns of numbers that every dataset has."""
-EPISODE_COST, TEXT_COST, DATASET_COST = 80, 64, 4 << 10
+DEFAULTS = {
+    "timestamp": "<f4", "frame_index": "<i8", "episode_index": "<i8", "index": "<i8", "task_index": "<i8",
+}
+"""The columns that every dataset has, and their dtypes."""
 
 
 class Place(NamedTuple):
@@ -75,19 +76,24 @@ class Files:
         return range(self.firsts[number], end)
 
 
-class Dataset:
+class EpisodeSet:
     """Episodes with the same features, in the order of the table. Frames are counted over all of them."""
 
-    def __init__(self, embodiment: str, fps: float, plan: Plan) -> None:
+    def __init__(self, embodiment: str, fps: float, plan: Plan, allowance: Allowance) -> None:
+        allowance.take(_DATASET, "datasets")
+        self._allowance, self.cost = allowance, _DATASET
+        """The bytes of memory that it takes, roughly."""
         self.embodiment = embodiment
         self.fps = fps
         self.plan = plan
+        self.step_width = plan.width + sum(int(dtype[2:]) for dtype in DEFAULTS.values())
+        """The bytes of a step in all columns."""
         self.starts = array("Q", [0])
         """The first frame of each episode, and the end."""
         self.tasks: dict[str, int] = {}
         """The numbers of the tasks by their texts."""
         self.task_of = array("I")
-        self._splits: dict[str, int] = {}
+        self._splits = Counter[str]()
         """How many episodes each of the container's splits has."""
         self.files = Files(FILE_BYTES)
         self.videos = Files(LONGEST_FILM)
@@ -98,15 +104,18 @@ class Dataset:
         self._numbers = array("Q")
 
     def add(self, episode: Episode, frames: int, task: str) -> None:
-        """Add an episode."""
-        for split in episode.record.get("splits") or ():
-            if split in self._splits or len(self._splits) < MOST_SPLITS:
-                self._splits[split] = self._splits.get(split, 0) + 1
+        """Add an episode. Raises TooLarge if it takes more than is left of the allowance."""
+        splits = [split for split in episode.record.get("splits") or () if split not in self._splits]
         path = episode.container
+        texts = [text for text, known in ((path, self._containers), (task, self.tasks)) if text not in known]
+        cost = _EPISODE + sum(OBJECT + len(text) for text in (*splits, *texts))
+        self._allowance.take(cost, "episodes of datasets")
+        self.cost += cost
+        self._splits.update(episode.record.get("splits") or ())
         container = self._containers.setdefault(path, len(self._paths))
         if container == len(self._paths):
             self._paths.append(path)
-        self.files.add(frames * (self.plan.width + DEFAULT_BYTES))
+        self.files.add(frames * self.step_width)
         self.videos.add(frames / self.fps)
         self._container_of.append(container)
         self._numbers.append(episode.number)
@@ -130,7 +139,7 @@ class Dataset:
         """What is left out: signals, cameras and splits."""
         if not self._splits:
             return self.plan.omitted
-        splits = ", ".join(f"{name} {count}" for name, count in self._splits.items())
+        splits = ", ".join(f"{name} {count}" for name, count in self._splits.most_common(20))
         return *self.plan.omitted, f"splits: all episodes are in this dataset ({splits})"
 
     def place(self, episode: int) -> Place:
@@ -143,17 +152,11 @@ class Dataset:
         """Return the episode that has a frame of the dataset."""
         return bisect_right(self.starts, frame) - 1
 
-    @property
-    def cost(self) -> int:
-        """The bytes of memory that it takes, roughly."""
-        texts = sum(TEXT_COST + len(one) for one in (*self.tasks, *self._paths))
-        return DATASET_COST + EPISODE_COST * self.episodes + texts
-
 
 class Datasets(NamedTuple):
     """All datasets of a table by the names of their directories, and how many episodes are in none of them."""
 
-    by_name: dict[str, Dataset]
+    by_name: dict[str, EpisodeSet]
     omitted: dict[str, int]
     """Numbers of episodes by reason."""
 
@@ -164,24 +167,26 @@ class Datasets(NamedTuple):
 
 def known_datasets(table: Table, cache: BlockCache) -> Known[Datasets]:
     """Return the datasets of a table, found when they are first needed."""
-    return Known(cache, lambda: datasets_of(table), lambda datasets: datasets.cost)
+    return Known(cache, lambda: datasets_of(table, cache.budget), lambda datasets: datasets.cost)
 
 
-def datasets_of(table: Table) -> Datasets:
-    """Return the datasets of a table. Raises TooLarge if there are too many, and what reading the rows raises."""
-    found: dict[tuple[str, float, str], Dataset | str] = {}
+def datasets_of(table: Table, budget: int) -> Datasets:
+    """Return the datasets of a table, which take a part of ``budget`` bytes of memory at most.
+
+    Raises TooLarge if there are too many, and what reading the rows raises.
+    """
+    allowance = Allowance(max(LEAST, budget // 4))
+    found: dict[tuple[str, float, str], EpisodeSet | str] = {}
     omitted: dict[str, int] = {}
-    for count, episode in enumerate(_episodes(table)):
-        if count >= MOST_EPISODES:
-            raise TooLarge(f"a dataset of more than {MOST_EPISODES:,} episodes is not shown")
+    for count, episode in enumerate(table.described()):
+        if not count % MOST_FILES:
+            work.check()
         record = episode.record
         embodiment, fps = record.get("embodiment") or UNKNOWN, _rate(record.get("fps"))
         key = embodiment, fps, episode.features
         dataset = found.get(key)
         if dataset is None:
-            dataset = found[key] = _dataset(*key)
-            if len(found) > MOST_DATASETS:
-                raise TooLarge(f"episodes of more than {MOST_DATASETS} kinds are not shown as datasets")
+            dataset = found[key] = _dataset(*key, allowance)
         frames = record.get("num_frames") or 0
         reason = dataset if isinstance(dataset, str) else "has no steps" if not frames else ""
         if frames and frames > MOST_FRAMES:
@@ -190,20 +195,13 @@ def datasets_of(table: Table) -> Datasets:
             omitted[reason] = omitted.get(reason, 0) + 1
         else:
             dataset.add(episode, frames, record.get("language_instruction") or "")
-    datasets = [one for one in found.values() if isinstance(one, Dataset) and one.episodes]
+    datasets = [one for one in found.values() if isinstance(one, EpisodeSet) and one.episodes]
     for one in datasets:
         one.close()
     return Datasets(_named(datasets), omitted)
 
 
-def _episodes(table: Table) -> Iterator[Episode]:
-    for number, episode in enumerate(table.described()):
-        if not number % MOST_FILES:
-            work.check()
-        yield episode
-
-
-def _dataset(embodiment: str, fps: float, features: str) -> Dataset | str:
+def _dataset(embodiment: str, fps: float, features: str, allowance: Allowance) -> EpisodeSet | str:
     """Return an empty dataset of such episodes, or why there is none."""
     known = parsed(features)
     if known is None:
@@ -211,7 +209,7 @@ def _dataset(embodiment: str, fps: float, features: str) -> Dataset | str:
     plan = plan_of(known)
     if not plan.columns and not plan.films:
         return "has no signals"
-    return Dataset(embodiment, fps, plan)
+    return EpisodeSet(embodiment, fps, plan, allowance)
 
 
 def _rate(fps: Any) -> float:
@@ -221,9 +219,9 @@ def _rate(fps: Any) -> float:
     return second / frame
 
 
-def _named(datasets: list[Dataset]) -> dict[str, Dataset]:
+def _named(datasets: list[EpisodeSet]) -> dict[str, EpisodeSet]:
     """Return datasets by the names of their directories: of one embodiment, the one with the most frames first."""
-    found: dict[str, Dataset] = {}
+    found: dict[str, EpisodeSet] = {}
     for dataset in sorted(datasets, key=lambda one: -one.frames):
         name = text(shortened(raw(dataset.embodiment.encode("utf-8", "replace").decode())))
         found[free_name(name, found.__contains__, name.__add__)] = dataset

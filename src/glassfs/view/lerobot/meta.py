@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Column, Data, Memory, RaggedText, Records, Table
+from glassfs.content.allowance import OBJECT
 from glassfs.view.contract import Key
 from glassfs.view.json import render
-from glassfs.view.lerobot.dataset import FILE_BYTES, MOST_FILES, Dataset
+from glassfs.view.lerobot.dataset import DEFAULTS, FILE_BYTES, MOST_FILES, EpisodeSet
 from glassfs.view.lerobot.stats import EpisodeStatistics
 from glassfs.view.parquet.file import Parquet
 
@@ -24,12 +25,9 @@ VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.m
 VIDEO_MEGABYTES = 200
 """What LeRobot's own datasets say of their video files. Readers do not use it; here the duration decides."""
 ROWS_A_BLOCK, ROW_COST = 1024, 256
-DEFAULTS = {
-    "timestamp": "float32", "frame_index": "int64", "episode_index": "int64", "index": "int64", "task_index": "int64",
-}
 
 
-def info(dataset: Dataset) -> bytes:
+def info(dataset: EpisodeSet) -> bytes:
     """Return ``info.json``."""
     fps = int(dataset.fps) if dataset.fps.is_integer() else dataset.fps
     return bytes(render({
@@ -49,14 +47,14 @@ def info(dataset: Dataset) -> bytes:
     }))
 
 
-def _features(dataset: Dataset, fps: float) -> dict[str, Any]:
+def _features(dataset: EpisodeSet, fps: float) -> dict[str, Any]:
     import numpy as np
 
-    found: dict[str, Any] = {}
+    features: dict[str, Any] = {}
     for column in dataset.plan.columns:
-        found[column.name] = {"dtype": np.dtype(column.dtype).name, "shape": [column.length], "names": None}
+        features[column.name] = {"dtype": np.dtype(column.dtype).name, "shape": [column.length], "names": None}
     for film in dataset.plan.films:
-        found[film.name] = {
+        features[film.name] = {
             "dtype": "video",
             "shape": [film.height, film.width, 3],
             "names": ["height", "width", "channels"],
@@ -71,10 +69,12 @@ def _features(dataset: Dataset, fps: float) -> dict[str, Any]:
                 "has_audio": False,
             },
         }
-    return found | {name: {"dtype": dtype, "shape": [1], "names": None} for name, dtype in DEFAULTS.items()}
+    for name, dtype in DEFAULTS.items():
+        features[name] = {"dtype": np.dtype(dtype).name, "shape": [1], "names": None}
+    return features
 
 
-def tasks(dataset: Dataset, cache: BlockCache, key: Key) -> Data:
+def tasks(dataset: EpisodeSet, cache: BlockCache, key: Key) -> Data:
     """Return ``tasks.parquet``, for pandas a table whose index is the text of the task."""
     import numpy as np
 
@@ -98,13 +98,13 @@ def _described(name: str, pandas_type: str, numpy_type: str) -> dict[str, Any]:
     }
 
 
-def episodes(dataset: Dataset, statistics: EpisodeStatistics, cache: BlockCache, key: Key) -> Data:
+def episodes(dataset: EpisodeSet, statistics: EpisodeStatistics, cache: BlockCache, key: Key) -> Data:
     """Return the table of the episodes. Reading statistics in it takes a pass over the data."""
     columns = partial(_episode_columns, dataset, statistics)
     return Parquet(Table(b"episodes", dataset.episodes, columns, shared_width=statistics.width), cache, key)
 
 
-def _episode_columns(dataset: Dataset, statistics: EpisodeStatistics) -> Sequence[Column]:
+def _episode_columns(dataset: EpisodeSet, statistics: EpisodeStatistics) -> Sequence[Column]:
     import numpy as np
 
     count = dataset.episodes
@@ -136,13 +136,13 @@ def _episode_columns(dataset: Dataset, statistics: EpisodeStatistics) -> Sequenc
     return [*columns, _numbers("meta/episodes/chunk_index", zeros), _numbers("meta/episodes/file_index", zeros)]
 
 
-def _tasks(dataset: Dataset, texts: Sequence[str], block: int) -> list[list[str]]:
+def _tasks(dataset: EpisodeSet, texts: Sequence[str], block: int) -> list[list[str]]:
     rows = dataset.task_of[block * ROWS_A_BLOCK : (block + 1) * ROWS_A_BLOCK]
     return [[texts[task]] for task in rows]
 
 
 def _lists(count: int, block: Callable[[int], Sequence[Any]]) -> Records:
-    return Records(b"", -(-count // ROWS_A_BLOCK), block, cost=lambda number: ROW_COST * ROWS_A_BLOCK)
+    return Records(b"", -(-count // ROWS_A_BLOCK), block, cost=lambda number: 2 * OBJECT * ROWS_A_BLOCK)
 
 
 def _numbers(name: str, values: NDArray[Any], dtype: str = "<i8") -> Column:

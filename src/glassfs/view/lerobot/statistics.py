@@ -15,7 +15,7 @@ Pure functions, and classes for one thread each.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -225,32 +225,25 @@ def _of_sorted(values: NDArray[Any], times: Counts) -> Floats:
     return np.array([wide[0], wide[-1], mean, deviation, *quantiles])
 
 
-def aggregate(parts: Iterable[Statistics]) -> Statistics:
+def aggregate(parts: Sequence[Statistics]) -> Statistics:
     """Return the statistics of several episodes together, or of several datasets. Raises ValueError if there are none.
 
     Aggregates may be aggregated again.
     """
     import numpy as np
 
-    found = list(parts)
-    if not found:
+    if not parts:
         raise ValueError("there are no statistics")
-    return aggregated(np.array([part.samples for part in found]), np.stack([part.values for part in found]))
-
-
-def aggregated(counts: NDArray[Any], values: Floats) -> Statistics:
-    """Return the statistics of several episodes together: [n] numbers of samples, [n, 9, dimensions] statistics."""
-    import numpy as np
-
+    counts, values = np.array([part.samples for part in parts]), np.stack([part.values for part in parts])
     weights = (counts / counts.sum()).reshape(-1, 1, 1)
     # Distances from the first episode: rounding must not give a deviation to what is constant.
     apart = values - values[0]
     shift = (apart * weights).sum(0)
-    found = values[0] + shift
+    together = values[0] + shift
     variances = values[:, DEVIATION] ** 2 + (apart[:, MEAN] - shift[MEAN]) ** 2
-    found[DEVIATION] = np.sqrt((variances * weights[:, 0]).sum(0))
-    found[LEAST], found[LARGEST] = values[:, LEAST].min(0), values[:, LARGEST].max(0)
-    return Statistics(int(counts.sum()), found)
+    together[DEVIATION] = np.sqrt((variances * weights[:, 0]).sum(0))
+    together[LEAST], together[LARGEST] = values[:, LEAST].min(0), values[:, LARGEST].max(0)
+    return Statistics(int(counts.sum()), together)
 
 
 def demand_few(dimensions: int) -> None:

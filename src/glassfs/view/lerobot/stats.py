@@ -8,25 +8,27 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import xxhash
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Column, Data, Parted, Recording, Regular, Rendered, Table
+from glassfs.content import Array, Column, Data, Recording, Rendered, Table
 from glassfs.content.features import decoded
 from glassfs.content.video import video_of
 from glassfs.errors import LASTING
 from glassfs.once import once
+from glassfs.sizes import PIECE
 from glassfs.view import mp4, planes
 from glassfs.view.contract import Key
 from glassfs.view.known import Known
 from glassfs.view.lerobot import plan
-from glassfs.view.lerobot.dataset import Dataset
+from glassfs.view.lerobot.dataset import EpisodeSet
 from glassfs.view.lerobot.frames import Steps
 from glassfs.view.lerobot.plan import BOOLEAN, Film, Plan
 from glassfs.view.lerobot.statistics import (
@@ -37,13 +39,13 @@ from glassfs.view.lerobot.statistics import (
     Pictures,
     Statistics,
     aggregate,
-    aggregated,
     demand_few,
     of_defaults,
     of_numbers,
     sampled,
     stats_json,
 )
+from glassfs.view.parquet.blocks import ColumnBlocks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,16 +54,13 @@ if TYPE_CHECKING:
 
 LAYOUT = 3
 """Raise this when the same episodes give other statistics than before."""
-CHUNK_BYTES = 4 << 20
-BLOCK_BYTES = 1 << 20
 ITEM = 8
 """Bytes of a number."""
-EXTREMES = ("min", "max")
 LARGEST = (1 << 63) - 1024
 """The largest float64 that is an int64."""
 
 
-class Feature(NamedTuple):
+class StatisticsFeature(NamedTuple):
     """A feature with statistics: its dimensions, and the dtype in which LeRobot has its least and largest value."""
 
     name: str
@@ -75,112 +74,136 @@ class Feature(NamedTuple):
         return 1 + len(NAMES) * self.dimensions
 
 
-_DEFAULTS = (Feature("timestamp", 1, "<f8"), *(
-    Feature(name, 1, "<i8") for name in ("frame_index", "episode_index", "index", "task_index")
+class StatisticsColumn(NamedTuple):
+    """A column of the table of episodes: a list of ``length`` values, or of lists with the lengths ``inner``."""
+
+    name: str
+    dtype: str
+    length: int
+    inner: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        """The bytes of an episode."""
+        return self.length * int(self.dtype[2:])
+
+
+def _statistics_of(feature: StatisticsFeature) -> Iterator[StatisticsColumn]:
+    """Yield the columns of a feature."""
+    for name in (*NAMES[MOMENTS], "count", *NAMES[QUANTILE_ROWS]):
+        path = f"stats/{feature.name}/{name}"
+        if name == "count":
+            yield StatisticsColumn(path, "<i8", 1, ())
+        else:
+            dtype = feature.dtype if name in ("min", "max") else "<f8"
+            yield StatisticsColumn(path, dtype, feature.dimensions, (1, 1) if feature.is_camera else ())
+
+
+_DEFAULTS = (StatisticsFeature("timestamp", 1, "<f8"), *(
+    StatisticsFeature(name, 1, "<i8") for name in ("frame_index", "episode_index", "index", "task_index")
 ))
 
 
-def _features(plan: Plan) -> Iterator[Feature]:
+def _features(plan: Plan) -> Iterator[StatisticsFeature]:
     """Yield the features that are in the container."""
     for column in plan.columns:
-        yield Feature(column.name, column.length, {"f": "<f8", "b": BOOLEAN}.get(column.dtype[1], "<i8"))
+        yield StatisticsFeature(column.name, column.length, {"f": "<f8", "b": BOOLEAN}.get(column.dtype[1], "<i8"))
     for film in plan.films:
-        yield Feature(film.name, CHANNELS, "<f8", is_camera=True)
+        yield StatisticsFeature(film.name, CHANNELS, "<f8", is_camera=True)
 
 
 class EpisodeStatistics:
-    """The statistics of each episode of a dataset, in blocks of episodes that the cache keeps.
+    """The statistics of each episode of a dataset.
 
-    A block is made of pieces, consecutive episodes of one container, which the catalogue keeps where the table has one:
-    a dataset to which containers are added reads only these. All numbers are float64.
+    They are found in pieces, consecutive episodes of one container, which the catalogue keeps where the table has one:
+    a dataset to which containers are added reads only these. All numbers are float64 until they are columns.
     """
 
-    def __init__(self, table: Table, dataset: Dataset, cache: BlockCache, key: Key) -> None:
+    def __init__(self, table: Table, dataset: EpisodeSet, cache: BlockCache, key: Key) -> None:
         self._table = table
         self._dataset = dataset
         self._cache = cache
         self._key = key
-        self._found = tuple(_features(dataset.plan))
-        self.features = (*self._found, *_DEFAULTS)
-        self.rows = dataset.episodes
-        self.width = sum(feature.width for feature in self.features) * ITEM
-        """The bytes of an episode."""
-        self.rows_a_block = 1 << max(1, BLOCK_BYTES // self.width).bit_length() - 1
+        self._inside = tuple(_features(dataset.plan))
+        self.features = (*self._inside, *_DEFAULTS)
+        self._statistics = [one for feature in self.features for one in _statistics_of(feature)]
+        self.width = sum(one.width for one in self._statistics)
+        """The bytes of an episode in all columns."""
+        self._blocks = ColumnBlocks(dataset.episodes, self.width, self._columns_of, cache, key)
 
     def columns(self) -> Iterator[Column]:
         """Yield the columns that LeRobot has for each episode, in its order."""
-        first = 0
-        for feature in self.features:
-            rows = {"count": (first, 1)} | {
-                name: (first + 1 + number * feature.dimensions, feature.dimensions)
-                for number, name in enumerate(NAMES)
-            }
-            first += feature.width
-            for name in (*NAMES[MOMENTS], "count", *NAMES[QUANTILE_ROWS]):
-                begin, count = rows[name]
-                dtype = "<i8" if name == "count" else feature.dtype if name in EXTREMES else "<f8"
-                shape = (self.rows, count, 1, 1) if feature.is_camera and name != "count" else (self.rows, count)
-                values = Array(b"", _Statistic(self, begin, count, dtype), dtype, shape)
-                yield Column(f"stats/{feature.name}/{name}".encode(), values, is_list=True)
+        offset = 0
+        for one in self._statistics:
+            shape = (self._dataset.episodes, one.length, *one.inner)
+            values = Array(b"", self._blocks.column(offset, one.width), one.dtype, shape)
+            yield Column(one.name.encode(), values, is_list=True)
+            offset += one.width
 
     def totals(self) -> dict[str, Statistics]:
         """Return the statistics of all episodes together. Takes a pass over them."""
-        found: dict[str, Statistics] = {}
-        for number in range(-(-self.rows // self.rows_a_block)):
-            rows, first = self.read(number, 0, self.width // ITEM), 0
+        totals: dict[str, Statistics] = {}
+        for begin, end in pairwise(self._pieces):
+            rows, first = self._numbers(begin, end), 0
             for feature in self.features:
                 counts, values = rows[:, first], rows[:, first + 1 : first + feature.width]
                 first += feature.width
-                one = aggregated(counts, values.reshape(len(rows), len(NAMES), -1))
-                found[feature.name] = aggregate([found[feature.name], one]) if feature.name in found else one
-        return found
+                shaped = values.reshape(len(rows), len(NAMES), -1)
+                parts = [Statistics(*one) for one in zip(counts, shaped, strict=True)]
+                before = [totals[feature.name]] if feature.name in totals else []
+                totals[feature.name] = aggregate([*before, *parts])
+        return totals
 
-    def read(self, number: int, begin: int, count: int) -> Floats:
-        """Return ``count`` numbers of each episode of a block, from number ``begin`` on, [episodes, count]."""
+    def _columns_of(self, first: int, count: int) -> bytes:
+        """Return the columns of some episodes, one after another."""
         import numpy as np
 
-        first = number * self.rows_a_block
-        rows = min(self.rows_a_block, self.rows - first)
-        size = rows * self.width
-        block = Rendered(
-            self._cache, (*self._key, number), partial(self._block, first, first + rows), size, cost=4 * size,
-        )
-        read = block.read(begin * rows * ITEM, count * rows * ITEM)
-        return np.frombuffer(read, "<f8").reshape(count, rows).T
+        numbers, at, made = self._numbers(first, first + count), 0, []
+        numbers_of = {}
+        for feature in self.features:
+            for name, width in (("count", 1), *((name, feature.dimensions) for name in NAMES)):
+                numbers_of[f"stats/{feature.name}/{name}"] = numbers[:, at : at + width]
+                at += width
+        for one in self._statistics:
+            values = numbers_of[one.name]
+            values = values.clip(-LARGEST, LARGEST) if one.dtype == "<i8" else values
+            made.append(np.ascontiguousarray(values, one.dtype).tobytes())
+        return b"".join(made)
 
-    def _block(self, first: int, end: int) -> bytes:
-        """Return the numbers of episodes, those of the same meaning one after another."""
+    def _numbers(self, first: int, end: int) -> Floats:
+        """Return the numbers of episodes, [episodes, numbers]: those of each feature one after another."""
         import numpy as np
 
-        dataset, made = self._dataset, np.empty((end - first, self.width // ITEM))
-        inside = sum(feature.width for feature in self._found)
+        dataset = self._dataset
+        inside = sum(feature.width for feature in self._inside)
+        numbers = np.empty((end - first, sum(feature.width for feature in self.features)))
         pieces = self._pieces
         with self._cache.waiting():
             for at in range(bisect_right(pieces, first) - 1, bisect_left(pieces, end)):
                 begin, stop = pieces[at], pieces[at + 1]
                 size = (stop - begin) * inside * ITEM
-                piece = Rendered(
-                    self._cache, (*self._key, "piece", begin), partial(self._piece, begin, stop), size, cost=2 * size,
-                )
+                made = partial(self._piece, begin, stop)
+                piece = Rendered(self._cache, (*self._key, "piece", begin), made, size, cost=2 * size)
                 low, high = max(begin, first), min(stop, end)
                 read = piece.read((low - begin) * inside * ITEM, (high - low) * inside * ITEM)
-                made[low - first : high - first, :inside] = np.frombuffer(read, "<f8").reshape(high - low, -1)
-            for episode in range(first, end):
-                start, length = dataset.starts[episode], dataset.length(episode)
-                defaults = of_defaults(start, length, dataset.fps, episode, dataset.task_of[episode])
-                made[episode - first, inside:] = _numbers(defaults[feature.name] for feature in _DEFAULTS)
-        return made.T.tobytes()
+                numbers[low - first : high - first, :inside] = np.frombuffer(read, "<f8").reshape(high - low, -1)
+        for episode in range(first, end):
+            start, length = dataset.starts[episode], dataset.length(episode)
+            defaults = of_defaults(start, length, dataset.fps, episode, dataset.task_of[episode])
+            numbers[episode - first, inside:] = _as_numbers(defaults[feature.name] for feature in _DEFAULTS)
+        return numbers
 
     @once
     def _pieces(self) -> array[int]:
-        """The first episode of each piece, and the end. Their sizes do not depend on other containers."""
-        dataset, found = self._dataset, array("I")
-        for episode in range(self.rows):
-            is_next = found and dataset.place(episode).container == dataset.place(found[-1]).container
-            if not is_next or episode - found[-1] == self.rows_a_block:
-                found.append(episode)
-        found.append(self.rows)
-        return found
+        """The first episode of each piece, and the end."""
+        # Where a piece ends depends on its container alone, so it is found again if others come or go.
+        dataset, pieces = self._dataset, array("I")
+        for episode in range(dataset.episodes):
+            is_next = pieces and dataset.place(episode).container == dataset.place(pieces[-1]).container
+            if not is_next or episode - pieces[-1] == self._blocks.rows_a_block:
+                pieces.append(episode)
+        pieces.append(dataset.episodes)
+        return pieces
 
     def _piece(self, first: int, end: int) -> bytes:
         """Return the numbers of the features that are in the container, episode by episode."""
@@ -190,7 +213,7 @@ class EpisodeStatistics:
         described = repr((LAYOUT, dataset.plan, places)).encode("utf-8", "surrogatepass")
         name = b"lerobot statistics " + xxhash.xxh128_digest(described)
         kept = table.found(container, name)
-        if kept is not None and len(kept) == (end - first) * sum(feature.width for feature in self._found) * ITEM:
+        if kept is not None and len(kept) == (end - first) * sum(feature.width for feature in self._inside) * ITEM:
             return kept
         made = []
         with table.recordings(container, is_kept=False) as recording_of:
@@ -198,32 +221,10 @@ class EpisodeStatistics:
                 work.check()
                 recording = recording_of(number)
                 steps = Steps(recording, length, container)
-                made.append(_numbers(_of_episode(steps, recording, dataset, length, self._cache)).tobytes())
-        found = b"".join(made)
-        table.keep(container, name, found)
-        return found
-
-
-class _Statistic(Parted):
-    """One column of the statistics of episodes: ``count`` numbers of each, from number ``begin`` on."""
-
-    def __init__(self, statistics: EpisodeStatistics, begin: int, count: int, dtype: str) -> None:
-        self._statistics = statistics
-        self._begin, self._count, self._dtype = begin, count, dtype
-        width = count * int(dtype[2:])
-        self._bounds = Regular(statistics.rows_a_block * width, statistics.rows * width)
-
-    @property
-    def bounds(self) -> Sequence[int]:
-        return self._bounds
-
-    def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
-        import numpy as np
-
-        values = self._statistics.read(number, self._begin, self._count)
-        if self._dtype == "<i8":
-            values = values.clip(-LARGEST, LARGEST)
-        buffer[:] = np.ascontiguousarray(values, self._dtype).tobytes()[offset : offset + len(buffer)]
+                made.append(_as_numbers(_of_episode(steps, recording, dataset, length, self._cache)).tobytes())
+        numbers = b"".join(made)
+        table.keep(container, name, numbers)
+        return numbers
 
 
 class StatsFile(Data):
@@ -253,7 +254,7 @@ def _stats(statistics: EpisodeStatistics) -> bytes:
     return stats_json({feature.name: (totals[feature.name], feature.is_camera) for feature in statistics.features})
 
 
-def _numbers(found: Iterable[Statistics]) -> Floats:
+def _as_numbers(found: Iterable[Statistics]) -> Floats:
     """Return statistics of an episode as numbers."""
     import numpy as np
 
@@ -261,7 +262,7 @@ def _numbers(found: Iterable[Statistics]) -> Floats:
 
 
 def _of_episode(
-    steps: Steps, recording: Recording, dataset: Dataset, length: int, cache: BlockCache,
+    steps: Steps, recording: Recording, dataset: EpisodeSet, length: int, cache: BlockCache,
 ) -> Iterator[Statistics]:
     for column in dataset.plan.columns:
         yield of_numbers(partial(_chunks, steps, column, length))
@@ -274,7 +275,7 @@ def _of_episode(
 def _chunks(steps: Steps, column: plan.Column, length: int) -> Iterator[NDArray[Any]]:
     import numpy as np
 
-    rows = max(1, CHUNK_BYTES // column.width)
+    rows = max(1, 4 * PIECE // column.width)
     for first in range(0, length, rows):
         values = np.empty((min(rows, length - first), column.length), column.dtype)
         steps.read(column, values, first)

@@ -14,7 +14,7 @@ from glassfs.errors import Changed
 from glassfs.view import mp4
 from glassfs.view.contract import Key
 from glassfs.view.known import KnownParts
-from glassfs.view.lerobot.dataset import Dataset
+from glassfs.view.lerobot.dataset import EpisodeSet
 from glassfs.view.lerobot.plan import Film
 
 VIDEO_COST, FRAME_COST = 4 << 10, 96
@@ -28,7 +28,7 @@ class VideoFile(SizedData):
     its episode.
     """
 
-    def __init__(self, table: Table, dataset: Dataset, number: int, film: Film, cache: BlockCache, key: Key) -> None:
+    def __init__(self, table: Table, dataset: EpisodeSet, number: int, film: Film, cache: BlockCache, key: Key) -> None:
         camera, episodes = film.camera, dataset.videos.episodes(number)
         self._first, end = dataset.starts[episodes.start], dataset.starts[episodes.stop]
         self._head = camera.width, camera.height, dataset.fps, end - self._first

@@ -7,131 +7,121 @@ An encapsulated message of Arrow's IPC format with a FlatBuffer of the schema an
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
-_UNITS = {"s": 0, "ms": 1, "us": 2, "ns": 3}
-_V5, _SCHEMA = 4, 1
-_LIST = 12
-_TIMESTAMP, _DURATION = 10, 18
-TIMES = (_TIMESTAMP, _DURATION)
-_CONTINUED = b"\xff\xff\xff\xff"
+Scalar: TypeAlias = tuple[str, int]
+"""A value in a table: its struct format, and the value."""
+UNITS = ("s", "ms", "us", "ns")
 
 
-class Type(NamedTuple):
-    """A type: its number in the union ``Type``, and the scalars of its table by slot, as struct formats and values."""
+class TypeNumber(IntEnum):
+    """The union ``Type`` of Schema.fbs."""
 
-    number: int
-    scalars: tuple[tuple[int, str, int], ...] = ()
+    INT = 2
+    FLOATING_POINT = 3
+    BINARY = 4
+    UTF8 = 5
+    BOOL = 6
+    TIMESTAMP = 10
+    LIST = 12
+    FIXED_SIZE_BINARY = 15
+    DURATION = 18
 
 
-class Field(NamedTuple):
+class ArrowType(NamedTuple):
+    """A type: its number, and the values of its table."""
+
+    number: TypeNumber
+    scalars: tuple[Scalar, ...] = ()
+
+
+class ArrowField(NamedTuple):
     """A column, or the elements of a list."""
 
     name: str
-    type: Type
+    type: ArrowType
     is_nullable: bool = False
-    children: tuple[Field, ...] = ()
+    children: tuple[ArrowField, ...] = ()
 
 
-BOOL, BINARY, UTF8, LIST = Type(6), Type(4), Type(5), Type(_LIST)
+def integer(bits: int, is_signed: bool) -> ArrowType:
+    return ArrowType(TypeNumber.INT, (("<i", bits), ("<B", is_signed)))
 
 
-def integer(bits: int, is_signed: bool) -> Type:
-    return Type(2, ((0, "<i", bits), (1, "<B", is_signed)))
+def floating(width: int) -> ArrowType:
+    return ArrowType(TypeNumber.FLOATING_POINT, (("<h", width // 4),))
 
 
-def floating(width: int) -> Type:
-    return Type(3, ((0, "<h", width // 4),))
+def fixed(width: int) -> ArrowType:
+    return ArrowType(TypeNumber.FIXED_SIZE_BINARY, (("<i", width),))
 
 
-def fixed(width: int) -> Type:
-    return Type(15, ((0, "<i", width),))
+def time(number: TypeNumber, unit: str) -> ArrowType:
+    """Return the type of timestamps or durations."""
+    return ArrowType(number, (("<h", UNITS.index(unit)),))
 
 
-def timestamp(unit: str) -> Type:
-    return Type(_TIMESTAMP, ((0, "<h", _UNITS[unit]),))
-
-
-def duration(unit: str) -> Type:
-    return Type(_DURATION, ((0, "<h", _UNITS[unit]),))
-
-
-def message(fields: Sequence[Field]) -> bytes:
+def message(fields: Sequence[ArrowField]) -> bytes:
     """Return the message for a schema of these fields."""
-    buffer = bytearray(4)
-
-    def schema() -> int:
-        return _table(buffer, {0: ("<h", 0), 1: lambda: _vector(buffer, [_field(buffer, field) for field in fields])})
-
-    root = _table(buffer, {0: ("<h", _V5), 1: ("<B", _SCHEMA), 2: schema, 3: ("<q", 0)})
-    struct.pack_into("<I", buffer, 0, root)
-    _align(buffer, 8)
-    return _CONTINUED + struct.pack("<I", len(buffer)) + buffer
+    schema = _table({0: ("<h", 0), 1: _vector([_field(field) for field in fields])})
+    version, header_type = 4, 1  # V5, Schema
+    root = _table({0: ("<h", version), 1: ("<B", header_type), 2: schema, 3: ("<q", 0)})
+    buffer = _aligned(struct.pack("<I4x", 8) + root)
+    return b"\xff\xff\xff\xff" + struct.pack("<I", len(buffer)) + buffer
 
 
-_Child: TypeAlias = Callable[[], int]
-"""Writes what a table refers to, and returns its position."""
+def _field(field: ArrowField) -> bytes:
+    return _table({
+        0: _string(field.name.encode()),
+        1: ("<B", field.is_nullable),
+        2: ("<B", field.type.number),
+        3: _table(dict(enumerate(field.type.scalars))),
+        5: _vector([_field(child) for child in field.children]),
+    })
 
 
-def _field(buffer: bytearray, field: Field) -> _Child:
-    def write() -> int:
-        kind = field.type
-        slots: dict[int, tuple[str, int] | _Child] = {
-            0: lambda: _string(buffer, field.name.encode()),
-            1: ("<B", field.is_nullable),
-            2: ("<B", kind.number),
-            3: lambda: _table(buffer, {slot: (form, value) for slot, form, value in kind.scalars}),
-            5: lambda: _vector(buffer, [_field(buffer, child) for child in field.children]),
-        }
-        return _table(buffer, slots)
-
-    return write
+# What a FlatBuffer refers to is at a distance from the reference. So each table, vector and string is bytes that begin
+# with it, and that may stand at any multiple of eight: those that it refers to follow it.
 
 
-def _table(buffer: bytearray, slots: Mapping[int, tuple[str, int] | _Child]) -> int:
-    """Write the vtable, the table, then what it refers to; return the position of the table."""
-    offsets = dict.fromkeys(range(max(slots, default=-1) + 1), 0)
-    size = 4
+def _table(slots: Mapping[int, Scalar | bytes]) -> bytes:
+    """Return a table of scalars and of references, then its vtable, then what it refers to."""
+    places, size = [0] * (max(slots, default=-1) + 1), 4
     for slot, value in slots.items():
-        width = struct.calcsize(value[0]) if isinstance(value, tuple) else 4
+        width = 4 if isinstance(value, bytes) else struct.calcsize(value[0])
         size += -size % width
-        offsets[slot] = size
+        places[slot] = size
         size += width
-    _align(buffer, 2)
-    head = len(buffer)
-    buffer += struct.pack(f"<HH{len(offsets)}H", 4 + 2 * len(offsets), size, *offsets.values())
-    _align(buffer, 8)
-    start = len(buffer)
-    buffer += struct.pack("<i", start - head) + bytes(size - 4)
+    made = bytearray(_aligned(bytes(size)))
+    struct.pack_into("<i", made, 0, -len(made))
+    made += struct.pack(f"<HH{len(places)}H", 4 + 2 * len(places), size, *places)
     for slot, value in slots.items():
-        if isinstance(value, tuple):
-            struct.pack_into(value[0], buffer, start + offsets[slot], value[1])
+        if isinstance(value, bytes):
+            _refer(made, places[slot], value)
         else:
-            _refer(buffer, start + offsets[slot], value)
-    return start
+            struct.pack_into(value[0], made, places[slot], value[1])
+    return bytes(made)
 
 
-def _vector(buffer: bytearray, children: Sequence[_Child]) -> int:
-    _align(buffer, 4)
-    start = len(buffer)
-    buffer += struct.pack("<I", len(children)) + bytes(4 * len(children))
+def _vector(children: Sequence[bytes]) -> bytes:
+    made = bytearray(struct.pack("<I", len(children)) + bytes(4 * len(children)))
     for number, child in enumerate(children):
-        _refer(buffer, start + 4 + 4 * number, child)
-    return start
+        _refer(made, 4 + 4 * number, child)
+    return bytes(made)
 
 
-def _string(buffer: bytearray, text: bytes) -> int:
-    _align(buffer, 4)
-    start = len(buffer)
-    buffer += struct.pack("<I", len(text)) + text + b"\0"
-    return start
+def _string(text: bytes) -> bytes:
+    return struct.pack("<I", len(text)) + text + b"\0"
 
 
-def _refer(buffer: bytearray, position: int, child: _Child) -> None:
-    target = child()
-    struct.pack_into("<I", buffer, position, target - position)
+def _refer(made: bytearray, place: int, target: bytes) -> None:
+    """Append what is referred to, and write its distance at a place."""
+    made += bytes(-len(made) % 8)
+    struct.pack_into("<I", made, place, len(made) - place)
+    made += target
 
 
-def _align(buffer: bytearray, to: int) -> None:
-    buffer += bytes(-len(buffer) % to)
+def _aligned(made: bytes) -> bytes:
+    return made + bytes(-len(made) % 8)

@@ -1,28 +1,42 @@
-"""The columns that a table has as a file: their names and types. A column of short vectors becomes several.
+"""The columns of a Parquet file: for each its name, its type and its pages.
 
-Any thread.
+A column of vectors becomes a column for each element if they are few, otherwise a column of lists. Any thread.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import count
 from math import prod
 from typing import NamedTuple
 
-from glassfs.content import Array, Cells, Column, Ragged, RaggedText, Table
+from glassfs.cache import BlockCache
+from glassfs.content import Array, Cells, Column, Data, Ragged, RaggedText, Table
+from glassfs.content.rows import EvenOffsets, offsets_of
 from glassfs.content.table import slot_names
 from glassfs.errors import Damaged
 from glassfs.names import free_name
-from glassfs.view.parquet.kinds import BYTES, TEXT, Kind, kind_of
-from glassfs.view.parquet.pages import LARGEST_PAGE
+from glassfs.view.contract import Key
+from glassfs.view.parquet.blocks import ColumnBlocks
+from glassfs.view.parquet.footer import SchemaColumn
+from glassfs.view.parquet.kinds import BYTES, TEXT, ParquetType, kind_of
+from glassfs.view.parquet.pages import LARGEST_PAGE, FlatPages, Pages, TimePages
+from glassfs.view.parquet.ragged import ListPages, TextPages
+from glassfs.view.parquet.records import RecordColumns, RecordPages
 
+GROUP_ROWS = 1 << 18
+GROUP_BYTES = 64 << 20
+SHARED_BYTES = 8 << 20
+"""The same for blocks from which all columns of records are made: a small cache keeps those of a group."""
+FEWEST_ROWS = 8
+"""Of a group and so of a page, which then has whole bytes of bits."""
+MOST_CHUNKS = 4096
 MOST_SLOTS = 64
 MOST_LEAVES = 4096
 """With more columns than this, vectors are lists."""
-_BYTES = "|V1"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -43,13 +57,13 @@ class Names:
         return shown.encode()
 
 
-class Layout(NamedTuple):
+class ColumnPlan(NamedTuple):
     """What becomes of a column. ``length`` is that of its vectors; ``slots`` is how many columns they become, 0 if they
     become a list or are none. ``width`` is the average size of a row in bytes, 0 if unknown.
     """
 
     column: Column
-    kind: Kind
+    kind: ParquetType
     length: int | None = None
     slots: int = 0
     width: float = 0
@@ -61,17 +75,17 @@ class Layout(NamedTuple):
         return [taken.new(self.column.name, slot) for slot in slot_names(self.column, self.slots)]
 
 
-def layouts_of(table: Table) -> list[Layout]:
+def layouts_of(table: Table) -> list[ColumnPlan]:
     """Return the columns that a file can show. Raises Damaged if one has not the rows of the table."""
-    found = [layout for column in table.columns() if (layout := _layout(column, table.rows)) is not None]
-    if sum(layout.slots or 1 for layout in found) > MOST_LEAVES:
-        found = [layout._replace(slots=0) for layout in found]
-    for layout in found:
+    layouts = [layout for column in table.columns() if (layout := _layout(column, table.rows)) is not None]
+    if sum(layout.slots or 1 for layout in layouts) > MOST_LEAVES:
+        layouts = [layout._replace(slots=0) for layout in layouts]
+    for layout in layouts:
         _demand_rows(layout, table.rows)
-    return found
+    return layouts
 
 
-def _demand_rows(layout: Layout, rows: int) -> None:
+def _demand_rows(layout: ColumnPlan, rows: int) -> None:
     content = layout.column.content
     reason = ""
     if isinstance(content, (RaggedText, Ragged)) and content.rows != rows:
@@ -84,25 +98,114 @@ def _demand_rows(layout: Layout, rows: int) -> None:
         raise Damaged(reason, part=layout.column.name.decode("utf-8", "replace"))
 
 
-def _layout(column: Column, rows: int) -> Layout | None:
+def _layout(column: Column, rows: int) -> ColumnPlan | None:
     """Return what becomes of a column; None if Parquet has no type for it."""
     content = column.content
     if isinstance(content, RaggedText):
-        return Layout(column, TEXT, width=content.text.size / max(1, rows))
+        return ColumnPlan(column, TEXT, width=content.text.size / max(1, rows))
     if isinstance(content, Ragged):
-        kind = BYTES if content.dtype == _BYTES else kind_of(content.dtype)
-        return None if kind is None else Layout(column, kind, width=content.values.size / max(1, rows))
+        kind = BYTES if content.dtype == "|V1" else kind_of(content.dtype)
+        return None if kind is None else ColumnPlan(column, kind, width=content.values.size / max(1, rows))
     if not isinstance(content, Array):
         kind = kind_of(content.dtype) if isinstance(content, Cells) and content.dtype else TEXT
-        return None if kind is None else Layout(column, kind)
+        return None if kind is None else ColumnPlan(column, kind)
     kind = kind_of(content.dtype)
     shape = content.resolved_shape
     if kind is None or not shape:
         return None
     length = prod(shape[1:])
     if len(shape) == 1:
-        return Layout(column, kind, width=kind.width)
+        return ColumnPlan(column, kind, width=kind.width)
     if length * kind.width > LARGEST_PAGE // 2:
         return None
     slots = length if 0 < length <= MOST_SLOTS and not column.is_list else 0
-    return Layout(column, kind, length, slots, length * kind.width)
+    return ColumnPlan(column, kind, length, slots, length * kind.width)
+
+
+class Leaf(NamedTuple):
+    """A column of the file."""
+
+    field: SchemaColumn
+    pages: Pages
+
+
+class Leaves:
+    """All columns of a file, ``rows_a_group`` rows of each in a group.
+
+    Finds sizes that need a pass. Raises Damaged if a column has not the rows of the table.
+    """
+
+    def __init__(self, table: Table, cache: BlockCache, key: Key) -> None:
+        self._rows, self._cache = table.rows, cache
+        layouts = layouts_of(table)
+        self.rows_a_group = _rows_a_group(table, layouts)
+        self._records = RecordColumns()
+        names = Names()
+        self.all = [
+            leaf for number, layout in enumerate(layouts)
+            for leaf in self._made(layout, layout.names(names), (*key, number))
+        ]
+
+    def _made(self, layout: ColumnPlan, names: Sequence[bytes], key: Key) -> Iterator[Leaf]:
+        (column, kind, *_), content = layout, layout.column.content
+        if isinstance(content, Array):
+            yield from self._array(content, layout, names, key)
+        elif isinstance(content, RaggedText) or (isinstance(content, Ragged) and kind is BYTES):
+            data = content.text if isinstance(content, RaggedText) else content.values
+            offsets = offsets_of(content)
+            pages: Pages = TextPages(data, offsets, self.rows_a_group, kind is TEXT, self._cache, key)
+            yield Leaf(SchemaColumn(names[0], kind), pages)
+        elif isinstance(content, Ragged):
+            pages = ListPages(kind.shown(content.values), kind, offsets_of(content, kind.stored), self.rows_a_group)
+            yield Leaf(SchemaColumn(names[0], kind, lists=1), pages)
+        else:
+            pages = RecordPages(
+                self._records, content, kind, column.is_list, self._rows, self.rows_a_group, self._cache, key,
+            )
+            yield Leaf(SchemaColumn(names[0], kind, is_nullable=True, lists=int(column.is_list)), pages)
+
+    def _array(self, array: Array, layout: ColumnPlan, names: Sequence[bytes], key: Key) -> Iterator[Leaf]:
+        kind, length, rows = layout.kind, layout.length, self._rows
+        values = kind.shown(array.data)
+        if length is None:
+            yield self._single(names[0], kind, values, key)
+        elif layout.slots:
+            transposed = partial(_transposed, values, kind, length)
+            blocks = ColumnBlocks(rows, kind.width * length, transposed, self._cache, key)
+            for number, name in enumerate(names):
+                element = blocks.column(number * kind.width, kind.width)
+                yield self._single(name, kind, element, (*key, number))
+        else:
+            inner = array.resolved_shape[2:] if layout.column.is_list else ()
+            lists = ListPages(values, kind, EvenOffsets(length, rows), self.rows_a_group, inner)
+            yield Leaf(SchemaColumn(names[0], kind, lists=1 + len(inner)), lists)
+
+    def _single(self, name: bytes, kind: ParquetType, values: Data, key: Key) -> Leaf:
+        if kind.is_time:
+            times = TimePages(values, self._rows, self.rows_a_group, self._cache, key)
+            return Leaf(SchemaColumn(name, kind, is_nullable=True), times)
+        return Leaf(SchemaColumn(name, kind), FlatPages(values, kind, self._rows, self.rows_a_group))
+
+
+def _transposed(values: Data, kind: ParquetType, length: int, first: int, rows: int) -> bytes:
+    """Return some vectors, one element after another."""
+    import numpy as np
+
+    row = kind.width * length
+    vectors = np.frombuffer(values.read(first * row, rows * row), f"V{kind.width}").reshape(rows, length)
+    return np.ascontiguousarray(vectors.T).tobytes()
+
+
+def _rows_a_group(table: Table, layouts: Sequence[ColumnPlan]) -> int:
+    """Return a power of two: few bytes of vectors or shared blocks in a group, so that they are made once, and few
+    groups.
+    """
+    rows = table.rows
+    widest = max((layout.width for layout in layouts), default=0)
+    leaves = sum(layout.slots or 1 for layout in layouts)
+    most = min(GROUP_BYTES / max(widest, 1), SHARED_BYTES / max(table.shared_width, 1))
+    wanted = max(FEWEST_ROWS, min(GROUP_ROWS, int(most)))
+    group = 1 << wanted.bit_length() - 1
+    while -(-rows // group) * leaves > MOST_CHUNKS and group < rows:
+        group *= 2
+    return group

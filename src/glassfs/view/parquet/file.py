@@ -21,8 +21,8 @@ from glassfs.errors import LASTING, Damaged, TooLarge
 from glassfs.once import once
 from glassfs.view.contract import Key
 from glassfs.view.known import Known
-from glassfs.view.parquet.footer import Chunk, Field, Metadata, footer, group, length
-from glassfs.view.parquet.leaves import leaves_of
+from glassfs.view.parquet.columns import Leaves
+from glassfs.view.parquet.footer import ColumnChunk, Metadata, SchemaColumn, footer, group, length
 
 MAGIC = b"PAR1"
 LARGEST_FILE = 1 << 61
@@ -42,7 +42,7 @@ class Parquet(Parted):
         self._lock = threading.RLock()
         self._size: int | None = None
         self._is_sized: bool | None = None
-        self._known = Known(cache, lambda: _Columns(table, cache, key, metadata), lambda columns: columns.cost)
+        self._known = Known(cache, lambda: _Contents(table, cache, key, metadata), lambda columns: columns.cost)
 
     @property
     def is_sized(self) -> bool:
@@ -70,23 +70,24 @@ class Parquet(Parted):
         self._columns.read_part(number, buffer, offset)
 
     @property
-    def _columns(self) -> _Columns:
+    def _columns(self) -> _Contents:
         return self._known.get()
 
 
-class _Columns:
+class _Contents:
     """What is known of the columns of a table, and so of the file."""
 
     def __init__(self, table: Table, cache: BlockCache, key: Key, metadata: Metadata) -> None:
         self._rows = table.rows
         self._metadata = metadata
-        self._leaves, self._rows_a_group = leaves_of(table, cache, key)
+        leaves = Leaves(table, cache, key)
+        self._leaves, self._rows_a_group = leaves.all, leaves.rows_a_group
         self._lock = threading.RLock()
 
     @property
     def cost(self) -> int:
         """The memory in bytes that it takes, roughly."""
-        names = sum(len(leaf.field.path[0]) for leaf in self._leaves)
+        names = sum(len(leaf.field.name) for leaf in self._leaves)
         return len(self._leaves) * (LEAF_COST + CHUNK_COST * self._groups) + names * (2 + self._groups)
 
     @once
@@ -119,7 +120,7 @@ class _Columns:
         return -(-self._rows // self._rows_a_group)
 
     @property
-    def _fields(self) -> tuple[Field, ...]:
+    def _fields(self) -> tuple[SchemaColumn, ...]:
         return tuple([leaf.field for leaf in self._leaves])
 
     @property
@@ -134,7 +135,7 @@ class _Columns:
             for leaf in self._leaves:
                 size = leaf.pages.start(end) - leaf.pages.start(first)
                 if size < 0:
-                    raise Damaged("the offsets of its rows do not rise", part=leaf.field.path[0].decode())
+                    raise Damaged("the offsets of its rows do not rise", part=leaf.field.name.decode())
                 bounds.append(bounds[-1] + size)
         bounds.append(self.size)
         return bounds
@@ -148,7 +149,7 @@ class _Columns:
             chunks = []
             for leaf in leaves:
                 start = self._bounds[number]
-                chunks.append(Chunk(start, self._bounds[number + 1] - start, leaf.pages.entries(first, end)))
+                chunks.append(ColumnChunk(start, self._bounds[number + 1] - start, leaf.pages.entries(first, end)))
                 number += 1
             groups.append(group(fields, end - first, chunks))
         made = footer(fields, self._rows, groups, self._metadata)

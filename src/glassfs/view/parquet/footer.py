@@ -7,49 +7,46 @@ Its length follows from the names, the types and the number of groups: all other
 from __future__ import annotations
 
 import base64
-import itertools
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
-from glassfs.codec.thrift import BINARY, I32, STRUCT, Value, binary, i32, i64, sequence, struct
+from glassfs.codec.thrift import TypeCode, Value, binary, i32, i64, sequence, struct
 from glassfs.view.parquet import arrow
-from glassfs.view.parquet.kinds import FIXED, Kind
+from glassfs.view.parquet.kinds import ParquetType, Physical
+from glassfs.view.parquet.pages import PLAIN, RLE
 
 Metadata: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 _DIGITS = 9
-_LIST = 3
-_REQUIRED, _OPTIONAL, _REPEATED = 0, 1, 2
-_PLAIN, _RLE = 0, 3
-_DURATION = arrow.duration("s").number
 CREATED_BY = b"glassfs"
-_NAMES_KEPT = 2048
-"""Limit of the bytes of names and metadata with which a length is cached."""
+_LIST = 3
+"""The older equivalent of the logical type LIST."""
 
 
-class Field(NamedTuple):
-    """A column in the schema. ``path`` is its name, and the names below it in a list."""
+class Repetition(IntEnum):
+    """The enum ``FieldRepetitionType``."""
 
-    path: tuple[bytes, ...]
-    kind: Kind
-    is_nullable: bool
+    REQUIRED = 0
+    OPTIONAL = 1
+    REPEATED = 2
 
-    @staticmethod
-    def single(name: bytes, kind: Kind, is_nullable: bool = False) -> Field:
-        return Field((name,), kind, is_nullable)
 
-    @staticmethod
-    def list_of(name: bytes, kind: Kind, is_nullable: bool = False, depth: int = 1) -> Field:
-        return Field((name, *(b"list", b"element") * depth), kind, is_nullable)
+class SchemaColumn(NamedTuple):
+    """A column in the schema: values in ``lists`` lists around each other."""
+
+    name: bytes
+    kind: ParquetType
+    is_nullable: bool = False
+    lists: int = 0
 
     @property
-    def lists(self) -> tuple[bytes, ...]:
-        """The names of the lists, the outermost first."""
-        return self.path[:-1:2]
+    def path(self) -> tuple[bytes, ...]:
+        """Its name, and the names below it in lists."""
+        return (self.name, *(b"list", b"element") * self.lists)
 
 
-class Chunk(NamedTuple):
+class ColumnChunk(NamedTuple):
     """The position of a column of a group of rows, its size in bytes and its number of values, nulls counted."""
 
     start: int
@@ -57,57 +54,48 @@ class Chunk(NamedTuple):
     entries: int
 
 
-_ENCODINGS = sequence(I32, [i32(_PLAIN), i32(_RLE)])
-_NOWHERE = Chunk(0, 0, 0)
+_ENCODINGS = sequence(TypeCode.I32, [i32(PLAIN), i32(RLE)])
+_NOWHERE = ColumnChunk(0, 0, 0)
 
 
-def length(fields: tuple[Field, ...], groups: int, metadata: Metadata = ()) -> int:
-    """Return the length of the footer of a file with ``groups`` groups. The episodes of a dataset have equal
-    columns.
-    """
-    if sum(len(field.path[0]) for field in fields) + sum(map(len, itertools.chain(*metadata))) > _NAMES_KEPT:
-        return _length(fields, groups, metadata)
-    return _known_length(fields, groups, metadata)
+def length(fields: Sequence[SchemaColumn], groups: int, metadata: Metadata = ()) -> int:
+    """Return the length of the footer of a file with ``groups`` groups."""
+    some = group(fields, 0, [_NOWHERE] * len(fields))
+    return len(footer(fields, 0, [some] * groups, metadata))
 
 
-def _length(fields: tuple[Field, ...], groups: int, metadata: Metadata) -> int:
-    return len(footer(fields, 0, [group(fields, 0, [_NOWHERE] * len(fields))] * groups, metadata))
-
-
-_known_length = lru_cache(256)(_length)
-
-
-def footer(fields: Sequence[Field], rows: int, groups: Sequence[Value], metadata: Metadata = ()) -> bytes:
+def footer(fields: Sequence[SchemaColumn], rows: int, groups: Sequence[Value], metadata: Metadata = ()) -> bytes:
     """Return the footer. ``groups`` are results of ``group``, ``metadata`` the keys and values for other programs."""
     written = {
         1: i32(2),
-        2: sequence(STRUCT, list(_schema(fields))),
+        2: sequence(TypeCode.STRUCT, list(_schema(fields))),
         3: i64(rows, _DIGITS),
-        4: sequence(STRUCT, groups),
+        4: sequence(TypeCode.STRUCT, groups),
     }
-    if any(field.kind.arrow.number == _DURATION for field in fields):
+    if any(field.kind.arrow.number == arrow.TypeNumber.DURATION for field in fields):
         message = base64.b64encode(arrow.message([_arrow(field) for field in fields]))
         metadata = (*metadata, (b"ARROW:schema", message))
     if metadata:
-        written[5] = sequence(STRUCT, [struct({1: binary(key), 2: binary(value)}) for key, value in metadata])
+        written[5] = sequence(TypeCode.STRUCT, [struct({1: binary(key), 2: binary(value)}) for key, value in metadata])
     written[6] = binary(CREATED_BY)
     return struct(written).payload
 
 
-def _schema(fields: Sequence[Field]) -> Iterator[Value]:
+def _schema(fields: Sequence[SchemaColumn]) -> Iterator[Value]:
     yield struct({4: binary(b"schema"), 5: i32(len(fields))})
     for field in fields:
-        repetition = _OPTIONAL if field.is_nullable else _REQUIRED
-        for name in field.lists:
+        repetition = Repetition.OPTIONAL if field.is_nullable else Repetition.REQUIRED
+        *above, own = field.path
+        for name in above[::2]:
             lists = struct({3: struct({})})
             yield struct({3: i32(repetition), 4: binary(name), 5: i32(1), 6: i32(_LIST), 10: lists})
-            yield struct({3: i32(_REPEATED), 4: binary(field.path[1]), 5: i32(1)})
+            yield struct({3: i32(Repetition.REPEATED), 4: binary(b"list"), 5: i32(1)})
         kind = field.kind
         element = {1: i32(kind.physical)}
-        if kind.physical == FIXED:
+        if kind.physical == Physical.FIXED:
             element[2] = i32(kind.width)
         element[3] = i32(repetition)
-        element[4] = binary(field.path[-1])
+        element[4] = binary(own)
         if kind.converted is not None:
             element[6] = i32(kind.converted)
         if kind.logical is not None:
@@ -115,18 +103,18 @@ def _schema(fields: Sequence[Field]) -> Iterator[Value]:
         yield struct(element)
 
 
-def group(fields: Sequence[Field], rows: int, chunks: Sequence[Chunk]) -> Value:
+def group(fields: Sequence[SchemaColumn], rows: int, chunks: Sequence[ColumnChunk]) -> Value:
     """Return a group of ``rows`` rows, with a chunk for each field."""
     columns = [_chunk(field, chunk) for field, chunk in zip(fields, chunks, strict=True)]
     size = sum(chunk.size for chunk in chunks)
-    return struct({1: sequence(STRUCT, columns), 2: i64(size, _DIGITS), 3: i64(rows, _DIGITS)})
+    return struct({1: sequence(TypeCode.STRUCT, columns), 2: i64(size, _DIGITS), 3: i64(rows, _DIGITS)})
 
 
-def _chunk(field: Field, chunk: Chunk) -> Value:
+def _chunk(field: SchemaColumn, chunk: ColumnChunk) -> Value:
     metadata = {
         1: i32(field.kind.physical),
         2: _ENCODINGS,
-        3: sequence(BINARY, [binary(name) for name in field.path]),
+        3: sequence(TypeCode.BINARY, [binary(name) for name in field.path]),
         4: i32(0),
         5: i64(chunk.entries, _DIGITS),
         6: i64(chunk.size, _DIGITS),
@@ -136,8 +124,9 @@ def _chunk(field: Field, chunk: Chunk) -> Value:
     return struct({2: i64(chunk.start, _DIGITS), 3: struct(metadata)})
 
 
-def _arrow(field: Field) -> arrow.Field:
-    found = arrow.Field(field.path[-1].decode(), field.kind.arrow, field.is_nullable)
-    for name in reversed(field.lists):
-        found = arrow.Field(name.decode(), arrow.LIST, field.is_nullable, (found,))
+def _arrow(field: SchemaColumn) -> arrow.ArrowField:
+    *above, name = field.path
+    found = arrow.ArrowField(name.decode(), field.kind.arrow, field.is_nullable)
+    for name in reversed(above[::2]):
+        found = arrow.ArrowField(name.decode(), arrow.ArrowType(arrow.TypeNumber.LIST), field.is_nullable, (found,))
     return found

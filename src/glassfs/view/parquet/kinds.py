@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from glassfs.codec import thrift
@@ -16,15 +17,27 @@ from glassfs.content import Converted, Data
 from glassfs.errors import Damaged
 from glassfs.lru import cached_if_short
 from glassfs.view.parquet import arrow
+from glassfs.view.parquet.arrow import ArrowType, TypeNumber
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-BOOLEAN, INT32, INT64, FLOAT, DOUBLE, BYTE_ARRAY, FIXED = 0, 1, 2, 4, 5, 6, 7
 UTF8 = 0
-_CONVERTED_INTEGERS = {(8, False): 11, (16, False): 12, (32, False): 13, (64, False): 14, (8, True): 15, (16, True): 16}
+"""The older equivalent of the logical type STRING, in ``ConvertedType`` of parquet.thrift."""
 LARGEST_FIXED = 1 << 20
 _DTYPE = re.compile(r"([<|])([a-zA-Z])(\d+)(?:\[(\d*)([a-zA-Z]+)\])?")
+
+class Physical(IntEnum):
+    """The enum ``Type`` of parquet.thrift."""
+
+    BOOLEAN = 0
+    INT32 = 1
+    INT64 = 2
+    FLOAT = 4
+    DOUBLE = 5
+    BYTE_ARRAY = 6
+    FIXED = 7
+
 
 # Units of time: the unit in the file, a factor and a divisor. Units of the calendar have none.
 _UNITS = {
@@ -35,17 +48,17 @@ _TICKS = ("us", 1, 10)  # 100 ns: 64 bits of nanoseconds do not hold the years 1
 
 
 @dataclass(frozen=True, eq=False)
-class Kind:
+class ParquetType:
     """Values of one type. ``width`` is their size in the file, ``stored`` in the array; a BOOLEAN is a bit.
 
     ``convert`` makes values of the file from values of the array; None means that they are the same. ``logical`` is
     Parquet's logical type, ``converted`` the older equivalent.
     """
 
-    physical: int
+    physical: Physical
     width: int
     stored: int
-    arrow: arrow.Type
+    arrow: ArrowType
     convert: Callable[[bytes], Any] | None = None
     logical: Value | None = None
     converted: int | None = None
@@ -53,11 +66,11 @@ class Kind:
 
     @property
     def is_bits(self) -> bool:
-        return self.physical == BOOLEAN
+        return self.physical == Physical.BOOLEAN
 
     @property
     def is_time(self) -> bool:
-        return self.arrow.number in arrow.TIMES
+        return self.arrow.number in (TypeNumber.TIMESTAMP, TypeNumber.DURATION)
 
     @property
     def is_text(self) -> bool:
@@ -72,48 +85,51 @@ class Kind:
         return Converted(data, self.stored, self.width, size, lambda raw: bytes(convert(raw)))
 
 
-TEXT = Kind(BYTE_ARRAY, 0, 0, arrow.UTF8, logical=struct({1: struct({})}), converted=UTF8)
-BYTES = Kind(BYTE_ARRAY, 0, 0, arrow.BINARY)
+TEXT = ParquetType(
+    Physical.BYTE_ARRAY, 0, 0, ArrowType(TypeNumber.UTF8), logical=struct({1: struct({})}), converted=UTF8,
+)
+BYTES = ParquetType(Physical.BYTE_ARRAY, 0, 0, ArrowType(TypeNumber.BINARY))
 
 
 @cached_if_short(1024)
-def kind_of(dtype: str) -> Kind | None:
+def kind_of(dtype: str) -> ParquetType | None:
     """Return the kind of a dtype, always the same object; None if Parquet has none: for no bytes, or for very many."""
     match = _DTYPE.fullmatch(dtype)
     if match is None:
         return None
     letter, size, count, unit = match[2], int(match[3]), match[4], match[5]
     if letter == "b":
-        kind = Kind(BOOLEAN, 1, 1, arrow.BOOL)
+        kind = ParquetType(Physical.BOOLEAN, 1, 1, ArrowType(TypeNumber.BOOL))
     elif letter in "iu" and size in (1, 2, 4, 8):
         kind = _integer(letter == "i", size)
     elif letter in "mM" and size == 8 and unit is not None:
         kind = _time(letter == "M", unit, int(count or 1))
     elif letter == "f" and size in (2, 4, 8):
         logical = struct({15: struct({})}) if size == 2 else None
-        kind = Kind({2: FIXED, 4: FLOAT, 8: DOUBLE}[size], size, size, arrow.floating(size), logical=logical)
+        physical = {2: Physical.FIXED, 4: Physical.FLOAT, 8: Physical.DOUBLE}[size]
+        kind = ParquetType(physical, size, size, arrow.floating(size), logical=logical)
     else:
         width = size * 4 if letter == "U" else size
         if not 0 < width <= LARGEST_FIXED:
             return None
-        kind = Kind(FIXED, width, width, arrow.fixed(width))
+        kind = ParquetType(Physical.FIXED, width, width, arrow.fixed(width))
     return replace(kind, dtype=dtype)
 
 
-def _integer(is_signed: bool, size: int) -> Kind:
+def _integer(is_signed: bool, size: int) -> ParquetType:
     bits = 8 * size
-    physical, width = (INT64, 8) if size == 8 else (INT32, 4)
+    physical, width = (Physical.INT64, 8) if size == 8 else (Physical.INT32, 4)
     convert = None if width == size else _cast(f"<{'i' if is_signed else 'u'}{size}", "<i4")
-    logical = None
+    logical = converted = None
     if size < 4 or not is_signed:
-        integer = struct({1: thrift.i8(bits), 2: thrift.boolean(is_signed)})
-        logical = struct({10: integer})
-    converted = _CONVERTED_INTEGERS.get((bits, is_signed))
-    return Kind(physical, width, size, arrow.integer(bits, is_signed), convert, logical, converted)
+        logical = struct({10: struct({1: thrift.i8(bits), 2: thrift.boolean(is_signed)})})
+        # From UINT_8 and INT_8 on, one for each doubling.
+        converted = (15 if is_signed else 11) + (8, 16, 32, 64).index(bits)
+    return ParquetType(physical, width, size, arrow.integer(bits, is_signed), convert, logical, converted)
 
 
-def _time(is_point: bool, unit: str, count: int) -> Kind:
-    plain = Kind(INT64, 8, 8, arrow.integer(64, True))
+def _time(is_point: bool, unit: str, count: int) -> ParquetType:
+    plain = ParquetType(Physical.INT64, 8, 8, arrow.integer(64, True))
     found = _TICKS if (unit, count) == ("ns", 100) else _UNITS.get(unit)
     if found is None:
         return plain
@@ -124,10 +140,10 @@ def _time(is_point: bool, unit: str, count: int) -> Kind:
         target, factor = "ms", 1000 * factor
     convert = None if factor == divisor == 1 else _scaled(factor, divisor)
     if not is_point:
-        return replace(plain, arrow=arrow.duration(target), convert=convert)
+        return replace(plain, arrow=arrow.time(TypeNumber.DURATION, target), convert=convert)
     unit_number = {"ms": 1, "us": 2, "ns": 3}[target]
     logical = struct({8: struct({1: thrift.boolean(False), 2: struct({unit_number: struct({})})})})
-    return replace(plain, arrow=arrow.timestamp(target), convert=convert, logical=logical)
+    return replace(plain, arrow=arrow.time(TypeNumber.TIMESTAMP, target), convert=convert, logical=logical)
 
 
 def _cast(source: str, target: str) -> Callable[[bytes], Any]:

@@ -1,35 +1,42 @@
 """A column of a Parquet file as the run of all its pages, any range of which is made from what it touches.
 
 Every page has a header of the same length, so the positions of pages follow from the row at which they begin and,
-where rows differ in length, from the offset of that row. No page takes memory while it is not read. Any thread.
-Reads raise what the data raise, and Damaged where offsets do not rise or exceed the values.
+where rows differ in length, from the offset of that row. Any thread. Reads raise what the data raise, and Damaged
+where offsets do not rise or exceed the values.
 """
 
 from __future__ import annotations
 
 import struct
 from abc import abstractmethod
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from glassfs.cache import BlockCache
 from glassfs.codec import thrift
 from glassfs.codec.thrift import i32, varint
-from glassfs.content import Concatenated, Data, Made, Memory, Parted, Regular, Slice
-from glassfs.content.data import PIECE, SizedData
-from glassfs.errors import TooLarge
-from glassfs.view.parquet.kinds import Kind
+from glassfs.content import Computed, Concatenated, Data, Made, Parted, Rendered, Slice
+from glassfs.content.data import SizedData
+from glassfs.errors import Damaged, TooLarge
+from glassfs.sizes import PIECE
+from glassfs.view.parquet.kinds import ParquetType
 
-PAGE = 1 << 20
-MOST_ROWS = 1 << 14
-"""Limit of a page whose rows differ in length: reading any range of it reads this many offsets."""
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+PAGE = PIECE
 LARGEST_PAGE = (1 << 31) - 1
+"""The size of a page is an ``i32`` in its header."""
 _DIGITS = 5
-_PLAIN, _RLE = 0, 3
+PLAIN, RLE = 0, 3
 LEVELS_HEAD = 4 + _DIGITS
 
 
 def page_header(size: int, entries: int) -> bytes:
     """Return the header of a page with ``size`` bytes after it and ``entries`` values, nulls counted."""
-    data_page = {1: i32(entries, _DIGITS), 2: i32(_PLAIN), 3: i32(_RLE), 4: i32(_RLE)}
+    data_page = {1: i32(entries, _DIGITS), 2: i32(PLAIN), 3: i32(RLE), 4: i32(RLE)}
     fields = {1: i32(0), 2: i32(size, _DIGITS), 3: i32(size, _DIGITS), 5: thrift.struct(data_page)}
     return thrift.struct(fields).payload
 
@@ -37,29 +44,25 @@ def page_header(size: int, entries: int) -> bytes:
 HEADER = len(page_header(0, 0))
 
 
-def levels_head(size: int, bits: int = 1) -> bytes:
-    """Return what precedes ``size`` bytes of levels of ``bits`` bits each.
+def demand_possible(size: int) -> None:
+    """Raise TooLarge if a page cannot have ``size`` bytes after its header."""
+    if size > LARGEST_PAGE:
+        raise TooLarge(f"has rows of {size} bytes that must stand in one page, but it can have {LARGEST_PAGE}")
 
-    All levels are one run: some readers lose their place if a run ends before its section.
-    """
+
+def levels_head(size: int, bits: int = 1) -> bytes:
+    """Return what precedes ``size`` bytes of levels of ``bits`` bits each."""
+    # All levels are one run: some readers lose their place if a run ends before its section.
     return struct.pack("<I", size + _DIGITS) + varint(size // bits << 1 | 1, _DIGITS)
 
 
-class Pages(Parted):
-    """All pages of one column, in order; each is a part."""
+def packed_levels(levels: NDArray[Any], bits: int) -> bytes:
+    """Return levels, a multiple of eight, as one or two bits each, the lowest first."""
+    import numpy as np
 
-    __slots__ = ()
-
-    @abstractmethod
-    def start(self, row: int) -> int:
-        """Return the position of the page whose first row is ``row``, or for the number of rows the end.
-
-        Callers ask for the first rows of groups only.
-        """
-
-    @abstractmethod
-    def entries(self, first: int, end: int) -> int:
-        """Return how many values the pages of the rows ``[first, end)`` have, nulls and empty lists counted."""
+    if bits == 2:
+        levels = np.stack([levels & 1, levels >> 1], axis=1)
+    return np.packbits(levels, bitorder="little").tobytes()
 
 
 def rows_for(width: float, most: int) -> int:
@@ -68,69 +71,80 @@ def rows_for(width: float, most: int) -> int:
     return max(1, min(most, 1 << max(0, wanted.bit_length() - 1)))
 
 
-class EvenPages(Pages):
-    """Pages whose sizes follow from their numbers of rows, with one value for each row."""
-
-    __slots__ = ("_bounds", "rows", "rows_a_page")
+class Pages(Parted):
+    """All pages of one column, in order; each is a part and has ``rows_a_page`` rows, the last one fewer."""
 
     def __init__(self, rows: int, rows_a_page: int) -> None:
         self.rows, self.rows_a_page = rows, rows_a_page
-        self._bounds = Regular(self.page_size(rows_a_page), self.start(rows))
+        self._last = 0, 0, 0  # number, start and end of the page read last: readers mostly go on there
 
     @abstractmethod
-    def page_size(self, rows: int) -> int:
-        """Return the size of a page of ``rows`` rows, its header included."""
-
-    @property
-    def bounds(self) -> Sequence[int]:
-        return self._bounds
-
     def start(self, row: int) -> int:
-        full, rest = divmod(row, self.rows_a_page)
-        return full * self.page_size(self.rows_a_page) + (self.page_size(rest) if rest else 0)
+        """Return the position of the page whose first row is ``row``, or for the number of rows the end."""
+
+    @abstractmethod
+    def body(self, first: int, end: int) -> Sequence[Data]:
+        """Return what follows the header of the page with the rows ``[first, end)``."""
 
     def entries(self, first: int, end: int) -> int:
+        """Return how many values the pages of the rows ``[first, end)`` have, nulls and empty lists counted."""
         return end - first
 
-    def rows_of(self, number: int) -> tuple[int, int]:
-        """Return the first row of a page and its number of rows."""
-        first = number * self.rows_a_page
-        return first, min(self.rows_a_page, self.rows - first)
+    @property
+    def size(self) -> int:
+        return self.start(self.rows)
 
+    def part_at(self, offset: int) -> tuple[int, int, int]:
+        number, start, end = self._last
+        if not start <= offset < end:
+            # No list of all positions is kept, as there may be millions of pages. Each takes one offset to find.
+            if start < offset == end:
+                number, start = number + 1, end
+            else:
+                pages = range(-(-self.rows // self.rows_a_page))
+                number = bisect_right(pages, offset, key=self._page_start) - 1
+                start = self._page_start(number)
+            end = self._page_start(number + 1)
+            self._last = number, start, end
+        return number, start, end
 
-class FlatPages(EvenPages):
-    """Values of one size, one a row. ``values`` are as the file has them, except that booleans are bytes."""
-
-    __slots__ = ("_values", "_width")
-
-    def __init__(self, values: Data, kind: Kind, rows: int, rows_a_group: int) -> None:
-        self._width = 0 if kind.is_bits else kind.width
-        self._values = values if self._width else Bits(values, 0, rows, -(-rows // 8))
-        super().__init__(rows, rows_for(self._width or 1 / 8, rows_a_group))
-
-    def page_size(self, rows: int) -> int:
-        return HEADER + self._body(rows)
+    def _page_start(self, number: int) -> int:
+        return self.start(min(number * self.rows_a_page, self.rows))
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
-        first, rows = self.rows_of(number)
-        start, size = self._body(first), self._body(rows)
-        if offset < HEADER:
-            header = Memory(page_header(size, rows))
-            Concatenated([header, Slice(self._values, start, size)]).read_into(buffer, offset)
-        else:
-            self._values.read_into(buffer, start + offset - HEADER)
+        first = number * self.rows_a_page
+        end = min(first + self.rows_a_page, self.rows)
+        parts = self.body(first, end)
+        size = sum(part.size for part in parts)
+        demand_possible(size)
+        header = Computed(HEADER, lambda: page_header(size, self.entries(first, end)))
+        Concatenated([header, *parts]).read_into(buffer, offset)
 
-    def _body(self, rows: int) -> int:
+
+class FlatPages(Pages):
+    """Values of one size, one a row. ``values`` are as the file has them, except that booleans are bytes."""
+
+    def __init__(self, values: Data, kind: ParquetType, rows: int, rows_a_group: int) -> None:
+        self._width = 0 if kind.is_bits else kind.width
+        self._values = values if self._width else PackedBits(values, 0, rows, -(-rows // 8))
+        super().__init__(rows, rows_for(self._width, rows_a_group))
+
+    def start(self, row: int) -> int:
+        return HEADER * -(-row // self.rows_a_page) + self._values_size(row)
+
+    def body(self, first: int, end: int) -> Sequence[Data]:
+        # Pages have a multiple of eight rows, so bits begin with a byte.
+        return [Slice(self._values, self._values_size(first), self._values_size(end - first))]
+
+    def _values_size(self, rows: int) -> int:
         return rows * self._width or -(-rows // 8)
 
 
-class Bits(SizedData, Made):
+class PackedBits(SizedData, Made):
     """``size`` bytes of bits: first those of ``count`` bytes of 0 and 1 from ``begin`` on in ``data``, then zeros.
 
     The first bit is the lowest of its byte.
     """
-
-    __slots__ = ("_begin", "_count", "_data")
 
     unit = 1
     at_once = PIECE // 8
@@ -147,7 +161,65 @@ class Bits(SizedData, Made):
         return np.packbits(np.frombuffer(raw, np.uint8), bitorder="little").tobytes().ljust(count, b"\0")
 
 
-def demand_possible(size: int) -> None:
-    """Raise TooLarge if a page cannot have ``size`` bytes after its header."""
-    if size > LARGEST_PAGE:
-        raise TooLarge(f"has rows of {size} bytes that must stand in one page, but it can have {LARGEST_PAGE}")
+class TimePages(Pages):
+    """Times of 64 bits: NumPy's "not a time" becomes null, as other readers would take it for a time.
+
+    ``values`` are as the file has them, except the missing ones. The cache keeps the pages.
+    """
+
+    def __init__(
+        self, values: Data, rows: int, rows_a_group: int, cache: BlockCache, key: tuple[Hashable, ...],
+    ) -> None:
+        super().__init__(rows, rows_for(8, rows_a_group))
+        self._values = values
+        self._cache = cache
+        self._key = key
+
+    def start(self, row: int) -> int:
+        return (HEADER + LEVELS_HEAD) * -(-row // self.rows_a_page) + -(-row // 8) + 8 * row
+
+    def body(self, first: int, end: int) -> Sequence[Data]:
+        size = self.start(end - first) - HEADER
+        made = partial(self._made, first, end - first)
+        return [Rendered(self._cache, (*self._key, "times", first), made, size, cost=4 * size)]
+
+    def _made(self, first: int, rows: int) -> bytes:
+        import numpy as np
+
+        values = np.frombuffer(self._values.read(8 * first, 8 * rows), "<M8[ns]")
+        is_there = ~np.isnat(values)
+        bits = np.packbits(is_there, bitorder="little").tobytes()
+        # There is space for a value in every row, which stays unused where some are null: so the size is a formula.
+        return b"".join([levels_head(len(bits)), bits, values[is_there].tobytes().ljust(8 * rows, b"\0")])
+
+
+class Streamed(SizedData):
+    """``size`` bytes that ``make`` yields in pieces. The cache keeps them, very many in a file.
+
+    ``rows_cost`` is the memory in bytes that making a piece takes.
+    """
+
+    def __init__(
+        self, cache: BlockCache, key: Hashable, size: int, make: Callable[[], Iterator[bytes]], rows_cost: int,
+    ) -> None:
+        super().__init__(size)
+        self._cache = cache
+        self.key = key
+        self._make = make
+        self.stream_cost = rows_cost
+
+    @property
+    def cost(self) -> int:
+        return self.stream_cost + 2 * self.size
+
+    def pieces(self) -> Iterator[bytes]:
+        return self._make()
+
+    def whole(self) -> bytes:
+        made = b"".join(self._make())
+        if len(made) != self.size:
+            raise Damaged(f"gives {len(made)} bytes, but {self.size} were expected")
+        return made
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        self._cache.read_into(self, buffer, offset)

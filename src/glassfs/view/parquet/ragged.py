@@ -1,41 +1,39 @@
-"""Columns whose rows differ in length: text, and lists of numbers.
-
-Each read of a page reads and checks the offsets of its rows, then makes the requested range from them and the values
-around it; of a long row, no more than the range. Any thread.
-"""
+"""Columns whose rows differ in length: text, and lists of numbers. Any thread."""
 
 from __future__ import annotations
 
 import codecs
 import struct
 from abc import abstractmethod
-from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
+from math import prod
 from typing import TYPE_CHECKING, Any
 
-from glassfs.content import Computed, Concatenated, Data, Made, Memory, Parted, Slice
-from glassfs.content.data import PIECE, SizedData
+from glassfs.cache import BlockCache
+from glassfs.content import Computed, Data, Made, Slice
+from glassfs.content.data import SizedData
 from glassfs.content.rows import Offsets
-from glassfs.view.parquet.kinds import Kind
+from glassfs.errors import Damaged
+from glassfs.sizes import PIECE
+from glassfs.view.parquet.kinds import ParquetType
 from glassfs.view.parquet.pages import (
     HEADER,
     LEVELS_HEAD,
-    MOST_ROWS,
-    Bits,
+    PackedBits,
     Pages,
-    demand_possible,
+    Streamed,
     levels_head,
-    page_header,
+    packed_levels,
     rows_for,
 )
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-LONG = 64 << 10
-"""Longer text rows are made in pieces."""
-_CHARACTER = 4
+MOST_ROWS = 1 << 14
+"""Limit of a page: reading any range of it reads this many offsets."""
 _MARKS = "glassfs-question-marks"
 
 
@@ -51,241 +49,169 @@ codecs.register_error(_MARKS, _marks)
 class RaggedPages(Pages):
     """Pages of rows that differ in length. Subclasses define where pages begin and what they hold."""
 
-    def __init__(self, offsets: Offsets, rows_a_page: int) -> None:
-        self._offsets = offsets
-        self.rows_a_page = rows_a_page
-        self._last = 0, 0, 0  # number, start and end of the page read last: readers mostly go on there
+    def __init__(self, offsets: Offsets, width: float, rows_a_group: int) -> None:
+        super().__init__(offsets.rows, rows_for(width, min(MOST_ROWS, rows_a_group)))
+        self.offsets = offsets
 
-    @property
-    def rows(self) -> int:
-        return self._offsets.rows
+    @abstractmethod
+    def position(self, row: int, offset: int) -> int:
+        """Return where the page begins whose first row is ``row``, if ``offset`` values precede it."""
 
     @property
     def size(self) -> int:
-        return self._position(self.rows, self._offsets.total) if self.rows else 0
+        # The number of values is known without reading an offset.
+        return self.position(self.rows, self.offsets.total) if self.rows else 0
 
     def start(self, row: int) -> int:
-        return self._position(row, self._offsets.at(row)) if row else 0
-
-    def part_at(self, offset: int) -> tuple[int, int, int]:
-        number, start, end = self._last
-        if not start <= offset < end:
-            if start < offset == end:
-                number, start = number + 1, end
-            else:
-                pages = range(-(-self.rows // self.rows_a_page))
-                number = bisect_right(pages, offset, key=self._page_start) - 1
-                start = self._page_start(number)
-            end = self._page_start(number + 1)
-            self._last = number, start, end
-        return number, start, end
-
-    def _page_start(self, number: int) -> int:
-        return self.start(min(number * self.rows_a_page, self.rows))
-
-    def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
-        row = number * self.rows_a_page
-        offsets = self._offsets.of(row, min(row + self.rows_a_page, self.rows))
-        parts = self._body(row, offsets)
-        size = sum(part.size for part in parts)
-        demand_possible(size)
-        header = Computed(HEADER, lambda: page_header(size, self._entries(offsets)))
-        Concatenated([header, *parts]).read_into(buffer, offset)
-
-    @abstractmethod
-    def _position(self, row: int, offset: int) -> int:
-        """Return where the page begins whose first row is ``row``, if ``offset`` values precede it."""
-
-    @abstractmethod
-    def _entries(self, offsets: NDArray[Any]) -> int:
-        """Return the number of values in a page whose rows have these offsets, empty lists counted."""
-
-    @abstractmethod
-    def _body(self, row: int, offsets: NDArray[Any]) -> Sequence[Data]:
-        """Return what follows the header of the page that begins with ``row``."""
+        return self.position(row, self.offsets.at(row)) if row else 0
 
 
 class TextPages(RaggedPages):
-    """Rows of bytes, each preceded by its length. In text, bytes that are not UTF-8 become question marks."""
+    """Rows of bytes, each preceded by its length. In text, bytes that are not UTF-8 become question marks.
 
-    def __init__(self, text: Data, offsets: Offsets, rows_a_group: int, is_text: bool) -> None:
-        width = 4 + offsets.total / max(1, offsets.rows)
-        super().__init__(offsets, rows_for(width, min(MOST_ROWS, rows_a_group)))
+    The cache keeps the pages.
+    """
+
+    def __init__(
+        self, text: Data, offsets: Offsets, rows_a_group: int, is_text: bool, cache: BlockCache,
+        key: tuple[Hashable, ...],
+    ) -> None:
+        super().__init__(offsets, 4 + offsets.total / max(1, offsets.rows), rows_a_group)
         self._text = text
         self._is_text = is_text
+        self._cache = cache
+        self._key = key
 
-    def entries(self, first: int, end: int) -> int:
-        return end - first
-
-    def _position(self, row: int, offset: int) -> int:
+    def position(self, row: int, offset: int) -> int:
         return HEADER * -(-row // self.rows_a_page) + 4 * row + offset
 
-    def _entries(self, offsets: NDArray[Any]) -> int:
-        return len(offsets) - 1
+    def body(self, first: int, end: int) -> Sequence[Data]:
+        text = self.offsets.at(end) - self.offsets.at(first)
+        if text < 0:
+            raise Damaged("the offsets of its rows do not rise from 0 to its end")
+        size = 4 * (end - first) + text
+        return [Streamed(self._cache, (*self._key, "text", first), size, partial(self._pieces, first, end), 4 * PIECE)]
 
-    def _body(self, row: int, offsets: NDArray[Any]) -> Sequence[Data]:
-        return [_Rows(self._text, offsets, self._is_text)]
+    def _pieces(self, first: int, end: int) -> Iterator[bytes]:
+        """Yield some rows at a time, or a part of a long row."""
+        offsets = self.offsets.of(first, end)
+        row, rows = 0, end - first
+        while row < rows:
+            after = int(offsets.searchsorted(offsets[row] + PIECE, "right")) - 1
+            if after > row:
+                yield self._short(offsets[row : after + 1])
+            else:
+                after = row + 1
+                yield from self._long(int(offsets[row]), int(offsets[after]))
+            row = after
 
-
-class _Rows(Parted):
-    """The rows of a page of text. A part is a long row, or a run of others of at most ``PIECE`` bytes."""
-
-    def __init__(self, text: Data, offsets: NDArray[Any], is_text: bool) -> None:
+    def _short(self, offsets: NDArray[Any]) -> bytes:
+        """Return whole rows, which are read at once."""
         import numpy as np
 
-        self._text, self._offsets, self._is_text = text, offsets, is_text
-        self._starts = offsets - offsets[0] + 4 * np.arange(len(offsets))
-
-    @property
-    def size(self) -> int:
-        return int(self._starts[-1])
-
-    def part_at(self, offset: int) -> tuple[int, int, int]:
-        """Return the first row of a part instead of its number: the row that has the byte."""
-        import numpy as np
-
-        first = int(self._starts.searchsorted(offset, "right")) - 1
-        start = int(self._starts[first])
-        end = int(self._starts.searchsorted(start + PIECE, "right")) - 1
-        long = np.flatnonzero(np.diff(self._offsets[first : end + 1]) > LONG)
-        if len(long):
-            end = first + int(long[0])
-        return first, start, int(self._starts[max(first + 1, end)])
-
-    def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
-        first, size = int(self._offsets[number]), int(self._offsets[number + 1] - self._offsets[number])
-        if size > LONG:
-            text: Data = Slice(self._text, first, size)
-            text = _Marked(text) if self._is_text else text
-            Concatenated([Memory(struct.pack("<I", size)), text]).read_into(buffer, offset)
-            return
-        end = int(self._starts.searchsorted(self._starts[number] + offset + len(buffer)))
-        buffer[:] = self._made(self._offsets[number : end + 1])[offset : offset + len(buffer)]
-
-    def _made(self, offsets: NDArray[Any]) -> memoryview:
-        """Return whole rows, none of them long."""
-        import numpy as np
-
-        count = len(offsets) - 1
-        begin, end = int(offsets[0]), int(offsets[-1])
+        count, begin, size = len(offsets) - 1, int(offsets[0]), int(offsets[-1] - offsets[0])
         ends = offsets - begin
-        raw = np.frombuffer(self._valid(self._text.read(begin, end - begin), ends), np.uint8)
-        shown = np.empty(4 * count + end - begin, np.uint8)
-        lengths = (ends[:-1] + 4 * np.arange(count))[:, np.newaxis] + np.arange(4)
+        text = self._text.read(begin, size)
+        if self._is_text and not text.isascii():
+            # Each row alone, as the end of a row may cut a character.
+            text = b"".join(text[a:b].decode("utf-8", _MARKS).encode() for a, b in pairwise(ends.tolist()))
+        shown = np.empty(4 * count + size, np.uint8)
         is_text = np.ones(len(shown), bool)
+        lengths = (ends[:-1] + 4 * np.arange(count))[:, np.newaxis] + np.arange(4)
         is_text[lengths] = False
         shown[lengths] = np.diff(offsets).astype("<u4").view(np.uint8).reshape(count, 4)
-        shown[is_text] = raw
-        return shown.data
+        shown[is_text] = np.frombuffer(text, np.uint8)
+        return shown.tobytes()
 
-    def _valid(self, text: bytes, ends: NDArray[Any]) -> bytes:
-        """Return the text of rows with each row valid UTF-8 by itself."""
-        import numpy as np
-
-        if not self._is_text or text.isascii():
-            return text
-        try:
-            text.decode()
-        except UnicodeDecodeError:
-            is_valid = False
-        else:  # the end of a row may cut a character
-            starts = ends[ends < len(text)]
-            is_valid = not (np.frombuffer(text, np.uint8)[starts] & 0xC0 == 0x80).any()
-        if is_valid:
-            return text
-        return b"".join(_marked(text[a:b]) for a, b in pairwise(ends.tolist()))
-
-
-class _Marked(Made):
-    """Text with question marks for bytes that are not UTF-8."""
-
-    unit = 1
-
-    def __init__(self, text: Data) -> None:
-        self._text = text
-
-    @property
-    def size(self) -> int:
-        return self._text.size
-
-    def make(self, first: int, count: int) -> bytes:
-        # Whether a byte is valid depends on the bytes of one character around it.
-        start = max(0, first - _CHARACTER + 1)
-        end = min(self.size, first + count + _CHARACTER - 1)
-        return _marked(self._text.read(start, end - start))[first - start : first - start + count]
-
-
-def _marked(text: bytes) -> bytes:
-    return text.decode("utf-8", _MARKS).encode()
+    def _long(self, begin: int, end: int) -> Iterator[bytes]:
+        yield struct.pack("<I", end - begin)
+        pieces = Slice(self._text, begin, end - begin).pieces()
+        if not self._is_text:
+            yield from pieces
+            return
+        decoder = codecs.getincrementaldecoder("utf-8")(_MARKS)
+        for piece in pieces:
+            yield decoder.decode(piece).encode()
+        yield decoder.decode(b"", final=True).encode()
 
 
 class ListPages(RaggedPages):
-    """Lists of numbers: a bit an entry for whether it continues a row, one for whether it has a value; the values.
+    """Lists of numbers: two levels for each entry, then the values.
 
-    An empty row is an entry without a value. Only the offsets say how many of these a page has, so each section of
-    bits has space for as many as there are rows. Unused bits are 0.
+    The first level says which list an entry continues, 0 for a new row; the second one how many lists are around its
+    value, less than that for an empty row, which is an entry without a value. Rows that are lists of lists have the
+    lengths ``inner``, all of one shape and none of them empty.
     """
 
-    def __init__(self, values: Data, kind: Kind, offsets: Offsets, rows_a_group: int) -> None:
+    def __init__(
+        self, values: Data, kind: ParquetType, offsets: Offsets, rows_a_group: int, inner: Sequence[int] = (),
+    ) -> None:
+        super().__init__(offsets, max(1, kind.width * offsets.total / max(1, offsets.rows)), rows_a_group)
         self._values = values
         self._kind = kind
-        width = kind.width * offsets.total / max(1, offsets.rows)
-        super().__init__(offsets, rows_for(max(1, width), min(MOST_ROWS, rows_a_group)))
+        self._inner = inner
+        self._bits = (1 + len(inner)).bit_length()
 
     def entries(self, first: int, end: int) -> int:
-        offsets = self._offsets
+        offsets = self.offsets
         return offsets.at(end) - offsets.at(first) + offsets.empty(first, end) if end > first else 0
 
-    def _position(self, row: int, offset: int) -> int:
+    def position(self, row: int, offset: int) -> int:
         pages = -(-row // self.rows_a_page)
-        levels = 2 * (pages * LEVELS_HEAD + self._level_bytes(pages, row, offset))
-        return pages * HEADER + levels + self._value_bytes(pages, offset)
+        return pages * (HEADER + 2 * LEVELS_HEAD) + 2 * self._level_bytes(pages, row, offset) + self._value_bytes(
+            pages, offset,
+        )
 
-    @staticmethod
-    def _level_bytes(pages: int, row: int, offset: int) -> int:
-        """Return the size of the bits of a run of pages, rounded so that two such sizes give that of a page."""
-        return pages + (row + offset) // 8
+    def _level_bytes(self, pages: int, row: int, offset: int) -> int:
+        """Return the size of a section of levels of a run of pages: enough if every row is empty or none is.
+
+        Only the offsets say how many empty rows there are. Rounded so that two such sizes give that of a page.
+        """
+        return self._bits * (pages + (row + offset) // 8)
 
     def _value_bytes(self, pages: int, offset: int) -> int:
         return pages + offset // 8 if self._kind.is_bits else offset * self._kind.width
 
-    def _entries(self, offsets: NDArray[Any]) -> int:
-        return int(offsets[-1] - offsets[0]) + int((offsets[1:] == offsets[:-1]).sum())
-
-    def _body(self, row: int, offsets: NDArray[Any]) -> Sequence[Data]:
-        begin, end = int(offsets[0]), int(offsets[-1])
-        size = self._level_bytes(1, row + len(offsets) - 1, end) - self._level_bytes(0, row, begin)
-        head = Computed(LEVELS_HEAD, lambda: levels_head(size))
-        width = self._value_bytes(1, end) - self._value_bytes(0, begin)
+    def body(self, first: int, end: int) -> Sequence[Data]:
+        offsets = self.offsets.of(first, end)
+        begin, until = int(offsets[0]), int(offsets[-1])
+        size = self._level_bytes(1, end, until) - self._level_bytes(0, first, begin)
+        head = Computed(LEVELS_HEAD, lambda: levels_head(size, self._bits))
+        width = self._value_bytes(1, until) - self._value_bytes(0, begin)
         return [
-            head, _Levels(size, offsets, is_value=False), head, _Levels(size, offsets, is_value=True),
-            Bits(self._values, begin, end - begin, width) if self._kind.is_bits
+            head, _Levels(size, offsets, self._inner, is_depth=False),
+            head, _Levels(size, offsets, self._inner, is_depth=True),
+            PackedBits(self._values, begin, until - begin, width) if self._kind.is_bits
             else Slice(self._values, begin * self._kind.width, width),
         ]
 
 
 class _Levels(SizedData, Made):
-    """``size`` bytes of levels of one bit for each entry of a page, then 0.
-
-    A bit says whether the entry continues a row, or if ``is_value``, whether it has a value.
-    """
+    """``size`` bytes of levels, one for each entry of a page, then 0: the depths, or which list an entry continues."""
 
     unit = 1
-    at_once = PIECE // 8
+    at_once = PIECE // 16
 
-    def __init__(self, size: int, offsets: NDArray[Any], is_value: bool) -> None:
+    def __init__(self, size: int, offsets: NDArray[Any], inner: Sequence[int], is_depth: bool) -> None:
         super().__init__(size)
-        self._offsets, self._is_value = offsets, is_value
+        self._offsets, self._inner, self._is_depth = offsets, inner, is_depth
+        self.unit = (1 + len(inner)).bit_length()  # bytes of eight levels
 
     def make(self, first: int, count: int) -> bytes:
         import numpy as np
 
+        depth = 1 + len(self._inner)
         lengths = np.diff(self._offsets)
         ends = np.cumsum(np.maximum(lengths, 1))
-        zeros = (ends - np.maximum(lengths, 1))[lengths == 0 if self._is_value else slice(None)]
         begin, end = 8 * first, 8 * (first + count)
         levels = np.zeros(end - begin, np.uint8)
-        levels[: max(0, int(ends[-1]) - begin)] = 1
+        levels[: max(0, int(ends[-1]) - begin)] = depth
+        if not self._is_depth:
+            # The outermost list comes last, as an entry that begins it begins those inside as well.
+            numbers = np.arange(begin, min(end, int(ends[-1])))
+            for number in range(depth - 1, 0, -1):
+                levels[: len(numbers)][numbers % prod(self._inner[number - 1 :]) == 0] = number
+        zeros = (ends - np.maximum(lengths, 1))[lengths == 0 if self._is_depth else slice(None)]
         a, b = np.searchsorted(zeros, (begin, end))
         levels[zeros[a:b] - begin] = 0
-        return np.packbits(levels, bitorder="little").tobytes()
+        return packed_levels(levels, self.unit)

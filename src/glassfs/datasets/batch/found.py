@@ -1,0 +1,192 @@
+"""Find what to work on, and open it in the process that works on it.
+
+The files are those that the user named, and those in and below the folders that the user named. The walk is lazy, a
+folder at a time. Workers open the files: the first bytes decide whether a file is a container; in remote folders its
+name decides beforehand. Links inside are not followed. One thread.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import count
+from typing import NamedTuple
+
+from glassfs.cache import BlockCache
+from glassfs.content import Container
+from glassfs.datasets.batch.contract import SearchHit, Settings
+from glassfs.errors import Changed, GlassfsError, Refused
+from glassfs.formats.registry import is_expected, may_be_container
+from glassfs.names import component, free_name, raw
+from glassfs.source import Connection, Kind, Named, Path, Version, locate
+from glassfs.source.remote.url import shown
+from glassfs.tree import Containers, ContainerSettings, Sources, Tree
+from glassfs.tree.containers.lease import Location
+from glassfs.tree.sources.folder import omission, shown_entries
+from glassfs.tree.sources.walk import Branch, DeadEnd, Listed, walk
+
+
+class Unlisted(NamedTuple):
+    """A folder that cannot be listed, or what of one is damaged or left out (LeftOut)."""
+
+    name: str
+    error: GlassfsError
+
+
+class Search:
+    """The walk under ``names``. Raises NotFound and similar if one of them does not exist.
+
+    With ``is_by_path`` all paths are sorted by their bytes; otherwise the files of a folder come before its subfolders.
+    With ``has_all``, folders, links and files that cannot be containers are included.
+    """
+
+    def __init__(
+        self, names: Sequence[str], connection: Connection = Connection(), *,  # noqa: B008
+        is_by_path: bool = False, has_all: bool = False,
+    ) -> None:
+        located = locate(names, connection, may_be_container)
+        self._named = list(zip(names, located, _labels(located), strict=True))
+        self._is_by_path = is_by_path
+        self._has_all = has_all
+        if is_by_path:
+            self._named.sort(key=lambda one: raw(one[2]) + (b"" if one[1].path else b"/"))
+
+    def all(self) -> Iterator[SearchHit | Unlisted]:
+        """Walk everything; each call starts over."""
+        is_single = len(self._named) == 1
+        for name, named, label in self._named:
+            try:
+                entry = named.store.entry(named.path)
+            except GlassfsError as error:
+                yield Unlisted(shown(name), error)
+                continue
+            if entry.kind is Kind.FOLDER:
+                yield from self._below(name, named, (), "" if is_single else label)
+            else:
+                facts = Kind.FILE, str(entry.version), entry.size
+                yield SearchHit(shown(name), name, (), label, named.name, *facts, is_named=True)
+
+    def below(self, inner: Path, path: str) -> Iterator[SearchHit | Unlisted]:
+        """Walk the folder ``inner`` of the first named source, which is shown at ``path``."""
+        name, named, _ = self._named[0]
+        return self._below(name, named, inner, path)
+
+    def inner(self, location: Location) -> Path:
+        """Return a location's path relative to the first named source."""
+        return location.path[len(self._named[0][1].path) :]
+
+    def _below(self, source: str, named: Named, inner: Path, path: str) -> Iterator[SearchHit | Unlisted]:
+        start = Branch(path, Location(named.store, (*named.path, *inner)))
+        for found in walk(start, partial(self._listed, named)):
+            store, whole = found.folder.location if isinstance(found, DeadEnd) else found.location
+            below = whole[len(named.path) :]
+            if isinstance(found, DeadEnd):
+                yield Unlisted(store.shown(whole), found.error)
+                continue
+            if left_out := omission(found.path, found.location, found.entry):
+                yield Unlisted(store.shown(whole), left_out.error)
+            if found.entry.kind is Kind.FILE or (self._has_all and found.entry.kind is not Kind.OTHER):
+                facts = found.entry.kind, str(found.entry.version), found.entry.size
+                yield SearchHit(store.shown(whole), source, below, found.path, "/".join(below), *facts)
+
+    def _listed(self, named: Named, folder: Branch) -> Listed:
+        """List a folder in order."""
+        store, path = folder.location
+        listed = [
+            one for one in shown_entries(folder.location, path == named.path)
+            if one[2].kind in (Kind.FILE, Kind.FOLDER, Kind.LINK) or one[2].omitted
+        ]
+        if store.is_remote and not self._has_all:
+            listed = [one for one in listed if one[2].kind is not Kind.FILE or is_expected(one[1])]
+        if self._is_by_path:
+            listed.sort(key=lambda one: raw(one[0]) + (b"/" if one[2].kind is Kind.FOLDER else b""))
+        else:
+            listed.sort(key=lambda one: (one[2].kind is Kind.FOLDER, raw(one[0])))
+        listed.reverse()
+        return (listed.pop() for _ in range(len(listed)))  # free each entry of a large folder once it is used
+
+
+def _labels(named: Sequence[Named]) -> list[str]:
+    """Return a name for each source, all different."""
+    found: dict[str, None] = {}
+    numbers: defaultdict[bytes, Iterator[int]] = defaultdict(lambda: count(2))
+    for one in named:
+        original = raw(one.name)
+        label = free_name(
+            component(original), found.__contains__, partial(component, original), numbers[original],
+        )
+        found[label] = None
+    return list(found)
+
+
+class Opener:
+    """The store of the last source, and the ``cache`` for what is read from it.
+
+    ``is_several`` is set if the container opened last consists of several files, or was refused because of one of them:
+    its main file's version does not cover those.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.cache = BlockCache()
+        self.is_several = False
+        self._containers = Containers(ContainerSettings(self.cache, has_catalogue=True))
+        """For glimpses: none stays open, but what formats find in them is kept for later programs."""
+        self._settings = settings
+        self._source = ""
+        self._named: Named | None = None
+
+    def named(self, found: SearchHit) -> Named:
+        """Return store and path of a hit. Raises NotFound and similar."""
+        self.is_several = False
+        named = self._named
+        if named is None or self._source != found.source:
+            self._close_store()
+            (named,) = locate([found.source], self._settings.connection, may_be_container, cache=self.cache)
+            self._source, self._named = found.source, named
+        return named if not found.inner else Named(named.store, (*named.path, *found.inner), found.inner[-1])
+
+    @contextmanager
+    def opened(self, named: Named) -> Iterator[tuple[Tree, Container]]:
+        """Open a container and its tree. Raises the reason if it cannot be opened."""
+        with self._noting():
+            sources = Sources([named], ContainerSettings(self.cache))
+        try:
+            containers = sources.containers.all_open()
+            if not containers:
+                raise Changed("is a folder now", named.store.shown(named.path))
+            container = containers[0].container
+            self.is_several = len(container.sources) > 1
+            yield sources.tree, container
+        finally:
+            sources.containers.close()
+
+    @contextmanager
+    def glimpsed(self, named: Named, version: Version) -> Iterator[Container]:
+        """Open this version of a container without a tree. Raises the reason if it cannot be opened."""
+        with ExitStack() as stack:
+            with self._noting():
+                glimpse = self._containers.glimpsed(Location(named.store, named.path), version)
+                container, entries = stack.enter_context(glimpse)
+            self.is_several = len(entries) > 1
+            yield container
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Note refusals caused by a part of a container: then it consists of several files."""
+        try:
+            yield
+        except Refused as error:
+            self.is_several = bool(error.part)
+            raise
+
+    def close(self) -> None:
+        """Close the store, and write what was found."""
+        self._containers.close()
+        self._close_store()
+
+    def _close_store(self) -> None:
+        if self._named is not None:
+            self._named.store.close()
+            self._named = None

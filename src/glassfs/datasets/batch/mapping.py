@@ -1,0 +1,221 @@
+"""Map work over an executor: a few containers per task, a bounded number of tasks, results as they come.
+
+The number of containers per task follows from the time they take; a task that takes longer returns what it has not
+begun. Tasks under way and the bytes of their results are bounded. If workers end, their containers are processed again,
+one at a time, so that the container that ends its worker is found and reported as a fault. One thread.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass, field
+from itertools import islice
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+from glassfs.datasets.batch.contract import BatchError, Outcome, Problem, Work, WorkItem
+from glassfs.datasets.batch.workers import Workers
+from glassfs.settings import settings
+from glassfs.sizes import PIECE
+
+MAX_ITEMS = 256
+TASKS_PER_WORKER = 3
+"""Submitted tasks per worker: one runs, the others are queued."""
+
+
+class Done(NamedTuple):
+    """An outcome and its item. More outcomes of the item follow unless ``is_last``."""
+
+    item: WorkItem
+    outcome: Outcome
+    is_last: bool
+
+
+class _TaskResult(NamedTuple):
+    """The result of a task: outcomes of its first items, and the items that are left."""
+
+    outcomes: list[tuple[WorkItem, Outcome]]
+    left: list[WorkItem]
+    seconds: float
+
+
+@dataclass(eq=False)
+class _Task:
+    items: list[WorkItem]
+    outcomes: deque[tuple[WorkItem, Outcome]] = field(default_factory=deque)
+    sent: int = 0
+    """Items being worked on."""
+    is_running: bool = False
+    lost: int = 0
+    """How often a worker ended that had only the first item."""
+    is_suspect: bool = False
+
+
+def here(work: Work, items: Iterator[WorkItem]) -> Iterator[Done]:
+    """Do the work in this process, one container after another."""
+    current: WorkItem | None = None
+    rest: Any = None
+
+    def given() -> Iterator[WorkItem]:
+        nonlocal current, rest
+        for item in items:
+            current = item
+            yield item
+            while rest is not None:
+                current, rest = WorkItem(item.found, rest), None
+                yield current
+
+    for outcome in work(given()):
+        rest = outcome.rest
+        if current is not None:
+            yield Done(current, outcome, rest is None)
+
+
+class Mapping:
+    """Apply ``work`` to items on ``workers``; if ``is_ordered``, results are in the order of the items."""
+
+    def __init__(self, work: Work, workers: Workers, is_ordered: bool = False) -> None:
+        self._work = work
+        self._workers = workers
+        self._is_ordered = is_ordered
+        self._tasks: deque[_Task] = deque()
+        self._came: SimpleQueue[tuple[_Task, Future[Any]]] = SimpleQueue()
+        self._running = 0
+        self._are_lost = False
+        self._count = 1
+
+    def all(self, items: Iterator[WorkItem]) -> Iterator[Done]:
+        """Yield the outcomes of all items. Raises BatchError if the workers cannot continue."""
+        while True:
+            self._submit(items)
+            if not self._tasks:
+                return
+            task, future = self._came.get()
+            self._running -= 1
+            self._take(task, future)
+            yield from self._ready(task)
+
+    def _submit(self, items: Iterator[WorkItem]) -> None:
+        """Submit tasks up to the limit."""
+        if self._are_lost:
+            if self._running:
+                return
+            self._workers.renew()
+            self._are_lost = False
+        suspects = [task for task in self._tasks if task.is_suspect]
+        if suspects:
+            if not self._running:
+                first = self._tasks[0] if self._is_ordered else suspects[0]
+                self._send(first, 1 if first.is_suspect else len(first.items))
+            return
+        for task in islice(self._tasks, 1 if self._is_ordered else None):
+            # In ordered mode, the rest of a task waits for its turn, or its results would pile up in memory.
+            if not task.is_running:
+                self._send(task, len(task.items))
+        most = self._workers.width * TASKS_PER_WORKER
+        while len(self._tasks) < most and not self._are_lost:
+            some = list(islice(items, self._count))
+            if not some:
+                return
+            self._tasks.append(_Task(some))
+            self._send(self._tasks[-1], len(some))
+
+    def _send(self, task: _Task, count: int) -> None:
+        task.sent, task.is_running = count, True
+        # Results of all tasks together stay within some 64 MiB.
+        most = max(1, min(PIECE, 64 * PIECE // (self._workers.width * TASKS_PER_WORKER)))
+        try:
+            future = self._workers.submit(_run, self._work, task.items[:count], most)
+        except self._workers.lost as error:
+            future = Future()
+            future.set_exception(error)
+        self._running += 1
+        future.add_done_callback(lambda done: self._came.put((task, done)))
+
+    def _take(self, task: _Task, future: Future[Any]) -> None:
+        """Take the result of a task, or note that its worker was lost."""
+        task.is_running = False
+        try:
+            result: _TaskResult = future.result()
+        except self._workers.lost:
+            self._are_lost = True
+            task.lost += task.is_suspect
+            task.is_suspect = True
+            if task.lost >= self._workers.tries:
+                self._blame(task)
+            return
+        except CancelledError:
+            raise BatchError("the scheduler is gone or has dropped its tasks", self._workers.name) from None
+        except Exception as error:
+            reason = f"a worker failed: {type(error).__name__}: {error}"
+            raise BatchError(reason, self._workers.name) from error
+        task.outcomes += result.outcomes
+        task.items[: task.sent] = result.left
+        task.lost = 0
+        task.is_suspect = task.is_suspect and bool(task.items)
+        done = len(result.outcomes)
+        if done:
+            wanted = int(settings.task_target * done / max(result.seconds, 1e-6))
+            self._count = max(1, min(MAX_ITEMS, wanted, 2 * max(done, self._count)))
+
+    def _blame(self, task: _Task) -> None:
+        """Report the first item as the one that ends its workers, if workers can run at all."""
+        self._workers.renew()
+        self._workers.demand_alive()
+        self._are_lost = False
+        item = task.items.pop(0)
+        problem = Problem("", "processes that read it crash or are killed by the system")
+        task.outcomes.append((item, Outcome((problem,))))
+        task.lost = 0
+        task.is_suspect = bool(task.items)
+
+    def _ready(self, task: _Task) -> Iterator[Done]:
+        """Yield the outcomes that may be passed on now."""
+        if not self._is_ordered:
+            yield from _drained(task)
+            if not task.items:
+                self._tasks.remove(task)
+            return
+        while self._tasks:
+            first = self._tasks[0]
+            yield from _drained(first)
+            if first.items:
+                return
+            self._tasks.popleft()
+
+
+def _drained(task: _Task) -> Iterator[Done]:
+    while task.outcomes:
+        item, outcome = task.outcomes.popleft()
+        yield Done(item, outcome, outcome.rest is None)
+
+
+def _run(work: Work, items: list[WorkItem], most: int) -> _TaskResult:
+    """Run in a worker: as many items as time and space allow, at least one."""
+    until = time.monotonic() + 4 * settings.task_target
+    begun = time.monotonic()
+    outcomes: list[tuple[WorkItem, Outcome]] = []
+    size = 0
+    taken = 0
+
+    def given() -> Iterator[WorkItem]:
+        nonlocal taken
+        for item in items:
+            last = outcomes[-1][1] if outcomes else None
+            is_over = size >= most or time.monotonic() > until
+            if last is not None and (is_over or last.fatal or last.rest is not None):
+                return
+            taken += 1
+            yield item
+
+    for outcome in work(given()):
+        outcomes.append((items[taken - 1], outcome))
+        size += len(pickle.dumps(outcome.data)) if outcome.data is not None else 0
+    left = items[len(outcomes) :]
+    if outcomes and outcomes[-1][1].rest is not None:
+        left.insert(0, WorkItem(outcomes[-1][0].found, outcomes[-1][1].rest))
+    return _TaskResult(outcomes, left, time.monotonic() - begun)

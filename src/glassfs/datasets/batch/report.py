@@ -1,0 +1,183 @@
+"""Read and write a report: a file with one line of JSON per container, in order of completion.
+
+A line is ``{"path", "version", "ok", "faults"}``, with ``"omitted"`` if the container has what is not shown, and
+``"command"`` unless that is ``verify``: a report belongs to one
+command. If the container has table rows, ``"container"`` is its name in them and ``"rows"`` their number. A container
+is recognized by its path, however typed, and its version.
+
+Each line is appended at once. A killed program leaves complete lines and at most one incomplete line, which the next
+run removes. A lock on the file ensures a single writer. Each known line takes a few words of memory. One thread.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, BinaryIO, NamedTuple
+
+import xxhash
+
+from glassfs import outputs
+from glassfs.datasets.batch.contract import BatchError
+from glassfs.errors import NotAllowed, NotFound
+from glassfs.names import raw
+from glassfs.source import is_url
+
+VERIFY = "verify"
+MOST_LINE_BYTES = 8 << 20
+"""Limit on a line that is parsed; of a longer one, the container is processed again."""
+_BEGIN = b'{"path": "'
+
+
+class ReportLine(NamedTuple):
+    """The essence of an earlier line: numbers of ``faults``, ``rows`` and what is ``omitted``, and a hash of the
+    container's name in the rows.
+    """
+
+    faults: int
+    rows: int
+    container: int
+    omitted: int
+
+    def has_rows(self, container: str, rows: int) -> bool:
+        """Return whether the container had so many rows under this name."""
+        return self.rows == rows and self.container == _hash(container)
+
+
+class Report:
+    """The report ``name`` of a ``command``. If ``is_resumed``, its lines are kept. Raises BatchError if that is
+    impossible.
+    """
+
+    def __init__(self, name: str, command: str, is_resumed: bool = False) -> None:
+        self._name, self._command = name, command
+        self._known: dict[bytes, ReportLine] = {}
+        try:
+            descriptor = outputs.opened(name, is_shared=True)
+        except FileNotFoundError as error:
+            raise NotFound("the folder of the report does not exist", name) from error
+        except PermissionError as error:
+            raise NotAllowed(f"cannot write the report: {error.strerror}", name) from error
+        except OSError as error:
+            raise BatchError(f"cannot write the report: {error.strerror}", name) from error
+        self._file: BinaryIO = open(descriptor, "r+b", buffering=0)  # noqa: SIM115
+        try:
+            self._begin(is_resumed)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def close(self) -> None:
+        self._file.close()
+
+    @property
+    def known_lines(self) -> int:
+        """The number of lines at the start."""
+        return len(self._known)
+
+    def known(self, path: str, version: str) -> ReportLine | None:
+        """Return the line for this version of a container, if there was one at the start."""
+        return self._known.get(_key(path, version))
+
+    def write(
+        self, path: str, version: str, faults: Sequence[str], container: str = "", rows: int | None = None,
+        omitted: Sequence[str] = (),
+    ) -> None:
+        """Append a line."""
+        line: dict[str, Any] = {"path": path, "version": version, "ok": not faults, "faults": list(faults)}
+        if omitted:
+            line["omitted"] = list(omitted)
+        if self._command != VERIFY:
+            line["command"] = self._command
+        if rows is not None:
+            line |= {"container": container, "rows": rows}
+        rest = memoryview(f"{json.dumps(line)}\n".encode())
+        with self._writing():
+            while rest:
+                rest = rest[os.write(self._file.fileno(), rest) :]
+
+    def _begin(self, is_resumed: bool) -> None:
+        if outputs.is_locked(self._file.fileno()):
+            raise BatchError("another program is writing to this report", self._name)
+        size = os.fstat(self._file.fileno()).st_size
+        if not size:
+            return
+        if not is_resumed:
+            raise BatchError("this report exists already; --resume continues it", self._name)
+        self._demand_report()
+        whole = end = 0
+        is_at_start = True
+        for piece in self._pieces():
+            end += len(piece)
+            is_line, is_at_start = is_at_start, piece.endswith(b"\n")
+            if not is_at_start:
+                continue
+            whole = end
+            line = _parsed(piece) if is_line else None
+            if line is None:
+                continue
+            command, key, known = line
+            if command != self._command:
+                raise BatchError(f"is a report of {command[:20]!r}, not of {self._command!r}", self._name)
+            self._known[key] = known
+        if whole < size:
+            with self._writing():
+                os.ftruncate(self._file.fileno(), whole)
+
+    def _demand_report(self) -> None:
+        """Raise unless the file is a report: nothing else may be truncated."""
+        first = next(self._pieces(), b"")
+        is_torn = not first.endswith(b"\n") and first[: len(_BEGIN)] == _BEGIN[: len(first)]
+        if not is_torn and _parsed(first) is None:
+            raise BatchError("is not a report of glassfs; name another file", self._name)
+
+    def _pieces(self) -> Iterator[bytes]:
+        """Yield the lines of the file, those that are too long in several pieces.
+
+        The file that is locked is read, not what has its name now: only what was checked may be truncated.
+        """
+        with open(self._file.fileno(), "rb", closefd=False) as file:
+            file.seek(0)
+            yield from iter(partial(file.readline, MOST_LINE_BYTES), b"")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Turn errors of the system into BatchError with the name of the report."""
+        try:
+            yield
+        except OSError as error:
+            raise BatchError(f"cannot write the report: {error.strerror}", self._name) from error
+
+
+def _parsed(raw: bytes) -> tuple[str, bytes, ReportLine] | None:
+    """Return the command, key and contents of a line; None if it is not a line of a report."""
+    with suppress(ValueError, RecursionError):  # also of text that is not Unicode
+        match {"command": VERIFY, "container": "", "rows": 0, "omitted": []} | _object(raw):
+            case {
+                "path": str(path), "version": str(version), "ok": bool(), "faults": list(faults),
+                "command": str(command), "container": str(container), "rows": int(rows), "omitted": list(omitted),
+            }:
+                return command, _key(path, version), ReportLine(len(faults), rows, _hash(container), len(omitted))
+    return None
+
+
+def _object(raw: bytes) -> dict[str, Any]:
+    """Return a JSON object, or an empty one if it is something else. Raises ValueError and RecursionError."""
+    found = json.loads(raw)
+    return found if isinstance(found, dict) else {}
+
+
+def _hash(text: str) -> int:
+    return xxhash.xxh64_intdigest(raw(text))
+
+
+def _key(path: str, version: str) -> bytes:
+    if not is_url(path):
+        # Not normalized further: only the system knows where ``folder/..`` leads.
+        whole = path if path.startswith("/") else f"{os.getcwd()}/{path}"
+        path = "/".join(name for name in whole.split("/") if name not in ("", "."))
+    return xxhash.xxh128_digest(raw(f"{path}\0{version}"))
+

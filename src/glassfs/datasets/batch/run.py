@@ -1,0 +1,160 @@
+"""Run a command over many containers: select its shard, skip what the report knows, work on the rest, report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import xxhash
+
+from glassfs.datasets.batch.contract import Problem, SearchHit, Work, WorkItem
+from glassfs.datasets.batch.found import Unlisted
+from glassfs.datasets.batch.mapping import Done, Mapping, here
+from glassfs.datasets.batch.report import Report
+from glassfs.datasets.batch.workers import Cluster, Processes, Workers, cores
+from glassfs.errors import LeftOut
+from glassfs.names import raw
+from glassfs.source import absolute
+
+
+class Shard(NamedTuple):
+    """Part ``number`` (from 0) of ``parts``: a hash of each container's path puts it into exactly one.
+
+    So the part does not depend on the order of a listing, on other files, or on where the folder is mounted.
+    """
+
+    number: int = 0
+    parts: int = 1
+
+    @classmethod
+    def parsed(cls, text: str) -> Shard:
+        """Parse ``I/N``. Raises ValueError."""
+        number, slash, parts = text.partition("/")
+        if not (slash and _is_plain(number) and _is_plain(parts)):
+            raise ValueError("is not of the form I/N, such as 0/3")
+        found = cls(int(number), int(parts))
+        if not 0 <= found.number < found.parts:
+            raise ValueError("is out of range: with N parts, I is 0 to N-1")
+        return found
+
+    def has(self, key: str) -> bool:
+        """Return whether the container at this path below the named folder belongs to this part."""
+        return xxhash.xxh64_intdigest(raw(key)) % self.parts == self.number
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """The options of a ``command``: ``jobs`` processes (0: one per core) or a ``scheduler``, a shard, a report."""
+
+    command: str
+    jobs: int = 1
+    scheduler: str = ""
+    shard: Shard = Shard()  # noqa: RUF009
+    report: str = ""
+    is_resumed: bool = False
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this process does the work."""
+        return not self.scheduler and self.jobs == 1
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no option for many containers was given."""
+        return self.is_here and self.shard == Shard() and not self.report
+
+    @property
+    def threads(self) -> int:
+        """Threads per container, 0 for one per core; simultaneous workers share the cores."""
+        if self.is_here:
+            return 0
+        return 1 if self.scheduler else max(1, cores() // (self.jobs or cores()))
+
+    def workers(self) -> AbstractContextManager[Workers | None]:
+        """Start the workers for a ``with``; None if this process does the work."""
+        if self.is_here:
+            return nullcontext()
+        return Cluster(self.scheduler) if self.scheduler else Processes(self.jobs or cores())
+
+    def opened_report(self) -> AbstractContextManager[Report | None]:
+        return closing(Report(self.report, self.command, self.is_resumed)) if self.report else nullcontext()
+
+
+@dataclass
+class BatchRun:
+    """A run of a command. ``containers``, ``faults`` and ``omitted`` count its results and those that the ``report``
+    knew.
+
+    ``on_unlisted`` is called with folders that cannot be listed, and with what is left out of folders. They have no
+    line in a report and are tried again each time. ``on_skipped`` is called with what the report knows already.
+    """
+
+    plan: RunPlan
+    workers: Workers | None
+    report: Report | None
+    on_unlisted: Callable[[Unlisted], None]
+    on_skipped: Callable[[SearchHit], None]
+    containers: int = 0
+    faults: int = 0
+    omitted: int = 0
+
+    def outcomes(
+        self, found: Iterable[SearchHit | Unlisted], work: Work, is_ordered: bool = False,
+        is_still: Callable[[SearchHit], bool] = lambda found: True,
+    ) -> Iterator[Done]:
+        """Yield the outcomes for all files of this shard. Those in parts require ``is_ordered``.
+
+        An outcome is in the report when the caller asks for the next one, except for containers that could not be
+        examined now: ``--resume`` tries those again. Earlier lines of the report count only if ``is_still`` agrees.
+        """
+        items = self._items(found, is_still)
+        workers = self.workers
+        faults: list[Problem] = []
+        is_several, rows = False, None
+        for done in here(work, items) if workers is None else Mapping(work, workers, is_ordered).all(items):
+            yield done
+            faults += done.outcome.faults
+            is_several = is_several or done.outcome.is_several
+            if done.outcome.rows is not None:
+                rows = (rows or 0) + done.outcome.rows
+            if done.is_last:
+                self.containers += done.outcome.is_container
+                omitted = sum(fault.is_omitted for fault in faults)
+                self.omitted += omitted
+                self.faults += len(faults) - omitted
+                if done.outcome.is_container and not any(fault.is_passing for fault in faults):
+                    self._note(done.item.found, faults, is_several, rows)
+                faults, is_several, rows = [], False, None
+
+    def _note(self, found: SearchHit, faults: list[Problem], is_several: bool, rows: int | None) -> None:
+        if self.report is not None:
+            # Several files have no version that a listing shows: without one in its line, the container is read again.
+            version = "" if is_several else found.version
+            lines = [[str(fault) for fault in faults if fault.is_omitted is kind] for kind in (False, True)]
+            self.report.write(found.name, version, lines[0], found.path, rows, lines[1])
+
+    def _items(
+        self, found: Iterable[SearchHit | Unlisted], is_still: Callable[[SearchHit], bool],
+    ) -> Iterator[WorkItem]:
+        is_remote = self.workers is not None and self.workers.is_remote
+        for one in found:
+            if isinstance(one, Unlisted):
+                is_omitted = isinstance(one.error, LeftOut)
+                self.omitted += is_omitted
+                self.faults += not is_omitted
+                self.on_unlisted(one)
+            elif self.plan.shard.has(one.key):
+                known = None if self.report is None else self.report.known(one.name, one.version)
+                if known is None or not is_still(one):
+                    yield WorkItem(one._replace(source=absolute(one.source)) if is_remote else one)
+                else:
+                    self.containers += 1
+                    self.faults += known.faults
+                    self.omitted += known.omitted
+                    self.on_skipped(one)
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 10

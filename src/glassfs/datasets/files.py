@@ -1,0 +1,221 @@
+"""All files below some folders at one moment, with their access rights, and the tables to which they may give rows.
+
+Links to folders are not followed, mounts of glassfs not entered, and the depth is limited, so that walks end.
+Any thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+from glassfs.content import EPISODES
+from glassfs.content.allowance import OBJECT, Allowance
+from glassfs.datasets.timed_calls import TimedCalls
+from glassfs.errors import GlassfsError, TooLarge, Unavailable
+from glassfs.formats.registry import HEAD, Head, joined_by, recognise
+from glassfs.names import raw
+from glassfs.settings import settings
+from glassfs.source import Entry, Kind, Version
+from glassfs.tree.containers.containers import Containers
+from glassfs.tree.containers.lease import Location
+from glassfs.tree.sources.folder import shown_entries
+from glassfs.tree.sources.sources import Start
+from glassfs.tree.sources.walk import DEEPEST, Branch, Listed, Visit, walk
+
+PUBLIC_FOLDER, PUBLIC_FILE = 0o555, 0o444
+"""Permissions of what every user can reach: for owner and group too: what only others may read is denied to those."""
+
+
+class SourceFile(NamedTuple):
+    """A file of a snapshot, with ``above`` folders on the way to it, from the one where the snapshot begins.
+
+    ``is_public`` says whether every user can reach and read it.
+    """
+
+    path: str
+    location: Location
+    version: Version
+    stamp: str
+    volume: str
+    mtime_ns: int
+    uid: int
+    has_other_names: bool
+    above: int
+    is_public: bool
+
+
+class Gap(NamedTuple):
+    """What is left out of a snapshot, and why; ``is_public`` as of a file.
+
+    It is missing in the tables called ``tables``, or in all if there are none.
+    """
+
+    path: str
+    error: GlassfsError
+    is_public: bool = True
+    tables: Sequence[str] = ()
+
+
+class FileSnapshot:
+    """The ``files`` below some starts, sorted by path, and ``gaps`` for what is left out.
+
+    Left out are folders that cannot be listed, that hang, or are too deep, what exceeds the ``allowance`` of memory or
+    of time, and in remote stores files whose names are not those of containers. If ``is_strict``, ``is_public`` is
+    certain even if another process exchanges folders meanwhile.
+    """
+
+    def __init__(
+        self, starts: Iterable[Start], calls: TimedCalls, allowance: Allowance, is_strict: bool = False, *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._calls = calls
+        self._allowance = allowance
+        self._is_strict = is_strict
+        self._clock = clock
+        self.begun = clock()
+        self._is_over = False
+        self.files: list[SourceFile] = []
+        self.gaps: list[Gap] = []
+        self.mtime_ns = 0
+        self.is_public = True
+        """Whether all files and folders are public."""
+        self._public: dict[str, bool] = {}
+        """Which folders are public, by path."""
+        for start in starts:
+            if not self._take_below(start):
+                break
+        self.files.sort(key=lambda file: raw(file.path))
+
+    def _take_below(self, start: Start) -> bool:
+        """Take a start and everything below it; return whether there is time and memory for more."""
+        path, location, _ = start
+        try:
+            entry = self._calls.call(location, "", lambda: location.store.entry(location.path))
+        except GlassfsError as error:
+            self.gaps.append(Gap(path, error))
+            return True
+        if not self._take(path, location, entry, None):
+            return False
+        if entry.kind is not Kind.FOLDER:
+            return True
+        for one in walk(Branch(path, location, (entry,)), partial(self._listed, start), DEEPEST):
+            if isinstance(one, Visit):
+                if not self._take(one.path, one.location, one.entry, one.folder):
+                    return False
+            else:
+                gap = Gap(one.folder.path, one.error, self._public[one.folder.path])
+                if self._is_over:
+                    self.gaps.insert(0, gap)
+                    return False
+                self.gaps.append(gap)
+        return True
+
+    def _take(self, path: str, location: Location, entry: Entry, folder: Branch | None) -> bool:
+        if entry.kind not in (Kind.FILE, Kind.FOLDER):
+            return True
+        is_public = folder is None or self._public[folder.path]
+        try:
+            # A file has a tuple of ten, a path in the tree and one in the store, a stamp and a version.
+            self._allowance.take(4 * OBJECT + 2 * len(path), "files and folders")
+        except TooLarge as error:
+            self.gaps.append(Gap(path, GlassfsError(f"it and others are left out: {error.reason}"), is_public))
+            return False
+        self.mtime_ns = max(self.mtime_ns, entry.mtime_ns)
+        needed = PUBLIC_FOLDER if entry.kind is Kind.FOLDER else PUBLIC_FILE
+        is_public = is_public and entry.permissions & needed == needed
+        self.is_public = self.is_public and is_public
+        if entry.kind is Kind.FOLDER:
+            self._public[path] = is_public
+        elif folder is None or location.may_be_container:
+            facts = entry.version, entry.stamp, entry.volume, entry.mtime_ns, entry.uid, entry.has_other_names
+            self.files.append(SourceFile(path, location, *facts, 0 if folder is None else len(folder.way), is_public))
+        return True
+
+    def _listed(self, start: Start, folder: Branch) -> Listed:
+        seconds = settings.walk_longest
+        self._is_over = self._clock() > self.begun + seconds
+        if self._is_over:
+            raise Unavailable(f"it and others are left out: listing folders took longer than {seconds:g} seconds")
+        is_mount_root = start.is_mount_root and len(folder.way) == 1
+
+        def list_now() -> tuple[bool, Listed]:
+            if self._is_strict and self._public[folder.path]:
+                return _listed_surely(folder, is_mount_root)
+            return True, list(shown_entries(folder.location, is_mount_root))
+
+        is_sure, listed = self._calls.call(folder.location, folder.way[-1].volume, list_now)
+        self._public[folder.path] = self._public[folder.path] and is_sure
+        return listed
+
+
+def _listed_surely(folder: Branch, is_mount_root: bool) -> tuple[bool, Listed]:
+    """List a folder, and return whether every user sees the same there.
+
+    A folder on the way to it may be exchanged for another one while it is listed: compare them before and after.
+    """
+    store, path = folder.location
+
+    def entries() -> list[Entry]:
+        return [store.entry(path[: len(path) - back]) for back in reversed(range(len(folder.way)))]
+
+    before = entries()
+    for _ in range(4):  # a folder that changes more often than that is not certain
+        listed = list(shown_entries(folder.location, is_mount_root))
+        now = entries()
+        if [entry.stamp for entry in before] == [entry.stamp for entry in now]:
+            return list(map(_access, now)) == list(map(_access, folder.way)), listed
+        before = now
+    return False, listed
+
+
+def _access(entry: Entry) -> tuple[str, int]:
+    return entry.file_id, entry.permissions
+
+
+def expected_tables(
+    containers: Containers, files: Iterable[SourceFile], clock: Callable[[], float] = time.monotonic,
+) -> list[str]:
+    """Return the names of the joined tables to which files may give rows, without opening them as containers.
+
+    The tree remembers the formats of files that were opened. For others the suffix decides. For a few local files whose
+    suffixes belong to no format, the first bytes are read; of the rest of these nothing is expected.
+    """
+    names: set[str] = set()
+    unknown: list[SourceFile] = []
+    for file in files:
+        tables = containers.tables_of(file.location, file.version)
+        if tables is None:
+            tables = joined_by(file.path)
+        if tables is not None:
+            names.update(tables)
+        elif not file.location.store.is_remote:
+            unknown.append(file)
+    calls = TimedCalls(settings.heads_longest)
+    until = clock() + settings.heads_longest
+    try:
+        for file in unknown[:256]:
+            with suppress(GlassfsError):  # it cannot be read now, so it is in no table
+                names.update(calls.call(file.location, file.volume, partial(_told_by_head, file)))
+            if clock() > until:
+                break
+    finally:
+        calls.close()
+    return in_order(names)
+
+
+def _told_by_head(file: SourceFile) -> Sequence[str]:
+    source = file.location.store.open(file.location.path)
+    try:
+        chosen = recognise(Head.of(source, source.read(0, min(HEAD, source.size))))
+    finally:
+        source.close()
+    return chosen.joined if chosen is not None else ()
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return the names of tables in the order in which they are shown."""
+    return sorted(names, key=lambda name: (name != EPISODES, raw(name)))

@@ -1,0 +1,297 @@
+"""The tables over all containers below a root, and their views beside what is in that root.
+
+A root lists the tables that have rows. Before their rows are read, these are the ones that the formats of the files
+below should give rows to; a table is found by the names of its views if it has rows, or if the root may have listed it.
+
+A snapshot of the files below is taken on demand. It is valid for at least a second, and for ten times as long as taking
+it took. Any thread: callers that need the same snapshot wait for one of them, and no others wait.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from copy import copy
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from glassfs import work
+from glassfs.cache import BlockCache
+from glassfs.content import Table
+from glassfs.content.allowance import LEAST, Allowance
+from glassfs.content.join import Joined
+from glassfs.datasets.files import FileSnapshot, in_order
+from glassfs.datasets.timed_calls import TimedCalls
+from glassfs.errors import NotFound
+from glassfs.formats.registry import joined_names, may_be_container
+from glassfs.names import free_name
+from glassfs.settings import settings
+from glassfs.source import Connection, locate
+from glassfs.tree.containers.containers import Containers, ContainerSettings
+from glassfs.tree.lease import Lease
+from glassfs.tree.nested import NestedDirectory
+from glassfs.tree.nodes import Access, Directory, Node, inode
+from glassfs.tree.omissions import Omission
+from glassfs.tree.sources.folder import ContainerDirectory, Folder
+from glassfs.tree.sources.sources import Overview, SideBySide, Sources, Start
+from glassfs.view import ViewSet
+
+if TYPE_CHECKING:
+    from glassfs.datasets.snapshots import Snapshot
+
+class Audience(NamedTuple):
+    """The users of a tree: every user if ``is_shared``, else the user and group ``reader`` if known."""
+
+    is_shared: bool = False
+    reader: tuple[int, int] | None = None
+
+
+class Joins(Overview):
+    """The snapshots of what is below ``starts``, which are called ``title`` together. At most two are kept."""
+
+    def __init__(
+        self, containers: Containers, starts: Sequence[Start], audience: Audience = Audience(),  # noqa: B008
+        timeout_seconds: float | None = None, clock: Callable[[], float] = time.monotonic, title: str = "",
+    ) -> None:
+        self.containers = containers
+        self.is_shared, self.reader = audience
+        self._starts = starts
+        self._title = title
+        self._clock = clock
+        self.calls = TimedCalls(timeout_seconds)
+        self._lock = threading.Lock()
+        self._last: Snapshot | None = None
+        self._before: Snapshot | None = None
+        """The previous snapshot, which a reader may still be using."""
+        self._until = 0.0
+        self._names: set[str] = set()
+        """Names that views of tables may have, and for which tables and views they were noted."""
+        self._noted: set[Hashable] = set()
+        self._listed: Sequence[str] = ()
+        """The tables that were listed last."""
+        self._walking = threading.Lock()
+
+    def snapshot(self) -> Snapshot:
+        """Return the last snapshot if it is still valid, or a new one. What it shows is public as of a moment ago."""
+        found = self._valid()
+        if found is None or self.is_shared:
+            with work.holding(self._walking):
+                found = self._valid() or self._taken()
+                if self.is_shared:
+                    found = self._used(found.current())
+        return found
+
+    def over(self, root: Directory, views: ViewSet) -> Directory:
+        return WithJoined(root, self, views) if any(issubclass(Joined, view.kinds) for view in views.views) else root
+
+    def close(self) -> None:
+        """Release the snapshots."""
+        with self._lock:
+            self._last, self._before, self._until = None, None, 0.0
+
+    def tables(self, snapshot: Snapshot) -> Sequence[str]:
+        """Return the names of its tables that are to be listed. No container is opened for that."""
+        tables = snapshot.tables()
+        if tables != self._listed:
+            if self._listed:  # the kernel may remember names, and the listing
+                self.containers.watcher.note("")
+            self._listed = tables
+        return tables
+
+    def note(self, key: Hashable, nodes: Callable[[], Iterable[Node]]) -> None:
+        """Remember the names of nodes, for ``may_have``, once for each key."""
+        if key not in self._noted:
+            self._names.update(node.name for node in nodes())
+            self._noted.add(key)
+
+    def may_have(self, name: str) -> bool:
+        """Whether a view of a table may have this name. Cheap, as it is called often; takes no snapshot."""
+        return not self._names or any(_may_become(known, name) for known in list(self._names))
+
+    def _valid(self) -> Snapshot | None:
+        with self._lock:
+            last = self._last
+            return last if last is not None and self._clock() < max(self._until, last.until) else None
+
+    def _taken(self) -> Snapshot:
+        from glassfs.datasets.snapshots import Snapshot  # programs that only look files up need no tables
+
+        begun = self._clock()
+        # The same part of the memory that a container may take for what is parsed of it.
+        allowance = Allowance(max(LEAST, self.containers.services.cache.budget // 4))
+        walked = FileSnapshot(self._starts, self.calls, allowance, self.is_shared, clock=self._clock)
+        found = Snapshot(self.containers, walked, self.is_shared, self.calls, self._clock, self._title)
+        self.calls.close()
+        ended = self._clock()
+        last = self._last
+        if last is not None and last.state == found.state and last.is_whole:
+            found = last
+        self._until = ended + max(settings.table_valid, settings.table_valid_times * (ended - begun))
+        return self._used(found)
+
+    def _used(self, found: Snapshot) -> Snapshot:
+        """Make a snapshot the last one, and retire the one before the previous."""
+        retired = None
+        with self._lock:
+            if found is not self._last:
+                retired, self._before, self._last = self._before, self._last, found
+        if retired is not None:
+            retired.retire()
+        return found
+
+
+class WithJoined(Directory):
+    """A root with the views of the joined tables added. These get other names where theirs are taken."""
+
+    __slots__ = ("_inner", "_joins", "_views")
+
+    def __init__(self, inner: Directory, joins: Joins, views: ViewSet) -> None:
+        super().__init__(inner.name, inner.ino, inner.origin)
+        self._inner = inner
+        self._joins = joins
+        self._views = views
+
+    @property
+    def mode(self) -> int:
+        return self._inner.mode
+
+    @property
+    def joins(self) -> Joins:
+        return self._joins
+
+    def xattrs(self) -> dict[str, bytes]:
+        return self._inner.xattrs()
+
+    def omitted(self) -> Sequence[Omission]:
+        return self._inner.omitted()
+
+    def watch(self) -> bool:
+        self._inner.watch()
+        return False  # nothing reports that a table gets its first rows, or loses the last ones
+
+    def listing(self) -> Sequence[Node]:
+        nodes = list(self._inner.listing())
+        taken = {node.name for node in nodes}
+        snapshot = self._joins.snapshot()
+        self._note(snapshot)
+        for node in self._derived(snapshot, self._joins.tables(snapshot)):
+            nodes.append(_renamed(node, taken.__contains__, self.ino))
+            taken.add(nodes[-1].name)
+        return nodes
+
+    def child(self, name: str) -> Node:
+        try:
+            return self._inner.child(name)
+        except NotFound:
+            node = self._joins.may_have(name) and self._joined_child(name)
+            if not node:
+                raise
+            return node
+
+    def _joined_child(self, name: str) -> Node | None:
+        """Return the node of this name. If no listed table has it, containers are read to find others with rows."""
+        snapshot = self._joins.snapshot()
+        self._note(snapshot)
+        if not self._joins.may_have(name):
+            return None
+        for tables_of in (partial(self._joins.tables, snapshot), snapshot.expected, snapshot.with_rows):
+            for node in self._derived(snapshot, tables_of()):
+                if _may_become(node.name, name):
+                    node = _renamed(node, self._is_taken, self.ino)
+                    if node.name == name:
+                        return node
+        return None
+
+    def _is_taken(self, name: str) -> bool:
+        try:
+            self._inner.child(name)
+        except NotFound:
+            return False
+        return True
+
+    def _note(self, snapshot: Snapshot) -> None:
+        """Note all names that views of tables may have, whether or not a table has rows or is the first one."""
+        for tables in (joined_names(), in_order(self._joins.tables(snapshot))):
+            for name in tables:
+                for order in ([name], ["", name]):
+                    key = (*(view.name for view in self._views.views), *order)
+                    self._joins.note(key, partial(self._derived, snapshot, order))
+
+    def _derived(self, snapshot: Snapshot, tables: Sequence[str]) -> Sequence[Node]:
+        """Return the nodes of the views of some tables."""
+        origin, found = self.origin, list[Node]()
+        access = Access(origin.access.permissions & 0o444, origin.uid, origin.gid)
+        if not (self._joins.is_shared or snapshot.is_public):
+            access = Access(0o400, *(self._joins.reader or (origin.uid, origin.gid)))
+        for name in filter(None, tables):
+            is_first = name == tables[0]
+            found += snapshot.directory(name, is_first, self._views, access, self.ino, origin.volume).listing()
+        return found
+
+
+def tables_for(audience: Audience = Audience()) -> Callable[[Containers, Sequence[Start], str], Joins]:  # noqa: B008
+    """Return the maker of the ``overview`` of ``Sources``: the joined tables for these users."""
+    return lambda containers, starts, title: Joins(containers, starts, audience, title=title)
+
+
+def open_sources(
+    names: Sequence[str], settings: ContainerSettings | None = None, audience: Audience = Audience(),  # noqa: B008
+    connection: Connection = Connection(),  # noqa: B008
+    on_change: Callable[[], None] = lambda: None, on_drop: Callable[[Lease], None] = lambda lease: None,
+    follows: bool = True,
+) -> Sources:
+    """Open what a user named, with the tables over it. Raises Refused for what is not a container, and read errors.
+
+    Remote sources are opened with ``connection``; their blocks share the memory budget of the cache. Links out of local
+    ones are followed if ``follows``, for the user of this process alone. For the other arguments see ``Sources``.
+    """
+    settings = settings or ContainerSettings(BlockCache())
+    located = locate(names, connection, may_be_container, follows, settings.cache)
+    return Sources(located, settings, tables_for(audience), on_change, on_drop)
+
+
+def joined_of(node: Directory, name: str) -> Table | None:
+    """Return the rows of a container for a joined table, or the table over all below a folder; None if there is none.
+
+    That of a folder may be empty. Raises what opening raises.
+    """
+    if isinstance(node, (ContainerDirectory, NestedDirectory)):
+        summary = node.opened().container.summary(name)
+        return summary.table if summary is not None else None
+    joins = _joins_of(node)
+    return joins.snapshot().table(name) if joins is not None else None
+
+
+def tables_with_rows(node: Directory) -> Sequence[str]:
+    """Return the names of the joined tables to which a container, or those below a folder, give rows."""
+    if isinstance(node, (ContainerDirectory, NestedDirectory)):
+        container = node.opened().container
+        found = ((name, container.summary(name)) for name in container.tables)
+        return in_order(name for name, summary in found if summary is not None and summary.table.rows)
+    joins = _joins_of(node)
+    return joins.snapshot().with_rows() if joins is not None else ()
+
+
+def _joins_of(node: Directory) -> Joins | None:
+    if isinstance(node, WithJoined):
+        return node.joins
+    if isinstance(node, SideBySide):
+        return node.overview if isinstance(node.overview, Joins) else None
+    return Joins(node.containers, [Start("", node.location, node.is_mount_root)]) if isinstance(node, Folder) else None
+
+
+def _renamed(node: Node, is_taken: Callable[[str], bool], parent: int) -> Node:
+    """Return the node under a name that is free."""
+    stem, point, suffix = node.name.partition(".")
+    name = free_name(node.name, is_taken, lambda number: f"{stem}{number}{point}{suffix}")
+    if name != node.name:
+        node = copy(node)
+        node.name, node.ino = name, inode(name, parent)
+    return node
+
+
+def _may_become(name: str, wanted: str) -> bool:
+    """Whether a node called ``name`` may be renamed to ``wanted``."""
+    stem, point, suffix = name.partition(".")
+    return wanted == name or (wanted.startswith(f"{stem}~") and wanted.endswith(f"{point}{suffix}"))

@@ -1,0 +1,279 @@
+"""The rows of containers for joined tables, from the catalogue on disk or from the containers. Any thread.
+
+The catalogue has only containers of one file whose version never recurs. Its key covers what else the rows depend
+on: the version of glassfs and the formats that other packages add.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from functools import cache, partial
+from typing import NamedTuple
+
+import xxhash
+
+from glassfs import work
+from glassfs.cache.catalogue import StoredPart, searched
+from glassfs.content.pieces import LAYOUT, Piece, pieces_of
+from glassfs.content.summary import EPISODE_ROWS, Columns
+from glassfs.datasets.files import PUBLIC_FILE, SourceFile
+from glassfs.datasets.timed_calls import TimedCalls
+from glassfs.errors import Unrecognised
+from glassfs.formats.registry import GROUP
+from glassfs.lru import cached_if_short
+from glassfs.names import component
+from glassfs.sizes import PIECE
+from glassfs.source import Entry, Path
+from glassfs.threads import DaemonPool
+from glassfs.tree.containers.containers import Containers
+from glassfs.work import Work
+
+
+class TablePiece(NamedTuple):
+    """Piece ``number`` of a container's rows for the joined table ``table``, and whether every user may read it.
+
+    ``directory`` is that of what the rows describe. ``parts`` are the paths and stamps of its further files.
+    """
+
+    table: str
+    number: int
+    piece: Piece
+    directory: str
+    is_public: bool
+    parts: Sequence[tuple[Path, str]] = ()
+
+
+class WantedPiece(NamedTuple):
+    """A piece to be read again: of which file and table, its number, and its first block in the container's table."""
+
+    file: SourceFile
+    table: str
+    number: int
+    block: int
+
+
+class RowReader:
+    """One pass over the rows of many files. With ``calls``, a file that hangs raises DeviceFailed."""
+
+    at_once = 500
+    """Files looked up in the catalogue together, and stored together."""
+    alongside = 16
+    """Remote files read at a time."""
+    most_kept, most_noted = 16 * PIECE, 4 * PIECE
+    """Bytes of one container's rows that the catalogue accepts, and of all rows that are stored together."""
+
+    def __init__(self, containers: Containers, calls: TimedCalls | None = None) -> None:
+        self._containers = containers
+        self._calls = calls
+        self._catalogue = containers.catalogue
+        self._cache = containers.services.cache
+        self._prefetches = DaemonPool("rows")
+        self._ahead: set[Work] = set()
+        """The work of files that are read ahead."""
+        self._lock = threading.Lock()
+        self._noted: dict[bytes, Sequence[StoredPart]] = {}
+        self._size = 0
+
+    def of_all(self, files: Sequence[SourceFile]) -> Iterator[tuple[int, Iterator[TablePiece]]]:
+        """Yield the number of each file and its pieces, which must be consumed before the next file.
+
+        Iterating over the pieces raises why a container cannot be read. Files that are not containers have none.
+        """
+        try:
+            yield from self._of_all(files)
+        finally:
+            for ahead in list(self._ahead):
+                ahead.cancel()
+            self._prefetches.close()
+            self.flush()
+
+    def _of_all(self, files: Sequence[SourceFile]) -> Iterator[tuple[int, Iterator[TablePiece]]]:
+        start = 0
+        while start < len(files):
+            some = files[start : start + self.at_once]
+            known = self._known(some, 0)
+            keys = [_key(file) for file in some]
+            pairs = [(file, known.get(key)) for file, key in zip(some, keys[: searched(keys, known)], strict=False)]
+            begun: dict[int, Iterator[TablePiece]] = {}
+            for number, (file, kept) in enumerate(pairs):
+                for ahead, (other, other_kept) in enumerate(pairs[number : number + self.alongside], number):
+                    if other_kept is None and other.location.store.is_remote and ahead not in begun:
+                        begun[ahead] = self._prefetched(other)
+                yield start, self._of(file, kept, begun.pop(number, None))
+                start += 1
+
+    def again(self, wanted: Sequence[WantedPiece]) -> Iterator[Piece | None]:
+        """Yield pieces of one table again; None for a piece that no longer exists.
+
+        A file is opened once for consecutive pieces.
+        """
+        known: dict[tuple[bytes, int], StoredPart] = {}
+        for number in {one.number for one in wanted}:
+            files = [one.file for one in wanted if one.number == number]
+            known |= {(key, number): kept for key, kept in self._known(files, number).items()}
+        following: tuple[SourceFile, int] | None = None
+        with ExitStack() as opened:
+            for file, table, number, block in wanted:
+                kept = known.get((_key(file), number))
+                if kept is not None:
+                    yield _stored(kept)[2]
+                    continue
+                if following != (file, number):
+                    opened.close()
+                    pieces = opened.enter_context(closing(self._read(file, table, block)))
+                following = file, number + 1
+                found = next(pieces, None)
+                yield found.piece if found is not None and found.table == table else None
+
+    def flush(self) -> None:
+        """Store the rows read so far in the catalogue."""
+        with self._lock:
+            noted, self._noted, self._size = self._noted, {}, 0
+        if noted and self._catalogue is not None:
+            self._catalogue.put(noted)
+
+    def _known(self, files: Sequence[SourceFile], number: int) -> Mapping[bytes, StoredPart]:
+        keys = [_key(file) for file in files if file.location.store.has_lasting_versions]
+        return self._catalogue.find(keys, number) if self._catalogue is not None and keys else {}
+
+    def _of(
+        self, file: SourceFile, kept: StoredPart | None, begun: Iterator[TablePiece] | None,
+    ) -> Iterator[TablePiece]:
+        if kept is None:
+            yield from self._timed(file, begun or self._read(file))
+            return
+        for number in range(kept.parts):
+            if number:
+                more = self._known([file], number).get(_key(file))
+                if more is None:  # evicted meanwhile
+                    yield from self._rest(file, number, _stored(kept)[0], kept.block)
+                    return
+                kept = more
+            table, directory, piece = _stored(kept)
+            yield TablePiece(table, number, piece, directory, file.is_public)
+
+    def _timed(self, file: SourceFile, pieces: Iterator[TablePiece]) -> Iterator[TablePiece]:
+        """Yield the pieces of a file, each read with a timeout."""
+        if self._calls is None:
+            yield from pieces
+            return
+        probe = partial(file.location.store.entry, file.location.path)
+        while True:
+            with self._cache.memory.waiting():  # or the other thread would wait for memory that this one reserves
+                found = self._calls.call(file.location, file.volume, partial(self._next, pieces), probe)
+            if found is None:
+                return
+            yield found
+
+    def _prefetched(self, file: SourceFile) -> Iterator[TablePiece]:
+        """Return the pieces of a remote file. The first is read ahead on another thread; most files have only one."""
+        pieces = self._read(file)
+        ahead = work.derived()
+        self._ahead.add(ahead)
+        first = self._prefetches.submit(partial(work.done_for, ahead, partial(self._next, pieces)))
+        first.add_done_callback(lambda _: self._ahead.discard(ahead))
+
+        def begun() -> Iterator[TablePiece]:
+            try:
+                work.is_done(first)
+            except BaseException:  # the only reader has gone
+                ahead.cancel()
+                raise
+            found = first.result()
+            if found is not None:
+                yield found
+                yield from pieces
+
+        return begun()
+
+    def _next(self, pieces: Iterator[TablePiece]) -> TablePiece | None:
+        with self._cache.memory.nested():
+            return next(pieces, None)
+
+    def _rest(self, file: SourceFile, first: int, table: str, after: int) -> Iterator[TablePiece]:
+        """Yield the pieces from number ``first`` on, given the table and the first block of the previous piece."""
+        for found in self._read(file, table, after):
+            if found.number:
+                yield found._replace(number=first - 1 + found.number)
+
+    def _read(self, file: SourceFile, table: str = "", block: int = 0) -> Generator[TablePiece, None, None]:
+        """Read the pieces of all tables, or from a block of one on; all of them are also noted for the catalogue."""
+        is_kept = not table and self._catalogue is not None and _is_lasting(file)
+        noted: list[StoredPart] = []
+        size = 0
+        try:
+            with self._containers.glimpsed(file.location, file.version) as (container, files):
+                is_kept = is_kept and len(container.sources) == len(files) == 1 and files[0][1].stamp == file.stamp
+                is_public = file.is_public and all(_is_readable(entry) for _, entry in files)
+                parts = [(path, entry.stamp) for path, entry in files[1:]]
+                names = list(container.tables)
+                number = 0
+                for name in names[names.index(table) :] if table in names else names if not table else ():
+                    summary = container.summary(name)
+                    if summary is None:
+                        continue
+                    directory = component(summary.table.directory) if summary.table.directory else ""
+                    for piece in pieces_of(summary, self._cache, block if name == table else 0):
+                        head = _head_of(name, directory, piece.columns)
+                        size += len(head) + len(piece.data)
+                        if is_kept and size <= self.most_kept:
+                            noted.append(StoredPart(number, 0, piece.rows, piece.block, head, piece.data))
+                        else:
+                            noted.clear()
+                        yield TablePiece(name, number, piece, directory, is_public, parts)
+                        number += 1
+        except Unrecognised:
+            if not is_kept:
+                return
+        if is_kept and size <= self.most_kept:
+            noted = [kept._replace(parts=len(noted)) for kept in noted] or [StoredPart(0, 0, 0, 0, b"", b"")]
+            with self._lock:
+                self._noted[_key(file)] = noted
+                self._size += size
+                is_much = self._size > self.most_noted or len(self._noted) >= self.at_once
+            if is_much:
+                self.flush()
+
+
+def _head_of(table: str, directory: str, columns: Columns) -> bytes:
+    """Return what the catalogue has of a piece beside its rows."""
+    brief = None if columns == EPISODE_ROWS else columns  # those of most containers
+    return json.dumps([table, directory, brief], separators=(",", ":")).encode()
+
+
+@cached_if_short(32)  # what precedes pieces is mostly the same
+def _head(head: bytes) -> tuple[str, str, Columns]:
+    table, directory, columns = json.loads(head)
+    return table, directory, EPISODE_ROWS if columns is None else tuple((name, dtype) for name, dtype in columns)
+
+
+def _stored(kept: StoredPart) -> tuple[str, str, Piece]:
+    """Return the table, the directory and the piece that the catalogue has."""
+    table, directory, columns = _head(kept.head)
+    return table, directory, Piece(kept.rows, kept.data, columns, kept.block)
+
+
+def _is_readable(entry: Entry) -> bool:
+    return entry.permissions & PUBLIC_FILE == PUBLIC_FILE
+
+
+def _is_lasting(file: SourceFile) -> bool:
+    """Whether the version never recurs: any further change gives the file another mtime."""
+    return file.location.store.has_lasting_versions and abs(time.time_ns() - file.mtime_ns) > 2 * 10**9
+
+
+def _key(file: SourceFile) -> bytes:
+    return xxhash.xxh128_digest(f"{_dependencies()}\0{file.stamp}".encode())
+
+
+@cache
+def _dependencies() -> str:
+    """Return what else the rows depend on."""
+    from importlib.metadata import entry_points, version
+
+    added = [f"{one.name}={one.value}@{one.dist.version if one.dist else ''}" for one in entry_points(group=GROUP)]
+    return "\0".join([version("glassfs"), f"{LAYOUT}", *sorted(added)])

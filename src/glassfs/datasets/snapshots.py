@@ -1,0 +1,268 @@
+"""The rows of all containers below a root at one moment.
+
+Containers are read only when a caller needs the size of the table. A snapshot never changes: rows of a container that
+has changed since raise Changed. Any thread.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from functools import partial
+
+from glassfs import work
+from glassfs.content import Container, Group, Member, Recording
+from glassfs.content.join import Joined, JoinedRows
+from glassfs.content.pieces import ContainerPiece
+from glassfs.content.summary import EPISODES
+from glassfs.datasets.blocks import BlockTable, JoinedTables, hashed
+from glassfs.datasets.files import FileSnapshot, Gap, SourceFile, expected_tables, in_order
+from glassfs.datasets.rights import FurtherFiles, Rights
+from glassfs.datasets.rows import RowReader, TablePiece
+from glassfs.datasets.timed_calls import TimedCalls
+from glassfs.errors import Changed, GlassfsError, Passing, Unavailable
+from glassfs.formats.registry import joined_by
+from glassfs.names import raw
+from glassfs.settings import settings
+from glassfs.tree.build import ContentDirectory
+from glassfs.tree.containers.containers import Containers
+from glassfs.tree.draft import Draft
+from glassfs.tree.lease import Lease
+from glassfs.tree.nodes import Access, Origin, inode
+from glassfs.view import ViewSet
+
+_numbers = itertools.count(1)
+
+
+class Snapshot:
+    """The containers below a root at one moment. ``identity`` distinguishes it from all other snapshots.
+
+    If ``is_shared``, the table has only rows that every user can reach and read. ``state`` is equal for snapshots of
+    the same files. ``title`` is the table's. It is what opens the containers of its table of episodes (``Opened``).
+    """
+
+    def __init__(
+        self, containers: Containers, walked: FileSnapshot, is_shared: bool, calls: TimedCalls,
+        clock: Callable[[], float], title: str = "",
+    ) -> None:
+        self._containers = containers
+        self._calls = calls
+        self._walked: Sequence[SourceFile] = walked.files
+        """All files, until they were read."""
+        self._gaps = walked.gaps
+        self._begun = walked.begun
+        self._clock = clock
+        self.until = 0.0
+        """Valid until then, whatever its age."""
+        self._is_shared = is_shared
+        self._lock = threading.Lock()
+        self._tables: JoinedTables | None = None
+        self._expected: Sequence[str] | None = None
+        self._directories: dict[tuple[str, str], str] = {}
+        """Those of what the rows describe, by table and container."""
+        self._shown: dict[tuple[int, str, bool], ContentDirectory] = {}
+        self._lease = Lease(())
+        self._by_path: dict[str, int] | None = None
+        self.is_whole = not any(isinstance(gap.error, Passing) for gap in walked.gaps)
+        """Whether nothing is left out for a passing reason."""
+        self.mtime_ns = walked.mtime_ns
+        self.is_public = walked.is_public
+        files = (f"{file.path}\0{file.stamp}\0{file.is_public}" for file in walked.files)
+        self.state = hashed(itertools.chain(files, (f"{gap.path}\0{gap.error}" for gap in walked.gaps)))
+        self.identity = f"joined:{next(_numbers)}"
+        self.title = title
+
+    def table(self, name: str, is_first: bool = True) -> Joined:
+        """Return a joined table, which may have no rows."""
+
+        def directory_of(container: str) -> str | None:
+            return self._directories.get((name, container))
+
+        opened = self if name == EPISODES else None
+        return Joined(name, partial(self.rows, name), directory_of, self.title, is_first, self.with_rows, opened)
+
+    def rows(self, name: str) -> JoinedRows:
+        """Return the rows of a table. The first caller reads the containers."""
+        tables = self._read()
+        table = tables.tables.get(name)
+        if table is None:
+            table = BlockTable(name, (), self._containers)
+            table.finish(tables.gaps, 0)
+        return table.rows
+
+    def tables(self) -> Sequence[str]:
+        """Return the names of the tables that have rows: before these were read, of those that should have some.
+
+        No container is opened for that.
+        """
+        return self.expected() if self._tables is None else self.with_rows()
+
+    def expected(self) -> Sequence[str]:
+        """Return the names of the tables that should have rows, as far as that was known before they were read."""
+        if self._expected is None:
+            if self._tables is not None:
+                return self.with_rows()
+            self._expected = expected_tables(self._containers, filter(self._may_show, self._walked), self._clock)
+        return self._expected
+
+    def with_rows(self) -> Sequence[str]:
+        """Return the names of the tables that have rows. Reads the containers."""
+        return in_order(name for name, table in self._read().tables.items() if table.rows.rows)
+
+    def current(self) -> Snapshot:
+        """Return a snapshot without the containers that not every user may read any more; itself if there is none."""
+        tables = self._tables
+        lost = tables.lost() if tables is not None else set()
+        if tables is None or not lost:
+            return self
+        left = copy(self)
+        left._lock, left._shown, left._lease, left._by_path = threading.Lock(), {}, Lease(()), None
+        left.identity = f"joined:{next(_numbers)}"
+        left.state = hashed([self.state, *map(str, sorted(lost))])
+        left._expected = None
+        left._tables = tables.without(lost, self._containers)
+        return left
+
+    def directory(
+        self, name: str, is_first: bool, views: ViewSet, access: Access, ino: int, volume: str,
+    ) -> ContentDirectory:
+        """Return the directory of what these views make of a table."""
+        found = self._shown.get((ino, name, is_first))
+        if found is None:
+            services = self._containers.services._replace(views=views)
+            origin = Origin(
+                f"{self.identity}:{int(is_first)}:{name}", access, self.mtime_ns, services, self._lease, volume=volume,
+                has_other_names=True,
+            )
+            group = Group(b"", lambda: [Member((raw(name),), self.table(name, is_first))])
+            made = ContentDirectory("", inode(f"{name}/{is_first}", ino), origin, Draft(group))
+            found = self._shown.setdefault((ino, name, is_first), made)
+        return found
+
+    def retire(self) -> None:
+        """Stop caching its listings: no new caller will use it, only readers that have it open."""
+        self._lease.retire(is_replaced=False)
+        self._containers.services.listings.forget(self._lease)
+
+    # The containers of its table of episodes, each in the version that the table has: see ``Table``.
+
+    @contextmanager
+    def recordings(self, container: str, is_kept: bool) -> Iterator[Callable[[int], Recording]]:
+        """Provide what returns a recording by its number. Raises Changed for a container that is not what it was."""
+        self.demand_readable(container)
+        file = self._file_of(container)
+        if is_kept:
+            lease = self._containers.leased(file.location, file.version, f"/{container}")
+            with lease:
+                yield _recordings(self._containers.opened(lease).container, container)
+        else:
+            with self._containers.glimpsed(file.location, file.version) as (opened, _):
+                yield _recordings(opened, container)
+
+    def demand_readable(self, container: str) -> None:
+        """Raise Changed if not every user may read a container of a shared table any more."""
+        tables = self._read()
+        if any(tables.files[number].path == container for number in tables.lost()):
+            raise Changed("is no longer readable for every user", container)
+
+    def found(self, container: str, name: bytes) -> bytes | None:
+        file = self._file_of(container)
+        is_lasting = file.location.store.has_lasting_versions
+        return self._containers.kept.find(file.stamp, name) if is_lasting else None
+
+    def keep(self, container: str, name: bytes, value: bytes) -> None:
+        file = self._file_of(container)
+        if file.location.store.has_lasting_versions:
+            self._containers.kept.keep(file.stamp, file.mtime_ns, name, value)
+
+    def _file_of(self, container: str) -> SourceFile:
+        """Return the file of a container that has rows."""
+        files = self._read().files
+        if self._by_path is None:
+            self._by_path = {file.path: number for number, file in files.items()}
+        number = self._by_path.get(container)
+        if number is None:
+            raise Changed("is not what it was when the table was made", container)
+        return files[number]
+
+    def _may_show(self, part: SourceFile | Gap | TablePiece) -> bool:
+        return part.is_public or not self._is_shared
+
+    def _read(self) -> JoinedTables:
+        if self._tables is None:
+            with work.holding(self._lock):
+                if self._tables is None:
+                    begun, self.until = self._clock(), float("inf")
+                    try:
+                        tables = self._find(begun + settings.pass_longest)
+                        # Files may have been closed since the walk: it may be long ago, and reading takes time.
+                        lost = tables.lost()
+                        self._tables = tables.without(lost, self._containers) if lost else tables
+                        self._walked = ()
+                    finally:
+                        self._calls.close()
+                        took = self._clock() - begun
+                        # What is missing for a moment is read again, but not at once: that may take as long.
+                        longest = min(settings.table_longest_valid, settings.table_valid_times * took)
+                        self.until = 0.0 if self.is_whole else self._clock() + longest
+        return self._tables
+
+    def _find(self, until: float) -> JoinedTables:
+        """Read all containers in one pass, up to a time."""
+        gaps = list(filter(self._may_show, self._gaps))
+        unlisted = len(self._gaps) - len(gaps)
+        tables: dict[str, BlockTable] = {}
+        used: set[int] = set()
+        parts: FurtherFiles = {}
+        is_whole = self.is_whole
+        for number, pieces in RowReader(self._containers, self._calls).of_all(self._walked):
+            file = self._walked[number]
+            if self._clock() > until:
+                seconds = settings.pass_longest
+                reason = f"it and others are left out: reading containers took longer than {seconds:g} seconds"
+                gaps.insert(0, Gap(file.path if self._may_show(file) else "", Unavailable(reason)))
+                is_whole = False
+                break
+            is_shown = self._may_show(file)
+            firsts: dict[str, int] = {}
+            try:
+                for piece in pieces:
+                    # A further file of the container, which only opening it names, may be private.
+                    is_shown = is_shown and self._may_show(piece)
+                    table = tables.get(piece.table)
+                    if table is None:
+                        table = tables[piece.table] = BlockTable(piece.table, self._walked, self._containers)
+                    first, rows = firsts.get(piece.table, 0), piece.piece.rows
+                    firsts[piece.table] = first + rows
+                    if rows and not is_shown:
+                        table.omitted += not first
+                    elif rows:
+                        table.add(number, piece.number, ContainerPiece(file.path, first, piece.piece))
+                        parts[number] = piece.parts
+                        used.add(number)
+                        if piece.directory:
+                            self._directories[piece.table, file.path] = piece.directory
+                    if self._clock() > until:
+                        raise Unavailable("is left out from here on: there was no more time")
+            except GlassfsError as error:
+                if is_shown:
+                    gaps.append(Gap(file.path, error, tables=tuple(firsts) or joined_by(file.path) or ()))
+                    used.add(number)
+                is_whole = is_whole and not isinstance(error, Passing)
+        for table in tables.values():
+            table.finish(gaps, unlisted + table.omitted)
+        files = {number: self._walked[number] for number in used}
+        watcher = self._containers.watcher
+        rights = Rights(watcher, self._calls, files, parts, self._begun, self._clock) if self._is_shared else None
+        self.is_whole = is_whole
+        return JoinedTables(tables, files, gaps, rights)
+
+
+def _recordings(opened: Container, path: str) -> Callable[[int], Recording]:
+    table = opened.episodes()
+    if table is None or table.recording is None:
+        raise Changed("has no episodes any more", path)
+    return table.recording

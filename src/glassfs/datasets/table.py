@@ -1,0 +1,213 @@
+"""Encode the table of episodes, write it, and read rows back from an incomplete file.
+
+Rows arrive as ``ContainerPiece`` and are written at once; a Parquet table is assembled at the end from an unnamed
+temporary file. One thread.
+"""
+
+from __future__ import annotations
+
+import csv
+import json as standard_json
+import re
+import tempfile
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import groupby
+from typing import Any, BinaryIO
+
+from glassfs.cache import BlockCache
+from glassfs.content.data import Data, Memory
+from glassfs.content.episodes import TEXT
+from glassfs.content.join import (
+    BLOCK_BYTES,
+    Joined,
+    JoinedRows,
+    Layout,
+    joined_block,
+    sizes_of,
+)
+from glassfs.content.pieces import PIECE_ROWS, ContainerPiece, piece_of, values_of
+from glassfs.content.summary import COLUMNS, CONTAINER, EPISODES, RECORD_COLUMNS
+from glassfs.errors import GlassfsError
+from glassfs.view import json
+from glassfs.view.csv.cells import cell
+from glassfs.view.csv.cells import encoded as as_csv
+from glassfs.view.parquet.file import Parquet
+
+JSONL, CSV, PARQUET = "jsonl", "csv", "parquet"
+FORMS = (JSONL, PARQUET, CSV)
+CSV_SAFE = "csv for spreadsheets"
+"""CSV whose texts no spreadsheet takes for formulas: an apostrophe precedes those that begin as one."""
+_ALL_CSV = (CSV, CSV_SAFE)
+# What owasp.org/www-community/attacks/CSV_Injection names. With the apostrophes, so that the rule can be undone.
+_FORMULA = re.compile("'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
+
+
+def chosen(placed: Iterable[ContainerPiece], is_chosen: Callable[[dict[str, Any]], bool]) -> Iterator[ContainerPiece]:
+    """Yield the rows that are chosen, consecutive ones in a piece."""
+    for one in placed:
+        numbers = [at for at, record in enumerate(records(one)) if is_chosen(record)]
+        columns = values_of(one.piece, is_decoded=False) if numbers else []
+        for _, group in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+            run = [number for _, number in group]
+            start, rows = run[0], len(run)
+            kept = piece_of([column[start : start + rows] for column in columns], RECORD_COLUMNS)
+            yield ContainerPiece(one.path, one.first + start, kept)
+
+
+def records(placed: ContainerPiece) -> Iterator[dict[str, Any]]:
+    """Yield each row by the names of its columns."""
+    return (dict(zip(COLUMNS, row, strict=True)) for row in _rows(placed))
+
+
+def encoded(form: str, placed: Sequence[ContainerPiece]) -> Any:
+    """Return the rows as a worker sends them: the bytes to write, or for Parquet the pieces."""
+    if form == PARQUET:
+        return tuple(placed)
+    if form in _ALL_CSV:
+        as_cell = _safe_cell if form == CSV_SAFE else cell
+        return as_csv(map(as_cell, row) for one in placed for row in _rows(one))
+    return b"".join([json.line(record) + b"\n" for one in placed for record in records(one)])
+
+
+def _rows(placed: ContainerPiece) -> Iterator[tuple[Any, ...]]:
+    """Yield the values of each row in the order of COLUMNS."""
+    for number, values in enumerate(zip(*values_of(placed.piece), strict=True), placed.first):
+        yield (placed.path, number, *values)
+
+
+def _safe_cell(value: Any) -> Any:
+    shown = cell(value)
+    return f"'{shown}" if isinstance(value, str) and _FORMULA.match(shown) else shown
+
+
+def head(form: str) -> bytes:
+    """Return what precedes all rows."""
+    return as_csv([COLUMNS]) if form in _ALL_CSV else b""
+
+
+def mark(form: str) -> bytes:
+    """Return the first bytes of every file of rows."""
+    return head(form) or {JSONL: f'{{"{CONTAINER}": '.encode(), PARQUET: b"PAR1"}[form]
+
+
+class LineWriter:
+    """Write rows as lines of JSON or CSV."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def write(self, rows: Any) -> None:
+        self._file.write(rows)
+        self._file.flush()
+
+    def end(self) -> None:
+        """Do nothing: all rows are written."""
+
+
+class ParquetWriter:
+    """Write rows as the Parquet file that a mount of a folder with these containers has."""
+
+    def __init__(self, file: BinaryIO, folder: str | None) -> None:
+        self._file = file
+        self._aside = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        self._ends, self._sizes = array("Q", [0]), list[list[int]]()
+        self._layout = Layout(RECORD_COLUMNS)
+        self._rows = 0
+        self._placed: list[ContainerPiece] = []
+        self._count = self._size = 0
+        """Rows and bytes in ``_placed``."""
+
+    def write(self, rows: Any) -> None:
+        for placed in rows:
+            count, size = placed.piece.rows, len(placed.piece.data)
+            if self._placed and (self._count + count > PIECE_ROWS or self._size + size > BLOCK_BYTES):
+                self._close()
+            if count:
+                self._placed.append(placed)
+                self._rows += count
+                self._count += count
+                self._size += size
+
+    def end(self) -> None:
+        with self._aside:
+            if self._placed:
+                self._close()
+            columns = self._layout.shown(-1)
+            found = JoinedRows(self._rows, len(self._ends) - 1, self._block, self._sizes, columns)
+            for piece in Parquet(Joined(EPISODES, lambda: found), BlockCache(), (EPISODES,)).pieces():
+                self._file.write(piece)
+            self._file.flush()
+
+    def _close(self) -> None:
+        block = joined_block(self._placed, self._layout.head)
+        self._placed, self._count, self._size = [], 0, 0
+        self._aside.seek(self._ends[-1])
+        self._aside.write(block)
+        self._ends.append(self._ends[-1] + len(block))
+        self._sizes.append(sizes_of(Memory(block)))
+
+    def _block(self, number: int) -> Data:
+        self._aside.seek(self._ends[number])
+        return Memory(self._aside.read(self._ends[number + 1] - self._ends[number]))
+
+
+def read_back(form: str, file: BinaryIO) -> Iterator[tuple[str, bytes]]:
+    """Yield the rows in a file, each as its container and its bytes, up to an incomplete last row.
+
+    Raises GlassfsError if the file has other contents.
+    """
+    return _csv_back(file, form == CSV_SAFE) if form in _ALL_CSV else _jsonl_back(file)
+
+
+def _jsonl_back(file: BinaryIO) -> Iterator[tuple[str, bytes]]:
+    for number, line in enumerate(file, 1):
+        if not line.endswith(b"\n"):
+            return
+        row: Any = None
+        with suppress(ValueError, RecursionError):
+            row = standard_json.loads(line)
+        if not isinstance(row, dict) or tuple(row) != tuple(COLUMNS) or not isinstance(row[CONTAINER], str):
+            raise _no_row(number, JSONL)
+        yield row[CONTAINER], line
+
+
+def _csv_back(file: BinaryIO, is_safe: bool) -> Iterator[tuple[str, bytes]]:
+    first = file.readline()
+    if first != head(CSV):
+        if head(CSV).startswith(first):
+            return
+        raise _no_row(1, CSV)
+    taken: list[bytes] = []
+    number = 1
+    csv.field_size_limit(8 << 20)  # a list of texts as JSON is smaller
+
+    def lines() -> Iterator[str]:
+        nonlocal number
+        for line in file:
+            number += 1
+            taken.append(line)
+            yield line.decode()
+
+    try:
+        for row in csv.reader(lines(), strict=True):
+            line = b"".join(taken)
+            taken.clear()
+            if not line.endswith(b"\n"):
+                return
+            if len(row) != len(COLUMNS):
+                raise _no_row(number, CSV)
+            if is_safe and any(
+                dtype == TEXT and _FORMULA.match(shown) and not shown.startswith("'")
+                for dtype, shown in zip(COLUMNS.values(), row, strict=True)
+            ):
+                raise GlassfsError(f"cannot resume: line {number} was written without --csv-safe")
+            yield row[0][1:] if is_safe and _FORMULA.match(row[0]) else row[0], line
+    except (csv.Error, UnicodeDecodeError):
+        if file.read(1):
+            raise _no_row(number, CSV) from None
+
+
+def _no_row(number: int, form: str) -> GlassfsError:
+    return GlassfsError(f"cannot resume: line {number} is not a row of episodes as {form}")

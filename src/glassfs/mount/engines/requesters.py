@@ -1,0 +1,113 @@
+"""Who asked, and whether he still waits: what the system says of the threads that made requests. Linux.
+
+The kernel does not notify a daemon that a process which read ahead has died, and reports of other requests only that a
+signal came, which may be ignored.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Set
+from contextlib import suppress
+from typing import TypeVar
+
+from glassfs.settings import settings
+from glassfs.work import Work
+
+_KILLED = 1 << 8
+"""SIGKILL in a mask of pending signals; fatal signals of other numbers become one, too."""
+_ENDED = (b"Z", b"X")
+
+
+class Asked(Work):
+    """Work for ``thread``, by its id as this process sees it; 0 if that is not known."""
+
+    answered_at: float | None = None
+    """If its thread was interrupted: the time when it was answered, or was seen to ask for the same again."""
+
+    def __init__(self, owner: int = -1, thread: int = 0) -> None:
+        self.owner = owner
+        self.thread = thread
+
+    @property
+    def about(self) -> object:
+        """Equal for requests of which one may repeat the other."""
+        return None
+
+
+AnyAsked = TypeVar("AnyAsked", bound=Asked)
+
+
+class Requesters:
+    """Looks up which threads still wait. To be used by one thread."""
+
+    def __init__(self) -> None:
+        # Only if /proc shows the processes of our own namespace do its numbers mean the same.
+        self._is_known = False
+        with suppress(OSError):
+            self._is_known = os.readlink("/proc/self") == str(os.getpid())
+        self._has_found = False
+        """Whether a thread was ever found: before that, one that is missing may be of another namespace."""
+        self._seen: Set[Asked] = frozenset()
+        """The work that was in progress at the previous look."""
+
+    def gone(self, asked: Iterable[AnyAsked]) -> list[AnyAsked]:
+        """Return the work in progress whose thread has ended or been killed, of that which was at the last call, too.
+
+        Most work does not take so long, and needs no look at its thread.
+        """
+        asked = list(asked)
+        before, self._seen = self._seen, set(asked)
+        waiting = [one for one in asked if one.thread and one in before and not one.is_canceled]
+        if not (waiting and self._is_known):
+            return []
+        states = {thread: _is_waiting(thread) for thread in {one.thread for one in waiting}}
+        self._has_found = self._has_found or any(state is not None for state in states.values())
+        return [one for one in waiting if not states[one.thread]] if self._has_found else []
+
+
+def left(asked: Iterable[AnyAsked], now: float) -> list[AnyAsked]:
+    """Return the work of interrupted threads whose results are no longer wanted, of all in the order of its beginning.
+
+    A thread that asks for the same again finds what was done for it until then: locks, blocks, parsed containers. So
+    its first request goes on as long as it is repeated; the repetitions, which only wait for the first one, do not.
+    ``now`` is on the same clock as ``answered_at``, in seconds.
+    """
+    asked = list(asked)
+    repeated = {(one.thread, one.about) for one in asked if one.answered_at is None}
+    kept: set[tuple[int, object]] = set()
+    left = []
+    for one in asked:
+        if one.answered_at is None or one.is_canceled:
+            continue
+        kind = one.thread, one.about
+        if kind in repeated:
+            one.answered_at = now
+        if kind in kept or now >= one.answered_at + settings.repetition:
+            left.append(one)
+        kept.add(kind)
+    return left
+
+
+def _is_waiting(thread: int) -> bool | None:
+    """Return whether a thread is alive and not about to die; None if it is not there."""
+    try:
+        with open(f"/proc/{thread}/status", "rb") as file:
+            lines = dict(line.split(b":", 1) for line in file.read().splitlines() if b":" in line)
+    except (FileNotFoundError, ProcessLookupError):
+        return True if _exists(thread) else None
+    except OSError:  # no descriptor left: nothing is known
+        return True
+    pending = int(lines.get(b"SigPnd", b"0"), 16) | int(lines.get(b"ShdPnd", b"0"), 16)
+    return lines.get(b"State", b"").strip()[:1] not in _ENDED and not pending & _KILLED
+
+
+def _exists(thread: int) -> bool:
+    """Return whether there is such a thread, of any user: /proc may hide those of others (``hidepid``)."""
+    try:
+        os.kill(thread, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True

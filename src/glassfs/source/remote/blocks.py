@@ -1,0 +1,415 @@
+"""Read remote objects in blocks that the block cache keeps, and decide which blocks to request when.
+
+A block is requested once however many readers wait for it. If one is missing, its neighbor is requested with it, as a
+request takes about as long for both; if more are missing, exactly these are, neighbors in one request. Ahead of a
+sequential reader further blocks are requested, if few enough are under way. The disk cache is searched before the
+server is asked.
+
+Every function may be called from any thread. The locks are held for bookkeeping only, never while waiting, copying or
+asking a server or disk. A failed request fails all reads that wait for it, each with its own exception; errors are not
+remembered, except for a moment after a timeout. If an object has changed, all its blocks are dropped. No reader waits
+much longer than the server's ``timeout`` for its next bytes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
+from functools import partial
+
+import xxhash
+
+from glassfs import work
+from glassfs.errors import Changed, Damaged, DeviceFailed, GlassfsError, NotFound, Unavailable
+from glassfs.names import raw
+from glassfs.settings import settings
+from glassfs.source.contract import ByteCache, Path, Version
+from glassfs.source.remote.disk import DiskCache
+from glassfs.source.remote.server import Facts, Server
+from glassfs.source.scattered import total
+
+BLOCK = 256 << 10
+AT_ONCE = 8
+"""Blocks in one request."""
+WINDOW = 64
+"""Blocks requested ahead of a reader at most. A seek over as many is still the same reader."""
+
+
+def version_of(server: Server, path: Path, facts: Facts) -> Version:
+    """Return the version of an object: without the time if the ETag is strong, as servers round it."""
+    key = xxhash.xxh128_hexdigest(raw("\0".join((server.identity, *path))))
+    return Version(f"{key}|{facts.size}|{0 if facts.has_strong_etag else facts.mtime_ns}|{facts.etag}")
+
+
+class RemoteBlocks:
+    """The blocks of any number of objects, in ``cache`` and on ``disk``."""
+
+    def __init__(self, cache: ByteCache, disk: DiskCache | None = None) -> None:
+        self._cache = cache
+        self._disk = disk
+        self._lock = threading.Lock()
+        self._requests: dict[tuple[Version, int], _Request] = {}
+        """The requests under way, by the blocks that they bring."""
+        self._bytes_ahead = self._unwritten = 0
+        # These threads begin on first use. The process waits at its end until the writer has written everything.
+        self._lookups = ThreadPoolExecutor(2, "glassfs-lookups")
+        self._writer = ThreadPoolExecutor(1, "glassfs-writer")
+
+    def object(self, server: Server, path: Path, facts: Facts) -> RemoteObject:
+        """Return an object in that version, for one source. Makes no request."""
+        return RemoteObject(self, server, path, facts)
+
+    def put_head(self, server: Server, path: Path, facts: Facts, data: bytes) -> None:
+        """Cache the first bytes of an object, which came with its facts, if they fill a block."""
+        of = self.object(server, path, facts)
+        size = of.size_of(0)
+        if 0 < size <= len(data) and self._cache.known((of.version, 0)) is None:
+            self._cache.add((of.version, 0), data[:size])
+            self._write(of, 0, data[:size])
+
+    def finish(self) -> None:
+        """Wait until the disk cache has what was read so far, but not for long."""
+        with suppress(FutureTimeout, RuntimeError):
+            self._writer.submit(int).result(settings.disk_finish)
+
+    def close(self) -> None:
+        """Cache nothing that is still under way."""
+        with self._lock:
+            self._requests.clear()
+
+    @property
+    def window(self) -> int:
+        """How many blocks may be under way that no reader waits for yet."""
+        return self._cache.budget // BLOCK // 4
+
+    def known(self, of: RemoteObject, number: int) -> bytes | None:
+        """Return a block if it is cached."""
+        return self._cache.known((of.version, number))
+
+    def begin(self, of: RemoteObject, wanted: range, ahead: range) -> list[bytes | _Request]:
+        """Return the ``wanted`` blocks, or the requests that bring them; also begin to request those ``ahead``."""
+        with self._lock:
+            # The cache and the requests under way are searched in one step, so that an answer that arrives meanwhile
+            # is not missed, and a block is requested once.
+            parts = [self._part(of, number) for number in wanted]
+            missing = [number for number, part in zip(wanted, parts, strict=True) if part is None]
+            if len(missing) == 1:
+                # The head of the file, block 0, comes with the object's facts, so pairs begin at odd numbers.
+                other = missing[0] + 1 if missing[0] % 2 else missing[0] - 1
+                if missing[0] and other < of.count and self._part(of, other) is None:
+                    missing.append(other)
+            begun = self._added(of, missing)
+            # A reader that waits gets its blocks in any case. What is only expected is bounded for all readers
+            # together, as bytes under way are in no budget.
+            space = max(0, self.window - self._bytes_ahead // BLOCK)
+            further = [number for number in ahead if self._part(of, number) is None]
+            later = self._added(of, further[:space], is_ahead=True)
+            found = [
+                self._requests[of.version, number] if part is None else part
+                for number, part in zip(wanted, parts, strict=True)
+            ]
+        self._fetch_all(begun)
+        if self._disk is None:
+            self._fetch_all(later)
+        elif later:
+            try:
+                self._lookups.submit(self._fetch_all, later)
+            except RuntimeError:  # the process ends
+                self._fetch_all(later)
+        return found
+
+    def wait(self, request: _Request, number: int, deadline: float) -> bytes:
+        """Return a block once its request is done. Raises what that raised, and DeviceFailed after the deadline."""
+        if not work.is_done(request.future, max(0.0, deadline - time.monotonic())):
+            # All readers of the request have waited as long. A late answer finds the request settled and is dropped.
+            self._fail(request, DeviceFailed(f"no answer within {request.object.server.timeout:g} seconds"))
+            if request.answer is not None:
+                request.answer.cancel()
+        error = request.future.exception()
+        if isinstance(error, GlassfsError):
+            raise error.at(request.object.name)
+        return request.future.result()[number - request.numbers[0]]
+
+    def _part(self, of: RemoteObject, number: int) -> bytes | _Request | None:
+        key = of.version, number
+        return self._cache.known(key) or self._requests.get(key)
+
+    def _added(self, of: RemoteObject, numbers: Iterable[int], is_ahead: bool = False) -> list[_Request]:
+        """Return new requests for blocks, which every reader finds from now on. The caller holds the lock."""
+        requests: list[_Request] = []
+        for number in sorted(numbers):
+            last = requests[-1].numbers if requests else range(0)
+            if last and number == last.stop and len(last) < AT_ONCE:
+                requests[-1].numbers = range(last.start, number + 1)
+            else:
+                requests.append(_Request(of, range(number, number + 1), is_ahead))
+            self._requests[of.version, number] = requests[-1]
+        self._bytes_ahead += sum(request.size for request in requests if is_ahead)
+        return requests
+
+    def _fetch_all(self, requests: Iterable[_Request]) -> None:
+        """Ask for blocks. Errors reach the readers that wait for them."""
+        rest = iter(requests)
+        try:
+            for request in rest:
+                self._fetch(request)
+        finally:
+            for request in rest:  # interrupted: other readers must not wait for these
+                self._fail(request, CancelledError())
+
+    def _fetch(self, request: _Request) -> None:
+        of = request.object
+        try:
+            # One block that is missing on disk costs its neighbors as well: requests are written and evicted together,
+            # and a request for the hole alone would take as long.
+            if self._disk is not None:
+                stored = [
+                    self._disk.get(of.key, of.facts.etag, number, of.size_of(number)) for number in request.numbers
+                ]
+                parts = [part for part in stored if part is not None]
+                if len(parts) == len(stored):
+                    self._settle(request, parts)
+                    return
+            offset = request.numbers[0] * BLOCK
+            request.answer = of.server.fetch(of.path, offset, request.size, of.facts)
+            request.answer.add_done_callback(partial(self._answered, request))
+        except BaseException as error:
+            self._fail(request, error)
+            if not isinstance(error, Exception):
+                raise
+
+    def _answered(self, request: _Request, answer: Future[bytes]) -> None:
+        """Settle a request with the server's answer or error. Mostly runs on a thread of the server."""
+        try:
+            data = answer.result()
+            if len(data) != request.size:
+                raise DeviceFailed(f"the server sends {len(data)} bytes instead of {request.size}")
+            # Copies, so that no block keeps the others in memory; a single one needs none.
+            view = memoryview(data)
+            starts = range(0, len(data), BLOCK)
+            parts = [bytes(view[start : start + BLOCK]) for start in starts] if len(starts) > 1 else [bytes(data)]
+        except BaseException as error:
+            self._fail(request, error)
+        else:
+            self._settle(request, parts)
+            for number, part in zip(request.numbers, parts, strict=True):
+                self._write(request.object, number, part)
+
+    def _settle(self, request: _Request, parts: list[bytes]) -> None:
+        with self._lock:
+            # What the reader found to be late, or was dropped meanwhile, is not cached any more.
+            for number in self._removed(request):
+                self._cache.add((request.object.version, number), parts[number - request.numbers[0]])
+            if not request.future.done():
+                request.future.set_result(parts)
+
+    def _fail(self, request: _Request, error: BaseException) -> None:
+        """Settle a request with an error; drop all blocks of an object that has changed or is gone."""
+        reported = _reported(error)
+        version = request.object.version
+        with self._lock:
+            self._removed(request)
+            if isinstance(reported, (Changed, NotFound)):
+                for key in [key for key in self._requests if key[0] == version]:
+                    del self._requests[key]
+                self._cache.forget(version)
+            if not request.future.done():
+                request.future.set_exception(reported)
+
+    def _removed(self, request: _Request) -> list[int]:
+        """Count a request as done; return the blocks for which it was the present one. The caller holds the lock."""
+        if request.is_ahead:
+            self._bytes_ahead -= request.size
+            request.is_ahead = False
+        keys = ((request.object.version, number) for number in request.numbers)
+        present = [key for key in keys if self._requests.get(key) is request]
+        for key in present:
+            del self._requests[key]
+        return [number for _, number in present]
+
+    def _write(self, of: RemoteObject, number: int, data: bytes) -> None:
+        """Have a block written to disk, unless too much waits for that. Under a weak ETag nothing is."""
+        if self._disk is None or not of.facts.has_strong_etag:
+            return
+        with self._lock:
+            if self._unwritten + len(data) > self._cache.budget // 4:
+                return
+            self._unwritten += len(data)
+        try:
+            self._writer.submit(self._write_now, self._disk, of, number, data)
+        except RuntimeError:  # the process ends
+            self._write_now(self._disk, of, number, data)
+
+    def _write_now(self, disk: DiskCache, of: RemoteObject, number: int, data: bytes) -> None:
+        try:
+            disk.put(of.key, of.facts.etag, number, data)
+        finally:
+            with self._lock:
+                self._unwritten -= len(data)
+
+
+class _Request:
+    """Neighboring blocks that are fetched together: ``future`` gets them, or a GlassfsError."""
+
+    def __init__(self, of: RemoteObject, numbers: range, is_ahead: bool) -> None:
+        self.object = of
+        self.numbers = numbers
+        self.is_ahead = is_ahead
+        self.future: Future[list[bytes]] = Future()
+        self.answer: Future[bytes] | None = None
+        """The server's, unless the blocks come from the disk."""
+
+    @property
+    def size(self) -> int:
+        return sum(map(self.object.size_of, self.numbers))
+
+
+class RemoteObject:
+    """One version of an object. ``key`` names it in the disk cache."""
+
+    def __init__(self, blocks: RemoteBlocks, server: Server, path: Path, facts: Facts) -> None:
+        self.server, self.path, self.facts = server, path, facts
+        self.name = server.shown(path)
+        self.key = "/".join((server.identity, *path))
+        self.version = version_of(server, path, facts)
+        self.count = -(-facts.size // BLOCK)
+        self.window = min(WINDOW, blocks.window)
+        self._blocks = blocks
+        self._ahead = _ReadAhead()
+        self._timed_out: GlassfsError | None = None
+        """The error of a read that timed out, which other reads get at once until ``_timed_out_until``."""
+        self._timed_out_until = 0.0
+
+    def size_of(self, number: int) -> int:
+        return min(BLOCK, self.facts.size - number * BLOCK)
+
+    def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
+        """Fill ``buffers`` (bytes, writable) one after another with the bytes from ``offset`` on.
+
+        Raises what fetching raised. Each 2 MiB take no longer than the server's timeout.
+        """
+        size = total(buffers)
+        if not 0 <= offset <= offset + size <= self.facts.size:
+            reason = f"bytes {offset} to {offset + size} lie outside the file of {self.facts.size} bytes"
+            raise Damaged(reason, self.name)
+        number, start = divmod(offset, BLOCK)
+        data = self._blocks.known(self, number) if start + size <= BLOCK else None
+        if data is None:
+            pieces = self._pieces(offset, offset + size)
+        else:  # most small reads
+            pieces = iter((memoryview(data)[start : start + size],))
+            if ahead := self._ahead.after(offset, offset + size, self):
+                self._blocks.begin(self, range(0), ahead)
+        piece = memoryview(b"")
+        for buffer in buffers:
+            while len(buffer):
+                piece = piece or next(pieces)
+                copied = min(len(buffer), len(piece))
+                buffer[:copied] = piece[:copied]
+                buffer, piece = buffer[copied:], piece[copied:]
+
+    def _pieces(self, offset: int, end: int) -> Iterator[memoryview]:
+        """Yield the bytes ``[offset, end)`` in order."""
+        last = -(-end // BLOCK)
+        ahead = self._ahead.after(offset, end, self)
+        for start in range(offset // BLOCK, last, AT_ONCE):
+            wanted = range(start, min(start + AT_ONCE, last))
+            # The rest of a large read is as good as read; what may follow it is requested with its last part.
+            rest = range(wanted.stop, min(last, wanted.stop + WINDOW))
+            began = time.monotonic()
+            if self._timed_out is not None and began < self._timed_out_until:
+                raise self._timed_out.at(self.name)
+            try:
+                parts = self._blocks.begin(self, wanted, rest or ahead)
+                for number, part in zip(wanted, parts, strict=True):
+                    if not isinstance(part, bytes):
+                        deadline = began + self.server.timeout + settings.server_grace
+                        part = self._blocks.wait(part, number, deadline)
+                    yield memoryview(part)[max(0, offset - number * BLOCK) : end - number * BLOCK]
+            except DeviceFailed as error:
+                now = time.monotonic()
+                if now - began >= self.server.timeout / 2:
+                    # The kernel repeats a failed read immediately.
+                    self._timed_out, self._timed_out_until = error.at(), now + settings.server_fail_fast
+                raise
+
+
+class _Stream:
+    """A reader of an object: where it began, up to where it has read, and how many bytes."""
+
+    __slots__ = ("asked", "end", "read", "start")
+
+    def __init__(self, start: int, end: int, read: int = 0) -> None:
+        self.start, self.end, self.read = start, end, read
+        self.asked = 0
+        """The block up to which blocks were requested ahead."""
+
+
+class _ReadAhead:
+    """The last readers of one object: finds out which of them are sequential, whatever the sizes of their reads.
+
+    Threads of one reader may read out of order: bytes a little before its end, and behind small gaps, are its own. The
+    same bytes read again and again are no progress.
+    """
+
+    SHORT = 3 * BLOCK
+    """Bytes read in sequence before more is requested: the reader may want something small, such as an image."""
+    NEAR = 4 * BLOCK
+    MOST = 16
+
+    def __init__(self) -> None:
+        self._streams: list[_Stream] = []
+        """The one that read last at the end."""
+        self._lock = threading.Lock()
+
+    def after(self, offset: int, end: int, of: RemoteObject) -> range:
+        """Note that ``[offset, end)`` is read; return which blocks to request ahead."""
+        with self._lock:
+            stream = self._streams[-1] if self._streams else None
+            if stream is None or not -self.NEAR <= offset - stream.end <= self.NEAR:
+                stream = min(self._streams, key=lambda one: abs(offset - one.end), default=None)
+            if stream is None or not -self.NEAR <= offset - stream.end <= WINDOW * BLOCK:
+                return self._add(_Stream(offset, end))
+            gap = offset - stream.end
+            if gap > min(self.NEAR, stream.read):
+                # A seek, or another reader: the sequence so far counts less, and this read is no evidence yet.
+                promise = max(stream.read // 2, stream.read - gap)
+                return self._add(_Stream(offset - promise, end, promise))
+            if stream is not self._streams[-1]:
+                self._streams.remove(stream)
+                self._streams.append(stream)
+            stream.read += end - offset
+            stream.end = max(stream.end, end)
+            # Neither bytes that were read again count, nor those that were skipped: the sequence is no longer than the
+            # stretch between both ends.
+            sequence = min(stream.read, stream.end - stream.start)
+            count = min(of.window, 2 * max(0, sequence - self.SHORT) // BLOCK)
+            first = max(stream.asked, -(-stream.end // BLOCK))
+            until = min(-(-stream.end // BLOCK) + count, of.count)
+            # Requests of many blocks are better; until then the reader has blocks that are under way.
+            if until - first < min(AT_ONCE, max(2, count // 2)) and until < of.count:
+                return range(0)
+            stream.asked = until
+            return range(first, until)
+
+    def _add(self, stream: _Stream) -> range:
+        """Add a reader, and drop the one that read least recently if there are too many, not sequential ones first."""
+        if len(self._streams) >= self.MOST:
+            self._streams.remove(next((one for one in self._streams if not one.read), self._streams[0]))
+        self._streams.append(stream)
+        return range(0)
+
+
+def _reported(error: BaseException) -> GlassfsError:
+    """Return the error for readers: without a traceback, and without a message that may contain secrets."""
+    if isinstance(error, GlassfsError):
+        return error.at()
+    if isinstance(error, MemoryError):
+        return Unavailable("not enough memory to read it")
+    if isinstance(error, CancelledError):
+        return DeviceFailed("the request was canceled")
+    return DeviceFailed(f"could not be read from the server ({type(error).__name__})")

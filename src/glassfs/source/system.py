@@ -1,0 +1,161 @@
+"""System calls that Python does not offer, by way of the C library: for opening files that others may replace. Linux.
+
+- ``opened_beneath``: openat2(2) opens a path below a folder in one call, following no link and crossing no mount.
+- ``device_of`` and others detect mounts of glassfs among the entries of a folder without a request to their daemons. A
+  ``stat`` of such an entry would be a request to a daemon that may be waiting for this process, or be this process.
+- ``has_acl``: most files have no access control list, which Python reports with an exception. That takes as long as
+  asking the system.
+
+Elsewhere, and where a call is missing, callers learn that nothing is known. Any thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+import struct
+import sys
+import threading
+from collections.abc import Callable
+from enum import IntFlag
+from typing import Any
+
+from glassfs.source import mountinfo
+
+ACL = "system.posix_acl_access"
+_ENCODING = sys.getfilesystemencoding()
+
+
+def function(name: str, result: Any, *arguments: Any, use_errno: bool = False) -> Callable[..., int] | None:
+    """Return a function of the C library on Linux; None on other systems and if there is no such function."""
+    if sys.platform != "linux":
+        return None
+    try:
+        found: Any = getattr(ctypes.CDLL(None, use_errno=use_errno), name)
+    except (AttributeError, OSError):
+        return None
+    found.argtypes, found.restype = arguments, result
+    return found  # type: ignore[no-any-return]
+
+
+# Without types of arguments, whose conversions take as long as the call: integers are passed as int, which is extended.
+_syscall = function("syscall", ctypes.c_long, use_errno=True)
+_statx = function("statx", ctypes.c_int)
+_fgetxattr = function("fgetxattr", ctypes.c_ssize_t, use_errno=True)
+
+
+class Resolve(IntFlag):
+    """How openat2 resolves names: linux/openat2.h."""
+
+    NO_XDEV = 0x01
+    NO_MAGICLINKS = 0x02
+    NO_SYMLINKS = 0x04
+    BENEATH = 0x08
+
+
+class How(ctypes.Structure):
+    """``struct open_how`` with flags of open(2)."""
+
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+    def __init__(self, flags: int) -> None:
+        super().__init__(flags | os.O_CLOEXEC, 0, sum(Resolve))
+        self.pointer = ctypes.byref(self)
+
+
+def opened_beneath(folder: int, path: tuple[str, ...], how: How) -> int | None:
+    """Return a descriptor of ``path`` below the open ``folder``, or None if the caller has to walk.
+
+    Raises FileNotFoundError, and ValueError for an invalid file name.
+    """
+    if _syscall is None or not {"", ".", ".."}.isdisjoint(path):
+        return None
+    joined = "/".join(path)
+    if "\0" in joined or joined.count("/") != len(path) - 1:
+        return None
+    raw = joined.encode(_ENCODING, "surrogateescape")  # as ``os.fsencode``
+    # 437 is openat2 on all architectures that have it, since Linux 5.6.
+    fd = _syscall(437, folder, raw, how.pointer, ctypes.sizeof(How))
+    if fd >= 0:
+        return fd
+    if ctypes.get_errno() == errno.ENOENT:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    return None
+
+
+def has_acl(place: int | str) -> bool | None:
+    """Return whether the file at a path or with a descriptor has an ACL; None if that cannot be determined."""
+    none = (errno.ENODATA, errno.ENOTSUP)
+    if _fgetxattr is not None and type(place) is int:
+        size = _fgetxattr(place, ACL.encode(), None, 0)
+        return size > 0 if size >= 0 else (False if ctypes.get_errno() in none else None)
+    try:
+        return bool(os.getxattr(place, ACL))
+    except OSError as error:
+        return False if error.errno in none else None
+
+
+class _Buffer(threading.local):
+    """Memory for ``struct statx`` (linux/stat.h): mask, mode and device are what is unpacked."""
+
+    unpack = struct.Struct("=I24xH106xII").unpack_from
+
+    def __init__(self) -> None:
+        self.raw = ctypes.create_string_buffer(256)
+        self.pointer = ctypes.byref(self.raw)
+
+
+class _Statx(IntFlag):
+    """linux/fcntl.h. With an empty mask and DONT_SYNC the kernel alone answers (fs/fuse/dir.c, Linux 5.8)."""
+
+    AT_SYMLINK_NOFOLLOW = 0x100
+    AT_NO_AUTOMOUNT = 0x800
+    AT_STATX_DONT_SYNC = 0x4000
+
+
+_flags = int(sum(_Statx))
+_buffer = _Buffer()
+
+
+def _looked_up(folder: int, name: str) -> tuple[int, int, int, int] | None:
+    """Return mask, mode and device of ``name`` in the open ``folder``; None if there is none or the system cannot tell.
+    """
+    # Each thread has a buffer of its own: ctypes releases the GIL during the call.
+    buffer = _buffer
+    if _statx is None or _statx(folder, name.encode(_ENCODING, "surrogateescape"), _flags, 0, buffer.pointer) != 0:
+        return None
+    facts: tuple[int, int, int, int] = buffer.unpack(buffer.raw)
+    return facts
+
+
+def device_of(folder: int, name: str = ".") -> int | None:
+    """Return the device of ``name`` in the open ``folder``; None if it does not exist or the system cannot tell."""
+    found = _looked_up(folder, name)
+    return None if found is None else os.makedev(found[2], found[3])
+
+
+def is_file(folder: int, name: str, device: int | None) -> bool:
+    """Return whether ``name`` is a regular file on the ``device`` of its folder, as far as the system can tell."""
+    found = _looked_up(folder, name)
+    if found is None:
+        return False
+    mask, mode, major, minor = found
+    has_type = mask & 0x01  # STATX_TYPE
+    return os.makedev(major, minor) == device and bool(has_type) and stat.S_ISREG(mode)
+
+
+def is_glassfs(folder: int, name: str, device: int | None) -> bool:
+    """Return whether ``name`` in a folder on ``device`` is a mount of glassfs.
+
+    The system reuses device numbers, so the mount table is read for every entry on another device than its folder;
+    there are few.
+    """
+    found = device_of(folder, name)
+    return found is not None and found != device and is_on_glassfs(found)
+
+
+def is_on_glassfs(device: int | None) -> bool:
+    """Return whether a device is a mount of glassfs. Raises Unavailable if the mount table cannot be opened now."""
+    return device in mountinfo.glassfs_devices()

@@ -1,0 +1,234 @@
+"""Test reports: complete lines, a single writer, and resuming after a killed program."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import tracemalloc
+from contextlib import closing, suppress
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glassfs.datasets.batch.contract import BatchError
+from glassfs.datasets.batch.report import MOST_LINE_BYTES, Report
+from glassfs.errors import NotFound
+from tests.datasets.batch.many import lines_of
+
+HOSTILE = ["a\nb", '"}\n{"path": "x"', "\udcff\udc80", "\u2028\x85\x1b[2K", "\0", "ü" * 300, ""]
+
+
+def written(path: Path, is_resumed: bool = False) -> closing[Report]:
+    return closing(Report(str(path), "verify", is_resumed))
+
+
+def faults(report: Report, path: str, version: str = "1") -> int | None:
+    known = report.known(path, version)
+    return None if known is None else known.faults
+
+
+def test_a_line_is_written_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "report.jsonl"
+    with written(path) as report:
+        report.write("a.kdb", "1", [])
+        assert lines_of(path) == [{"path": "a.kdb", "version": "1", "ok": True, "faults": []}]
+        report.write("b.kdb", "2", ["/x: is wrong"])
+        assert lines_of(path)[1:] == [{"path": "b.kdb", "version": "2", "ok": False, "faults": ["/x: is wrong"]}]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_any_name_is_one_ascii_line(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "report.jsonl"
+    with written(path) as report:
+        report.write(name, name, [name])
+        report.write("next", "1", [])
+    assert [line["path"] for line in lines_of(path)] == [name, "next"]
+    assert path.read_bytes().isascii() and path.read_bytes().count(b"\n") == 2
+    with written(path, is_resumed=True) as report:
+        assert (faults(report, name, name), faults(report, name, "other"), faults(report, "next")) == (1, None, 0)
+
+
+@given(st.integers(0, 400))
+def test_a_torn_line_is_cut_off(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
+    """Wherever the file was cut, complete lines are kept and the next one starts on a line of its own."""
+    path = tmp_path_factory.mktemp("torn") / "report.jsonl"
+    with written(path) as report:
+        for number in range(4):
+            report.write(f"{number}.kdb", "version", ["a fault"] * number)
+    whole = path.read_bytes()
+    cut = min(cut, len(whole))
+    path.write_bytes(whole[:cut])
+    with written(path, is_resumed=True) as report:
+        known = [faults(report, f"{number}.kdb", "version") for number in range(4)]
+        assert known == [number if whole[:cut].count(b"\n") > number else None for number in range(4)]
+        report.write("next", "1", [])
+    assert [line["path"] for line in lines_of(path)] == [f"{n}.kdb" for n in range(whole[:cut].count(b"\n"))] + ["next"]
+
+
+LINE = b'{"path": "%s", "version": "1", "ok": true, "faults": []}\n'
+
+
+@pytest.mark.parametrize("line", [
+    LINE % rb"\ud800",
+    LINE.replace(b"[]", b"[" * 10**6) % b"b",
+    LINE.replace(b"[]", b'[], "rows": ' + b"9" * 10**5) % b"b",
+    LINE.replace(b"[]", b"[" + b"0," * MOST_LINE_BYTES + b"0]") % b"b",
+    b" " * MOST_LINE_BYTES + LINE % b"b",
+], ids=["half a pair", "nested", "digits", "long", "in a long one"])
+def test_hostile_lines_are_ignored(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "report.jsonl"
+    path.write_bytes(LINE % b"a" + line + LINE % b"c" + b"torn")
+    with written(path, is_resumed=True) as report:
+        assert (report.known_lines, faults(report, "a"), faults(report, "b"), faults(report, "c")) == (2, 0, None, 0)
+    assert path.read_bytes() == LINE % b"a" + line + LINE % b"c"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("begin", [b"", LINE % b"a", b'{"path": "'])
+def test_long_file_takes_little_memory(tmp_path: Path, begin: bytes) -> None:
+    path = tmp_path / "report.jsonl"
+    path.write_bytes(begin)
+    os.truncate(path, 20 * MOST_LINE_BYTES)
+    tracemalloc.start()
+    with suppress(BatchError), written(path, is_resumed=True):
+        pass
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * MOST_LINE_BYTES
+
+
+def test_only_the_locked_file_is_truncated(tmp_path: Path) -> None:
+    """In a folder that other users may write to, the name may lead to another file by the time that it is read."""
+    path, other = tmp_path / "report.jsonl", tmp_path / "other"
+    other.write_bytes(LINE % b"a")
+    path.write_bytes(b"not a report\n" * 100)
+    lock = fcntl.flock
+
+    def swapped(*words: int) -> None:
+        lock(*words)
+        other.rename(path)
+
+    with path.open("rb") as private:
+        with mock.patch("fcntl.flock", swapped), pytest.raises(BatchError, match="is not a report"):
+            Report(str(path), "verify", is_resumed=True)
+        assert private.read() == b"not a report\n" * 100
+
+
+def test_report_is_not_reached_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "report.jsonl").symlink_to("other")
+    for text in (None, b"", LINE % b"a"):
+        if text is not None:
+            (tmp_path / "other").write_bytes(text)
+        with pytest.raises(BatchError, match=r"report\.jsonl: cannot write the report: is a symbolic link"):
+            Report(str(tmp_path / "report.jsonl"), "verify", is_resumed=True)
+        assert text is None or (tmp_path / "other").read_bytes() == text
+    assert (tmp_path / "other").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
+def test_report_of_another_user_is_continued(tmp_path: Path) -> None:
+    """A colleague's, or on a server that gives the files of root to another user."""
+    path = tmp_path / "report.jsonl"
+    path.write_bytes(LINE % b"a")
+    os.chown(path, 12345, 12345)
+    with written(path, is_resumed=True) as report:
+        assert report.known_lines == 1
+
+
+def test_lines_that_are_not_valid_are_ignored(tmp_path: Path) -> None:
+    """A crash of the machine may leave zeros inside a file."""
+    path = tmp_path / "report.jsonl"
+    with written(path) as report:
+        report.write("a", "1", [])
+        report.write("b", "1", [])
+    first, second = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first + bytes(20) + b"\n" + b'{"path": 3}\n' + second)
+    with written(path, is_resumed=True) as report:
+        assert (faults(report, "a"), faults(report, "b"), report.known_lines) == (0, 0, 2)
+
+
+def test_an_existing_report_requires_resume(tmp_path: Path) -> None:
+    path = tmp_path / "report.jsonl"
+    with written(path) as report:
+        report.write("a", "1", [])
+    with pytest.raises(BatchError, match=f"{path}: this report exists already; --resume continues it"):
+        written(path)
+    assert len(lines_of(path)) == 1
+
+
+def test_an_empty_file_is_a_valid_report(tmp_path: Path) -> None:
+    path = tmp_path / "report.jsonl"
+    path.touch()
+    for is_resumed in (False, True):
+        with written(path, is_resumed) as report:
+            assert not report.known_lines
+
+
+@pytest.mark.parametrize("content", [b"text", b"text\n", b'{"path": "a"}\n', b"[]\n{", b"\0" * 100, b'{"a": 1}\ntorn'])
+def test_other_files_are_never_truncated(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(BatchError, match="is not a report of glassfs; name another file"):
+        written(path, is_resumed=True)
+    assert path.read_bytes() == content
+
+
+def test_only_one_program_writes_a_report(tmp_path: Path) -> None:
+    path = tmp_path / "report.jsonl"
+    with written(path):
+        for is_resumed in (False, True):
+            with pytest.raises(BatchError, match=f"{path}: another program is writing to this report"):
+                written(path, is_resumed)
+    written(path).__exit__(None, None, None)
+
+
+def test_reports_work_on_file_systems_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fcntl, "flock", mock.Mock(side_effect=OSError(errno.ENOSYS, "Function not implemented")))
+    with written(tmp_path / "report.jsonl") as report:
+        report.write("a", "1", [])
+    assert len(lines_of(tmp_path / "report.jsonl")) == 1
+
+
+def test_a_report_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(NotFound):
+        written(tmp_path / "none" / "report.jsonl")
+    with pytest.raises(BatchError, match="Is a directory"):
+        written(tmp_path)
+
+
+def test_a_report_of_another_command_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "report.jsonl"
+    with written(path) as report:
+        report.write("a", "1", [])
+    with pytest.raises(BatchError, match="is a report of 'verify', not of 'export'"):
+        Report(str(path), "export", True)
+    assert len(lines_of(path)) == 1
+
+
+def test_paths_are_recognized_however_they_are_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "report.jsonl"
+    with written(path) as report:
+        report.write("data/a.kdb", "1", [])
+        report.write("s3://bucket/a.kdb", "1", [])
+    with written(path, is_resumed=True) as report:
+        same = ["data/a.kdb", "./data/a.kdb", "data//a.kdb", f"{tmp_path}/data/a.kdb", f"{tmp_path}/./data//a.kdb"]
+        others = ["data/b.kdb", "a/../data/a.kdb", "s3:/bucket/a.kdb", "/data/a.kdb"]
+        assert [faults(report, name) for name in (*same, "s3://bucket/a.kdb")] == [0] * 6
+        assert [faults(report, name) for name in others] == [None] * 4
+
+
+def test_rows_are_known_with_the_container_name(tmp_path: Path) -> None:
+    path = tmp_path / "report.jsonl"
+    with written(path) as report:
+        report.write("data/a.kdb", "1", [], "a.kdb", 3)
+        report.write("data/b.kdb", "1", [], "b.kdb", 0)
+    assert [(line["container"], line["rows"]) for line in lines_of(path)] == [("a.kdb", 3), ("b.kdb", 0)]
+    with written(path, is_resumed=True) as report:
+        known = report.known("data/a.kdb", "1")
+        assert known is not None and known.has_rows("a.kdb", 3)
+        assert not (known.has_rows("a.kdb", 2) or known.has_rows("data/a.kdb", 3))

@@ -1,0 +1,366 @@
+"""Reading by blocks: the bytes, the memory they take, errors, and the disk cache."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from glassfs.cache import BlockCache
+from glassfs.errors import Changed, Damaged, DeviceFailed, GlassfsError, NotAllowed, Unavailable
+from glassfs.settings import settings
+from glassfs.source.remote.blocks import RemoteBlocks
+from glassfs.source.remote.disk import DiskCache
+from glassfs.source.remote.server import Facts
+from glassfs.source.scattered import Scattered, Spans
+from tests.source.remote.counting import (
+    BLOCK,
+    PAGE,
+    PATH,
+    CountingServer,
+    Gate,
+    K,
+    M,
+    content,
+    opened,
+    read,
+    read_all,
+    used,
+)
+from tests.waiting import wait_for, wait_until
+
+
+@pytest.fixture
+def server() -> CountingServer:
+    return CountingServer()
+
+
+def blocks_of(budget: int, disk: DiskCache | None = None) -> RemoteBlocks:
+    return RemoteBlocks(BlockCache(budget), disk)
+
+
+def used_by(blocks: RemoteBlocks) -> int:
+    return blocks._cache.used  # type: ignore[attr-defined]
+
+
+# Bytes
+
+
+@pytest.mark.parametrize("size", [1, PAGE - 1, PAGE, PAGE + 1, PAGE + BLOCK, PAGE + BLOCK + 1])
+def test_objects_of_all_sizes(server: CountingServer, size: int) -> None:
+    facts = server.put(size)
+    assert read(blocks_of(M).object(server, PATH, facts), 0, size) == content(facts, 0, size)
+    remote = opened(server, facts)
+    assert read(remote, size - 1, 1) == content(facts, size - 1, 1)
+    assert read(remote, 0, size) == content(facts, 0, size)
+
+
+def test_empty_object_costs_no_request(server: CountingServer) -> None:
+    facts = server.put(0)
+    assert read(opened(server, facts), 0, 0) == b""
+    assert server.requests == []
+
+
+@pytest.mark.parametrize(("offset", "size"), [(0, 101), (100, 1), (-1, 1), (1 << 70, 1)])
+def test_range_outside_the_object_is_damage(server: CountingServer, offset: int, size: int) -> None:
+    remote = opened(server, server.put(100))
+    with pytest.raises(Damaged, match=r"fake://server/run\.kdb"):
+        read(remote, offset, size)
+    assert server.requests == []
+
+
+def test_buffers_are_filled_in_order(server: CountingServer) -> None:
+    facts = server.put(3 * M)
+    remote = opened(server, facts)
+    sizes = [1, 0, PAGE, 100, 0, BLOCK, M, 7]
+    buffers = [memoryview(bytearray(size)) for size in sizes]
+    remote.scatter(buffers, 1000)
+    assert b"".join(buffers) == content(facts, 1000, sum(sizes))
+    row = memoryview(bytearray(100_000))
+    remote.scatter(Scattered(row, Spans((start, 10) for start in range(0, 100_000, 1000))), PAGE - 500)
+    assert b"".join(row[start : start + 10] for start in range(0, 100_000, 1000)) == content(facts, PAGE - 500, 1000)
+
+
+def test_equal_versions_share_pages(server: CountingServer) -> None:
+    facts = server.put(M)
+    blocks = blocks_of(8 * M)
+    read(blocks.object(server, PATH, facts), 0, M)
+    before = len(server.requests)
+    assert read(blocks.object(server, (*PATH,), Facts(*facts)), 0, M) == content(facts, 0, M)
+    assert len(server.requests) == before
+    other = server.put(M, "two")
+    assert read(blocks.object(server, PATH, other), 0, M) == content(other, 0, M)
+    assert len(server.requests) > before
+
+
+# Memory
+
+
+@pytest.mark.parametrize("budget", [0, PAGE, BLOCK])
+def test_tiny_budgets_are_enough(server: CountingServer, budget: int) -> None:
+    facts = server.put(5 * M)
+    remote = opened(server, facts, budget)
+    read_all(remote, facts, 512 * K)
+    assert read(remote, 0, facts.size) == content(facts, 0, facts.size)
+    assert used(remote) <= budget
+
+
+def test_least_recently_used_pages_are_evicted(server: CountingServer) -> None:
+    facts = server.put(100 * M)
+    blocks = blocks_of(4 * M)
+    remote = blocks.object(server, PATH, facts)
+    for place in range(6):
+        read(remote, place * 10 * M + PAGE, 4 * K)
+        read(remote, PAGE, 4 * K)
+    for place in range(6, 10):
+        read(remote, place * 10 * M + PAGE, 4 * K)
+    del server.requests[:]
+    read(remote, PAGE, 4 * K)
+    read(remote, 50 * M + PAGE, 4 * K)
+    assert server.requests == []
+    read(remote, 10 * M + PAGE, 4 * K)
+    assert len(server.requests) == 1
+
+
+@pytest.mark.slow
+def test_pages_behind_a_reader_are_evicted(server: CountingServer) -> None:
+    facts = server.put(400 * M)
+    remote = opened(server, facts, 20 * M)
+    for start in range(0, 300 * M, 22 * M):
+        read_all(remote, facts, 128 * K, start, start + 10 * M)
+    assert len(server.requests) <= 14 * 16
+
+
+def test_blocks_under_way_at_the_end_are_not_cached(server: CountingServer) -> None:
+    facts = server.put(10 * M)
+    blocks = blocks_of(64 * M)
+    gate = Gate(server)
+    with ThreadPoolExecutor(1) as threads:
+        reader = threads.submit(read, blocks.object(server, PATH, facts), 0, M)
+        wait_until(lambda: gate.waiting)
+        blocks.close()
+        gate.open()
+        assert reader.result() == content(facts, 0, M)
+    assert used_by(blocks) == 0
+
+
+# Errors
+
+
+def test_waiting_readers_share_one_request(server: CountingServer) -> None:
+    facts = server.put(10 * M)
+    remote = opened(server, facts)
+    gate = Gate(server)
+    with ThreadPoolExecutor(16) as threads:
+        readers = [threads.submit(read, remote, M + place * K, 4 * K) for place in range(16)]
+        wait_until(lambda: gate.waiting)
+        assert read(remote, 0, 4 * K) == content(facts, 0, 4 * K)
+        gate.open()
+        for place, reader in enumerate(readers):
+            assert reader.result() == content(facts, M + place * K, 4 * K)
+    assert len(server.requests) == 1
+
+
+def test_error_reaches_all_waiting_readers_only(server: CountingServer) -> None:
+    facts = server.put(10 * M)
+    remote = opened(server, facts)
+    gate = Gate(server)
+    with ThreadPoolExecutor(8) as threads:
+        readers = [threads.submit(read, remote, M + place, 1) for place in range(8)]
+        wait_until(lambda: gate.waiting)
+        gate.open(NotAllowed("the server does not allow it"))
+        errors = [reader.exception() for reader in readers]
+    assert {str(error) for error in errors} == {"fake://server/run.kdb: the server does not allow it"}
+    assert all(type(error) is NotAllowed for error in errors)
+    assert len(set(map(id, errors))) == 8
+    assert read(remote, M, 4 * K) == content(facts, M, 4 * K)
+
+
+@pytest.mark.parametrize("length", [0, BLOCK - 1, BLOCK + 1, 2 * BLOCK])
+def test_answer_of_wrong_length_is_an_error(server: CountingServer, length: int) -> None:
+    facts = server.put(10 * M)
+    remote = opened(server, facts)
+    server.answer = lambda future, data: future.set_result((data * 2)[:length])
+    with pytest.raises(DeviceFailed, match=r"run\.kdb: the server sends"):
+        read(remote, M, 4 * K)
+    server.answer = None
+    assert read(remote, M, 4 * K) == content(facts, M, 4 * K)
+
+
+@pytest.mark.parametrize(("error", "kind"), [
+    (RuntimeError("https://user:secret@host"), DeviceFailed), (MemoryError("secret"), Unavailable),
+    (DeviceFailed("no answer", "a name"), DeviceFailed),
+])
+@pytest.mark.parametrize("is_at_once", [False, True])
+def test_unexpected_errors_are_reported_without_secrets(
+    server: CountingServer, error: Exception, kind: type[GlassfsError], is_at_once: bool,
+) -> None:
+    remote = opened(server, server.put(10 * M))
+
+    def fail(future: Future[bytes], data: bytes) -> None:
+        if is_at_once:
+            raise error
+        future.set_exception(error)
+
+    server.answer = fail
+    with pytest.raises(kind) as caught:
+        read(remote, M, 4 * K)
+    assert "secret" not in str(caught.value)
+    assert caught.value is not error
+    assert used(remote) == PAGE
+
+
+def test_failed_read_ahead_is_not_reported(server: CountingServer) -> None:
+    facts = server.put(20 * M)
+    remote = opened(server, facts)
+    read_all(remote, facts, 128 * K, 0, M)
+    gate = Gate(server)
+    start = (PAGE + server.fetched) // PAGE * PAGE
+    read_all(remote, facts, 128 * K, M, start)
+    assert gate.waiting
+    gate.open(DeviceFailed("silence"))
+    read_all(remote, facts, 128 * K, start)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_request_that_times_out_is_canceled(
+    server: CountingServer, monkeypatch: pytest.MonkeyPatch, is_late: bool,
+) -> None:
+    """An answer that comes later is ignored, and the next read makes a request again."""
+    monkeypatch.setattr(settings, "server_fail_fast", 0.0)
+    monkeypatch.setattr(settings, "server_grace", 0.0)
+    facts = server.put(10 * M)
+    remote = opened(server, facts)
+    server.timeout = 0.05
+    begun: list[Future[bytes]] = []
+
+    def answer(future: Future[bytes], data: bytes) -> None:
+        if is_late:
+            future.set_running_or_notify_cancel()  # cannot be canceled any more
+        begun.append(future)
+
+    server.answer = answer
+    with pytest.raises(DeviceFailed, match=r"fake://server/run\.kdb: no answer within 0.05 seconds"):
+        read(remote, M, 4 * K)
+    if is_late:
+        begun[0].set_result(bytes(server.requests[0][1]))
+    else:
+        assert begun[0].cancelled()
+    assert used(remote) == PAGE
+    server.answer = None
+    server.timeout = 60.0
+    assert read(remote, M, 4 * K) == content(facts, M, 4 * K)
+
+
+def test_pages_of_a_changed_object_are_dropped(server: CountingServer) -> None:
+    facts = server.put(10 * M)
+    blocks = blocks_of(64 * M)
+    remote = blocks.object(server, PATH, facts)
+    read(remote, 0, M)
+    other = server.put(10 * M, "two")
+    with pytest.raises(Changed, match=r"fake://server/run\.kdb: has other bytes now"):
+        read(remote, 5 * M, 4 * K)
+    assert used_by(blocks) == 0
+    assert read(blocks.object(server, PATH, other), 5 * M, 4 * K) == content(other, 5 * M, 4 * K)
+
+
+# The disk cache
+
+
+class Disk(DiskCache):
+    """A disk cache in a dictionary. Writes wait for the event ``wait``."""
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[str, str, int, int], bytes] = {}
+        self.wait = threading.Event()
+        self.wait.set()
+
+    def get(self, object_key: str, validator: str, number: int, size: int) -> bytes | None:
+        return self.kept.get((object_key, validator, number, size))
+
+    def put(self, object_key: str, validator: str, number: int, data: bytes | bytearray | memoryview) -> None:
+        wait_for(self.wait)
+        self.kept[object_key, validator, number, len(data)] = bytes(data)
+
+
+def test_fetched_pages_are_on_disk_for_the_next_process(server: CountingServer) -> None:
+    facts = server.put(12 * M + 5)
+    disk = Disk()
+    remote = blocks_of(64 * M, disk).object(server, PATH, facts)
+    read_all(remote, facts, 128 * K)
+    wait_until(lambda: sum(map(len, disk.kept.values())) == facts.size)
+    del server.requests[:]
+    again = blocks_of(64 * M, disk).object(server, PATH, facts)
+    read_all(again, facts, 128 * K)
+    assert server.requests == []
+    other = server.put(12 * M + 5, "two")
+    assert read(blocks_of(64 * M, disk).object(server, PATH, other), 0, M) == content(other, 0, M)
+
+
+@pytest.mark.parametrize("etag", ["one", "", 'W/"one"'])
+def test_head_is_written_to_disk_if_its_version_is_strong(server: CountingServer, etag: str) -> None:
+    """A head shorter than a page is not used."""
+    facts = server.put(M, etag)
+    disk = Disk()
+    blocks = blocks_of(64 * M, disk)
+    blocks.put_head(server, PATH, facts, content(facts, 0, PAGE - 1))
+    assert used_by(blocks) == 0
+    blocks.put_head(server, PATH, facts, content(facts, 0, PAGE))
+    blocks.finish()
+    expected = [] if etag != "one" else [(("one", 0), content(facts, 0, PAGE))]
+    assert [(key[1:3], data) for key, data in disk.kept.items()] == expected
+    assert server.requests == []
+    read(blocks.object(server, PATH, facts), M - 1, 1)
+    blocks.finish()
+    assert bool(disk.kept) == (etag == "one")
+
+
+@pytest.mark.parametrize("is_stuck", [False, True])
+def test_finish_waits_for_the_disk_but_not_forever(
+    server: CountingServer, monkeypatch: pytest.MonkeyPatch, is_stuck: bool,
+) -> None:
+    monkeypatch.setattr(settings, "disk_finish", 0.01 if is_stuck else 60.0)
+    facts = server.put(2 * M)
+    disk = Disk()
+    disk.wait.clear()
+    blocks = blocks_of(64 * M, disk)
+    read(blocks.object(server, PATH, facts), 0, 2 * M)
+
+    def written_by_finish() -> int:
+        blocks.finish()
+        return sum(map(len, disk.kept.values()))
+
+    with ThreadPoolExecutor(1) as threads:
+        written = threads.submit(written_by_finish)
+        if is_stuck:
+            assert written.result() == 0
+        disk.wait.set()
+        assert written.result() == (0 if is_stuck else facts.size)
+
+
+def test_blocks_with_holes_on_disk_are_fetched_whole(server: CountingServer) -> None:
+    facts = server.put(4 * M)
+    disk = Disk()
+    read(blocks_of(64 * M, disk).object(server, PATH, facts), 0, 2 * M)
+    wait_until(lambda: len(disk.kept) == 8)
+    keys = sorted(disk.kept, key=lambda key: key[2])
+    del disk.kept[keys[2]]
+    del disk.kept[keys[5]]
+    del server.requests[:]
+    assert read(blocks_of(64 * M, disk).object(server, PATH, facts), 0, 2 * M) == content(facts, 0, 2 * M)
+    assert server.requests == [(0, 2 * M)]
+
+
+def test_slow_disk_delays_no_reader(server: CountingServer) -> None:
+    """Pages that cannot be written soon are not written, and memory stays within the budget."""
+    facts = server.put(20 * M)
+    disk = Disk()
+    disk.wait.clear()
+    blocks = blocks_of(8 * M, disk)
+    remote = blocks.object(server, PATH, facts)
+    read_all(remote, facts, 128 * K)
+    assert used_by(blocks) <= 8 * M
+    assert server.fetched == facts.size
+    disk.wait.set()
+    wait_until(lambda: len(disk.kept) >= 2 * M // PAGE)
