@@ -194,8 +194,8 @@ class Containers:
         return self._parsed.all()
 
     def parsed(self, lease: ContainerLease) -> OpenContainer | None:
-        """Return the container of a lease if it is parsed now."""
-        return self._parsed.find(lease)
+        """Return the container of a lease if it is parsed now. That is no use of it: look-ups ask for each."""
+        return self._parsed.peek(lease)
 
     def opened(self, lease: ContainerLease) -> OpenContainer:
         """Return the leased container, parsing it again if needed. Raises Changed if it was replaced."""

@@ -47,6 +47,9 @@ class ParsedContainers:
     def all(self) -> list[OpenContainer]:
         return [opened for _, opened in self._cached.items()]
 
+    def peek(self, lease: ContainerLease) -> OpenContainer | None:
+        return self._cached.peek(lease)
+
     def find(self, lease: ContainerLease) -> OpenContainer | None:
         opened = self._cached.get(lease)
         if opened is not None and lease not in self._recent:
