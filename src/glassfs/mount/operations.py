@@ -208,6 +208,7 @@ class Operations:
                 return answer._replace(entry_timeout=0.0) if attempt and isinstance(directory, Settled) else answer
 
     def _looked_up(self, parent: int, directory: Directory, name: str) -> Lookup:
+        # The watch begins before the look-up, and the timeout is found before: a change in between is reported then.
         is_settled = isinstance(directory, Settled)
         timeout = self.longest if is_settled and parent != ROOT else self._timeout_in(parent, directory)
         try:
@@ -313,6 +314,8 @@ class Operations:
         directory = _checked(self.inodes.directory(ident))
         timeout = self._timeout_in(ident, directory)
         own = self.inodes.own() if ident == ROOT else None
+        # Cookies of a folder begin with the number of their snapshot. In a container the position says it all, so that
+        # a listing may continue after days, and needs no memory.
         number = 0 if isinstance(directory, Settled) else next(self._numbers) & 0x3FFFFFFF
         listing = Listing(self.inodes, ident, directory, own, number << POSITION_BITS, timeout)
         if isinstance(directory, Settled):
@@ -326,6 +329,8 @@ class Operations:
                 listed = _Listed(directory.origin.mtime_ns)
                 self._listed.put(ident, listed)
             listed.cached = listed.shift
+            # Clocks of file systems are coarse: a folder may change again within the same mtime after it was listed.
+            # The kernel compares mtimes only, so it is asked again later, with an mtime that differs.
             if listed.shift or not _is_settled(directory.origin.mtime_ns):
                 self._unsettled[ident] = time.monotonic() + settings.cached_unwatched
         if not listing.is_settled:
@@ -412,6 +417,7 @@ class Operations:
                 nodes.append(one)
             names.add((parent, name))
         versions = self.inodes.same_version(names)
+        # Last, as the ids that the names had until now are those that the kernel knows, and is notified of.
         if is_first:
             for parent, name in names:
                 self.inodes.detach(parent, name)

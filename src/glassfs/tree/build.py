@@ -149,6 +149,7 @@ class ContentDirectory(Settled):
                 children[name] = ContentDirectory(name, ino, self.origin, below)
             else:
                 children[name] = directory(name, ino, self.origin, below)
+        # Directories come first, as their names may not be numbered: a path through one must lead where it led before.
         cache, views = self.origin.services.cache, self.origin.services.views
         waiting: list[_Waiting] = []
         derived: list[_Waiting] = []
@@ -205,6 +206,7 @@ class ContentDirectory(Settled):
 
     def _put_beside(self, children: dict[str, Node], waiting: Iterable[_Waiting]) -> None:
         """Add nodes to the children, under other names where theirs are taken."""
+        # One iterator for all equal names: trying ~2, ~3 … anew for each of many would take quadratic time.
         numbers: defaultdict[tuple[bytes, str], Iterator[int]] = defaultdict(lambda: count(2))
         for original, suffix, thing, content in waiting:
             name = free_name(
@@ -335,6 +337,7 @@ class SeriesDirectory(Settled):
         """Return the index of the content with this number."""
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 20):
             return None
+        # Without numbers of its own a series counts from 0. Otherwise they ascend, and may leave some out.
         number, numbers = int(digits), self._series.numbers
         index = number if numbers is None else bisect_left(numbers, number)
         return index if index < self._series.count else None

@@ -95,6 +95,7 @@ class Tree:
         ``on_error`` is called with the path of a directory that cannot be listed, and the error; without it the error
         ends the walk. ``on_omitted`` is called with the path that a member would have that is not shown.
         """
+        # A list instead of recursion: folders may be nested deeper than Python's stack is.
         waiting: list[tuple[str, Node, bool]] = [(normal(path).rstrip("/"), self.directory(path), False)]
         while waiting:
             start, node, is_presumed = waiting.pop()
