@@ -40,7 +40,7 @@ def test_listing_does_not_wait_for_costly_sizes() -> None:
     kernel = kernel_of()
     operations = kernel.operations
     listing, _ = operations.listing(ROOT, 0)
-    nodes = {node.name: node for node in listing.nodes}
+    nodes = {node.name: node for node in listing.nodes_from(0)}
     rows = nodes["rows.jsonl"]
     assert operations.known_attributes(rows) is None
     assert operations.attributes_of(rows).size == 6 * len('"row"\n')
@@ -150,7 +150,7 @@ def test_replaced_version_is_stale() -> None:
     assert kernel.read(kernel.find("/c/d/a.bin")) == b"newer"
     with pytest.raises(Changed):
         kernel.read(file)
-    assert len(listing.nodes) == 1
+    assert len(listing) == 1
 
 
 def test_name_found_during_a_replacement_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,10 +20,10 @@ from glassfs.content import (
 )
 from glassfs.errors import Damaged, IsADirectory, NotADirectory, NotFound
 from glassfs.names import component
-from glassfs.tree import Directory, File, Node, Tree
+from glassfs.tree import Directory, File, Tree
 from glassfs.tree.build import container_root
 from glassfs.tree.lease import Lease
-from glassfs.tree.nodes import FixedDirectory, Settled, inode
+from glassfs.tree.nodes import Settled, inode
 from glassfs.tree.paths import PathCache
 from tests.tree.trees import files_of, origin, paths_of, tree_of
 
@@ -268,24 +268,6 @@ def test_a_letter_before_a_path_is_not_ignored() -> None:
         with pytest.raises(NotFound) as raised:
             tree.lookup(typed)
         assert str(raised.value) == f"{typed}: no such file or directory"
-
-
-def test_a_walk_during_forget_caches_nothing() -> None:
-    """The container was replaced during a walk into its old version."""
-    old, new = (container_root(Group(b"", lambda: numbered(SMALL)), origin(name)) for name in ("old", "new"))
-
-    class Replacing(FixedDirectory):
-        def child(self, name: str) -> Node:
-            found = super().child(name)
-            roots.append(FixedDirectory("", 1, origin(), {"c": new}))
-            tree.forget()
-            return found
-
-    roots: list[Directory] = [Replacing("", 1, origin(), {"c": old})]
-    tree = Tree(lambda: roots[-1])
-    assert tree.lookup("/c/a/d.bin").origin.identity == "old"  # what was there when the walk began
-    assert tree.lookup("/c/a/d.bin").origin.identity == "new"
-    assert tree.lookup("/c/a").origin.identity == "new"
 
 
 def test_walking_gives_parents_first_and_goes_on_after_errors() -> None:

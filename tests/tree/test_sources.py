@@ -317,11 +317,7 @@ def test_the_folder_of_a_named_container_made_again(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "some").write_bytes(made(a=b"new"))
 
-    def shown() -> bytes:
-        tree.forget()
-        return tree.file("a.bin").read(0, 9)
-
-    wait_until(lambda: shown() == b"new")
+    wait_until(lambda: tree.file("a.bin").read(0, 9) == b"new")
 
 
 def test_a_mount_of_glassfs_is_an_empty_directory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,8 +86,9 @@ class Inodes:
             node = directory.at(ident - run.first)
             if node.origin.identity != run.identity:
                 raise Changed("was replaced while it was open", part=node.name)
+            # The kernel may have forgotten the run while the node was made; nothing would drop the node then.
             with self._lock:
-                if run.holding.runs:  # else released meanwhile
+                if run.holding.runs:
                     self._cache(run.holding, ident, node)
         return node
 
@@ -144,6 +145,8 @@ class Inodes:
         They are to the child with that number, whose ``node`` is kept; without one, the caller calls ``keep``.
         """
         identity = origin.identity
+        # Counting the children may read, which must not happen under the lock. So the loop looks without the lock, asks
+        # the directory, and looks again under it: another thread may have added the run, or released it, meanwhile.
         run, count, above = self._settled.get(parent), 0, None
         while True:
             if run is None or run.identity != identity:
@@ -170,6 +173,8 @@ class Inodes:
         key = parent, node.name
         with self._lock:
             run = self._named.get(key)
+            # The same bytes keep their id, so that the kernel keeps their pages. Other bytes get another one: their
+            # pages are never mixed, and readers of the old id go on in the old version.
             if run is None or not _is_same(run.node, node):
                 if run is not None:
                     self._detached[run.first] = run
@@ -219,6 +224,8 @@ class Inodes:
             run.held -= references * max(1, count)
             if run.held > 0:
                 return None
+            # Readers search the table without the lock, so no entry may move: the place stays, empty, until so many
+            # are empty that a new pair of lists is worth its cost.
             firsts, runs = self._table
             runs[bisect_left(firsts, run.first)] = None
             self._gone += 1
@@ -295,6 +302,8 @@ class Inodes:
         what a process uses, and directories as long as it knows anything in them. If it kept nearly all, the next call
         returns some when there are more runs than now.
         """
+        # The ids are passed like the hand of a clock: the kernel says nothing of what it uses, and refuses to forget
+        # that. So the oldest go first, and what it kept is asked for again when the hand comes back.
         step = MOST_RUNS // 16 + 1
         self._enough = max(MOST_RUNS, min(self._enough, len(self) + step))
         if len(self) <= self._enough:
@@ -366,6 +375,8 @@ class Inodes:
         """Cache a node; those of the oldest lease go, or all of its own if they are half of all. Under the lock."""
         if len(holding.nodes) >= CACHED_NODES // 2:
             self._drop(holding)
+        # Nodes of one lease go together, as an evicted node would be made again with those beside it anyway, and as
+        # nodes that stay would keep all that was parsed of their container.
         self._caching.setdefault(holding)
         self._cached += ident not in holding.nodes
         holding.nodes[ident] = node
@@ -422,6 +433,7 @@ class Inodes:
         run.node = node
         if run.holding.lease is origin.lease:
             return None
+        # First the new lease, then the old one: they may be of the same file, which would be closed in between.
         before = run.holding
         run.holding = self._joined(origin.lease)
         return self._left(before)

@@ -116,26 +116,12 @@ class Listing:
         self.is_settled = isinstance(directory, Settled)
         self._inodes = inodes
         self._parent = parent
+        # A folder may change while it is listed, and names must not move; the children of a container stay.
         self._nodes = () if isinstance(directory, Settled) else directory.listing()
-        self._count = directory.count if isinstance(directory, Settled) else len(self._nodes)
+        self._count = (own is not None) + (directory.count if isinstance(directory, Settled) else len(self._nodes))
 
     def __len__(self) -> int:
-        return self._count + (self.own is not None)
-
-    @property
-    def nodes(self) -> Sequence[Node]:
-        """The nodes without ``own``. Those in a container are made on access."""
-        return self.directory.listing() if self.is_settled else self._nodes
-
-    def nodes_from(self, start: int) -> Iterator[Node]:
-        """Yield the nodes from position ``start`` on."""
-        if self.own is not None:
-            if start == 0:
-                yield self.own
-            start = max(0, start - 1)
-        nodes = self.nodes
-        for number in range(start, self._count):
-            yield nodes[number]
+        return self._count
 
     def node(self, position: int) -> Node:
         if self.own is not None:
@@ -144,16 +130,17 @@ class Listing:
             position -= 1
         return self.directory.at(position) if isinstance(self.directory, Settled) else self._nodes[position]
 
+    def nodes_from(self, start: int) -> Iterator[Node]:
+        """Return the nodes from position ``start`` on. Those in a container are made on access."""
+        return map(self.node, range(start, self._count))
+
     def held_from(self, start: int) -> Iterator[tuple[int, Node]]:
         """Yield ids, each with one more reference, and nodes from position ``start`` on, except those in a container.
 
         The id is 0 for nodes that need a look-up. A caller that stops early must release the last id by ``forget``.
         """
-        if self.own is not None:
-            if start == 0:
-                yield self._inodes.hold_named(self._parent, self.own), self.own
-            start = max(0, start - 1)
-        for node in itertools.islice(self._nodes, start, None):
+        for position in range(start, int(self.own is not None) if self.is_settled else self._count):
+            node = self.node(position)
             yield 0 if node.is_volatile else self._inodes.hold_named(self._parent, node), node
 
     def held_inside(self, start: int) -> tuple[int, Iterable[Facts]]:
@@ -161,11 +148,11 @@ class Listing:
 
         Each id has one more reference. The caller must call ``Inodes.keep``.
         """
-        start -= self.own is not None
         if start >= self._count or not isinstance(self.directory, Settled):
             return 0, ()
         run = self._inodes.hold_settled(self._parent, self.directory, self.directory.inside, self._count - start)
-        return run.first + start, self.directory.facts(start, self._count)
+        start -= self.own is not None
+        return run.first + start, self.directory.facts(start, self.directory.count)
 
 
 class Operations:
@@ -207,23 +194,21 @@ class Operations:
         """
         if parent == ROOT:
             self._note_at_root(name)
-        try:
-            return self._looked_up(parent, self.inodes.directory(parent), name)
-        except Changed:
-            attempts = ATTEMPTS - 1
+        attempt = 0
         while True:
-            attempts -= 1
-            directory = self.inodes.present(parent)
             try:
-                found = self._looked_up(parent, directory, name)
+                directory = self.inodes.present(parent) if attempt else self.inodes.directory(parent)
+                answer = self._looked_up(parent, directory, name)
             except Changed:
-                if not attempts:
+                attempt += 1
+                if attempt == ATTEMPTS:
                     raise
             else:
                 # The next process that has the old directory open must look the name up again.
-                return found._replace(entry_timeout=0.0) if isinstance(directory, Settled) else found
+                return answer._replace(entry_timeout=0.0) if attempt and isinstance(directory, Settled) else answer
 
     def _looked_up(self, parent: int, directory: Directory, name: str) -> Lookup:
+        # The watch begins before the look-up, and the timeout is found before: a change in between is reported then.
         is_settled = isinstance(directory, Settled)
         timeout = self.longest if is_settled and parent != ROOT else self._timeout_in(parent, directory)
         try:
@@ -329,18 +314,23 @@ class Operations:
         directory = _checked(self.inodes.directory(ident))
         timeout = self._timeout_in(ident, directory)
         own = self.inodes.own() if ident == ROOT else None
+        # Cookies of a folder begin with the number of their snapshot. In a container the position says it all, so that
+        # a listing may continue after days, and needs no memory.
         number = 0 if isinstance(directory, Settled) else next(self._numbers) & 0x3FFFFFFF
         listing = Listing(self.inodes, ident, directory, own, number << POSITION_BITS, timeout)
-        if listing.is_settled and not position:
-            self._note_omitted(ident, directory)
-        if ident == ROOT and listing.is_settled:
-            self._note_all_at_root(listing.nodes)
+        if isinstance(directory, Settled):
+            if not position:
+                self._note_omitted(ident, directory)
+            if ident == ROOT:
+                self._note_all_at_root(directory)
         if ident == ROOT or not listing.is_settled:
             listed = self._listed.get(ident)
             if listed is None or listed.mtime_ns != directory.origin.mtime_ns:
                 listed = _Listed(directory.origin.mtime_ns)
                 self._listed.put(ident, listed)
             listed.cached = listed.shift
+            # Clocks of file systems are coarse: a folder may change again within the same mtime after it was listed.
+            # The kernel compares mtimes only, so it is asked again later, with an mtime that differs.
             if listed.shift or not _is_settled(directory.origin.mtime_ns):
                 self._unsettled[ident] = time.monotonic() + settings.cached_unwatched
         if not listing.is_settled:
@@ -427,6 +417,7 @@ class Operations:
                 nodes.append(one)
             names.add((parent, name))
         versions = self.inodes.same_version(names)
+        # Last, as the ids that the names had until now are those that the kernel knows, and is notified of.
         if is_first:
             for parent, name in names:
                 self.inodes.detach(parent, name)
@@ -472,17 +463,14 @@ class Operations:
             if len(self._names_at_root) < MAX_NAMES:
                 self._names_at_root.add(name)
 
-    def _note_all_at_root(self, nodes: Sequence[Node]) -> None:
+    def _note_all_at_root(self, directory: Settled) -> None:
         """Remember all names, once per version."""
-        identity = nodes[0].origin.identity if nodes else ""
+        identity = directory.inside.identity
         with self._lock:
-            if self._noted == identity:
-                return
-            for node in nodes:
-                if len(self._names_at_root) >= MAX_NAMES:
-                    break
-                self._names_at_root.add(node.name)
-            self._noted = identity
+            is_noted, self._noted = self._noted == identity, identity
+        if not is_noted:
+            for name in itertools.islice(directory.names(), MAX_NAMES):
+                self._note_at_root(name)
 
 
 def _is_settled(mtime_ns: int) -> bool:

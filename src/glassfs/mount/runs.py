@@ -64,6 +64,7 @@ class Run:
         known = self._known
         if known is None:
             return
+        # The sum of a stretch says whether the kernel knows any id of it. Which ones would take a number for each.
         end = number + count
         while number < end:
             stretch = number // STRETCH

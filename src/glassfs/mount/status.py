@@ -58,6 +58,7 @@ class StatusText:
 
     def __call__(self) -> bytes:
         with self._lock:
+            # With many sources the status takes long, and any user may read it in a loop: so it may be a little old.
             now = time.monotonic()
             if now >= self._until:
                 begun = time.thread_time()

@@ -142,14 +142,14 @@ class ContentDirectory(Settled):
     ) -> Children:
         """Make the children, which cost so many bytes beside their nodes, and append to ``omitted``."""
         children: dict[str, Node] = {}
-        for name, below in directories.items():
-            if self._is_mount_root:
-                name = shown_at_root(name)
+        for below_name, below in directories.items():
+            name = self._shown(below_name)
             ino = inode(name, self.ino)
             if isinstance(below, Draft):
                 children[name] = ContentDirectory(name, ino, self.origin, below)
             else:
                 children[name] = directory(name, ino, self.origin, below)
+        # Directories come first, as their names may not be numbered: a path through one must lead where it led before.
         cache, views = self.origin.services.cache, self.origin.services.views
         waiting: list[_Waiting] = []
         derived: list[_Waiting] = []
@@ -164,9 +164,7 @@ class ContentDirectory(Settled):
                 waiting.append((original, "", content, content))
             elif has_file(content):
                 suffix, data = file_of(content, cache, key)
-                name = component(original, suffix)
-                if self._is_mount_root:
-                    name = shown_at_root(name)
+                name = self._shown(component(original, suffix))
                 if name in children:
                     waiting.append((original, suffix, data, content))
                 else:
@@ -184,11 +182,13 @@ class ContentDirectory(Settled):
         numbers = dict(zip(children, count(), strict=False))
         return Children(tuple(children.values()), numbers, omitted, cost)
 
+    def _shown(self, name: str) -> str:
+        """Return a name as it is shown here: in the root of a mount one is taken."""
+        return shown_at_root(name) if self._is_mount_root else name
+
     def _add_nested(self, children: dict[str, Node], original: bytes, content: Nested) -> bool:
         """Add the directory of a nested container, unless the content is none or its name is taken."""
-        name = component(original)
-        if self._is_mount_root:
-            name = shown_at_root(name)
+        name = self._shown(component(original))
         is_added = name not in children and is_container(content)
         if is_added:
             children[name] = NestedDirectory(name, inode(name, self.ino), self.origin, content)
@@ -206,13 +206,13 @@ class ContentDirectory(Settled):
 
     def _put_beside(self, children: dict[str, Node], waiting: Iterable[_Waiting]) -> None:
         """Add nodes to the children, under other names where theirs are taken."""
+        # One iterator for all equal names: trying ~2, ~3 … anew for each of many would take quadratic time.
         numbers: defaultdict[tuple[bytes, str], Iterator[int]] = defaultdict(lambda: count(2))
         for original, suffix, thing, content in waiting:
-            name = component(original, suffix)
-            if self._is_mount_root:
-                name = shown_at_root(name)
             name = free_name(
-                name, children.__contains__, partial(_numbered, original, suffix), numbers[original, suffix],
+                self._shown(component(original, suffix)), children.__contains__,
+                partial(_numbered, original, suffix),
+                numbers[original, suffix],
             )
             ino = inode(name, self.ino)
             if isinstance(thing, Data):
@@ -276,17 +276,6 @@ class FieldsDirectory(Settled):
     def listing(self) -> Sequence[Node]:
         return tuple(map(self.at, range(self.count)))  # they are few
 
-    def facts(self, start: int, stop: int) -> Iterator[Facts]:
-        outline, mode = self.fields.outline, self.origin.directory_mode
-        for name in outline.names[start : min(stop, outline.collections)]:
-            yield name, inode_of_bytes(name, self.ino), mode, None
-        mode, cache = self.origin.file_mode, self.origin.services.cache
-        for number in range(max(start, outline.collections), min(stop, len(outline.names))):
-            name = outline.names[number]
-            suffix, data = file_of(self.fields.item(name), cache, (self.origin.identity, self.ino, number))
-            name += suffix.encode()
-            yield name, inode_of_bytes(name, self.ino), mode, data.size if data.is_sized else None
-
     def xattrs(self) -> dict[str, bytes]:
         return {XATTR_PREFIX + "format": self.origin.format.encode(), XATTR_PREFIX + "key": self.fields.key}
 
@@ -348,6 +337,7 @@ class SeriesDirectory(Settled):
         """Return the index of the content with this number."""
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 20):
             return None
+        # Without numbers of its own a series counts from 0. Otherwise they ascend, and may leave some out.
         number, numbers = int(digits), self._series.numbers
         index = number if numbers is None else bisect_left(numbers, number)
         return index if index < self._series.count else None

@@ -61,6 +61,7 @@ class Draft:
 
         Without views, what only describes the members of groups is left out.
         """
+        # Many members with one long common path: handing the same list on costs nothing, however deep the path is.
         if len(self.runs) == 1 and not self.groups:
             passage = self._passage(*self.runs[0])
             if passage is not None:

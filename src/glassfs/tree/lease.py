@@ -44,6 +44,8 @@ class Lease:
     def acquire(self) -> None:
         with self._lock:
             self._users += 1
+            # The first user: from now on a deleted file must stay readable, so descriptors are kept, and last of all
+            # given up when they run out.
             if self._users == 1:
                 for source in self.sources:
                     source.is_needed = True

@@ -146,6 +146,7 @@ class Listings(Generic[Children]):
             self._memory.release(0, counted)
         dropped = []
         with self._lock:
+            # A retired lease would never be forgotten again, and keep its listings for good.
             if lease.is_retired:  # ``forget`` may have been called already
                 dropped = [_Large(children, counted, 0)] if is_large else []
             else:

@@ -22,6 +22,7 @@ def is_container(nested: Nested) -> bool:
     name = nested.key.decode("utf-8", "replace")
     if not may_be_container(name):
         return False
+    # Depth and expansion are those of the whole way from the outermost file, which a bomb would multiply.
     source = nested.source
     if source.depth > MOST_DEPTH or source.expansion > MOST_EXPANSION:
         return False

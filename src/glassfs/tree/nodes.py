@@ -90,6 +90,8 @@ class Access(NamedTuple):
         first = entries[0]
         if len(entries) == 1:
             return _access(first.permissions & 0o777, first.uid, first.gid)
+        # The kernel checks one owner, one group and nine bits, so several files are reduced to the rights that each
+        # of them gives. Too little is safe here; too much would show bytes that the user may not read.
         permissions = 0o777
         for entry in entries:
             permissions &= entry.permissions
@@ -206,6 +208,8 @@ class File(Node):
         return data.size if data.is_sized or data.is_cheap else self._measured()
 
     def _measured(self) -> int:
+        # A small container may expand to very much, so the work that a ``stat`` may take grows with its size. What was
+        # too large once is noted, as ``ls -l`` asks again and again.
         lease = self.origin.lease
         stored = lease.size
         if not stored:  # of no container: joined tables have limits of their own

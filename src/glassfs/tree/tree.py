@@ -6,12 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from glassfs.errors import Changed, GlassfsError, IsADirectory, NotADirectory, NotFound
 from glassfs.tree.draft import DEEPEST
-from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Directory, File, Node, Settled
 from glassfs.tree.omissions import Omission
-from glassfs.tree.paths import PathCache
-
-CACHED_PATHS = 4096
 
 
 class Tree:
@@ -27,7 +23,6 @@ class Tree:
         self._root = root
         self._closing = closing
         self._unlisted = unlisted
-        self._directories: PathCache[Directory] = PathCache(CACHED_PATHS)
 
     def __enter__(self) -> Tree:
         return self
@@ -65,15 +60,19 @@ class Tree:
                 raise missing from None
 
     def _listed(self, path: str) -> Node:
-        parent, _, name = path.rpartition("/")
-        if not name:
-            return self._root()
         try:
-            return (self._directories.get(parent) or self._walked(parent)).child(name)
+            return self._walked(path)
         except Changed:
-            # A directory on the way belongs to a container that was replaced: look the path up again.
-            self.forget()
-            return self._walked(parent).child(name)
+            # A directory on the way belongs to a container that was replaced meanwhile: look the path up again.
+            return self._walked(path)
+
+    def _walked(self, path: str) -> Node:
+        node: Node = self._root()
+        for name in filter(None, path.split("/")):
+            if not isinstance(node, Directory):
+                raise NotADirectory("is not a directory", part=path.rpartition("/")[0])
+            node = node.child(name)
+        return node
 
     def directory(self, path: str) -> Directory:
         node = self.lookup(path)
@@ -96,6 +95,7 @@ class Tree:
         ``on_error`` is called with the path of a directory that cannot be listed, and the error; without it the error
         ends the walk. ``on_omitted`` is called with the path that a member would have that is not shown.
         """
+        # A list instead of recursion: folders may be nested deeper than Python's stack is.
         waiting: list[tuple[str, Node, bool]] = [(normal(path).rstrip("/"), self.directory(path), False)]
         while waiting:
             start, node, is_presumed = waiting.pop()
@@ -130,12 +130,6 @@ class Tree:
                     inner.append((below, node, is_presumed))
             waiting += reversed(inner)
 
-    def forget(self, lease: Lease | None = None) -> None:
-        """Drop cached paths: all of them, or those into one container."""
-        self._directories.forget(lease)
-        if self._unlisted is not None:
-            self._unlisted.forget(lease)
-
     def _entered(self, path: str) -> Node:
         """Return the node at a normal path, parsed if it is presumed."""
         node = self.node(path)
@@ -145,25 +139,6 @@ class Tree:
         except Changed:
             node = self.node(path)
         return node
-
-    def _walked(self, path: str) -> Directory:
-        """Return the directory at a normal path ("" is the root) and cache it."""
-        generation = self._directories.generation
-        known, directory = path, self._directories.get(path)
-        while directory is None and known:
-            known = known.rpartition("/")[0]
-            directory = self._directories.get(known)
-        if directory is None:
-            directory = self._root()
-        for name in path[len(known) + 1 :].split("/") if path != known else ():
-            node = directory.child(name)
-            if not isinstance(node, Directory):
-                raise NotADirectory("is not a directory", part=path)
-            directory = node
-        # A file with other names may be replaced under one of them without any notification here.
-        if not directory.origin.has_other_names:
-            self._directories.put(path, directory, directory.origin.lease, generation)
-        return directory
 
 
 def demand_shallow(directory: Directory, depth: int) -> None:

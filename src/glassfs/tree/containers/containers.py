@@ -118,6 +118,8 @@ class Containers:
         now; nothing is remembered then.
         """
         try:
+            # Mostly it is remembered, and no lock is taken. Otherwise one thread finds out, and others of the same file
+            # wait for it: parsing it twice would cost more, and give two leases for one version.
             verdict = self._remembered(location, entry)
             if verdict is None:
                 with self._parsing.hold(location):
@@ -140,6 +142,8 @@ class Containers:
             return known.reason if known.holds(location.store, entry.version) else None
         if known is None:
             return None
+        # All of its files count: a part that was replaced makes it another version, and rights are those of all. A
+        # change that is noticed here retires or updates the lease at once, as if ``refresh`` had come first.
         self.watcher.check(location, entry)
         if len(known.entries) > 1:
             before = known.entries
@@ -148,6 +152,7 @@ class Containers:
 
     def _examined(self, location: Location, entry: Entry, at: str, source: Source | None) -> ContainerLease | str:
         """Find out whether a file is a container, mostly by parsing it. The caller holds the lock of the location."""
+        # Opening a remote file takes a request, so there the name decides, unless a user named the file as a container.
         is_named = location in self._named
         if location.store.is_remote and not is_named:
             return self._presumed(location, entry, at) if location.may_be_container else ""
@@ -180,6 +185,7 @@ class Containers:
         """Remember why a file is not shown as a container, and return it; "" if it does not look like one."""
         reason, asked = "", []
         if not isinstance(error, Unrecognised):
+            # A folder is listed again and again, and the log should say once what is wrong with a file in it.
             reason = error.without_source
             before = self._files.peek(location)
             if not isinstance(before, Refusal) or before.reason != reason:
@@ -194,8 +200,8 @@ class Containers:
         return self._parsed.all()
 
     def parsed(self, lease: ContainerLease) -> OpenContainer | None:
-        """Return the container of a lease if it is parsed now."""
-        return self._parsed.find(lease)
+        """Return the container of a lease if it is parsed now. That is no use of it: look-ups ask for each."""
+        return self._parsed.peek(lease)
 
     def opened(self, lease: ContainerLease) -> OpenContainer:
         """Return the leased container, parsing it again if needed. Raises Changed if it was replaced."""

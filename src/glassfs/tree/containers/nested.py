@@ -17,7 +17,7 @@ from glassfs.keyed_lock import KeyedLock
 from glassfs.lru import LRU
 from glassfs.tree.build import directory
 from glassfs.tree.containers.opener import parse
-from glassfs.tree.containers.parsed import LEAST_WEIGHT
+from glassfs.tree.containers.parsed import CONTAINER_COST
 from glassfs.tree.containers.weight import weight_of
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import OpenNested, Origin
@@ -79,7 +79,7 @@ class NestedContainers:
 
     def _weight(self, nested: OpenNested) -> int:
         held = nested.container.held
-        return LEAST_WEIGHT + (weight_of(nested.container, self._cached.limit) if held is None else held)
+        return CONTAINER_COST + (weight_of(nested.container, self._cached.limit) if held is None else held)
 
     def _release(self, evicted: list[tuple[tuple[Lease, int], OpenNested]], used: tuple[Lease, int]) -> None:
         """Evict the others in the same outermost containers, except for the one that is used now."""

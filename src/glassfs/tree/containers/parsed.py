@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from glassfs.content import Container
+from glassfs.content.allowance import OBJECT
 from glassfs.lru import LRU
 from glassfs.settings import settings
 from glassfs.sizes import PIECE
@@ -19,7 +20,7 @@ from glassfs.tree.containers.lease import ContainerLease, OpenContainer
 from glassfs.tree.containers.weight import weight_of
 from glassfs.tree.nodes import Services
 
-LEAST_WEIGHT = 4 << 10
+CONTAINER_COST = 32 * OBJECT
 """Bytes counted for each container beside its measured weight: its sources, table entries and nodes."""
 RECENT = 8
 """Containers that may be in use now; they are weighed again when others take their place."""
@@ -47,6 +48,9 @@ class ParsedContainers:
     def all(self) -> list[OpenContainer]:
         return [opened for _, opened in self._cached.items()]
 
+    def peek(self, lease: ContainerLease) -> OpenContainer | None:
+        return self._cached.peek(lease)
+
     def find(self, lease: ContainerLease) -> OpenContainer | None:
         opened = self._cached.get(lease)
         if opened is not None and lease not in self._recent:
@@ -64,6 +68,7 @@ class ParsedContainers:
 
         Only one thread may call this, periodically.
         """
+        # In proportion to its own cost: weighing many containers must not take a noticeable part of a processor.
         begun = time.monotonic()
         if not self._to_weigh:
             if begun < self._next_round:
@@ -108,7 +113,7 @@ class ParsedContainers:
 
     def _weight(self, container: Container) -> int:
         held = container.held
-        return LEAST_WEIGHT + (weight_of(container, self._budget) if held is None else held)
+        return CONTAINER_COST + (weight_of(container, self._budget) if held is None else held)
 
     def exchange(self, lease: ContainerLease) -> None:
         """Make the open container of a lease anew, if it is cached, after the lease's entries changed."""

@@ -78,6 +78,7 @@ class Watcher:
 
     def check(self, location: Location, entry: Entry | None) -> bool:
         """Compare a leased container with what is at its location now; return whether anything changed."""
+        # Without a lease no node shows this file as a container, and there is nothing to compare.
         lease = self.find(location)
         if lease is None:
             return False
@@ -131,6 +132,7 @@ class Watcher:
     def _next_round(self) -> list[ContainerLease]:
         """Return the leases to compare next: all, or the next ``COMPARED`` of them."""
         with self._lock:
+            # Weak references: a lease that nothing uses is not compared, and those that end meanwhile are left out.
             if not self._queue or len(self._current) <= COMPARED:
                 self._queue = list(self._current)
             some = self._queue[-COMPARED:]
@@ -169,6 +171,7 @@ class Watcher:
 
     def compare(self, lease: ContainerLease, before: Sequence[Entry], now: tuple[Entry, ...] | None) -> bool:
         """Use what was found out about the files of a lease; return whether anything changed."""
+        # Another version means other bytes. With another stamp alone they may be the same, and readers go on.
         if now is None or any(old.version != new.version for old, new in zip(before, now, strict=True)):
             return self.retire(lease, is_replaced=now is not None)
         if all(old.stamp == new.stamp for old, new in zip(before, now, strict=True)) or not lease.update(before, now):

@@ -69,9 +69,7 @@ class Sources:
     ) -> None:
         self.tree = Tree(self.root, self.close)
         self.reachable = Tree(self.root, self.close, unlisted=Tree(lambda: self.viewed("", VIEWED)))
-        self._on_change = on_change
-        self._on_drop = on_drop
-        self.containers = Containers(settings, self._changed, self._dropped)
+        self.containers = Containers(settings, on_change, on_drop)
         self.locations: dict[str, Location] = {}
         self._shown: dict[str, Node] = {}
         self._stamps: dict[str, str] = {}
@@ -177,7 +175,6 @@ class Sources:
                     self.node(name)
                 if self._at(name) not in changed:
                     changed.append(self._at(name))
-                    self._forget()
         return changed
 
     def heard(self) -> list[str]:
@@ -219,18 +216,6 @@ class Sources:
         """Release what would outlive the process, which is about to end."""
         for store in self._stores():
             store.finish()
-
-    def _changed(self) -> None:
-        self._forget()
-        self._on_change()
-
-    def _dropped(self, lease: Lease) -> None:
-        self._forget(lease)
-        self._on_drop(lease)
-
-    def _forget(self, lease: Lease | None = None) -> None:
-        self.tree.forget(lease)
-        self.reachable.forget(lease)
 
     def _with_overview(self, root: Directory, views: ViewSet) -> Directory:
         has_several = self.has_folder or not self._is_single
