@@ -7,7 +7,7 @@ whole budget is granted when nothing else is reserved.
 
 A thread that makes one thing and needs memory for another (nested) must not wait for a thread that waits for it. Nested
 requests therefore go first. They are granted at once when all threads that hold memory are waiting as well and no
-cached bytes are in use; otherwise they wait no longer than ``NESTED_TIMEOUT_SECONDS`` for threads that wait without
+cached bytes are in use; otherwise they wait no longer than ``settings.nested_memory`` for threads that wait without
 saying so.
 """
 
@@ -20,18 +20,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from glassfs import work
+from glassfs.settings import settings
 
 DEFAULT_BUDGET = 256 << 20
-TIMEOUT_SECONDS = 10.0
-"""Time without any release after which the first waiting request is granted: a holder may be waiting for it."""
-NESTED_TIMEOUT_SECONDS = 1.0
-"""The same for nested requests, whose threads hold memory themselves."""
-RETRY_SECONDS = 0.02
-"""How often the first waiting request tries to evict what was kept for a reader."""
-GAP_SECONDS, KEPT_SECONDS = 0.05, 1.0
-"""What takes long to make is kept for its reader until it was not read for so long, and for at most so long in all. So
-readers of more blocks than memory has room for finish one after another; else each read would make its block again.
-"""
 
 
 class Ticket:
@@ -66,7 +57,7 @@ class MemoryBudget:
         self._queue: deque[Ticket] = deque()
         self._begun = 0
         """The greatest ``begin`` of a granted request, where those of owners begin that have none in the queue."""
-        self._thread = _Thread()
+        self._thread = _Held()
 
     @property
     def used(self) -> int:
@@ -211,15 +202,15 @@ class MemoryBudget:
         """Return how long to go on waiting; 0 when the request is to be granted."""
         if not ticket.is_hurried:
             if self._queue[0] is not ticket:
-                return TIMEOUT_SECONDS
+                return settings.memory
             if self._is_free(size, 0):
                 return 0
-            until = max(began, self._released) + TIMEOUT_SECONDS
+            until = max(began, self._released) + settings.memory
         elif self._is_free(size, self._idle):
             return 0
         else:
-            until = min(max(began, self._released) + NESTED_TIMEOUT_SECONDS, began + TIMEOUT_SECONDS)
-        return min(RETRY_SECONDS, max(0, until - time.monotonic()))
+            until = min(max(began, self._released) + settings.nested_memory, began + settings.memory)
+        return min(settings.eviction_retry, max(0, until - time.monotonic()))
 
     def _is_free(self, size: int, idle: int) -> bool:
         """Evict what is needed for that. ``idle`` bytes will not be released before this request is granted."""
@@ -243,7 +234,7 @@ class MemoryBudget:
                 break
 
 
-class _Thread(threading.local):
+class _Held(threading.local):
     depth = 0
     held = 0
     """Bytes that this thread has reserved."""

@@ -30,7 +30,6 @@ from glassfs.mount import allocator, privileges, system
 from glassfs.mount.engines import MountPoint, load
 from glassfs.mount.errors import Failures, MountError
 from glassfs.mount.messages import Messages
-from glassfs.mount.metrics import SECONDS as METRICS_SECONDS
 from glassfs.mount.metrics import Metrics
 from glassfs.mount.operations import Operations, Stale
 from glassfs.mount.options import MountOptions
@@ -81,7 +80,7 @@ class MountSession:
         self.operations.has_presumed = self.sources.has_presumed
         if not self.engine.can_invalidate:
             self.operations.longest = settings.cached_unwatched
-        self._memory = allocator.Memory()
+        self._memory = allocator.FreeMemory()
         self._is_loaded = False
         self._measuring: threading.Thread | None = None
         self._changed: set[str] = set()
@@ -210,7 +209,7 @@ class MountSession:
     def _measure(self, metrics: Metrics) -> None:
         while True:
             metrics.write()
-            if self._is_ending.wait(METRICS_SECONDS):
+            if self._is_ending.wait(settings.metrics):
                 break
         metrics.remove()
 

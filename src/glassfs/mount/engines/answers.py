@@ -9,6 +9,7 @@ import errno
 import logging
 import mmap
 import os
+import stat
 from collections.abc import Callable, Sequence
 
 from glassfs.mount.engines import wire
@@ -21,9 +22,7 @@ from glassfs.tree import Origin, Settled
 
 log = logging.getLogger(__name__)
 
-TYPE, DIRECTORY = 0o170000, 0o040000
 OPCODES = max(Opcode) + 1
-REMEMBERED_ENDS = 1000
 UNANSWERED = (Opcode.FORGET, Opcode.BATCH_FORGET)
 _HEADER = OUT_HEADER.size
 _REQUEST = IN_HEADER.size
@@ -144,7 +143,7 @@ class Answers:
         while position < 2 and not is_full:
             # Of "." and ".." the kernel uses nothing but the name.
             after = listing.cookie + position + 1
-            entry = wire.dirent(listing.directory.ino, after, DIRECTORY, b".."[: position + 1])
+            entry = wire.dirent(listing.directory.ino, after, stat.S_IFDIR, b".."[: position + 1])
             entry = wire.NO_ENTRY + entry if is_plus else entry
             is_full = len(body) + len(entry) > size
             if not is_full:
@@ -168,7 +167,7 @@ class Answers:
 
     def _note_end(self, ident: int, cookie: int) -> None:
         """Remember the end of a listing: the kernel asks once more from there."""
-        if len(self._ends) >= REMEMBERED_ENDS:
+        if len(self._ends) >= 1000:
             self._ends.clear()
         self._ends.add((ident, cookie))
 
@@ -235,7 +234,7 @@ class Answers:
                 if remaining < 0:
                     return True
                 if file_size is None:
-                    if mode & TYPE != DIRECTORY:
+                    if not stat.S_ISDIR(mode):
                         if not self._put_slowly(body, listing, start + ident - first, ident, ahead + ident):
                             if begun < ident:
                                 kept.append((begun, ident - begun))
@@ -281,13 +280,13 @@ class Answers:
     def _open(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
         if not self.opens:
             raise Answer(errno.ENOSYS)
-        self._reply(unique, wire.OPEN_OUT.pack(0, wire.FOPEN_KEEP_CACHE, 0))
+        self._reply(unique, wire.OPEN_OUT.pack(0, wire.Open.KEEP_CACHE, 0))
 
     def _opendir(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
         if not (self.opens_directories or self._operations.has_presumed):
             raise Answer(errno.ENOSYS)
         self._operations.enter(ident)
-        self._reply(unique, wire.OPEN_OUT.pack(0, wire.FOPEN_KEEP_CACHE | wire.FOPEN_CACHE_DIR, 0))
+        self._reply(unique, wire.OPEN_OUT.pack(0, wire.Open.KEEP_CACHE | wire.Open.CACHE_DIR, 0))
 
     def _getxattr(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
         name = wire.name_at(message, _REQUEST + wire.XATTR_IN.size)

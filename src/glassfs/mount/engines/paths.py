@@ -23,11 +23,10 @@ from glassfs.lru import LRU
 from glassfs.mount.errors import Answer
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import ATTEMPTS, Attributes, Listing, Lookup, Operations
+from glassfs.settings import settings
 from glassfs.tree import Directory, File, Settled
 from glassfs.tree.lease import Lease
 
-CACHE_SECONDS = 0.2
-"""How long directories are cached by path, in addition to the kernel's timeout."""
 MAX_DIRECTORIES = 4096
 MAX_VERSIONS = 50_000
 
@@ -160,7 +159,7 @@ class Paths:
 
     def _remembered(self, path: str, found: Lookup) -> _CachedDirectory:
         """Cache a directory and the reference to it; return it with one more user."""
-        directory = _CachedDirectory(found, time.monotonic() + CACHE_SECONDS)
+        directory = _CachedDirectory(found, time.monotonic() + settings.path_cached)
         with self._lock:
             before = [self._directories.pop(path)] if path in self._directories else []
             if len(self._directories) >= MAX_DIRECTORIES:
