@@ -306,7 +306,7 @@ class Crew(Generic[State]):
     def _relieve(self) -> None:
         try:
             self._add()
-        except Unavailable as error:
+        except (Unavailable, RuntimeError) as error:  # the latter: there is no memory for a lock
             self._report_shortage(error)
 
     def _report_shortage(self, error: Exception) -> None:
