@@ -114,10 +114,12 @@ class MemoryBudget:
         """Reserve so many bytes, waiting in line until they are free. Raises Canceled."""
         ticket = ticket or Ticket()
         with self._lock:
+            # Each has a condition of its own: a release wakes the requests that it may grant instead of all.
             ticket.woken = threading.Condition(self._lock)
             ticket.is_hurried = ticket.is_hurried or self.is_nested
             doing = work.current()
             ticket.owner = -1 if doing is None else doing.owner
+            # Fair by bytes: an owner with many large requests in the queue comes later with each of them.
             ends = (other.end for other in self._queue if other.owner == ticket.owner)
             ticket.begin = max(ends, default=self._begun)
             ticket.end = ticket.begin + size
@@ -214,6 +216,8 @@ class MemoryBudget:
 
     def _is_free(self, size: int, idle: int) -> bool:
         """Evict what is needed for that. ``idle`` bytes will not be released before this request is granted."""
+        # If all that is reserved belongs to threads that wait, nothing will be released before: then a request that is
+        # larger than the budget, or than what is left of it, has to be granted all the same.
         is_alone = self._reserved <= idle
         if not is_alone and self._reserved + size > self.limit:
             return False
@@ -221,6 +225,7 @@ class MemoryBudget:
         return self.used + size <= self.limit or (is_alone and self._cached <= 0)
 
     def _make_free(self, wanted: int) -> None:
+        # Only as much as is missing: cached blocks are what later reads are fast by.
         missing = self._cached + self._reserved + wanted - self.limit
         if missing > 0:
             self._cached -= self._evict(missing)

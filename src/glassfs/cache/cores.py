@@ -47,6 +47,7 @@ class CoreLimiter:
 
     def acquire(self) -> None:
         """Take a core for this thread, which has none, if one becomes free soon."""
+        # A thread that gets no core in time works without one: better a bit slower than behind a block of seconds.
         _thread.limiter = self if self._free.acquire(timeout=settings.core_wait) else None
 
     def release(self) -> None:

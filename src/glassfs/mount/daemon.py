@@ -78,6 +78,7 @@ def _become_daemon(
     try:
         from glassfs.mount.session import MountSession
 
+        # The second fork leaves a process that leads no session and so can get no terminal.
         os.setsid()
         if os.fork() != 0:
             os._exit(0)

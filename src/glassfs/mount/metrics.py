@@ -77,6 +77,7 @@ class Metrics:
                 self._claim()
             file = outputs.opened(part, MODE, self._folder)
             try:
+                # Locked before it gets the name, so that no other mount finds it there without a lock.
                 outputs.is_locked(file)
                 os.fchmod(file, MODE)
                 with open(file, "w", encoding="ascii", closefd=False) as text:

@@ -71,6 +71,7 @@ def drop() -> None:
     for capability in range(64):
         if not PASSED_ON >> capability & 1:
             libc.prctl(_Prctl.CAPBSET_DROP, capability, 0, 0, 0)  # fails for numbers that this kernel does not have
+    # The bounding set limits programs that the daemon starts; these sets limit its own threads.
     header = _Header(0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3
     held = (_Data * 2)()
     if libc.capget(ctypes.byref(header), held) != 0:

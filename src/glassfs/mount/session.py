@@ -197,6 +197,7 @@ class MountSession:
 
     def _tick(self) -> None:
         """Run the engine's periodic work, on a thread of its own as the watch may wait for the kernel."""
+        # The first request after a rest: what rested may have missed changes that no store reports.
         if self._unused() > settings.rest_after:
             self._wake.set()
             self._touched.set()
@@ -218,6 +219,7 @@ class MountSession:
 
     def _poll(self) -> float | None:
         """Compare what is shown with the stores, on a thread of its own as a store may hang."""
+        # Dropping blocks frees memory of the allocator, which the watch returns to the system.
         drops = self.cache.drops
         changed = self.sources.refresh()
         if changed:

@@ -11,6 +11,7 @@ import mmap
 import os
 import stat
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from glassfs.mount.engines import wire
 from glassfs.mount.engines.contract import LONGEST_READ
@@ -61,7 +62,8 @@ class Answers:
         """Directories that were just listed to the end, each with that position."""
         handlers: dict[int, Callable[[int, int, bytes, Payload], None]] = {
             Opcode.LOOKUP: self._look_up, Opcode.GETATTR: self._getattr, Opcode.READ: self._read,
-            Opcode.READDIRPLUS: self._readdirplus, Opcode.READDIR: self._readdir, Opcode.FORGET: self._forget,
+            Opcode.READDIRPLUS: partial(self._list, is_plus=True),
+            Opcode.READDIR: self._list, Opcode.FORGET: self._forget,
             Opcode.BATCH_FORGET: self._batch_forget, Opcode.READLINK: self._readlink, Opcode.OPEN: self._open,
             Opcode.OPENDIR: self._opendir, Opcode.RELEASE: self._nothing, Opcode.RELEASEDIR: self._nothing,
             Opcode.GETXATTR: self._getxattr, Opcode.LISTXATTR: self._listxattr, Opcode.STATFS: self._statfs,
@@ -118,16 +120,11 @@ class Answers:
         count = self._operations.read_into(ident, payload.pages[:size], offset)
         self._reply(unique, payload.pages[:count])
 
-    def _readdirplus(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
-        self._list(unique, ident, message, is_plus=True)
-
-    def _readdir(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
-        self._list(unique, ident, message, is_plus=False)
-
-    def _list(self, unique: int, ident: int, message: bytes, is_plus: bool) -> None:
+    def _list(self, unique: int, ident: int, message: bytes, payload: Payload, is_plus: bool = False) -> None:
         """Reply with as many entries as fit; each that has attributes carries a reference."""
         operations = self._operations
         _, cookie, size = wire.READ_IN.unpack_from(message, _REQUEST)
+        # The kernel asks once more after the last entry. To know that there is none, no listing has to be made again.
         if (ident, cookie) in self._ends:
             self._ends.discard((ident, cookie))
             operations.listed(ident, cookie)
@@ -159,6 +156,8 @@ class Answers:
                 operations.listed(ident, cookie)
             elif not is_full:
                 self._note_end(ident, listing.cookie + len(listing) + 2)
+            # References count from the moment the kernel has the reply. If it refuses it, or making it failed midway,
+            # all are given back.
             if self._reply(unique, body):
                 given.clear()
         finally:
@@ -220,6 +219,8 @@ class Answers:
         first, found = listing.held_inside(start)
         if not first:
             return False
+        # All children have a reference now, as one run of ids. Those that the kernel gets keep it, as a few stretches
+        # of ids; ``keep`` takes back the others, also after an error.
         begun = end = first
         kept: list[tuple[int, int]] = []
         ahead = listing.cookie + position + 1 - first

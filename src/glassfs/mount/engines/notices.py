@@ -114,6 +114,8 @@ class Notices:
                 self._notify(wire.inval_inode(ident))
 
     def _send_entries(self, now: float) -> None:
+        # The kernel takes the lock of the directory to drop a name, and a look-up there that hangs holds it. Where
+        # names do not expire, all below is dropped as well, and pages of pending READs may be among that.
         slow = self._slow({parent for parent, _ in self._entries})
         above_reads = set() if self._expires else self._above(self._reading())
         for parent, name in list(self._entries):
@@ -132,6 +134,7 @@ class Notices:
         """Have the kernel forget versions that were replaced, unless a process still uses them."""
         found = self._inodes.abandoned()
         left = len(found), sum(known.held for known in found.values())
+        # Attempts that have no effect become rare: a program may keep an old version open for days.
         is_unchanged = left == self._left
         self._left = left
         self._pause = min(2 * self._pause, settings.prune_longest) if found and is_unchanged else settings.prune_least
@@ -194,6 +197,7 @@ class Notices:
 
     def _slow(self, directories: Set[int]) -> Set[int]:
         """Return those directories in which a request is pending for more than a few milliseconds."""
+        # Most requests take microseconds: only those that are still there after some checks count.
         waiting = {
             task.unique: task.ident for task in self._pending()
             if task.opcode in IN_DIRECTORY and task.ident in directories
