@@ -48,7 +48,7 @@ MAX_BACKGROUND = 4096
 """Background requests, such as read-ahead: more than can hang, as the kernel delays those above."""
 OPERATIONS = 42
 """Pointers in the oldest ``struct fuse_lowlevel_ops``; the first one is ``init``."""
-CROWD = 4
+CROWD = 2
 """When more requests compute than these, threads take short turns at the interpreter."""
 ENDS = (errno.ENODEV, errno.ECONNABORTED, errno.EBADF, errno.EPERM)
 AGAIN = (errno.EINTR, errno.EAGAIN, errno.ENOENT)
