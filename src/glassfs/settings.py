@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+
 @dataclass(slots=True)
 class Settings:
     """The fields are in sections, one for each room, in the order of the rooms."""
@@ -61,10 +62,26 @@ class Settings:
     """How often changes are looked for and sent to the kernel while a mount is used."""
     rest_after: float = 15.0
     """Time without a request after which a mount rests."""
-    rest: float = 2.0
+    rest: float = 4.0
     """How often a mount that rests drops what is no longer used, and compares sources that report no changes."""
     cool_after: float = 100.0
     """Time without a request after which nothing is left to be dropped: spools are kept for a minute."""
+    trim_quiet: float = 1.5
+    """Time without work after which free memory is returned to the system."""
+    trim_busy: float = 5.0
+    """Time of work after which it is returned all the same."""
+    trim_much: float = 0.3
+    """Time between two returns while the process has much beside the cache."""
+    probe: float = 2.0
+    """How long a mount may take to say its status."""
+    unmounting: float = 10.0
+    """How long an unmounted mount may stay in the system's table, and a mount point that was made for it."""
+    log_again: float = 600.0
+    """Time after which a warning or error is logged again."""
+    metrics: float = 10.0
+    """How often counters are written to a file."""
+    metrics_claim: float = 3.0
+    """How long a new mount waits for one that is about to end and has the same file of counters."""
     loading: float = 1.0
     """Time after the start at which code is loaded that may be needed later: the first commands come before."""
     removal_of_metrics: float = 1.0
@@ -80,6 +97,16 @@ class Settings:
 
     # Engines: the kernel's requests and notifications
 
+    patience: float = 0.4
+    """How long names may wait for their directory before all names are made stale."""
+    slow_check: float = 0.002
+    """How often requests are looked for that hold a directory."""
+    prune_least: float = 0.2
+    """Time between attempts to have replaced versions forgotten; it doubles while they have no effect."""
+    prune_longest: float = 2.0
+    """The longest such time."""
+    path_cached: float = 0.2
+    """How long directories are cached by path, in addition to the kernel's timeout."""
     slow_read: float = 0.001
     """After a read that took longer, the next one is expected to be slow as well."""
     supervision: float = 0.001
@@ -131,6 +158,21 @@ class Settings:
     """A process that was killed may take so long to end."""
 
     # The cache of blocks
+
+    memory: float = 10.0
+    """Time without any release after which the first waiting request for memory is granted: a holder may be waiting for
+    it."""
+    nested_memory: float = 1.0
+    """The same for nested requests, whose threads hold memory themselves."""
+    eviction_retry: float = 0.02
+    """How often the first waiting request tries to evict what was kept for a reader."""
+    kept_gap: float = 0.05
+    """What takes long to make is kept for its reader until it was not read for so long. So readers of more blocks than
+    memory has room for finish one after another; else each read would make its block again."""
+    kept: float = 1.0
+    """It is kept for at most so long in all."""
+    core_wait: float = 0.05
+    """How long a thread waits for a core before it works without one."""
     cache_idle: float = 20.0
     """After this time without a read no more than 4 MiB stay cached: the kernel has those that were read."""
     spool_kept: float = 60.0

@@ -22,10 +22,10 @@ Result = TypeVar("Result")
 
 def start(name: str, run: Callable[..., object], *arguments: Any) -> threading.Thread:
     """Start a daemon thread called ``glassfs-NAME``. Raises Unavailable if the system refuses another thread."""
-    thread = threading.Thread(target=run, args=arguments, name=f"glassfs-{name}", daemon=True)
     try:
+        thread = threading.Thread(target=run, args=arguments, name=f"glassfs-{name}", daemon=True)
         thread.start()
-    except (RuntimeError, MemoryError):
+    except (RuntimeError, MemoryError):  # the former also if there is no memory for a lock
         raise Unavailable("no thread can be started") from None
     return thread
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassfs.cache import BlockCache, blocks, budget, cores
+from glassfs.cache import BlockCache, blocks
 from glassfs.cache.cores import CORES
 from glassfs.errors import Damaged, Unavailable
 from glassfs.settings import settings
@@ -243,7 +243,7 @@ class Counted(Block):
 
 def test_no_more_blocks_are_made_at_a_time_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many readers there are, and although blocks are made from blocks that other readers make."""
-    monkeypatch.setattr(cores, "LONGEST_WAIT_SECONDS", 600)
+    monkeypatch.setattr(settings, "core_wait", 600)
     monkeypatch.setattr(Counted, "most", 0)
     monkeypatch.setattr(Counted, "full", threading.Event())
     cache = BlockCache(1 << 20)
@@ -401,9 +401,10 @@ def test_idle_cache_keeps_few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """No reader is too slow for its block to be kept, on the slowest machine."""
-    for name in ("GAP_SECONDS", "KEPT_SECONDS", "KEPT_TIMES"):
-        monkeypatch.setattr(blocks, name, 1e6)
-    monkeypatch.setattr(budget, "TIMEOUT_SECONDS", 600)
+    for name in ("kept_gap", "kept"):
+        monkeypatch.setattr(settings, name, 1e6)
+    monkeypatch.setattr(blocks, "KEPT_TIMES", 1e6)
+    monkeypatch.setattr(settings, "memory", 600)
 
 
 @pytest.mark.usefixtures("kept")
@@ -436,9 +437,9 @@ def test_readers_of_more_blocks_than_fit_finish_one_after_another() -> None:
 
 
 @pytest.mark.usefixtures("kept")
-@pytest.mark.parametrize("name", ["GAP_SECONDS", "KEPT_SECONDS", "KEPT_TIMES"])
+@pytest.mark.parametrize("name", ["kept_gap", "kept", "KEPT_TIMES"])
 def test_reader_that_stops_or_never_ends_keeps_no_block(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, name, 0.0)
+    monkeypatch.setattr(blocks if name.isupper() else settings, name, 0.0)
     cache, first, second = BlockCache(1000), Block(1, 400), Block(2, 400)
     third = Block(3, 400)
     for block in (first, second, third):

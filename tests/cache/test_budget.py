@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import pytest
 
 from glassfs import work
-from glassfs.cache import budget as budget_module
 from glassfs.cache.budget import MemoryBudget, Ticket
+from glassfs.settings import settings
 from glassfs.work import Work
 from tests.cache.recipes import interrupted
 from tests.waiting import wait_until
@@ -19,8 +19,8 @@ from tests.waiting import wait_until
 @pytest.fixture(autouse=True)
 def no_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """No request is granted because nothing was released for a while, on the slowest machine."""
-    monkeypatch.setattr(budget_module, "TIMEOUT_SECONDS", 600)
-    monkeypatch.setattr(budget_module, "NESTED_TIMEOUT_SECONDS", 600)
+    monkeypatch.setattr(settings, "memory", 600)
+    monkeypatch.setattr(settings, "nested_memory", 600)
 
 
 class Cache:
@@ -115,7 +115,7 @@ def test_users_are_granted_equal_numbers_of_bytes() -> None:
 
 def test_release_wakes_only_the_request_that_it_may_grant(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waking all of many waiting readers at each read would take longer than reading."""
-    monkeypatch.setattr(budget_module, "RETRY_SECONDS", 600)
+    monkeypatch.setattr(settings, "eviction_retry", 600)
     memory, looked = Cache(100).memory, []
     seconds_left = memory._seconds_left
 
@@ -238,7 +238,7 @@ def test_hurried_request_is_granted_first() -> None:
 @pytest.mark.parametrize("is_nested", [False, True])
 def test_no_request_waits_forever(monkeypatch: pytest.MonkeyPatch, is_nested: bool) -> None:
     """The thread that holds the memory may wait for this one without saying so."""
-    monkeypatch.setattr(budget_module, "NESTED_TIMEOUT_SECONDS" if is_nested else "TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(settings, "nested_memory" if is_nested else "memory", 0.05)
     memory = Cache(100).memory
     memory.reserve(100)
 

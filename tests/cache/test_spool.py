@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from glassfs import work
-from glassfs.cache import BlockCache, budget, spool
+from glassfs.cache import BlockCache, spool
 from glassfs.cache.blocks import SPOOLS
 from glassfs.content import Stream
 from glassfs.errors import Changed, Damaged, NoSpool, Unavailable
@@ -188,9 +188,9 @@ def test_readers_of_more_decoders_than_fit_finish_one_after_another(
     small_steps: None, at_once: None, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """More of them than idle files are kept."""
-    for name in ("GAP_SECONDS", "KEPT_SECONDS"):
-        monkeypatch.setattr(spool, name, 1e6)
-    monkeypatch.setattr(budget, "TIMEOUT_SECONDS", 600)
+    for name in ("kept_gap", "kept"):
+        monkeypatch.setattr(settings, name, 1e6)
+    monkeypatch.setattr(settings, "memory", 600)
     cache = BlockCache(PIECE)  # a decoder takes all of it
     made, steps = [Block(number, 6 * PIECE) for number in range(SPOOLS + 4)], range(0, 6 * PIECE, PIECE)
 

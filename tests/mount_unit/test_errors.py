@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from glassfs import errors
-from glassfs.mount.errors import MAX_SENTENCES, Answer, Failures
+from glassfs.mount.errors import REMEMBERED, Answer, Failures
 
 EXPECTED = [
     (errors.NotFound("/x"), errno.ENOENT), (errors.NotADirectory("/x"), errno.ENOTDIR),
@@ -63,7 +63,7 @@ def test_repeated_error_is_logged_once_and_counted(caplog: pytest.LogCaptureFixt
 def test_remembered_sentences_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
     failures = Failures()
-    for number in range(3 * MAX_SENTENCES):
+    for number in range(3 * REMEMBERED):
         failures.errno_of(errors.Damaged(f"block {number}"))
-    assert failures.count == 3 * MAX_SENTENCES
-    assert len(failures._seen) <= MAX_SENTENCES
+    assert failures.count == 3 * REMEMBERED
+    assert len(failures._seen) <= REMEMBERED

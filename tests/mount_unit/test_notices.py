@@ -12,10 +12,11 @@ import pytest
 from glassfs.errors import Changed
 from glassfs.mount.engines import wire
 from glassfs.mount.engines.crew import Task
-from glassfs.mount.engines.notices import NODES_AT_ONCE, PATIENCE_SECONDS, PRUNED_AT_ONCE, Notices
+from glassfs.mount.engines.notices import NODES_AT_ONCE, PRUNED_AT_ONCE, Notices
 from glassfs.mount.engines.wire import Feature, Offer
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import Stale
+from glassfs.settings import settings
 from tests.mount_unit.protocol import GETATTR, LOOKUP, READ, READDIRPLUS
 
 INODE, ENTRY, EPOCH, PRUNE = 2, 3, 8, 9
@@ -142,11 +143,11 @@ def test_all_names_become_stale_if_one_waits_for_long() -> None:
     world.begin(LOOKUP, 5)
     world.begin(GETATTR, 6)
     assert world.send((5, "a")) == []
-    world.now += PATIENCE_SECONDS / 2
+    world.now += settings.patience / 2
     assert world.send((6, "b")) == [(ENTRY, (6, "b", 1))]
-    world.now += PATIENCE_SECONDS
+    world.now += settings.patience
     assert world.send((5, "c")) == [(EPOCH, None)]
-    world.now += PATIENCE_SECONDS
+    world.now += settings.patience
     assert world.send() == []
 
 
@@ -155,7 +156,7 @@ def test_kernel_that_refuses_epochs_is_asked_once() -> None:
     world.begin(LOOKUP, 5)
     for _ in range(3):
         world.send((5, "a"))
-        world.now += PATIENCE_SECONDS
+        world.now += settings.patience
     assert world.refused == 1
     world.tasks.clear()
     assert world.send() == [(ENTRY, (5, "a", 1))]

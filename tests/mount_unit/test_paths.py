@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from glassfs.errors import Changed, GlassfsError, IsADirectory, NotADirectory, NotAllowed, NotFound
 from glassfs.formats import registry
 from glassfs.mount.engines import paths as paths_module
-from glassfs.mount.engines.paths import CACHE_SECONDS, Handles, Paths
+from glassfs.mount.engines.paths import Handles, Paths
 from glassfs.mount.errors import Answer
+from glassfs.settings import settings as times
 from tests.memory_store import MemoryStore
 from tests.mount_unit.kernel import operations_of
 from tests.tree.made import FORMAT, made
@@ -65,7 +66,7 @@ class House:
         return [node.name for node in self.handles.listing(handle).nodes_from(0)]
 
     def assert_all_given_back(self, clock: Clock) -> None:
-        clock.now += CACHE_SECONDS
+        clock.now += times.path_cached
         self.paths.expire()
         assert (len(self.handles), len(self.operations.inodes), self.operations.inodes.held) == (0, 0, 0)
 
@@ -149,11 +150,11 @@ def test_cached_directories_are_bounded(house: House, monkeypatch: pytest.Monkey
 
 def test_cached_directories_expire(house: House, clock: Clock) -> None:
     house.size("/some/dir/inner/b.bin")
-    clock.now += CACHE_SECONDS / 2
+    clock.now += times.path_cached / 2
     house.size("/folder/other/a.bin")
     house.paths.expire()
     held = house.operations.inodes.held
-    clock.now += CACHE_SECONDS / 2
+    clock.now += times.path_cached / 2
     house.paths.expire()
     assert 0 < house.operations.inodes.held < held
 
@@ -291,7 +292,7 @@ def test_old_file_of_a_closed_container_is_not_read_as_new(
     assert house.size("/folder/other/a.bin") == 5
     store.put("some", made(a=b"newer"))
     assert house.read(old) == b"old"
-    clock.now += CACHE_SECONDS
+    clock.now += times.path_cached
     new = house.open("/some/a.bin")
     assert house.read(new) == b"newer"
     with pytest.raises(Changed):
@@ -377,7 +378,7 @@ def test_every_reference_is_released(clock: Clock, steps: list[tuple[str, str, i
             elif step == "remove":
                 house.store.remove(name)
             elif step == "wait":
-                clock.now += number * CACHE_SECONDS / 8
+                clock.now += number * times.path_cached / 8
                 house.paths.expire()
             else:
                 house.sources.refresh()

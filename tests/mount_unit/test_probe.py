@@ -13,6 +13,7 @@ import pytest
 
 from glassfs.mount import probe
 from glassfs.mount.probe import FOREIGN, ask, statuses
+from glassfs.settings import settings
 
 
 def _hang() -> bytes:
@@ -66,7 +67,7 @@ def test_malformed_status_is_reported(tmp_path: Path, said: bytes) -> None:
     assert statuses([str(tmp_path)]) == [{"unreadable": FOREIGN}]
 
 
-def test_statuses(tmp_path: Path) -> None:
+def test_statuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".glassfs").mkdir()
     path = tmp_path / ".glassfs/status.json"
     path.write_text(json.dumps({"pid": 1}) + " " * 4096)
@@ -75,4 +76,5 @@ def test_statuses(tmp_path: Path) -> None:
     ]
     path.unlink()
     os.mkfifo(path)
-    assert statuses([str(tmp_path)], 0.2) == [{"unreadable": "does not answer"}]
+    monkeypatch.setattr(settings, "probe", 0.2)
+    assert statuses([str(tmp_path)]) == [{"unreadable": "does not answer"}]

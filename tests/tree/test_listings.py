@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from glassfs.cache import BlockCache, budget
+from glassfs.cache import BlockCache
 from glassfs.content import Fields, Group, Member, Null, Omitted, Outline, Series
 from glassfs.content.allowance import held_by_content, held_by_member
 from glassfs.settings import settings
@@ -114,7 +114,7 @@ def cached(listings: Listings[Kept], owner: Origin, count: int) -> list[int]:
 
 
 def test_large_children_count_in_the_memory_budget(now: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(settings, "memory", 0.05)
     cache, owner = BlockCache(4000), origin()
     listings = budgeted(cache, now)
     assert filled(listings, owner, 400, 60, 1000) == [0, 1, 2]

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeAlias
 
 from glassfs import work
-from glassfs.cache.budget import DEFAULT_BUDGET, GAP_SECONDS, KEPT_SECONDS, MemoryBudget, Ticket
+from glassfs.cache.budget import DEFAULT_BUDGET, MemoryBudget, Ticket
 from glassfs.cache.cores import CORES, cores, released, run_ahead
 from glassfs.cache.spool import LongStream, Recipe, Spool, fresh, stored_error
 from glassfs.lru import LRU
@@ -338,7 +338,7 @@ class BlockCache(ByteCache):
                 # Blocks that took memory are kept for their readers, or readers of more than fits would evict each
                 # other's blocks for ever.
                 if reserved:
-                    block.keep(min(KEPT_SECONDS, KEPT_TIMES * took))
+                    block.keep(min(settings.kept, KEPT_TIMES * took))
             cached = len(raw)
         except BaseException as error:
             with self._lock:
@@ -451,7 +451,7 @@ class _Block:
 
     def is_used(self, now: float) -> bool:
         """Return whether it must not be evicted."""
-        return self.pins > 0 or now < min(self.kept_until, self.read_at + GAP_SECONDS)
+        return self.pins > 0 or now < min(self.kept_until, self.read_at + settings.kept_gap)
 
 
 class _Pending:

@@ -7,7 +7,7 @@ whole budget is granted when nothing else is reserved.
 
 A thread that makes one thing and needs memory for another (nested) must not wait for a thread that waits for it. Nested
 requests therefore go first. They are granted at once when all threads that hold memory are waiting as well and no
-cached bytes are in use; otherwise they wait no longer than ``NESTED_TIMEOUT_SECONDS`` for threads that wait without
+cached bytes are in use; otherwise they wait no longer than ``settings.nested_memory`` for threads that wait without
 saying so.
 """
 
@@ -20,18 +20,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from glassfs import work
+from glassfs.settings import settings
 
 DEFAULT_BUDGET = 256 << 20
-TIMEOUT_SECONDS = 10.0
-"""Time without any release after which the first waiting request is granted: a holder may be waiting for it."""
-NESTED_TIMEOUT_SECONDS = 1.0
-"""The same for nested requests, whose threads hold memory themselves."""
-RETRY_SECONDS = 0.02
-"""How often the first waiting request tries to evict what was kept for a reader."""
-GAP_SECONDS, KEPT_SECONDS = 0.05, 1.0
-"""What takes long to make is kept for its reader until it was not read for so long, and for at most so long in all. So
-readers of more blocks than memory has room for finish one after another; else each read would make its block again.
-"""
 
 
 class Ticket:
@@ -66,7 +57,7 @@ class MemoryBudget:
         self._queue: deque[Ticket] = deque()
         self._begun = 0
         """The greatest ``begin`` of a granted request, where those of owners begin that have none in the queue."""
-        self._thread = _Thread()
+        self._thread = _Held()
 
     @property
     def used(self) -> int:
@@ -123,10 +114,12 @@ class MemoryBudget:
         """Reserve so many bytes, waiting in line until they are free. Raises Canceled."""
         ticket = ticket or Ticket()
         with self._lock:
+            # Each has a condition of its own: a release wakes the requests that it may grant instead of all.
             ticket.woken = threading.Condition(self._lock)
             ticket.is_hurried = ticket.is_hurried or self.is_nested
             doing = work.current()
             ticket.owner = -1 if doing is None else doing.owner
+            # Fair by bytes: an owner with many large requests in the queue comes later with each of them.
             ends = (other.end for other in self._queue if other.owner == ticket.owner)
             ticket.begin = max(ends, default=self._begun)
             ticket.end = ticket.begin + size
@@ -211,18 +204,20 @@ class MemoryBudget:
         """Return how long to go on waiting; 0 when the request is to be granted."""
         if not ticket.is_hurried:
             if self._queue[0] is not ticket:
-                return TIMEOUT_SECONDS
+                return settings.memory
             if self._is_free(size, 0):
                 return 0
-            until = max(began, self._released) + TIMEOUT_SECONDS
+            until = max(began, self._released) + settings.memory
         elif self._is_free(size, self._idle):
             return 0
         else:
-            until = min(max(began, self._released) + NESTED_TIMEOUT_SECONDS, began + TIMEOUT_SECONDS)
-        return min(RETRY_SECONDS, max(0, until - time.monotonic()))
+            until = min(max(began, self._released) + settings.nested_memory, began + settings.memory)
+        return min(settings.eviction_retry, max(0, until - time.monotonic()))
 
     def _is_free(self, size: int, idle: int) -> bool:
         """Evict what is needed for that. ``idle`` bytes will not be released before this request is granted."""
+        # If all that is reserved belongs to threads that wait, nothing will be released before: then a request that is
+        # larger than the budget, or than what is left of it, has to be granted all the same.
         is_alone = self._reserved <= idle
         if not is_alone and self._reserved + size > self.limit:
             return False
@@ -230,6 +225,7 @@ class MemoryBudget:
         return self.used + size <= self.limit or (is_alone and self._cached <= 0)
 
     def _make_free(self, wanted: int) -> None:
+        # Only as much as is missing: cached blocks are what later reads are fast by.
         missing = self._cached + self._reserved + wanted - self.limit
         if missing > 0:
             self._cached -= self._evict(missing)
@@ -243,7 +239,7 @@ class MemoryBudget:
                 break
 
 
-class _Thread(threading.local):
+class _Held(threading.local):
     depth = 0
     held = 0
     """Bytes that this thread has reserved."""

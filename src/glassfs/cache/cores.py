@@ -16,13 +16,12 @@ from functools import partial
 from glassfs import work
 from glassfs.errors import Unavailable
 from glassfs.forks import PerProcess
+from glassfs.settings import settings
 from glassfs.threads import DaemonPool
 
 CORES = max(2, os.cpu_count() or 1)
 LEAST_AHEAD = 128 << 10
 """Bytes of a block that is worth handing over to another thread: for smaller ones that takes longer."""
-LONGEST_WAIT_SECONDS = 0.05
-"""How long a thread waits for a core before it works without one."""
 
 
 class CoreLimiter:
@@ -48,7 +47,8 @@ class CoreLimiter:
 
     def acquire(self) -> None:
         """Take a core for this thread, which has none, if one becomes free soon."""
-        _thread.limiter = self if self._free.acquire(timeout=LONGEST_WAIT_SECONDS) else None
+        # A thread that gets no core in time works without one: better a bit slower than behind a block of seconds.
+        _thread.limiter = self if self._free.acquire(timeout=settings.core_wait) else None
 
     def release(self) -> None:
         if _thread.limiter is self:
@@ -56,12 +56,12 @@ class CoreLimiter:
             self._free.release()
 
 
-class _Thread(threading.local):
+class _HeldCore(threading.local):
     limiter: CoreLimiter | None = None
     """The one of which this thread holds a core."""
 
 
-_thread = _Thread()
+_thread = _HeldCore()
 _cores, _one_core = PerProcess(lambda: CoreLimiter(CORES)), PerProcess(lambda: CoreLimiter(1))
 _ahead = DaemonPool("ahead", CORES)
 

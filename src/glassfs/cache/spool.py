@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import IO, Protocol
 
 from glassfs import work
-from glassfs.cache.budget import GAP_SECONDS, KEPT_SECONDS, MemoryBudget, Ticket
+from glassfs.cache.budget import MemoryBudget, Ticket
 from glassfs.cache.cores import cores, released, run_ahead
 from glassfs.errors import Damaged, GlassfsError, NoSpool, Unavailable
 from glassfs.settings import settings
@@ -164,7 +164,7 @@ class Spool:
     def suspend(self) -> int:
         """Drop the decoder unless it is in use. Return the bytes that this frees, which still count as cached."""
         now = time.monotonic()
-        if now < min(self.idle_since() + GAP_SECONDS, self._started + KEPT_SECONDS):
+        if now < min(self.idle_since() + settings.kept_gap, self._started + settings.kept):
             return 0
         if not self._progress.acquire(blocking=False):
             return 0

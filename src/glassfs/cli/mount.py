@@ -63,9 +63,8 @@ def command(
     if len(paths) == 1:
         return _mount_at_own(paths[0], parsed, foreground, log_file)
     *sources, mountpoint = paths
-    parsed.own_mountpoint = make_at(mountpoint)
-    status = mount(sources, mountpoint, parsed, foreground, log_file)
-    if status == 0 and not (foreground or "debug" in parsed.flags):
+    status = mount(sources, mountpoint, parsed, foreground, log_file, make_at(mountpoint))
+    if status == 0 and not (foreground or parsed.is_debugging):
         _tell_of_page(mountpoint)
     return status
 
@@ -80,13 +79,12 @@ def _mount_at_own(source: str, options: MountOptions, foreground: bool, log_file
     if not is_url(source) and not os.path.exists(local_name(source)):
         raise MountError(f"{source}: no such file or folder{meant_by(source)}")
     own = mountpoint.make(source)
-    options.own_mountpoint = own
     where = f"{printable(shown(source))} is mounted at {printable(own.name)}"
-    if foreground or "debug" in options.flags:
+    if foreground or options.is_debugging:
         # Print it now: in the foreground nothing is printed at the end.
         click.echo(f"{where}, until Ctrl-C", err=True)
-        return mount([source], own.name, options, foreground, log_file)
-    status = mount([source], own.name, options, foreground, log_file)
+        return mount([source], own.name, options, foreground, log_file, own)
+    status = mount([source], own.name, options, foreground, log_file, own)
     click.echo(f"{where}; to unmount it: glassfs umount {printable(shlex.quote(own.name))}")
     _tell_of_page(own.name)
     return status

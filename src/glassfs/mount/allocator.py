@@ -9,18 +9,21 @@ from __future__ import annotations
 import ctypes
 import mmap
 import time
+from enum import IntEnum
 from typing import Any
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
-LARGEST_IN_ARENA = 8 << 20
-TRIM_THRESHOLD = 16 << 20
-ARENAS = 2
-QUIET_SECONDS = 1.5
-"""Time without work after which memory is returned."""
-BUSY_SECONDS = 5.0
-"""Time of work after which it is returned all the same."""
-MUCH, MUCH_SECONDS = 64 << 20, 0.3
-"""Bytes that the process has beside the cache at which memory is returned at once, and the time between two returns."""
+from glassfs.settings import settings
+
+MUCH = 64 << 20
+"""Bytes that the process has beside the cache at which memory is returned at once."""
+
+
+class Parameter(IntEnum):
+    """Of mallopt(3)."""
+
+    TRIM_THRESHOLD = -1
+    MMAP_THRESHOLD = -3
+    ARENA_MAX = -8
 
 
 def _libc() -> Any:
@@ -35,12 +38,13 @@ def tune() -> None:
     """Set the thresholds. Call this before threads are started."""
     libc = _libc()
     if libc is not None:
-        libc.mallopt(M_MMAP_THRESHOLD, LARGEST_IN_ARENA)
-        libc.mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD)
-        libc.mallopt(M_ARENA_MAX, ARENAS)
+        # Replies of up to 1 MiB, and the copies on their way, come from an arena; each arena keeps its free memory.
+        libc.mallopt(Parameter.MMAP_THRESHOLD, 8 << 20)
+        libc.mallopt(Parameter.TRIM_THRESHOLD, 16 << 20)
+        libc.mallopt(Parameter.ARENA_MAX, 2)
 
 
-class Memory:
+class FreeMemory:
     """Returns free memory to the system from time to time. For one thread."""
 
     def __init__(self) -> None:
@@ -59,9 +63,9 @@ class Memory:
             self._work, self._last_change, self._is_clean = work, now, False
         if self._is_clean or self._libc is None:
             return True
-        is_quiet = now - self._last_change > QUIET_SECONDS
+        is_quiet = now - self._last_change > settings.trim_quiet
         waited = now - self._last_trim
-        if is_quiet or waited > BUSY_SECONDS or (waited > MUCH_SECONDS and _resident() - cached > MUCH):
+        if is_quiet or waited > settings.trim_busy or (waited > settings.trim_much and _resident() - cached > MUCH):
             self._libc.malloc_trim(0)
             self._last_trim, self._is_clean = now, is_quiet
         return self._is_clean

@@ -39,6 +39,7 @@ def check(sources: Sequence[str], mountpoint: str, options: MountOptions, log_fi
             raise MountError(f"{source}: this user may not read it")
         if os.stat(source).st_dev in glassfs_devices():
             raise MountError(f"{source}: is on a mount of glassfs, which cannot be mounted again")
+    # Before anything touches the mount point: a dead mount there answers nothing, and one that hangs never does.
     _check_nothing_is_mounted(mountpoint)
     if not os.path.exists(mountpoint):
         raise MountError(f"{mountpoint}: the mount point does not exist; 'mkdir -p {mountpoint}' first")

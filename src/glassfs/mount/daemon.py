@@ -16,6 +16,7 @@ from glassfs.errors import GlassfsError
 from glassfs.mount import logs, privileges, service
 from glassfs.mount.checks import check
 from glassfs.mount.errors import MountError
+from glassfs.mount.mountpoint import OwnMountPoint
 from glassfs.mount.options import MountOptions
 from glassfs.sandbox import pool
 from glassfs.source.remote.url import absolute
@@ -26,19 +27,24 @@ log = logging.getLogger(__name__)
 
 def mount(
     sources: Sequence[str], mountpoint: str, options: MountOptions, foreground: bool, log_file: str | None,
+    own: OwnMountPoint | None = None,
 ) -> int:
-    """Mount, and return the exit status when the mount is usable; in the foreground, when it has ended."""
+    """Mount, and return the exit status when the mount is usable; in the foreground, when it has ended.
+
+    ``own`` is the mount point if it was created for this mount: it is removed at the end.
+    """
     try:
-        return _mount(sources, mountpoint, options, foreground, log_file)
+        return _mount(sources, mountpoint, options, foreground, log_file, own)
     except BaseException:
-        _remove_mountpoint(options)
+        _remove(own)
         raise
 
 
 def _mount(
     sources: Sequence[str], mountpoint: str, options: MountOptions, foreground: bool, log_file: str | None,
+    own: OwnMountPoint | None,
 ) -> int:
-    is_daemon = not foreground and "debug" not in options.flags
+    is_daemon = not (foreground or options.is_debugging)
     _open_standard_descriptors()
     logs.configure(log_file, is_daemon)
     privileges.raise_descriptor_limit()
@@ -47,14 +53,15 @@ def _mount(
         from glassfs.mount.session import MountSession
 
         paths = [absolute(source) for source in sources]
-        MountSession(paths, mountpoint, options).run(lambda: service.notify("READY=1", f"MAINPID={os.getpid()}"))
+        session = MountSession(paths, mountpoint, options, own is not None)
+        session.run(lambda: service.notify("READY=1", f"MAINPID={os.getpid()}"))
         service.notify("STOPPING=1")
-        _remove_mountpoint(options)
+        _remove(own)
         return 0
     readable, writable = os.pipe()
     if os.fork() == 0:
         os.close(readable)
-        _become_daemon(writable, sources, mountpoint, options)
+        _become_daemon(writable, sources, mountpoint, options, own)
     os.close(writable)
     with open(readable, encoding="utf-8", errors="replace") as pipe:
         answer = pipe.read()
@@ -63,19 +70,22 @@ def _mount(
     return 0
 
 
-def _become_daemon(pipe: int, sources: Sequence[str], mountpoint: str, options: MountOptions) -> None:
+def _become_daemon(
+    pipe: int, sources: Sequence[str], mountpoint: str, options: MountOptions, own: OwnMountPoint | None,
+) -> None:
     """Serve as a daemon and never return. Errors before the mount is ready are written to the pipe."""
     status = 1
     try:
         from glassfs.mount.session import MountSession
 
+        # The second fork leaves a process that leads no session and so can get no terminal.
         os.setsid()
         if os.fork() != 0:
             os._exit(0)
         paths = [absolute(source) for source in sources]
         target = os.path.abspath(mountpoint)
         os.chdir("/")
-        MountSession(paths, target, options).run(_readiness(pipe))
+        MountSession(paths, target, options, own is not None).run(_readiness(pipe))
         status = 0
     except GlassfsError as error:
         _report(pipe, str(error))
@@ -85,7 +95,7 @@ def _become_daemon(pipe: int, sources: Sequence[str], mountpoint: str, options: 
         log.exception("the daemon ends")
         _report(pipe, f"{type(error).__name__}: {error}")
     finally:
-        _remove_mountpoint(options)
+        _remove(own)
         pool.close()
         logging.shutdown()
         os._exit(status)
@@ -123,6 +133,6 @@ def _open_standard_descriptors() -> None:
     os.close(number)
 
 
-def _remove_mountpoint(options: MountOptions) -> None:
-    if options.own_mountpoint is not None:
-        options.own_mountpoint.remove()
+def _remove(own: OwnMountPoint | None) -> None:
+    if own is not None:
+        own.remove()

@@ -26,7 +26,7 @@ from glassfs.work import Canceled
 
 log = logging.getLogger(__name__)
 
-MAX_SENTENCES = 1000
+REMEMBERED = 1000
 """Logged sentences that are remembered."""
 
 _ERRNO: tuple[tuple[type[GlassfsError], int], ...] = (
@@ -95,7 +95,7 @@ class Failures:
         with self._lock:
             self.count += 1
             times = self._seen.get(sentence, 0) + 1
-            if times == 1 and len(self._seen) >= MAX_SENTENCES:
+            if times == 1 and len(self._seen) >= REMEMBERED:
                 self._seen.pop(next(iter(self._seen)))
             self._seen[sentence] = times
         # Once: a program that reads a damaged block in a loop must not fill the log.

@@ -21,15 +21,29 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from enum import IntEnum
 
 from glassfs.interpreter import interpreter
 
 log = logging.getLogger(__name__)
 
 CONNECTIONS = "/sys/fs/fuse/connections"
-_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
-"""System calls since Linux 5.2, with these numbers on all architectures."""
-_FSCONFIG_CMD_CREATE, _CLOEXEC = 6, 1
+
+
+class _Call(IntEnum):
+    """System calls since Linux 5.2, with these numbers on all architectures."""
+
+    FSOPEN = 430
+    FSCONFIG = 431
+    FSMOUNT = 432
+
+
+class _Option(IntEnum):
+    """Of these calls."""
+
+    CLOEXEC = 1
+    CREATE = 6
+
 
 _START = """
 import ctypes, os, signal, sys
@@ -92,9 +106,9 @@ def _opened(device: str) -> int:
         return int(result)
 
     with ExitStack() as stack:
-        context = call(_FSOPEN, b"fusectl", _CLOEXEC)
+        context = call(_Call.FSOPEN, b"fusectl", _Option.CLOEXEC)
         stack.callback(os.close, context)
-        call(_FSCONFIG, context, _FSCONFIG_CMD_CREATE, None, None, 0)
-        folder = call(_FSMOUNT, context, _CLOEXEC, 0)
+        call(_Call.FSCONFIG, context, _Option.CREATE, None, None, 0)
+        folder = call(_Call.FSMOUNT, context, _Option.CLOEXEC, 0)
         stack.callback(os.close, folder)
         return os.open(path, os.O_WRONLY | os.O_CLOEXEC, dir_fd=folder)

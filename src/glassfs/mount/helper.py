@@ -6,6 +6,7 @@ Its exit statuses are those of mount(8), which passes them on.
 from __future__ import annotations
 
 import sys
+from enum import IntEnum
 
 from glassfs.arguments import harmless, hide
 from glassfs.errors import GlassfsError
@@ -13,7 +14,15 @@ from glassfs.mount.errors import WrongOption
 from glassfs.terminal import printable
 
 USAGE = "usage: mount.glassfs SOURCE MOUNTPOINT [-fnsv] [-o OPTION[,OPTION]...]"
-WRONG_USE, INTERRUPTED, FAILED = 1, 8, 32
+
+
+class Status(IntEnum):
+    """Exit statuses, as in mount(8)."""
+
+    WRONG_USE = 1
+    INTERRUPTED = 8
+    FAILED = 32
+
 
 
 class WrongUse(GlassfsError):
@@ -26,15 +35,15 @@ def main() -> None:
     try:
         sys.exit(run(sys.argv[1:]))
     except WrongOption as error:
-        _end(f"{error} (see 'glassfs mount --help')", WRONG_USE)
+        _end(f"{error} (see 'glassfs mount --help')", Status.WRONG_USE)
     except WrongUse as error:
-        _end(str(error), WRONG_USE)
+        _end(str(error), Status.WRONG_USE)
     except KeyboardInterrupt:
-        _end("interrupted", INTERRUPTED)
+        _end("interrupted", Status.INTERRUPTED)
     except GlassfsError as error:
-        _end(str(error), FAILED)
+        _end(str(error), Status.FAILED)
     except OSError as error:
-        _end(f"{error.filename}: {error.strerror}" if error.filename else str(error), FAILED)
+        _end(f"{error.filename}: {error.strerror}" if error.filename else str(error), Status.FAILED)
 
 
 def run(arguments: list[str]) -> int:

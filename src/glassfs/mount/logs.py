@@ -20,13 +20,10 @@ from glassfs import outputs
 from glassfs.arguments import harmless
 from glassfs.lru import LRU
 from glassfs.mount import service
+from glassfs.settings import settings
 from glassfs.terminal import printable
 
 SYSLOG = "/dev/log"
-ONCE_IN_SECONDS = 600.0
-MOST_REMEMBERED = 1000
-HEAD = 4096
-"""Bytes at the start of an existing file that must be text; all formats have a number with zeros there."""
 _INDENT = "    "
 _LEVELS = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 _ErrorInfo = (
@@ -39,14 +36,14 @@ class Once(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._logged: LRU[str, float] = LRU(MOST_REMEMBERED)
+        self._logged: LRU[str, float] = LRU(1000)
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno < logging.WARNING:
             return True
         text = record.getMessage()
         before = self._logged.peek(text)
-        if before is not None and record.created - before < ONCE_IN_SECONDS:
+        if before is not None and record.created - before < settings.log_again:
             return False
         self._logged.put(text, record.created)
         return True
@@ -99,7 +96,8 @@ def _opened(log_file: str) -> TextIO:
     if log_file == os.devnull:  # no file that others could put there
         return open(log_file, "a", encoding="utf-8", errors="backslashreplace")
     descriptor = outputs.opened(log_file)
-    if b"\0" in os.pread(descriptor, HEAD, 0):
+    # All formats have a number with zeros at the start.
+    if b"\0" in os.pread(descriptor, 4096, 0):
         os.close(descriptor)
         raise FileExistsError(errno.EEXIST, "is not a log, as it is not text; name another file", log_file)
     return open(descriptor, "a", 1, "utf-8", "backslashreplace")

@@ -15,11 +15,10 @@ from typing import Any
 
 from glassfs import outputs
 from glassfs.mount.errors import MountError
+from glassfs.settings import settings
 
 log = logging.getLogger(__name__)
 
-SECONDS = 10.0
-PATIENCE = 3.0
 FULL = (errno.ENOSPC, errno.EDQUOT)
 MODE = 0o644
 MARK = b"# HELP glassfs_uptime_seconds "
@@ -46,7 +45,7 @@ class Metrics:
     wrote last. It holds a lock on that. The folder is opened once, so that no link leads to another one later.
 
     Raises MountError if something else has the name, or another mount writes to the file; one that is about to end
-    gets ``PATIENCE`` seconds.
+    gets a few seconds.
     """
 
     def __init__(self, path: str, status: Callable[[], dict[str, Any]]) -> None:
@@ -55,7 +54,7 @@ class Metrics:
         self._status = status
         self._has_failed = False
         self._file = self._folder = -1
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + settings.metrics_claim
         try:
             self._folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             while self._file < 0:
@@ -78,6 +77,7 @@ class Metrics:
                 self._claim()
             file = outputs.opened(part, MODE, self._folder)
             try:
+                # Locked before it gets the name, so that no other mount finds it there without a lock.
                 outputs.is_locked(file)
                 os.fchmod(file, MODE)
                 with open(file, "w", encoding="ascii", closefd=False) as text:
@@ -112,7 +112,7 @@ class Metrics:
             if status.st_size and os.pread(file, len(MARK), 0) != MARK:
                 raise FileExistsError(errno.EEXIST, "exists and is not a file of counters; name another one")
             # Every user may lock a file that every user may read: a lock counts while the file is being written.
-            is_fresh = time.time() - status.st_mtime < 3 * SECONDS
+            is_fresh = time.time() - status.st_mtime < 3 * settings.metrics
             if (outputs.is_locked(file) and is_fresh) or not outputs.is_at(file, self._name, self._folder):
                 raise BlockingIOError(errno.EWOULDBLOCK, "another mount writes to it; name another file")
         except BaseException:

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 
 from glassfs.mount.errors import MountError
 from glassfs.names import component, raw
+from glassfs.settings import settings
 from glassfs.source.remote.url import is_url, local_name, parsed, shown
 from glassfs.tree import may_be_container
 
 SUFFIX = "-glassfs"
-REMOVAL_SECONDS = 10.0
-_TRIES = 1000
 _PARTIAL = ".partial"  # the suffix of a container that is still being written
 
 
@@ -50,7 +49,7 @@ def is_own(path: str) -> bool:
 
 def wait_for_removal(path: str) -> None:
     """Wait until the process that served a mount has removed its mount point, or the directory is no longer empty."""
-    end = time.monotonic() + REMOVAL_SECONDS
+    end = time.monotonic() + settings.unmounting
     while time.monotonic() < end:
         try:
             if os.listdir(path):
@@ -100,7 +99,7 @@ def _names(source: str) -> list[str]:
     name, is_folder = _of_url(source) if is_url(source) else _of_file(local_name(source))
     stem = name if is_folder else os.path.splitext(name.removesuffix(_PARTIAL))[0]
     base = f"{stem}{SUFFIX}"
-    names = [base, *(f"{base}-{number}" for number in range(2, _TRIES))]
+    names = [base, *(f"{base}-{number}" for number in range(2, 1000))]
     if stem not in ("", name):
         names.insert(0, stem)
     # With ./ in front, a name that begins like an option can be passed to other commands.

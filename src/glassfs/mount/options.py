@@ -10,10 +10,9 @@ from dataclasses import dataclass, field, replace
 from glassfs.cache import DEFAULT_BUDGET, DEFAULT_SPOOL_SIZE
 from glassfs.errors import NotFound
 from glassfs.mount.errors import WrongOption
-from glassfs.mount.mountpoint import OwnMountPoint
 from glassfs.source.remote import options as remote
 from glassfs.source.remote.connection import Connection
-from glassfs.tree import views_named
+from glassfs.tree import ViewSet, views_named
 from glassfs.tree.containers.containers import OPEN_CONTAINERS, PARSED_BYTES
 
 # Handled by mount(8), systemd or the kernel, or always on.
@@ -66,8 +65,7 @@ class UnknownOption(WrongOption):
 class MountOptions:
     """The options of one mount. Sizes are bytes.
 
-    ``umask`` is None if none was given. ``remote`` has the options about URLs. ``own_mountpoint`` is no option: it is
-    the mount point, if one was created for this mount.
+    ``umask`` is None if none was given. ``remote`` has the options about URLs.
     """
 
     uid: int | None = None
@@ -78,12 +76,11 @@ class MountOptions:
     spool_size: int = DEFAULT_SPOOL_SIZE
     max_open: int = OPEN_CONTAINERS
     read_ahead: int = READ_AHEAD_KIB << 10
-    views: str = ""
+    views: ViewSet = ViewSet()  # noqa: RUF009 - it is never changed
     catalogue: bool = True
     metrics: str | None = None
     remote: Connection = Connection()  # noqa: RUF009 - it is frozen
     flags: set[str] = field(default_factory=set)
-    own_mountpoint: OwnMountPoint | None = None
 
     @classmethod
     def parse(
@@ -130,10 +127,9 @@ class MountOptions:
             self.metrics = os.path.abspath(value)
         elif name == "views":
             try:
-                views_named(value)
+                self.views = views_named("+".join([*self._view_names(), value]))
             except NotFound as error:
                 raise WrongOption(f"option views: {error.reason}") from None
-            self.views = f"{self.views}+{value}" if self.views else value
         elif name == "catalogue":
             if value not in ("yes", "no"):
                 raise WrongOption(f"option catalogue: {value!r} is neither yes nor no")
@@ -152,6 +148,13 @@ class MountOptions:
                 raise UnknownOption(f"unknown mount option {option!r}{remote.close_to(name, DESCRIPTIONS)}")
             self.remote = changed
 
+    def _view_names(self) -> list[str]:
+        return [view.name for view in self.views.views]
+
+    @property
+    def is_debugging(self) -> bool:
+        return "debug" in self.flags
+
     def connection(self) -> Connection:
         """Return how to reach remote sources, and their permissions: only the mounting user's unless umask says more.
 
@@ -167,9 +170,8 @@ class MountOptions:
             "flags": sorted(self.flags), "uid": self.uid, "gid": self.gid,
             "umask": None if self.umask is None else f"{self.umask:03o}",
             "cache_size": self.cache_size, "spool": self.spool, "spool_size": self.spool_size,
-            "max_open": self.max_open, "read_ahead": self.read_ahead, "views": self.views, "catalogue": self.catalogue,
-            "metrics": self.metrics,
-            "own_mountpoint": self.own_mountpoint is not None,
+            "max_open": self.max_open, "read_ahead": self.read_ahead, "views": "+".join(self._view_names()),
+            "catalogue": self.catalogue, "metrics": self.metrics,
         } | remote.public_options(self.remote)
 
 

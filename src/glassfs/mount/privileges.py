@@ -13,19 +13,35 @@ import logging
 import os
 import resource
 import sys
+from enum import IntEnum, IntFlag
 
 log = logging.getLogger(__name__)
 
-CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_SYS_ADMIN = 1, 2, 21
-NEEDED = 1 << CAP_DAC_OVERRIDE | 1 << CAP_DAC_READ_SEARCH | 1 << CAP_SYS_ADMIN
+
+class Capabilities(IntFlag):
+    """As in capabilities(7): each is the bit with its number."""
+
+    DAC_OVERRIDE = 1 << 1
+    DAC_READ_SEARCH = 1 << 2
+    KILL = 1 << 5
+    SETGID = 1 << 6
+    SETUID = 1 << 7
+    SETPCAP = 1 << 8
+    SYS_ADMIN = 1 << 21
+
+
+NEEDED = Capabilities.DAC_OVERRIDE | Capabilities.DAC_READ_SEARCH | Capabilities.SYS_ADMIN
 """To read sources of all owners, and to mount and unmount."""
-CAP_KILL, CAP_SETGID, CAP_SETUID, CAP_SETPCAP = 5, 6, 7, 8
-PASSED_ON = NEEDED | 1 << CAP_KILL | 1 << CAP_SETGID | 1 << CAP_SETUID | 1 << CAP_SETPCAP
+PASSED_ON = NEEDED | Capabilities.KILL | Capabilities.SETGID | Capabilities.SETUID | Capabilities.SETPCAP
 """With these the server of the sandbox has its workers become the user nobody without capabilities, and ends them."""
 
-_VERSION_3 = 0x20080522
-_PR_SET_NO_NEW_PRIVS, _PR_CAPBSET_DROP = 38, 24
-_CAPABILITIES = 64
+
+class _Prctl(IntEnum):
+    """Options of prctl(2)."""
+
+    CAPBSET_DROP = 24
+    SET_NO_NEW_PRIVS = 38
+
 
 
 class _Header(ctypes.Structure):
@@ -52,10 +68,11 @@ def drop() -> None:
     if sys.platform != "linux" or os.geteuid() != 0:
         return
     libc = ctypes.CDLL(None, use_errno=True)
-    for capability in range(_CAPABILITIES):
+    for capability in range(64):
         if not PASSED_ON >> capability & 1:
-            libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails for numbers that this kernel does not have
-    header = _Header(_VERSION_3, 0)
+            libc.prctl(_Prctl.CAPBSET_DROP, capability, 0, 0, 0)  # fails for numbers that this kernel does not have
+    # The bounding set limits programs that the daemon starts; these sets limit its own threads.
+    header = _Header(0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3
     held = (_Data * 2)()
     if libc.capget(ctypes.byref(header), held) != 0:
         log.warning("capabilities cannot be read: %s", os.strerror(ctypes.get_errno()))
@@ -65,4 +82,4 @@ def drop() -> None:
         part.effective, part.permitted, part.inheritable = part.effective & needed, part.permitted & passed_on, 0
     if libc.capset(ctypes.byref(header), held) != 0:
         log.warning("capabilities cannot be dropped: %s", os.strerror(ctypes.get_errno()))
-    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    libc.prctl(_Prctl.SET_NO_NEW_PRIVS, 1, 0, 0, 0)

@@ -16,13 +16,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from glassfs.mount import system
+from glassfs.settings import settings
+from glassfs.sizes import PIECE
 
 Question = Callable[[], bytes]
 
-TIMEOUT_SECONDS = 2.0
 AT_A_TIME = 16
-LARGEST_STATUS = 16 << 20
-_PART = 1 << 16
 
 GONE = "its daemon is gone; 'glassfs umount' removes it"
 SILENT = "does not answer"
@@ -30,33 +29,33 @@ NOT_ALLOWED = "only root and the user who mounted it may see more"
 FOREIGN = "its status cannot be read"
 
 
-def statuses(paths: Sequence[str], timeout_seconds: float = TIMEOUT_SECONDS) -> list[dict[str, Any]]:
+def statuses(paths: Sequence[str]) -> list[dict[str, Any]]:
     """Return each mount's status.json, or the reason why it cannot be read, as ``unreadable``.
 
     Any user who may mount can be at the other end, so callers must not trust the content.
     """
-    return [_parsed(answer) for answer in ask([_status_of(path) for path in paths], timeout_seconds)]
+    return [_parsed(answer) for answer in ask([_status_of(path) for path in paths])]
 
 
-def ask(questions: Sequence[Question], timeout_seconds: float = TIMEOUT_SECONDS) -> list[bytes | None]:
-    """Return the answer to each question, or None if it raised or timed out."""
+def ask(questions: Sequence[Question], seconds: float | None = None) -> list[bytes | None]:
+    """Return the answer to each question, or None if it raised or took longer; by default, than a mount may take."""
     answers: list[bytes | None] = []
     for first in range(0, len(questions), AT_A_TIME):
-        answers += _ask_together(questions[first : first + AT_A_TIME], timeout_seconds)
+        answers += _ask_together(questions[first : first + AT_A_TIME], settings.probe if seconds is None else seconds)
     return answers
 
 
-def _ask_together(questions: Sequence[Question], timeout_seconds: float) -> list[bytes | None]:
+def _ask_together(questions: Sequence[Question], seconds: float) -> list[bytes | None]:
     answers: list[bytes | None] = [None] * len(questions)
     with selectors.DefaultSelector() as selector:
         for number, question in enumerate(questions):
             child, pipe = _put(question)
             selector.register(pipe, selectors.EVENT_READ, (number, child, bytearray()))
-        end = time.monotonic() + timeout_seconds
+        end = time.monotonic() + seconds
         while selector.get_map() and (left := end - time.monotonic()) > 0:
             for key, _ in selector.select(left):
                 number, child, said = key.data
-                part = os.read(key.fd, _PART)
+                part = os.read(key.fd, PIECE)
                 said += part
                 if not part:
                     selector.unregister(key.fd)
@@ -104,7 +103,7 @@ def _status_of(path: str) -> Question:
             if system.is_dead(path):
                 return f"-{GONE}".encode()
             with open(os.path.join(path, ".glassfs/status.json"), "rb") as file:
-                return b"+" + file.read(LARGEST_STATUS)
+                return b"+" + file.read(16 << 20)  # a longer one is not from glassfs
         except PermissionError:
             return f"-{NOT_ALLOWED}".encode()
         except OSError as error:

@@ -30,14 +30,13 @@ from glassfs.mount import allocator, privileges, system
 from glassfs.mount.engines import MountPoint, load
 from glassfs.mount.errors import Failures, MountError
 from glassfs.mount.messages import Messages
-from glassfs.mount.metrics import SECONDS as METRICS_SECONDS
 from glassfs.mount.metrics import Metrics
 from glassfs.mount.operations import Operations, Stale
 from glassfs.mount.options import MountOptions
 from glassfs.mount.status import OwnDirectory, StatusText
 from glassfs.settings import settings
 from glassfs.source.remote.url import shown as shown_name
-from glassfs.tree import ContainerSettings, views_named
+from glassfs.tree import ContainerSettings
 from glassfs.tree.preload import preload
 from glassfs.tree.sources.walk import Usage
 
@@ -47,16 +46,19 @@ log = logging.getLogger(__name__)
 class MountSession:
     """Serves one mount, from opening its sources to the end of the daemon."""
 
-    def __init__(self, sources: Sequence[str], mountpoint: str, options: MountOptions) -> None:
+    def __init__(
+        self, sources: Sequence[str], mountpoint: str, options: MountOptions, is_own_mountpoint: bool = False,
+    ) -> None:
         self.failures = Failures()
-        self.engine = load(self.failures, "debug" in options.flags)
+        self.engine = load(self.failures, options.is_debugging)
         self.shown_sources = [shown_name(source) for source in sources]
         self.mountpoint = system.real_path(mountpoint)
         self.options = options
+        self.is_own_mountpoint = is_own_mountpoint
         self.started = time.time()
         self.cache = BlockCache(options.cache_size, options.spool, options.spool_size)
         opening = ContainerSettings(
-            self.cache, options.max_open, views=views_named(options.views), has_catalogue=options.catalogue,
+            self.cache, options.max_open, views=options.views, has_catalogue=options.catalogue,
         )
         owner = os.geteuid(), os.getegid()
         audience = Audience("allow_other" in options.flags, owner)
@@ -81,7 +83,7 @@ class MountSession:
         self.operations.has_presumed = self.sources.has_presumed
         if not self.engine.can_invalidate:
             self.operations.longest = settings.cached_unwatched
-        self._memory = allocator.Memory()
+        self._memory = allocator.FreeMemory()
         self._is_loaded = False
         self._measuring: threading.Thread | None = None
         self._changed: set[str] = set()
@@ -102,7 +104,7 @@ class MountSession:
             threads.start("poll", self._repeat, self._touched, self._poll)
             threads.start("load", self._load)
 
-        self._messages = Messages("debug" not in self.options.flags)
+        self._messages = Messages(not self.options.is_debugging)
         try:
             self.engine.serve(self.operations, MountPoint(self.mountpoint, self._fuse_options()), started)
         except MountError as error:
@@ -195,6 +197,7 @@ class MountSession:
 
     def _tick(self) -> None:
         """Run the engine's periodic work, on a thread of its own as the watch may wait for the kernel."""
+        # The first request after a rest: what rested may have missed changes that no store reports.
         if self._unused() > settings.rest_after:
             self._wake.set()
             self._touched.set()
@@ -210,12 +213,13 @@ class MountSession:
     def _measure(self, metrics: Metrics) -> None:
         while True:
             metrics.write()
-            if self._is_ending.wait(METRICS_SECONDS):
+            if self._is_ending.wait(settings.metrics):
                 break
         metrics.remove()
 
     def _poll(self) -> float | None:
         """Compare what is shown with the stores, on a thread of its own as a store may hang."""
+        # Dropping blocks frees memory of the allocator, which the watch returns to the system.
         drops = self.cache.drops
         changed = self.sources.refresh()
         if changed:
@@ -237,7 +241,7 @@ class MountSession:
             "pid": os.getpid(),
             "mountpoint": self.mountpoint,
             "sources": [str(place.store.shown(place.path)) for place in self.sources.locations.values()],
-            "options": self.options.shown(),
+            "options": self.options.shown() | {"own_mountpoint": self.is_own_mountpoint},
             "all_code_loaded": self._is_loaded,
             "libfuse": ".".join(map(str, self.engine.version)),
             "uptime_seconds": round(time.time() - self.started, 1),

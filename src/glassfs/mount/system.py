@@ -7,9 +7,8 @@ import os
 import time
 
 from glassfs.mount.errors import MountError
+from glassfs.settings import settings
 from glassfs.source.mountinfo import FILE_SYSTEM, Mount, mounts
-
-UNMOUNT_SECONDS = 10.0
 
 
 def mount_at(path: str) -> Mount | None:
@@ -54,7 +53,7 @@ def unmount(path: str, lazy: bool = False) -> None:
     if reason:
         hint = "; close what uses it ('fuser -m' lists the processes), or use 'glassfs umount --lazy'"
         raise MountError(f"{path}: {reason}{hint if 'busy' in reason else ''}")
-    end = time.monotonic() + UNMOUNT_SECONDS
+    end = time.monotonic() + settings.unmounting
     while mount in mounts() and time.monotonic() < end:
         time.sleep(0.01)
 

@@ -8,6 +8,7 @@ from glassfs.tree.nested import NestedDirectory
 from glassfs.tree.nodes import Directory, File, Node, Origin, Settled, Symlink
 from glassfs.tree.sources.sources import Sources
 from glassfs.tree.tree import Tree
+from glassfs.view import ViewSet
 from glassfs.view import chosen as views_named
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Sources",
     "Symlink",
     "Tree",
+    "ViewSet",
     "may_be_container",
     "views_named",
 ]

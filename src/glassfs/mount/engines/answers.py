@@ -9,7 +9,9 @@ import errno
 import logging
 import mmap
 import os
+import stat
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from glassfs.mount.engines import wire
 from glassfs.mount.engines.contract import LONGEST_READ
@@ -21,9 +23,7 @@ from glassfs.tree import Origin, Settled
 
 log = logging.getLogger(__name__)
 
-TYPE, DIRECTORY = 0o170000, 0o040000
 OPCODES = max(Opcode) + 1
-REMEMBERED_ENDS = 1000
 UNANSWERED = (Opcode.FORGET, Opcode.BATCH_FORGET)
 _HEADER = OUT_HEADER.size
 _REQUEST = IN_HEADER.size
@@ -62,7 +62,8 @@ class Answers:
         """Directories that were just listed to the end, each with that position."""
         handlers: dict[int, Callable[[int, int, bytes, Payload], None]] = {
             Opcode.LOOKUP: self._look_up, Opcode.GETATTR: self._getattr, Opcode.READ: self._read,
-            Opcode.READDIRPLUS: self._readdirplus, Opcode.READDIR: self._readdir, Opcode.FORGET: self._forget,
+            Opcode.READDIRPLUS: partial(self._list, is_plus=True),
+            Opcode.READDIR: self._list, Opcode.FORGET: self._forget,
             Opcode.BATCH_FORGET: self._batch_forget, Opcode.READLINK: self._readlink, Opcode.OPEN: self._open,
             Opcode.OPENDIR: self._opendir, Opcode.RELEASE: self._nothing, Opcode.RELEASEDIR: self._nothing,
             Opcode.GETXATTR: self._getxattr, Opcode.LISTXATTR: self._listxattr, Opcode.STATFS: self._statfs,
@@ -119,16 +120,11 @@ class Answers:
         count = self._operations.read_into(ident, payload.pages[:size], offset)
         self._reply(unique, payload.pages[:count])
 
-    def _readdirplus(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
-        self._list(unique, ident, message, is_plus=True)
-
-    def _readdir(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
-        self._list(unique, ident, message, is_plus=False)
-
-    def _list(self, unique: int, ident: int, message: bytes, is_plus: bool) -> None:
+    def _list(self, unique: int, ident: int, message: bytes, payload: Payload, is_plus: bool = False) -> None:
         """Reply with as many entries as fit; each that has attributes carries a reference."""
         operations = self._operations
         _, cookie, size = wire.READ_IN.unpack_from(message, _REQUEST)
+        # The kernel asks once more after the last entry. To know that there is none, no listing has to be made again.
         if (ident, cookie) in self._ends:
             self._ends.discard((ident, cookie))
             operations.listed(ident, cookie)
@@ -144,7 +140,7 @@ class Answers:
         while position < 2 and not is_full:
             # Of "." and ".." the kernel uses nothing but the name.
             after = listing.cookie + position + 1
-            entry = wire.dirent(listing.directory.ino, after, DIRECTORY, b".."[: position + 1])
+            entry = wire.dirent(listing.directory.ino, after, stat.S_IFDIR, b".."[: position + 1])
             entry = wire.NO_ENTRY + entry if is_plus else entry
             is_full = len(body) + len(entry) > size
             if not is_full:
@@ -160,6 +156,8 @@ class Answers:
                 operations.listed(ident, cookie)
             elif not is_full:
                 self._note_end(ident, listing.cookie + len(listing) + 2)
+            # References count from the moment the kernel has the reply. If it refuses it, or making it failed midway,
+            # all are given back.
             if self._reply(unique, body):
                 given.clear()
         finally:
@@ -168,7 +166,7 @@ class Answers:
 
     def _note_end(self, ident: int, cookie: int) -> None:
         """Remember the end of a listing: the kernel asks once more from there."""
-        if len(self._ends) >= REMEMBERED_ENDS:
+        if len(self._ends) >= 1000:
             self._ends.clear()
         self._ends.add((ident, cookie))
 
@@ -221,6 +219,8 @@ class Answers:
         first, found = listing.held_inside(start)
         if not first:
             return False
+        # All children have a reference now, as one run of ids. Those that the kernel gets keep it, as a few stretches
+        # of ids; ``keep`` takes back the others, also after an error.
         begun = end = first
         kept: list[tuple[int, int]] = []
         ahead = listing.cookie + position + 1 - first
@@ -235,7 +235,7 @@ class Answers:
                 if remaining < 0:
                     return True
                 if file_size is None:
-                    if mode & TYPE != DIRECTORY:
+                    if not stat.S_ISDIR(mode):
                         if not self._put_slowly(body, listing, start + ident - first, ident, ahead + ident):
                             if begun < ident:
                                 kept.append((begun, ident - begun))
@@ -281,13 +281,13 @@ class Answers:
     def _open(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
         if not self.opens:
             raise Answer(errno.ENOSYS)
-        self._reply(unique, wire.OPEN_OUT.pack(0, wire.FOPEN_KEEP_CACHE, 0))
+        self._reply(unique, wire.OPEN_OUT.pack(0, wire.Open.KEEP_CACHE, 0))
 
     def _opendir(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
         if not (self.opens_directories or self._operations.has_presumed):
             raise Answer(errno.ENOSYS)
         self._operations.enter(ident)
-        self._reply(unique, wire.OPEN_OUT.pack(0, wire.FOPEN_KEEP_CACHE | wire.FOPEN_CACHE_DIR, 0))
+        self._reply(unique, wire.OPEN_OUT.pack(0, wire.Open.KEEP_CACHE | wire.Open.CACHE_DIR, 0))
 
     def _getxattr(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
         name = wire.name_at(message, _REQUEST + wire.XATTR_IN.size)

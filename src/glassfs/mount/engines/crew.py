@@ -260,6 +260,7 @@ class Crew(Generic[State]):
             self._taken += 1
             self._waiting.discard(worker)
             worker.task = task
+            # Counted from the sets, so that most requests, beside few others, cost no look at those.
             in_progress = len(self._workers) - len(self._waiting) - len(self._parked)
             if in_progress > self._shares.free and not self._fits(task):
                 kind = task.owner, self._volume(task), task.opcode == READ
@@ -282,6 +283,7 @@ class Crew(Generic[State]):
     def _answered(self, worker: Worker[State], task: Task) -> Task | None:
         """Answer a request. Return a deferred one to be answered next; None if this thread is to wait or to park."""
         work.begin(task)
+        # Measured for reads only: other requests are short, or wait for the same stores as reads do.
         begun = time.perf_counter()
         self._answer(worker, task)
         if task.opcode == READ:
@@ -306,7 +308,7 @@ class Crew(Generic[State]):
     def _relieve(self) -> None:
         try:
             self._add()
-        except Unavailable as error:
+        except (Unavailable, RuntimeError) as error:  # the latter: there is no memory for a lock
             self._report_shortage(error)
 
     def _report_shortage(self, error: Exception) -> None:
@@ -357,6 +359,7 @@ class Crew(Generic[State]):
     def _park(self, worker: Worker[State]) -> bool:
         """Wait until one more thread is needed; return False at once if enough threads are parked."""
         with self._lock:
+            # The thread that was parked last is woken first: its buffers and stack are in the processor's cache.
             if len(self._parked) >= self._shares.idle - 1:
                 return False
             self._parked.append(worker)
@@ -387,6 +390,7 @@ class Crew(Generic[State]):
         of_user = [other for other in others if other.owner == task.owner]
         if self._is_own(task):
             return sum(map(self._is_own, of_user)) < shares.own
+        # A user who has nothing in progress may not be held up by all others together, so there is a reserve.
         if not of_user:
             return len(self._workers) < shares.threads + shares.reserved
         if len(of_user) >= shares.user or len(self._workers) >= shares.threads:
@@ -396,6 +400,7 @@ class Crew(Generic[State]):
         part = max(1, shares.computing // len({task.owner, *computing}))
         if computing.count(task.owner) >= min(part, shares.user_computing):
             return False
+        # What hangs in one file system must leave threads for others of the same user, and reads for ``stat`` there.
         volume = self._volume(task)
         beside = [other for other in of_user if self._volume(other) == volume]
         reads = [other for other in beside if other.opcode == READ]

@@ -11,6 +11,7 @@ import errno
 import logging
 import os
 import signal
+import stat
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,7 +35,6 @@ LIBRARY_PATH = "FUSE_LIBRARY_PATH"
 MAX_BACKGROUND = 512
 """Background requests, such as read-ahead, and so threads. A source that hangs would soon use up the default of 12, and
 stop all read-ahead."""
-TYPE_MASK = 0o170000
 BLOCK_SIZE = 4096
 
 # libfuse answers all others itself. The kernel refuses writes, as the mount is read-only.
@@ -197,7 +197,7 @@ class Callbacks:
         pointer = ctypes.byref(status)
         first = max(0, offset - 2)
         for number, node in enumerate(listing.nodes_from(first), first):
-            status.st_mode, status.st_ino = node.mode & TYPE_MASK, node.ino
+            status.st_mode, status.st_ino = stat.S_IFMT(node.mode), node.ino
             if filler(buffer, raw(node.name), pointer, number + 3):
                 return
 

@@ -48,7 +48,7 @@ MAX_BACKGROUND = 4096
 """Background requests, such as read-ahead: more than can hang, as the kernel delays those above."""
 OPERATIONS = 42
 """Pointers in the oldest ``struct fuse_lowlevel_ops``; the first one is ``init``."""
-CROWD = 4
+CROWD = 2
 """When more requests compute than these, threads take short turns at the interpreter."""
 ENDS = (errno.ENODEV, errno.ECONNABORTED, errno.EBADF, errno.EPERM)
 AGAIN = (errno.EINTR, errno.EAGAIN, errno.ENOENT)
@@ -124,6 +124,7 @@ class Libfuse3(Engine):
         over, self._over = os.pipe()
         os.set_blocking(self._over, False)
         self._null = os.open(os.devnull, os.O_RDWR)  # at the end no descriptor may be free
+        # The main thread only waits: a signal, the end of the connection or an error of a thread writes into the pipe.
         before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
         # A handler in Python alone would not wake a thread that is about to block.
         waker = signal.set_wakeup_fd(self._over, warn_on_full_buffer=False)
@@ -166,6 +167,7 @@ class Libfuse3(Engine):
         """
         tasks, now = sorted(self._crew.tasks(), key=lambda task: task.unique), time.monotonic()
         interrupted = set()
+        # Interruptions come in order and all have the same patience, so the due ones are at the front.
         while self._interrupted and self._interrupted[0][0] <= now:
             interrupted.add(self._interrupted.popleft()[1])
         gone = self._requesters.gone(tasks)
@@ -211,6 +213,7 @@ class Libfuse3(Engine):
 
     def _negotiate(self, _user: int, connection: Any) -> None:
         """Choose among the capabilities of the kernel, in a library that negotiates while it mounts."""
+        # Such a library has answered INIT when it returns from mounting, so no thread of ours will see that request.
         self._is_negotiated = True
         info = connection.contents
         info.max_write = LONGEST_READ
@@ -235,6 +238,7 @@ class Libfuse3(Engine):
 
     def _unmount(self, mountpoint: MountPoint) -> None:
         """Unmount if still mounted, and close the connection to the kernel."""
+        # Called twice: the second time after an error, which may have come at any point of mounting.
         session, self._session = self._session, None
         if session is None:
             return

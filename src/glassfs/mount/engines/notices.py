@@ -5,7 +5,7 @@ a daemon that is killed then would leave processes that cannot be killed.
   new ids instead (``Inodes.detach``).
 - **A name** needs the lock of its directory. While a look-up or a listing there is pending, the notification would
   wait for it, and all later look-ups for the notification. So it is sent once none has been pending for more than a
-  few milliseconds, and after ``PATIENCE_SECONDS`` all names are made stale instead, if the kernel can do that.
+  few milliseconds, and after ``settings.patience`` all names are made stale instead, if the kernel can do that.
   Names expire, if the kernel can do that. Otherwise it drops all below them, which may wait for pages, so no READ of a
   node there may be pending.
 - **Versions that were replaced** are pruned again and again until the kernel has forgotten their nodes: it may have
@@ -32,14 +32,8 @@ from glassfs.mount.engines.wire import Feature, Offer, Opcode
 from glassfs.mount.inodes import ROOT, Inodes
 from glassfs.mount.operations import Stale
 from glassfs.names import raw
+from glassfs.settings import settings
 
-PATIENCE_SECONDS = 0.4
-"""How long names may wait for their directory before all names are made stale."""
-CHECK_SECONDS = 0.002
-CHECKS = 5
-"""Checks after which requests that were pending at the first one count as slow."""
-LEAST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 2.0
-"""Time between attempts to have replaced versions forgotten; it doubles while they have no effect."""
 PRUNED_AT_ONCE = 4096
 """Nodes in one notification."""
 NODES_AT_ONCE, OF_VERSION = 32_768, 256
@@ -77,7 +71,7 @@ class Notices:
         """The nodes of versions whose attributes changed that are still to be sent."""
         self._abandoned: Passes = {}
         """The nodes of replaced versions that are still to be pruned in this attempt."""
-        self._pause = LEAST_PAUSE_SECONDS
+        self._pause = settings.prune_least
         self._next_attempt = 0.0
         self._left = 0, 0
         """Replaced versions, and references to them, at the last attempt to have them forgotten."""
@@ -120,6 +114,8 @@ class Notices:
                 self._notify(wire.inval_inode(ident))
 
     def _send_entries(self, now: float) -> None:
+        # The kernel takes the lock of the directory to drop a name, and a look-up there that hangs holds it. Where
+        # names do not expire, all below is dropped as well, and pages of pending READs may be among that.
         slow = self._slow({parent for parent, _ in self._entries})
         above_reads = set() if self._expires else self._above(self._reading())
         for parent, name in list(self._entries):
@@ -127,7 +123,8 @@ class Notices:
             if parent not in slow and (parent if below is None else below) not in above_reads:
                 del self._entries[parent, name]
                 self._notify(wire.inval_entry(parent, raw(name), self._expires))
-        late = [entry for entry, since in self._entries.items() if entry[0] in slow and now - since >= PATIENCE_SECONDS]
+        begun = now - settings.patience
+        late = [entry for entry, since in self._entries.items() if entry[0] in slow and since <= begun]
         if late and self._has_epoch:
             self._has_epoch = self._notify(wire.inc_epoch()) != errno.EINVAL
             if self._has_epoch:
@@ -137,9 +134,10 @@ class Notices:
         """Have the kernel forget versions that were replaced, unless a process still uses them."""
         found = self._inodes.abandoned()
         left = len(found), sum(known.held for known in found.values())
+        # Attempts that have no effect become rare: a program may keep an old version open for days.
         is_unchanged = left == self._left
         self._left = left
-        self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS) if found and is_unchanged else LEAST_PAUSE_SECONDS
+        self._pause = min(2 * self._pause, settings.prune_longest) if found and is_unchanged else settings.prune_least
         self._next_attempt = now + self._pause
         if self._prunes:
             for version, known in found.items():
@@ -199,14 +197,15 @@ class Notices:
 
     def _slow(self, directories: Set[int]) -> Set[int]:
         """Return those directories in which a request is pending for more than a few milliseconds."""
+        # Most requests take microseconds: only those that are still there after some checks count.
         waiting = {
             task.unique: task.ident for task in self._pending()
             if task.opcode in IN_DIRECTORY and task.ident in directories
         }
-        for _ in range(CHECKS):
+        for _ in range(5):
             if not waiting:
                 break
-            self._sleep(CHECK_SECONDS)
+            self._sleep(settings.slow_check)
             still = {task.unique for task in self._pending()}
             waiting = {unique: ident for unique, ident in waiting.items() if unique in still}
         return set(waiting.values())

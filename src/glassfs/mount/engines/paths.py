@@ -23,11 +23,10 @@ from glassfs.lru import LRU
 from glassfs.mount.errors import Answer
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import ATTEMPTS, Attributes, Listing, Lookup, Operations
+from glassfs.settings import settings
 from glassfs.tree import Directory, File, Settled
 from glassfs.tree.lease import Lease
 
-CACHE_SECONDS = 0.2
-"""How long directories are cached by path, in addition to the kernel's timeout."""
 MAX_DIRECTORIES = 4096
 MAX_VERSIONS = 50_000
 
@@ -147,6 +146,7 @@ class Paths:
 
     def _known(self, path: str) -> _CachedDirectory | None:
         """Return the cached directory at a path with one more user, or None."""
+        # Counted under the lock, so that no other thread gives up the id between finding the directory and using it.
         with self._lock:
             directory = self._directories.get(path)
             if directory is None:
@@ -160,8 +160,9 @@ class Paths:
 
     def _remembered(self, path: str, found: Lookup) -> _CachedDirectory:
         """Cache a directory and the reference to it; return it with one more user."""
-        directory = _CachedDirectory(found, time.monotonic() + CACHE_SECONDS)
+        directory = _CachedDirectory(found, time.monotonic() + settings.path_cached)
         with self._lock:
+            # Two threads may have looked up the same path: the later one replaces the entry, whose users still hold it.
             before = [self._directories.pop(path)] if path in self._directories else []
             if len(self._directories) >= MAX_DIRECTORIES:
                 before.append(self._directories.popitem(last=False)[1])
@@ -196,6 +197,7 @@ class Paths:
                 if above in self._directories:
                     dropped.append(self._directories.pop(above))
                 above = above.rpartition("/")[0]
+        # Not under the lock: giving up the last reference may drop listings and leases.
         for directory in dropped:
             self._leave(directory)
         return bool(dropped)

@@ -58,6 +58,8 @@ class Requesters:
         """
         asked = list(asked)
         before, self._seen = self._seen, set(asked)
+        # A thread that has ended between two looks is not mistaken for another one with its number: numbers are given
+        # out again only after all others.
         waiting = [one for one in asked if one.thread and one in before and not one.is_canceled]
         if not (waiting and self._is_known):
             return []

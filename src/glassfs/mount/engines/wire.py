@@ -6,6 +6,7 @@ architectures and for all versions of libfuse.
 
 from __future__ import annotations
 
+import stat
 import struct
 from collections.abc import Sequence
 from enum import IntEnum, IntFlag
@@ -72,7 +73,7 @@ ACCEPTED = (
 for attributes midway. PARALLEL_DIROPS: a slow look-up does not delay others in its directory."""
 PROTOCOL = 7, 45
 EPOCH_MINOR, PRUNE_MINOR = 44, 45
-"""The first protocols with NOTIFY_INC_EPOCH and NOTIFY_PRUNE."""
+"""The first protocols with Notice.INC_EPOCH and Notice.PRUNE."""
 
 
 class Offer(NamedTuple):
@@ -111,12 +112,24 @@ DIRENT = struct.Struct("=QQII")  # inode number, offset of the next, length of t
 NO_ENTRY = bytes(ENTRY_OUT.size)
 _DOTS = struct.Struct(f"={ENTRY_OUT.size}xQQII8s{ENTRY_OUT.size}xQQII8s")  # two of NO_ENTRY, DIRENT and the name
 DOTS = _DOTS.size
-_DIRECTORY = 0o04
 
-FOPEN_KEEP_CACHE, FOPEN_CACHE_DIR = 1 << 1, 1 << 3
 
-# Notifications: replies to no request
-NOTIFY_INVAL_INODE, NOTIFY_INVAL_ENTRY, NOTIFY_INC_EPOCH, NOTIFY_PRUNE = 2, 3, 8, 9
+class Open(IntFlag):
+    """How the kernel treats what was opened."""
+
+    KEEP_CACHE = 1 << 1
+    CACHE_DIR = 1 << 3
+
+
+class Notice(IntEnum):
+    """Notifications: replies to no request."""
+
+    INVAL_INODE = 2
+    INVAL_ENTRY = 3
+    INC_EPOCH = 8
+    PRUNE = 9
+
+
 INVAL_INODE = struct.Struct("=Qqq")
 INVAL_ENTRY = struct.Struct("=QII")
 PRUNE = struct.Struct("=I12x")
@@ -201,7 +214,7 @@ def dots(ino: int, before: int) -> bytes:
 
     Of these two it uses nothing but the names.
     """
-    return _DOTS.pack(ino, before + 1, 1, _DIRECTORY, b".", ino, before + 2, 2, _DIRECTORY, b"..")
+    return _DOTS.pack(ino, before + 1, 1, stat.S_IFDIR >> 12, b".", ino, before + 2, 2, stat.S_IFDIR >> 12, b"..")
 
 
 def dirent(ino: int, after: int, mode: int, name: bytes) -> bytes:
@@ -240,7 +253,7 @@ def init_out(offer: Offer, longest: int, background: int) -> bytes:
 
 def inval_inode(ident: int) -> bytes:
     """Return a notification that the attributes of a node are stale."""
-    return packed(-NOTIFY_INVAL_INODE, 0, INVAL_INODE.pack(ident, ATTRIBUTES_ONLY, 0))
+    return packed(-Notice.INVAL_INODE, 0, INVAL_INODE.pack(ident, ATTRIBUTES_ONLY, 0))
 
 
 def inval_entry(parent: int, name: bytes, is_expired: bool) -> bytes:
@@ -249,14 +262,14 @@ def inval_entry(parent: int, name: bytes, is_expired: bool) -> bytes:
     If ``is_expired``, the next process that uses the name looks it up. Otherwise the kernel drops all below it now, and
     waits for pages that no process uses any more but that a pending READ has locked.
     """
-    return packed(-NOTIFY_INVAL_ENTRY, 0, INVAL_ENTRY.pack(parent, len(name), EXPIRE_ONLY * is_expired) + name + b"\0")
+    return packed(-Notice.INVAL_ENTRY, 0, INVAL_ENTRY.pack(parent, len(name), EXPIRE_ONLY * is_expired) + name + b"\0")
 
 
 def inc_epoch() -> bytes:
     """Return a notification that all names are stale. The kernel takes no lock for it."""
-    return packed(-NOTIFY_INC_EPOCH, 0)
+    return packed(-Notice.INC_EPOCH, 0)
 
 
 def prune(idents: Sequence[int]) -> bytes:
     """Return a notification to drop these nodes if no process uses them. Children must come before their directory."""
-    return packed(-NOTIFY_PRUNE, 0, PRUNE.pack(len(idents)) + struct.pack(f"={len(idents)}Q", *idents))
+    return packed(-Notice.PRUNE, 0, PRUNE.pack(len(idents)) + struct.pack(f"={len(idents)}Q", *idents))
