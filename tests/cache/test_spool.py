@@ -314,6 +314,21 @@ def test_canceled_size_of_a_stream_is_continued_by_the_next_reader(tmp_path: Pat
     assert stream.size == 20 * PIECE and len(made) <= 25
 
 
+def test_stream_that_is_stopped_inside_a_piece_does_not_end_there(tmp_path: Path) -> None:
+    cache, made = BlockCache(64 << 20, str(tmp_path)), list[int]()
+
+    def make() -> Iterator[bytes]:
+        for piece in lines(9, made)():
+            if len(made) == 5 + 7:  # after the five that were made in memory
+                raise work.Canceled
+            yield piece
+
+    stream = Stream(cache, ("version", "lines"), make)
+    with pytest.raises(work.Canceled):
+        _ = stream.size
+    assert stream.size == 9 * PIECE and stream.read(9 * PIECE - 1, 1) == b"\x08"
+
+
 def test_files_beyond_their_bound_are_given_up(tmp_path: Path) -> None:
     cache = BlockCache(1000, str(tmp_path), spool_size=6 * PIECE)
     for number in range(4):

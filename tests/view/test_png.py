@@ -208,15 +208,6 @@ def test_reused_buffers_are_overwritten(tmp_path_factory: pytest.TempPathFactory
             assert page[: end - start] == whole[start:end]
 
 
-def test_last_bytes_are_right_when_read_alone() -> None:
-    image = Image(KEY, Pattern(1000 * 1000 * 3), 1000, 1000, 3)
-    whole = file_of(image, BlockCache(), PLACE).data.whole()
-    assert len(whole) > 10 * BAND
-    list(chunks(bytes(whole)))
-    for size in (1, 12, 16, 17, 20, 30):
-        assert file_of(image, BlockCache(), PLACE).data.read(len(whole) - size, size) == whole[-size:]
-
-
 def test_forgotten_version_loses_its_checksums() -> None:
     """The same key with other bytes: the file was written and its mtime restored."""
     cache = BlockCache()

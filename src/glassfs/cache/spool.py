@@ -286,7 +286,12 @@ class Spool:
         return None
 
     def _write_next_piece(self, pieces: Iterator[bytes | bytearray]) -> None:
-        piece = next(pieces, None)
+        try:
+            piece = next(pieces, None)
+        except BaseException:
+            # A generator that raised is at its end, which must not be taken for the end of the block.
+            self._pieces = None
+            raise
         if piece is None:
             if self._size < math.inf:
                 raise Damaged(f"gives {self._position} bytes, but {self._size} are declared")
