@@ -35,8 +35,9 @@ from glassfs.content import (
     booleans,
 )
 from glassfs.content.blocks import CHECKED_AT_ONCE
-from glassfs.content.data import PIECE, SizedData
+from glassfs.content.data import SizedData
 from glassfs.errors import Damaged
+from glassfs.sizes import PIECE
 from tests.codec import test_compression
 from tests.helpers import CountingSource, local
 

@@ -10,8 +10,9 @@ from glassfs import work
 from glassfs.cache import BlockCache, LongStream
 from glassfs.codec import compression
 from glassfs.codec.checksum import Checksum, Covers, RunningChecksum
-from glassfs.content.data import PIECE, Data, Extent, Location, SizedData
+from glassfs.content.data import Data, Extent, Location, SizedData
 from glassfs.errors import Damaged, GlassfsError
+from glassfs.sizes import PIECE
 from glassfs.source import total
 
 CHECKED_AT_ONCE, HELD_BACK = 16 << 20, 128 << 10

@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 from glassfs.codec import compression
 from glassfs.errors import GlassfsError
+from glassfs.sizes import PIECE
 from glassfs.source import Source, distribute, total
-
-PIECE = 1 << 20
 
 
 class Location(NamedTuple):

@@ -13,9 +13,10 @@ from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.content import dtypes
 from glassfs.content.blocks import Stream
-from glassfs.content.data import PIECE, Data, Location
+from glassfs.content.data import Data, Location
 from glassfs.content.model import Array, AsStored, Order
 from glassfs.content.parts import Converted, Gathered
+from glassfs.sizes import PIECE
 
 BOX = 32 << 20
 """Bytes of items that are transposed at once if the array is too large for memory."""

@@ -15,8 +15,9 @@ from typing import Any
 
 from glassfs import work
 from glassfs.cache import BlockCache, Recipe
-from glassfs.content.data import PIECE, Data, Location, SizedData
+from glassfs.content.data import Data, Location, SizedData
 from glassfs.errors import Damaged
+from glassfs.sizes import PIECE
 
 
 class Parted(Data):
