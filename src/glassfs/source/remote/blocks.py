@@ -56,6 +56,8 @@ class RemoteBlocks:
         self._requests: dict[tuple[Version, int], _Request] = {}
         """The requests under way, by the blocks that they bring."""
         self._bytes_ahead = self._unwritten = 0
+        # Bytes under way and those that wait for the disk are in no budget, so few are allowed, however large that is.
+        self._spare = min(cache.budget // 4, 64 << 20)
         # These threads begin on first use. The process waits at its end until the writer has written everything.
         self._lookups = ThreadPoolExecutor(2, "glassfs-lookups")
         self._writer = ThreadPoolExecutor(1, "glassfs-writer")
@@ -81,7 +83,7 @@ class RemoteBlocks:
     @property
     def window(self) -> int:
         """How many blocks may be under way that no reader waits for yet."""
-        return self._cache.budget // BLOCK // 4
+        return self._spare // BLOCK
 
     def known(self, of: RemoteObject, number: int) -> bytes | None:
         """Return a block if it is cached."""
@@ -231,7 +233,7 @@ class RemoteBlocks:
         if self._disk is None or not of.facts.has_strong_etag:
             return
         with self._lock:
-            if self._unwritten + len(data) > self._cache.budget // 4:
+            if self._unwritten + len(data) > self._spare:
                 return
             self._unwritten += len(data)
         _run(self._writer, self._write_now, self._disk, of, number, data)
