@@ -23,10 +23,6 @@ class Algorithm(NamedTuple):
     update: Callable[[Bytes, int], int]
     start: int = 0
 
-    def of(self, data: Bytes) -> int:
-        """Return the checksum of bytes."""
-        return self.update(data, self.start)
-
 
 def crc32c(data: Bytes, start: int = 0) -> int:
     """Return the CRC-32C (Castagnoli) of ``data`` appended to bytes whose CRC is ``start``."""
@@ -48,19 +44,36 @@ class Checksum(NamedTuple):
     value: int
     covers: Covers = Covers.RAW
 
-    def matches(self, raw: int, stored: int) -> bool:
-        """Return whether it equals that of the raw or of the stored bytes, whichever it covers."""
-        return (Covers.RAW in self.covers and raw == self.value) or (
-            Covers.STORED in self.covers and stored == self.value
-        )
-
     @property
     def key(self) -> tuple[str, int]:
         """What identifies it in keys of the cache."""
         return str(self), self.covers.value
 
+    @property
+    def kinds(self) -> list[Covers]:
+        """The kinds of bytes that it may cover, one by one."""
+        return [kind for kind in Covers if kind in self.covers]  # Python 3.10 does not iterate over a flag
+
     def __str__(self) -> str:
         return f"{self.algorithm.name}:{self.value:08x}"
+
+
+class RunningChecksum:
+    """The comparison of bytes, as they come, with a stored checksum; without one, all bytes are right."""
+
+    def __init__(self, checksum: Checksum | None) -> None:
+        self._checksum = checksum
+        self._sums = {} if checksum is None else dict.fromkeys(checksum.kinds, checksum.algorithm.start)
+
+    def add(self, data: Bytes, kind: Covers) -> None:
+        """Add bytes of a kind."""
+        if self._checksum is not None and kind in self._sums:
+            self._sums[kind] = self._checksum.algorithm.update(data, self._sums[kind])
+
+    @property
+    def is_right(self) -> bool:
+        """Whether all bytes match, once they were added: of one kind at least, if either may be covered."""
+        return self._checksum is None or self._checksum.value in self._sums.values()
 
 
 class Fletcher32:

@@ -9,7 +9,7 @@ from functools import partial
 from glassfs import work
 from glassfs.cache import BlockCache, LongStream
 from glassfs.codec import compression
-from glassfs.codec.checksum import Checksum, Covers
+from glassfs.codec.checksum import Checksum, Covers, RunningChecksum
 from glassfs.content.data import PIECE, Data, Extent, Location, SizedData
 from glassfs.errors import Damaged, GlassfsError
 from glassfs.source import total
@@ -70,12 +70,14 @@ class Rendered(Data):
 
 
 class Stream(Data):
-    """Bytes that ``make`` yields from first to last in pieces of a few MiB: ``size`` of them, or as many as there are.
+    """Bytes that ``make`` yields from first to last in pieces of a few MiB: ``size``, or as many as it turns out.
 
-    The first caller that needs the size has them made: short ones stay in the cache, longer ones in a spool file. The
-    size is noted with the version of the source, so that it is known when the bytes were dropped. Making them again
-    must give the same bytes. ``cost`` returns the memory in bytes that making them takes. Pieces may be empty: between
-    them a canceled reader stops. ``make`` must not hold reserved memory across a piece, as another thread may continue.
+    If the size is unknown, the first caller that needs it has the bytes made: short ones stay in the cache, longer ones
+    in a spool file. The size is noted with the version of the source, so that it is known when the bytes were dropped.
+    Making them again must give the same bytes. ``cost`` returns the memory in bytes that making them takes.
+
+    Pieces may be empty: between them a canceled reader stops. ``make`` must not hold reserved memory across a piece, as
+    another thread may continue.
     """
 
     __slots__ = ("_cache", "_cost", "_known_cost", "_make", "_size", "key")
@@ -135,7 +137,7 @@ class Stream(Data):
                 break
             yield piece
         if self._size is not None and size != self._size:
-            raise Damaged(f"gives other bytes than before, when they were {self._size}")
+            raise Damaged(f"gives {size} bytes or more, but {self._size} were expected")
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         if self.size:
@@ -244,8 +246,10 @@ class Decoded(SizedData):
             raw = compression.decompress(self.codec, stored, self.size)
         except Damaged as error:
             raise error.at(self._extent.source.name, self.part) from error
-        check = self._checksum
-        if check is not None and not check.matches(check.algorithm.of(raw), check.algorithm.of(stored)):
+        check = RunningChecksum(self._checksum)
+        check.add(raw, Covers.RAW)
+        check.add(stored, Covers.STORED)
+        if not check.is_right:
             raise self._damage("its checksum does not match")
         return raw
 
@@ -253,50 +257,39 @@ class Decoded(SizedData):
         if self._is_undivided and self._extent.size <= self.size + HELD_BACK:
             yield self.whole()
             return
-        check, raw_sum = self._checksum, 0 if self._checksum is None else self._checksum.algorithm.start
+        check = RunningChecksum(self._checksum)
         left, held = self.size, b""
-        stored = StoredPieces(self._extent, self._cache, check)
+        stored = self._stored_pieces(check)
         try:
             for piece in compression.decompress_stream(self.codec, stored, self.size):
-                if check is not None and Covers.RAW in check.covers:
-                    raw_sum = check.algorithm.update(piece, raw_sum)
+                check.add(piece, Covers.RAW)
                 left -= len(piece)
                 if left > HELD_BACK:
                     yield piece
                 else:
                     # The last bytes are returned only when all of them were checked: a copy of a damaged block fails.
                     held += piece
-            if check is not None and Covers.STORED in check.covers:
+            if self._checksum is not None and Covers.STORED in self._checksum.covers:
                 for _ in stored:  # the checksum of the stored bytes also covers what the decoder did not need
                     pass
         except GlassfsError as error:
             raise error.at(self._extent.source.name, self.part) from error
-        if check is not None and not check.matches(raw_sum, stored.sum):
+        if not check.is_right:
             raise self._damage("its checksum does not match")
         yield held
 
+    def _stored_pieces(self, check: RunningChecksum) -> Iterator[bytes]:
+        pieces = self._extent.pieces()
+        while True:
+            with self._cache.waiting():
+                piece = next(pieces, None)
+            if piece is None:
+                return
+            check.add(piece, Covers.STORED)
+            yield piece
+
     def _damage(self, reason: str) -> Damaged:
         return self._extent.source.damage(reason, self.part)
-
-
-class StoredPieces:
-    """The stored bytes in pieces, and the sum of those that were returned if a checksum covers them. Iterable once."""
-
-    def __init__(self, extent: Extent, cache: BlockCache, checksum: Checksum | None) -> None:
-        self._algorithm = checksum.algorithm if checksum is not None and Covers.STORED in checksum.covers else None
-        self.sum = 0 if self._algorithm is None else self._algorithm.start
-        self._pieces = extent.pieces()
-        self._cache = cache
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        with self._cache.waiting():
-            piece = next(self._pieces)
-        if self._algorithm is not None:
-            self.sum = self._algorithm.update(piece, self.sum)
-        return piece
 
 
 class _Check:
@@ -313,7 +306,7 @@ class _Check:
         self._extent = extent
         self._checksum = checksum
         self._lock = threading.Lock()
-        self._position, self._so_far = 0, checksum.algorithm.start
+        self._position, self._so_far = 0, RunningChecksum(checksum)
         """The bytes that were checked, and their checksum."""
         self._is_queued = False
         self.found: bool | None = None
@@ -356,9 +349,10 @@ class _Check:
             self.found = True
             return
         piece = self._extent.read(self._position, min(PIECE, size - self._position))
-        self._so_far = self._checksum.algorithm.update(piece, self._so_far)
+        for kind in self._checksum.kinds:  # these bytes are both
+            self._so_far.add(piece, kind)
         self._position += len(piece)
         if self._position == size:
-            self.found = self._checksum.matches(self._so_far, self._so_far)
+            self.found = self._so_far.is_right
             if self.found:
                 notes.put(key, ())

@@ -12,7 +12,8 @@ from math import prod
 from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.content import dtypes
-from glassfs.content.data import PIECE, Data, Location, SizedData
+from glassfs.content.blocks import Stream
+from glassfs.content.data import PIECE, Data, Location
 from glassfs.content.model import Array, AsStored, Order
 from glassfs.content.parts import Converted, Gathered
 
@@ -58,44 +59,26 @@ def _little_endian(raw: bytes, dtype: str) -> bytes:
     return converted.tobytes()
 
 
-class Transposed(SizedData):
+class Transposed(Stream):
     """Items of ``item`` bytes in C order, made of ``data``, which has them in Fortran order.
 
     The cache keeps them under ``key``. A large array is transposed some rows at a time, each time in a pass over the
     data.
     """
 
-    __slots__ = ("_cache", "_data", "_item", "_shape", "key")
+    __slots__ = ("_data",)
 
     def __init__(
-        self, cache: BlockCache, key: Hashable, data: Data, shape: tuple[int, ...], item: int,
+        self, cache: BlockCache, key: tuple[Hashable, ...], data: Data, shape: tuple[int, ...], item: int,
     ) -> None:
-        super().__init__(item * prod(shape))
-        self._cache = cache
-        self._data, self._shape, self._item = data, shape, item
-        self.key = key
-
-    @property
-    def cost(self) -> int:
-        return 2 * self.size
-
-    @property
-    def stream_cost(self) -> int:
-        return 2 * BOX + 4 * PIECE
+        size = item * prod(shape)
+        super().__init__(
+            cache, key, lambda: _pieces(data, shape, item), lambda: 2 * min(BOX, size) + 3 * PIECE, size,
+        )
+        self._data = data
 
     def location(self) -> Location | None:
         return self._data.location()
-
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        self._cache.read_into(self, buffer, offset)
-
-    def whole(self) -> bytes:
-        with self._cache.waiting():
-            stored = self._data.whole()
-        return _in_c_order(stored, self._shape, self._item)
-
-    def pieces(self) -> Iterator[bytes]:
-        return _pieces(self._data, self._shape, self._item)
 
 
 def _pieces(data: Data, shape: tuple[int, ...], item: int) -> Iterator[bytes]:

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.content import Converted, Data, Extent, Made, Rendered
+from glassfs.content import Converted, Data, Extent, Made, Rendered, Stream
 from glassfs.content.data import SizedData
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5 import filters
@@ -104,7 +104,7 @@ def chunk_data(source: Source, cache: BlockCache, coding: Coding, elements: int,
             return chunk
         is_shuffled = applied[0].code == filters.Code.SHUFFLE
         if len(applied) > is_shuffled:
-            data = _Streamed(source, cache, applied[is_shuffled:], raw, stored)
+            data = _streamed(source, cache, applied[is_shuffled:], raw, stored)
         if is_shuffled:
             try:
                 item, count = filters.planes_of(applied[0], raw)
@@ -168,44 +168,25 @@ class Chunk(SizedData):
             buffer[:] = convert(raw)
 
 
-class _Streamed(SizedData):
-    """The ``size`` bytes of a large chunk before some filters were applied, which are undone as a stream."""
-
-    def __init__(
-        self, source: Source, cache: BlockCache, applied: list[Filter], size: int, stored: StoredChunk,
-    ) -> None:
-        super().__init__(size)
-        self._source, self._cache, self._applied, self._stored = source, cache, applied, stored
-        self.key = (source.version, "streamed", stored, tuple(applied), size)
-
-    @property
-    def cost(self) -> int:
-        return self.size + self.stream_cost
-
-    @property
-    def stream_cost(self) -> int:
-        return 4 * PIECE + filters.stream_cost(self._applied, self.size)
-
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        self._cache.read_into(self, buffer, offset)
-
-    def whole(self) -> bytes:
-        return b"".join(self.pieces())
-
-    def pieces(self) -> Iterator[bytes]:
-        try:
-            yield from filters.stream(self._stored_pieces(), self._applied, self.size)
-        except Damaged as error:
-            raise error.at(self._source.name, f"chunk at {self._stored.start}") from error
-
-    def _stored_pieces(self) -> Iterator[bytes]:
-        pieces = Extent(self._source, self._stored.start, self._stored.size).pieces()
+def _streamed(source: Source, cache: BlockCache, applied: list[Filter], size: int, stored: StoredChunk) -> Stream:
+    """Return the ``size`` bytes of a large chunk before some filters were applied, which are undone as a stream."""
+    def stored_pieces() -> Iterator[bytes]:
+        pieces = Extent(source, stored.start, stored.size).pieces()
         while True:
-            with self._cache.waiting():
+            with cache.waiting():
                 piece = next(pieces, None)
             if piece is None:
                 return
             yield piece
+
+    def pieces() -> Iterator[bytes]:
+        try:
+            yield from filters.stream(stored_pieces(), applied, size)
+        except Damaged as error:
+            raise error.at(source.name, f"chunk at {stored.start}") from error
+
+    key = (source.version, "streamed", stored, tuple(applied), size)
+    return Stream(cache, key, pieces, lambda: 3 * PIECE + filters.stream_cost(applied, size), size)
 
 
 class _Unshuffled(SizedData, Made):

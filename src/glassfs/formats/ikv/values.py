@@ -12,7 +12,7 @@ from typing import Any
 
 from glassfs.cache import BlockCache
 from glassfs.codec import leb128
-from glassfs.content import Data, Location
+from glassfs.content import Location, Stream
 from glassfs.errors import Damaged, TooLarge
 from glassfs.formats.ikv.nodes import (
     ARRAY,
@@ -128,40 +128,24 @@ def _text(raw: bytes) -> str | bytes:
         return raw
 
 
-class Integers(Data):
+class Integers(Stream):
     """The items of an array of integers as little-endian 64-bit numbers, stored in ``[start, end)``."""
 
-    __slots__ = ("_cache", "_count", "_end", "_source", "_start", "_what", "key")
+    __slots__ = ("_count", "_end", "_source", "_start", "_what")
 
     def __init__(self, source: Source, cache: BlockCache, start: int, end: int, count: int, what: str) -> None:
-        self._source, self._cache = source, cache
+        cost = 3 * WINDOW + EXPANSION * min(WINDOW, end - start)
+        super().__init__(
+            cache, (source.version, "integers", start, count), self._numbers, lambda: cost, 8 * count,
+        )
+        self._source, self._what = source, what
         self._start, self._end, self._count = start, end, count
-        self._what = what
-        self.key = (source.version, "integers", start, count)
-
-    @property
-    def size(self) -> int:
-        return 8 * self._count
-
-    @property
-    def cost(self) -> int:
-        return 2 * self.size + self.stream_cost
-
-    @property
-    def stream_cost(self) -> int:
-        return 4 * WINDOW + EXPANSION * min(WINDOW, self._end - self._start)
 
     def location(self) -> Location | None:
         place = part(self._source, self._start, self._end - self._start).location()
         return place and place._replace(codec="varint")
 
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        self._cache.read_into(self, buffer, offset)
-
-    def whole(self) -> bytes:
-        return b"".join(self.pieces())
-
-    def pieces(self) -> Iterator[bytes]:
+    def _numbers(self) -> Iterator[bytes]:
         position, left = self._start, self._count
         while left:
             with self._cache.waiting():
