@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -85,14 +84,6 @@ def test_read_limit_covers_all_columns_together(monkeypatch: pytest.MonkeyPatch)
     assert 0 < sum(noted.bytes_read for noted in many) <= 1 << 20
 
 
-def test_narrow_rows_are_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of three values a step one may be left: it is not worth a read of its own."""
-    monkeypatch.setattr(plots, "MOST_CHANNELS", 1)
-    noted = Noted(3 * 100_000)
-    files(recording({}, [Column(b"x", Array(b"x", noted, "|u1", (100_000, 3)))], 100_000))["data.js"].whole()
-    assert len(noted.read_ranges) <= plots.POINTS // 2
-
-
 def test_channels_are_limited() -> None:
     columns = [column(b"c%d" % number, np.zeros((10, 60), "<f4")) for number in range(6)]
     told, points = plotted(data_of(*columns, rows=10))
@@ -122,12 +113,6 @@ def test_damaged_column_leaves_others_readable() -> None:
     assert [shown is None for shown in points] == [False, True, False]
 
 
-def test_unreadable_list_of_columns_is_damage() -> None:
-    data = files(recording({}, Damaged("is cut"), 5))["data.js"]  # type: ignore[arg-type]
-    with pytest.raises(Damaged):
-        _ = data.size
-
-
 def test_names_are_values() -> None:
     name = '"</script>\u2028'.encode() + b"\xff" * 1000
     told, _ = plotted(data_of(column(name, np.zeros(3, "<f4")), rows=3))
@@ -142,12 +127,3 @@ def test_values_take_no_memory_beyond_the_cache() -> None:
     data = files(recording({}, columns, 50_000), cache)["data.js"]
     assert sum(map(len, data.pieces())) == data.size
     assert cache.used <= cache.budget
-
-
-@given(st.integers(1, 10**10), st.integers(1, 10**7))
-def test_samplings(steps: int, width: int) -> None:
-    found = plots.sampling_of(steps, width)
-    assert 1 <= found.taken <= found.stretch and found.points <= plots.POINTS
-    assert math.ceil(steps / found.stretch) <= found.points
-    if found.taken > 1:
-        assert found.taken * math.ceil(steps / found.stretch) * width <= plots.MOST_READ

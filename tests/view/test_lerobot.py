@@ -20,7 +20,6 @@ from glassfs.codec import h264
 from glassfs.content.features import Camera, Features, Signal
 from glassfs.datasets.joined import Audience, tables_for
 from glassfs.errors import Changed
-from glassfs.filesystem import GlassfsFileSystem
 from glassfs.library import open_tree
 from glassfs.source import Named
 from glassfs.source.local import LocalStore
@@ -155,17 +154,6 @@ def test_a_container_is_a_dataset(folder: Path, fps: float) -> None:
         assert np.allclose(episodes[f"{key}/to_timestamp"], np.array([1, 3, 6, 10]) / fps)
 
 
-def test_vectors_of_one_value_are_scalars(folder: Path) -> None:
-    with KinoWriter(folder / "a.kdb") as writer:
-        writer.add_episode(state=floats(3, 1), action=floats(3, 70))
-    with open_tree(folder / "a.kdb", views="lerobot") as tree:
-        (name,) = names(tree, "/lerobot")
-        data = data_of(tree, f"/lerobot/{name}")
-        assert np.array_equal(data["observation.state"], floats(3, 1)[:, 0])
-        assert np.array_equal(np.stack(data["action"].to_list()), floats(3, 70))
-        assert info_of(tree, f"/lerobot/{name}")["features"]["observation.state"]["shape"] == [1]
-
-
 def test_episodes_of_a_folder_are_one_dataset(folder: Path) -> None:
     for number in range(3):
         write(folder / f"{number}.kdb", "pick", "place", first=number)
@@ -184,16 +172,6 @@ def test_episodes_of_a_folder_are_one_dataset(folder: Path) -> None:
             frames += frames_of(film, 8, 6, 10)
         assert frames_of(bytes_of(tree, f"/lerobot/arm/{FILM}"), 8, 6, 10) == frames
         assert len(json.loads(bytes_of(tree, "/lerobot/arm/meta/stats.json"))["action"]["mean"]) == 2
-
-
-def test_fsspec_reads_a_dataset(folder: Path) -> None:
-    write(folder / "a.kdb", "one", "two")
-    system = GlassfsFileSystem(fo=str(folder))
-    with open_tree(folder, views="lerobot") as tree:
-        found = system.find("lerobot/arm")
-        assert {f"/{name}" for name in found} >= {"/lerobot/arm/meta/info.json", "/lerobot/arm/meta/stats.json"}
-        for name in found:
-            assert system.cat(name) == bytes_of(tree, f"/{name}"), name
 
 
 def test_other_features_are_other_datasets(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -102,11 +101,6 @@ def test_a_constant_has_no_deviation(value: float, dtype: str) -> None:
         np.testing.assert_allclose(found[name], constant, atol=2e-10)
 
 
-def test_small_deviations_about_a_large_mean_are_kept() -> None:
-    values = np.array([[10000], [10001], [10002]], np.float32)
-    np.testing.assert_allclose(of(values)["std"], values.astype(np.float64).std(0), 1e-12)
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_value_that_is_not_finite_does_not_count(value: float) -> None:
     values = np.random.default_rng(1).standard_normal((50, 3)).astype(np.float32)
@@ -130,14 +124,6 @@ def test_moments_of_an_aggregate_are_those_of_all_rows(parts: list[Values]) -> N
     near = 1e-9 * np.abs(rows).max()
     for name in MOMENTS:
         np.testing.assert_allclose(named(found)[name], getattr(rows, name)(0), 1e-9, near, err_msg=name)
-
-
-def test_aggregates_can_be_aggregated() -> None:
-    parts = [of_numbers([np.random.default_rng(seed).random((seed + 2, 2))], seed + 2) for seed in range(9)]
-    nested = aggregate([aggregate(parts[:4]), aggregate(parts[4:5]), aggregate(parts[5:])])
-    np.testing.assert_allclose(nested.values, aggregate(parts).values, 1e-12)
-    with pytest.raises(ValueError, match="no statistics"):
-        aggregate([])
 
 
 @pytest.mark.parametrize("frames", [1, 2, 17, 1000])
@@ -190,24 +176,6 @@ def test_gray_pictures_weigh_as_much_as_others(width: int, height: int) -> None:
     counted.add_gray(width, height)
     assert made.statistics().samples == counted.statistics().samples
     assert made.statistics().values.tobytes() == counted.statistics().values.tobytes()
-
-
-def test_without_values_there_are_no_statistics() -> None:
-    with pytest.raises(ValueError, match="no values"):
-        of_numbers([np.zeros((0, 3))], 0)
-    with pytest.raises(ValueError, match="no pictures"):
-        Pictures().statistics()
-
-
-def test_file_has_the_shapes_of_the_features() -> None:
-    numbers, pictures = of_numbers([np.array([[1.0, np.nan], [2.0, 3.0]])], 2), Pictures()
-    pictures.add(Image.fromarray(np.full((2, 2, 3), 51, np.uint8)))
-    made = json.loads(statistics.stats_json({"state": (numbers, False), "image": (pictures.statistics(), True)}))
-    assert made["state"]["min"] == [1, 3]
-    assert made["state"]["count"] == [2]
-    assert made["image"]["mean"] == [[[0.2]], [[0.2]], [[0.2]]]
-    assert made["image"]["count"] == [1]
-    assert set(made["image"]) == {*NAMES, "count"}
 
 
 def test_file_of_too_many_dimensions_is_refused() -> None:

@@ -136,7 +136,7 @@ def test_records_that_change_are_damage() -> None:
     data = parquet_data([Column(b"text", Records(b"text", 1, lambda _: rows))], 1)
     assert data.size
     rows[0] = "longer"
-    with pytest.raises(Damaged, match="other bytes than before"):
+    with pytest.raises(Damaged, match="were expected"):
         data.read(0, data.size)
 
 

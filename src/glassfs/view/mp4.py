@@ -12,7 +12,7 @@ import math
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from fractions import Fraction
 from functools import lru_cache, partial
 from typing import Any, TypeGuard
@@ -198,19 +198,14 @@ class _EncodedFrames(Blocked):
         key = (*self._key, "range")
         noted = self._cache.notes.get(key)
         if noted is None:
-            noted = self._found_range()
+            video, noted = self._video, planes.FULL
+            present = range(video.count) if video.present is None else video.present
+            for number in present[:NEAR]:
+                with suppress(*LASTING):
+                    noted = planes.range_of(video.frame(number), self._cache)
+                    break
             self._cache.notes.put(key, noted)
         return noted[0], noted[1]
-
-    def _found_range(self) -> planes.Range:
-        video = self._video
-        present = range(video.count) if video.present is None else video.present
-        for number in present[:NEAR]:
-            try:
-                return planes.range_of(video.frame(number), self._cache)
-            except LASTING:
-                continue
-        return planes.FULL
 
 
 def rate(fps: Any) -> Rate:

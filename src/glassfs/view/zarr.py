@@ -89,12 +89,12 @@ class _Arrays:
     """The arrays of a group. Their layouts are made when they are needed: there may be very many."""
 
     def __init__(self, members: Sequence[Member]) -> None:
-        self._members = [member for member in members if isinstance(member.content, Array)]
+        self._arrays = [(name, content) for name, content in members if isinstance(content, Array)]
 
     @property
     def cost(self) -> int:
         """The memory in bytes that making the metadata takes."""
-        return 64 * OBJECT * min(len(self._members), MOST_CONSOLIDATED)
+        return 64 * OBJECT * min(len(self._arrays), MOST_CONSOLIDATED)
 
     def directories(self) -> Iterator[Member]:
         """Yield the directories of the arrays."""
@@ -120,9 +120,9 @@ class _Arrays:
         """Yield the arrays that Zarr can have; none with the name of the group's metadata."""
         # Readers such as xarray demand that a dimension has one length in all arrays of a group.
         steps = self._steps()
-        for name, array in self._members:
-            layout = _layout(array) if isinstance(array, Array) and name[-1] != METADATA else None
-            if isinstance(array, Array) and layout is not None and layout.size <= LARGEST_CHUNK:
+        for name, array in self._arrays:
+            layout = _layout(array) if name[-1] != METADATA else None
+            if layout is not None and layout.size <= LARGEST_CHUNK:
                 is_named = steps is not None and layout.shape[:1] == (steps,)
                 yield name, array, layout if is_named else layout._replace(axis="")
 
@@ -131,14 +131,14 @@ class _Arrays:
 
         None if there is none, or if xarray would take an array of that name for its coordinates and fail.
         """
-        found = None
-        for name, array in self._members:
-            if isinstance(array, Array) and array.known_shape is not None:
-                if name[-1] == TIME.encode() and len(array.known_shape) != 1:
-                    return None
-                if array.axis == TIME and found is None:
-                    found = array.known_shape[0]
-        return found
+        steps = None
+        for name, array in self._arrays:
+            shape = array.known_shape
+            if shape is not None and name[-1] == TIME.encode() and len(shape) != 1:
+                return None
+            if shape is not None and array.axis == TIME and steps is None:
+                steps = shape[0]
+        return steps
 
 
 def _layout(array: Array) -> _ZarrArray | None:

@@ -57,6 +57,7 @@ class _Shown:
 
     @property
     def dataset(self) -> EpisodeSet:
+        # What is known of all datasets may have been dropped since the listing, and found again with other episodes.
         dataset = self._known.get().by_name.get(self._name)
         if dataset is None:
             raise Changed("has other episodes than when it was listed", part=self._name)

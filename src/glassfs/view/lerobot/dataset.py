@@ -23,8 +23,6 @@ from glassfs.view.lerobot.plan import Plan, plan_of
 from glassfs.view.mp4 import MOST_FRAMES, rate
 
 UNKNOWN = "unknown"
-_EPISODE, _DATASET = OBJECT, 32 * OBJECT
-"""Bytes of memory for the numbers of an episode, and for a dataset with its plan."""
 CHUNKS_SIZE = 1000
 """Files in a directory of chunks, as LeRobot's own datasets have (``chunks_size``)."""
 FILE_BYTES = 100 << 20
@@ -80,9 +78,9 @@ class EpisodeSet:
     """Episodes with the same features, in the order of the table. Frames are counted over all of them."""
 
     def __init__(self, embodiment: str, fps: float, plan: Plan, allowance: Allowance) -> None:
-        allowance.take(_DATASET, "datasets")
-        self._allowance, self.cost = allowance, _DATASET
-        """The bytes of memory that it takes, roughly."""
+        self._allowance, self.cost = allowance, 32 * OBJECT
+        """The bytes of memory that it takes, roughly: first for the plan."""
+        allowance.take(self.cost, "datasets")
         self.embodiment = embodiment
         self.fps = fps
         self.plan = plan
@@ -98,33 +96,28 @@ class EpisodeSet:
         self.files = Files(FILE_BYTES)
         self.videos = Files(LONGEST_FILM)
         """The MP4 files of each camera."""
-        self._containers: dict[str, int] = {}
         self._paths: list[str] = []
         self._container_of = array("I")
         self._numbers = array("Q")
 
     def add(self, episode: Episode, frames: int, task: str) -> None:
         """Add an episode. Raises TooLarge if it takes more than is left of the allowance."""
-        splits = [split for split in episode.record.get("splits") or () if split not in self._splits]
-        path = episode.container
-        texts = [text for text, known in ((path, self._containers), (task, self.tasks)) if text not in known]
-        cost = _EPISODE + sum(OBJECT + len(text) for text in (*splits, *texts))
+        splits = episode.record.get("splits") or ()
+        texts = [split for split in splits if split not in self._splits] + [task] * (task not in self.tasks)
+        if episode.container not in self._paths[-1:]:
+            # Episodes of one container mostly follow each other; a path that comes again is kept again.
+            self._paths.append(episode.container)
+            texts.append(episode.container)
+        cost = OBJECT + sum(OBJECT + len(text) for text in texts)
         self._allowance.take(cost, "episodes of datasets")
         self.cost += cost
-        self._splits.update(episode.record.get("splits") or ())
-        container = self._containers.setdefault(path, len(self._paths))
-        if container == len(self._paths):
-            self._paths.append(path)
+        self._splits.update(splits)
         self.files.add(frames * self.step_width)
         self.videos.add(frames / self.fps)
-        self._container_of.append(container)
+        self._container_of.append(len(self._paths) - 1)
         self._numbers.append(episode.number)
         self.task_of.append(self.tasks.setdefault(task, len(self.tasks)))
         self.starts.append(self.starts[-1] + frames)
-
-    def close(self) -> None:
-        """Drop what was needed to add episodes."""
-        self._containers.clear()
 
     @property
     def episodes(self) -> int:
@@ -197,8 +190,6 @@ def datasets_of(table: Table, budget: int) -> Datasets:
         else:
             dataset.add(episode, frames, record.get("language_instruction") or "")
     datasets = [one for one in found.values() if isinstance(one, EpisodeSet) and one.episodes]
-    for one in datasets:
-        one.close()
     return Datasets(_named(datasets), omitted)
 
 

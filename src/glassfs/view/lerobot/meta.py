@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -115,7 +115,7 @@ def _episode_columns(dataset: EpisodeSet, statistics: EpisodeStatistics) -> Sequ
     lengths = starts[1:] - starts[:-1]
     columns = [
         _numbers("episode_index", numbers),
-        Column(b"tasks", _lists(count, partial(_tasks, dataset, list(dataset.tasks))), is_list=True),
+        Column(b"tasks", _tasks(dataset), is_list=True),
         _numbers("length", lengths),
         _numbers("data/chunk_index", files // CHUNKS_SIZE),
         _numbers("data/file_index", files % CHUNKS_SIZE),
@@ -138,13 +138,15 @@ def _episode_columns(dataset: EpisodeSet, statistics: EpisodeStatistics) -> Sequ
     return [*columns, _numbers("meta/episodes/chunk_index", zeros), _numbers("meta/episodes/file_index", zeros)]
 
 
-def _tasks(dataset: EpisodeSet, texts: Sequence[str], block: int) -> list[list[str]]:
-    rows = dataset.task_of[block * ROWS_A_BLOCK : (block + 1) * ROWS_A_BLOCK]
-    return [[texts[task]] for task in rows]
+def _tasks(dataset: EpisodeSet) -> Records:
+    """Return the tasks of each episode, a list of one."""
+    texts = list(dataset.tasks)
 
+    def block(number: int) -> list[list[str]]:
+        return [[texts[task]] for task in dataset.task_of[number * ROWS_A_BLOCK : (number + 1) * ROWS_A_BLOCK]]
 
-def _lists(count: int, block: Callable[[int], Sequence[Any]]) -> Records:
-    return Records(b"", -(-count // ROWS_A_BLOCK), block, cost=lambda number: 2 * OBJECT * ROWS_A_BLOCK)
+    blocks = -(-dataset.episodes // ROWS_A_BLOCK)
+    return Records(b"", blocks, block, cost=lambda number: 2 * OBJECT * ROWS_A_BLOCK)
 
 
 def _numbers(name: str, values: NDArray[Any], dtype: str = "<i8") -> Column:

@@ -182,6 +182,7 @@ def _namer(taken: set[str]) -> Callable[[str], str]:
     """Return what makes safe and distinct names of features: paths and columns have them unchanged."""
 
     def named(wanted: str) -> str:
+        # A name is a column, a directory and, in tools of LeRobot, a part of a format string: so braces go as well.
         safe = _safe(wanted)
         if len(raw(safe)) > LONGEST_NAME:
             safe = _safe(text(shortened(raw(safe).ljust(256, b"~"))))[-LONGEST_NAME:]

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from glassfs.cache import BlockCache
 from glassfs.codec import h264
-from glassfs.content import Data, Table, Video
-from glassfs.content.data import SizedData
+from glassfs.content import Data, Parted, Table, Video
+from glassfs.content.allowance import OBJECT
 from glassfs.content.features import decoded
 from glassfs.content.video import video_of
 from glassfs.errors import Changed
@@ -17,11 +17,8 @@ from glassfs.view.known import KnownParts
 from glassfs.view.lerobot.dataset import EpisodeSet
 from glassfs.view.lerobot.plan import Film
 
-VIDEO_COST, FRAME_COST = 4 << 10, 96
-"""The memory in bytes that an open video takes, and each of its frames: formats may keep where its images are."""
 
-
-class VideoFile(SizedData):
+class VideoFile(Parted):
     """The frames of a file's episodes, one after another.
 
     A container is opened at the first read of its episode, and a recording in use is kept. An error costs the ranges of
@@ -33,7 +30,6 @@ class VideoFile(SizedData):
         self._first, end = dataset.starts[episodes.start], dataset.starts[episodes.stop]
         self._head = camera.width, camera.height, dataset.fps, end - self._first
         self._frame = h264.size_of(camera.width, camera.height)
-        super().__init__(mp4.size_of(*self._head))
         self._table = table
         self._dataset = dataset
         self._film = film
@@ -41,24 +37,31 @@ class VideoFile(SizedData):
         self._key = key
         self._known = KnownParts(cache, key, self._opened, self._cost)
 
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        head = mp4.head(*self._head)
+    @property
+    def size(self) -> int:
+        return mp4.size_of(*self._head)
+
+    def part_at(self, offset: int) -> tuple[int, int, int]:
+        """Return the episode whose frames have the byte, -1 for the head, and where they begin and end."""
+        head = len(mp4.head(*self._head))
+        if offset < head:
+            return -1, 0, head
+        episode = self._dataset.episode_at(self._first + (offset - head) // self._frame)
+        start = head + (self._dataset.starts[episode] - self._first) * self._frame
+        return episode, start, start + self._dataset.length(episode) * self._frame
+
+    def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
         # The size and the head follow from the features alone. A container is opened only for frames.
-        done = len(part := head[offset : offset + len(buffer)])
-        buffer[:done] = part
-        starts = self._dataset.starts
-        while done < len(buffer):
-            at = offset + done - len(head)
-            episode = self._dataset.episode_at(self._first + at // self._frame)
-            inside = at - (starts[episode] - self._first) * self._frame
-            count = min(len(buffer) - done, self._dataset.length(episode) * self._frame - inside)
-            # A shared mount must not show what was closed to others since, even from a recording that is open.
-            self._table.demand_readable(self._dataset.place(episode).container)
-            self._known.get(episode).read_into(buffer[done : done + count], inside)
-            done += count
+        if number < 0:
+            buffer[:] = mp4.head(*self._head)[offset : offset + len(buffer)]
+            return
+        # A shared mount must not show what was closed to others since, even from a recording that is open.
+        self._table.demand_readable(self._dataset.place(number).container)
+        self._known.get(number).read_into(buffer, offset)
 
     def _cost(self, episode: int) -> int:
-        return VIDEO_COST + FRAME_COST * self._dataset.length(episode)
+        # An open video, and for each frame where its image is, which formats may keep.
+        return OBJECT * (32 + self._dataset.length(episode))
 
     def _opened(self, episode: int) -> Data:
         first = self._dataset.starts[episode] - self._first

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from glassfs.codec import thrift
@@ -105,6 +106,8 @@ def kind_of(dtype: str) -> ParquetType | None:
     if match is None:
         return None
     letter, size, count, unit = match[2], int(match[3]), match[4], match[5]
+    # What Parquet has no type for, such as complex numbers and text of fixed length, is shown as its bytes: readers
+    # have ways to take them apart, and the size stays a formula.
     if letter == "b":
         kind = ParquetType(Physical.BOOLEAN, 1, 1, ArrowType(TypeNumber.BOOL))
     elif letter in "iu" and size in (1, 2, 4, 8):
@@ -126,7 +129,7 @@ def kind_of(dtype: str) -> ParquetType | None:
 def _integer(is_signed: bool, size: int) -> ParquetType:
     bits = 8 * size
     physical, width = (Physical.INT64, 8) if size == 8 else (Physical.INT32, 4)
-    convert = None if width == size else _cast(f"<{'i' if is_signed else 'u'}{size}", "<i4")
+    convert = None if width == size else partial(_cast, f"<{'i' if is_signed else 'u'}{size}", "<i4")
     logical = converted = None
     if size < 4 or not is_signed:
         logical = struct({10: struct({1: thrift.i8(bits), 2: thrift.boolean(is_signed)})})
@@ -146,7 +149,7 @@ def _time(is_point: bool, unit: str, count: int) -> ParquetType:
         factor *= count
     if is_point and target == "s":  # the coarsest unit of Parquet is milliseconds
         target, factor = "ms", 1000 * factor
-    convert = None if factor == divisor == 1 else _scaled(factor, divisor)
+    convert = None if factor == divisor == 1 else partial(_scaled, factor, divisor)
     if not is_point:
         return replace(plain, arrow=arrow.time(TypeNumber.DURATION, target), convert=convert)
     unit_number = {"ms": 1, "us": 2, "ns": 3}[target]
@@ -154,29 +157,22 @@ def _time(is_point: bool, unit: str, count: int) -> ParquetType:
     return replace(plain, arrow=arrow.time(TypeNumber.TIMESTAMP, target), convert=convert, logical=logical)
 
 
-def _cast(source: str, target: str) -> Callable[[bytes], Any]:
-    def convert(raw: bytes) -> Any:
-        import numpy as np
+def _cast(source: str, target: str, raw: bytes) -> Any:
+    import numpy as np
 
-        return np.frombuffer(raw, source).astype(target).data.cast("B")
-
-    return convert
+    return np.frombuffer(raw, source).astype(target).data.cast("B")
 
 
-def _scaled(factor: int, divisor: int) -> Callable[[bytes], Any]:
+def _scaled(factor: int, divisor: int, raw: bytes) -> Any:
     """Convert times to another unit, rounded down. NumPy's "not a time" is unchanged."""
+    import numpy as np
 
-    def convert(raw: bytes) -> Any:
-        import numpy as np
-
-        times: NDArray[Any] = np.frombuffer(raw, "<i8")
-        missing = times == np.iinfo("<i8").min
-        # NumPy would wrap silently, and a date in the year 10000 would become one in the past.
-        limit = ((1 << 63) - 1) // factor
-        if factor > 1 and ((times > limit) | (times < -limit) & ~missing).any():
-            raise Damaged("has a time that does not fit into 64 bits of the unit that Parquet has")
-        scaled = times // divisor if divisor > 1 else np.where(missing, 0, times) * factor
-        scaled[missing] = np.iinfo("<i8").min
-        return scaled.astype("<i8", copy=False).data.cast("B")
-
-    return convert
+    times: NDArray[Any] = np.frombuffer(raw, "<i8")
+    missing = times == np.iinfo("<i8").min
+    # NumPy would wrap silently, and a date in the year 10000 would become one in the past.
+    limit = ((1 << 63) - 1) // factor
+    if factor > 1 and ((times > limit) | (times < -limit) & ~missing).any():
+        raise Damaged("has a time that does not fit into 64 bits of the unit that Parquet has")
+    scaled = times // divisor if divisor > 1 else np.where(missing, 0, times) * factor
+    scaled[missing] = np.iinfo("<i8").min
+    return scaled.astype("<i8", copy=False).data.cast("B")
