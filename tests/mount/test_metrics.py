@@ -16,6 +16,7 @@ from writers.kinodb import KinoWriter
 
 from glassfs.mount.errors import MountError
 from glassfs.mount.metrics import MARK, MODE, Metrics
+from glassfs.settings import settings
 from tests.mount.conftest import Mounted
 from tests.mount.gallery import Gallery
 from tests.mount.mounts import glassfs, mountinfo
@@ -102,7 +103,7 @@ def test_counters_of_a_killed_mount_are_replaced(tmp_path: Path) -> None:
 
 
 def test_two_mounts_cannot_share_a_file_of_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glassfs.mount.metrics.PATIENCE", 0.0)
+    monkeypatch.setattr(settings, "metrics_claim", 0.0)
     path = tmp_path / "m.prom"
     one = Metrics(str(path), lambda: STATUS)
     for _ in range(2):  # before and after the file is replaced
