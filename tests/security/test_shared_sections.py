@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -26,8 +27,17 @@ MOST_READ = 128 * MIB
 
 
 def visited(path: Path) -> int:
-    """List a directory and those in it, or read the beginning of a file; return the number of names or bytes."""
-    if path.is_dir():
+    """List a directory and those in it, or read the beginning of a file; return the number of names or bytes.
+
+    A table that is too large for so small a container is refused, which takes little memory as well.
+    """
+    try:
+        is_directory = path.is_dir()
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+        return MOST_READ
+    if is_directory:
         return sum(1 + len(os.listdir(path / name)) for name in os.listdir(path))
     size = 0
     with path.open("rb", buffering=0) as file:
