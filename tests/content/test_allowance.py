@@ -24,10 +24,8 @@ def test_allowance_is_refused_with_what_it_would_need() -> None:
     assert allowance.left == 0
 
 
-def test_what_is_given_back_can_be_taken_again() -> None:
-    allowance = Allowance(100)
-    allowance.take(100, "names")
-    allowance.give_back(60)
+def test_a_part_takes_nothing_from_the_whole() -> None:
+    allowance = Allowance(60)
     allowance.part().take(60, "names")
     assert allowance.left == 60
 

@@ -19,12 +19,12 @@ from glassfs.content import (
     Text,
 )
 from glassfs.errors import Damaged, IsADirectory, NotADirectory, NotFound
+from glassfs.library.paths import PathCache
 from glassfs.names import component
 from glassfs.tree import Directory, File, Tree
 from glassfs.tree.build import container_root
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Settled, inode
-from glassfs.tree.paths import PathCache
 from tests.tree.trees import files_of, origin, paths_of, tree_of
 
 PARTS = st.sampled_from([b"a", b"b", b"a~2", b"a.bin", b"a~2.bin", b"", b"..", b"A", b"x" * 300, b".glassfs", b"a/b"])

@@ -86,7 +86,7 @@ class BlockCache(ByteCache):
         found = self._blocks.get(recipe.key)
         # Tiny blocks, such as documents, are read without a pin: the bytes stay alive while they are copied, and
         # nothing is lost if the block is evicted meanwhile.
-        if found is not None and len(found.raw) <= self._tiny:  # so small that it may be evicted meanwhile
+        if found is not None and len(found.raw) <= self._tiny:
             with self._lock:
                 self.hits += 1
                 if recipe.key in self._blocks:
@@ -306,7 +306,7 @@ class BlockCache(ByteCache):
     def _make_unclaimed(self, pending: _Pending) -> None:
         with self._lock:
             is_mine = pending.claim()
-            # The reader has gone elsewhere in the meantime: the memory is better left to others.
+            # The reader now reads something else: other readers need the memory more.
             if is_mine and pending.is_stale:
                 del self._pending[pending.recipe.key]
                 is_mine = False

@@ -35,7 +35,7 @@ COMMANDS = {
 }
 
 
-ELSEWHERE = {"tree": "ls", "views": "formats", "umount": "status"}
+SHARED_MODULES = {"tree": "ls", "views": "formats", "umount": "status"}
 """Commands in the module of another one, under their own names."""
 MEANT = {
     "unmount": "umount", "fusermount": "umount", "dir": "ls", "list": "ls", "show": "cat", "read": "cat",
@@ -54,8 +54,8 @@ class _Commands(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        module = import_module(f"glassfs.cli.{ELSEWHERE.get(name, name)}")
-        command: click.Command = getattr(module, name if name in ELSEWHERE else "command")
+        module = import_module(f"glassfs.cli.{SHARED_MODULES.get(name, name)}")
+        command: click.Command = getattr(module, name if name in SHARED_MODULES else "command")
         if not (command.help or "").startswith(COMMANDS[name]):
             command.help = f"{COMMANDS[name]}\n\n{cleandoc(command.help or '')}".rstrip()
         return command

@@ -137,7 +137,7 @@ class Export:
 
     def _write_link(self, path: str, node: Symlink, place: str) -> None:
         """Write a link, or copy what it leads to."""
-        # A link's text stays where it leads to the same thing in the target; elsewhere what it leads to is copied.
+        # A link's text stays where it leads to the same thing in the target; otherwise what it leads to is copied.
         text = node.target if self._links is Links.KEEP else self._resolved(path, node, place)
         if not isinstance(text, str):
             self._follow(*text, place)

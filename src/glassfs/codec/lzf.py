@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from glassfs.errors import Damaged
 
-RATIO = 88
-"""The most raw bytes for a stored one: three bytes give 264."""
-
 
 def decompress(data: bytes | bytearray | memoryview, most: int) -> bytearray:
     """Return the raw bytes, at most ``most`` of them. Raises Damaged."""

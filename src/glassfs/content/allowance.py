@@ -52,10 +52,6 @@ class Allowance:
             raise TooLarge(f"{reason}: a larger cache_size allows more")
         self.left -= size
 
-    def give_back(self, size: int) -> None:
-        """Count bytes as free again that were taken for something dropped since."""
-        self.left += size
-
     def part(self) -> Allowance:
         """Return an allowance of what is left, for something that is dropped soon: nothing is taken from this one."""
         return Allowance(self.left)

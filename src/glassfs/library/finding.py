@@ -14,6 +14,7 @@ from itertools import islice
 from glassfs.content import Group
 from glassfs.content.allowance import held_by_content
 from glassfs.errors import Changed, GlassfsError, NoSuchEntry, NotADirectory, NotFound
+from glassfs.library.paths import PathCache
 from glassfs.names import component, raw
 from glassfs.settings import settings
 from glassfs.terminal import printable
@@ -24,7 +25,6 @@ from glassfs.tree.containers.lease import ContainerLease
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import FixedDirectory, Settled, Standing, inode, stem
 from glassfs.tree.omissions import said
-from glassfs.tree.paths import PathCache
 from glassfs.tree.sources.folder import LostDirectory
 from glassfs.tree.sources.sources import VIEWED
 from glassfs.tree.tree import normal
