@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from glassfs.content.model import Collection
+from glassfs.content.model import Collection, Name
 from glassfs.content.summary import EPISODE_ROWS, EPISODES, Summary
 from glassfs.content.table import Table
 from glassfs.source import Source
@@ -33,6 +33,8 @@ class Container:
     ``directory``. ``summaries`` are functions that return its rows for other joined tables, by their names, or None if
     it has none after all. ``held`` is the most memory in bytes that the container ever takes while it is open, without
     its sources, if the format knows that beforehand; otherwise it is measured, which takes as long as opening it.
+    ``is_generic`` says that the format knows of no episodes: layouts may find some. ``prepare`` then reads at once what
+    groups at some paths have, and those of their attributes that have some names, as far as that saves time.
     """
 
     format: str
@@ -44,6 +46,8 @@ class Container:
     episodes: Callable[[], Table | None] = _no_episodes
     summaries: Mapping[str, Callable[[], Summary | None]] = field(default_factory=dict)
     held: int | None = None
+    is_generic: bool = False
+    prepare: Callable[[Sequence[Name], Sequence[str]], None] = lambda paths, names: None
 
     @property
     def tables(self) -> tuple[str, ...]:

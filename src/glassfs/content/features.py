@@ -7,7 +7,7 @@ episode which others are of the same kind. Pure functions.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from glassfs.content.episodes import MOST_CAMERAS, is_camera, steps_of
@@ -20,24 +20,27 @@ from glassfs.content.video import video_of
 class Signal(NamedTuple):
     """An array with a row for each step: its path in the episode, its dtype, and the values in a row.
 
-    ``length`` is None if each row is a single value, in an array of one axis.
+    ``length`` is None if each row is a single value, in an array of one axis. ``role`` is that of the array.
     """
 
     name: str
     dtype: str
     length: int | None
+    role: str = ""
 
 
 class Camera(NamedTuple):
     """A video with a frame for each step: its path in the episode, and its size in pixels.
 
-    ``reason`` says why it cannot be shown as 8-bit frames, if it cannot.
+    ``reason`` says why it cannot be shown as 8-bit frames, if it cannot. ``title`` is its name for people, if it has
+    one beside its path.
     """
 
     name: str
     width: int
     height: int
     reason: str = ""
+    title: str = ""
 
 
 class Features(NamedTuple):
@@ -49,10 +52,12 @@ class Features(NamedTuple):
     cameras: tuple[Camera, ...]
 
 
-def features_of(members: Iterable[Member], steps: int | None) -> str:
+def features_of(
+    members: Iterable[Member], steps: int | None, title: Callable[[str], str] = lambda path: "",
+) -> str:
     """Return the features of an episode with these contents as text; empty if they are unknown.
 
-    If ``steps`` is unknown, the first signal gives it, as for ``with_recording``.
+    If ``steps`` is unknown, the first signal gives it, as for ``with_recording``. ``title`` returns that of a camera.
     """
     signals: list[Signal] = []
     videos: list[tuple[str, Content]] = []
@@ -63,8 +68,8 @@ def features_of(members: Iterable[Member], steps: int | None) -> str:
         elif isinstance(content, Array) and found is not None and steps in (None, found) and len(signals) < WIDEST:
             steps = found
             shape = content.known_shape or ()
-            signals.append(Signal(text, content.dtype, shape[1] if len(shape) == 2 else None))
-    cameras = [_camera(text, content, steps) for text, content in videos]
+            signals.append(Signal(text, content.dtype, shape[1] if len(shape) == 2 else None, content.role))
+    cameras = [_camera(text, content, steps, title(text)) for text, content in videos]
     return as_text(signals, list(filter(None, cameras))[:MOST_CAMERAS])
 
 
@@ -87,10 +92,10 @@ def decoded(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape")
 
 
-def _camera(name: str, content: Content, steps: int | None) -> Camera | None:
+def _camera(name: str, content: Content, steps: int | None, title: str) -> Camera | None:
     """Return a camera, or None if it has not a frame for each step."""
     video = video_of(content)
     if video is None or video.count != steps:
         return None
     is_deep = isinstance(content, Array) and content.dtype == "<u2"
-    return Camera(name, video.width, video.height, "has samples of 16 bits" if is_deep else "")
+    return Camera(name, video.width, video.height, "has samples of 16 bits" if is_deep else "", title)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -76,7 +76,8 @@ class Array(Stored):
     (``.offset_minutes``, for example). ``fps`` is that of a ``Video``, if rows of the array are frames. ``axis`` is
     ``TIME`` if there is a row for each step of a recording, else empty. ``as_stored`` is given if the container has
     another order of bytes or axes: ``array_as_stored`` makes such an array. ``file`` is the NPY file of the array, if
-    the container stores one, which is then shown unchanged.
+    the container stores one, which is then shown unchanged. ``role`` is what the array is in an episode, if a layout
+    says it: ``action``, ``state`` or ``reward``.
     """
 
     dtype: str
@@ -88,6 +89,7 @@ class Array(Stored):
     axis: str = ""
     as_stored: AsStored | None = None
     file: Data | None = None
+    role: str = ""
 
     @property
     def known_shape(self) -> tuple[int, ...] | None:
@@ -279,12 +281,14 @@ class Group(Content):
     If several members want one name, the first gets it. Members that cannot be shown are ``Omitted``. ``meanings`` are
     further contents without files, which describe others, as those of ``Fields``. ``find`` may be given if members are
     collections: it returns the one with a name of this one component, or None if there is none, or if others have names
-    that begin so, or if only ``members`` can tell. It raises what ``members`` raises.
+    that begin so, or if only ``members`` can tell. It raises what ``members`` raises. ``facts`` returns those of the
+    group's own attributes in the container that have some names, JSON values, or all for None. It may raise Damaged.
     """
 
     members: Callable[[], Iterable[Member]]
     meanings: Callable[[], Iterable[Member]] = tuple
     find: Callable[[bytes], Collection | None] | None = None
+    facts: Callable[[Sequence[str] | None], Mapping[str, Any]] = lambda names: {}
 
 
 class Outline:

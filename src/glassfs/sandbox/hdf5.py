@@ -76,7 +76,7 @@ class _Container:
 
     def _open(self) -> Answer:
         root = h5o.open(self._file.id, b"/")
-        return {"may_have_episodes": _may_have_episodes(root), **_described_object(root)}, ()
+        return _described_object(root), ()
 
     def _list(self, path: list[str], first: int, count: int, more: list[list[str]]) -> Answer:
         """Describe ``count`` objects in a group, in the order of their names, from number ``first`` on; of many bytes
@@ -306,21 +306,6 @@ def _divided(start: list[int], shape: list[int], most: int) -> Iterator[list[tup
         some = min(step, shape[axis] - first)
         inside = [*start[:axis], start[axis] + first, *start[axis + 1 :]]
         yield from _divided(inside, [*shape[:axis], some, *shape[axis + 1 :]], most)
-
-
-def _may_have_episodes(root: Any) -> bool:
-    """Return whether groups have the names of episodes, without opening what is in them."""
-    def is_group(name: bytes) -> bool:
-        if name not in root or root.links.get_info(name).type != h5l.TYPE_HARD:
-            return False
-        return isinstance(h5o.open(root, name), h5g.GroupID)
-
-    try:
-        if is_group(b"data") and h5o.open(root, b"data").get_num_objs() <= MOST_LINKS:
-            return any(name.startswith(b"demo_") for name in h5o.open(root, b"data"))
-        return b"action" in root and is_group(b"observations")
-    except (KeyError, RuntimeError, OSError, ValueError):
-        return False
 
 
 def _reason(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""HDF5 (``.h5``, ``.hdf5``): groups and datasets, and the episodes that robots' demonstrations keep in them.
+"""HDF5 (``.h5``, ``.hdf5``): groups and datasets.
 
 h5py reads the metadata in a sandbox (``glassfs.sandbox``), which needs the extra ``hdf5``. ``description`` checks its
 answers, ``group`` makes contents of objects, ``dataset`` those of datasets, ``chunks``, ``stored`` and ``filters`` read
@@ -58,9 +58,11 @@ def open_hdf5(opening: Opening) -> Container:
     answers = WorkerAnswers(opening, opening.sandbox("hdf5"))
     answer = answers.described({"do": "open"})
     root = description.described(answer)
-    listing = GroupListing(opening, answers, isinstance(answer, dict) and bool(answer.get("may_have_episodes")))
+    listing = GroupListing(opening, answers)
     facts = {"superblock": version[0], "user_block": start, "attributes": root.attributes}
-    return Container("hdf5", str(version[0]), listing.root(root), [source], facts, episodes=listing.episodes.table)
+    return Container(
+        "hdf5", str(version[0]), listing.root(root), [source], facts, is_generic=True, prepare=listing.prepare,
+    )
 
 
 def is_slow(head: Head) -> bool:

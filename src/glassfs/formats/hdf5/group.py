@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from glassfs import work
 from glassfs.content import Content, Document, Group, Link, Member, Omitted
@@ -19,7 +19,6 @@ from glassfs.formats.hdf5 import dataset, description
 from glassfs.formats.hdf5.answers import Path, WorkerAnswers, as_text
 from glassfs.formats.hdf5.description import Object
 from glassfs.formats.hdf5.elements import DatasetRequests
-from glassfs.formats.hdf5.episodes import Ancestor, Episodes
 from glassfs.formats.registry import Opening
 from glassfs.lru import LRU
 from glassfs.sizes import PIECE
@@ -33,17 +32,23 @@ DEEPEST = 128
 ATTRIBUTES = b"attributes"
 
 
-class GroupListing:
-    """Makes contents of the objects in one container. ``may_have_episodes``: its names look like those of episodes."""
+class Ancestor(NamedTuple):
+    """A group on the path to another one. ``is_shared`` says that it has several names."""
 
-    def __init__(self, opening: Opening, answers: WorkerAnswers, may_have_episodes: bool) -> None:
+    address: int
+    is_shared: bool
+
+
+class GroupListing:
+    """Makes contents of the objects in one container."""
+
+    def __init__(self, opening: Opening, answers: WorkerAnswers) -> None:
         self._opening = opening
         self._answers = answers
         self._recent: LRU[Path, list[Object]] = LRU(PIECE)
         """What was listed last. It belongs to the container, and is weighed and dropped with it."""
-        self.allowance = opening.allowance
-        self.kept, self.keep = answers.kept, answers.keep
-        self.episodes = Episodes(self, may_have_episodes)
+        self._attributes: LRU[Path, tuple[frozenset[str], dict[str, Any]]] = LRU(PIECE)
+        """Attributes of groups that were asked for together: the names, and what was found."""
 
     def root(self, described: Object) -> Group:
         """Return the root group."""
@@ -69,12 +74,17 @@ class GroupListing:
             yield from objects
             first += len(objects)
 
-    def ask_ahead(self, paths: Sequence[Path]) -> None:
-        """Ask for several groups at once, of which ``objects`` then knows those that were described."""
+    def prepare(self, paths: Sequence[Path], names: Sequence[str]) -> None:
+        """List several groups at once, and ask for those of their attributes that have these names."""
         wanted = [path for path in paths if self._recent.peek(path) is None]
         with suppress(Damaged):  # as asking for one of them will show
             if wanted:
                 self._some_objects(wanted[0], 0, wanted[1:])
+            request = {"do": "some_attributes", "paths": list(map(as_text, paths)), "names": list(names)}
+            found = self._answers.described(request) if names else None
+            for path, facts in zip(paths, found if isinstance(found, list) else (), strict=False):
+                if isinstance(facts, dict):
+                    self._attributes.put(path, (frozenset(names), facts), held(facts))
 
     def _some_objects(self, path: Path, first: int, more: Iterable[Path]) -> tuple[int, list[Object]]:
         """Return the number of objects in a group and some of them, and remember those of small groups."""
@@ -106,10 +116,13 @@ class GroupListing:
         # Those of episodes are rows of tables, which are kept.
         return self._answers.ask(request)[0] if len(path) > 1 else self._answers.described(request)
 
-    def some_attributes(self, paths: Sequence[Path], names: Sequence[str]) -> Any:
-        """Return those attributes of several objects that have these names, untrusted JSON. Raises Damaged."""
-        request = {"do": "some_attributes", "paths": list(map(as_text, paths)), "names": names}
-        return self._answers.ask(request)[0]
+    def _facts(self, path: Path, names: Sequence[str] | None) -> dict[str, Any]:
+        """Return the attributes of a group that have these names, or all."""
+        asked, found = self._attributes.get(path) or (frozenset(), {})
+        if names is None or not asked.issuperset(names):
+            answer = self.attributes(path)
+            found = answer if isinstance(answer, dict) else {}
+        return found if names is None else {name: found[name] for name in names if name in found}
 
     def contents(self, path: Path, above: tuple[Ancestor, ...]) -> Iterator[Member]:
         """Yield the contents of a group's objects."""
@@ -122,15 +135,15 @@ class GroupListing:
                 yield Member((one.name,), Omitted(one.name, error.reason, is_damage=True))
 
     def _group(self, path: Path, above: tuple[Ancestor, ...], attributes: int = 0) -> Group:
-        return Group(path[-1] if path else b"", partial(self._members, path, above, attributes))
+        return Group(
+            path[-1] if path else b"", partial(self._members, path, above, attributes),
+            facts=partial(self._facts, path) if attributes else lambda names: {},
+        )
 
     def _members(self, path: Path, above: tuple[Ancestor, ...], attributes: int) -> Iterator[Member]:
         if not path and attributes:
             yield Member((b"meta", ATTRIBUTES), self._document(()))
-        contents = partial(self.contents, path, above)
-        yield from self.episodes.members(path, contents) if self.episodes.is_episode(path) else contents()
-        if not path:
-            yield from self.episodes.links()
+        yield from self.contents(path, above)
 
     def _object(self, described: Object, path: Path, above: tuple[Ancestor, ...]) -> Iterator[Member]:
         """Yield the contents of an object. Raises Damaged if the library cannot describe it."""
@@ -164,7 +177,7 @@ class GroupListing:
         is_shared = described.names > 1
         if len(above) > DEEPEST or (is_shared and sum(one.is_shared for one in above) >= MOST_SHARED):
             return Omitted(path[-1], "nested group: it is below too many others, or others with several names")
-        return self._group(path, (*above, Ancestor(described.address, is_shared)))
+        return self._group(path, (*above, Ancestor(described.address, is_shared)), described.attributes)
 
     def _link(self, described: Object, path: Path) -> Member:
         """Return a symbolic link. Its target may not exist; the missing names stay in it."""

@@ -1,7 +1,7 @@
 """NPZ: arrays in a ZIP archive, as NumPy and SciPy write them (docs/formats/npz.md).
 
-``archive`` reads the ZIP archive, ``header`` the header of an NPY file, and ``contents`` makes contents of members and,
-for replay buffers of DreamerV3, an episode. Opening raises Damaged; any thread may use opened archives.
+``archive`` reads the ZIP archive, ``header`` the header of an NPY file, and ``contents`` makes contents of members.
+Opening raises Damaged; any thread may use opened archives.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def open_npz(opening: Opening) -> Container:
     if archive.hidden:
         opening.warn(f"{archive.hidden} members share their name with a later one, which keeps it")
     version = "ZIP64" if archive.is_zip64 else "ZIP"
-    return Container("npz", version, Group(b"", contents.members), [opening.source], facts, episodes=contents.episodes)
+    return Container("npz", version, Group(b"", contents.members), [opening.source], facts, is_generic=True)
 
 
 def recognises(head: Head) -> bool:

@@ -36,7 +36,13 @@ def open_version(
 def parse(opening: Opening) -> Container:
     """Return the container. Raises Refused if the file is not one, or if its format fails, and Postponed."""
     try:
-        return open_container(opening)
+        container = open_container(opening)
+        if not container.is_generic:
+            return container
+        from glassfs.layouts.episodes import interpreted  # most formats know what their episodes are
+        from glassfs.layouts.known import chosen, layouts_of
+
+        return interpreted(container, layouts_of(chosen()), opening.allowance)
     except GlassfsError:
         raise
     except Exception as error:

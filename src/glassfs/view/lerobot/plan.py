@@ -2,6 +2,7 @@
 
 | in the episode | feature |
 |---|---|
+| what a layout calls state, action, reward | ``observation.state``, ``action``, ``next.reward`` |
 | ``state``, in any group of observations | ``observation.state`` |
 | else all vectors of floats that are observations, in order | ``observation.state`` |
 | ``action``, ``actions``; several of them in order | ``action``; several also ``action.NAME`` |
@@ -97,7 +98,7 @@ def plan_of(features: Features) -> Plan:
         if reason:
             omitted.append(f"{_safe(camera.name)}: {reason}")
             continue
-        name = _namer(taken)(IMAGES + _rest(parts, (*_OBSERVED, *_IMAGES)))
+        name = _namer(taken)(IMAGES + (camera.title or _rest(parts, (*_OBSERVED, *_IMAGES))))
         films.append(Film(name, camera, h264.shown(camera.width), h264.shown(camera.height)))
     return Plan(tuple(columns), tuple(films), tuple(omitted))
 
@@ -135,24 +136,26 @@ def _columns(signals: Sequence[Signal], named: Callable[[str], str]) -> Iterator
     # Where a container has a group of observations, signals outside it are something else. Where it has none, all
     # signals are observations but those with a meaning of their own.
     has_group = any(head in heads for head in _OBSERVED)
-    actions = [signal for signal, split in parts.items() if split[0] in _ACTIONS]
+    roles = {role: [signal for signal in signals if signal.role == role] for role in ("action", "state", "reward")}
+    actions = roles["action"] or [signal for signal, split in parts.items() if split[0] in _ACTIONS]
     observed = [
         signal for signal, split in parts.items()
         if (split[0] in _OBSERVED if has_group else len(split) == 1 and split[0] not in (*_ACTIONS, *_NEXT))
     ]
     state = next((signal for signal in (*observed, *signals) if parts[signal][-1] == "state"), None)
     joined = [signal for signal in observed if signal.dtype[1] == "f" and signal.length is not None]
+    states = roles["state"] or ([state] if state is not None else joined)
     # Policies look for one vector of state and one of actions. What they are joined of stays there by itself as well.
-    if state is not None:
-        yield _column(named(STATE), [state])
-    elif joined:
-        yield _column(named(STATE), joined)
+    if states:
+        yield _column(named(STATE), states)
     if actions:
         yield _column(named(ACTION), actions)
     for signal, split in parts.items():
-        if signal is state or (state is None and joined == [signal]) or actions == [signal]:
+        if states == [signal] or actions == [signal]:
             continue
-        if split[0] in _ACTIONS:
+        if signal.role == "reward":
+            yield _column(named(REWARD), [signal])
+        elif split[0] in _ACTIONS:
             yield _column(named(f"{ACTION}.{_rest(split, _ACTIONS)}"), [signal])
         elif len(split) == 1 and split[0] in _NEXT:
             yield _column(named(_NEXT[split[0]]), [signal])

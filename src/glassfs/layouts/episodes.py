@@ -1,0 +1,292 @@
+"""The episodes of a generic container, found as a layout describes them. Any thread.
+
+Nothing is listed or read before it is needed, and what cannot be read hides nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from glassfs.content import (
+    Array,
+    Container,
+    Content,
+    Group,
+    Link,
+    Member,
+    Recording,
+    Series,
+    Table,
+    episodes_table,
+    with_recording,
+)
+from glassfs.content.allowance import OBJECT, Allowance
+from glassfs.content.episodes import EPISODES_KEY, recording_in
+from glassfs.content.features import features_of
+from glassfs.errors import LASTING
+from glassfs.layouts.expressions import Call, Comparison, Expression, Reference
+from glassfs.layouts.form import EACH, ENDS, FIRST, NUMBER, WHOLE, Layout, Pattern
+from glassfs.layouts.recording import Episode, EpisodeContents, child, flattened, items_of, name_of, path_of, texts_of
+from glassfs.names import text
+from glassfs.once import once
+from glassfs.sizes import PIECE
+
+AT_ONCE = 16
+"""Episodes in a block of the table."""
+TRIED = 4
+"""Groups that a wildcard of ``match`` looks into: a container of another layout costs no more."""
+
+_Described = tuple[dict[str, Any], str]
+"""A row and the features of its episode."""
+
+
+class _Found(NamedTuple):
+    """The layout of a container, the number of its episodes, and what returns one of them."""
+
+    layout: Layout
+    number: int
+    episode: Callable[[int], Episode]
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether episodes are groups of the container."""
+        return self.layout.kind == EACH
+
+    @property
+    def is_one(self) -> bool:
+        """Whether the container is one episode itself."""
+        return self.number == 1 and not self.has_groups
+
+
+def interpreted(container: Container, layouts: Sequence[Layout], allowance: Allowance) -> Container:
+    """Return a generic container with the episodes that the first matching layout finds in it, others unchanged."""
+    if not container.is_generic or not isinstance(container.root, Group):
+        return container
+    episodes = Episodes(container, container.root, layouts, allowance)
+    root = replace(container.root, members=episodes.members, find=None)
+    return replace(container, root=root, episodes=episodes.table)
+
+
+class Episodes:
+    """The episodes of a container with this root, by the first of the layouts that it matches."""
+
+    def __init__(self, container: Container, root: Group, layouts: Sequence[Layout], allowance: Allowance) -> None:
+        self._container, self._root = container, root
+        self._layouts = layouts
+        self._allowance = allowance
+        self._last: tuple[int, list[_Described]] = (-1, [])
+        """The number of the block of the table that was described last, and its rows."""
+
+    @once
+    def _found(self) -> _Found | None:
+        """The episodes, None if there are none."""
+        for layout in self._layouts:
+            is_for = not layout.formats or self._container.format in layout.formats
+            if is_for and all(_exists(self._root, pattern.parts) for pattern in layout.match):
+                found = self._by(layout)
+                return found if found.number else None
+        return None
+
+    def _by(self, layout: Layout) -> _Found:
+        if layout.kind == WHOLE:
+            return _Found(layout, 1, lambda number: Episode((self._root,)))
+        if layout.kind == EACH:
+            episodes = self._numbered(layout.places[0])
+            return _Found(layout, len(episodes), episodes.__getitem__)
+        # There may be millions: of each, only its first step is kept.
+        bounds, total = self._bounds(layout)
+        self._allowance.take(bounds.itemsize * len(bounds), "episodes")
+        return _Found(
+            layout, len(bounds) - 1,
+            lambda number: Episode((self._root,), range(bounds[number], bounds[number + 1]), total),
+        )
+
+    def _numbered(self, place: str) -> list[Episode]:
+        """Return the groups below a path whose names have numbers, in the order of these."""
+        *above, last = place.split("/")
+        groups = [self._root]
+        for part in above:
+            inner = child(groups[-1], part)
+            if not isinstance(inner, Group):
+                return []
+            groups.append(inner)
+        named = re.compile(r"(\d{1,18})".join(map(re.escape, last.split(NUMBER))))
+        found = []
+        for name, content in groups[-1].members():
+            match = named.fullmatch(text(name[0])) if len(name) == 1 else None
+            if match is not None and isinstance(content, Group):
+                self._allowance.take(3 * OBJECT, "episodes")
+                found.append((int(match[1]), name, Episode((*groups, content))))
+        return [episode for *_, episode in sorted(found, key=lambda one: one[:2])]
+
+    def _bounds(self, layout: Layout) -> tuple[array[int], int]:
+        """Return the first step of each episode in flat arrays and the end of the last one, and the rows of arrays."""
+        import numpy as np
+
+        arrays = {path_of(name): one for name, one in flattened(self._root) if isinstance(one, Array)}
+        flags = [arrays[path] for path in layout.places if path in arrays]
+        counting = [arrays[path] for path in layout.count if path in arrays] or flags
+        total = next((one.known_shape[0] for one in counting if one.known_shape), 0)
+        items = [values for one in flags if (values := items_of(one)) is not None and values.dtype.kind in "biuf"]
+        if layout.kind == ENDS:
+            ends = items[0].ravel() if items else np.zeros(0, "i8")
+            is_rising = len(ends) > 0 and ends[0] > 0 and bool((ends[1:] > ends[:-1]).all()) and ends[-1] <= total
+            steps = ends.astype("u8") if is_rising else ends[:0].astype("u8")
+        else:
+            is_border = np.zeros(total, bool)
+            for values in items:
+                if len(values) == total:
+                    is_border |= values.reshape(total, -1).any(1)
+            # A flag at the last step of an episode is one before the first step of the next.
+            inner = 1 + np.flatnonzero(is_border[1:] if layout.kind == FIRST else is_border[:-1])
+            steps = np.append(inner, total).astype("u8") if total else inner[:0].astype("u8")
+        return array("Q", [0, *steps.tolist()]), total
+
+    def table(self) -> Table | None:
+        """Return the table of episodes, None if there are none."""
+        found = self._found
+        if found is None:
+            return None
+        return episodes_table(
+            found.number, lambda block: [row for row, _ in self._described(found, block)], -(-found.number // AT_ONCE),
+            cost=lambda block: 4 * PIECE, directory=b"" if found.is_one else EPISODES_KEY,
+            recording=lambda number: recording_in(self._episode(found, number)),
+            features=lambda block: [features for _, features in self._described(found, block)],
+        )
+
+    def _described(self, found: _Found, block: int) -> list[_Described]:
+        """Return the rows of a block of the table with their features."""
+        last, described = self._last
+        if last != block:
+            numbers = range(block * AT_ONCE, min(found.number, (block + 1) * AT_ONCE))
+            if found.has_groups:
+                paths = [tuple(group.key for group in found.episode(number).groups[1:]) for number in numbers]
+                self._container.prepare(paths, self._attributes)
+            described = []
+            for number in numbers:
+                contents = EpisodeContents(found.layout, found.episode(number), self._lists)
+                row = contents.row(None if found.is_one else number, found.has_groups)
+                features = features_of(contents.recorded(), contents.steps, found.layout.camera_name)
+                described.append((row, features))
+            self._last = block, described
+        return described
+
+    @once
+    def _attributes(self) -> list[str]:
+        """The attributes of episodes that rows need."""
+        layout = self._found.layout if self._found else None
+        return sorted(set(filter(None, map(_attribute, _expressions(layout))))) if layout else []
+
+    def _lists(self, pattern: str, name: bytes) -> list[str] | None:
+        known = self._known_lists.get(pattern)
+        if known is None:
+            known = self._known_lists[pattern] = self._read_lists(pattern)
+        return None if known is None else list(known.get(text(name), ()))
+
+    @once
+    def _known_lists(self) -> dict[str, dict[str, list[str]] | None]:
+        return {}
+
+    def _read_lists(self, pattern: str) -> dict[str, list[str]] | None:
+        """Return the names of the lists that match, by the texts in them. None if they cannot be read."""
+        wanted, found = Pattern(pattern), dict[str, list[str]]()
+        above: Content | None = self._root
+        for part in wanted.parts[:-1]:
+            above = child(above, part) if isinstance(above, Group) else None
+        if not isinstance(above, Group):
+            return None
+        try:
+            for name, content in above.members():
+                texts = texts_of(content) if wanted.fits((*wanted.parts[:-1], *name_of(name))) else None
+                for one in texts if isinstance(texts, list) else ():
+                    self._allowance.take(2 * OBJECT, "lists of episodes")
+                    found.setdefault(str(one), []).append(name_of(name)[-1])
+        except LASTING:
+            return None
+        return found
+
+    def members(self) -> Iterator[Member]:
+        """Yield the contents of the root."""
+        found = self._found
+        if found is None:
+            yield from self._root.members()
+        elif found.is_one:
+            yield from self._episode(found, 0)
+        else:
+            yield from self._around(found, self._root, 0) if found.has_groups else self._root.members()
+            episodes = Series(
+                EPISODES_KEY, found.number, partial(self._shown, found), has_groups=not found.has_groups,
+            )
+            yield Member((EPISODES_KEY,), episodes)
+            table = self.table()
+            if table is not None:
+                yield Member((EPISODES_KEY,), table)
+
+    def _shown(self, found: _Found, number: int) -> Content:
+        """Return what the directory of all episodes has for one: its steps, or a link to its group."""
+        key = b"%d" % number
+        if not found.has_groups:
+            return Group(key, partial(self._episode, found, number))
+        return Link(key, (b"..", *(group.key for group in found.episode(number).groups[1:])))
+
+    def _around(self, found: _Found, group: Group, depth: int) -> Iterator[Member]:
+        """Yield the contents of a group around the episodes, these with what makes them episodes."""
+        groups = found.episode(0).groups
+        is_last = depth == len(groups) - 2
+        numbers = {found.episode(number).group.key: number for number in range(found.number)} if is_last else {}
+        for name, content in group.members():
+            if isinstance(content, Group) and content.key in numbers:
+                content = replace(content, members=partial(self._episode, found, numbers[content.key]))
+            elif isinstance(content, Group) and not is_last and content.key == groups[depth + 1].key:
+                content = replace(content, members=partial(self._around, found, content, depth + 1))
+            yield Member(name, content)
+
+    def _episode(self, found: _Found, number: int) -> Iterator[Member]:
+        """Yield the contents of an episode, the table of its steps, and the episode as a whole."""
+        contents = EpisodeContents(found.layout, found.episode(number), self._lists)
+        yield from contents.shown()
+        position = None if found.is_one else number
+        whole = with_recording(contents.recorded, lambda: contents.record(position, found.has_groups), contents.steps)
+        yield from (member for member in whole if isinstance(member.content, (Table, Recording)))
+
+
+def _exists(group: Group, parts: Sequence[str]) -> bool:
+    """Return whether a group has a content at a path with wildcards."""
+    wanted = Pattern(parts[0])
+    tried = 0
+    for name, content in group.members():
+        path = name_of(name)
+        if path == list(parts[: len(path)]) or (len(path) == 1 and wanted.fits(path)):
+            rest = parts[len(path) :]
+            if not rest:
+                return True
+            if isinstance(content, Group):
+                tried += 1
+                if _exists(content, rest):
+                    return True
+                if tried == TRIED:
+                    return False
+    return False
+
+
+def _expressions(layout: Layout) -> Iterator[Expression]:
+    for choices in (*layout.columns.values(), *layout.record.values()):
+        for choice in choices:
+            yield choice.value
+            if choice.when is not None:
+                yield choice.when
+
+
+def _attribute(expression: Expression) -> str | None:
+    """Return the attribute of the episode that an expression needs, if it needs one."""
+    if isinstance(expression, Comparison):
+        return _attribute(expression.left)
+    if isinstance(expression, Call):
+        return _attribute(expression.argument)
+    is_own = isinstance(expression, Reference) and expression.is_attribute and not expression.level
+    return expression.path if is_own and isinstance(expression, Reference) else None

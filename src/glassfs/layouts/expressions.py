@@ -1,0 +1,196 @@
+"""Expressions in layouts: a language for the value of a column, without loops and names of its own. Pure functions.
+
+    value      = operand [("=" | "!=" | "<" | "<=" | ">" | ">=") constant]
+    operand    = constant | function "(" value ")" | reference
+    reference  = ("" | "../" … | "/") (path | "@" attribute [":" key {"." key}])
+    constant   = number | "true" | "false" | "'" text "'"
+
+A path begins at the episode, ``../`` at the group around it, ``/`` at the root of the container. Keys lead into text
+that is JSON.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+ROOT = -1
+"""The level of a reference that begins at the root; others are the number of groups to go up from the episode."""
+_TOKEN = re.compile(r"\s*(?:('[^']*')|(!=|<=|>=|[=<>])|([()])|([^\s()<>=!']+))")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}
+
+
+class Scope(Protocol):
+    """The episode in which an expression is evaluated. What does not exist, or cannot be read, is None."""
+
+    def attribute(self, level: int, name: str) -> Any:
+        """Return an attribute of the group at a level, a JSON value."""
+
+    def content(self, level: int, path: str) -> NDArray[Any] | str | list[Any] | None:
+        """Return the items of an array, or the text or texts of a content."""
+
+    def lists(self, pattern: str) -> list[str] | None:
+        """Return the names of the lists of names, of those that match a pattern from the root, that have the episode.
+        """
+
+
+@dataclass(frozen=True)
+class Constant:
+    value: bool | int | float | str
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A content at ``path``, or the attribute of that name; ``keys`` lead into its JSON text."""
+
+    level: int
+    path: str
+    is_attribute: bool = False
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Call:
+    function: str
+    argument: Expression
+
+
+@dataclass(frozen=True)
+class Comparison:
+    left: Expression
+    sign: str
+    right: Constant
+
+
+Expression: TypeAlias = Constant | Reference | Call | Comparison
+
+
+def parse(text: str) -> Expression:
+    """Return the expression that a text says. Raises ValueError with the reason."""
+    tokens = []
+    position = 0
+    while text[position:].strip():
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise ValueError(f"{text!r}: {text[position:].strip()[0]!r} is not expected")
+        tokens.append(match[0].strip())
+        position = match.end()
+    found, rest = _value(tokens, text)
+    if rest:
+        raise ValueError(f"{text!r}: {rest[0]!r} is not expected")
+    return found
+
+
+def _value(tokens: list[str], text: str) -> tuple[Expression, list[str]]:
+    left, rest = _operand(tokens, text)
+    if not rest or rest[0] not in _COMPARISONS:
+        return left, rest
+    right, after = _operand(rest[1:], text)
+    if not isinstance(right, Constant):
+        raise ValueError(f"{text!r}: compares with something that is no constant")
+    return Comparison(left, rest[0], right), after
+
+
+def _operand(tokens: list[str], text: str) -> tuple[Expression, list[str]]:
+    if not tokens or tokens[0] in _COMPARISONS or tokens[0] in "()":
+        raise ValueError(f"{text!r}: a value is missing")
+    word, rest = tokens[0], tokens[1:]
+    if not rest or rest[0] != "(":
+        return _single(word, text), rest
+    if word not in FUNCTIONS and word != KEYS:
+        raise ValueError(f"{text!r}: there is no function {word!r} ({', '.join((*FUNCTIONS, KEYS))})")
+    argument, rest = _value(rest[1:], text)
+    if not rest or rest[0] != ")":
+        raise ValueError(f"{text!r}: a parenthesis is not closed")
+    if word == KEYS and not (isinstance(argument, Constant) and isinstance(argument.value, str)):
+        raise ValueError(f"{text!r}: {KEYS}() takes a pattern in quotes")
+    if word != KEYS and isinstance(argument, (Constant, Call)):
+        raise ValueError(f"{text!r}: {word}() takes a path, an attribute, or a comparison")
+    return Call(word, argument), rest[1:]
+
+
+def _single(word: str, text: str) -> Constant | Reference:
+    if word.startswith("'"):
+        return Constant(word[1:-1])
+    if word in ("true", "false"):
+        return Constant(word == "true")
+    if _NUMBER.fullmatch(word):
+        return Constant(float(word) if set(word) & set(".eE") else int(word))
+    level, path = 0, word
+    if path.startswith("/"):
+        level, path = ROOT, path[1:]
+    while path.startswith("../") and level != ROOT:
+        level, path = level + 1, path[3:]
+    is_attribute, keys = path.startswith("@"), ""
+    if is_attribute:
+        path, _, keys = path[1:].partition(":")
+    if not path or (not is_attribute and not all(part not in ("", ".", "..") for part in path.split("/"))):
+        raise ValueError(f"{text!r}: {word!r} is neither a path nor an attribute")
+    return Reference(level, path, is_attribute, tuple(keys.split(".")) if keys else ())
+
+
+def evaluate(expression: Expression, scope: Scope) -> Any:
+    """Return the value of an expression in an episode: a JSON value, an array, or None if it is unknown."""
+    if isinstance(expression, Constant):
+        return expression.value
+    if isinstance(expression, Reference):
+        if expression.is_attribute:
+            return _within(scope.attribute(expression.level, expression.path), expression.keys)
+        return scope.content(expression.level, expression.path)
+    if isinstance(expression, Comparison):
+        left = evaluate(expression.left, scope)
+        try:
+            return None if left is None else _COMPARISONS[expression.sign](left, expression.right.value)
+        except TypeError:  # a text and a number, for example
+            return None
+    if expression.function == KEYS:
+        assert isinstance(expression.argument, Constant)
+        return scope.lists(str(expression.argument.value))
+    argument = evaluate(expression.argument, scope)
+    return None if argument is None else _called(expression.function, argument)
+
+
+def _called(function: str, argument: Any) -> Any:
+    import numpy as np
+
+    items = np.atleast_1d(np.asarray(argument))
+    if items.dtype.kind not in "biuf" and function not in ("len", "first", "last"):
+        return None
+    if not len(items) and function in ("first", "last"):
+        return None
+    found = FUNCTIONS[function](items)
+    return found.tolist() if isinstance(found, (np.ndarray, np.generic)) else found
+
+
+def _within(value: Any, keys: tuple[str, ...]) -> Any:
+    """Return what keys lead to in JSON text, or in a value that is none any more."""
+    import json
+
+    for key in keys:
+        if isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except (ValueError, RecursionError):
+                return None
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+KEYS = "keys"
+FUNCTIONS: Mapping[str, Callable[[NDArray[Any]], Any]] = {
+    "first": lambda items: items[0],
+    "last": lambda items: items[-1],
+    "any": lambda items: bool(items.any()),
+    "all": lambda items: bool(items.all()),
+    "sum": lambda items: items.sum(dtype="f8"),
+    "len": len,
+}

@@ -1,0 +1,118 @@
+"""Which layouts there are: those of glassfs, of the user, of other packages, and those that were asked for.
+
+Any thread. Files are read when a layout is first needed. What a user wrote wrongly is logged, or raised if it was asked
+for.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from glassfs.errors import NotFound
+from glassfs.layouts.form import Layout, LayoutError, read
+
+BUILT_IN = (
+    "robomimic", "aloha", "robotwin", "minari", "maniskill", "d4rl", "droid", "dreamer", "episode-ends",
+)
+"""In the order in which containers are compared with them."""
+GROUP = "glassfs.layouts"
+SUFFIX = ".toml"
+
+log = logging.getLogger(__name__)
+
+
+class KnownLayout(NamedTuple):
+    """A layout, where it comes from, and its text."""
+
+    layout: Layout
+    origin: str
+    text: str
+
+
+@cache
+def built_in() -> tuple[KnownLayout, ...]:
+    """Return the layouts of glassfs."""
+    folder = Path(__file__).parent / "builtin"
+    return tuple(_read(folder / f"{name}{SUFFIX}", "glassfs") for name in BUILT_IN)
+
+
+def chosen(asked: str = "") -> tuple[KnownLayout, ...]:
+    """Return the layouts to compare containers with, in order.
+
+    ``asked`` is the name of one, which is then the only one; or a file, or a folder of files, which come before all
+    others. Raises LayoutError for wrong files, and NotFound.
+    """
+    if not asked:
+        return everywhere()
+    if os.path.isdir(asked):
+        files = sorted(Path(asked).glob(f"*{SUFFIX}"))
+        if not files:
+            raise NotFound(f"has no layouts: no {SUFFIX} file is in it", asked)
+        return (*(_read(file, str(file)) for file in files), *everywhere())
+    if os.path.exists(asked):
+        return _read(Path(asked), asked), *everywhere()
+    found = [known for known in everywhere() if known.layout.name == asked]
+    if not found:
+        names = ", ".join(known.layout.name for known in everywhere())
+        raise NotFound(f"is neither a file nor a known layout; known are {names}", asked)
+    return (found[0],)
+
+
+@lru_cache(1)
+def everywhere() -> tuple[KnownLayout, ...]:
+    """Return the layouts of the user, of other packages and of glassfs: the first of each name."""
+    found: dict[str, KnownLayout] = {}
+    for known in (*_of_user(), *_of_packages(), *built_in()):
+        found.setdefault(known.layout.name, known)
+    return tuple(found.values())
+
+
+def user_folder() -> Path:
+    """Return the folder of the user's own layouts."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "glassfs" / "layouts"
+
+
+def _of_user() -> Iterator[KnownLayout]:
+    try:
+        files = sorted(user_folder().glob(f"*{SUFFIX}"))
+    except (OSError, RuntimeError):  # RuntimeError: there is no home
+        return
+    for file in files:
+        yield from _readable(file, str(file))
+
+
+def _of_packages() -> Iterator[KnownLayout]:
+    from importlib.metadata import entry_points
+    from importlib.resources import as_file, files
+
+    for entry in entry_points(group=GROUP):
+        try:
+            # The value is a package with files, and the name of one of these.
+            with as_file(files(entry.module).joinpath(f"{entry.attr or entry.name}{SUFFIX}")) as file:
+                yield from _readable(file, entry.value)
+        except Exception as error:  # of any type, as it is code of others
+            log.warning("layout %s cannot be loaded: %s: %s", entry.name, type(error).__name__, error)
+
+
+def _readable(file: Path, origin: str) -> Iterator[KnownLayout]:
+    try:
+        yield _read(file, origin)
+    except LayoutError as error:
+        log.warning("%s", error)
+
+
+def _read(file: Path, origin: str) -> KnownLayout:
+    try:
+        raw = file.read_bytes()
+    except OSError as error:
+        raise LayoutError(f"cannot be read: {error.strerror}", origin) from error
+    return KnownLayout(read(raw, origin), origin, raw.decode())
+
+
+def layouts_of(known: Sequence[KnownLayout]) -> tuple[Layout, ...]:
+    return tuple(one.layout for one in known)

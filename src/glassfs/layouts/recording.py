@@ -1,0 +1,288 @@
+"""One episode of a generic container as its layout describes it: contents, steps, roles, and its row. Any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from math import isfinite
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from glassfs.content import TIME, Array, Group, Member, Records, Slice, Text, Video, dtypes
+from glassfs.content.episodes import EPISODE_COLUMNS, TEXT, TEXTS, is_camera, steps_of
+from glassfs.content.model import Content, Name
+from glassfs.errors import LASTING
+from glassfs.layouts.expressions import ROOT, evaluate
+from glassfs.layouts.form import Choice, Layout, Pattern
+from glassfs.names import text
+from glassfs.once import once
+from glassfs.sizes import PIECE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+DEEPEST = 8
+"""Groups below an episode whose contents belong to it under longer names."""
+MOST_TEXTS = 1_000
+"""Texts of a list that is the value of a column."""
+
+Lists = Callable[[str, bytes], "list[str] | None"]
+
+
+class Episode(NamedTuple):
+    """An episode: the groups from the root to it, its own last.
+
+    ``flat`` are its steps, if they are some of the ``rows`` of flat arrays.
+    """
+
+    groups: tuple[Group, ...]
+    flat: range | None = None
+    rows: int = 0
+
+    @property
+    def group(self) -> Group:
+        return self.groups[-1]
+
+
+class EpisodeContents:
+    """An episode and a layout. ``lists`` returns the names of lists, by their pattern, that have the episode.
+
+    What cannot be read is unknown, and ``has_faults`` says that something was.
+    """
+
+    def __init__(self, layout: Layout, episode: Episode, lists: Lists) -> None:
+        self._layout, self._episode, self._lists = layout, episode, lists
+        self.has_faults = False
+
+    @once
+    def _contents(self) -> list[Member]:
+        """All contents, those of groups under longer names; of flat ones, the arrays that have the steps."""
+        members, flat = flattened(self._episode.group), self._episode.flat
+        if flat is None:
+            return list(members)
+        found = []
+        for name, content in members:
+            shape = content.known_shape if isinstance(content, Array) else None
+            if isinstance(content, Array) and shape and shape[0] == self._episode.rows:
+                found.append(Member(name, rows_of(content, flat.start, len(flat))))
+        return found
+
+    @once
+    def _arrays(self) -> dict[str, Array]:
+        return {path_of(name): one for name, one in self._contents if isinstance(one, Array)}
+
+    @once
+    def steps(self) -> int | None:
+        """The number of steps, None if nothing counts them."""
+        if self._episode.flat is not None:
+            return len(self._episode.flat)
+        shapes = (self._arrays[path].known_shape for path in self._layout.count if path in self._arrays)
+        return next((shape[0] for shape in shapes if shape), None)
+
+    def shown(self) -> Iterator[Member]:
+        """Yield the contents that have files."""
+        for name, content in self._contents:
+            if isinstance(content, Array):
+                shape, path = content.known_shape, path_of(name)
+                is_image = self._is_camera(path) and self._layout.cameras is not None
+                content = replace(
+                    content, axis=TIME if shape and shape[0] == self.steps else "", role=self._roles.get(path, ""),
+                    modality="rgb" if is_image else content.modality, fps=self._rate,
+                )
+            elif isinstance(content, Video):
+                content = replace(content, fps=self._rate)
+            yield Member(name, content)
+
+    def recorded(self) -> Iterator[Member]:
+        """Yield what belongs to the recording: with one more row than there are steps, arrays lose the last one."""
+        for name, content in self.shown():
+            path = name_of(name)
+            if any(pattern.covers(path) for pattern in self._layout.omit):
+                continue
+            if is_camera(content) and not self._is_camera("/".join(path)):
+                continue
+            steps, shape = self.steps, content.known_shape if isinstance(content, Array) else None
+            if isinstance(content, Array) and steps is not None and shape and shape[0] == steps + 1:
+                content = replace(rows_of(content, 0, steps), axis=TIME)
+            elif isinstance(content, Video) and content.count - 1 == steps:
+                content = replace(content, count=steps)
+            yield Member(name, content)
+
+    def _is_camera(self, path: str) -> bool:
+        patterns = self._layout.cameras
+        return patterns is None or any(pattern.fits(path.split("/")) for pattern in patterns)
+
+    @once
+    def _roles(self) -> dict[str, str]:
+        """The roles of arrays by their paths."""
+        found: dict[str, str] = {}
+        for role, alternatives in self._layout.roles.items():
+            matches = (self._joined(patterns) for patterns in alternatives)
+            for path in next(filter(None, matches), ()):
+                found.setdefault(path, role)
+        return found
+
+    def _joined(self, patterns: Sequence[Pattern]) -> list[str]:
+        """Return the paths of the arrays that match, in the order of the patterns and then by name."""
+        signals = sorted(path for path, one in self._arrays.items() if steps_of(one) is not None)
+        return [path for pattern in patterns for path in signals if pattern.fits(path.split("/"))]
+
+    def row(self, position: int | None, is_named: bool) -> dict[str, Any]:
+        """Return the values of the columns; those of the layout are more than what follows from contents."""
+        contents = list(self.recorded())
+        signals = {path_of(name): one for name, one in contents if isinstance(one, Array)}
+        found = {
+            "position": position,
+            "episode_name": self._episode.group.key.decode("utf-8", "replace") if is_named else None,
+            "num_frames": self.steps,
+            "action_dim": self._width(signals, "action"),
+            "state_dim": self._width(signals, "state"),
+            "total_reward": self._total(signals),
+            "channels": [path for path, one in signals.items() if steps_of(one) == self.steps],
+            "cameras": list(dict.fromkeys(path_of(name) for name, one in contents if is_camera(one))),
+        }
+        values = {name: self.value(name, choices) for name, choices in self._layout.columns.items()}
+        return found | {name: value for name, value in values.items() if value is not None or name not in found}
+
+    def record(self, position: int | None, is_named: bool) -> dict[str, Any]:
+        """Return all that is known of the episode: its row, further values of the layout, and its attributes."""
+        found = self.row(position, is_named)
+        more = {name: self.value(name, choices) for name, choices in self._layout.record.items()}
+        try:
+            more |= self._episode.group.facts(None)
+        except LASTING:
+            self.has_faults = True
+        return found | {name: value for name, value in more.items() if name not in found and value is not None}
+
+    def _width(self, signals: Mapping[str, Array], role: str) -> int | None:
+        shapes = [one.known_shape or () for path, one in signals.items() if self._roles.get(path) == role]
+        return sum(shape[1] if len(shape) == 2 else 1 for shape in shapes) if shapes else None
+
+    def _total(self, signals: Mapping[str, Array]) -> float | None:
+        for path, one in signals.items():
+            if self._roles.get(path) == "reward":
+                values = self._values(one)
+                total = None if values is None or values.dtype.kind not in "biuf" else float(values.sum(dtype="f8"))
+                return total if total is not None and isfinite(total) else None
+        return None
+
+    def value(self, column: str, choices: Sequence[Choice]) -> Any:
+        """Return the first value that fits the column, None if there is none."""
+        for choice in choices:
+            if choice.when is None or evaluate(choice.when, self) is True:
+                found = _fitting(evaluate(choice.value, self), EPISODE_COLUMNS.get(column, ""))
+                if found is not None:
+                    return found
+        return None
+
+    def _rate(self) -> float:
+        return self.value("fps", self._layout.columns.get("fps", ())) or 0.0
+
+    def attribute(self, level: int, name: str) -> Any:
+        groups = self._episode.groups
+        group = groups[0] if level == ROOT else groups[-1 - level] if level < len(groups) else None
+        try:
+            return None if group is None else group.facts((name,)).get(name)
+        except LASTING:
+            self.has_faults = True
+            return None
+
+    def content(self, level: int, path: str) -> Any:
+        if not level:
+            found: Content | None = {path_of(name): one for name, one in self._contents}.get(path)
+        else:
+            groups = self._episode.groups
+            found = groups[0] if level == ROOT else groups[-1 - level] if level < len(groups) else None
+            for part in path.split("/"):
+                found = child(found, part) if isinstance(found, Group) else None
+        try:
+            return self._values(found) if isinstance(found, Array) else texts_of(found)
+        except LASTING:
+            self.has_faults = True
+            return None
+
+    def lists(self, pattern: str) -> list[str] | None:
+        return self._lists(pattern, self._episode.group.key)
+
+    def _values(self, found: Array) -> NDArray[Any] | None:
+        values = items_of(found)
+        self.has_faults |= values is None
+        return values
+
+
+def flattened(group: Group, above: Name = ()) -> Iterator[Member]:
+    """Yield the contents of a group, those of groups in it under longer names."""
+    for name, content in group.members():
+        if isinstance(content, Group) and len(above) < DEEPEST:
+            yield from flattened(content, (*above, *name))
+        else:
+            yield Member((*above, *name), content)
+
+
+def child(group: Group, name: str) -> Content | None:
+    """Return the first content of this name."""
+    return next((content for path, content in group.members() if name_of(path) == [name]), None)
+
+
+def name_of(name: Name) -> list[str]:
+    return list(map(text, name))
+
+
+def path_of(name: Name) -> str:
+    return b"/".join(name).decode("utf-8", "replace")
+
+
+def rows_of(found: Array, first: int, count: int) -> Array:
+    """Return the rows ``[first, first + count)`` of an array as an array."""
+    rows, *inner = found.resolved_shape
+    row = found.data.size // rows
+    return replace(
+        found, data=Slice(found.data, first * row, count * row), shape=(count, *inner), as_stored=None, file=None,
+    )
+
+
+def items_of(found: Array) -> NDArray[Any] | None:
+    """Return the items of an array, None if they are too many or cannot be read."""
+    import numpy as np
+
+    try:
+        if found.data.size > 16 * PIECE or not isinstance(found.shape, tuple):
+            return None
+        return np.frombuffer(found.data.whole(), dtypes.parsed(found.dtype)).reshape(found.shape)
+    except LASTING:
+        return None
+
+
+def texts_of(found: Content | None) -> str | list[Any] | None:
+    """Return the text of a content, or its texts if it has one in each row."""
+    if isinstance(found, Text):
+        return found.data.read(0, min(found.data.size, PIECE)).decode("utf-8", "replace")
+    if isinstance(found, Records):
+        rows = (row for block in range(found.blocks) for row in found.block(block))
+        return list(islice(rows, MOST_TEXTS))
+    return None
+
+
+def _fitting(value: Any, dtype: str) -> Any:
+    """Return a value as one of a column's type, None if it is none."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if dtype == TEXTS:
+        return value if isinstance(value, list) and all(isinstance(one, str) for one in value) else None
+    while isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if dtype == TEXT:
+        if isinstance(value, list) and all(isinstance(one, str) for one in value):
+            value = " ".join(value)
+        if not isinstance(value, str):
+            return None
+        stripped = value.strip()
+        is_quoted = len(stripped) > 1 and stripped[0] == stripped[-1] == '"'  # instructions of LIBERO
+        return (stripped[1:-1] if is_quoted else value) if stripped else None
+    if dtype == "|b1":
+        return bool(value) if isinstance(value, (bool, int, float)) and value in (0, 1) else None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
+        return None
+    if dtype == "<f8":
+        return float(value) if 0 < value < 1e6 else None
+    return int(value) if value == int(value) else None
