@@ -12,11 +12,12 @@ import numpy as np
 
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Collection, Container, Content, Data, Group, Omitted, members_of
-from glassfs.formats.registry import Opening, open_container
+from glassfs.formats.registry import Opening
 from glassfs.source import Source
 from glassfs.source.local import LocalStore
 from glassfs.source.local_source import LocalSource
 from glassfs.tree import Directory
+from glassfs.tree.containers.opener import parse
 from glassfs.tree.omissions import as_attributes
 from glassfs.view import data_of, has_file
 
@@ -66,7 +67,7 @@ def open_bytes(data: bytes, name: str = "made") -> Container:
 
 
 def open_path(path: str | Path, budget: int = 64 << 20) -> Container:
-    return open_container(opening(path, budget))
+    return parse(opening(path, budget))
 
 
 def file_data(content: Content, cache: BlockCache | None = None) -> Data:

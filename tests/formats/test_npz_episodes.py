@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 import glassfs
 from glassfs.content import Array
-from glassfs.formats.registry import open_container
+from glassfs.tree.containers.opener import parse
 from glassfs.tree.containers.weight import weight_of
 from tests.formats import npz_files
 from tests.formats.npz_files import saved
@@ -35,7 +35,7 @@ def test_replay_of_dreamer_is_an_episode(tmp_path: Path, is_compressed: bool) ->
     for name in ("reward", "is_last", "log_distance"):
         assert steps[name] == values[name].tolist()
     assert steps["action.3"] == values["action"][:, 3].tolist()
-    table = open_container(opening(path)).episodes()
+    table = parse(opening(path)).episodes()
     assert table is not None and table.records is not None
     (row,) = table.records.block(0)
     assert row["num_frames"] == npz_files.STEPS and row["action_dim"] == 4 and row["cameras"] == ["image"]
@@ -100,7 +100,7 @@ def test_episodes_of_a_deflated_chunk_are_decoded_once(tmp_path: Path) -> None:
     path = tmp_path / "chunk.npz"
     path.write_bytes(saved(values, True))
     source = CountingSource(path)
-    table = open_container(opening(source)).episodes()
+    table = parse(opening(source)).episodes()
     assert table is not None and table.rows == 200 and table.recording is not None
     for row in range(table.rows):
         for column in table.recording(row).steps.columns():

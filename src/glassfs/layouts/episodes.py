@@ -129,23 +129,29 @@ class Episodes:
         import numpy as np
 
         arrays = {path_of(name): one for name, one in flattened(self._root) if isinstance(one, Array)}
-        flags = [arrays[path] for path in layout.places if path in arrays]
-        counting = [arrays[path] for path in layout.count if path in arrays] or flags
-        total = next((one.known_shape[0] for one in counting if one.known_shape), 0)
-        items = [values for one in flags if (values := items_of(one)) is not None and values.dtype.kind in "biuf"]
+        rows = {path: one.known_shape[0] for path, one in arrays.items() if one.known_shape}
+        flags = [path for path in layout.places if path in rows]
+        total = next((rows[path] for path in (*layout.count, *flags) if path in rows), 0)
+        bounds = array("I" if total < 1 << 32 else "Q", [0])
+        if not total:
+            return bounds, 0
+        items = [values for path in flags if (values := items_of(arrays[path])) is not None]
         if layout.kind == ENDS:
-            ends = items[0].ravel() if items else np.zeros(0, "i8")
+            ends = items[0].ravel() if items and items[0].dtype.kind in "iu" else np.zeros(0, "i8")
             is_rising = len(ends) > 0 and ends[0] > 0 and bool((ends[1:] > ends[:-1]).all()) and ends[-1] <= total
-            steps = ends.astype("u8") if is_rising else ends[:0].astype("u8")
+            steps = ends if is_rising else ends[:0]
+        elif any(rows.get(pattern.text, 0 if pattern.is_literal else total) != total for pattern in layout.match):
+            steps = np.zeros(0, "i8")  # arrays of other lengths are no steps of one recording
         else:
             is_border = np.zeros(total, bool)
             for values in items:
-                if len(values) == total:
+                if len(values) == total and values.dtype.kind in "biuf":
                     is_border |= values.reshape(total, -1).any(1)
             # A flag at the last step of an episode is one before the first step of the next.
             inner = 1 + np.flatnonzero(is_border[1:] if layout.kind == FIRST else is_border[:-1])
-            steps = np.append(inner, total).astype("u8") if total else inner[:0].astype("u8")
-        return array("Q", [0, *steps.tolist()]), total
+            steps = np.append(inner, total)
+        bounds.frombytes(steps.astype(bounds.typecode).tobytes())
+        return bounds, total
 
     def table(self) -> Table | None:
         """Return the table of episodes, None if there are none."""
