@@ -19,7 +19,6 @@ from glassfs.source.contract import Path
 from glassfs.source.remote.objects import NO_RANGES, NO_WEBDAV, ObjectServer, facts_of
 from glassfs.source.remote.probes import explained, is_redirected_to_folder
 from glassfs.source.remote.retrying import Retryable, result_of
-from glassfs.source.remote.secrets import Secrets
 from glassfs.source.remote.server import UNKNOWN_SIZE, Facts, Listed
 from glassfs.source.remote.url import Url
 from glassfs.source.remote.web_pages import PageLister
@@ -38,10 +37,10 @@ class WebServer(ObjectServer):
 
     def __init__(
         self, url: Url, authorization: str, identity: str, make: Callable[[], Any], library: ModuleType,
-        timeout: float, secrets: Secrets,
+        timeout: float,
     ) -> None:
         base = f"{url.scheme}://{url.host}"
-        super().__init__(base, identity, make, library, timeout, False, secrets)
+        super().__init__(base, identity, make, library, timeout, False)
         self._url = url
         self._authorization = authorization
         self._pages = None if url.query else PageLister(base, authorization, timeout)
