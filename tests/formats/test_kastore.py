@@ -223,12 +223,12 @@ FIELDS = [
     (16, "<Q", 2**64 - 1, "is cut short"), (HEADER, "B", 10, "unknown element type 10"),
     (HEADER + KEY_START, "<Q", 193, ""), (HEADER + KEY_START, "<Q", 2**64 - 1, ""), (HEADER + KEY_LENGTH, "<Q", 0, ""),
     (HEADER + KEY_LENGTH, "<Q", 2, ""), (HEADER + KEY_LENGTH, "<Q", 2**64 - 192, ""),
-    (HEADER + KEY_LENGTH, "<Q", 100, "the keys run past the end of the store"),
+    (HEADER + KEY_LENGTH, "<Q", 100, "runs past the first array"),
     (HEADER + ARRAY_START, "<Q", 192, ""), (HEADER + ARRAY_START, "<Q", 208, ""),
     (HEADER + ARRAY_START, "<Q", 2**64 - 8, ""), (HEADER + ARRAY_LENGTH, "<Q", 9, ""),
     (HEADER + ARRAY_LENGTH, "<Q", 2**64 - 1, ""), (HEADER + DESCRIPTOR + ARRAY_START, "<Q", 201, ""),
     (HEADER + DESCRIPTOR + ARRAY_LENGTH, "<Q", 1, ""), (HEADER + DESCRIPTOR + ARRAY_LENGTH, "<Q", 2**62 + 2, ""),
-    (HEADER + DESCRIPTOR + ARRAY_LENGTH, "<Q", 3, "the last array ends at 220, but the store at 216"),
+    (HEADER + DESCRIPTOR + ARRAY_LENGTH, "<Q", 3, "the arrays lie from 200 to 220, but 200 to 216 is expected"),
     (HEADER + DESCRIPTOR, "B", 0, ""),
 ]
 
@@ -249,7 +249,7 @@ def test_the_first_array_must_follow_the_keys(tmp_path: Path) -> None:
     open_bytes(bytes(data))
     struct.pack_into("<Q", data, 16, len(data) - 7)
     struct.pack_into("<Q", data, HEADER + ARRAY_START, len(data) - 8)
-    with pytest.raises(Refused, match="the first array starts at 129, but 136 is expected"):
+    with pytest.raises(Refused, match="start at 128 and 129, but 128 and 136 are expected"):
         open_bytes(bytes(data))
 
 

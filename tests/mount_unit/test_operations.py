@@ -86,15 +86,6 @@ def test_timeouts_in_containers_and_folders(is_watched: bool) -> None:
         assert caught.value.timeout == timeout
 
 
-def test_timeouts_are_limited_without_notifications() -> None:
-    kernel = kernel_of()
-    kernel.operations.longest = 0.25
-    found = kernel.operations.look_up(ROOT, "dir")
-    assert (found.entry_timeout, found.timeout) == (0.25, 0.25)
-    assert kernel.operations.attributes(found.ident)[1] == 0.25
-    assert kernel.operations.listing(found.ident, 0)[0].timeout == 0.25
-
-
 def test_names_at_the_root_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a user could fill the memory of another user's daemon with names."""
     monkeypatch.setattr(operations_module, "MAX_NAMES", 100)

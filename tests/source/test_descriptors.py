@@ -125,7 +125,7 @@ def test_a_deleted_file_in_use_keeps_its_descriptor(tmp_path: Path, monkeypatch:
     store = LocalStore(tmp_path)
     before = len(os.listdir("/proc/self/fd"))
     deleted, replaced, unused = (store.open((f"{number}",)) for number in range(3))
-    deleted.is_needed = replaced.is_needed = True
+    unused.park()
     (tmp_path / "2").unlink()
     (tmp_path / "0").unlink()
     (tmp_path / "new").write_bytes(b"else")

@@ -5,7 +5,6 @@ Blocks are in the block cache, and rebuilt from their containers after eviction.
 
 from __future__ import annotations
 
-import itertools
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -15,26 +14,16 @@ import xxhash
 
 from glassfs.content import Rendered
 from glassfs.content.data import Data
-from glassfs.content.join import (
-    BLOCK_BYTES,
-    FROM_JSON,
-    JoinedRows,
-    Layout,
-    block_without,
-    joined_block,
-    sizes_of,
-)
+from glassfs.content.join import BLOCK_BYTES, FROM_JSON, JoinedBlock, JoinedRows, Layout, joined_block
 from glassfs.content.pieces import PIECE_ROWS, ContainerPiece
-from glassfs.content.summary import EPISODE_ROWS, EPISODES, FEATURES
+from glassfs.content.summary import EPISODE_ROWS, EPISODES, FEATURES, Columns
 from glassfs.datasets.files import Gap, SnapshotFile
 from glassfs.datasets.rights import Rights
 from glassfs.datasets.rows import RowReader, WantedPiece
-from glassfs.errors import Damaged, GlassfsError
+from glassfs.errors import Damaged
 from glassfs.names import raw
 from glassfs.sizes import PIECE
 from glassfs.tree.containers.containers import Containers
-
-Files = Sequence[SnapshotFile] | Mapping[int, SnapshotFile]
 
 
 class BlockPart(NamedTuple):
@@ -52,11 +41,12 @@ class BlockPart(NamedTuple):
 
 
 class TableBlock(NamedTuple):
-    """A block of a joined table: its key in the cache, its parts, and the columns at its beginning."""
+    """A block of a joined table: its key in the cache, its parts, the columns at its beginning, its size in bytes."""
 
     key: str
     parts: tuple[BlockPart, ...]
-    head: bytes
+    columns: Columns
+    size: int
 
 
 class BlockTable:
@@ -64,13 +54,14 @@ class BlockTable:
 
     rows: JoinedRows
 
-    def __init__(self, name: str, files: Files, containers: Containers, layout: Layout | None = None) -> None:
+    def __init__(self, name: str, files: Sequence[SnapshotFile], containers: Containers, omitted: int = 0) -> None:
         self.name = name
         # Episodes have their columns before any container brings some.
-        self.layout = layout or Layout(EPISODE_ROWS if name == EPISODES else ())
+        self.layout = Layout(EPISODE_ROWS if name == EPISODES else ())
         self.blocks: list[TableBlock] = []
         self.sizes: list[Sequence[int]] = []
-        self.omitted = 0
+        self.omitted = omitted
+        """Containers with rows that not every user may read."""
         self._files = files
         self._containers = containers
         self._clear()
@@ -88,17 +79,17 @@ class BlockTable:
         self._rows += piece.rows
         self._size += len(piece.data)
 
-    def finish(self, gaps: Sequence[Gap], omitted: int) -> None:
-        """Make the rows of what was added. ``omitted`` is the number of containers that not every user may read."""
+    def finish(self, gaps: Sequence[Gap], unlisted: int) -> None:
+        """Make the rows of what was added. ``unlisted`` is the number of gaps that not every user may know of."""
         if self._parts:
             self._close()
-        columns = rows = 0
+        columns = 0
+        counts = [sum(part.rows for part in block.parts) for block in self.blocks]
         for block in self.blocks:
             for part in block.parts:
                 # Columns of containers that have no rows left, or none at all, are not shown: others may not know their
                 # names.
                 columns |= part.columns
-                rows += part.rows
         error = sentence(gaps, self.name)
         if self.layout.is_cut:
             error = "; ".join(filter(None, [error, "columns are left out: there are too many"]))
@@ -106,43 +97,30 @@ class BlockTable:
         if self.name == EPISODES:
             shown = self.layout.shown(-1)
             features = shown.pop(FEATURES)
-        self.rows = JoinedRows(rows, len(self.blocks), self._block, self.sizes, shown, features, omitted, error)
+        omitted = self.omitted + unlisted
+        self.rows = JoinedRows(counts, self._block, self.sizes, shown, features, omitted, error)
 
-    def copy_into(self, left: BlockTable, lost: set[int]) -> list[Gap]:
-        """Add all blocks to another table, without the rows of some files. Only blocks that have rows of these change.
-
-        Returns gaps for rows that have changed since: the next snapshot has them.
-        """
-        gaps = []
-        for number, block in enumerate(self.blocks):
-            parts = tuple(part for part in block.parts if part.file not in lost)
-            try:
-                if parts == block.parts:
-                    left.blocks.append(block)
-                    left.sizes.append(self.sizes[number])
-                elif parts:
-                    names = {self._files[part.file].path for part in block.parts if part.file in lost}
-                    # The key names the parts that are left, so the cache cannot mix up the two blocks, and a later
-                    # snapshot without the same file finds this one. Rows are taken out of the old block, as the
-                    # containers may have changed since.
-                    made = block._replace(parts=parts, key=_key(self._files, parts, block.head))
-                    make = partial(block_without, self._block(number), names)
-                    # Making the data here may fail, which costs the rows of this block and no others.
-                    sizes = array("Q", sizes_of(self._kept(made.key, make, sum(self.sizes[number]))))
-                    left.sizes.append(sizes)
-                    left.blocks.append(made)
-            except GlassfsError as error:
-                gaps.append(Gap(self._files[parts[0].file].path, error, tables=(self.name,)))
-        return gaps
+    @property
+    def shown(self) -> set[int]:
+        """The numbers of the files with rows."""
+        return {part.file for block in self.blocks for part in block.parts}
 
     def _close(self) -> None:
         """Complete the last block."""
-        head = self.layout.head
-        key = _key(self._files, self._parts, head)
-        data = self._kept(key, partial(joined_block, self._placed, head), self._size)
-        self.sizes.append(array("Q", sizes_of(data)))
-        self.blocks.append(TableBlock(key, tuple(self._parts), head))
+        columns = self.layout.columns
+        key = self._key(columns)
+        data = self._kept(key, partial(joined_block, self._placed, columns), self._size)
+        self.sizes.append(array("Q", JoinedBlock(data).sizes))
+        self.blocks.append(TableBlock(key, tuple(self._parts), columns, data.size))
         self._clear()
+
+    def _key(self, columns: Columns) -> str:
+        """Return the key of the block of the parts so far."""
+        # Stamps change with each version and each change of attributes, so equal keys mean equal bytes, also for
+        # snapshots that were taken at different times. The number of a file differs between them and is not in the key.
+        files = [self._files[part.file] for part in self._parts]
+        described = (f"{file.path}\0{file.stamp}\0{part[1:]}" for file, part in zip(files, self._parts, strict=True))
+        return hashed([str(columns), *described])
 
     def _clear(self) -> None:
         self._parts: list[BlockPart] = []
@@ -151,11 +129,11 @@ class BlockTable:
 
     def _block(self, number: int) -> Data:
         block = self.blocks[number]
-        return self._kept(block.key, partial(self._made_again, block), sum(self.sizes[number]))
+        return self._kept(block.key, partial(self._made_again, block), block.size, block.size)
 
-    def _kept(self, key: str, make: Callable[[], bytes], size: int) -> Data:
+    def _kept(self, key: str, make: Callable[[], bytes], pieces: int, size: int | None = None) -> Data:
         """Return the data of a block, made of pieces of so many bytes."""
-        return Rendered(self._containers.services.cache, (key, self.name), make, cost=PIECE + FROM_JSON * size)
+        return Rendered(self._containers.services.cache, (key, self.name), make, size, PIECE + FROM_JSON * pieces)
 
     def _made_again(self, block: TableBlock) -> bytes:
         wanted = [WantedPiece(self._files[part.file], self.name, part.number, part.block) for part in block.parts]
@@ -165,7 +143,7 @@ class BlockTable:
             if piece is None or piece.rows != part.rows:
                 raise Damaged("has other rows than before", path)
             placed.append(ContainerPiece(path, part.first, piece))
-        return joined_block(placed, block.head)
+        return joined_block(placed, block.columns)
 
 
 class JoinedTables(NamedTuple):
@@ -182,28 +160,6 @@ class JoinedTables(NamedTuple):
     def lost(self) -> set[int]:
         """Return the numbers of the files that not every user may read any more."""
         return self.rights.lost() & self.files.keys() if self.rights is not None else set()
-
-    def without(self, lost: set[int], containers: Containers) -> JoinedTables:
-        """Return the tables of all other containers."""
-        names = {self.files[number].path for number in lost}
-        gaps = [gap for gap in self.gaps if gap.path not in names]
-        tables: dict[str, BlockTable] = {}
-        for name, table in self.tables.items():
-            tables[name] = BlockTable(name, self.files, containers, table.layout)
-            gaps += table.copy_into(tables[name], lost)
-        for name, table in self.tables.items():
-            shown = {part.file for block in table.blocks for part in block.parts}
-            tables[name].finish(gaps, table.rows.omitted + len(lost & shown))
-        files = {number: file for number, file in self.files.items() if number not in lost}
-        return JoinedTables(tables, files, gaps, self.rights)
-
-
-def _key(files: Files, parts: Sequence[BlockPart], head: bytes) -> str:
-    """Return the key of a block of these parts."""
-    # Stamps change with each version and each change of attributes, so equal keys mean equal bytes, also for snapshots
-    # that were taken at different times. The number of a file differs between them and is not part of the key.
-    described = (f"{files[part.file].path}\0{files[part.file].stamp}\0{part[1:]}" for part in parts)
-    return hashed(itertools.chain([head.decode()], described))
 
 
 def hashed(words: Iterable[str]) -> str:

@@ -52,7 +52,9 @@ class Snapshot:
         self._calls = calls
         self._walked: Sequence[SnapshotFile] = walked.files
         """All files, until they were read."""
-        self._gaps = walked.gaps
+        self._gaps: Sequence[Gap] = walked.gaps
+        self._omitted: dict[str, int] = {}
+        """By table, the containers with rows that were closed since the walk."""
         self._begun = walked.begun
         self._clock = clock
         self.until = 0.0
@@ -89,7 +91,7 @@ class Snapshot:
         tables = self._read()
         table = tables.tables.get(name)
         if table is None:
-            table = BlockTable(name, (), self._containers)
+            table = BlockTable(name, (), self._containers, self._omitted.get(name, 0))
             table.finish(tables.gaps, 0)
         return table.rows
 
@@ -118,15 +120,21 @@ class Snapshot:
         lost = tables.lost() if tables is not None else set()
         if tables is None or not lost:
             return self
-        # Readers that have the table open keep the rows that it had: a copy is changed, which shares the directories of
-        # rows and the pieces in the block cache. It has an identity, and so inode numbers and cached pages, of its own.
+        # Readers that have the table open keep the rows that it had. The others get a copy, whose rows are read again
+        # when they are needed, most of them from the catalogue. It has an identity, and so inode numbers and cached
+        # pages, of its own.
         left = copy(self)
         left._lock, left._shown, left._lease, left._by_path = threading.Lock(), {}, Lease(()), None
         left.identity = f"joined:{next(_numbers)}"
         left.state = hashed([self.state, *map(str, sorted(lost))])
-        left._expected = None
-        left._tables = tables.without(lost, self._containers)
+        left._expected = left._tables = None
+        left._leave_out(tables, lost)
         return left
+
+    def _leave_out(self, tables: JoinedTables, lost: set[int]) -> None:
+        """Leave some of the files that were read out of the next pass."""
+        self._omitted = {name: table.omitted + len(table.shown & lost) for name, table in tables.tables.items()}
+        self._walked = [file for number, file in tables.files.items() if number not in lost]
 
     def directory(
         self, name: str, is_first: bool, views: ViewSet, access: Access, ino: int, volume: str,
@@ -205,9 +213,10 @@ class Snapshot:
                     try:
                         tables = self._find(begun + settings.pass_longest)
                         # Files may have been closed since the walk: it may be long ago, and reading takes time.
-                        lost = tables.lost()
-                        self._tables = tables.without(lost, self._containers) if lost else tables
-                        self._walked = ()
+                        while lost := tables.lost():
+                            self._leave_out(tables, lost)
+                            tables = self._find(begun + settings.pass_longest)
+                        self._tables, self._walked = tables, ()
                     finally:
                         self._calls.close()
                         took = self._clock() - begun
@@ -245,7 +254,9 @@ class Snapshot:
                     is_shown = is_shown and self._may_show(piece)
                     table = tables.get(piece.table)
                     if table is None:
-                        table = tables[piece.table] = BlockTable(piece.table, self._walked, self._containers)
+                        table = tables[piece.table] = BlockTable(
+                            piece.table, self._walked, self._containers, self._omitted.get(piece.table, 0),
+                        )
                     first, rows = firsts.get(piece.table, 0), piece.piece.rows
                     firsts[piece.table] = first + rows
                     if rows and not is_shown:
@@ -270,7 +281,7 @@ class Snapshot:
                 # files.
                 is_whole = is_whole and not isinstance(error, Passing)
         for table in tables.values():
-            table.finish(gaps, unlisted + table.omitted)
+            table.finish(gaps, unlisted)
         files = {number: self._walked[number] for number in used}
         watcher = self._containers.watcher
         rights = Rights(watcher, self._calls, files, parts, self._begun, self._clock) if self._is_shared else None

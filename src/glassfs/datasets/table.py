@@ -19,14 +19,7 @@ from typing import Any, BinaryIO
 from glassfs.cache import BlockCache
 from glassfs.content.data import Data, Memory
 from glassfs.content.episodes import TEXT
-from glassfs.content.join import (
-    BLOCK_BYTES,
-    Joined,
-    JoinedRows,
-    Layout,
-    joined_block,
-    sizes_of,
-)
+from glassfs.content.join import BLOCK_BYTES, Joined, JoinedBlock, JoinedRows, Layout, joined_block
 from glassfs.content.pieces import PIECE_ROWS, ContainerPiece, piece_of, values_of
 from glassfs.content.summary import COLUMNS, CONTAINER, EPISODES, RECORD_COLUMNS
 from glassfs.errors import GlassfsError
@@ -48,7 +41,7 @@ def chosen(placed: Iterable[ContainerPiece], is_chosen: Callable[[dict[str, Any]
     """Yield the rows that are chosen, consecutive ones in a piece."""
     for one in placed:
         numbers = [at for at, record in enumerate(records(one)) if is_chosen(record)]
-        columns = values_of(one.piece, is_decoded=False) if numbers else []
+        columns = values_of(one.piece) if numbers else []
         # Consecutive rows have the same difference between their number and their place among the chosen ones.
         for _, group in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
             run = [number for _, number in group]
@@ -115,7 +108,7 @@ class ParquetWriter:
         self._aside = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         self._ends, self._sizes = array("Q", [0]), list[list[int]]()
         self._layout = Layout(RECORD_COLUMNS)
-        self._rows = 0
+        self._counts: list[int] = []
         self._placed: list[ContainerPiece] = []
         self._count = self._size = 0
         """Rows and bytes in ``_placed``."""
@@ -127,7 +120,6 @@ class ParquetWriter:
                 self._close()
             if count:
                 self._placed.append(placed)
-                self._rows += count
                 self._count += count
                 self._size += size
 
@@ -136,7 +128,7 @@ class ParquetWriter:
             if self._placed:
                 self._close()
             columns = self._layout.shown(-1)
-            found = JoinedRows(self._rows, len(self._ends) - 1, self._block, self._sizes, columns)
+            found = JoinedRows(self._counts, self._block, self._sizes, columns)
             for piece in Parquet(Joined(EPISODES, lambda: found), BlockCache(), (EPISODES,)).pieces():
                 self._file.write(piece)
             self._file.flush()
@@ -144,12 +136,13 @@ class ParquetWriter:
     def _close(self) -> None:
         # Blocks are kept in a temporary file, as the Parquet file needs the widths of all columns before its first
         # byte.
-        block = joined_block(self._placed, self._layout.head)
+        block = joined_block(self._placed, self._layout.columns)
+        self._counts.append(self._count)
         self._placed, self._count, self._size = [], 0, 0
         self._aside.seek(self._ends[-1])
         self._aside.write(block)
         self._ends.append(self._ends[-1] + len(block))
-        self._sizes.append(sizes_of(Memory(block)))
+        self._sizes.append(JoinedBlock(Memory(block)).sizes)
 
     def _block(self, number: int) -> Data:
         self._aside.seek(self._ends[number])

@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import sys
 from types import TracebackType
 from typing import TextIO
 
@@ -82,7 +81,7 @@ def configure(log_file: str | None, is_daemon: bool) -> None:
     elif is_daemon:
         handler, formatter = _syslog(), LineFormatter("glassfs[%(process)d]: %(message)s")
     else:
-        handler = _own_stderr()
+        handler = logging.StreamHandler()
         if service.is_journal(2):
             formatter = JournalFormatter()
     handler.setFormatter(formatter)
@@ -101,12 +100,6 @@ def _opened(log_file: str) -> TextIO:
         os.close(descriptor)
         raise FileExistsError(errno.EEXIST, "is not a log, as it is not text; name another file", log_file)
     return open(descriptor, "a", 1, "utf-8", "backslashreplace")
-
-
-def _own_stderr() -> logging.Handler:
-    """Return a handler on a duplicate of descriptor 2, which ``Messages`` redirects for a while."""
-    encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
-    return logging.StreamHandler(open(os.dup(2), "w", 1, encoding, "backslashreplace"))
 
 
 def _syslog() -> logging.Handler:

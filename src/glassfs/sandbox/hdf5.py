@@ -343,7 +343,7 @@ def _described_dataset(dataset: Any, attributes: int) -> dict[str, Any]:
     elif layout == "chunked":
         found["chunks"] = list(properties.get_chunk())
         found["filters"] = [_described_filter(*properties.get_filter(n)) for n in range(properties.get_nfilters())]
-    found["fill"] = _fill_of(dataset, properties, kind, found["type"])
+    found["fill"] = _fill_of(properties, kind, found["type"]["class"])
     if attributes and h5a.exists(dataset, b"CLASS"):
         with suppress(Exception):
             found["image"] = attribute_value(h5a.open(dataset, b"CLASS"), [MOST_TEXT]) == "IMAGE"
@@ -355,12 +355,11 @@ def _described_filter(code: int, flags: int, values: tuple[int, ...], name: byte
             "available": bool(h5z.filter_avail(code))}
 
 
-def _fill_of(dataset: Any, properties: Any, kind: Any, described: dict[str, Any]) -> str:
-    """Return the fill value in Base64, as it is shown; "" for zeros."""
-    what = described["class"]
+def _fill_of(properties: Any, kind: Any, what: str) -> str:
+    """Return the fill value in Base64, as elements are stored; "" for zeros."""
     if what not in ("number", "compound", "bytes") or properties.fill_value_defined() != h5d.FILL_VALUE_USER_DEFINED:
         return ""
-    raw = hdf5_values.fill_value(properties, kind if what == "bytes" else memory_type(kind, described["shown"]))
+    raw = hdf5_values.fill_value(properties, kind)
     if len(raw) > 4096:  # it is a part of the description
         raise ValueError(f"has a fill value of {len(raw)} bytes")
     return base64.b64encode(raw).decode() if any(raw) else ""

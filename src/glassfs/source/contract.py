@@ -81,8 +81,6 @@ class Source(ABC):
     entry: Entry
     is_remote = False
     """Whether a read at another offset takes as long as reading many bytes at one offset."""
-    is_needed = False
-    """Whether a reader has it open: its descriptor is released last if the file could not be opened again."""
     _head = b""
 
     @property
@@ -112,7 +110,7 @@ class Source(ABC):
 
     @abstractmethod
     def keep(self) -> None:
-        """Keep what the next read opens, until ``park``."""
+        """Keep what the next read opens, until ``park``: if the file cannot be opened again, it is released last."""
 
     @abstractmethod
     def park(self) -> None:

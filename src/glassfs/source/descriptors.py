@@ -30,7 +30,7 @@ class Holder(Protocol):
     def evict(self, is_forced: bool = False) -> bool:
         """Close the descriptor and return whether it is closed. The pool has unregistered the source before.
 
-        Not while it is being read, and that of a deleted file only if ``is_forced`` or no reader has it open.
+        Not while it is being read, and that of a deleted file that is kept only if ``is_forced``.
         """
 
 

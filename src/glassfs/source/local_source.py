@@ -146,7 +146,7 @@ class LocalSource(Source):
             if fd is None:
                 return True
             # A deleted file cannot be opened again, so its descriptor is the only way to its bytes.
-            if self.is_needed and not is_forced:
+            if not self._is_parked and not is_forced:
                 self.is_lost = os.fstat(fd).st_nlink == 0
                 if self.is_lost:
                     return False

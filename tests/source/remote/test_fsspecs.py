@@ -219,7 +219,7 @@ def test_lasting_errors_are_not_retried(
 
 def test_number_of_attempts_is_limited(hostile: type[Hostile]) -> None:
     hostile.faults = iter(["error"] * 100)
-    with pytest.raises(DeviceFailed, match=r"^hostile://host/x: OSError: reset by somebody$"):
+    with pytest.raises(DeviceFailed, match=r"^hostile://host/x: OSError$"):
         server("hostile://host").begin(("x",), 10)
     assert hostile.asked == ["info"] * ATTEMPTS
 
@@ -314,14 +314,10 @@ def test_errors_contain_no_credentials(hostile: type[Hostile], monkeypatch: pyte
     secrets = ["USER", "KEY+1", "SECRET", "TOKEN", "NESTED"]
 
     def fail(self: Hostile, question: str) -> str:
-        raise OSError(f"{' '.join(secrets)} KEY%2B1 https://u:p@host/x?signature=abc\n\x1b[2J" + "long " * 100)
+        raise OSError(f"{' '.join(secrets)} https://u:p@host/x?signature=abc\n\x1b[2J" + "long " * 100)
 
     monkeypatch.setattr(hostile, "meets", fail)
-    extra = {"more": {"a": [secrets[4]]}}
-    connection = Connection(timeout=60, key=secrets[1], secret=secrets[2], token=secrets[3], extra=extra)
-    with pytest.raises(DeviceFailed) as caught:
+    connection = Connection(timeout=60, key="KEY+1", secret="SECRET", token="TOKEN", extra={"more": {"a": ["NESTED"]}})
+    with pytest.raises(DeviceFailed, match=r"^hostile://host/a: OSError$"):
         server("hostile://USER@host/a", connection).begin(("a",), 1)
-    text = str(caught.value)
-    assert not [secret for secret in (*secrets, "KEY%2B1", "signature", "abc", "u:p") if secret in text]
-    assert "https://host/x" in text and len(text) < 250 and text.isprintable()
     assert hostile.connections[-1]["more"] == {"a": ["NESTED"]}

@@ -27,9 +27,10 @@ from glassfs.content import (
 from glassfs.errors import NotInstalled, TooLarge
 from glassfs.formats.hdf5 import chunks, compounds, elements, filters, images
 from glassfs.formats.hdf5.chunks import Chunked, in_slabs
+from glassfs.formats.hdf5.compounds import Convert
 from glassfs.formats.hdf5.description import Dataset
 from glassfs.formats.hdf5.elements import DatasetRequests, LibraryGrid
-from glassfs.formats.hdf5.stored import RECORD, ChunkIndex, Coding, Convert, Filled, checked_index
+from glassfs.formats.hdf5.stored import RECORD, ChunkIndex, Filled, checked_index
 from glassfs.source import Source
 
 LARGEST_BY_LIBRARY = 160 << 20
@@ -121,7 +122,8 @@ def array_data(source: Source, asked: DatasetRequests, dataset: Dataset) -> Data
     # Only the library converts unusual numbers, and elements that have more bytes than their values.
     if kind.stored is None or int(kind.stored[2:]) * prod(kind.dims) != dataset.size:
         return _decoded_by_library(source, asked, dataset, size)
-    return _stored_data(source, asked, dataset, _conversion(kind.stored, kind.shown), dataset.item)
+    convert = None if kind.stored == kind.shown else partial(compounds.converted, kind.stored, kind.shown)
+    return _stored_data(source, asked, dataset, convert, dataset.item)
 
 
 def _stored_data(source: Source, asked: DatasetRequests, dataset: Dataset, convert: Convert | None, item: int) -> Data:
@@ -131,19 +133,22 @@ def _stored_data(source: Source, asked: DatasetRequests, dataset: Dataset, conve
         return Zeros(0)
     if dataset.layout == "compact" or not filters.are_known(dataset.filters):
         return _decoded_by_library(source, asked, dataset, size)
+    stored = _raw_data(source, asked, dataset)
+    return stored if convert is None else Converted(stored, dataset.size, item, size, convert)
+
+
+def _raw_data(source: Source, asked: DatasetRequests, dataset: Dataset) -> Data:
+    """Return the elements as they are in the file, in C order."""
+    size = dataset.elements * dataset.size
     if dataset.layout == "contiguous":
         if dataset.offset is None:
             return Filled(dataset.fill, dataset.elements) if dataset.fill else Zeros(size)
         # The library does not compare these and would read what lies behind the values.
-        if dataset.stored != dataset.elements * dataset.size:
-            reason = f"has {dataset.stored} stored bytes, but its shape needs {dataset.elements * dataset.size}"
+        if dataset.stored != size:
+            reason = f"has {dataset.stored} stored bytes, but its shape needs {size}"
             return Unreadable(size, source.damage(reason))
-        extent = Extent(source, dataset.offset, dataset.stored)
-        if convert is None:
-            return extent
-        return Converted(extent, dataset.size, item, size, lambda raw: bytes(convert(raw)))
-    raw = prod(dataset.chunks) * max(dataset.size, item)
-    hindrance = chunks.why_unreadable(raw, dataset.filters, asked.cache.budget)
+        return Extent(source, dataset.offset, dataset.stored)
+    hindrance = chunks.why_unreadable(prod(dataset.chunks) * dataset.size, dataset.filters, asked.cache.budget)
     if hindrance:
         return Unreadable(size, source.damage(hindrance))
     # A stored chunk takes eight bytes or more in the index of the file.
@@ -152,9 +157,10 @@ def _stored_data(source: Source, asked: DatasetRequests, dataset: Dataset, conve
         asked.cache, asked.key("chunks"), lambda: checked_index(asked.answers.chunks(asked.path)),
         cost=2 * min(most, asked.allowance.size),
     ))
-    coding = Coding(dataset.filters, dataset.size, item, convert)
-    chunked = Chunked(source, asked.cache, index, dataset.shape, dataset.chunks, coding, dataset.fill)
-    return in_slabs(asked.cache, chunked, asked.key("data"))
+    chunked = Chunked(
+        source, asked.cache, index, dataset.shape, dataset.chunks, dataset.size, dataset.filters, dataset.fill,
+    )
+    return in_slabs(asked.cache, chunked, asked.key("slab"))
 
 
 def _decoded_by_library(source: Source, asked: DatasetRequests, dataset: Dataset, size: int) -> Data:
@@ -178,18 +184,6 @@ def _missing_filter(dataset: Dataset) -> str:
             name = f" ({one.name})" if one.name else ""
             return f"needs filter {one.code}{name}: install hdf5plugin, or set HDF5_PLUGIN_PATH to its folder"
     return ""
-
-
-def _conversion(stored: str, shown: str) -> Convert | None:
-    return None if stored == shown else partial(_converted, stored, shown)
-
-
-def _converted(stored: str, shown: str, raw: bytes | bytearray) -> bytes:
-    """Convert numbers to another byte order, or to booleans, of which every byte but 0 becomes 1."""
-    import numpy as np
-
-    converted: bytes = np.frombuffer(raw, stored).astype(shown).tobytes()
-    return converted
 
 
 def suffix(source: Source, asked: DatasetRequests, dataset: Dataset) -> bytes:

@@ -1,19 +1,19 @@
 """Stored chunks of a dataset: which there are, and the data of each (§4, §5). Any thread.
 
 A chunk is a block of the cache. One for which memory has no room is decoded as a stream, which the cache keeps in a
-file; a shuffle and a conversion of its values are then undone for the bytes that are read.
+file; a shuffle is then undone for the bytes that are read.
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.content import Converted, Data, Extent, Made, Rendered, Stream
+from glassfs.content import Data, Extent, Made, Rendered, Stream
 from glassfs.content.data import SizedData
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5 import filters
@@ -26,8 +26,6 @@ RECORD = struct.Struct("<4Q")
 NOT_FOUND = 1 << 32
 """In the filter mask of a chunk: the library lists it, but does not find it by its key (§4)."""
 
-Convert: TypeAlias = "Callable[[bytes | bytearray], bytes | bytearray]"
-
 
 class StoredChunk(NamedTuple):
     """Where a chunk is in the source; bit i of ``mask`` says that filter i was left out."""
@@ -35,18 +33,6 @@ class StoredChunk(NamedTuple):
     start: int
     size: int
     mask: int
-
-
-class Coding(NamedTuple):
-    """How chunks are stored: ``stored`` bytes of an element become ``shown`` ones.
-
-    ``convert`` takes the raw bytes of a chunk, or of some of its elements; None if they are shown unchanged.
-    """
-
-    filters: tuple[Filter, ...]
-    stored: int
-    shown: int
-    convert: Convert | None
 
 
 class ChunkIndex:
@@ -85,67 +71,53 @@ def checked_index(raw: bytearray) -> bytearray:
     return raw
 
 
-def chunk_data(source: Source, cache: BlockCache, coding: Coding, elements: int, stored: StoredChunk) -> Data:
-    """Return the data of a chunk as it is shown. Raises Damaged if the chunk cannot be stored so."""
-    raw = elements * coding.stored
-
+def chunk_data(
+    source: Source, cache: BlockCache, used: Sequence[Filter], size: int, stored: StoredChunk,
+) -> Data:
+    """Return the ``size`` raw bytes of a chunk. Raises Damaged if the chunk cannot be stored so."""
     def damage(reason: str) -> Damaged:
         return source.damage(reason, f"chunk at {stored.start}")
 
     if stored.mask >= NOT_FOUND:
         raise damage("is in the list of chunks, but is not found by its key")
-    if stored.size > filters.most_stored(raw):
+    if stored.size > filters.most_stored(size):
         raise damage(f"has {stored.size} bytes, far more than it needs")
-    applied = filters.active(coding.filters, stored.mask)
+    applied = filters.active(used, stored.mask)
+    if not applied:
+        if stored.size != size:
+            raise damage(f"has {stored.size} bytes, but its shape needs {size}")
+        return Extent(source, stored.start, stored.size)
+    chunk = Chunk(source, cache, applied, size, stored)
+    # A block of more bytes than the cache keeps in memory goes through a file, and so does one for which decoding in
+    # memory would take more than the whole budget.
+    is_large = chunk.cost > cache.budget or size > cache.largest_cached
+    if not (is_large and filters.are_streamed(applied)):
+        return chunk
+    # What is left after the shuffle is decoded front to back into a file of the cache. The shuffle needs bytes from all
+    # over it, and is undone for each range that is read.
+    is_shuffled = applied[0].code == filters.Code.SHUFFLE
     data: Data = Extent(source, stored.start, stored.size)
-    if not applied and stored.size != raw:
-        raise damage(f"has {stored.size} bytes, but its shape needs {raw}")
-    if applied:
-        chunk = Chunk(source, cache, coding, elements, stored)
-        # A block of more bytes than the cache keeps in memory goes through a file, and so does one for which decoding
-        # in memory would take more than the whole budget.
-        is_large = chunk.cost > cache.budget or chunk.size > cache.largest_cached
-        if not (is_large and filters.are_streamed(applied)):
-            return chunk
-        is_shuffled = applied[0].code == filters.Code.SHUFFLE
-        # What is left after the shuffle is decoded front to back into a file of the cache. The shuffle needs bytes from
-        # all over it, and is undone for each range that is read.
-        if len(applied) > is_shuffled:
-            data = _streamed(source, cache, applied[is_shuffled:], raw, stored)
-        if is_shuffled:
-            try:
-                item, count = filters.planes_of(applied[0], raw)
-            except Damaged as error:
-                raise damage(error.reason) from error
-            data = _Unshuffled(data, item, count) if item > 1 else data
-    if coding.convert is None:
+    if len(applied) > is_shuffled:
+        data = _streamed(source, cache, applied[is_shuffled:], size, stored)
+    if not is_shuffled:
         return data
-    return Converted(data, coding.stored, coding.shown, elements * coding.shown, _as_bytes(coding.convert))
-
-
-def _as_bytes(convert: Convert) -> Callable[[bytes], bytes]:
-    return lambda raw: bytes(convert(raw))
+    try:
+        item, count = filters.planes_of(applied[0], size)
+    except Damaged as error:
+        raise damage(error.reason) from error
+    return _Unshuffled(data, item, count) if item > 1 else data
 
 
 class Chunk(SizedData):
-    """A chunk of ``elements`` that is decoded as a whole. It is its own recipe."""
+    """A chunk of ``size`` raw bytes to which filters were ``applied``, decoded as a whole. It is its own recipe."""
 
     def __init__(
-        self, source: Source, cache: BlockCache, coding: Coding, elements: int, stored: StoredChunk,
+        self, source: Source, cache: BlockCache, applied: list[Filter], size: int, stored: StoredChunk,
     ) -> None:
-        super().__init__(elements * coding.shown)
-        self._source, self._cache, self._coding, self._stored = source, cache, coding, stored
-        self._applied = filters.active(coding.filters, stored.mask)
-        self._raw = elements * coding.stored
-        self.key = (source.version, "chunk", stored, coding)
-
-    @property
-    def cost(self) -> int:
-        return 2 * self._stored.size + 2 * self._raw + self.size
-
-    @property
-    def stream_cost(self) -> int:
-        return self.cost
+        super().__init__(size)
+        self._source, self._cache, self._applied, self._stored = source, cache, applied, stored
+        self.key = (source.version, "chunk", stored, tuple(applied), size)
+        self.cost = self.stream_cost = 2 * stored.size + 3 * size
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         self._cache.read_into(self, buffer, offset)
@@ -164,14 +136,10 @@ class Chunk(SizedData):
         """Fill ``buffer`` with all bytes, past the cache."""
         with self._cache.waiting():
             stored = self._source.buffer(self._stored.start, self._stored.size)
-        convert = self._coding.convert
-        raw = bytearray(0 if convert is None else self._raw)
         try:
-            filters.undo(stored, self._applied, buffer if convert is None else memoryview(raw))
+            filters.undo(stored, self._applied, buffer)
         except Damaged as error:
             raise error.at(self._source.name, f"chunk at {self._stored.start}") from error
-        if convert is not None:
-            buffer[:] = convert(raw)
 
 
 def _streamed(source: Source, cache: BlockCache, applied: list[Filter], size: int, stored: StoredChunk) -> Stream:

@@ -14,15 +14,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from glassfs.mount.engines import wire
-from glassfs.mount.engines.contract import LONGEST_READ
 from glassfs.mount.engines.wire import IN_HEADER, OUT_HEADER, Opcode
 from glassfs.mount.errors import Answer, Failures
-from glassfs.mount.operations import BLOCK, Listing, Missing, Operations
+from glassfs.mount.operations import BLOCK, LONGEST_NAME, Listing, Missing, Operations
 from glassfs.names import raw
 from glassfs.tree import Origin, Settled
 
 log = logging.getLogger(__name__)
 
+LONGEST_READ = 1 << 20
 OPCODES = max(Opcode) + 1
 UNANSWERED = (Opcode.FORGET, Opcode.BATCH_FORGET)
 _HEADER = OUT_HEADER.size
@@ -98,10 +98,7 @@ class Answers:
         try:
             found = self._operations.look_up(ident, name)
         except Missing as missing:
-            if missing.timeout:
-                self._reply(unique, wire.no_entry(missing.timeout))
-            else:
-                self.fail(unique, errno.ENOENT)
+            self._reply(unique, wire.no_entry(missing.timeout))
             return
         answer = wire.looked_up(
             unique, found.ident, self._generation, found.entry_timeout, found.timeout, found.attributes,
@@ -305,10 +302,9 @@ class Answers:
         self._reply(unique, value if size else wire.XATTR_OUT.pack(len(value), 0))
 
     def _statfs(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
-        fields = self._operations.statfs()
-        self._reply(unique, wire.STATFS_OUT.pack(
-            fields["f_blocks"], 0, 0, 0, 0, fields["f_bsize"], fields["f_namemax"], fields["f_frsize"], 0,
-        ))
+        blocks = -(-self._operations.total_size() // wire.BLOCK_SIZE)
+        # No free space; names of up to 255 bytes.
+        self._reply(unique, wire.STATFS_OUT.pack(blocks, 0, 0, 0, 0, wire.BLOCK_SIZE, LONGEST_NAME, wire.BLOCK_SIZE, 0))
 
     def _nothing(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
         self._reply(unique, b"")

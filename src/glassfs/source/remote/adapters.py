@@ -17,10 +17,9 @@ from urllib.parse import urlsplit
 from glassfs.errors import NotFound, Refused
 from glassfs.names import raw
 from glassfs.source.contract import Path
-from glassfs.source.remote.answers import NO_SECRETS, Unbelievable, facts, reason
+from glassfs.source.remote.answers import Unbelievable, facts
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.obstore_module import not_installed
-from glassfs.source.remote.secrets import Secrets
 from glassfs.source.remote.server import NO_NAME, Listed, is_name
 from glassfs.source.remote.url import ALIASES, KNOWN, Url
 
@@ -53,15 +52,10 @@ class Adapter:
     def __init__(self, url: Url, connection: Connection) -> None:
         self.name = f"{url.scheme}://{url.host}"
         self.connections = 4 if url.scheme in LOGINS else 8
-        user, _, password = url.userinfo.partition(":")
-        self.secrets = Secrets((
-            url.userinfo, user, password, connection.key, connection.secret, connection.token, connection.extra,
-        ), url.query)
         if url.scheme == "github":  # owner and repository, not user and password; versions are hashes of the bytes
             self.name = f"{url.scheme}://{url.userinfo}@{url.host}"
-            self.secrets = Secrets((connection.token, connection.extra))
             self.has_lasting_versions = True
-        elif password:
+        elif ":" in url.userinfo:
             raise Refused(
                 "contains a password, which other users could see; put it into the usual files", url.shown,
             )
@@ -263,7 +257,7 @@ def _class_of(url: Url) -> Any:
         package = PACKAGES.get(url.scheme)
         if package == "paramiko":
             raise Refused(not_installed("ssh"), url.shown) from None
-        what = f"the package {package}" if package else f"another package: {reason(error, NO_SECRETS)}"
+        what = f"the package {package}" if package else f"another package: {error}"
         raise Refused(f"{url.scheme}:// needs {what}", url.shown) from None
     except ValueError:
         raise Refused(f"unknown protocol {url.scheme}://; supported are {_supported()}", url.shown) from None

@@ -81,7 +81,6 @@ class FsspecServer(RetryingServer):
         self.name = self._adapter.name
         self.identity = self._adapter.identity
         self.has_lasting_versions = self._adapter.has_lasting_versions
-        self.secrets = self._adapter.secrets
         self.timeout = connection.timeout
         self._calls = BlockingCalls("fsspec", self._adapter.connections)
         self._lock = threading.Lock()
@@ -141,7 +140,7 @@ class FsspecServer(RetryingServer):
             try:
                 return work(connected, call)
             except BaseException as error:
-                found = translated(error, shown, self.secrets)
+                found = translated(error, shown)
                 # After any error but an answer of the server the state of the connection is unknown.
                 if not isinstance(found, (NotFound, Changed)):
                     connected.close()

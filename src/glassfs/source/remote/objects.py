@@ -19,16 +19,16 @@ from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotF
 from glassfs.settings import settings
 from glassfs.source.contract import Path
 from glassfs.source.remote.retrying import SILENCE_PARTS, Attempt, Retryable, RetryingServer
-from glassfs.source.remote.secrets import Secrets
 from glassfs.source.remote.server import NO_NAME, SECOND, Facts, Listed
 from glassfs.terminal import printable
 
 log = logging.getLogger(__name__)
 
 _RETRYABLE = ("408", "425", "429", "500", "502", "503", "504")
-_URL = re.compile(r"\w+://\S+")
 _STATUS = re.compile(r"status code: (\d{3}(?: [A-Z][A-Za-z-]*)*)")
-_CODE = re.compile(r"<Code>(\w{1,60})</Code>")
+CODE = r"(?:[A-Z][a-z]{1,20}){2,8}"
+"""A code such as AccessDenied. Nothing else that a server writes becomes a message, as it may repeat a secret."""
+_CODE = re.compile(rf"<Code>({CODE})</Code>")
 NO_RANGES = "the server ignores the Range header and sends whole files"
 UNTRUSTED = "its certificate is not trusted"
 NO_TLS = "the server does not speak TLS on this port: write http:// instead of https://, if that is safe here"
@@ -74,19 +74,18 @@ class _Unlistable(Exception):
 class ObjectServer(RetryingServer):
     """``make`` makes an obstore store on first use; ``library`` is the obstore package that it is of.
 
-    ``secrets`` are cut from messages. ``list_pages`` is another way to list folders, if there is one.
+    ``list_pages`` is another way to list folders, if there is one.
     """
 
     def __init__(
         self, name: str, identity: str, make: Callable[[], Any], library: ModuleType, timeout: float,
-        has_lasting_versions: bool, secrets: Secrets,
+        has_lasting_versions: bool,
         list_pages: Callable[[Path, str], Coroutine[Any, Any, list[Listed]]] | None = None,
     ) -> None:
         self.name = name
         self.identity = identity
         self.timeout = timeout
         self.has_lasting_versions = has_lasting_versions
-        self.secrets = secrets
         self._make = make
         self._library = library
         self._store: Any = None
@@ -281,8 +280,8 @@ def _detail(error: Exception) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Return one line about an error, which may quote a whole page, without URLs, which may contain secrets."""
-    text = _URL.sub("…", str(error))
+    """Return a reason in words of this module: the error may quote what the server was sent."""
+    text = str(error)
     if any(sign in text for sign in _TLS_EXPECTED):
         return TLS
     status = _STATUS.search(text)
@@ -291,5 +290,4 @@ def _reason(error: Exception) -> str:
     for sign, reason in _CAUSES:
         if sign in text:
             return reason
-    line = text.partition("\n")[0].rpartition(" - ")[2]
-    return line[:200] or type(error).__name__
+    return f"the request failed ({type(error).__name__})"

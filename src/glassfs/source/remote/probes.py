@@ -1,19 +1,23 @@
-"""Requests through the standard library that find out what obstore does not say of a web server. Any thread.
+"""Requests through the standard library: what obstore does not say of a web server, and pages for folders. Any thread.
 
 obstore follows redirects by itself, and puts the URL with its query into the Referer header: the next host would learn
-the query, in which anything may be secret. And the answers of many servers do not say that they speak TLS where the URL
-says http, or none where it says https.
+the query, in which anything may be secret. It does not report where it was redirected to, and fetches nothing of an
+unknown length. And the answers of many servers do not say that they speak TLS where the URL says http, or none where it
+says https.
 """
 
 from __future__ import annotations
 
 import http.client
+import socket
 import ssl
 from collections.abc import Callable
+from typing import IO
+from urllib.error import HTTPError, URLError
 from urllib.parse import quote, unquote, urljoin, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.request import HTTPRedirectHandler, Request, build_opener, getproxies, proxy_bypass
 
-from glassfs.errors import DeviceFailed, Refused
+from glassfs.errors import DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused, TooLarge
 from glassfs.forks import PerProcess
 from glassfs.settings import settings
 from glassfs.source.remote.objects import LASTING, NO_TLS, TLS, UNTRUSTED
@@ -22,10 +26,41 @@ from glassfs.source.remote.url import Url
 
 RANGE = "bytes=0-262143"
 """The range of the first real request, as a server may redirect by it."""
+MOST_BYTES = 64 << 20
 _PLAIN_IN_QUERY = "%!$&()*+,/:;=?@[]^`{|}~\\-._"
 _PORTS = {"http": 80, "https": 443}
+_PAGES = ("text/html", "application/xhtml+xml")
 
-_calls = PerProcess(lambda: BlockingCalls("probes", 4))
+calls = PerProcess(lambda: BlockingCalls("probes", 4))
+
+
+class _Unreachable(Retryable):
+    """There is no connection."""
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """Follow no redirect: it is raised as HTTPError."""
+
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: http.client.HTTPMessage, newurl: str,
+    ) -> Request | None:
+        return None
+
+
+class _SameFolder(HTTPRedirectHandler):
+    """Follow redirects to the same folder of the same host, as from http to https. Others lead to something else."""
+
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: http.client.HTTPMessage, newurl: str,
+    ) -> Request | None:
+        old, new = urlsplit(req.full_url), urlsplit(newurl)
+        is_same = (new.hostname, new.path, new.query) == (old.hostname, old.path, "")
+        if not is_same or new.scheme not in (old.scheme, "https"):
+            return None
+        request = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if request is not None and new.netloc != old.netloc:
+            request.remove_header("Authorization")
+        return request
 
 
 def demand_no_redirect(url: Url, authorization: str, timeout: float) -> None:
@@ -56,9 +91,33 @@ def is_redirected_to_folder(url: Url, authorization: str, timeout: float) -> boo
         return False
 
 
-def is_transient(status: int) -> bool:
-    """Return whether a request that was answered with this HTTP status may succeed later."""
-    return status in (408, 425, 429) or status >= 500
+def page_of(url: Url, authorization: str, timeout: float, call: Call) -> tuple[bytes, str]:
+    """Return the HTML page that the server sends for a folder, and its URL, after redirects to the same folder.
+
+    Blocks; an abandoned ``call`` ends after the current piece. Raises Refused if there is none, TooLarge, NotFound,
+    NotAllowed, DeviceFailed, Retryable.
+    """
+    def whole(answer: http.client.HTTPResponse) -> tuple[bytes, str]:
+        if answer.headers.get_content_type() not in _PAGES:
+            raise Refused("the server sends a file and no listing for it", url.shown)
+        page = bytearray()
+        while not call.is_abandoned and (piece := answer.read1(64 << 10)):
+            page += piece
+            if len(page) > MOST_BYTES:
+                raise TooLarge(f"has a listing of more than {MOST_BYTES >> 20} MiB", url.shown)
+        if answer.length:
+            raise http.client.IncompleteRead(b"", answer.length)
+        return bytes(page), answer.geturl()
+
+    try:
+        return _requested(url, {"Accept": "text/html"}, authorization, timeout, _SameFolder, whole)
+    except HTTPError as error:
+        status = error.code
+    if status in (404, 410):
+        raise NotFound("there is no such object", url.shown)
+    if status == 401:
+        raise NotAllowed("access denied (HTTP 401): put the credentials into ~/.netrc", url.shown)
+    raise Refused(f"the server lists no folders (HTTP {status}); name what is in it by its own URL", url.shown)
 
 
 def explained(url: Url, error: DeviceFailed) -> DeviceFailed:
@@ -100,43 +159,53 @@ def _target(url: Url, authorization: str, timeout: float) -> str | None:
         return None
 
     def ask(call: Call) -> str | None:
-        return _asked_target(url, authorization, timeout / SILENCE_PARTS)
+        # The request is the one that obstore would send first, so that a server that redirects by range, header or
+        # method shows it now.
+        headers = {"Range": RANGE, "Accept": "*/*"}
+        try:
+            _requested(url, headers, authorization, timeout / SILENCE_PARTS, _NoRedirect, lambda answer: None)
+        except _Unreachable:
+            pass
+        except HTTPError as error:
+            if 300 <= error.code < 400:
+                return str(error.headers.get("Location", ""))
+        return None
 
     return _result_of(ask, timeout, url.shown)
 
 
 def _result_of(ask: Callable[[Call], Result], timeout: float, shown: str) -> Result:
-    return result_of(retried(lambda: _calls.get().run(ask), timeout, shown), timeout, shown)
+    return result_of(retried(lambda: calls.get().run(ask), timeout, shown), timeout, shown)
 
 
-def _asked_target(url: Url, authorization: str, timeout: float) -> str | None:
-    path = quote("/".join(url.path), errors="surrogateescape") + ("/" if url.path and url.is_folder else "")
+def _requested(
+    url: Url, headers: dict[str, str], authorization: str, timeout: float, redirects: type[HTTPRedirectHandler],
+    read: Callable[[http.client.HTTPResponse], Result],
+) -> Result:
+    """Return what ``read`` makes of the answer. Raises HTTPError, DeviceFailed, and Retryable if it may pass."""
+    try:
+        path = quote("/".join(url.path), errors="surrogateescape") + ("/" if url.path and url.is_folder else "")
+    except UnicodeEncodeError:
+        raise NotFound("there is no such object", url.shown) from None
     query = quote(url.query, _PLAIN_IN_QUERY, errors="surrogateescape")
-    target = f"/{path}?{query}" if query else f"/{path}"
-    # The request is the one that obstore would send first, so that a server that redirects by range, header or method
-    # shows it now.
-    connect = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-    connection = connect(url.host, timeout=timeout)
+    headers |= {"User-Agent": "glassfs"} | ({"Authorization": authorization} if authorization else {})
+    request = Request(f"{url.scheme}://{url.host}/{path}{f'?{query}' if query else ''}", headers=headers)
     try:
-        connection.connect()
-    except ssl.SSLCertVerificationError:
-        raise DeviceFailed(UNTRUSTED, url.shown) from None
-    except TimeoutError:
-        raise Retryable(DeviceFailed("it does not answer")) from None
-    except OSError:
-        return None
-    headers = {"Range": RANGE, "User-Agent": "glassfs", "Accept": "*/*", "Connection": "close"}
-    if authorization:
-        headers["Authorization"] = authorization
-    try:
-        connection.request("GET", target, headers=headers)
-        answer = connection.getresponse()
-    except TimeoutError:
-        raise Retryable(DeviceFailed("it does not answer")) from None
-    except (OSError, http.client.HTTPException):
+        with build_opener(redirects).open(request, timeout=timeout) as answer:
+            return read(answer)
+    except GlassfsError:
+        raise
+    except HTTPError as error:
+        with error:
+            if error.code in (408, 425, 429) or error.code >= 500:
+                raise Retryable(DeviceFailed(f"the server answers {error.code}")) from None
+            raise
+    except (OSError, http.client.HTTPException) as error:
+        cause = error.reason if isinstance(error, URLError) else error
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            raise DeviceFailed(UNTRUSTED, url.shown) from None
+        if isinstance(cause, TimeoutError):
+            raise Retryable(DeviceFailed("it does not answer")) from None
+        if isinstance(cause, (ConnectionRefusedError, socket.gaierror, ssl.SSLError)):
+            raise _Unreachable(DeviceFailed("it cannot be reached")) from None
         raise Retryable(DeviceFailed("its answer is incomplete or is not HTTP")) from None
-    finally:
-        connection.close()
-    if is_transient(answer.status):
-        raise Retryable(DeviceFailed(f"the server answers {answer.status}"))
-    return answer.headers.get("Location", "") if 300 <= answer.status < 400 else None

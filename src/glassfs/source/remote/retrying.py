@@ -23,7 +23,6 @@ from glassfs.errors import DeviceFailed, GlassfsError
 from glassfs.forks import PerProcess, generation
 from glassfs.settings import settings
 from glassfs.source.contract import Path
-from glassfs.source.remote.secrets import Secrets
 from glassfs.source.remote.server import Facts, Listed, Server
 from glassfs.threads import DaemonPool
 
@@ -45,12 +44,7 @@ class Retryable(Exception):
 
 
 class RetryingServer(Server):
-    """Subclasses make single attempts, which raise GlassfsError or Retryable.
-
-    All errors pass through here, and lose the ``secrets`` that the server may have repeated.
-    """
-
-    secrets: Secrets
+    """Subclasses make single attempts, which raise GlassfsError or Retryable."""
 
     def list(self, path: Path) -> Sequence[Listed]:
         return result_of(self._safely(path, lambda: self._list(path)), self.timeout, self.shown(path))
@@ -62,11 +56,7 @@ class RetryingServer(Server):
         return _start(self._safely(path, lambda: self._read(path, offset, size, facts)))
 
     async def _safely(self, path: Path, attempt: Attempt[Result]) -> Result:
-        """Return what ``retried`` returns; errors contain no secret."""
-        try:
-            return await retried(attempt, self.timeout, self.shown(path))
-        except GlassfsError as error:
-            raise self.secrets.cut_from(error) from None
+        return await retried(attempt, self.timeout, self.shown(path))
 
     @abstractmethod
     async def _list(self, path: Path) -> Sequence[Listed]:

@@ -94,7 +94,7 @@ class UploadServer(ObjectServer):
             raise self._failed(path, error) from None
 
     def _failed(self, path: Path, error: Exception) -> NotUploaded:
-        return NotUploaded(self.secrets.cut(self.failure(path, error)[0].reason), self.shown(path))
+        return NotUploaded(self.failure(path, error)[0].reason, self.shown(path))
 
 
 def opened_bucket(url: Url, connection: Connection) -> UploadServer:
