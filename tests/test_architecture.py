@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "view": BELOW_FORMATS,
     "layouts": BELOW_FORMATS,
     "tree": BELOW_FORMATS | {"view", "formats.registry", "layouts"},
-    "datasets": BELOW_FORMATS | {"view", "tree", "formats.registry"},
+    "datasets": BELOW_FORMATS | {"view", "tree", "formats.registry", "layouts"},
     "library": BELOW_FORMATS | {"view", "tree", "datasets.joined", "layouts"},
     "arguments": {"source.remote.url"},
     "mount": BELOW_FORMATS | {"tree", "datasets.joined", "arguments", "layouts", "sandbox.pool", ""},

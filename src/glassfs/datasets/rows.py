@@ -24,6 +24,7 @@ from glassfs.datasets.files import PUBLIC_FILE, SnapshotFile
 from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.errors import Unrecognised
 from glassfs.formats.registry import GROUP
+from glassfs.layouts.known import chosen
 from glassfs.lru import cached_if_short
 from glassfs.names import component
 from glassfs.sizes import PIECE
@@ -91,7 +92,7 @@ class RowReader:
                 # transaction. It may answer fewer than were asked, as rows are many bytes; the loop goes on after the
                 # last file that was looked for.
                 known = self._known(some, 0)
-                keys = [_key(file) for file in some]
+                keys = [self._key(file) for file in some]
                 pairs = [(file, known.get(key)) for file, key in zip(some, keys[: searched(keys, known)], strict=False)]
                 begun: dict[int, Iterator[TablePiece]] = {}
                 for number, (file, kept) in enumerate(pairs):
@@ -119,7 +120,7 @@ class RowReader:
         following: tuple[SnapshotFile, int] | None = None
         with ExitStack() as opened:
             for file, table, number, block in wanted:
-                kept = known.get((_key(file), number))
+                kept = known.get((self._key(file), number))
                 if kept is not None:
                     yield _stored(kept)[2]
                     continue
@@ -140,8 +141,11 @@ class RowReader:
             self._catalogue.put(noted)
 
     def _known(self, files: Sequence[SnapshotFile], number: int) -> Mapping[bytes, StoredPart]:
-        keys = [_key(file) for file in files if file.location.store.has_lasting_versions]
+        keys = [self._key(file) for file in files if file.location.store.has_lasting_versions]
         return self._catalogue.find(keys, number) if self._catalogue is not None and keys else {}
+
+    def _key(self, file: SnapshotFile) -> bytes:
+        return xxhash.xxh128_digest(f"{_dependencies(self._containers.layout)}\0{file.stamp}".encode())
 
     def _of(
         self, file: SnapshotFile, kept: StoredPart | None, begun: Iterator[TablePiece] | None,
@@ -151,7 +155,7 @@ class RowReader:
             return
         for number in range(kept.parts):
             if number:
-                more = self._known([file], number).get(_key(file))
+                more = self._known([file], number).get(self._key(file))
                 # The catalogue evicts the least recently used parts, which may be the later ones of a container whose
                 # first part is there. The container has them still, and they begin after the last block that the known
                 # parts cover.
@@ -244,7 +248,7 @@ class RowReader:
             # A file that gives no rows, or is no container, is noted as well: it need not be opened again.
             noted = [kept._replace(parts=len(noted)) for kept in noted] or [StoredPart(0, 0, 0, 0, b"", b"")]
             with self._lock:
-                self._noted[_key(file)] = noted
+                self._noted[self._key(file)] = noted
                 self._size += size
                 is_much = self._size > self.most_noted or len(self._noted) >= self.at_once
             if is_much:
@@ -278,14 +282,11 @@ def _is_lasting(file: SnapshotFile) -> bool:
     return file.location.store.has_lasting_versions and abs(time.time_ns() - file.mtime_ns) > 2 * 10**9
 
 
-def _key(file: SnapshotFile) -> bytes:
-    return xxhash.xxh128_digest(f"{_dependencies()}\0{file.stamp}".encode())
-
-
 @cache
-def _dependencies() -> str:
+def _dependencies(layout: str) -> str:
     """Return what else the rows depend on."""
     from importlib.metadata import entry_points, version
 
+    layouts = xxhash.xxh128_hexdigest("\0".join(known.text for known in chosen(layout)).encode())
     added = [f"{one.name}={one.value}@{one.dist.version if one.dist else ''}" for one in entry_points(group=GROUP)]
-    return "\0".join([version("glassfs"), f"{LAYOUT}", *sorted(added)])
+    return "\0".join([version("glassfs"), f"{LAYOUT}", layouts, *sorted(added)])

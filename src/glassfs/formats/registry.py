@@ -69,6 +69,7 @@ class Opening:
     ``store`` and ``path`` locate the source; a source without a store has none. ``known`` are open siblings that the
     caller keeps. ``asked`` records the requested siblings and the opened sources. ``findings`` are what formats keep.
     ``may_wait`` says that the caller only wants to know whether the file looks like a container, if opening it is slow.
+    ``layout`` says with which layouts generic containers are compared (``layouts.known``).
     """
 
     source: Source
@@ -79,6 +80,7 @@ class Opening:
     known: Mapping[Path, Source] = field(default_factory=dict)
     findings: Findings | None = None
     may_wait: bool = False
+    layout: str = ""
 
     @cached_property
     def allowance(self) -> Allowance:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -41,6 +41,7 @@ def built_in() -> tuple[KnownLayout, ...]:
     return tuple(_read(folder / f"{name}{SUFFIX}", "glassfs") for name in BUILT_IN)
 
 
+@lru_cache(4)
 def chosen(asked: str = "") -> tuple[KnownLayout, ...]:
     """Return the layouts to compare containers with, in order.
 
@@ -112,7 +113,3 @@ def _read(file: Path, origin: str) -> KnownLayout:
     except OSError as error:
         raise LayoutError(f"cannot be read: {error.strerror}", origin) from error
     return KnownLayout(read(raw, origin), origin, raw.decode())
-
-
-def layouts_of(known: Sequence[KnownLayout]) -> tuple[Layout, ...]:
-    return tuple(one.layout for one in known)

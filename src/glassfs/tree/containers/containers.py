@@ -53,7 +53,8 @@ class ContainerSettings(NamedTuple):
     """How a tree opens its containers. Budgets are in bytes.
 
     ``limit`` and ``budget`` bound the number and the memory of parsed containers. ``views`` are the derived views that
-    are shown. With ``has_catalogue``, rows of containers are also stored in the user's catalogue on disk.
+    are shown. With ``has_catalogue``, rows of containers are also stored in the user's catalogue on disk. ``layout``
+    says with which layouts generic containers are compared (``layouts.known.chosen``).
     """
 
     cache: BlockCache
@@ -62,6 +63,7 @@ class ContainerSettings(NamedTuple):
     views: ViewSet = NO_VIEWS
     has_catalogue: bool = False
     listing_budget: int = LISTING_BYTES
+    layout: str = ""
 
 
 class Containers:
@@ -79,9 +81,10 @@ class Containers:
         listings: Listings[Children] = Listings(settings.listing_budget, settings.cache.memory)
         settings.cache.share(listings.evict)
         # What is inside others has a budget of its own: one container full of them must not evict all others.
-        self._nested = NestedContainers(settings.cache, self._release_nodes, settings.budget // 3)
+        self._nested = NestedContainers(settings.cache, self._release_nodes, settings.budget // 3, settings.layout)
         self.services = Services(settings.cache, listings, self._nested.opened, settings.views)
         self._has_catalogue = settings.has_catalogue
+        self.layout = settings.layout
         self._on_change = on_change
         self._on_drop = on_drop
         self._parsing = KeyedLock()
@@ -160,13 +163,18 @@ class Containers:
         is_named = location in self._named
         if location.store.is_remote and not is_named:
             return self._presumed(location, entry, at) if location.may_be_container else ""
-        opening = open_version(location, entry.version, self.services.cache, source, self.kept, may_wait=not is_named)
+        opening = self._version(location, entry.version, source, may_wait=not is_named)
         try:
             return self._parse(opening, location, at).lease
         except Refused as error:
             return self._refuse(opening, location, error)
         except Postponed:
             return self._presumed(location, entry, at)
+
+    def _version(
+        self, location: Location, version: Version, source: Source | None = None, may_wait: bool = False,
+    ) -> Opening:
+        return open_version(location, version, self.services.cache, source, self.kept, may_wait, self.layout)
 
     def _parse(self, opening: Opening, location: Location, at: str) -> OpenContainer:
         """Parse a new version and lease it. Raises Refused if the file is not shown as a container."""
@@ -272,7 +280,7 @@ class Containers:
             self._named.add(location)
             lease = self.watcher.find(location)
             if lease is None or lease.version != version:
-                opening = open_version(location, version, self.services.cache, findings=self.kept)
+                opening = self._version(location, version)
                 return self._parse(opening, location, at)
         return self.opened(lease)
 
@@ -300,7 +308,7 @@ class Containers:
                 return
         if isinstance(known, Refusal) and known.version == version and not known.reason:
             raise Unrecognised("is not a container of a known format", location.store.shown(location.path))
-        opening = open_version(location, version, self.services.cache, findings=self.kept)
+        opening = self._version(location, version)
         try:
             container, parts = parse_or_close(opening)
         except Unrecognised as error:

@@ -30,8 +30,8 @@ class NestedContainers:
     with its lease and under no lock, releases the nodes of all that is in it.
     """
 
-    def __init__(self, cache: BlockCache, on_evict: Callable[[Lease], None], budget: int) -> None:
-        self._cache = cache
+    def __init__(self, cache: BlockCache, on_evict: Callable[[Lease], None], budget: int, layout: str) -> None:
+        self._cache, self._layout = cache, layout
         self._on_evict = on_evict
         self._opening = KeyedLock()
         self._cached: OpenContainers[tuple[Lease, int], OpenNested] = OpenContainers(budget, self._release)
@@ -64,7 +64,7 @@ class NestedContainers:
     def _open(self, content: Nested) -> Container:
         source = NestedSource(content)
         try:
-            return parse(Opening(source, self._cache))
+            return parse(Opening(source, self._cache, layout=self._layout))
         except (Refused, Damaged) as error:
             log.warning("%s", error.at(source.name))
             file = Member((content.key.rpartition(b"/")[2],), Part(content.key, content.data))

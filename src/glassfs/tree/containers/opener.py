@@ -22,7 +22,7 @@ Parts = Sequence[tuple[Path, Source]]
 
 def open_version(
     location: Location, version: Version, cache: BlockCache, source: Source | None = None,
-    findings: Findings | None = None, may_wait: bool = False,
+    findings: Findings | None = None, may_wait: bool = False, layout: str = "",
 ) -> Opening:
     """Open the file at a location, unless ``source`` is that, for parsing. Raises Changed if it is not that version."""
     if source is None:
@@ -30,7 +30,9 @@ def open_version(
     if source.version != version:
         source.close()
         raise Changed("has been replaced by another file", source.name)
-    return Opening(source, cache, location.store, location.path, findings=findings, may_wait=may_wait)
+    return Opening(
+        source, cache, location.store, location.path, findings=findings, may_wait=may_wait, layout=layout,
+    )
 
 
 def parse(opening: Opening) -> Container:
@@ -40,9 +42,10 @@ def parse(opening: Opening) -> Container:
         if not container.is_generic:
             return container
         from glassfs.layouts.episodes import interpreted  # most formats know what their episodes are
-        from glassfs.layouts.known import chosen, layouts_of
+        from glassfs.layouts.known import chosen
 
-        return interpreted(container, layouts_of(chosen()), opening.allowance)
+        layouts = [known.layout for known in chosen(opening.layout)]
+        return interpreted(container, layouts, opening.allowance)
     except GlassfsError:
         raise
     except Exception as error:
