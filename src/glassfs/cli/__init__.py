@@ -27,6 +27,7 @@ COMMANDS = {
     "episodes": "Print or write the table of the episodes in containers and folders.",
     "formats": "List the formats of containers, and those that other packages add.",
     "views": "List the additional forms in which contents can be shown.",
+    "layouts": "List the layouts in which generic containers have episodes, print one, or try one out.",
     "verify": "Read and check all data in containers.",
     "status": "Show what is mounted.",
     "install": "Install the helper for mount(8), fstab and systemd.",

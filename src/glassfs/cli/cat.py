@@ -19,6 +19,7 @@ from glassfs.cli.common import (
     views_option,
 )
 from glassfs.cli.completion import complete_paths, connection_option
+from glassfs.cli.layouts import layout_option
 from glassfs.errors import GlassfsError, IsADirectory
 from glassfs.sizes import PIECE
 from glassfs.source.remote.connection import Connection
@@ -30,6 +31,7 @@ from glassfs.tree import File, Tree
 @click.argument("words", metavar="SOURCE PATH...", nargs=-1, required=True, shell_complete=complete_paths)
 @views_option
 @connection_option
+@layout_option
 def command(words: tuple[str, ...], views: str, connection: Connection) -> int:
     """SOURCE is a container or a folder, or the URL of one, each PATH a file inside it.
 

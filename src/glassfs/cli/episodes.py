@@ -19,6 +19,7 @@ import click
 from glassfs.cli.atomic import SUFFIX, AtomicFile
 from glassfs.cli.common import complain, reason_of
 from glassfs.cli.completion import connection_option
+from glassfs.cli.layouts import layout_option
 from glassfs.cli.many import fault_of, found_under, many_options, summary, where_option
 from glassfs.cli.many import progress as progress_over
 from glassfs.cli.progress import Progress
@@ -72,6 +73,7 @@ _Opened: TypeAlias = (
 )
 @many_options("Continue report and FILE: containers with a line in the report are not read again. Not for parquet.")
 @connection_option
+@layout_option
 def command(
     sources: tuple[str, ...], form: str | None, is_csv_safe: bool, where: str, output: str, progress: bool | None,
     plan: RunPlan, connection: Connection,

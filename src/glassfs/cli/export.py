@@ -16,6 +16,7 @@ import click
 from glassfs.cli.common import complain, located, lookup, name_of, nodes_from, opened, report, views_option
 from glassfs.cli.completion import complete_path_or_folder, complete_source, connection_option
 from glassfs.cli.exporting import Export, Links, Written, is_within, opened_target
+from glassfs.cli.layouts import layout_option
 from glassfs.cli.many import fault_of, found_under, many_options, progress, where_option
 from glassfs.cli.picking import picked_episodes
 from glassfs.cli.progress import Progress
@@ -57,6 +58,7 @@ ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".gz", ".bz2", ".xz", ".zst
 @many_options("Continue an interrupted export: complete files are kept.", is_report_needed=False)
 @views_option
 @connection_option
+@layout_option
 def command(
     source: str, paths: tuple[str, ...], overwrite: bool, links: str, may_omit: bool, where: str, progress: bool | None,
     views: str, plan: RunPlan, connection: Connection,

@@ -23,6 +23,7 @@ from glassfs.cli.common import (
     reason_of,
 )
 from glassfs.cli.completion import complete_source, connection_option
+from glassfs.cli.layouts import layout_option
 from glassfs.content.rows import of_records
 from glassfs.datasets.batch.contract import BatchSettings
 from glassfs.datasets.batch.found import Opener, Search, Unlisted
@@ -62,6 +63,7 @@ def _kind(found: content.Content | None) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object per source, for programs.")
 @click.option("--quick", is_flag=True, help="Read header and index only; count nothing inside.")
 @connection_option
+@layout_option
 def command(sources: tuple[str, ...], as_json: bool, quick: bool, connection: Connection) -> int:
     """Count the contents of each SOURCE, and compare its raw size with the size of the file.
 

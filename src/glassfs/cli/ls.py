@@ -22,6 +22,7 @@ from glassfs.cli.common import (
     views_option,
 )
 from glassfs.cli.completion import complete_path, complete_source, connection_option
+from glassfs.cli.layouts import layout_option
 from glassfs.content import EncodedImage, Image
 from glassfs.errors import Changed, GlassfsError, NotADirectory
 from glassfs.sizes import human_size
@@ -42,6 +43,7 @@ from glassfs.tree.tree import demand_shallow, normal
 @click.option("-H", "--human-readable", is_flag=True, help="Print sizes such as 1.5K.")
 @views_option
 @connection_option
+@layout_option
 def command(
     source: str, path: str, is_long: bool, recursive: bool, human_readable: bool, views: str, connection: Connection,
 ) -> int:
@@ -141,6 +143,7 @@ MANY = 40
 )
 @views_option
 @connection_option
+@layout_option
 def tree(
     source: str, path: str, level: int | None, show_all: bool, views: str, connection: Connection,
 ) -> int:

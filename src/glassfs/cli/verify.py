@@ -16,6 +16,7 @@ import click
 
 from glassfs.cli.common import reason_of
 from glassfs.cli.completion import connection_option
+from glassfs.cli.layouts import layout_option
 from glassfs.cli.many import fault_of, found_under, many_options, summary
 from glassfs.cli.many import progress as progress_over
 from glassfs.cli.progress import Progress
@@ -41,6 +42,7 @@ _Finding: TypeAlias = tuple[Problem, str]
 @click.option("--progress/--no-progress", default=None, help="Show a progress bar; default: on a terminal.")
 @many_options("Continue the report: containers with a line in it are not read again.")
 @connection_option
+@layout_option
 def command(
     sources: tuple[str, ...], as_json: bool, progress: bool | None, plan: RunPlan, connection: Connection,
 ) -> int:

@@ -35,6 +35,7 @@ class Container:
     its sources, if the format knows that beforehand; otherwise it is measured, which takes as long as opening it.
     ``is_generic`` says that the format knows of no episodes: layouts may find some. ``prepare`` then reads at once what
     groups at some paths have, and those of their attributes that have some names, as far as that saves time.
+    ``layout_report`` yields lines that say what the first of its layouts finds in it, and what it does not find.
     """
 
     format: str
@@ -48,6 +49,7 @@ class Container:
     held: int | None = None
     is_generic: bool = False
     prepare: Callable[[Sequence[Name], Sequence[str]], None] = lambda paths, names: None
+    layout_report: Callable[[], Iterator[str]] = lambda: iter(())
 
     @property
     def tables(self) -> tuple[str, ...]:

@@ -69,7 +69,7 @@ def interpreted(container: Container, layouts: Sequence[Layout], allowance: Allo
         return container
     episodes = Episodes(container, container.root, layouts, allowance)
     root = replace(container.root, members=episodes.members, find=None)
-    return replace(container, root=root, episodes=episodes.table)
+    return replace(container, root=root, episodes=episodes.table, layout_report=episodes.report)
 
 
 class Episodes:
@@ -85,12 +85,32 @@ class Episodes:
     @once
     def _found(self) -> _Found | None:
         """The episodes, None if there are none."""
-        for layout in self._layouts:
-            is_for = not layout.formats or self._container.format in layout.formats
-            if is_for and all(_exists(self._root, pattern.parts) for pattern in layout.match):
-                found = self._by(layout)
-                return found if found.number else None
-        return None
+        layout = next((layout for layout in self._layouts if self._why_not(layout) is None), None)
+        found = self._by(layout) if layout is not None else None
+        return found if found is not None and found.number else None
+
+    def _why_not(self, layout: Layout) -> str | None:
+        """Return why the container does not match a layout, None if it does."""
+        if layout.formats and self._container.format not in layout.formats:
+            return f"formats: {', '.join(layout.formats)}, but the container is {self._container.format}"
+        missing = (pattern.text for pattern in layout.match if not _exists(self._root, pattern.parts))
+        return next((f"match: nothing is at {path}" for path in missing), None)
+
+    def report(self) -> Iterator[str]:
+        """Yield lines that say what the first layout finds, and what it does not find and why."""
+        layout = self._layouts[0]
+        reason = self._why_not(layout)
+        if reason is not None:
+            yield f"no match: {reason}"
+            return
+        yield from (f"match: {pattern.text} is there" for pattern in layout.match)
+        found = self._found
+        if found is None:
+            where = ", ".join(layout.places)
+            yield f"episodes: none; {layout.kind} = {where} leads to no steps" if where else "episodes: none"
+            return
+        yield f"episodes: {found.number}"
+        yield from EpisodeContents(layout, found.episode(0), self._lists).report(found.has_groups)
 
     def _by(self, layout: Layout) -> _Found:
         if layout.kind == WHOLE:

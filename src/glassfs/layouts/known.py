@@ -20,6 +20,8 @@ BUILT_IN = (
     "robomimic", "aloha", "robotwin", "minari", "maniskill", "d4rl", "droid", "dreamer", "episode-ends",
 )
 """In the order in which containers are compared with them."""
+VARIABLE = "GLASSFS_LAYOUT"
+"""The environment variable that asks for layouts: processes that a command starts have it as well."""
 GROUP = "glassfs.layouts"
 SUFFIX = ".toml"
 
@@ -41,13 +43,17 @@ def built_in() -> tuple[KnownLayout, ...]:
     return tuple(_read(folder / f"{name}{SUFFIX}", "glassfs") for name in BUILT_IN)
 
 
-@lru_cache(4)
 def chosen(asked: str = "") -> tuple[KnownLayout, ...]:
     """Return the layouts to compare containers with, in order.
 
     ``asked`` is the name of one, which is then the only one; or a file, or a folder of files, which come before all
-    others. Raises LayoutError for wrong files, and NotFound.
+    others. If it is empty, VARIABLE says the same. Raises LayoutError for wrong files, and NotFound.
     """
+    return _chosen(asked or os.environ.get(VARIABLE, ""))
+
+
+@lru_cache(4)
+def _chosen(asked: str) -> tuple[KnownLayout, ...]:
     if not asked:
         return everywhere()
     if os.path.isdir(asked):

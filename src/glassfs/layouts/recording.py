@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -153,6 +154,19 @@ class EpisodeContents:
         except LASTING:
             self.has_faults = True
         return found | {name: value for name, value in more.items() if name not in found and value is not None}
+
+    def report(self, is_named: bool) -> Iterator[str]:
+        """Yield lines that say what the layout finds in this episode, and what it does not find."""
+        if self.steps is None:
+            yield f"steps: unknown, as no array is at {' or '.join(self._layout.count) or 'the paths of count'}"
+        for role, alternatives in self._layout.roles.items():
+            found = [path for path, one in self._roles.items() if one == role]
+            wanted = " or ".join(pattern.text for patterns in alternatives for pattern in patterns)
+            yield f"role {role}: {', '.join(found) or f'no signal is at {wanted}'}"
+        row = self.row(0, is_named)
+        for name, value in row.items():
+            is_missing = name in self._layout.columns and value is None
+            yield f"{name}: {'no alternative has a value' if is_missing else json.dumps(value)}"
 
     def _width(self, signals: Mapping[str, Array], role: str) -> int | None:
         shapes = [one.known_shape or () for path, one in signals.items() if self._roles.get(path) == role]

@@ -1,0 +1,75 @@
+"""``glassfs layouts``, and the option ``--layout`` of other commands."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from glassfs.cli.common import opened_sources
+from glassfs.cli.completion import connection_option
+from glassfs.errors import GlassfsError, NotFound, Refused
+from glassfs.layouts.known import VARIABLE, chosen
+from glassfs.source.remote.connection import Connection
+from glassfs.terminal import printable
+
+
+def _chosen(_context: click.Context, _parameter: click.Parameter, asked: str) -> None:
+    """Have the layouts used that were asked for, also by processes that the command starts."""
+    if not asked:
+        return
+    try:
+        chosen(asked)
+    except GlassfsError as error:
+        raise click.BadParameter(str(error)) from None
+    os.environ[VARIABLE] = os.path.abspath(asked) if os.path.exists(asked) else asked
+
+
+layout_option = click.option(
+    "--layout", default="", metavar="FILE|FOLDER|NAME", callback=_chosen, expose_value=False,
+    help="Find episodes by this layout first; see 'glassfs layouts'.",
+)
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.argument("source", required=False)
+@click.option("--test", "is_tried", is_flag=True, help="Say what the layout NAME, or in this file, finds in SOURCE.")
+@connection_option
+def command(name: str | None, source: str | None, is_tried: bool, connection: Connection) -> int:
+    """A layout is a small file that says which parts of an HDF5 file or an NPZ archive are episodes. NAME prints one.
+
+    Your own ones are in ~/.config/glassfs/layouts, or given with --layout or '-o layout='.
+    """
+    if is_tried:
+        if name is None or source is None:
+            raise click.UsageError("--test needs a layout and a container", click.get_current_context())
+        return _tried(name, source, connection)
+    if source is not None:
+        raise click.UsageError("a container is only needed for --test", click.get_current_context())
+    if name is not None:
+        click.echo(chosen(name)[0].text, nl=False)
+        return 0
+    known = chosen()
+    width = max(len(one.layout.name) for one in known)
+    for one in known:
+        formats = " ".join(one.layout.formats)
+        origin = f"{'  ' if formats else ''}from {one.origin}" if one.origin != "glassfs" else ""
+        click.echo(printable(f"{one.layout.name:{width}}  {formats}{origin}"))
+    return 0
+
+
+def _tried(asked: str, source: str, connection: Connection) -> int:
+    os.environ[VARIABLE] = asked
+    chosen(asked)
+    with opened_sources(source, connection) as sources:
+        containers = sources.containers.all_open()
+        if not containers:
+            raise NotFound("is a folder; name one of its containers", source)
+        container = containers[0].container
+        if not container.is_generic:
+            raise Refused(f"is {container.format}, which knows its episodes itself", source)
+        lines = list(container.layout_report())
+    for line in lines:
+        click.echo(printable(line))
+    return 0 if not lines[0].startswith("no match") else 1
