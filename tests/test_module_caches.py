@@ -56,8 +56,6 @@ HARMLESS = {
     "view.lerobot.statistics._of_steps": "a few numbers each, and a fixed number of them",
     "view.mp4._head": "a few numbers each, and a fixed number of them",
     "view.png._plan": "plans of requests of the kernel",
-    "view.png._stored": "a few numbers each, and a fixed number of them",
-    "view.png.layout": "a few numbers each, and a fixed number of them",
     "view.registry.available": "one value, of this process",
 }
 """Caches of modules, and why a container cannot fill them."""
