@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from enum import IntFlag
 from typing import NamedTuple
 
@@ -240,9 +240,6 @@ class LazyMember(SizedData):
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         self._data().read_into(buffer, offset)
-
-    def scatter_into(self, buffers: Sequence[memoryview], offset: int) -> None:
-        self._data().scatter_into(buffers, offset)
 
     def mapped(self) -> memoryview | None:
         return self._data().mapped()
