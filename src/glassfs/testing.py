@@ -24,7 +24,7 @@ import time
 import tracemalloc
 import unittest
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -50,7 +50,7 @@ from glassfs.content import (
 from glassfs.errors import Changed, GlassfsError
 from glassfs.formats.registry import HEAD, Format, Head, Opening, built_in
 from glassfs.source import Path as StorePath
-from glassfs.source import Source, total
+from glassfs.source import Source
 from glassfs.source.local import LocalStore
 from glassfs.view import ALL, chosen, data_of, folder_of, has_file
 
@@ -70,10 +70,10 @@ class WatchedSource(Source):
         self._file = file
         self._counting = threading.Lock()
 
-    def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
+    def read_into(self, buffer: memoryview, offset: int) -> None:
         with self._counting:
-            self.bytes_read += total(buffers)
-        self._file.scatter(buffers, offset)
+            self.bytes_read += len(buffer)
+        self._file.read_into(buffer, offset)
 
     def keep(self) -> None:
         self._file.keep()

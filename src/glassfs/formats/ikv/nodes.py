@@ -8,13 +8,11 @@ Damaged.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from glassfs.codec.leb128 import TooLong, end_at, read, read_at
 from glassfs.content import Data, Extent, Memory, Slice
 from glassfs.source import Reader, Source
-from glassfs.source.contract import distribute
 
 NULL, STRING, INTEGER, DOUBLE, BOOLEAN, OBJECT, ARRAY = range(7)
 FIXED_SIZES = {NULL: 0, DOUBLE: 8, BOOLEAN: 1}
@@ -47,8 +45,8 @@ class ConvertedText(Source):
         self.data = Memory(data)
         self._head = data
 
-    def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
-        distribute(memoryview(self._head)[offset:], buffers)
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        buffer[:] = memoryview(self._head)[offset : offset + len(buffer)]
 
     def keep(self) -> None:
         """Do nothing: the bytes are in memory."""

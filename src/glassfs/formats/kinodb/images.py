@@ -334,9 +334,6 @@ class _PredictedImage(Extent):
     def read_into(self, buffer: memoryview, offset: int) -> None:
         self.source.read_into(buffer, self._start() + offset)
 
-    def scatter_into(self, buffers: Sequence[memoryview], offset: int) -> None:
-        self.source.scatter(buffers, self._start() + offset)
-
     def mapped(self) -> None:
         """Return None, as remote bytes are not in memory."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from glassfs.codec import CRC32, DEFLATE, NONE, Checksum
@@ -180,9 +179,6 @@ class LazyMember(SizedData):
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         self._data().read_into(buffer, offset)
-
-    def scatter_into(self, buffers: Sequence[memoryview], offset: int) -> None:
-        self._data().scatter_into(buffers, offset)
 
     def mapped(self) -> memoryview | None:
         return self._data().mapped()
