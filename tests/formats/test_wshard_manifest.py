@@ -258,6 +258,6 @@ def test_a_part_that_is_a_link_is_refused_by_name(manifest: Path) -> None:
 def test_parts_have_one_allowance(tmp_path: Path) -> None:
     path = write_chunked(tmp_path, "long", DATA, STEPS)  # three parts of two channels
     given = opening(path)
-    given.allowance.left = 20_000
+    given.allowance.left = 30_000
     with pytest.raises(Refused, match=r"part 2, 'long_chunk_0002.wshard': cannot be used: takes .* of memory or more"):
         open_container(given)

@@ -210,7 +210,7 @@ class _Whole:
         self._unjoined: list[bytes] = []
         blocks: dict[bytes, dict[int, Content]] = {}
         for part in parts:
-            for entry in part.episode.index:
+            for entry in part.episode.index.entries:
                 if entry.name is not None and not entry.is_metadata:
                     # Of blocks with equal names the first counts.
                     blocks.setdefault(entry.name, {}).setdefault(part.record.number, part.episode.content(entry))
@@ -225,14 +225,14 @@ class _Whole:
         yield from self._own.blocks()
         yield from self.record().members()
         for name in self._unjoined:
-            yield Member(tuple(name.split(b"/")), Omitted(name, NOT_JOINED, is_damage=True))
+            yield Member(tuple(name.split(b"/", 255)), Omitted(name, NOT_JOINED, is_damage=True))
         for part in self._parts:
             uri = raw(part.record.uri)
             group = Group(uri, partial(members, part.episode))
             yield Member((b"chunks", b"%04d" % part.record.number), group)
 
     def _members_joined(self) -> Iterator[Member]:
-        return (Member(tuple(content.key.split(b"/")), content) for content in self._joined)
+        return (Member(tuple(content.key.split(b"/", 255)), content) for content in self._joined)
 
     def record(self) -> EpisodeRecord:
         """Return the record from the manifest, completed from the first part."""
