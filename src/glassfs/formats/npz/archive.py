@@ -147,22 +147,15 @@ class Archive:
             raise self.damage(entry, "its bytes overlap another member or the central directory")
         return entry.offset + start, head[start : start + entry.stored]
 
-    def data(self, entry: ZipEntry, start: int) -> Decoded:
-        """Return the uncompressed bytes of a member whose stored bytes begin at ``start``.
-
-        The checksum of stored members is only checked when they are read as a whole, so that a part costs a part (§2).
-        """
-        return Decoded(
-            self.cache, Extent(self.source, start, entry.stored), CODECS[entry.method], entry.size, entry.label,
-            Checksum(CRC32, entry.crc), is_checked_at_end=True,
-        )
-
     def damage(self, entry: ZipEntry, reason: str) -> Damaged:
         return self.source.damage(reason, entry.label)
 
 
 class LazyMember(SizedData):
-    """A member that is located when it is first read."""
+    """The uncompressed bytes of a member, which is located when it is first read.
+
+    The checksum of stored members is only checked when they are read as a whole, so that a part costs a part (§2).
+    """
 
     __slots__ = ("_archive", "_entry", "_found")
 
@@ -175,7 +168,12 @@ class LazyMember(SizedData):
 
     def _data(self) -> Data:
         if self._found is None:
-            self._found = self._archive.data(self._entry, self._archive.locate(self._entry)[0])
+            archive, entry = self._archive, self._entry
+            extent = Extent(archive.source, archive.locate(entry)[0], entry.stored)
+            self._found = Decoded(
+                archive.cache, extent, CODECS[entry.method], entry.size, entry.label, Checksum(CRC32, entry.crc),
+                is_checked_at_end=True,
+            )
         return self._found
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
