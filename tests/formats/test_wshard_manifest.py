@@ -251,7 +251,7 @@ def test_a_part_that_is_a_link_is_refused_by_name(manifest: Path) -> None:
     part = manifest.with_name("long_chunk_0001.wshard")
     part.rename(manifest.with_name("elsewhere"))
     part.symlink_to("elsewhere")
-    with pytest.raises(Refused, match=r"part 1, 'long_chunk_0001.wshard': cannot be opened: is a symbolic link"):
+    with pytest.raises(Refused, match=r"part 1, 'long_chunk_0001.wshard': cannot be opened: .*symbolic link"):
         open_path(manifest)
 
 

@@ -84,7 +84,7 @@ class Archive:
         except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, OverflowError) as error:
             if isinstance(error.__context__, GlassfsError):  # zipfile replaces errors of the file
                 raise error.__context__ from None
-            raise self.source.damage(f"is no ZIP archive, is cut short or not finished: {error}") from error
+            raise self.source.damage(f"is cut short, damaged, or not finished: {error}") from error
         # Members may lie in any order. The bytes of each end where the next one begins, so that no two share bytes:
         # archives whose members overlap expand without limit.
         starts = sorted({end, *(info.header_offset for info in infos)})
