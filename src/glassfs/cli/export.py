@@ -20,7 +20,7 @@ from glassfs.cli.many import fault_of, found_under, many_options, progress, wher
 from glassfs.cli.picking import picked_episodes
 from glassfs.cli.progress import Progress
 from glassfs.cli.stopping import stoppable
-from glassfs.cli.target import Existing, NotWritten, Target, Unusable, names_below
+from glassfs.cli.target import Existing, NotWritten, Target, Unusable
 from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problem, Problems, SearchHit, WorkItem
 from glassfs.datasets.batch.found import Search, Unlisted
 from glassfs.datasets.batch.run import BatchRun, RunPlan
@@ -96,8 +96,6 @@ def command(
             else:
                 picked = None
                 starts = {path: path for path in _starts(tree, name, [at.inner(path) for path in chosen] or [at.path])}
-            if _would_hit_itself(tree, source, list(starts.values()), folder):
-                raise click.ClickException(f"{folder}: would overwrite the source {name}; name another folder")
             if plan.is_plain:
                 with (
                     opened_target(folder, tree.root.mode, existing, source, connection) as target,
@@ -150,20 +148,6 @@ def _starts(tree: Tree, source: str, paths: list[str]) -> list[str]:
         if not any(is_within(path, other) for other in found):
             found = [other for other in found if not is_within(other, path)] + [path]
     return found
-
-
-def _would_hit_itself(tree: Tree, source: str, starts: list[str], folder: str) -> bool:
-    """Return whether the source is in the target where something of this name would be written."""
-    # A folder that has the source in it may be the target, unless a file of the export would land on the source itself.
-    names = None if is_url(source) or is_url(folder) else names_below(source, folder)
-    if names is None:
-        return False
-    path = "/" + "/".join(names)
-    try:
-        tree.lookup(path)
-    except GlassfsError:
-        return False
-    return any(is_within(path, start) or is_within(start, path) for start in starts)
 
 
 Failed = Callable[[str, Exception], None]
