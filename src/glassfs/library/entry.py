@@ -26,7 +26,7 @@ from glassfs.errors import (
     Unsuited,
 )
 from glassfs.library import images, selecting, shown
-from glassfs.library.arraylike import VIDEO, ArrayLike, PartInErrors, canonical
+from glassfs.library.arraylike import VIDEO, ArrayLike, PartInErrors, canonical, is_plain_image
 from glassfs.library.finding import REPLACED, below, parts, version_of
 from glassfs.library.globbing import matching
 from glassfs.library.session import LibrarySession, OpenArguments, named
@@ -212,7 +212,7 @@ class Entry(ArrayLike):
                 return images.decoded(content)
             if isinstance(content, contents.Image):
                 return images.of_raw(content) or images.of_file(bytes_of(file))
-            if file.content is None and file.name.lower().endswith(images.SUFFIXES):
+            if is_plain_image(file):
                 return images.of_file(bytes_of(file))
         raise self._unsuited("an image")
 
