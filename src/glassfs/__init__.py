@@ -23,7 +23,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 def open(  # noqa: A001 - reads as glassfs.open
     *sources: str | os.PathLike[str], cache_size: int | None = None, spool: str | None = None, views: str = "",
-    storage_options: Mapping[str, Any] | None = None,
+    layout: str | os.PathLike[str] = "", storage_options: Mapping[str, Any] | None = None,
 ) -> Library:
     """Open containers and folders as a mapping of paths to entries. Sources are local paths or URLs.
 
@@ -33,17 +33,18 @@ def open(  # noqa: A001 - reads as glassfs.open
             data["run1.kdb/episodes/0/state"].numpy()
 
     ``views`` are further forms of contents to list, such as ``"mp4+parquet"``, or ``"all"``; views that are not
-    listed can still be opened by path.
+    listed can still be opened by path. ``layout`` is the file, the folder or the name of layouts that find episodes in
+    HDF5 files and NPZ archives, before the layouts that glassfs has.
 
     ``cache_size`` bounds the decoded blocks in memory, in bytes (256 MiB); larger blocks go through unlinked files in
     the folder ``spool``. ``storage_options`` are for URLs: ``endpoint``, ``region``, ``profile``, ``anonymous``,
     ``timeout`` (seconds), ``poll`` (seconds), ``disk_cache``, ``disk_cache_size``, and the options of fsspec's file
     system for the protocol. Raises ``glassfs.errors.Refused`` if a source is no container or a damaged one, NotFound if
-    a source or a view does not exist, and other OSError.
+    a source, a view or a layout does not exist, LayoutError for a wrong layout, and other OSError.
     """
     from glassfs.library.entry import opened
 
-    return opened(sources, cache_size, spool, views, storage_options or {})
+    return opened(sources, cache_size, spool, views, os.fspath(layout), storage_options or {})
 
 
 def configure(*, python: str | os.PathLike[str]) -> None:

@@ -249,7 +249,7 @@ def test_the_catalogue_gives_rows_a_few_bytes_at_a_time(monkeypatch: pytest.Monk
 
     def found_by(*arguments: Any) -> Any:
         some = find(*arguments)
-        found.append(len(some))
+        found.append(len([one for one in some if one is not None]))
         return some
 
     monkeypatch.setattr(catalogue, "MOST_FOUND", 400)

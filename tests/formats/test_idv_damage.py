@@ -160,7 +160,6 @@ def test_check_finds_what_reading_ignores(make: Callable[..., Path]) -> None:
         ("meta/columns/K/KeyValues", "has 2 values, but keys go up to 3"),
         ("meta/columns/V/SlotNames", "names 3 slots, but a vector has 2"),
     } == found
-    assert len(found) == 5 and any(reason.startswith("6 bytes at") for _, reason in found)
 
 
 # -- samples and fuzz ----------------------------------------------------------------------------

@@ -334,8 +334,9 @@ def test_stored_members_are_ranges_of_the_file(tmp_path: Path) -> None:
     source = CountingSource(path)
     content = only(open_container(opening(source)), "a")
     assert source.bytes_read < 32 << 10
-    before = source.bytes_read
     file = file_data(content)
+    file.read(0, 1)  # finds where the member begins
+    before = source.bytes_read
     assert file.read(4 << 20, 100) == member_files(path.read_bytes())["a.npy"][4 << 20 :][:100]
     assert source.bytes_read - before == 100
     mapped = library_arrays.array_of(content, False)

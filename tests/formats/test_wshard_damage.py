@@ -123,7 +123,7 @@ def test_a_block_without_a_name_is_shown_under_its_number(changed: dict[str, int
 
 def test_names_of_very_many_parts_do_not_become_directories() -> None:
     data = made(blocks_of({"/" * 60_000: b"deep", "x": b"plain"}), has_metadata=False)
-    assert set(contents_of(open_bytes(data).root)) == {b"unnamed/0", b"x"}
+    assert [len(member.name) for member in open_bytes(data).root.members()][:2] == [256, 1]
 
 
 def test_an_index_that_would_cost_much_memory_is_refused() -> None:

@@ -256,13 +256,13 @@ def test_a_part_that_is_a_link_is_refused_by_name(manifest: Path) -> None:
     part = manifest.with_name("long_chunk_0001.wshard")
     part.rename(manifest.with_name("elsewhere"))
     part.symlink_to("elsewhere")
-    with pytest.raises(Refused, match=r"part 1, 'long_chunk_0001.wshard': cannot be opened: is a symbolic link"):
+    with pytest.raises(Refused, match=r"part 1, 'long_chunk_0001.wshard': cannot be opened: .*symbolic link"):
         open_path(manifest)
 
 
 def test_parts_have_one_allowance(tmp_path: Path) -> None:
     path = write_chunked(tmp_path, "long", DATA, STEPS)  # three parts of two channels
     given = opening(path)
-    given.allowance.left = 20_000
+    given.allowance.left = 30_000
     with pytest.raises(Refused, match=r"part 2, 'long_chunk_0002.wshard': cannot be used: takes .* of memory or more"):
         open_container(given)

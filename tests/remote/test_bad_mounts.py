@@ -171,7 +171,7 @@ def asked(large: Path, serving: Serving) -> Iterator[S3Server]:
 def blocks_on(disk: Path) -> int:
     """Return the number of blocks in a disk cache, whose keys have a number behind the digest."""
     with closing(sqlite3.connect(f"file:{disk / FILE}?mode=ro", uri=True)) as connection:
-        return int(connection.execute("SELECT count(*) FROM parts WHERE length(key) > 32").fetchone()[0])
+        return int(connection.execute("SELECT count(*) FROM entries WHERE length(key) > 32").fetchone()[0])
 
 
 @pytest.mark.slow

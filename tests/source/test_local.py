@@ -127,20 +127,16 @@ def test_short_reads_of_the_system_are_continued(path: Path, monkeypatch: pytest
     read = os.preadv
 
     def read_little(number: int, buffers: list[memoryview], offset: int) -> int:
-        left, given = most, []
-        for buffer in buffers:
-            given.append(buffer[:left])
-            left -= len(given[-1])
-        return read(number, given, offset)
+        return read(number, [buffer[:most] for buffer in buffers], offset)
 
     source = LocalStore(path.parent).open((path.name,))
     monkeypatch.setattr(os, "preadv", read_little)
     read_all = os.pread
     monkeypatch.setattr(os, "pread", lambda number, size, offset: read_all(number, min(most, size), offset))
     assert source.read(10, 500) == CONTENT[10:510]
-    buffers = [memoryview(bytearray(size)) for size in (0, 3, 0, 100, 1, 0, 396, 0)]
-    source.scatter(buffers, 10)
-    assert b"".join(buffers) == CONTENT[10:510]
+    buffer = bytearray(500)
+    source.read_into(memoryview(buffer), 10)
+    assert buffer == CONTENT[10:510]
 
 
 def test_only_regular_files_are_opened_by_a_look_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,17 +17,17 @@ from typing import BinaryIO, NamedTuple, TypeAlias
 import click
 
 from glassfs.cli.atomic import SUFFIX, AtomicFile
-from glassfs.cli.common import complain, reason_of
+from glassfs.cli.common import complain
 from glassfs.cli.completion import connection_option
 from glassfs.cli.layouts import layout_option
-from glassfs.cli.many import fault_of, found_under, many_options, summary, where_option
+from glassfs.cli.many import batch, fault_of, found_under, many_options, summary, where_option
 from glassfs.cli.many import progress as progress_over
 from glassfs.cli.progress import Progress
 from glassfs.cli.stopping import stoppable
 from glassfs.content.pieces import ContainerPiece, pieces_of
 from glassfs.content.summary import EPISODES, RECORD_COLUMNS, Summary
 from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problem, SearchHit, WorkItem
-from glassfs.datasets.batch.found import Opener, Search, Unlisted
+from glassfs.datasets.batch.found import Opener, Search
 from glassfs.datasets.batch.report import Report
 from glassfs.datasets.batch.run import BatchRun, RunPlan
 from glassfs.datasets.table import (
@@ -144,17 +144,13 @@ def _run(plan: RunPlan, search: Search, work: Rows, bar: Progress, output: str) 
     form = work.form
     tables: Counter[str] = Counter()
 
-    def show(name: str, reason: object) -> None:
+    def show(name: str, fault: Problem) -> None:
         with bar.aside():
-            complain(f"{name}: {reason}")
-
-    def show_unlisted(folder: Unlisted) -> None:
-        show(folder.name, reason_of(folder.error, folder.name))
+            complain(f"{name}: {fault}")
 
     # The file is entered last, so that it gets its name before the workers end, and is removed first after an error.
-    with plan.opened_report() as report, plan.workers() as workers, ExitStack() as stack:
-        table, is_still, writing, rows = stack.enter_context(_opened(plan, search, report, form, output))
-        run = BatchRun(plan, workers, report, show_unlisted, lambda hit: bar.advance(hit.size))
+    with batch(plan, bar, show) as run, ExitStack() as stack:
+        table, is_still, writing, rows = stack.enter_context(_opened(plan, search, run.report, form, output))
         for done in run.outcomes(search.all(), work, is_ordered=True, is_still=is_still):
             if done.outcome.data:
                 with writing():

@@ -9,7 +9,7 @@ import click
 from glassfs.cli.common import opened_sources
 from glassfs.cli.completion import connection_option
 from glassfs.errors import GlassfsError, NotFound, Refused
-from glassfs.layouts.known import VARIABLE, chosen
+from glassfs.layouts.known import VARIABLE, absolute, chosen
 from glassfs.source.remote.connection import Connection
 from glassfs.terminal import printable
 
@@ -22,7 +22,7 @@ def _chosen(_context: click.Context, _parameter: click.Parameter, asked: str) ->
         chosen(asked)
     except GlassfsError as error:
         raise click.BadParameter(str(error)) from None
-    os.environ[VARIABLE] = os.path.abspath(asked) if os.path.exists(asked) else asked
+    os.environ[VARIABLE] = absolute(asked)
 
 
 layout_option = click.option(

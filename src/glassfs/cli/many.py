@@ -6,6 +6,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
@@ -14,7 +15,7 @@ import click
 from glassfs.cli.common import reason_of, with_hint
 from glassfs.cli.progress import Progress
 from glassfs.datasets.batch.contract import Problem, SearchHit
-from glassfs.datasets.batch.found import Search
+from glassfs.datasets.batch.found import Search, Unlisted
 from glassfs.datasets.batch.run import BatchRun, RunPlan, Shard
 from glassfs.errors import Damaged, GlassfsError, LeftOut, NotFound, NotInstalled, Passing, Unavailable, is_lack
 from glassfs.sizes import counted
@@ -101,6 +102,17 @@ def progress(search: Search, shard: Shard, is_shown: bool | None) -> Progress:
                 yield hit.size
 
     return Progress(sizes, is_shown)
+
+
+@contextmanager
+def batch(plan: RunPlan, bar: Progress, show: Callable[[str, Problem], None]) -> Iterator[BatchRun]:
+    """Start a run for a ``with``. ``show`` gets the name and the fault of folders that cannot be listed."""
+
+    def show_unlisted(folder: Unlisted) -> None:
+        show(folder.name, fault_of(folder.error, folder.name))
+
+    with plan.opened_report() as report, plan.workers() as workers:
+        yield BatchRun(plan, workers, report, show_unlisted, lambda hit: bar.advance(hit.size))
 
 
 def fault_of(error: Exception, name: str, place: str = "") -> Problem:

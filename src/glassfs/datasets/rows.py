@@ -9,23 +9,22 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import cache, partial
+from itertools import zip_longest
 from typing import NamedTuple
 
 import xxhash
 
 from glassfs import work
-from glassfs.cache.catalogue import StoredPart, searched
-from glassfs.content.pieces import LAYOUT, Piece, pieces_of
-from glassfs.content.summary import EPISODE_ROWS, Columns
+from glassfs.content.pieces import LAYOUT, Piece, as_json, pieces_of
+from glassfs.content.summary import EPISODE_ROWS
 from glassfs.datasets.files import PUBLIC_FILE, SnapshotFile
 from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.errors import Unrecognised
 from glassfs.formats.registry import GROUP
 from glassfs.layouts.known import chosen
-from glassfs.lru import cached_if_short
 from glassfs.names import component
 from glassfs.sizes import PIECE
 from glassfs.source import Entry, Path
@@ -76,7 +75,7 @@ class RowReader:
         self._ahead: set[Work] = set()
         """The work of files that are read ahead."""
         self._lock = threading.Lock()
-        self._noted: dict[bytes, Sequence[StoredPart]] = {}
+        self._noted: dict[bytes, bytes] = {}
         self._size = 0
 
     def of_all(self, files: Sequence[SnapshotFile]) -> Iterator[tuple[int, Iterator[TablePiece]]]:
@@ -89,11 +88,8 @@ class RowReader:
             while start < len(files):
                 some = files[start : start + self.at_once]
                 # One question for many files: most containers are in the catalogue, and each question costs a
-                # transaction. It may answer fewer than were asked, as rows are many bytes; the loop goes on after the
-                # last file that was looked for.
-                known = self._known(some, 0)
-                keys = [self._key(file) for file in some]
-                pairs = [(file, known.get(key)) for file, key in zip(some, keys[: searched(keys, known)], strict=False)]
+                # transaction. It may answer fewer than were asked, as rows are many bytes: the loop goes on there.
+                pairs = list(zip(some, self._known([(file, 0) for file in some]), strict=False))
                 begun: dict[int, Iterator[TablePiece]] = {}
                 for number, (file, kept) in enumerate(pairs):
                     # Each remote file costs a round trip. The next ones are begun while the caller works on this one.
@@ -113,16 +109,12 @@ class RowReader:
 
         A file is opened once for consecutive pieces.
         """
-        known: dict[tuple[bytes, int], StoredPart] = {}
-        for number in {one.number for one in wanted}:
-            files = [one.file for one in wanted if one.number == number]
-            known |= {(key, number): kept for key, kept in self._known(files, number).items()}
         following: tuple[SnapshotFile, int] | None = None
+        all_kept = self._known([(one.file, one.number) for one in wanted])
         with ExitStack() as opened:
-            for file, table, number, block in wanted:
-                kept = known.get((self._key(file), number))
+            for (file, table, number, block), kept in zip_longest(wanted, all_kept):
                 if kept is not None:
-                    yield _stored(kept)[2]
+                    yield _unpacked(kept, file, number)[0].piece
                     continue
                 # A reader of a block wants a few consecutive pieces of each file: the file is opened for the first and
                 # read on.
@@ -140,31 +132,38 @@ class RowReader:
         if noted and self._catalogue is not None:
             self._catalogue.put(noted)
 
-    def _known(self, files: Sequence[SnapshotFile], number: int) -> Mapping[bytes, StoredPart]:
-        keys = [self._key(file) for file in files if file.location.store.has_lasting_versions]
-        return self._catalogue.find(keys, number) if self._catalogue is not None and keys else {}
+    def _known(self, pieces: Sequence[tuple[SnapshotFile, int]]) -> Sequence[bytes | None]:
+        """Return what the catalogue has of pieces, given by their numbers; if it is much, only of the first ones."""
+        if self._catalogue is None:
+            return [None] * len(pieces)
+        return self._catalogue.find([
+            self._key(file, number) if file.location.store.has_lasting_versions else b"" for file, number in pieces
+        ])
 
-    def _key(self, file: SnapshotFile) -> bytes:
-        return xxhash.xxh128_digest(f"{_dependencies(self._containers.layout)}\0{file.stamp}".encode())
+    def _key(self, file: SnapshotFile, number: int) -> bytes:
+        """Return the key of a piece of a file's rows."""
+        dependencies = _dependencies(self._containers.layout)
+        return xxhash.xxh128_digest(f"{dependencies}\0{file.stamp}\0{number}".encode())
 
-    def _of(
-        self, file: SnapshotFile, kept: StoredPart | None, begun: Iterator[TablePiece] | None,
-    ) -> Iterator[TablePiece]:
+    def _of(self, file: SnapshotFile, kept: bytes | None, begun: Iterator[TablePiece] | None) -> Iterator[TablePiece]:
         if kept is None:
             yield from self._timed(file, begun or self._read(file))
             return
-        for number in range(kept.parts):
-            if number:
-                more = self._known([file], number).get(self._key(file))
-                # The catalogue evicts the least recently used parts, which may be the later ones of a container whose
-                # first part is there. The container has them still, and they begin after the last block that the known
-                # parts cover.
-                if more is None:  # evicted meanwhile
-                    yield from self._rest(file, number, _stored(kept)[0], kept.block)
-                    return
-                kept = more
-            table, directory, piece = _stored(kept)
-            yield TablePiece(table, number, piece, directory, file.is_public)
+        if not kept:  # it has no rows
+            return
+        number = 0
+        while True:
+            found, is_last = _unpacked(kept, file, number)
+            yield found
+            if is_last:
+                return
+            number += 1
+            (kept,) = self._known([(file, number)])
+            # The catalogue evicts what was not used for long, which may be a later piece of a container whose first one
+            # is there. The container has it still, and it begins after the last block of the piece before.
+            if kept is None:
+                yield from self._rest(file, number, found.table, found.piece.block)
+                return
 
     def _timed(self, file: SnapshotFile, pieces: Iterator[TablePiece]) -> Iterator[TablePiece]:
         """Yield the pieces of a file, each read with a timeout."""
@@ -214,7 +213,7 @@ class RowReader:
         """Read the pieces of all tables, or from a block of one on; all of them are also noted for the catalogue."""
         # Only whole passes are kept: a part of the rows would be taken for all of them.
         is_kept = not table and self._catalogue is not None and _is_lasting(file)
-        noted: list[StoredPart] = []
+        noted: list[TablePiece] = []
         size = 0
         try:
             with self._containers.glimpsed(file.location, file.version) as (container, files):
@@ -231,46 +230,44 @@ class RowReader:
                         continue
                     directory = component(summary.table.directory) if summary.table.directory else ""
                     for piece in pieces_of(summary, self._cache, block if name == table else 0):
-                        head = _head_of(name, directory, piece.columns)
-                        size += len(head) + len(piece.data)
+                        found = TablePiece(name, number, piece, directory, is_public, parts)
+                        size += len(piece.data)
                         if is_kept and size <= self.most_kept:
-                            noted.append(StoredPart(number, 0, piece.rows, piece.block, head, piece.data))
+                            noted.append(found)
                         else:
                             # Too many rows, or none are to be kept: the count goes on, so nothing is noted later
                             # either.
                             noted.clear()
-                        yield TablePiece(name, number, piece, directory, is_public, parts)
+                        yield found
                         number += 1
         except Unrecognised:
             if not is_kept:
                 return
         if is_kept and size <= self.most_kept:
             # A file that gives no rows, or is no container, is noted as well: it need not be opened again.
-            noted = [kept._replace(parts=len(noted)) for kept in noted] or [StoredPart(0, 0, 0, 0, b"", b"")]
+            values = {self._key(file, one.number): _packed(one, one is noted[-1]) for one in noted}
+            values = values or {self._key(file, 0): b""}
             with self._lock:
-                self._noted[self._key(file)] = noted
+                self._noted |= values
                 self._size += size
                 is_much = self._size > self.most_noted or len(self._noted) >= self.at_once
             if is_much:
                 self.flush()
 
 
-def _head_of(table: str, directory: str, columns: Columns) -> bytes:
-    """Return what the catalogue has of a piece beside its rows."""
-    brief = None if columns == EPISODE_ROWS else columns  # those of most containers
-    return json.dumps([table, directory, brief], separators=(",", ":")).encode()
+def _packed(found: TablePiece, is_last: bool) -> bytes:
+    """Return what the catalogue has of a piece: a line of JSON, and the rows."""
+    piece = found.piece
+    brief = None if piece.columns == EPISODE_ROWS else piece.columns  # those of most containers
+    return as_json([is_last, found.table, found.directory, piece.rows, piece.block, brief]) + b"\n" + piece.data
 
 
-@cached_if_short(32)  # what precedes pieces is mostly the same
-def _head(head: bytes) -> tuple[str, str, Columns]:
-    table, directory, columns = json.loads(head)
-    return table, directory, EPISODE_ROWS if columns is None else tuple((name, dtype) for name, dtype in columns)
-
-
-def _stored(kept: StoredPart) -> tuple[str, str, Piece]:
-    """Return the table, the directory and the piece that the catalogue has."""
-    table, directory, columns = _head(kept.head)
-    return table, directory, Piece(kept.rows, kept.data, columns, kept.block)
+def _unpacked(kept: bytes, file: SnapshotFile, number: int) -> tuple[TablePiece, bool]:
+    """Return a piece that the catalogue has, and whether it is the last one of its file."""
+    head, _, data = kept.partition(b"\n")
+    is_last, table, directory, rows, block, columns = json.loads(head)
+    columns = EPISODE_ROWS if columns is None else tuple((name, dtype) for name, dtype in columns)
+    return TablePiece(table, number, Piece(rows, data, columns, block), directory, file.is_public), is_last
 
 
 def _is_readable(entry: Entry) -> bool:

@@ -19,9 +19,8 @@ from glassfs.once import once
 
 NAME = "trees"
 COUNTS = {
-    "num_sites": "sites", "num_mutations": "mutations", "num_nodes": "nodes", "num_edges": "edges",
-    "num_individuals": "individuals", "num_populations": "populations", "num_migrations": "migrations",
-    "num_provenances": "provenances",
+    f"num_{table}": table
+    for table in ("sites", "mutations", "nodes", "edges", "individuals", "populations", "migrations", "provenances")
 }
 """Columns, and the tables whose rows they count."""
 COLUMNS: Columns = (

@@ -262,7 +262,7 @@ def _line(text: str, section: str, key: str) -> int:
         header = re.match(r"\s*\[\s*([\w.-]+)\s*\]", line)
         if header:
             current = header[1]
-            found = number if current in (section, f"{section}.{key}") else found
+            found = number if current in (section or key, f"{section}.{key}") else found
         elif current == section and key and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line):
             return number
     return found

@@ -79,6 +79,11 @@ def everywhere() -> tuple[KnownLayout, ...]:
     return tuple(found.values())
 
 
+def absolute(asked: str) -> str:
+    """Return what asks for the same layouts in a process with another working directory."""
+    return os.path.abspath(asked) if asked and os.path.exists(asked) else asked
+
+
 def user_folder() -> Path:
     """Return the folder of the user's own layouts."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "glassfs" / "layouts"

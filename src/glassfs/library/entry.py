@@ -26,7 +26,7 @@ from glassfs.errors import (
     Unsuited,
 )
 from glassfs.library import images, selecting, shown
-from glassfs.library.arraylike import VIDEO, ArrayLike, PartInErrors, canonical
+from glassfs.library.arraylike import VIDEO, ArrayLike, PartInErrors, canonical, is_plain_image
 from glassfs.library.finding import REPLACED, below, parts, version_of
 from glassfs.library.globbing import matching
 from glassfs.library.session import LibrarySession, OpenArguments, named
@@ -212,7 +212,7 @@ class Entry(ArrayLike):
                 return images.decoded(content)
             if isinstance(content, contents.Image):
                 return images.of_raw(content) or images.of_file(bytes_of(file))
-            if file.content is None and file.name.lower().endswith(images.SUFFIXES):
+            if is_plain_image(file):
                 return images.of_file(bytes_of(file))
         raise self._unsuited("an image")
 
@@ -412,7 +412,7 @@ class Library(Entry):
 
 def opened(
     sources: tuple[str | os.PathLike[str], ...], cache_size: int | None, spool: str | None, views: str,
-    storage_options: Mapping[str, Any],
+    layout: str, storage_options: Mapping[str, Any],
 ) -> Library:
     """Implement ``glassfs.open``."""
     names = named(sources)
@@ -421,6 +421,6 @@ def opened(
         from glassfs.source.remote.storage_options import connection_to  # rarely needed
 
         connection = connection_to(names, storage_options)
-    session = LibrarySession(OpenArguments(names, cache_size, spool, views, connection))
+    session = LibrarySession(OpenArguments(names, cache_size, spool, views, connection, layout))
     _, node = session.paths.find("/")
     return Library(session, "/", node)

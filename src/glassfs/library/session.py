@@ -16,6 +16,7 @@ from glassfs.cache import DEFAULT_BUDGET, BlockCache
 from glassfs.datasets.joined import open_sources
 from glassfs.errors import Closed
 from glassfs.forks import after_fork
+from glassfs.layouts import known
 from glassfs.library.finding import LibraryPaths
 from glassfs.source import Connection, absolute
 from glassfs.source.remote.url import shown
@@ -33,6 +34,7 @@ class OpenArguments:
     spool: str | None = None
     views: str = ""
     connection: Connection = field(default_factory=Connection)
+    layout: str = ""
 
     @property
     def shown(self) -> str:
@@ -51,13 +53,13 @@ class OpenArguments:
 
     def absolute(self) -> OpenArguments:
         """Return the same for a process with another working directory."""
-        return replace(self, sources=tuple(absolute(source) for source in self.sources))
+        return replace(self, sources=tuple(map(absolute, self.sources)), layout=known.absolute(self.layout))
 
     def opened(self, on_drop: Callable[[Lease], None]) -> Sources:
         cache = BlockCache(self.budget, self.spool)
         settings = ContainerSettings(
             cache, budget=self.budget // 4, views=chosen(self.views), has_catalogue=True,
-            listing_budget=self.directories,
+            listing_budget=self.directories, layout=self.layout,
         )
         return open_sources(self.sources, settings, connection=self.connection, on_drop=on_drop)
 

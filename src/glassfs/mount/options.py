@@ -8,7 +8,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from glassfs.cache import DEFAULT_BUDGET, DEFAULT_SPOOL_SIZE
-from glassfs.errors import NotFound
+from glassfs.errors import GlassfsError, NotFound
+from glassfs.layouts import known as layouts
 from glassfs.mount.errors import WrongOption
 from glassfs.source.remote import options as remote
 from glassfs.source.remote.connection import Connection
@@ -49,6 +50,7 @@ DESCRIPTIONS = {
     "follow_links": "follow your own links out of a local source to your own files; not with allow_other, nor for root",
     "nonempty": "allow a mount point that is not empty",
     "views=NAME+NAME…": "derived views to show beside the files, such as mp4+parquet, or all",
+    "layout=FILE": "find episodes in HDF5 and NPZ by this layout first; also a folder of them, or the name of one",
     "metrics=FILE": "write counters for monitoring to this file, every ten seconds",
     "catalogue=no": "do not cache on disk what tables over folders and look-ups of images have found",
     "auto_unmount": "unmount when the daemon dies, even by kill -9 (with some fusermount3 for root only)",
@@ -78,6 +80,7 @@ class MountOptions:
     read_ahead: int = READ_AHEAD_KIB << 10
     views: ViewSet = ViewSet()  # noqa: RUF009 - it is never changed
     catalogue: bool = True
+    layout: str = ""
     metrics: str | None = None
     remote: Connection = Connection()  # noqa: RUF009 - it is frozen
     flags: set[str] = field(default_factory=set)
@@ -130,6 +133,12 @@ class MountOptions:
                 self.views = views_named("+".join([*self._view_names(), value]))
             except NotFound as error:
                 raise WrongOption(f"option views: {error.reason}") from None
+        elif name == "layout":
+            try:
+                layouts.chosen(value)
+            except GlassfsError as error:
+                raise WrongOption(f"option layout: {error}") from None
+            self.layout = layouts.absolute(value)
         elif name == "catalogue":
             if value not in ("yes", "no"):
                 raise WrongOption(f"option catalogue: {value!r} is neither yes nor no")
@@ -169,7 +178,7 @@ class MountOptions:
             "umask": None if self.umask is None else f"{self.umask:03o}",
             "cache_size": self.cache_size, "spool": self.spool, "spool_size": self.spool_size,
             "max_open": self.max_open, "read_ahead": self.read_ahead, "views": "+".join(self._view_names()),
-            "catalogue": self.catalogue, "metrics": self.metrics,
+            "catalogue": self.catalogue, "layout": self.layout, "metrics": self.metrics,
         } | remote.public_options(self.remote)
 
 

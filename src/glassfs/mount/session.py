@@ -57,6 +57,7 @@ class MountSession:
         self.cache = BlockCache(options.cache_size, options.spool, options.spool_size)
         opening = ContainerSettings(
             self.cache, options.max_open, views=options.views, has_catalogue=options.catalogue,
+            layout=options.layout,
         )
         owner = os.geteuid(), os.getegid()
         audience = Audience("allow_other" in options.flags, owner)

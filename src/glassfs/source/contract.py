@@ -92,12 +92,8 @@ class Source(ABC):
         return self.entry.version
 
     @abstractmethod
-    def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
-        """Fill ``buffers`` (bytes, writable), one after another, from ``offset``, in one read if possible."""
-
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fill ``buffer`` (bytes, writable) from ``offset``."""
-        self.scatter((buffer,), offset)
+        """Fill ``buffer`` (bytes, writable) from ``offset``, in one read if possible."""
 
     def mapped(self, offset: int, size: int) -> memoryview | None:
         """Return a read-only view of the bytes ``[offset, offset + size)`` mapped into memory, or None if impossible.
@@ -268,12 +264,3 @@ class Named(NamedTuple):
     store: Store
     path: Path
     name: str
-
-
-def distribute(data: bytes | bytearray | memoryview, buffers: Sequence[memoryview]) -> None:
-    """Copy ``data`` into ``buffers``, one after another; they have as many bytes in total."""
-    rest = memoryview(data)
-    for buffer in buffers:
-        size = len(buffer)
-        buffer[:] = rest[:size]
-        rest = rest[size:]

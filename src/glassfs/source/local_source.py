@@ -12,7 +12,7 @@ import mmap
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 from weakref import WeakSet
@@ -22,7 +22,6 @@ from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, N
 from glassfs.sizes import PIECE
 from glassfs.source import descriptors
 from glassfs.source.contract import Entry, Path, Source
-from glassfs.source.scattered import fill, total
 
 _mappings: WeakSet[mmap.mmap] = WeakSet()
 MISSING = (errno.ENOENT, errno.ELOOP, errno.ENAMETOOLONG)
@@ -77,10 +76,10 @@ class LocalSource(Source):
         with suppress(AttributeError):  # __init__ failed
             self._give_back()  # without the lock: in a forked child, a thread that does not exist may hold it
 
-    def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
-        wanted = total(buffers)
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        wanted = len(buffer)
         try:
-            got = self._done(wanted, offset, lambda fd: fill(fd, buffers, offset, wanted))
+            got = self._done(wanted, offset, lambda fd: _filled(fd, buffer, offset))
         except OverflowError:  # beyond any file
             raise self.outside(offset, wanted) from None
         if got != wanted:
@@ -198,6 +197,14 @@ class LocalSource(Source):
             os.close(fd)
             raise Changed("has been replaced by another file", self.name)
         return fd
+
+
+def _filled(fd: int, buffer: memoryview, offset: int) -> int:
+    """Fill a buffer from ``offset`` of an open file; return how many bytes there were."""
+    got = 0
+    while got < len(buffer) and (more := os.preadv(fd, (buffer[got:],), offset + got)):
+        got += more
+    return got
 
 
 def _mapped(fd: int, offset: int, size: int) -> memoryview | None:

@@ -313,54 +313,32 @@ class SeriesDirectory(Settled):
     def count(self) -> int:
         return self._series.count
 
-    def found(self, name: str) -> tuple[int, Node]:
-        shape = self._shape
-        # Without a shape, the content itself tells its suffix, so that no other one is made for that.
-        index = self._index(name.partition(".")[0] if shape is None else name.removesuffix(shape[1]))
-        if index is not None:
-            node = self.at(index)
-            if node.name == name:
-                return index, node
-        if shape is None:
-            index = self.find(name)  # the suffix may begin with another character
-            return index, self.at(index)
-        raise not_found(name)
-
     def find(self, name: str) -> int:
-        pattern, suffix, _ = self._shape or self._shaped()
-        index = self._index(name.removesuffix(suffix))
-        if index is None or pattern % self._numbers[index] != name:
-            raise not_found(name)
-        return index
-
-    def _index(self, digits: str) -> int | None:
-        """Return the index of the content with this number."""
-        if not (digits.isascii() and digits.isdigit() and len(digits) <= 20):
-            return None
-        # Without numbers of its own a series counts from 0. Otherwise they ascend, and may leave some out.
-        number, numbers = int(digits), self._series.numbers
-        index = number if numbers is None else bisect_left(numbers, number)
-        return index if index < self._series.count else None
+        pattern, suffix, _ = self._shaped()
+        digits = name.removesuffix(suffix)
+        if digits.isascii() and digits.isdigit() and len(digits) <= 20:
+            # Without numbers of its own a series counts from 0. Otherwise they ascend, and may leave some out.
+            number, numbers = int(digits), self._series.numbers
+            index = number if numbers is None else bisect_left(numbers, number)
+            if index < self._series.count and pattern % self._numbers[index] == name:
+                return index
+        raise not_found(name)
 
     def named(self, name: str) -> Node:
         suffix = self._shaped()[1]
         return self.child(name if not suffix or name.endswith(suffix) else name + suffix)
 
     def at(self, number: int) -> Node:
-        # Kept fast: a listing asks for all children.
         number, series, origin = self._numbers[number], self._series, self.origin
         content = series.item(number)
+        name = self._shaped()[0] % number
+        ino = inode(name, self.ino)
         if series.has_groups:
-            name = (self._shape or self._shaped())[0] % number
-            return directory(name, inode(name, self.ino), origin, cast("Collection", content))
+            return directory(name, ino, origin, cast("Collection", content))
         if isinstance(content, Link):
-            name = (self._shape or self._shaped())[0] % number
-            return Symlink(name, inode(name, self.ino), origin, target_of(content))
-        suffix, data = file_of(content, origin.services.cache, (origin.identity, self.ino, number))
-        if self._shape is None:
-            self._shape = _shape(series.digits, suffix, False)
-        name = self._shape[0] % number
-        return File(name, inode(name, self.ino), origin, data, content)
+            return Symlink(name, ino, origin, target_of(content))
+        data = data_of(content, origin.services.cache, (origin.identity, self.ino, number))
+        return File(name, ino, origin, data, content)
 
     def facts(self, start: int, stop: int) -> Iterator[Facts]:
         series, origin, numbers = self._series, self.origin, self._numbers[start:stop]

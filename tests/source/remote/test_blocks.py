@@ -13,7 +13,6 @@ from glassfs.settings import settings
 from glassfs.source.remote.blocks import RemoteBlocks, RemoteObject
 from glassfs.source.remote.disk import DiskCache
 from glassfs.source.remote.server import Facts
-from glassfs.source.scattered import Scattered, Spans
 from tests.source.remote.counting import (
     BLOCK,
     PAGE,
@@ -68,18 +67,6 @@ def test_range_outside_the_object_is_damage(server: CountingServer, offset: int,
     with pytest.raises(Damaged, match=r"fake://server/run\.kdb"):
         read(remote, offset, size)
     assert server.requests == []
-
-
-def test_buffers_are_filled_in_order(server: CountingServer) -> None:
-    facts = server.put(3 * M)
-    remote = opened(server, facts)
-    sizes = [1, 0, PAGE, 100, 0, BLOCK, M, 7]
-    buffers = [memoryview(bytearray(size)) for size in sizes]
-    remote.scatter(buffers, 1000)
-    assert b"".join(buffers) == content(facts, 1000, sum(sizes))
-    row = memoryview(bytearray(100_000))
-    remote.scatter(Scattered(row, Spans((start, 10) for start in range(0, 100_000, 1000))), PAGE - 500)
-    assert b"".join(row[start : start + 10] for start in range(0, 100_000, 1000)) == content(facts, PAGE - 500, 1000)
 
 
 def test_equal_versions_share_pages(server: CountingServer) -> None:

@@ -292,26 +292,18 @@ def decoded_size(
 
     An image of more than ``most_pixels`` pixels is not decoded; its size is that of its header.
     """
-    cost = decoder.COPIES * min(data.size, decoder.MOST_BYTES)
-    with cache.reserved(cost):
-        size, is_quick = _inspect(data, media, is_decoded=False)
-    if size is None or not is_quick or size[0] * size[1] > min(most_pixels, decoder.MOST_PIXELS):
-        return size
-    with cache.reserved(cost + decoder.cost(media, *size)):
-        return _inspect(data, media, is_decoded=True)[0]
-
-
-def _inspect(data: Data, media: str, is_decoded: bool) -> tuple[tuple[int, int] | None, bool]:
-    """Return width and height, and whether decoding the pixels is quick."""
-    stored = data.read(0, min(data.size, decoder.MOST_BYTES))
-    is_quick = len(stored) == data.size and decoder.is_quick(stored, media)
-    try:
-        with decoder.opened(stored, media) as image:
-            if is_decoded:
-                decoder.decode(image)
-            return image.size, is_quick
-    except Damaged:
-        return None, False
+    with cache.reserved(decoder.COPIES * min(data.size, decoder.MOST_BYTES)):
+        stored = data.read(0, min(data.size, decoder.MOST_BYTES))
+        try:
+            with decoder.opened(stored, media) as image:
+                width, height = image.size
+                is_quick = len(stored) == data.size and decoder.is_quick(stored, media)
+                if is_quick and width * height <= min(most_pixels, decoder.MOST_PIXELS):
+                    with cache.reserved(decoder.cost(media, width, height)):
+                        decoder.decode(image)
+                return width, height
+        except Damaged:
+            return None
 
 
 class _PredictedImage(Extent):
@@ -333,9 +325,6 @@ class _PredictedImage(Extent):
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         self.source.read_into(buffer, self._start() + offset)
-
-    def scatter_into(self, buffers: Sequence[memoryview], offset: int) -> None:
-        self.source.scatter(buffers, self._start() + offset)
 
     def mapped(self) -> None:
         """Return None, as remote bytes are not in memory."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from glassfs.codec import CRC32, DEFLATE, NONE, Checksum
@@ -84,7 +83,7 @@ class Archive:
         except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, OverflowError) as error:
             if isinstance(error.__context__, GlassfsError):  # zipfile replaces errors of the file
                 raise error.__context__ from None
-            raise self.source.damage(f"is no ZIP archive, is cut short or not finished: {error}") from error
+            raise self.source.damage(f"is cut short, damaged, or not finished: {error}") from error
         # Members may lie in any order. The bytes of each end where the next one begins, so that no two share bytes:
         # archives whose members overlap expand without limit.
         starts = sorted({end, *(info.header_offset for info in infos)})
@@ -147,22 +146,15 @@ class Archive:
             raise self.damage(entry, "its bytes overlap another member or the central directory")
         return entry.offset + start, head[start : start + entry.stored]
 
-    def data(self, entry: ZipEntry, start: int) -> Decoded:
-        """Return the uncompressed bytes of a member whose stored bytes begin at ``start``.
-
-        The checksum of stored members is only checked when they are read as a whole, so that a part costs a part (§2).
-        """
-        return Decoded(
-            self.cache, Extent(self.source, start, entry.stored), CODECS[entry.method], entry.size, entry.label,
-            Checksum(CRC32, entry.crc), is_checked_at_end=True,
-        )
-
     def damage(self, entry: ZipEntry, reason: str) -> Damaged:
         return self.source.damage(reason, entry.label)
 
 
 class LazyMember(SizedData):
-    """A member that is located when it is first read."""
+    """The uncompressed bytes of a member, which is located when it is first read.
+
+    The checksum of stored members is only checked when they are read as a whole, so that a part costs a part (§2).
+    """
 
     __slots__ = ("_archive", "_entry", "_found")
 
@@ -175,14 +167,16 @@ class LazyMember(SizedData):
 
     def _data(self) -> Data:
         if self._found is None:
-            self._found = self._archive.data(self._entry, self._archive.locate(self._entry)[0])
+            archive, entry = self._archive, self._entry
+            extent = Extent(archive.source, archive.locate(entry)[0], entry.stored)
+            self._found = Decoded(
+                archive.cache, extent, CODECS[entry.method], entry.size, entry.label, Checksum(CRC32, entry.crc),
+                is_checked_at_end=True,
+            )
         return self._found
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         self._data().read_into(buffer, offset)
-
-    def scatter_into(self, buffers: Sequence[memoryview], offset: int) -> None:
-        self._data().scatter_into(buffers, offset)
 
     def mapped(self) -> memoryview | None:
         return self._data().mapped()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
@@ -31,7 +31,6 @@ from glassfs.settings import settings
 from glassfs.source.contract import ByteCache, Path, Version
 from glassfs.source.remote.disk import DiskCache
 from glassfs.source.remote.server import Facts, Server
-from glassfs.source.scattered import total
 
 BLOCK = 256 << 10
 AT_ONCE = 8
@@ -281,12 +280,12 @@ class RemoteObject:
     def size_of(self, number: int) -> int:
         return min(BLOCK, self.facts.size - number * BLOCK)
 
-    def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
-        """Fill ``buffers`` (bytes, writable) one after another with the bytes from ``offset`` on.
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fill ``buffer`` (bytes, writable) with the bytes from ``offset`` on.
 
         Raises what fetching raised. Each 2 MiB take no longer than the server's timeout.
         """
-        size = total(buffers)
+        size = len(buffer)
         if not 0 <= offset <= offset + size <= self.facts.size:
             reason = f"bytes {offset} to {offset + size} lie outside the file of {self.facts.size} bytes"
             raise Damaged(reason, self.name)
@@ -298,13 +297,10 @@ class RemoteObject:
             pieces = iter((memoryview(data)[start : start + size],))
             if ahead := self._ahead.after(offset, offset + size, self):
                 self._blocks.begin(self, range(0), ahead)
-        piece = memoryview(b"")
-        for buffer in buffers:
-            while len(buffer):
-                piece = piece or next(pieces)
-                copied = min(len(buffer), len(piece))
-                buffer[:copied] = piece[:copied]
-                buffer, piece = buffer[copied:], piece[copied:]
+        at = 0
+        for piece in pieces:
+            buffer[at : at + len(piece)] = piece
+            at += len(piece)
 
     def _pieces(self, offset: int, end: int) -> Iterator[memoryview]:
         """Yield the bytes ``[offset, end)`` in order."""

@@ -38,24 +38,18 @@ class _Unreachable(Retryable):
     """There is no connection."""
 
 
-class _NoRedirect(HTTPRedirectHandler):
-    """Follow no redirect: it is raised as HTTPError."""
+class _SamePath(HTTPRedirectHandler):
+    """Follow redirects to the same path of the same host, as from http to https, but none of a URL with a query.
 
-    def redirect_request(
-        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: http.client.HTTPMessage, newurl: str,
-    ) -> Request | None:
-        return None
-
-
-class _SameFolder(HTTPRedirectHandler):
-    """Follow redirects to the same folder of the same host, as from http to https. Others lead to something else."""
+    Others lead to something else. They are raised as HTTPError.
+    """
 
     def redirect_request(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: http.client.HTTPMessage, newurl: str,
     ) -> Request | None:
         old, new = urlsplit(req.full_url), urlsplit(newurl)
-        is_same = (new.hostname, new.path, new.query) == (old.hostname, old.path, "")
-        if not is_same or new.scheme not in (old.scheme, "https"):
+        is_same = (new.hostname, new.path) == (old.hostname, old.path)
+        if not is_same or old.query or new.query or new.scheme not in (old.scheme, "https"):
             return None
         request = super().redirect_request(req, fp, code, msg, headers, newurl)
         if request is not None and new.netloc != old.netloc:
@@ -110,7 +104,7 @@ def page_of(url: Url, authorization: str, timeout: float, call: Call) -> tuple[b
         return bytes(page), answer.geturl()
 
     try:
-        return _requested(url, {"Accept": "text/html"}, authorization, timeout, _SameFolder, whole)
+        return _requested(url, {"Accept": "text/html"}, authorization, timeout, whole)
     except HTTPError as error:
         status = error.code
     if status in (404, 410):
@@ -163,7 +157,7 @@ def _target(url: Url, authorization: str, timeout: float) -> str | None:
         # method shows it now.
         headers = {"Range": RANGE, "Accept": "*/*"}
         try:
-            _requested(url, headers, authorization, timeout / SILENCE_PARTS, _NoRedirect, lambda answer: None)
+            _requested(url, headers, authorization, timeout / SILENCE_PARTS, lambda answer: None)
         except _Unreachable:
             pass
         except HTTPError as error:
@@ -179,7 +173,7 @@ def _result_of(ask: Callable[[Call], Result], timeout: float, shown: str) -> Res
 
 
 def _requested(
-    url: Url, headers: dict[str, str], authorization: str, timeout: float, redirects: type[HTTPRedirectHandler],
+    url: Url, headers: dict[str, str], authorization: str, timeout: float,
     read: Callable[[http.client.HTTPResponse], Result],
 ) -> Result:
     """Return what ``read`` makes of the answer. Raises HTTPError, DeviceFailed, and Retryable if it may pass."""
@@ -191,7 +185,7 @@ def _requested(
     headers |= {"User-Agent": "glassfs"} | ({"Authorization": authorization} if authorization else {})
     request = Request(f"{url.scheme}://{url.host}/{path}{f'?{query}' if query else ''}", headers=headers)
     try:
-        with build_opener(redirects).open(request, timeout=timeout) as answer:
+        with build_opener(_SamePath).open(request, timeout=timeout) as answer:
             return read(answer)
     except GlassfsError:
         raise

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -231,11 +231,11 @@ class RemoteSource(Source):
         self._object = opened
         self._is_closed = False
 
-    def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
+    def read_into(self, buffer: memoryview, offset: int) -> None:
         if self._is_closed:
             raise Changed("was closed", self.name)
         try:
-            self._object.scatter(buffers, offset)
+            self._object.read_into(buffer, offset)
         except (Changed, NotFound) as error:
             self._store.doubt(self._path)
             raise Changed(error.reason, self.name) from None
