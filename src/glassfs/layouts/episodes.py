@@ -16,6 +16,7 @@ from glassfs.content import (
     Array,
     Container,
     Content,
+    Document,
     Group,
     Link,
     Member,
@@ -276,8 +277,9 @@ class Episodes:
         """Yield the contents of an episode, the table of its steps, and the episode as a whole."""
         contents = EpisodeContents(found.layout, found.episode(number), self._lists)
         yield from contents.shown()
-        position = None if found.is_one else number
-        whole = with_recording(contents.recorded, lambda: contents.record(position, found.has_groups), contents.steps)
+        record = partial(contents.record, None if found.is_one else number, found.has_groups)
+        yield Member((b"meta", b"episode"), Document(b"episode", record))
+        whole = with_recording(contents.recorded, record, contents.steps)
         yield from (member for member in whole if isinstance(member.content, (Table, Recording)))
 
 

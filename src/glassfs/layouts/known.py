@@ -10,11 +10,10 @@ import logging
 import os
 from collections.abc import Iterator
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 from glassfs.errors import NotFound
-from glassfs.layouts.form import Layout, LayoutError, read
+from glassfs.layouts.form import LARGEST, Layout, LayoutError, read
 
 BUILT_IN = (
     "robomimic", "aloha", "robotwin", "minari", "maniskill", "d4rl", "droid", "dreamer", "episode-ends",
@@ -39,8 +38,8 @@ class KnownLayout(NamedTuple):
 @cache
 def built_in() -> tuple[KnownLayout, ...]:
     """Return the layouts of glassfs."""
-    folder = Path(__file__).parent / "builtin"
-    return tuple(_read(folder / f"{name}{SUFFIX}", "glassfs") for name in BUILT_IN)
+    folder = os.path.join(os.path.dirname(__file__), "builtin")
+    return tuple(_read(os.path.join(folder, f"{name}{SUFFIX}"), "glassfs") for name in BUILT_IN)
 
 
 def chosen(asked: str = "") -> tuple[KnownLayout, ...]:
@@ -49,34 +48,27 @@ def chosen(asked: str = "") -> tuple[KnownLayout, ...]:
     ``asked`` is the name of one, which is then the only one; or a file, or a folder of files, which come before all
     others. If it is empty, VARIABLE says the same. Raises LayoutError for wrong files, and NotFound.
     """
-    return _chosen(asked or os.environ.get(VARIABLE, ""))
+    return _chosen(asked or os.environ.get(VARIABLE, ""), user_folder())
 
 
 @lru_cache(4)
-def _chosen(asked: str) -> tuple[KnownLayout, ...]:
+def _chosen(asked: str, user: str) -> tuple[KnownLayout, ...]:
+    found: dict[str, KnownLayout] = {}
+    for known in (*_of_user(user), *_of_packages(), *built_in()):
+        found.setdefault(known.layout.name, known)
+    everywhere = tuple(found.values())
     if not asked:
-        return everywhere()
+        return everywhere
     if os.path.isdir(asked):
-        files = sorted(Path(asked).glob(f"*{SUFFIX}"))
+        files = _files(asked)
         if not files:
             raise NotFound(f"has no layouts: no {SUFFIX} file is in it", asked)
-        return (*(_read(file, str(file)) for file in files), *everywhere())
+        return (*map(_read, files), *everywhere)
     if os.path.exists(asked):
-        return _read(Path(asked), asked), *everywhere()
-    found = [known for known in everywhere() if known.layout.name == asked]
-    if not found:
-        names = ", ".join(known.layout.name for known in everywhere())
-        raise NotFound(f"is neither a file nor a known layout; known are {names}", asked)
-    return (found[0],)
-
-
-@lru_cache(1)
-def everywhere() -> tuple[KnownLayout, ...]:
-    """Return the layouts of the user, of other packages and of glassfs: the first of each name."""
-    found: dict[str, KnownLayout] = {}
-    for known in (*_of_user(), *_of_packages(), *built_in()):
-        found.setdefault(known.layout.name, known)
-    return tuple(found.values())
+        return _read(asked), *everywhere
+    if asked not in found:
+        raise NotFound(f"is neither a file nor a known layout; known are {', '.join(found)}", asked)
+    return (found[asked],)
 
 
 def absolute(asked: str) -> str:
@@ -84,18 +76,21 @@ def absolute(asked: str) -> str:
     return os.path.abspath(asked) if asked and os.path.exists(asked) else asked
 
 
-def user_folder() -> Path:
+def user_folder() -> str:
     """Return the folder of the user's own layouts."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "glassfs" / "layouts"
+    return os.path.join(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "glassfs", "layouts")
 
 
-def _of_user() -> Iterator[KnownLayout]:
+def _of_user(folder: str) -> Iterator[KnownLayout]:
+    for file in _files(folder):
+        yield from _readable(file)
+
+
+def _files(folder: str) -> list[str]:
     try:
-        files = sorted(user_folder().glob(f"*{SUFFIX}"))
-    except (OSError, RuntimeError):  # RuntimeError: there is no home
-        return
-    for file in files:
-        yield from _readable(file, str(file))
+        return [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(SUFFIX)]
+    except OSError:
+        return []
 
 
 def _of_packages() -> Iterator[KnownLayout]:
@@ -106,21 +101,23 @@ def _of_packages() -> Iterator[KnownLayout]:
         try:
             # The value is a package with files, and the name of one of these.
             with as_file(files(entry.module).joinpath(f"{entry.attr or entry.name}{SUFFIX}")) as file:
-                yield from _readable(file, entry.value)
+                yield from _readable(os.fspath(file), entry.value)
         except Exception as error:  # of any type, as it is code of others
             log.warning("layout %s cannot be loaded: %s: %s", entry.name, type(error).__name__, error)
 
 
-def _readable(file: Path, origin: str) -> Iterator[KnownLayout]:
+def _readable(file: str, origin: str = "") -> Iterator[KnownLayout]:
     try:
         yield _read(file, origin)
     except LayoutError as error:
         log.warning("%s", error)
 
 
-def _read(file: Path, origin: str) -> KnownLayout:
+def _read(file: str, origin: str = "") -> KnownLayout:
+    origin = origin or file
     try:
-        raw = file.read_bytes()
+        with open(file, "rb") as opened:
+            raw = opened.read(LARGEST + 1)
     except OSError as error:
         raise LayoutError(f"cannot be read: {error.strerror}", origin) from error
     return KnownLayout(read(raw, origin), origin, raw.decode())

@@ -1,0 +1,154 @@
+"""Episodes in generic containers: the layouts of glassfs, and those of users."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import glassfs
+from glassfs.errors import NotFound, Unsuited
+from glassfs.layouts.form import LayoutError
+from tests.cli.glassfs_command import glassfs as run
+from tests.conftest import ROOT
+from tests.layouts import files
+from tests.layouts.files import FILM, STEPS, Rows, numbers, write
+
+MINE = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/manual/layouts.md").read_text(), re.DOTALL)[0]
+
+
+@pytest.mark.parametrize("writer", files.ALL, ids=lambda writer: str(writer.__name__))
+def test_known_layouts_have_the_rows_of_their_episodes(
+    tmp_path: Path, writer: Callable[[Path], tuple[Path, Rows]],
+) -> None:
+    path, expected = writer(tmp_path)
+    with glassfs.open(path) as opened:
+        rows = list(opened.episodes())
+    assert [{name: row[name] for name in some} for row, some in zip(rows, expected, strict=True)] == expected
+    printed = [json.loads(line) for line in run("episodes", path).output.splitlines()]
+    assert [{name: row[name] for name in some} for row, some in zip(printed, expected, strict=True)] == expected
+
+
+@pytest.mark.parametrize("writer", [files.d4rl, files.ogbench])
+def test_episodes_of_flat_arrays_have_their_rows(
+    tmp_path: Path, writer: Callable[[Path], tuple[Path, Rows]],
+) -> None:
+    path, _ = writer(tmp_path)
+    with glassfs.open(path, views="parquet") as opened:
+        assert np.array_equal(opened["observations"].numpy(), numbers(20, 11))
+        for number, (first, end) in enumerate(((0, 6), (6, 13), (13, 20))):
+            episode = opened[f"episodes/{number}"]
+            assert np.array_equal(episode["observations"].numpy(), numbers(20, 11)[first:end])
+            assert np.array_equal(episode["infos/qpos"].numpy(), numbers(20, 5)[first:end])
+            steps = episode["steps.parquet"].table().to_pandas()
+            assert steps["rewards"].tolist() == list(range(first, end))
+            assert "metadata" not in episode
+
+
+def test_rows_behind_the_last_action_are_shown_but_not_recorded(tmp_path: Path) -> None:
+    path, _ = files.maniskill(tmp_path)
+    with glassfs.open(path, views="parquet+lerobot+mp4") as opened:
+        episode = opened["episodes/1"]
+        assert episode["obs/agent/qpos"].shape == (STEPS + 1, 9)
+        assert len(list(episode["obs/sensor_data/base/rgb"])) == STEPS + 1
+        steps = episode["steps.parquet"].table().to_pandas()
+        assert len(steps) == STEPS
+        assert steps["obs/agent/qpos.8"].tolist() == numbers(STEPS + 1, 9)[:STEPS, 8].tolist()
+        info = json.loads(opened["lerobot/unknown/meta/info.json"].bytes())
+        assert info["total_frames"] == 2 * STEPS
+        assert info["features"]["observation.state"]["shape"] == [9]
+        assert info["features"]["action"]["shape"] == [8]
+        assert "observation.images.base" in info["features"]
+
+
+def test_groups_around_episodes_keep_what_else_they_have(tmp_path: Path) -> None:
+    path, _ = files.isaaclab(tmp_path)
+    with glassfs.open(path) as opened:
+        assert sorted(opened["episodes"]) == ["0", "1", "2"]
+        assert opened["episodes/1/actions"].shape == opened["data/demo_2/actions"].shape
+        assert np.array_equal(opened["episodes/0/obs/table_cam/000003"].numpy(), FILM[3])
+        record = json.loads(opened["data/demo_10/meta/episode.json"].bytes())
+        assert record["env_name"] == "Stack" and record["ep_meta"] == '{"lang": "stack 10"}'
+
+
+def my_file(folder: Path) -> Path:
+    contents = {}
+    for number in (2, 1):
+        take = f"runs/take-{number}"
+        contents |= {
+            f"{take}/commands": numbers(STEPS, 2), f"{take}/joints/left": numbers(STEPS, 3),
+            f"{take}/joints/right": numbers(STEPS), f"{take}/rewards": numbers(STEPS) * (number - 1),
+        }
+    return write(folder / "mine.h5", contents)
+
+
+def test_layout_of_the_manual_finds_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, layout = my_file(tmp_path), tmp_path / "mine.toml"
+    layout.write_text(MINE)
+    assert len(MINE.splitlines()) <= 12
+    wanted = [("take-1", False, STEPS, 2, 4), ("take-2", True, STEPS, 2, 4)]
+    columns = ("episode_name", "success", "num_frames", "action_dim", "state_dim")
+    for asked in (layout, tmp_path):
+        with glassfs.open(path, layout=asked) as opened:
+            assert [tuple(row[name] for name in columns) for row in opened.episodes()] == wanted
+    with glassfs.open(path) as opened, pytest.raises(Unsuited):
+        opened.episodes()
+    done = run("episodes", "--layout", layout, path)
+    assert [json.loads(line)["episode_name"] for line in done.output.splitlines()] == ["take-1", "take-2"]
+    user = tmp_path / "config" / "glassfs" / "layouts"
+    user.mkdir(parents=True)
+    (user / "mine.toml").write_text(MINE)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    assert run("episodes", path).output.count(b"\n") == 2
+    assert b"mine" in run("layouts").output
+
+
+def test_rows_kept_on_disk_are_those_of_the_layout(tmp_path: Path) -> None:
+    """A layout that changes must not leave rows of the former one."""
+    my_file(tmp_path)
+    for text, dimension in ((MINE, 2), (MINE.replace('action = "commands"', 'action = "joints/left"'), 3)):
+        layout = tmp_path / f"{dimension}.toml"
+        layout.write_text(text)
+        done = run("episodes", "--layout", layout, tmp_path)
+        assert {json.loads(line)["action_dim"] for line in done.output.splitlines()} == {dimension}
+
+
+def test_trying_a_layout_says_what_it_finds(tmp_path: Path) -> None:
+    path, _ = files.d4rl(tmp_path)
+    done = run("layouts", "--test", "d4rl", path)
+    assert done.status == 0
+    assert {b"match: actions is there", b"episodes: 3", b"role state: observations"} <= set(done.output.splitlines())
+    done = run("layouts", "--test", "minari", path)
+    assert done.status == 1 and b"nothing is at episode_*/actions" in done.output
+    layout = tmp_path / "mine.toml"
+    layout.write_text(MINE.replace('action = "commands"', 'action = "nothing"'))
+    done = run("layouts", "--test", layout, my_file(tmp_path))
+    assert b"role action: no signal is at nothing" in done.output and done.status == 0
+    assert run("layouts", "robomimic").output == (
+        ROOT / "src/glassfs/layouts/builtin/robomimic.toml"
+    ).read_bytes()
+
+
+def test_unknown_layouts_are_said_in_one_line(tmp_path: Path) -> None:
+    path, _ = files.d4rl(tmp_path)
+    for words in (("episodes", "--layout", "none", path), ("layouts", "none")):
+        done = run(*words)
+        assert done.status and len(done.errors) == 1 and "known layout; known are robomimic" in done.errors[0]
+    with pytest.raises(NotFound, match="known layout"):
+        glassfs.open(path, layout="none")
+    wrong = tmp_path / "wrong.toml"
+    wrong.write_text("name = 'wrong'\nmatch = []\nepisodes.whole = true\n")
+    with pytest.raises(LayoutError, match=r"wrong.toml:2: "):
+        glassfs.open(path, layout=wrong)
+
+
+def test_arrays_that_contradict_their_layout_hide_nothing(tmp_path: Path) -> None:
+    for name, ends in (("late", [6, 21]), ("falling", [6, 5]), ("none", []), ("negative", [-1, 20]), ("text", ["a"])):
+        contents = {"data/action": numbers(20, 2), "meta/episode_ends": np.array(ends)}
+        path = write(tmp_path / f"{name}.npz", contents)
+        with glassfs.open(path) as opened:
+            assert opened["data/action"].shape == (20, 2) and "episodes" not in opened
