@@ -91,10 +91,8 @@ class Watcher:
 
     def is_current(self, lease: Lease) -> bool:
         """Ask the store, and return whether what is leased is still at its location, as far as is known."""
-        if isinstance(lease, ContainerLease) and not lease.is_retired:
-            store, path = lease.location
-            if not store.is_unchanged(path, lease.entries[0]):
-                self._poll(lease.location)
+        if isinstance(lease, ContainerLease) and not lease.is_retired and not _unchanged([lease]):
+            self._poll(lease.location)
         return not lease.is_retired
 
     def watch(self, folder: Location, at: str) -> bool:
