@@ -11,7 +11,7 @@ from contextlib import suppress
 from weakref import WeakValueDictionary
 
 from glassfs.errors import DeviceFailed, GlassfsError, NotADirectory, NotFound, Unavailable
-from glassfs.names import component, raw
+from glassfs.names import shown_name
 from glassfs.source import Entry, Path
 from glassfs.tree.containers.lease import ContainerLease, Location
 from glassfs.tree.lease import Lease
@@ -147,7 +147,7 @@ class Watcher:
         for folder, at, name in notified:
             if name:
                 self._poll(Location(folder.store, (*folder.path, name)))
-            shown = _shown_name(name)
+            shown = shown_name(name) if name else ""
             if shown:
                 self.note(f"{at}/{shown}")
             if shown != name or not name:
@@ -208,11 +208,3 @@ def _entry_now(location: Location) -> Entry | None:
         return location.store.entry(location.path)
     except (NotFound, NotADirectory):
         return None
-
-
-def _shown_name(name: str) -> str:
-    """Return the name that a folder shows for one in a store unless it is taken, "" if it shows none."""
-    try:
-        return component(raw(name)) if name else ""
-    except UnicodeEncodeError:
-        return ""
