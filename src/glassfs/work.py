@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from glassfs.settings import settings
 
@@ -65,14 +65,6 @@ class Work:
 
 class _Current(threading.local):
     work: Work | None = None
-
-
-class Lock(Protocol):
-    """A lock of ``threading``."""
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
-
-    def release(self) -> None: ...
 
 
 _thread = _Current()
@@ -181,7 +173,7 @@ def is_done(future: Future[Any], seconds: float = threading.TIMEOUT_MAX) -> bool
 
 
 @contextmanager
-def holding(lock: Lock) -> Iterator[None]:
+def holding(lock: threading.Lock | threading.RLock | threading.Condition) -> Iterator[None]:
     """Hold a lock that others may hold for long. Raises Canceled."""
     if not lock.acquire(False):
         patiently(lambda seconds: lock.acquire(timeout=seconds))
