@@ -28,16 +28,6 @@ from glassfs.source import Source
 Shape: TypeAlias = "tuple[int, ...]"
 
 
-def why_unreadable(size: int, used: Sequence[Filter], budget: int) -> str:
-    """Return why chunks of ``size`` bytes are not decoded where ``budget`` bytes are for all blocks, or ""."""
-    is_streamed = filters.are_streamed(used)
-    most = 1 << 30 if is_streamed else budget // 8
-    if size <= most:
-        return ""
-    why = "" if is_streamed else " with a filter that needs them in memory: a larger cache_size allows more"
-    return f"has chunks of more than {most >> 20} MiB{why}"
-
-
 class Grid(SizedData):
     """Elements of ``item`` bytes in C order, which are in blocks of the shape ``steps``."""
 
@@ -141,8 +131,8 @@ class Grid(SizedData):
             for following in range(number + 1, min(number + 3, prod(self.grid))):
                 with suppress(Damaged):  # of another block
                     block = self._block(following)
-                    # Other blocks are ranges of the file or of fill value, or streams that the cache has in files.
-                    if isinstance(block, (Chunk, Rendered)):
+                    # Other blocks are ranges of the file or of fill value.
+                    if isinstance(block, Rendered):
                         self._cache.prefetch(block)
         self._last = number
 

@@ -1,19 +1,18 @@
 """Stored chunks of a dataset: which there are, and the data of each (§4, §5). Any thread.
 
-A chunk is a block of the cache. One for which memory has no room is decoded as a stream, which the cache keeps in a
-file; a shuffle is then undone for the bytes that are read.
+A chunk is a block of the cache.
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.content import Data, Extent, Made, Rendered, Stream
+from glassfs.content import Data, Extent, Rendered
 from glassfs.content.data import SizedData
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5 import filters
@@ -87,50 +86,23 @@ def chunk_data(
         if stored.size != size:
             raise damage(f"has {stored.size} bytes, but its shape needs {size}")
         return Extent(source, stored.start, stored.size)
-    chunk = Chunk(source, cache, applied, size, stored)
-    # A block of more bytes than the cache keeps in memory goes through a file, and so does one for which decoding in
-    # memory would take more than the whole budget.
-    is_large = chunk.cost > cache.budget or size > cache.largest_cached
-    if not (is_large and filters.are_streamed(applied)):
-        return chunk
-    # What is left after the shuffle is decoded front to back into a file of the cache. The shuffle needs bytes from all
-    # over it, and is undone for each range that is read.
-    is_shuffled = applied[0].code == filters.Code.SHUFFLE
-    data: Data = Extent(source, stored.start, stored.size)
-    if len(applied) > is_shuffled:
-        data = _streamed(source, cache, applied[is_shuffled:], size, stored)
-    if not is_shuffled:
-        return data
-    try:
-        item, count = filters.planes_of(applied[0], size)
-    except Damaged as error:
-        raise damage(error.reason) from error
-    return _Unshuffled(data, item, count) if item > 1 else data
+    return Chunk(source, cache, applied, size, stored)
 
 
-class Chunk(SizedData):
-    """A chunk of ``size`` raw bytes to which filters were ``applied``, decoded as a whole. It is its own recipe."""
+class Chunk(Rendered):
+    """A chunk of ``size`` raw bytes to which filters were ``applied``, decoded as a whole."""
 
     def __init__(
         self, source: Source, cache: BlockCache, applied: list[Filter], size: int, stored: StoredChunk,
     ) -> None:
-        super().__init__(size)
-        self._source, self._cache, self._applied, self._stored = source, cache, applied, stored
-        self.key = (source.version, "chunk", stored, tuple(applied), size)
-        self.cost = self.stream_cost = 2 * stored.size + 3 * size
-
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        self._cache.read_into(self, buffer, offset)
+        key = (source.version, "chunk", stored, tuple(applied), size)
+        super().__init__(cache, key, bytearray, size, 2 * stored.size + 3 * size)
+        self._source, self._applied, self._stored = source, applied, stored
 
     def whole(self) -> bytearray:
         made = bytearray(self.size)
         self.fill(memoryview(made))
         return made
-
-    def pieces(self) -> Iterator[bytes]:
-        whole = self.whole()
-        for offset in range(0, len(whole), PIECE):
-            yield bytes(whole[offset : offset + PIECE])
 
     def fill(self, buffer: memoryview) -> None:
         """Fill ``buffer`` with all bytes, past the cache."""
@@ -140,53 +112,6 @@ class Chunk(SizedData):
             filters.undo(stored, self._applied, buffer)
         except Damaged as error:
             raise error.at(self._source.name, f"chunk at {self._stored.start}") from error
-
-
-def _streamed(source: Source, cache: BlockCache, applied: list[Filter], size: int, stored: StoredChunk) -> Stream:
-    """Return the ``size`` bytes of a large chunk before some filters were applied, which are undone as a stream."""
-    def stored_pieces() -> Iterator[bytes]:
-        pieces = Extent(source, stored.start, stored.size).pieces()
-        while True:
-            with cache.waiting():
-                piece = next(pieces, None)
-            if piece is None:
-                return
-            yield piece
-
-    def pieces() -> Iterator[bytes]:
-        try:
-            yield from filters.stream(stored_pieces(), applied, size)
-        except Damaged as error:
-            raise error.at(source.name, f"chunk at {stored.start}") from error
-
-    key = (source.version, "streamed", stored, tuple(applied), size)
-    return Stream(cache, key, pieces, lambda: 3 * PIECE + filters.stream_cost(applied, size), size)
-
-
-class _Unshuffled(SizedData, Made):
-    """``count`` items of ``unit`` bytes of which ``data`` have all first bytes, then all second ones and so on.
-
-    Bytes behind them that are no whole item are unchanged.
-    """
-
-    def __init__(self, data: Data, unit: int, count: int) -> None:
-        super().__init__(data.size)
-        self._data, self._unit, self._count = data, unit, count
-
-    @property
-    def unit(self) -> int:
-        return self._unit
-
-    def make(self, first: int, count: int) -> bytes:
-        import numpy as np
-
-        some = min(count, self._count - first)
-        items = np.empty((some, self._unit), np.uint8)
-        # All first bytes of the items are together, then all second ones: one read for each byte of an item.
-        for number in range(self._unit):
-            items[:, number] = np.frombuffer(self._data.read(number * self._count + first, some), np.uint8)
-        end = self._unit * self._count
-        return items.tobytes() + (self._data.read(end, self.size - end) if some < count else b"")
 
 
 class Filled(SizedData):
