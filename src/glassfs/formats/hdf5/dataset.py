@@ -26,11 +26,10 @@ from glassfs.content import (
 )
 from glassfs.errors import NotInstalled, TooLarge
 from glassfs.formats.hdf5 import compounds, elements, filters, images
-from glassfs.formats.hdf5.chunks import Chunked, in_slabs
+from glassfs.formats.hdf5.chunks import RECORD, Chunked, ChunkIndex, Filled, checked_index, in_slabs
 from glassfs.formats.hdf5.compounds import Convert
 from glassfs.formats.hdf5.description import Dataset
 from glassfs.formats.hdf5.elements import DatasetRequests, LibraryGrid
-from glassfs.formats.hdf5.stored import RECORD, ChunkIndex, Filled, checked_index
 from glassfs.source import Source
 
 LARGEST_BY_LIBRARY = 160 << 20
