@@ -190,42 +190,33 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         links are left out."""
         if maxdepth is not None and maxdepth < 1:
             raise ValueError("maxdepth must be at least 1")
-        has_detail = bool(kwargs.pop("detail", False))
         self._paths()  # raises if a source cannot be opened, whatever ``on_error`` is
-        waiting: list[tuple[str, Any, Any, Iterator[str]]] = []
-
-        def enter(place: str) -> Iterator[tuple[str, Any, Any]]:
-            try:
-                listed = self.ls(place)
-            except (OSError, GlassfsError) as error:
-                if on_error == "raise":
-                    raise
-                if callable(on_error):
-                    on_error(error)
-                return
-            # fsspec's own walk would follow links to directories, which may lead in a circle.
-            names = {_name(info, place): info for info in listed if info["type"] != "link"}
-            dirs: Any = {name: info for name, info in names.items() if name and info["type"] == "directory"}
-            files: Any = {name: info for name, info in names.items() if name not in dirs}
-            links = {name for name, info in dirs.items() if info.get("islink")}
-            if not has_detail:
-                dirs, files = list(dirs), list(files)
-            if topdown:
-                yield place, dirs, files
-            # The caller may remove directories from what was yielded, to skip them: so they are entered afterward.
-            is_end = maxdepth is not None and len(waiting) + 1 >= maxdepth
-            waiting.append((place, dirs, files, iter(() if is_end else [name for name in dirs if name not in links])))
-
-        yield from enter(self._strip_protocol(path))
-        while waiting:
-            place, dirs, files, inner = waiting[-1]
-            name = next(inner, None)
-            if name is not None:
-                yield from enter(f"{place}/{name}".lstrip("/"))
-                continue
-            waiting.pop()
-            if not topdown:
-                yield place, dirs, files
+        path = self._strip_protocol(path)
+        try:
+            listed = self.ls(path)
+        except (OSError, GlassfsError) as error:
+            if on_error == "raise":
+                raise
+            if callable(on_error):
+                on_error(error)
+            return
+        names = {_name(info, path): info for info in listed if info["type"] != "link"}
+        dirs: Any = {name: info for name, info in names.items() if name and info["type"] == "directory"}
+        files: Any = {name: info for name, info in names.items() if name not in dirs}
+        # fsspec's own walk would follow links to directories, which may lead in a circle.
+        links = {name for name, info in dirs.items() if info.get("islink")}
+        if not kwargs.get("detail"):
+            dirs, files = list(dirs), list(files)
+        if topdown:
+            yield path, dirs, files
+        # The caller may remove directories from what was yielded, to skip them: so they are entered afterward.
+        if maxdepth is None or maxdepth > 1:
+            deeper = maxdepth and maxdepth - 1
+            for name in dirs:
+                if name not in links:
+                    yield from self.walk(f"{path}/{name}".lstrip("/"), deeper, topdown, on_error, **kwargs)
+        if not topdown:
+            yield path, dirs, files
 
     def ukey(self, path: str) -> str:
         """Return a key that changes whenever the bytes may have changed."""

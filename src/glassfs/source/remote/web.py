@@ -13,6 +13,7 @@ from contextlib import aclosing
 from functools import partial
 from types import ModuleType
 from typing import Any
+from urllib.parse import unquote, urljoin, urlsplit
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused
 from glassfs.lru import LRU
@@ -20,7 +21,7 @@ from glassfs.sizes import human_size
 from glassfs.source.contract import Path
 from glassfs.source.remote.objects import NO_RANGES, NO_WEBDAV, ObjectServer, facts_of
 from glassfs.source.remote.pages import rows_of
-from glassfs.source.remote.probes import calls, explained, is_redirected_to_folder, page_of
+from glassfs.source.remote.probes import calls, explained, page_of, target_of
 from glassfs.source.remote.retrying import SILENCE_PARTS, Call, Retryable, retried
 from glassfs.source.remote.server import SECOND, Facts, Listed
 from glassfs.source.remote.url import Url
@@ -57,11 +58,16 @@ class WebServer(ObjectServer):
         """Facts of objects on pages, with their rows there and when they were asked for, in ns since 1970."""
 
     def is_folder(self, path: Path) -> bool:
+        # Servers redirect the name of a folder to the same with a slash.
+        if self._url.query:
+            return False
+        name = f"/{'/'.join(path)}"
         try:
-            return not self._url.query and is_redirected_to_folder(
-                self._url_of(path, False), self._authorization, self.timeout,
-            )
-        except DeviceFailed:  # the next request reports that
+            target = target_of(self._url_of(path, False), self._authorization, self.timeout)
+            return target is not None and unquote(
+                urlsplit(urljoin(name, target)).path, errors="surrogateescape",
+            ) == f"{name}/"
+        except (DeviceFailed, ValueError):  # the next request reports that
             return False
 
     def explained(self, error: DeviceFailed) -> DeviceFailed:
