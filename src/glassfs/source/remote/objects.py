@@ -31,18 +31,11 @@ CODE = r"(?:[A-Z][a-z]{1,20}){2,8}"
 _CODE = re.compile(rf"<Code>({CODE})</Code>")
 NO_RANGES = "the server ignores the Range header and sends whole files"
 UNTRUSTED = "its certificate is not trusted"
-NO_TLS = "the server does not speak TLS on this port: write http:// instead of https://, if that is safe here"
-TLS = "the server speaks TLS on this port: write https:// instead of http://"
 NO_WEBDAV = "the server does not speak WebDAV"
 ENDLESS = "it redirects without end"
-LASTING = (UNTRUSTED, NO_TLS, TLS, NO_WEBDAV, ENDLESS)
+LASTING = (UNTRUSTED, NO_WEBDAV, ENDLESS)
 """Reasons that the next attempt would have as well."""
-_TLS_EXPECTED = (
-    "plain HTTP request was sent to HTTPS port", "an HTTP request to an HTTPS server", "SSL-enabled server port",
-)
-"""What nginx, servers in Go, and Apache answer to plain HTTP where they expect TLS."""
 _CAUSES = (
-    ("InvalidMessage(", NO_TLS),
     ("Error decoding PROPFIND response", NO_WEBDAV),
     ("InvalidCertificate", UNTRUSTED), ("certificate", UNTRUSTED),
     ("dns error", "there is no host of this name"),
@@ -282,8 +275,6 @@ def _detail(error: Exception) -> str:
 def _reason(error: Exception) -> str:
     """Return a reason in words of this module: the error may quote what the server was sent."""
     text = str(error)
-    if any(sign in text for sign in _TLS_EXPECTED):
-        return TLS
     status = _STATUS.search(text)
     if status is not None:
         return f"the server answers {status[1]}{_detail(error)}"

@@ -18,19 +18,18 @@ from urllib.parse import quote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener, getproxies, proxy_bypass
 
 from glassfs.errors import DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused, TooLarge
-from glassfs.forks import PerProcess
 from glassfs.settings import settings
-from glassfs.source.remote.objects import LASTING, NO_TLS, TLS, UNTRUSTED
-from glassfs.source.remote.retrying import SILENCE_PARTS, BlockingCalls, Call, Result, Retryable, result_of, retried
+from glassfs.source.remote.objects import LASTING, UNTRUSTED
+from glassfs.source.remote.retrying import SILENCE_PARTS, Call, Result, Retryable, calls, result_of, retried
 from glassfs.source.remote.url import Url
 
+NO_TLS = "the server does not speak TLS on this port: write http:// instead of https://, if that is safe here"
+TLS = "the server speaks TLS on this port: write https:// instead of http://"
 RANGE = "bytes=0-262143"
 """The range of the first real request, as a server may redirect by it."""
 MOST_BYTES = 64 << 20
 _PLAIN_IN_QUERY = "%!$&()*+,/:;=?@[]^`{|}~\\-._"
 _PAGES = ("text/html", "application/xhtml+xml")
-
-calls = PerProcess(lambda: BlockingCalls("probes", 4))
 
 
 class _Unreachable(Retryable):
@@ -110,7 +109,7 @@ def page_of(url: Url, authorization: str, timeout: float, call: Call) -> tuple[b
     raise Refused(f"the server lists no folders (HTTP {status}); name what is in it by its own URL", url.shown)
 
 
-def explained(url: Url, error: DeviceFailed) -> DeviceFailed:
+def explained(url: Url, error: GlassfsError) -> GlassfsError:
     """Return another error instead if the server of an http URL speaks TLS, or that of an https URL plain HTTP.
 
     Takes up to two seconds. Nothing of the URL is sent besides the name of the host.

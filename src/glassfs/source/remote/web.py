@@ -21,8 +21,8 @@ from glassfs.sizes import human_size
 from glassfs.source.contract import Path
 from glassfs.source.remote.objects import NO_RANGES, NO_WEBDAV, ObjectServer, facts_of
 from glassfs.source.remote.pages import rows_of
-from glassfs.source.remote.probes import calls, explained, page_of, target_of
-from glassfs.source.remote.retrying import SILENCE_PARTS, Call, Retryable, retried
+from glassfs.source.remote.probes import explained, page_of, target_of
+from glassfs.source.remote.retrying import SILENCE_PARTS, Call, Retryable, calls, retried
 from glassfs.source.remote.server import SECOND, Facts, Listed
 from glassfs.source.remote.url import Url
 
@@ -70,7 +70,7 @@ class WebServer(ObjectServer):
         except (DeviceFailed, ValueError):  # the next request reports that
             return False
 
-    def explained(self, error: DeviceFailed) -> DeviceFailed:
+    def explained(self, error: GlassfsError) -> GlassfsError:
         return explained(self._url, error)
 
     def _url_of(self, path: Path, is_folder: bool) -> Url:
