@@ -188,17 +188,19 @@ class ObjectServer(RetryingServer):
                 raise
             raise Retryable(DeviceFailed(NO_RANGES)) from None
 
-    async def _body(self, result: Any, size: int) -> bytes:
-        """Return exactly ``size`` bytes. Of a longer body little more is read."""
+    async def _body(self, result: Any, size: int, skip: int = 0, may_go_on: bool = False) -> bytes:
+        """Return the ``size`` bytes of a body after the first ``skip``. Of a longer body little more is read; it is an
+        error unless it ``may_go_on``."""
         pieces, rest = [], size
-        async with aclosing(self._pieces(result, size)) as body:
+        async with aclosing(self._pieces(result, skip + size)) as body:
             async for piece in body:
-                pieces.append(piece)
+                piece, skip = piece[skip:], max(0, skip - len(piece))
+                pieces.append(piece[:rest] if may_go_on else piece)
                 rest -= len(piece)
-                if rest < 0:
+                if rest < 0 or (may_go_on and not rest):
                     break
         # obstore does not repeat a request whose body breaks off, as it has returned the answer by then.
-        if rest:
+        if rest > 0 or (rest and not may_go_on):
             word = "more" if rest < 0 else "fewer"
             raise Retryable(DeviceFailed(f"the server sends {word} than the {size} bytes that it announced"))
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
