@@ -64,7 +64,8 @@ def make_reachable(*wanted: str | Path) -> None:
 
 
 def run_in_namespace(
-    place: Path, script: str, *arguments: str | Path, mode: int = 0o666, words: Sequence[str] = (*AS_STRANGER, *NAMESPACE),
+    place: Path, script: str, *arguments: str | Path, mode: int = 0o666,
+    words: Sequence[str] = (*AS_STRANGER, *NAMESPACE),
 ) -> tuple[int, str, str]:
     """Run a shell script as STRANGER with a /dev/fuse of this mode; return exit status, output and errors.
 

@@ -11,7 +11,6 @@ import mmap
 import os
 import stat
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from glassfs.mount.engines import wire
 from glassfs.mount.engines.wire import IN_HEADER, OUT_HEADER, Opcode
@@ -58,12 +57,9 @@ class Answers:
         self._generation = int.from_bytes(os.urandom(4), "little")
         """Differs from mount to mount, as ids do not: else a file handle of an earlier mount, which servers of NFS and
         others give to their clients, would lead to another file of this one instead of ESTALE."""
-        self._ends: set[tuple[int, int]] = set()
-        """Directories that were just listed to the end, each with that position."""
         handlers: dict[int, Callable[[int, int, bytes, Payload], None]] = {
             Opcode.LOOKUP: self._look_up, Opcode.GETATTR: self._getattr, Opcode.READ: self._read,
-            Opcode.READDIRPLUS: partial(self._list, is_plus=True),
-            Opcode.READDIR: self._list, Opcode.FORGET: self._forget,
+            Opcode.READDIRPLUS: self._list, Opcode.FORGET: self._forget,
             Opcode.BATCH_FORGET: self._batch_forget, Opcode.READLINK: self._readlink, Opcode.OPEN: self._open,
             Opcode.OPENDIR: self._opendir, Opcode.RELEASE: self._nothing, Opcode.RELEASEDIR: self._nothing,
             Opcode.GETXATTR: self._getxattr, Opcode.LISTXATTR: self._listxattr, Opcode.STATFS: self._statfs,
@@ -117,42 +113,19 @@ class Answers:
         count = self._operations.read_into(ident, payload.pages[:size], offset)
         self._reply(unique, payload.pages[:count])
 
-    def _list(self, unique: int, ident: int, message: bytes, payload: Payload, is_plus: bool = False) -> None:
+    def _list(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
         """Reply with as many entries as fit; each that has attributes carries a reference."""
         operations = self._operations
         _, cookie, size = wire.READ_IN.unpack_from(message, _REQUEST)
-        # The kernel asks once more after the last entry. To know that there is none, no listing has to be made again.
-        if (ident, cookie) in self._ends:
-            self._ends.discard((ident, cookie))
-            operations.listed(ident, cookie)
-            self._send((OUT_HEADER.pack(_HEADER, 0, unique),))
-            return
         listing, position = operations.listing(ident, cookie)
-        body = bytearray()
+        body = bytearray(wire.dots(listing.directory.ino, listing.cookie)[position * wire.DOT :])
         given: list[tuple[int, int]] = []
-        is_full = False
-        if is_plus and not position and size >= wire.DOTS:
-            body += wire.dots(listing.directory.ino, listing.cookie)
-            position = 2
-        while position < 2 and not is_full:
-            # Of "." and ".." the kernel uses nothing but the name.
-            after = listing.cookie + position + 1
-            entry = wire.dirent(listing.directory.ino, after, stat.S_IFDIR, b".."[: position + 1])
-            entry = wire.NO_ENTRY + entry if is_plus else entry
-            is_full = len(body) + len(entry) > size
-            if not is_full:
-                body += entry
-                position += 1
         try:
-            if not is_full:
-                fill = self._fill_plus if is_plus else self._fill
-                is_full = fill(body, listing, position, size, given)
+            is_full = self._fill(body, listing, max(2, position), size, given)
+            if (is_full and not body) or len(body) > size:  # an empty reply would mean the end
+                raise Answer(errno.EINVAL)
             if not body:
-                if is_full:  # an empty reply would mean the end
-                    raise Answer(errno.EINVAL)
                 operations.listed(ident, cookie)
-            elif not is_full:
-                self._note_end(ident, listing.cookie + len(listing) + 2)
             # References count from the moment the kernel has the reply. If it refuses it, or making it failed midway,
             # all are given back.
             if self._reply(unique, body):
@@ -161,28 +134,13 @@ class Answers:
             for child, count in given:
                 operations.forget(child, 1, count)
 
-    def _note_end(self, ident: int, cookie: int) -> None:
-        """Remember the end of a listing: the kernel asks once more from there."""
-        if len(self._ends) >= 1000:
-            self._ends.clear()
-        self._ends.add((ident, cookie))
-
     def _fill(
         self, body: bytearray, listing: Listing, position: int, size: int, given: list[tuple[int, int]],
     ) -> bool:
-        """Append entries from ``position`` on; return whether there are more than fit."""
-        for node in listing.nodes_from(position - 2):
-            position += 1
-            entry = wire.dirent(node.ino, listing.cookie + position, node.mode, raw(node.name))
-            if len(body) + len(entry) > size:
-                return True
-            body += entry
-        return False
+        """Append entries from ``position`` on; return whether there are more than fit in ``size`` bytes.
 
-    def _fill_plus(
-        self, body: bytearray, listing: Listing, position: int, size: int, given: list[tuple[int, int]],
-    ) -> bool:
-        """Append entries with attributes; ``given`` gets the first and the number of ids that carry a reference."""
+        ``given`` gets the first and the number of ids that carry a reference.
+        """
         operations = self._operations
         for child, node in listing.held_from(position - 2):
             if child:
