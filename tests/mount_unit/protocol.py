@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from glassfs.content import Array, Blob, Group, Member, Memory, Records, Unreadable
 from glassfs.errors import Damaged
-from glassfs.mount.engines.answers import Answers, Payload
+from glassfs.mount.engines.answers import Answers, Buffers
 from glassfs.mount.errors import Failures
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import Operations
@@ -93,7 +93,7 @@ class Caller:
         self.sent: list[bytes] = []
         self.takes = True
         self.answers = Answers(operations, self.failures, self._take)
-        self.payload = Payload()
+        self.buffers = Buffers()
         self.unique = 100
         self.held: Counter[int] = Counter()
 
@@ -104,7 +104,7 @@ class Caller:
     def send(self, opcode: int, ident: int, body: bytes = b"") -> None:
         self.unique += 2
         header = struct.pack("=IIQQIIII", 40 + len(body), opcode, self.unique, ident, 1000, 1000, 4242, 0)
-        self.answers.answer(opcode, self.unique, ident, header + body, self.payload)
+        self.answers.answer(opcode, self.unique, ident, header + body, self.buffers)
 
     def ask(self, opcode: int, ident: int, body: bytes = b"") -> bytes | int:
         """The body of the only answer, or its errno."""

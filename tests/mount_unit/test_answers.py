@@ -387,4 +387,4 @@ def test_requests_are_counted_by_kind() -> None:
     kernel.find("/dir/inner")
     kernel.ask(STATFS, ROOT)
     kernel.ask(51, ROOT)
-    assert (kernel.payload.counts[LOOKUP], kernel.payload.counts[STATFS], sum(kernel.payload.counts)) == (2, 1, 4)
+    assert (kernel.answers.counts[LOOKUP], kernel.answers.counts[STATFS], sum(kernel.answers.counts)) == (2, 1, 4)

@@ -31,14 +31,15 @@ Send = Callable[[Sequence[bytes | bytearray | memoryview]], bool]
 """Sends one message in parts; returns whether the kernel was still waiting for it."""
 
 
-class Payload:
-    """One thread's pages for data that is read, and its number of answers by opcode."""
+class Buffers:
+    """The memory of one thread: for a request, and pages for data that is read."""
 
     def __init__(self) -> None:
+        # Mapped: the kernel demands space for the longest write, of which only the first page is ever used.
+        self.request = memoryview(mmap.mmap(-1, LONGEST_READ + wire.LEAST_READ))
         # Private: the first use of a shared page takes nearly twice as long.
         self._mapped = mmap.mmap(-1, LONGEST_READ, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.pages = memoryview(self._mapped)
-        self.counts = [0] * OPCODES
 
     def free(self) -> None:
         """Give the memory of the pages back until they are used again."""
@@ -57,7 +58,10 @@ class Answers:
         self._generation = int.from_bytes(os.urandom(4), "little")
         """Differs from mount to mount, as ids do not: else a file handle of an earlier mount, which servers of NFS and
         others give to their clients, would lead to another file of this one instead of ESTALE."""
-        handlers: dict[int, Callable[[int, int, bytes, Payload], None]] = {
+        # Threads add to it without a lock. If a count were lost, no more would be wrong than a figure of the status.
+        self.counts = [0] * OPCODES
+        """Number of requests by opcode."""
+        handlers: dict[int, Callable[[int, int, bytes, Buffers], None]] = {
             Opcode.LOOKUP: self._look_up, Opcode.GETATTR: self._getattr, Opcode.READ: self._read,
             Opcode.READDIRPLUS: self._list, Opcode.FORGET: self._forget,
             Opcode.BATCH_FORGET: self._batch_forget, Opcode.READLINK: self._readlink, Opcode.OPEN: self._open,
@@ -67,17 +71,17 @@ class Answers:
         }
         self._handlers = [handlers.get(opcode) for opcode in range(OPCODES)]
 
-    def answer(self, opcode: int, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+    def answer(self, opcode: int, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         """Answer the request ``message``; the other arguments are from its header."""
         handler = None
         if opcode < OPCODES:
-            payload.counts[opcode] += 1
+            self.counts[opcode] += 1
             handler = self._handlers[opcode]
         if handler is None:
             self.fail(unique, errno.ENOSYS)
             return
         try:
-            handler(unique, ident, message, payload)
+            handler(unique, ident, message, buffers)
         except BaseException as error:
             number = self._failures.errno_of(error)
             if opcode not in UNANSWERED:
@@ -89,7 +93,7 @@ class Answers:
     def _reply(self, unique: int, body: bytes | bytearray | memoryview) -> bool:
         return self._send((OUT_HEADER.pack(_HEADER + len(body), 0, unique), body))
 
-    def _look_up(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+    def _look_up(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         name = wire.name_at(message)
         try:
             found = self._operations.look_up(ident, name)
@@ -102,18 +106,18 @@ class Answers:
         if not self._send((answer,)):
             self._operations.forget(found.ident, 1)
 
-    def _getattr(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+    def _getattr(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         attributes, timeout = self._operations.attributes(ident)
         self._send((wire.described(unique, timeout, attributes),))
 
-    def _read(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+    def _read(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         _, offset, size = wire.READ_IN.unpack_from(message, _REQUEST)
         if size > LONGEST_READ:  # more than was negotiated
             raise Answer(errno.EINVAL)
-        count = self._operations.read_into(ident, payload.pages[:size], offset)
-        self._reply(unique, payload.pages[:count])
+        count = self._operations.read_into(ident, buffers.pages[:size], offset)
+        self._reply(unique, buffers.pages[:count])
 
-    def _list(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+    def _list(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         """Reply with as many entries as fit; each that has attributes carries a reference."""
         operations = self._operations
         _, cookie, size = wire.READ_IN.unpack_from(message, _REQUEST)
@@ -221,34 +225,34 @@ class Answers:
         body += wire.dirent(node.ino, after, node.mode, raw(node.name))
         return attributes is not None
 
-    def _forget(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+    def _forget(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         self._operations.forget(ident, wire.FORGET_IN.unpack_from(message, _REQUEST)[0])
 
-    def _batch_forget(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+    def _batch_forget(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         count, _ = wire.BATCH_FORGET_IN.unpack_from(message, _REQUEST)
         start = _REQUEST + wire.BATCH_FORGET_IN.size
         for one, references in wire.FORGET_ONE.iter_unpack(message[start : start + count * wire.FORGET_ONE.size]):
             self._operations.forget(one, references)
 
-    def _readlink(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+    def _readlink(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         self._reply(unique, raw(self._operations.readlink(ident)))
 
-    def _open(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+    def _open(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         if not self.opens:
             raise Answer(errno.ENOSYS)
         self._reply(unique, wire.OPEN_OUT.pack(0, wire.Open.KEEP_CACHE, 0))
 
-    def _opendir(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+    def _opendir(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         if not (self.opens_directories or self._operations.has_presumed):
             raise Answer(errno.ENOSYS)
         self._operations.enter(ident)
         self._reply(unique, wire.OPEN_OUT.pack(0, wire.Open.KEEP_CACHE | wire.Open.CACHE_DIR, 0))
 
-    def _getxattr(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+    def _getxattr(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         name = wire.name_at(message, _REQUEST + wire.XATTR_IN.size)
         self._reply_value(unique, message, self._operations.getxattr(ident, name))
 
-    def _listxattr(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+    def _listxattr(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         names = self._operations.listxattr(ident)
         self._reply_value(unique, message, b"".join(raw(name) + b"\0" for name in names))
 
@@ -259,10 +263,10 @@ class Answers:
             raise Answer(errno.ERANGE)
         self._reply(unique, value if size else wire.XATTR_OUT.pack(len(value), 0))
 
-    def _statfs(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+    def _statfs(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         blocks = -(-self._operations.total_size() // wire.BLOCK_SIZE)
         # No free space; names of up to 255 bytes.
         self._reply(unique, wire.STATFS_OUT.pack(blocks, 0, 0, 0, 0, wire.BLOCK_SIZE, LONGEST_NAME, wire.BLOCK_SIZE, 0))
 
-    def _nothing(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+    def _nothing(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         self._reply(unique, b"")
