@@ -210,6 +210,17 @@ def test_worker_of_an_ordinary_user_has_no_rights(place: Path, point: Path) -> N
     assert (found["NoNewPrivs"], found["Seccomp"]) == (["1"], ["2"])
 
 
+def test_allow_other_needs_the_consent_of_root(place: Path, point: Path) -> None:
+    if "\nuser_allow_other" in Path("/etc/fuse.conf").read_text():
+        pytest.skip("root allows it here")
+    shutil.chown(point, "nobody")
+    script = f'{GLASSFS} mount -o allow_other "$1" "$2"'
+    status, output, errors = run_in_namespace(place, script, place / "store.kas", point, words=AS_NOBODY)
+    assert (status, output) == (1, "")
+    assert len(errors.splitlines()) == 1
+    assert "user_allow_other" in errors
+
+
 def test_device_that_cannot_be_opened_is_named(place: Path, point: Path) -> None:
     status, output, errors = run_in_namespace(
         place, f'{GLASSFS} mount "$1" "$2"', place / "store.kas", point, mode=0o600,
