@@ -7,17 +7,13 @@ may use them.
 from __future__ import annotations
 
 import json
-from contextlib import AbstractContextManager
 from math import prod
 from typing import Any, NamedTuple
 
-from glassfs.cache import BlockCache
 from glassfs.content import Data, Fault
-from glassfs.content.allowance import OBJECT, Allowance
+from glassfs.content.allowance import EXPANSION, OBJECT, Allowance
 from glassfs.errors import Damaged
 
-LARGEST_JSON = 4 << 20
-VALUE_COST = 48  # bytes of values per byte of JSON, as in a list of empty objects
 LARGEST = 1 << 63  # of a size or a count, which have 63 bits in NumPy and in file systems
 
 DTYPES = {
@@ -54,15 +50,12 @@ _LATENT = {b"latent_action": "f32", b"latent_action_codebook": "i32"}
 """By the channel under ``omen/``: the type of latent actions and of codebook indices, by convention (§7)."""
 
 
-def room_for(cache: BlockCache, size: int) -> AbstractContextManager[None]:
-    """Reserve memory for parsing and using ``size`` bytes of JSON."""
-    return cache.reserved(VALUE_COST * min(size, LARGEST_JSON))
+def parse(data: Data, allowance: Allowance, is_strict: bool = False) -> Any:
+    """Return the JSON value in ``data``. Raises Damaged, with ``is_strict`` also for NaN and the infinities.
 
-
-def parse(data: Data, is_strict: bool = False) -> Any:
-    """Return the JSON value in ``data``. Raises Damaged, with ``is_strict`` also for NaN and the infinities."""
-    if data.size > LARGEST_JSON:
-        raise Damaged(f"is JSON of {data.size} bytes, more than {LARGEST_JSON}")
+    Raises TooLarge if its values may take more than the allowance.
+    """
+    allowance.take(EXPANSION * data.size, "JSON")
     try:
         return json.loads(data.whole().decode(), parse_constant=_refused if is_strict else float)
     except RecursionError:
