@@ -41,10 +41,10 @@ class StepShape(NamedTuple):
 
 
 _CONVENTIONS = {
-    b"reward": StepShape("f32", ()),
-    b"done": StepShape("bool", ()),
-    b"time/ticks": StepShape("i32", ()),
-    b"time/timestamps_ns": StepShape("i64", ()),
+    b"reward": [StepShape("f32", ())],
+    b"done": [StepShape("bool", ())],
+    b"time/ticks": [StepShape("i32", ())],
+    b"time/timestamps_ns": [StepShape("i64", ())],
 }
 _LATENT = {b"latent_action": "f32", b"latent_action_codebook": "i32"}
 """By the channel under ``omen/``: the type of latent actions and of codebook indices, by convention (§7)."""
@@ -78,7 +78,8 @@ class BlockShapes:
     def __init__(self, channels: Any, episode: Any, allowance: Allowance) -> None:
         self.faults: dict[Fault, None] = {}
         self.blocks: dict[bytes, list[StepShape]] = {}
-        self._by_id: dict[bytes, list[StepShape]] = {}
+        self._borrowed: dict[bytes, list[StepShape]] = {}
+        """By the action that has the id of a channel: descriptions of the channel."""
         self._action_spaces: dict[bytes, list[StepShape]] = {}
         if episode is not None and not isinstance(episode, dict):
             self._fault("meta/episode", "is not a JSON object")
@@ -137,7 +138,7 @@ class BlockShapes:
 
     def width(self, channel: bytes) -> int | None:
         """Return the values per step of a channel, or None."""
-        described = self.blocks.get(b"signal/" + channel) or self._by_id.get(channel)
+        described = self.blocks.get(b"signal/" + channel) or self._borrowed.get(b"action/" + channel)
         return prod(described[0].shape) if described else None
 
     def is_described(self, name: bytes) -> bool:
@@ -145,13 +146,10 @@ class BlockShapes:
         return name in self.blocks or bool(self._candidates(name)[0])
 
     def _candidates(self, name: bytes) -> tuple[list[StepShape], bool]:
-        if name in self.blocks:
-            return self.blocks[name], False
-        if name.startswith(b"action/"):
-            if name in self._action_spaces:
-                return self._action_spaces[name], False
-            return self._by_id.get(name.removeprefix(b"action/"), []), True
-        return ([_CONVENTIONS[name]] if name in _CONVENTIONS else []), False
+        for known in (self.blocks, self._action_spaces, _CONVENTIONS):
+            if name in known:
+                return known[name], False
+        return self._borrowed.get(name, []), True
 
     def _channels(self, value: Any) -> list[Any]:
         """Return the definitions of channels."""
@@ -177,7 +175,7 @@ class BlockShapes:
         else:
             self._fault("meta/channels", "has a channel without a name")
         if isinstance(identifier, str):
-            _add(self._by_id, identifier, channel)
+            _add(self._borrowed, f"action/{identifier}", channel)
 
     def _fault(self, place: str, reason: str) -> None:
         self.faults[Fault(place, reason)] = None
