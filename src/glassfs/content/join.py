@@ -43,12 +43,10 @@ class Layout:
         self.is_cut = False
         """Whether columns are left out."""
         self._characters = 0
-        self._places = {name: number for number, name in enumerate(self.dtypes)}
         self.add(columns)
 
-    def add(self, columns: Columns) -> int:
-        """Make space for rows with these columns; return their numbers as the bits of an integer."""
-        numbers = 0
+    def add(self, columns: Columns) -> None:
+        """Make space for rows with these columns."""
         for name, dtype in columns:
             known = self.dtypes.get(name)
             if known is None:
@@ -56,25 +54,19 @@ class Layout:
                     self.is_cut = True
                     continue
                 self._characters += len(name)
-                self._places[name] = len(self.dtypes)
                 self.dtypes[name] = dtype
             elif name not in (CONTAINER, POSITION):
                 # The type of a column may only become wider: rows that were made before stay right, and are converted
                 # when they are read.
                 self.dtypes[name] = _widened(known, dtype)
-            numbers |= 1 << self._places[name]
-        return numbers
 
     @property
     def columns(self) -> Columns:
         """The columns so far, as they are at the beginning of a block."""
         return tuple(self.dtypes.items())
 
-    def shown(self, numbers: int) -> dict[str, JoinedColumn]:
-        """Return the columns with these numbers, and those that every table has."""
-        numbers |= 0b11
-        columns = enumerate(self.dtypes.items())
-        return {name: JoinedColumn(number, dtype) for number, (name, dtype) in columns if numbers >> number & 1}
+    def shown(self) -> dict[str, JoinedColumn]:
+        return {name: JoinedColumn(number, dtype) for number, (name, dtype) in enumerate(self.dtypes.items())}
 
 
 class JoinedColumn(NamedTuple):
@@ -144,13 +136,13 @@ class JoinedBlock:
 
 
 class JoinedRows(NamedTuple):
-    """The contents of a joined table: ``block(i)`` returns the result of ``joined_block`` for block ``i``.
+    """The contents of a joined table: ``blocks`` are results of ``joined_block``.
 
     ``counts`` are the numbers of rows of each block, and ``sizes`` those of bytes of each of its columns.
     """
 
+    blocks: Sequence[Data]
     counts: Sequence[int]
-    block: Callable[[int], Data]
     sizes: Sequence[Sequence[int]]
     columns: Mapping[str, JoinedColumn]
     features: JoinedColumn | None = None
@@ -164,13 +156,9 @@ class JoinedRows(NamedTuple):
     def rows(self) -> int:
         return sum(self.counts)
 
-    @property
-    def blocks(self) -> int:
-        return len(self.counts)
-
     def read(self, number: int, columns: Iterable[JoinedColumn]) -> list[list[Any]]:
-        """Return several columns of a block, which is made once at most."""
-        data = self.block(number)
+        """Return several columns of a block, which is read at once."""
+        data = self.blocks[number]
         whole = JoinedBlock(Memory(data.read(0, data.size)))
         return [whole.column(column) for column in columns]
 
@@ -245,7 +233,7 @@ class Joined(Table):
         if found.features is None:
             return
         last: tuple[str, str] = "", ""
-        for number in range(found.blocks):
+        for number in range(len(found.blocks)):
             features, *columns = found.read(number, (found.features, *found.columns.values()))
             for text, *row in zip(features, *columns, strict=True):
                 record = dict(zip(found.columns, row, strict=True))
@@ -299,7 +287,7 @@ class _JoinedRecords(Records):
 
     @property
     def blocks(self) -> int:  # type: ignore[override]
-        return self._find().blocks
+        return len(self._find().blocks)
 
 
 class _JoinedCells(Cells, _JoinedRecords):
@@ -325,7 +313,7 @@ def _cost(found: JoinedRows, block: int, column: JoinedColumn | None = None) -> 
 
 
 def _column(found: JoinedRows, block: int, column: JoinedColumn) -> list[Any]:
-    return JoinedBlock(found.block(block)).column(column)
+    return JoinedBlock(found.blocks[block]).column(column)
 
 
 def _rows(found: JoinedRows, block: int) -> list[dict[str, Any]]:

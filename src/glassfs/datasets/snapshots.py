@@ -18,7 +18,7 @@ from glassfs.content import Container, Group, Member, Recording
 from glassfs.content.join import Joined, JoinedRows
 from glassfs.content.pieces import ContainerPiece
 from glassfs.content.summary import EPISODES
-from glassfs.datasets.blocks import BlockTable, JoinedTables, hashed
+from glassfs.datasets.blocks import BlockTable, JoinedTables, RowStore, hashed
 from glassfs.datasets.files import FileSnapshot, Gap, SnapshotFile, expected_tables, in_order
 from glassfs.datasets.rights import FurtherFiles, Rights
 from glassfs.datasets.rows import RowReader, TablePiece
@@ -91,8 +91,8 @@ class Snapshot:
         tables = self._read()
         table = tables.tables.get(name)
         if table is None:
-            table = BlockTable(name, (), self._containers, self._omitted.get(name, 0))
-            table.finish(tables.gaps, 0)
+            table = BlockTable(name, RowStore(self._containers.services.cache), self._omitted.get(name, 0))
+            table.finish(tables.gaps)
         return table.rows
 
     def tables(self) -> Sequence[str]:
@@ -133,7 +133,7 @@ class Snapshot:
 
     def _leave_out(self, tables: JoinedTables, lost: set[int]) -> None:
         """Leave some of the files that were read out of the next pass."""
-        self._omitted = {name: table.omitted + len(table.shown & lost) for name, table in tables.tables.items()}
+        self._omitted = {name: table.omitted + len(table.files & lost) for name, table in tables.tables.items()}
         self._walked = [file for number, file in tables.files.items() if number not in lost]
 
     def directory(
@@ -230,11 +230,11 @@ class Snapshot:
         gaps = list(filter(self._may_show, self._gaps))
         unlisted = len(self._gaps) - len(gaps)
         tables: dict[str, BlockTable] = {}
+        store = RowStore(self._containers.services.cache)
         used: set[int] = set()
         parts: FurtherFiles = {}
         # Pieces come in the order of the files' paths, and a file's pieces in that of its rows, so the rows of a table
-        # are sorted without being kept in memory: each table has one block that is not complete, and the cache has the
-        # others.
+        # are sorted without being kept in memory: each table has one block that is not complete.
         is_whole = self.is_whole
         for number, pieces in RowReader(self._containers, self._calls).of_all(self._walked):
             file = self._walked[number]
@@ -254,16 +254,14 @@ class Snapshot:
                     is_shown = is_shown and self._may_show(piece)
                     table = tables.get(piece.table)
                     if table is None:
-                        table = tables[piece.table] = BlockTable(
-                            piece.table, self._walked, self._containers, self._omitted.get(piece.table, 0),
-                        )
+                        table = tables[piece.table] = BlockTable(piece.table, store, self._omitted.get(piece.table, 0))
                     first, rows = firsts.get(piece.table, 0), piece.piece.rows
                     firsts[piece.table] = first + rows
                     if rows and not is_shown:
                         # Counted once for each table, with the first of the rows that are left out.
                         table.omitted += not first
                     elif rows:
-                        table.add(number, piece.number, ContainerPiece(file.path, first, piece.piece))
+                        table.add(ContainerPiece(file.path, first, piece.piece), number)
                         parts[number] = piece.parts
                         used.add(number)
                         if piece.directory:
@@ -279,6 +277,12 @@ class Snapshot:
                     used.add(number)
                 # A table that lacks rows for a passing reason is read again soon, others only after a change of the
                 # files.
+                is_whole = is_whole and not isinstance(error, Passing)
+        for table in tables.values():
+            try:
+                table.close()
+            except GlassfsError as error:
+                gaps.append(Gap("", error, tables=(table.name,)))
                 is_whole = is_whole and not isinstance(error, Passing)
         for table in tables.values():
             table.finish(gaps, unlisted)
