@@ -9,17 +9,16 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from itertools import accumulate
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from glassfs.content.data import Data, Memory
 from glassfs.content.episodes import POSITION, TEXT, TEXTS
 from glassfs.content.model import Records
 from glassfs.content.pieces import PIECE_BYTES, ContainerPiece, as_json, values_of
-from glassfs.content.summary import CONTAINER, EPISODES, INTEGER, NUMBER, UNSIGNED, Columns
-from glassfs.content.table import Cells, Column, Episode, Recording, Table
+from glassfs.content.summary import CONTAINER, INTEGER, NUMBER, UNSIGNED, Columns
+from glassfs.content.table import Cells, Column, Episode, Table
 
 BLOCK_BYTES = 4 * PIECE_BYTES
 """Limit of a block of the joined table, unless it is a single piece."""
@@ -163,32 +162,18 @@ class JoinedRows(NamedTuple):
         return [whole.column(column) for column in columns]
 
 
-class Opened(Protocol):
-    """What opens the containers of a joined table: see the methods of ``Table``."""
-
-    def recordings(self, container: str, is_kept: bool) -> AbstractContextManager[Callable[[int], Recording]]: ...
-
-    def demand_readable(self, container: str) -> None: ...
-
-    def found(self, container: str, name: bytes) -> bytes | None: ...
-
-    def keep(self, container: str, name: bytes, value: bytes) -> None: ...
-
-
 class Joined(Table):
     """The joined table called ``name``. ``find`` is called when its contents are first needed.
 
     ``directory_of`` returns, for the path of a container, the path from the folder to the directory that has a
     directory for each row, named by its position; None if the container itself is what the row describes. ``title`` is
     the folder's name if it has one. ``is_first`` of all tables over the folder is the one that a reader sees first;
-    ``tables`` returns the names of all that have rows, the first of them first. ``opened`` opens a container of a table
-    of episodes.
+    ``tables`` returns the names of all that have rows, the first of them first.
     """
 
     def __init__(
         self, name: str, find: Callable[[], JoinedRows], directory_of: Callable[[str], str | None] = lambda path: None,
         title: str = "", is_first: bool = True, tables: Callable[[], Sequence[str]] = tuple,
-        opened: Opened | None = None,
     ) -> None:
         self.key = name.encode()
         self.name = name
@@ -200,7 +185,6 @@ class Joined(Table):
         self.directory = b""
         self.width: int | None = None
         self.recording = self.features = None
-        self._opened = opened
         self._find = find
         self._directory_of = directory_of
 
@@ -224,10 +208,6 @@ class Joined(Table):
         directory = self._directory_of(container)
         return f"{container}/{directory}/{record[POSITION]}" if directory else str(container)
 
-    @property
-    def has_recordings(self) -> bool:
-        return self._opened is not None and self.name == EPISODES
-
     def described(self) -> Iterator[Episode]:
         found = self._find()
         if found.features is None:
@@ -242,22 +222,6 @@ class Joined(Table):
                     text = last[1] if container == last[0] else ""
                 last = container, text
                 yield Episode(container, record[POSITION], record, text)
-
-    def recordings(self, container: str, is_kept: bool) -> AbstractContextManager[Callable[[int], Recording]]:
-        if self._opened is None:
-            raise TypeError("the rows of this table are no episodes")
-        return self._opened.recordings(container, is_kept)
-
-    def demand_readable(self, container: str) -> None:
-        if self._opened is not None:
-            self._opened.demand_readable(container)
-
-    def found(self, container: str, name: bytes) -> bytes | None:
-        return self._opened.found(container, name) if self._opened is not None else None
-
-    def keep(self, container: str, name: bytes, value: bytes) -> None:
-        if self._opened is not None:
-            self._opened.keep(container, name, value)
 
     def _columns(self) -> list[Column]:
         return [self._column(name, column) for name, column in self._find().columns.items()]
