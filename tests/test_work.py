@@ -323,7 +323,7 @@ def test_files_read_ahead_are_given_up_with_their_reader(monkeypatch: pytest.Mon
     """Also when it ends early for another reason."""
     begun, ended = set[Work | None](), threading.Semaphore(0)
 
-    def read(self: RowReader, file: SnapshotFile, table: str = "", block: int = 0) -> Iterator[TablePiece]:
+    def read(self: RowReader, file: SnapshotFile) -> Iterator[TablePiece]:
         begun.add(work.current())
         try:
             work.patiently(threading.Event().wait)
