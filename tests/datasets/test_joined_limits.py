@@ -158,8 +158,19 @@ def test_very_long_texts_are_cut() -> None:
 def test_a_block_has_no_more_bytes_than_fit_into_memory() -> None:
     store = LastingStore({f"{number}": takes(take("\u2028" * LONGEST, number=number)) for number in range(12)})
     found = joins_of(store).snapshot().rows(EPISODES)
-    assert found.rows == 12 and found.blocks > 1
-    assert max(found.block(number).size for number in range(found.blocks)) <= BLOCK_BYTES + 4096
+    assert found.rows == 12 and len(found.blocks) > 1
+    assert max(block.size for block in found.blocks) <= BLOCK_BYTES + 4096
+
+
+@pytest.mark.parametrize(("spool", "error"), [
+    ({"spool_size": 8 << 20}, "rows beyond 2.0M in all are left out: a larger spool_size allows more"),
+    ({"spool_directory": "/none"}, "rows cannot be kept in the spool folder: No such file or directory"),
+])
+def test_rows_without_space_are_left_out(spool: dict[str, Any], error: str) -> None:
+    store = LastingStore({f"{number}": takes(take("\u2028" * LONGEST)) for number in range(12)})
+    containers = Containers(ContainerSettings(BlockCache(64 << 20, **spool)))
+    table = Joins(containers, [Start("", Location(store, ()), True)]).snapshot().table(EPISODES)
+    assert 0 < table.rows < 8 and error in table.attributes()["error"]
 
 
 @pytest.mark.slow
@@ -206,7 +217,7 @@ def test_texts_of_pieces_and_blocks_are_restored() -> None:
         values_of(piece._replace(rows=5))
     layout = Layout(RECORD_COLUMNS)
     block = Memory(joined_block([ContainerPiece("a", 0, piece), ContainerPiece("b", 5, piece)], layout.columns))
-    found = JoinedRows([2 * piece.rows], lambda number: block, [JoinedBlock(block).sizes], layout.shown(-1))
+    found = JoinedRows([block], [2 * piece.rows], [JoinedBlock(block).sizes], layout.shown())
     table = Joined(EPISODES, lambda: found)
     for column in table.columns():
         name = column.name.decode()

@@ -11,14 +11,12 @@ from typing import Any
 import kastore
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from writers.kastore import TYPES, KastoreWriter
 
 from glassfs.content import Array, Container, Fault
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.registry import AHEAD, open_container
-from tests.formats.exercise import NUMBERS, exercise, peak_memory
+from tests.formats.exercise import peak_memory
 from tests.helpers import CountingSource, contents_of, omitted_in, open_bytes, open_path, opening, values_of, walk
 
 HEADER, DESCRIPTOR = 64, 64
@@ -253,14 +251,6 @@ def test_the_first_array_must_follow_the_keys(tmp_path: Path) -> None:
         open_bytes(bytes(data))
 
 
-def test_every_truncation_is_refused(pair: Path) -> None:
-    data = pair.read_bytes()
-    for size in range(len(data)):
-        with pytest.raises(Refused):
-            open_bytes(data[:size])
-    open_bytes(data)
-
-
 def test_similar_files_are_explained() -> None:
     with pytest.raises(Refused, match="text mode"):
         open_bytes(b"\x89KAS\n\x1a\n" + bytes(100), "old.trees")
@@ -284,30 +274,3 @@ def test_the_index_is_read_once_to_open_and_once_to_list(tmp_path: Path) -> None
     assert kept < 500 * count
     del members
     assert peak_memory(lambda: sum(1 for _ in container.root.members())) < 4 << 20
-
-
-KEYS = st.one_of(st.binary(max_size=12), st.sampled_from([b"a", b"format/name", b"uuid", b"nodes/time"]))
-
-
-@settings(max_examples=300)
-@given(
-    keys=st.lists(KEYS, max_size=6),
-    kinds=st.lists(st.integers(0, 9), min_size=6, max_size=6),
-    lengths=st.lists(
-        st.one_of(st.integers(0, 20), st.sampled_from(NUMBERS), st.integers(0, 2**64 - 1)), min_size=6, max_size=6,
-    ),
-    tail=st.binary(max_size=300),
-)
-def test_stores_of_any_lengths_raise_only_known_errors(
-    keys: list[bytes], kinds: list[int], lengths: list[int], tail: bytes,
-) -> None:
-    key_start = HEADER + DESCRIPTOR * len(keys)
-    array_start = (key_start + sum(map(len, keys)) + 7) & ~7
-    index = b""
-    for key, kind, length in zip(keys, kinds, lengths, strict=False):
-        index += struct.pack("<B7xQQQQ24x", kind, key_start, len(key), array_start & (2**64 - 1), length)
-        key_start += len(key)
-        end = array_start + length * np.dtype(TYPES[kind]).itemsize
-        array_start = (end + 7) & ~7
-    size = HEADER + len(index) + len(b"".join(keys)) + len(tail)
-    exercise(struct.pack("<8sHHIQ40x", b"\x89KAS\r\n\x1a\n", 1, 0, len(keys), size) + index + b"".join(keys) + tail)

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 import glassfs
 from glassfs.cli import verify
 from glassfs.content import Array, Part
-from glassfs.errors import Damaged, NotInstalled, Refused, Unrecognised, Unsuited
+from glassfs.errors import Damaged, NotInstalled, Refused, Unsuited
 from glassfs.formats.npz import FORMAT
 from glassfs.formats.registry import Head, open_container
 from glassfs.library import arrays as library_arrays
@@ -80,16 +80,6 @@ def test_arrays_are_those_of_numpy(writer: str) -> None:
     assert list(container.check()) == []
 
 
-@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_ranges_are_those_of_zipfile(method: int) -> None:
-    values = {"a": np.random.default_rng(1).integers(0, 9, 50_000), "b": np.arange(5)}
-    data = streamed(values, method)
-    whole = member_files(data)["a.npy"]
-    file = file_data(only(open_bytes(data), "a"))
-    for start in (0, 1, 127, 128, 200_000, len(whole) - 1):
-        assert file.read(start, min(1000, len(whole) - start)) == whole[start : start + 1000]
-
-
 def test_sparse_matrices_of_scipy(tmp_path: Path) -> None:
     sparse = optional.package("scipy.sparse")
     matrix = sparse.random(40, 30, 0.1, format="csr", random_state=1)
@@ -102,16 +92,6 @@ def test_sparse_matrices_of_scipy(tmp_path: Path) -> None:
             assert np.array_equal(opened["data"].numpy(), made.data)
             parts = ("indices", "indptr") if name == "csr" else ("row", "col")
             assert {f"{part}.npy" for part in (*parts, "data", "format", "shape")} == set(opened)
-
-
-def test_mounted_bytes_give_the_matrix_back(tmp_path: Path) -> None:
-    """A reader that has only the files, such as those of a mount, gets what scipy saved."""
-    sparse = optional.package("scipy.sparse")
-    matrix = sparse.random(40, 30, 0.1, format="csr", random_state=1)
-    sparse.save_npz(tmp_path / "m.npz", matrix)
-    opened = glassfs.open(tmp_path / "m.npz")
-    parts = [np.load(io.BytesIO(opened[f"{name}.npy"].bytes())) for name in ("data", "indices", "indptr", "shape")]
-    assert (sparse.csr_matrix(tuple(parts[:3]), tuple(parts[3])) != matrix).nnz == 0
 
 
 # Recognition
@@ -312,15 +292,6 @@ def test_lies_about_the_directory_are_refused(tmp_path: Path, data: bytes, reaso
     finally:
         tracemalloc.stop()
     assert str(caught.value).startswith(f"{path}: ") and "\n" not in str(caught.value)
-
-
-def test_other_files_are_unrecognised(tmp_path: Path) -> None:
-    for name, error in (("text.npz", Refused), ("text.bin", Unrecognised)):
-        path = tmp_path / name
-        path.write_bytes(b"no archive at all" * 999)
-        with pytest.raises(error, match="is not a container of a known format") as caught:
-            open_container(opening(path))
-        assert type(caught.value) is error
 
 
 # What reading costs

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import struct
 from collections.abc import Iterator
@@ -12,18 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from writers.safetensors import described, packed, write_safetensors
 
 import glassfs
 from glassfs.content import Array, Container
-from glassfs.errors import Damaged, Refused, TooLarge
-from glassfs.formats.registry import Head, may_be_container, open_container
-from glassfs.formats.safetensors import FORMAT, LONGEST_HEADER, Undecoded
-from tests.cli.glassfs_command import glassfs as glassfs_command
+from glassfs.errors import Refused
+from glassfs.formats.safetensors import LONGEST_HEADER, Undecoded
 from tests.conftest import DATA, Scale
-from tests.formats.exercise import EDITS, Edit, edited, exercise, peak_memory
-from tests.helpers import CountingSource, array_of, contents_of, only, open_bytes, open_path, opening, values_of
+from tests.formats.exercise import peak_memory
+from tests.helpers import array_of, contents_of, only, open_bytes, open_path, values_of
 from tests.optional import package
 
 SAMPLES = DATA / "safetensors"
@@ -236,17 +232,6 @@ def test_cut_files_and_lengths_that_lie_are_refused(data: bytes, reason: str) ->
         open_bytes(data)
 
 
-@pytest.mark.parametrize("head", [
-    b"", b"\x10\0\0\0\0\0\0\0", b'{"a": 1, "b": {"c": 2}}', b"12345678{}", b"\0\0\0\0\0\0\0\0{ x", b"\xff" * 8 + b"{}",
-])
-def test_other_files_are_not_recognised(head: bytes) -> None:
-    assert not FORMAT.recognises(Head(head))
-
-
-def test_suffix_is_that_of_remote_containers() -> None:
-    assert may_be_container("model-00001-of-00003.safetensors") and not may_be_container("model.safetensors.index.json")
-
-
 # Damage, memory and reading
 
 def verdict(path: Path) -> tuple[bool, dict[bytes, Any]]:
@@ -313,26 +298,6 @@ def test_mutants_show_what_the_package_reads(tmp_path: Path, scale: Scale) -> No
     assert {"refused", "same"} <= set(outcomes)
 
 
-@settings(max_examples=100, deadline=None)
-@given(edits=EDITS)
-def test_edited_headers_raise_only_known_errors(edits: list[Edit]) -> None:
-    data = (SAMPLES / "numpy_types.safetensors").read_bytes()
-    size = struct.unpack_from("<Q", data)[0]
-    exercise(data[:8] + edited(data[8 : 8 + size], edits)[:size] + data[8 + size :])
-
-
-def test_opening_reads_the_header_once_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "x.safetensors"
-    write_safetensors(path, {f"layer.{number}.weight": np.zeros(1000) for number in range(2000)})
-    size = struct.unpack("<Q", path.read_bytes()[:8])[0]
-    source = CountingSource(path)
-    container = open_container(opening(source))
-    assert source.bytes_read <= size + (16 << 10) + 8 and len(source.reads) <= 3
-    assert len(tensors_of(container)) == 2000
-    assert all(offset < 8 + size for offset, _ in source.reads)
-    source.close()
-
-
 def header_of(size: int, item: bytes, filling: bytes = b" ") -> bytes:
     """Return a JSON object of items, with a number in each, as long as ``size``."""
     count = (size - 2) // (len(item % 0) + 9)
@@ -385,40 +350,3 @@ def test_long_metadata_are_shown(tmp_path: Path) -> None:
     assert array_of(container, "tensors/a").tolist() == [0, 1, 2]
     with glassfs.open(path) as model:
         assert model["meta/file"].json()["__metadata__"]["text"] == "é" * MIB
-
-
-@pytest.mark.slow
-def test_metadata_that_are_too_long_to_show_cost_only_themselves(tmp_path: Path) -> None:
-    path = tmp_path / "x.safetensors"
-    write_safetensors(path, {"a": np.arange(3)}, {str(number): "\x01" * (2 * MIB) for number in range(6)})
-    with glassfs.open(path, cache_size=1 << 30) as model:  # six characters of JSON for each
-        assert model["tensors/a"].numpy().tolist() == [0, 1, 2]
-        with pytest.raises(TooLarge, match="longer than 64 MiB"):
-            model["meta/file"].json()
-
-
-def test_a_file_that_changes_is_never_read_by_the_old_header(tmp_path: Path) -> None:
-    path = tmp_path / "x.safetensors"
-    write_safetensors(path, {"a": np.arange(100)})
-    with glassfs.open(path) as model:
-        entry = model["tensors/a"]
-        os.truncate(path, 100)
-        with pytest.raises((Damaged, OSError)):
-            entry.bytes()
-
-
-def test_commands_describe_and_verify_it(tmp_path: Path) -> None:
-    path = tmp_path / "x.safetensors"
-    write_safetensors(path, {"a": np.zeros(3), "b": np.zeros(2), "c": np.zeros(5, "<f2")})
-    about = glassfs_command("info", path).output.decode()
-    assert f"{path}: safetensors 1, " in about and "tensors: 3" in about
-    assert 'types: {"F64": 2, "F16": 1}' in about and "tensor bytes: 50" in about
-    assert glassfs_command("verify", path).status == 0
-    about = glassfs_command("info", tmp_path).output.decode()
-    assert "safetensors: 1, " in about and "3 tensors" in about
-    path.write_bytes(path.read_bytes()[:-1])
-    for command in ("info", "verify"):
-        done = glassfs_command(command, path)
-        assert done.status == 1
-        assert b"tensors/c: has the bytes 40 to 50, but the data have 49" in done.raw_errors + done.output
-        assert b"Traceback" not in done.raw_errors

@@ -196,7 +196,7 @@ def test_parsed_metadata_reserve_memory_for_their_values(
     tmp_path: Path, text: bytes, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = tmp_path / "made"
-    path.write_bytes(made(lambda writer: [writer.add("signal/x", ARRAY), writer.add("meta/channels", text, "zstd")]))
+    path.write_bytes(made(lambda writer: [writer.add("signal/x", ARRAY), writer.add("meta/channels", text)]))
     given = opening(path, 1 << 30)
     sizes: list[int] = []
     reserve = given.cache.reserved
@@ -206,5 +206,5 @@ def test_parsed_metadata_reserve_memory_for_their_values(
         with suppress(Refused):  # so many channels are
             open_container(given)
 
-    assert peak_memory(look) < sum(sizes) < 256 << 20
+    assert peak_memory(look) < sum(sizes) < 300 << 20
     assert given.cache.used == 0

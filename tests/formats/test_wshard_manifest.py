@@ -260,7 +260,8 @@ def test_a_part_that_is_a_link_is_refused_by_name(manifest: Path) -> None:
         open_path(manifest)
 
 
-def test_parts_have_one_allowance(tmp_path: Path) -> None:
+def test_parts_have_one_allowance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glassfs.formats.wshard.metadata.EXPANSION", 0)  # of JSON, which is dropped at once
     path = write_chunked(tmp_path, "long", DATA, STEPS)  # three parts of two channels
     given = opening(path)
     given.allowance.left = 30_000

@@ -13,7 +13,8 @@ import pytest
 
 from glassfs.mount.engines import engine as engine_module
 from glassfs.mount.engines import wire
-from glassfs.mount.engines.crew import Task, Worker
+from glassfs.mount.engines.answers import Buffers
+from glassfs.mount.engines.crew import Shares, Task, Worker
 from glassfs.mount.engines.engine import Engine
 from glassfs.mount.engines.wire import Opcode
 from glassfs.mount.errors import Failures
@@ -67,7 +68,7 @@ def test_interrupted_requests_that_hang_are_answered(bench: Bench, monkeypatch: 
     monkeypatch.setattr(engine_module, "time", SimpleNamespace(monotonic=lambda: now))
     engine, answered = engine_of(bench)
     bench.hang(1)
-    hanging = bench.ask(Opcode.READ, 1, 100)
+    hanging = bench.ask(Opcode.READ, 1, Shares().volume + 10)
     bench.wait_for_deferral(hanging)
     done = bench.ask(Opcode.LOOKUP, 2)
     bench.wait_for_answers(done)
@@ -91,28 +92,16 @@ def test_interrupted_requests_that_hang_are_answered(bench: Bench, monkeypatch: 
     assert waiting not in bench.begun
 
 
-def test_counts_of_ended_threads_stay() -> None:
-    engine = Engine(kernel_of().operations, Failures())
-    states = [engine._thread_state() for _ in range(3)]
-    for state in states:
-        state.payload.counts[Opcode.READ] += 2
-    assert engine.requests() == {"READ": 6}
-    del state
-    states.clear()
-    assert engine.requests() == {"READ": 6}
-    assert len(engine._counts) == 1
-
-
 def test_requests_without_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, answered = engine_of(Bench())
     engine._descriptor, writable = os.pipe()
-    worker: Worker[Any] = Worker()
-    worker.state = engine._thread_state()
+    worker = Worker()
+    worker.state = Buffers()
     made = iter([MemoryError(), MemoryError(), Task(Opcode.GETATTR, 6, 1, b"")])
     monkeypatch.setattr(engine_module, "Task", Mock(side_effect=made))
     for opcode, unique in ((Opcode.GETATTR, 2), (Opcode.FORGET, 4), (Opcode.GETATTR, 6)):
         os.write(writable, wire.IN_HEADER.pack(wire.IN_HEADER.size, opcode, unique, 1, 0, 0, 1, 0).ljust(4096))
-        worker.state.buffers = (worker.state.request[:4096],)
+        worker.state.request = worker.state.request[:4096]
     task = engine._take(worker)
     assert task is not None
     assert task.unique == 6

@@ -40,7 +40,7 @@ def test_listing_does_not_wait_for_costly_sizes() -> None:
     kernel = kernel_of()
     operations = kernel.operations
     listing, _ = operations.listing(ROOT, 0)
-    nodes = {node.name: node for node in listing.nodes_from(0)}
+    nodes = {node.name: node for node in map(listing.node, range(len(listing)))}
     rows = nodes["rows.jsonl"]
     assert operations.known_attributes(rows) is None
     assert operations.attributes_of(rows).size == 6 * len('"row"\n')

@@ -64,7 +64,8 @@ def make_reachable(*wanted: str | Path) -> None:
 
 
 def run_in_namespace(
-    place: Path, script: str, *arguments: str | Path, mode: int = 0o666, words: Sequence[str] = (*AS_STRANGER, *NAMESPACE),
+    place: Path, script: str, *arguments: str | Path, mode: int = 0o666,
+    words: Sequence[str] = (*AS_STRANGER, *NAMESPACE),
 ) -> tuple[int, str, str]:
     """Run a shell script as STRANGER with a /dev/fuse of this mode; return exit status, output and errors.
 
@@ -207,6 +208,17 @@ def test_worker_of_an_ordinary_user_has_no_rights(place: Path, point: Path) -> N
     assert found["Uid"] == found["Gid"] == ["0"] * 4
     assert all(int(found[name][0], 16) == 0 for name in ("CapEff", "CapPrm", "CapInh", "CapBnd", "CapAmb"))
     assert (found["NoNewPrivs"], found["Seccomp"]) == (["1"], ["2"])
+
+
+def test_allow_other_needs_the_consent_of_root(place: Path, point: Path) -> None:
+    if "\nuser_allow_other" in Path("/etc/fuse.conf").read_text():
+        pytest.skip("root allows it here")
+    shutil.chown(point, "nobody")
+    script = f'{GLASSFS} mount -o allow_other "$1" "$2"'
+    status, output, errors = run_in_namespace(place, script, place / "store.kas", point, words=AS_NOBODY)
+    assert (status, output) == (1, "")
+    assert len(errors.splitlines()) == 1
+    assert "user_allow_other" in errors
 
 
 def test_device_that_cannot_be_opened_is_named(place: Path, point: Path) -> None:

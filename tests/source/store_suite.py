@@ -198,20 +198,6 @@ class StoreSuite:
         assert before.stamp != after.stamp
         assert source.read(0, 1) == b"b"
 
-    def test_what_is_said_to_be_unchanged_has_the_same_stamp(self, lab: Lab, store: Store) -> None:
-        lab.put("folder/file", b"some")
-        path, before = parts("folder/file"), store.entry(parts("folder/file"))
-        lab.set_permissions("folder/file", 0o600)
-        assert not store.is_unchanged(path, before)
-        before = store.entry(path)
-        lab.rewrite("folder/file", b"more")
-        assert not store.is_unchanged(path, before)
-        before = store.entry(path)
-        lab.put("folder/file", b"more")
-        assert not store.is_unchanged(path, before)
-        lab.remove("folder/file")
-        assert not store.is_unchanged(path, before) and not store.is_unchanged(("a\0b",), before)
-
     def test_files_of_a_store_have_one_volume(self, store: Store) -> None:
         entries = [store.entry(parts("folder/b")), *(entry for _, entry in store.list(())), store.entry(())]
         assert len({entry.volume for entry in entries}) == 1

@@ -64,16 +64,6 @@ class TestLocalStore(StoreSuite):
         return LocalLab(tmp_path / "root")
 
 
-def test_an_unchanged_file_is_seen_without_its_entry(tmp_path: Path) -> None:
-    (tmp_path / "root/folder").mkdir(parents=True)
-    (tmp_path / "root/folder/file").write_bytes(b"some")
-    store = LocalStore(tmp_path / "root")
-    entry = store.entry(("folder", "file"))
-    assert store.is_unchanged(("folder", "file"), entry) and not store.is_unchanged(("folder", "other"), entry)
-    (tmp_path / "root").rename(tmp_path / "old")
-    assert not store.is_unchanged(("folder", "file"), entry)
-
-
 def held(folder: Path) -> int:
     """Return how many descriptors below ``folder`` this process has."""
     links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]

@@ -18,7 +18,7 @@ import click
 
 from glassfs.cli.atomic import SUFFIX, AtomicFile
 from glassfs.cli.common import complain
-from glassfs.cli.completion import connection_option
+from glassfs.cli.completion import connection_option, misuse, sources_argument
 from glassfs.cli.layouts import layout_option
 from glassfs.cli.many import batch, fault_of, found_under, many_options, summary, where_option
 from glassfs.cli.many import progress as progress_over
@@ -55,7 +55,7 @@ _Opened: TypeAlias = (
 )
 
 @click.command()
-@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(readable=False))
+@sources_argument
 @click.option(
     "--format", "form", type=click.Choice(FORMS), help="Format; default: the suffix of FILE, or jsonl.",
 )
@@ -86,13 +86,12 @@ def command(
     form = form or _form_of(output)
     if is_csv_safe:
         if form != CSV:
-            raise click.UsageError("--csv-safe needs --format csv", click.get_current_context())
+            raise misuse("--csv-safe needs --format csv")
         form = CSV_SAFE
     if plan.is_resumed and not output:
-        raise click.UsageError("--resume needs --output FILE", click.get_current_context())
+        raise misuse("--resume needs --output FILE")
     if plan.is_resumed and (form == PARQUET or where):
-        reason = f"--resume cannot continue {'with --where' if where else 'a Parquet file, only jsonl or csv'}"
-        raise click.UsageError(reason, click.get_current_context())
+        raise misuse(f"--resume cannot continue {'with --where' if where else 'a Parquet file, only jsonl or csv'}")
     if form == PARQUET and not output and sys.stdout.isatty():
         raise click.ClickException("Parquet cannot be written to a terminal; use --output FILE")
     search = found_under(sources, connection, is_by_path=True)
@@ -121,8 +120,7 @@ def _form_of(output: str) -> str:
     form = next((known for known in FORMS if suffix in ("", f".{known}")), None)
     if form is None:
         known = ", ".join(f".{known}" for known in FORMS)
-        reason = f"--output {output}: {suffix} is not one of {known}; name one of these, or a --format"
-        raise click.UsageError(reason, click.get_current_context())
+        raise misuse(f"--output {output}: {suffix} is not one of {known}; name one of these, or a --format")
     return form
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import click
 
 from glassfs.cli.common import complain, located, lookup, name_of, nodes_from, opened, report, views_option
-from glassfs.cli.completion import complete_path_or_folder, complete_source, connection_option
+from glassfs.cli.completion import complete_path_or_folder, connection_option, misuse, progress_option, source_argument
 from glassfs.cli.exporting import Export, Links, Written, is_within, opened_target
 from glassfs.cli.layouts import layout_option
 from glassfs.cli.many import batch, fault_of, found_under, many_options, progress, where_option
@@ -41,7 +41,7 @@ ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".gz", ".bz2", ".xz", ".zst
 
 
 @click.command()
-@click.argument("source", type=click.Path(readable=False), shell_complete=complete_source)
+@source_argument
 @click.argument("paths", metavar="[PATH]... TARGET", nargs=-1, shell_complete=complete_path_or_folder)
 @click.option("--overwrite", is_flag=True, help="Replace files, links and pipes of the same names in TARGET.")
 @click.option(
@@ -54,7 +54,7 @@ ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".gz", ".bz2", ".xz", ".zst
     help="Exit with status 0 although containers have what the tree does not show; each is named.",
 )
 @where_option
-@click.option("--progress/--no-progress", default=None, help="Show a progress bar; default: on a terminal.")
+@progress_option
 @many_options("Continue an interrupted export: complete files are kept.", is_report_needed=False)
 @views_option
 @connection_option
@@ -75,19 +75,18 @@ def command(
     With --where, TARGET gets a directory for each of the episodes that satisfy the condition, and their table,
     episodes.parquet.
     """
-    context = click.get_current_context()
     if not paths:
-        raise click.UsageError("the TARGET folder is missing", context)
+        raise misuse("the TARGET folder is missing")
     if overwrite and plan.is_resumed:
-        raise click.UsageError("--overwrite and --resume cannot be used together", context)
+        raise misuse("--overwrite and --resume cannot be used together")
     *chosen, folder = paths
     folder = _demand_target(folder)
     if where and (chosen or not plan.is_plain):
-        raise click.UsageError("--where cannot be used with PATHs, --jobs, --scheduler, --shard or --report", context)
+        raise misuse("--where cannot be used with PATHs, --jobs, --scheduler, --shard or --report")
     existing = Existing.OVERWRITE if overwrite else Existing.RESUME if plan.is_resumed else Existing.REFUSE
     at = located(source)
     if where and at.path != "/":
-        raise click.UsageError(f"--where needs a container or a folder, not {at.path[1:]} in one", context)
+        raise misuse(f"--where needs a container or a folder, not {at.path[1:]} in one")
     source, name = at.source, at.shown
     where_to = name_of(folder)
     with opened(source, views, connection) as tree, stoppable(can_resume=True):

@@ -13,17 +13,8 @@ from typing import Any
 import click
 
 from glassfs import content
-from glassfs.cli.common import (
-    Located,
-    complain,
-    described,
-    located,
-    lookup,
-    name_of,
-    opened_sources,
-    reason_of,
-)
-from glassfs.cli.completion import complete_source, connection_option
+from glassfs.cli.common import Located, complain, described, located, lookup, name_of, opened_sources, reason_of
+from glassfs.cli.completion import connection_option, json_option, sources_argument
 from glassfs.cli.layouts import layout_option
 from glassfs.content.rows import of_records
 from glassfs.datasets.batch.contract import BatchSettings
@@ -57,11 +48,8 @@ def _kind(found: content.Content | None) -> str:
 
 
 @click.command()
-@click.argument(
-    "sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(readable=False),
-    shell_complete=complete_source,
-)
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object per source, for programs.")
+@sources_argument
+@json_option("source")
 @click.option("--quick", is_flag=True, help="Read header and index only; count nothing inside.")
 @connection_option
 @layout_option

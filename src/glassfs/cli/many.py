@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from glassfs.cli.common import reason_of, with_hint
+from glassfs.cli.completion import misuse
 from glassfs.cli.progress import Progress
 from glassfs.datasets.batch.contract import Problem, SearchHit
 from glassfs.datasets.batch.found import Search, Unlisted
@@ -48,12 +49,12 @@ def many_options(resume: str, *, is_report_needed: bool = True) -> Callable[[Cal
     def with_options(command: Callable[..., int]) -> Callable[..., int]:
         @wraps(command)
         def with_plan(*, jobs: int, scheduler: str, shard: Shard, report: str, resume: bool, **others: Any) -> int:
-            context = click.get_current_context()
             if scheduler and jobs != 1:
-                raise click.UsageError("--jobs and --scheduler cannot be used together", context)
+                raise misuse("--jobs and --scheduler cannot be used together")
             if resume and not report and is_report_needed:
-                raise click.UsageError("--resume needs --report FILE", context)
-            return command(plan=RunPlan(context.info_name or "", jobs, scheduler, shard, report, resume), **others)
+                raise misuse("--resume needs --report FILE")
+            name = click.get_current_context().info_name or ""
+            return command(plan=RunPlan(name, jobs, scheduler, shard, report, resume), **others)
 
         planned: Callable[..., int] = with_plan
         for option in reversed(options):

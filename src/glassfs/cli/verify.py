@@ -15,7 +15,7 @@ from typing import TypeAlias
 import click
 
 from glassfs.cli.common import reason_of
-from glassfs.cli.completion import connection_option
+from glassfs.cli.completion import connection_option, json_option, progress_option, sources_argument
 from glassfs.cli.layouts import layout_option
 from glassfs.cli.many import batch, fault_of, found_under, many_options, summary
 from glassfs.cli.many import progress as progress_over
@@ -37,9 +37,9 @@ _Finding: TypeAlias = tuple[Problem, str]
 
 
 @click.command()
-@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(readable=False))
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object per fault, for programs.")
-@click.option("--progress/--no-progress", default=None, help="Show a progress bar; default: on a terminal.")
+@sources_argument
+@json_option("fault")
+@progress_option
 @many_options("Continue the report: containers with a line in it are not read again.")
 @connection_option
 @layout_option

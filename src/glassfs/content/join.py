@@ -9,17 +9,16 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from itertools import accumulate
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from glassfs.content.data import Data, Memory
 from glassfs.content.episodes import POSITION, TEXT, TEXTS
 from glassfs.content.model import Records
 from glassfs.content.pieces import PIECE_BYTES, ContainerPiece, as_json, values_of
-from glassfs.content.summary import CONTAINER, EPISODES, INTEGER, NUMBER, UNSIGNED, Columns
-from glassfs.content.table import Cells, Column, Episode, Recording, Table
+from glassfs.content.summary import CONTAINER, INTEGER, NUMBER, UNSIGNED, Columns
+from glassfs.content.table import Cells, Column, Episode, Table
 
 BLOCK_BYTES = 4 * PIECE_BYTES
 """Limit of a block of the joined table, unless it is a single piece."""
@@ -43,12 +42,10 @@ class Layout:
         self.is_cut = False
         """Whether columns are left out."""
         self._characters = 0
-        self._places = {name: number for number, name in enumerate(self.dtypes)}
         self.add(columns)
 
-    def add(self, columns: Columns) -> int:
-        """Make space for rows with these columns; return their numbers as the bits of an integer."""
-        numbers = 0
+    def add(self, columns: Columns) -> None:
+        """Make space for rows with these columns."""
         for name, dtype in columns:
             known = self.dtypes.get(name)
             if known is None:
@@ -56,25 +53,19 @@ class Layout:
                     self.is_cut = True
                     continue
                 self._characters += len(name)
-                self._places[name] = len(self.dtypes)
                 self.dtypes[name] = dtype
             elif name not in (CONTAINER, POSITION):
                 # The type of a column may only become wider: rows that were made before stay right, and are converted
                 # when they are read.
                 self.dtypes[name] = _widened(known, dtype)
-            numbers |= 1 << self._places[name]
-        return numbers
 
     @property
     def columns(self) -> Columns:
         """The columns so far, as they are at the beginning of a block."""
         return tuple(self.dtypes.items())
 
-    def shown(self, numbers: int) -> dict[str, JoinedColumn]:
-        """Return the columns with these numbers, and those that every table has."""
-        numbers |= 0b11
-        columns = enumerate(self.dtypes.items())
-        return {name: JoinedColumn(number, dtype) for number, (name, dtype) in columns if numbers >> number & 1}
+    def shown(self) -> dict[str, JoinedColumn]:
+        return {name: JoinedColumn(number, dtype) for number, (name, dtype) in enumerate(self.dtypes.items())}
 
 
 class JoinedColumn(NamedTuple):
@@ -144,13 +135,13 @@ class JoinedBlock:
 
 
 class JoinedRows(NamedTuple):
-    """The contents of a joined table: ``block(i)`` returns the result of ``joined_block`` for block ``i``.
+    """The contents of a joined table: ``blocks`` are results of ``joined_block``.
 
     ``counts`` are the numbers of rows of each block, and ``sizes`` those of bytes of each of its columns.
     """
 
+    blocks: Sequence[Data]
     counts: Sequence[int]
-    block: Callable[[int], Data]
     sizes: Sequence[Sequence[int]]
     columns: Mapping[str, JoinedColumn]
     features: JoinedColumn | None = None
@@ -164,27 +155,11 @@ class JoinedRows(NamedTuple):
     def rows(self) -> int:
         return sum(self.counts)
 
-    @property
-    def blocks(self) -> int:
-        return len(self.counts)
-
     def read(self, number: int, columns: Iterable[JoinedColumn]) -> list[list[Any]]:
-        """Return several columns of a block, which is made once at most."""
-        data = self.block(number)
+        """Return several columns of a block, which is read at once."""
+        data = self.blocks[number]
         whole = JoinedBlock(Memory(data.read(0, data.size)))
         return [whole.column(column) for column in columns]
-
-
-class Opened(Protocol):
-    """What opens the containers of a joined table: see the methods of ``Table``."""
-
-    def recordings(self, container: str, is_kept: bool) -> AbstractContextManager[Callable[[int], Recording]]: ...
-
-    def demand_readable(self, container: str) -> None: ...
-
-    def found(self, container: str, name: bytes) -> bytes | None: ...
-
-    def keep(self, container: str, name: bytes, value: bytes) -> None: ...
 
 
 class Joined(Table):
@@ -193,14 +168,12 @@ class Joined(Table):
     ``directory_of`` returns, for the path of a container, the path from the folder to the directory that has a
     directory for each row, named by its position; None if the container itself is what the row describes. ``title`` is
     the folder's name if it has one. ``is_first`` of all tables over the folder is the one that a reader sees first;
-    ``tables`` returns the names of all that have rows, the first of them first. ``opened`` opens a container of a table
-    of episodes.
+    ``tables`` returns the names of all that have rows, the first of them first.
     """
 
     def __init__(
         self, name: str, find: Callable[[], JoinedRows], directory_of: Callable[[str], str | None] = lambda path: None,
         title: str = "", is_first: bool = True, tables: Callable[[], Sequence[str]] = tuple,
-        opened: Opened | None = None,
     ) -> None:
         self.key = name.encode()
         self.name = name
@@ -212,7 +185,6 @@ class Joined(Table):
         self.directory = b""
         self.width: int | None = None
         self.recording = self.features = None
-        self._opened = opened
         self._find = find
         self._directory_of = directory_of
 
@@ -236,16 +208,12 @@ class Joined(Table):
         directory = self._directory_of(container)
         return f"{container}/{directory}/{record[POSITION]}" if directory else str(container)
 
-    @property
-    def has_recordings(self) -> bool:
-        return self._opened is not None and self.name == EPISODES
-
     def described(self) -> Iterator[Episode]:
         found = self._find()
         if found.features is None:
             return
         last: tuple[str, str] = "", ""
-        for number in range(found.blocks):
+        for number in range(len(found.blocks)):
             features, *columns = found.read(number, (found.features, *found.columns.values()))
             for text, *row in zip(features, *columns, strict=True):
                 record = dict(zip(found.columns, row, strict=True))
@@ -254,22 +222,6 @@ class Joined(Table):
                     text = last[1] if container == last[0] else ""
                 last = container, text
                 yield Episode(container, record[POSITION], record, text)
-
-    def recordings(self, container: str, is_kept: bool) -> AbstractContextManager[Callable[[int], Recording]]:
-        if self._opened is None:
-            raise TypeError("the rows of this table are no episodes")
-        return self._opened.recordings(container, is_kept)
-
-    def demand_readable(self, container: str) -> None:
-        if self._opened is not None:
-            self._opened.demand_readable(container)
-
-    def found(self, container: str, name: bytes) -> bytes | None:
-        return self._opened.found(container, name) if self._opened is not None else None
-
-    def keep(self, container: str, name: bytes, value: bytes) -> None:
-        if self._opened is not None:
-            self._opened.keep(container, name, value)
 
     def _columns(self) -> list[Column]:
         return [self._column(name, column) for name, column in self._find().columns.items()]
@@ -299,7 +251,7 @@ class _JoinedRecords(Records):
 
     @property
     def blocks(self) -> int:  # type: ignore[override]
-        return self._find().blocks
+        return len(self._find().blocks)
 
 
 class _JoinedCells(Cells, _JoinedRecords):
@@ -325,7 +277,7 @@ def _cost(found: JoinedRows, block: int, column: JoinedColumn | None = None) -> 
 
 
 def _column(found: JoinedRows, block: int, column: JoinedColumn) -> list[Any]:
-    return JoinedBlock(found.block(block)).column(column)
+    return JoinedBlock(found.blocks[block]).column(column)
 
 
 def _rows(found: JoinedRows, block: int) -> list[dict[str, Any]]:

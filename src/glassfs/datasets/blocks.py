@@ -1,149 +1,129 @@
-"""The blocks of joined tables: a few thousand rows each, which consist of pieces of several containers. Any thread.
-
-Blocks are in the block cache, and rebuilt from their containers after eviction.
-"""
+"""Joined tables of a snapshot: rows in blocks, in memory or, if there are many, in a file. Any thread reads them."""
 
 from __future__ import annotations
 
+import os
+import tempfile
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import IO, NamedTuple
 
 import xxhash
 
-from glassfs.content import Rendered
-from glassfs.content.data import Data
+from glassfs.cache import BlockCache
+from glassfs.content.data import Data, Memory, SizedData
 from glassfs.content.join import BLOCK_BYTES, FROM_JSON, JoinedBlock, JoinedRows, Layout, joined_block
 from glassfs.content.pieces import PIECE_ROWS, ContainerPiece
-from glassfs.content.summary import EPISODE_ROWS, EPISODES, FEATURES, Columns
+from glassfs.content.summary import EPISODE_ROWS, EPISODES, FEATURES
 from glassfs.datasets.files import Gap, SnapshotFile
 from glassfs.datasets.rights import Rights
-from glassfs.datasets.rows import RowReader, WantedPiece
-from glassfs.errors import Damaged
+from glassfs.errors import NoSpool, TooLarge
 from glassfs.names import raw
-from glassfs.sizes import PIECE
-from glassfs.tree.containers.containers import Containers
+from glassfs.sizes import PIECE, human_size
+
+SPOOL_SHARE = 4
+"""The rows of a snapshot may take one part of so many of the bytes that all files of blocks may."""
 
 
-class BlockPart(NamedTuple):
-    """A piece of a file's rows in a block: its number, first row, row count, and first block in the container's table.
+class RowStore:
+    """The blocks of some tables: the first MiB in memory, all others in an unnamed file. One thread adds."""
 
-    The bits of ``columns`` are the numbers of its columns in the joined table.
-    """
+    def __init__(self, cache: BlockCache) -> None:
+        self.cache = cache
+        self._size = 0
+        self._file: IO[bytes] | None = None
 
-    file: int
-    number: int
-    first: int
-    rows: int
-    block: int
-    columns: int
+    def add(self, block: bytes) -> Data:
+        """Raises NoSpool if the file cannot be written, and TooLarge for too many bytes."""
+        self._size += len(block)
+        if self._size <= PIECE:
+            return Memory(block)
+        most = self.cache.spool_size // SPOOL_SHARE
+        if self._size > most:
+            raise TooLarge(f"rows beyond {human_size(most)} in all are left out: a larger spool_size allows more")
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(dir=self.cache.spool_directory)  # noqa: SIM115
+            start = self._file.seek(0, os.SEEK_END)
+            self._file.write(block)
+            self._file.flush()
+        except OSError as error:
+            folder = self.cache.spool_directory or tempfile.gettempdir()
+            raise NoSpool(f"rows cannot be kept in the spool folder: {error.strerror}", folder) from error
+        return _StoredBlock(self._file, start, len(block))
 
 
-class TableBlock(NamedTuple):
-    """A block of a joined table: its key in the cache, its parts, the columns at its beginning, its size in bytes."""
+class _StoredBlock(SizedData):
+    """A block in a file, which is open as long as one of its blocks is in use."""
 
-    key: str
-    parts: tuple[BlockPart, ...]
-    columns: Columns
-    size: int
+    __slots__ = ("_file", "_start")
+
+    def __init__(self, file: IO[bytes], start: int, size: int) -> None:
+        super().__init__(size)
+        self._file, self._start = file, start
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        if os.preadv(self._file.fileno(), [buffer], self._start + offset) != len(buffer):
+            raise NoSpool("the file of rows was cut")
 
 
 class BlockTable:
-    """One joined table: pieces are added, then ``finish`` makes its ``rows``. Never changed after that."""
+    """One joined table: pieces are added, then ``close`` and ``finish`` make its ``rows``. Never changed after that.
+
+    ``files`` are the numbers of those with rows, ``omitted`` that of containers with rows that not every user may read.
+    """
 
     rows: JoinedRows
 
-    def __init__(self, name: str, files: Sequence[SnapshotFile], containers: Containers, omitted: int = 0) -> None:
+    def __init__(self, name: str, store: RowStore, omitted: int = 0) -> None:
         self.name = name
-        # Episodes have their columns before any container brings some.
-        self.layout = Layout(EPISODE_ROWS if name == EPISODES else ())
-        self.blocks: list[TableBlock] = []
-        self.sizes: list[Sequence[int]] = []
+        self.files: set[int] = set()
         self.omitted = omitted
-        """Containers with rows that not every user may read."""
-        self._files = files
-        self._containers = containers
+        # Episodes have their columns before any container brings some.
+        self._layout = Layout(EPISODE_ROWS if name == EPISODES else ())
+        self._store = store
+        self._blocks: list[Data] = []
+        self._counts: list[int] = []
+        self._sizes: list[Sequence[int]] = []
         self._clear()
 
-    def add(self, file: int, number: int, placed: ContainerPiece) -> None:
-        """Add a piece to the last block, or to a new one if there is no space."""
+    def add(self, placed: ContainerPiece, file: int = 0) -> None:
+        """Add a piece with rows to the last block, or to a new one if there is no space."""
         piece = placed.piece
-        fits = self._rows + piece.rows <= PIECE_ROWS and self._size + len(piece.data) <= BLOCK_BYTES
-        if self._parts and not fits:
-            self._close()
+        fits = self._count + piece.rows <= PIECE_ROWS and self._size + len(piece.data) <= BLOCK_BYTES
+        if not fits:
+            self.close()
         # The layout is widened before the block is complete: the block begins with the columns as they are at its end.
-        part = BlockPart(file, number, placed.first, piece.rows, piece.block, self.layout.add(piece.columns))
-        self._parts.append(part)
+        self._layout.add(piece.columns)
+        self.files.add(file)
         self._placed.append(placed)
-        self._rows += piece.rows
+        self._count += piece.rows
         self._size += len(piece.data)
 
-    def finish(self, gaps: Sequence[Gap], unlisted: int) -> None:
-        """Make the rows of what was added. ``unlisted`` is the number of gaps that not every user may know of."""
-        if self._parts:
-            self._close()
-        columns = 0
-        counts = [sum(part.rows for part in block.parts) for block in self.blocks]
-        for block in self.blocks:
-            for part in block.parts:
-                # Columns of containers that have no rows left, or none at all, are not shown: others may not know their
-                # names.
-                columns |= part.columns
-        error = sentence(gaps, self.name)
-        if self.layout.is_cut:
-            error = "; ".join(filter(None, [error, "columns are left out: there are too many"]))
-        shown, features = self.layout.shown(columns), None
-        if self.name == EPISODES:
-            shown = self.layout.shown(-1)
-            features = shown.pop(FEATURES)
-        omitted = self.omitted + unlisted
-        self.rows = JoinedRows(counts, self._block, self.sizes, shown, features, omitted, error)
-
-    @property
-    def shown(self) -> set[int]:
-        """The numbers of the files with rows."""
-        return {part.file for block in self.blocks for part in block.parts}
-
-    def _close(self) -> None:
-        """Complete the last block."""
-        columns = self.layout.columns
-        key = self._key(columns)
-        data = self._kept(key, partial(joined_block, self._placed, columns), self._size)
-        self.sizes.append(array("Q", JoinedBlock(data).sizes))
-        self.blocks.append(TableBlock(key, tuple(self._parts), columns, data.size))
+    def close(self) -> None:
+        """Complete the last block. If it cannot be kept, this raises why, and its rows are left out."""
+        placed, count, size = self._placed, self._count, self._size
         self._clear()
+        if placed:
+            with self._store.cache.measuring(PIECE + FROM_JSON * size):
+                data = self._store.add(joined_block(placed, self._layout.columns))
+            self._blocks.append(data)
+            self._counts.append(count)
+            self._sizes.append(array("Q", JoinedBlock(data).sizes))
 
-    def _key(self, columns: Columns) -> str:
-        """Return the key of the block of the parts so far."""
-        # Stamps change with each version and each change of attributes, so equal keys mean equal bytes, also for
-        # snapshots that were taken at different times. The number of a file differs between them and is not in the key.
-        files = [self._files[part.file] for part in self._parts]
-        described = (f"{file.path}\0{file.stamp}\0{part[1:]}" for file, part in zip(files, self._parts, strict=True))
-        return hashed([str(columns), *described])
+    def finish(self, gaps: Sequence[Gap] = (), unlisted: int = 0) -> None:
+        """Make the rows of all blocks. ``unlisted`` is the number of gaps that not every user may know of."""
+        error = sentence(gaps, self.name)
+        if self._layout.is_cut:
+            error = "; ".join(filter(None, [error, "columns are left out: there are too many"]))
+        shown = self._layout.shown()
+        features = shown.pop(FEATURES) if self.name == EPISODES else None
+        omitted = self.omitted + unlisted
+        self.rows = JoinedRows(self._blocks, self._counts, self._sizes, shown, features, omitted, error)
 
     def _clear(self) -> None:
-        self._parts: list[BlockPart] = []
         self._placed: list[ContainerPiece] = []
-        self._rows = self._size = 0
-
-    def _block(self, number: int) -> Data:
-        block = self.blocks[number]
-        return self._kept(block.key, partial(self._made_again, block), block.size, block.size)
-
-    def _kept(self, key: str, make: Callable[[], bytes], pieces: int, size: int | None = None) -> Data:
-        """Return the data of a block, made of pieces of so many bytes."""
-        return Rendered(self._containers.services.cache, (key, self.name), make, size, PIECE + FROM_JSON * pieces)
-
-    def _made_again(self, block: TableBlock) -> bytes:
-        wanted = [WantedPiece(self._files[part.file], self.name, part.number, part.block) for part in block.parts]
-        placed = []
-        for part, piece in zip(block.parts, RowReader(self._containers).again(wanted), strict=True):
-            path = self._files[part.file].path
-            if piece is None or piece.rows != part.rows:
-                raise Damaged("has other rows than before", path)
-            placed.append(ContainerPiece(path, part.first, piece))
-        return joined_block(placed, block.columns)
+        self._count = self._size = 0
 
 
 class JoinedTables(NamedTuple):

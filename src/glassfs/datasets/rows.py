@@ -9,10 +9,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
-from itertools import zip_longest
 from typing import NamedTuple
 
 import xxhash
@@ -45,15 +43,6 @@ class TablePiece(NamedTuple):
     directory: str
     is_public: bool
     parts: Sequence[tuple[Path, str]] = ()
-
-
-class WantedPiece(NamedTuple):
-    """A piece to be read again: of which file and table, its number, and its first block in the container's table."""
-
-    file: SnapshotFile
-    table: str
-    number: int
-    block: int
 
 
 class RowReader:
@@ -104,27 +93,6 @@ class RowReader:
             self._prefetches.close()
             self.flush()
 
-    def again(self, wanted: Sequence[WantedPiece]) -> Iterator[Piece | None]:
-        """Yield pieces of one table again; None for a piece that no longer exists.
-
-        A file is opened once for consecutive pieces.
-        """
-        following: tuple[SnapshotFile, int] | None = None
-        all_kept = self._known([(one.file, one.number) for one in wanted])
-        with ExitStack() as opened:
-            for (file, table, number, block), kept in zip_longest(wanted, all_kept):
-                if kept is not None:
-                    yield _unpacked(kept, file, number)[0].piece
-                    continue
-                # A reader of a block wants a few consecutive pieces of each file: the file is opened for the first and
-                # read on.
-                if following != (file, number):
-                    opened.close()
-                    pieces = opened.enter_context(closing(self._read(file, table, block)))
-                following = file, number + 1
-                found = next(pieces, None)
-                yield found.piece if found is not None and found.table == table else None
-
     def flush(self) -> None:
         """Store the rows read so far in the catalogue."""
         with self._lock:
@@ -160,9 +128,9 @@ class RowReader:
             number += 1
             (kept,) = self._known([(file, number)])
             # The catalogue evicts what was not used for long, which may be a later piece of a container whose first one
-            # is there. The container has it still, and it begins after the last block of the piece before.
+            # is there. The container has it still.
             if kept is None:
-                yield from self._rest(file, number, found.table, found.piece.block)
+                yield from (one for one in self._timed(file, self._read(file)) if one.number >= number)
                 return
 
     def _timed(self, file: SnapshotFile, pieces: Iterator[TablePiece]) -> Iterator[TablePiece]:
@@ -203,16 +171,9 @@ class RowReader:
         with self._cache.memory.nested():
             return next(pieces, None)
 
-    def _rest(self, file: SnapshotFile, first: int, table: str, after: int) -> Iterator[TablePiece]:
-        """Yield the pieces from number ``first`` on, given the table and the first block of the previous piece."""
-        for found in self._read(file, table, after):
-            if found.number:
-                yield found._replace(number=first - 1 + found.number)
-
-    def _read(self, file: SnapshotFile, table: str = "", block: int = 0) -> Generator[TablePiece, None, None]:
-        """Read the pieces of all tables, or from a block of one on; all of them are also noted for the catalogue."""
-        # Only whole passes are kept: a part of the rows would be taken for all of them.
-        is_kept = not table and self._catalogue is not None and _is_lasting(file)
+    def _read(self, file: SnapshotFile) -> Iterator[TablePiece]:
+        """Read the pieces of all tables; they are also noted for the catalogue."""
+        is_kept = self._catalogue is not None and _is_lasting(file)
         noted: list[TablePiece] = []
         size = 0
         try:
@@ -222,14 +183,13 @@ class RowReader:
                 is_kept = is_kept and len(container.sources) == len(files) == 1 and files[0][1].stamp == file.stamp
                 is_public = file.is_public and all(_is_readable(entry) for _, entry in files)
                 parts = [(path, entry.stamp) for path, entry in files[1:]]
-                names = list(container.tables)
                 number = 0
-                for name in names[names.index(table) :] if table in names else names if not table else ():
+                for name in container.tables:
                     summary = container.summary(name)
                     if summary is None:
                         continue
                     directory = component(summary.table.directory) if summary.table.directory else ""
-                    for piece in pieces_of(summary, self._cache, block if name == table else 0):
+                    for piece in pieces_of(summary, self._cache):
                         found = TablePiece(name, number, piece, directory, is_public, parts)
                         size += len(piece.data)
                         if is_kept and size <= self.most_kept:
@@ -259,15 +219,15 @@ def _packed(found: TablePiece, is_last: bool) -> bytes:
     """Return what the catalogue has of a piece: a line of JSON, and the rows."""
     piece = found.piece
     brief = None if piece.columns == EPISODE_ROWS else piece.columns  # those of most containers
-    return as_json([is_last, found.table, found.directory, piece.rows, piece.block, brief]) + b"\n" + piece.data
+    return as_json([is_last, found.table, found.directory, piece.rows, brief]) + b"\n" + piece.data
 
 
 def _unpacked(kept: bytes, file: SnapshotFile, number: int) -> tuple[TablePiece, bool]:
     """Return a piece that the catalogue has, and whether it is the last one of its file."""
     head, _, data = kept.partition(b"\n")
-    is_last, table, directory, rows, block, columns = json.loads(head)
+    is_last, table, directory, rows, columns = json.loads(head)
     columns = EPISODE_ROWS if columns is None else tuple((name, dtype) for name, dtype in columns)
-    return TablePiece(table, number, Piece(rows, data, columns, block), directory, file.is_public), is_last
+    return TablePiece(table, number, Piece(rows, data, columns), directory, file.is_public), is_last
 
 
 def _is_readable(entry: Entry) -> bool:

@@ -322,14 +322,9 @@ class Entry(ArrayLike):
         session = self._session
         if session.is_closed:
             raise Closed("was closed", session.asked.shown)
-        # The node of this process is current or not; ``find_below`` decides, and begins at the root if it is not.
-        start = self._node
-        if isinstance(start, Directory) and self._era == session.era:
-            found, node = session.paths.find_below(self._path, start, path)
-        elif isinstance(start, File) and self._path != "/":
+        if isinstance(self._node, File) and self._path != "/":
             raise NotADirectory("is not a directory", part=printable(self.path))
-        else:
-            found, node = session.paths.find(below(self._path, path))
+        found, node = session.paths.find(below(self._path, path))
         return Entry(session, found, node)
 
     def _directory(self) -> Directory:

@@ -125,10 +125,6 @@ class Listing:
             position -= 1
         return self.directory.at(position) if isinstance(self.directory, Settled) else self._nodes[position]
 
-    def nodes_from(self, start: int) -> Iterator[Node]:
-        """Return the nodes from position ``start`` on. Those in a container are made on access."""
-        return map(self.node, range(start, self._count))
-
     def held_from(self, start: int) -> Iterator[tuple[int, Node]]:
         """Yield ids, each with one more reference, and nodes from position ``start`` on, except those in a container.
 

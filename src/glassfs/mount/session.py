@@ -97,17 +97,18 @@ class MountSession:
         if self.options.metrics is not None:  # before the mount, as the folder may be hidden or refuse the file
             self._measuring = threads.start("metrics", self._measure, Metrics(self.options.metrics, self.status))
 
-        def started() -> None:
-            threads.start("watch", self._after_start, ready)
-            threads.start("clock", self._repeat, self.engine.busy, self._tick)
-            threads.start("poll", self._repeat, self._touched, self._poll)
-            threads.start("load", self._load)
-
         name = self.shown_sources[0] if len(self.shown_sources) == 1 else f"{len(self.shown_sources)} sources"
         flags = self.options.flags
         mountpoint = MountPoint(
             self.mountpoint, name, bool(flags & {"allow_other", "allow_root"}), "auto_unmount" in flags,
         )
+
+        def started() -> None:
+            threads.start("watch", self._after_start, mountpoint.device, ready)
+            threads.start("clock", self._repeat, self.engine.busy, self._tick)
+            threads.start("poll", self._repeat, self._touched, self._poll)
+            threads.start("load", self._load)
+
         try:
             self.engine.serve(mountpoint, started)
         except MountError as error:
@@ -122,14 +123,13 @@ class MountSession:
                 self._measuring.join(settings.removal_of_metrics)
         log.info("%s is no longer mounted at %s", ", ".join(self.shown_sources), self.mountpoint)
 
-    def _after_start(self, ready: Callable[[], None]) -> None:
+    def _after_start(self, device: str, ready: Callable[[], None]) -> None:
         """Report that the mount answers, then watch the sources until the end. Runs on a thread of its own.
 
         It must not access the mount: a thread that waits for it when the process is killed never ends, and neither does
         the process.
         """
-        mounted = system.mount_at(self.mountpoint)
-        if mounted is not None and not system.raise_read_ahead(mounted.device, self.options.read_ahead):
+        if not system.raise_read_ahead(device, self.options.read_ahead):
             log.info("%s: read-ahead stays at 128 KiB, as only root may raise it", self.mountpoint)
         log.info("%s is mounted at %s", ", ".join(self.shown_sources), self.mountpoint)
         ready()

@@ -68,6 +68,8 @@ class _Container:
         self._listed: tuple[list[str], list[bytes]] | None = None
         """The path of the group that was listed last, and the names in it."""
         self._opened: tuple[list[str], Any] = ([], self._file.id)
+        self._large: tuple[list[str], Any] = ([], None)
+        """The dataset whose elements were read last, if it has a cache for a large chunk."""
 
     def __call__(self, request: dict[str, Any]) -> Answer:
         with hdf5_filters.demanded_of(lambda: self._opened[1]):
@@ -265,14 +267,19 @@ class _Container:
             return None
 
     def _with_cache(self, path: list[str], size: int) -> Any:
-        """Return the dataset at a path, with a cache for a chunk of ``size`` bytes until the caller drops it."""
+        """Return the dataset at a path, with a cache for a chunk of ``size`` bytes while only its elements are read."""
+        if self._large[0] == path:
+            return self._large[1]
         access = h5p.create(h5p.DATASET_ACCESS)
         access.set_chunk_cache(17, size, 1.0)  # slots, a prime number
         self._opened = [], self._file.id
-        return h5d.open(self._found(path[:-1]), path[-1].encode("latin-1"), access)
+        self._large = path, h5d.open(self._found(path[:-1]), path[-1].encode("latin-1"), access)
+        return self._large[1]
 
     def _found(self, path: list[str]) -> Any:
         """Return the object at a path of hard links."""
+        if self._large[0] != path:
+            self._large = [], None  # its cache takes most of the memory that a worker may have
         if self._opened[0] == path and path:
             return self._opened[1]
         found: Any = h5o.open(self._file.id, b"/")

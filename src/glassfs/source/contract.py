@@ -179,13 +179,6 @@ class Store(ABC):
         """
         return self.entry(path), None
 
-    def is_unchanged(self, path: Path, entry: Entry) -> bool:
-        """Return whether ``path`` leads to what ``entry`` describes, with the same stamp, if that costs little to see.
-
-        It follows links, to a file of the same stamp at most. After False, callers ask for the ``entry``.
-        """
-        return False
-
     def glances(self, folder: Path, names: Sequence[str]) -> list[tuple[str, int] | None]:
         """Return stamp and mode bits of what has these names in a folder, None for names that are not there.
 

@@ -50,8 +50,6 @@ class LocalSource(Source):
     ``open_again`` opens it by its path. ``head`` are first bytes of this version, see ``read_ahead``.
     """
 
-    was_read = False
-    """Set by each read, but not by what is read ahead, and cleared by the pool when it searches for idle sources."""
     is_lost = False
     _is_closed = False
     _readers = 0
@@ -107,7 +105,6 @@ class LocalSource(Source):
         with self._lock:
             fd = self._begun() if self._fd is None or self._is_closed else self._fd
             self._readers += 1
-            self.was_read = True
         try:
             found = do(fd)
             status = os.fstat(fd)

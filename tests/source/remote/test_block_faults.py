@@ -144,7 +144,7 @@ def test_reads_return_right_bytes_or_raise(
     buffer = bytearray(size)
     RemoteObject(blocks, server, PATH, facts).read_into(memoryview(buffer), 0)
     assert buffer == content(facts, 0, size)
-    assert not blocks._requests and not blocks._bytes_ahead
+    assert not blocks._requests
 
 
 def test_reads_after_a_timeout_fail_fast_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

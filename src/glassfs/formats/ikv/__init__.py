@@ -21,15 +21,15 @@ from glassfs.errors import Refused
 from glassfs.formats.ikv import text
 from glassfs.formats.ikv.contents import Contents, IndexedRoot
 from glassfs.formats.ikv.nodes import OBJECT, TYPE_NAMES, ConvertedText, NodeReader, shown
-from glassfs.formats.registry import BUILT_IN, Format, Opening
+from glassfs.formats.registry import BUILT_IN, Format, Head, Opening
 from glassfs.source import Source
 
 MAGIC = b"iKv"
 MAGICS = tuple(MAGIC + b"%d" % version for version in range(1, 10))
 
 
-def recognises(head: bytes) -> bool:
-    """Return whether ``head`` starts a binary document of any version, or can only be an iKv text."""
+def recognises(head: Head) -> bool:
+    """Return whether ``head`` starts a binary document of any version, or a text."""
     return head.startswith(MAGICS) or text.recognises(head)
 
 

@@ -29,7 +29,7 @@ from glassfs.content import (
 )
 from glassfs.content.allowance import Allowance
 from glassfs.content.dtypes import BFLOAT16, widened
-from glassfs.errors import Damaged
+from glassfs.errors import Damaged, TooLarge
 from glassfs.formats.wshard import metadata, residual
 from glassfs.formats.wshard.index import BlockEntry, Index
 from glassfs.formats.wshard.interleaved import Interleaved, Overlaps, find_overlaps
@@ -45,6 +45,7 @@ class WShardEpisode:
     def __init__(self, index: Index, cache: BlockCache, allowance: Allowance) -> None:
         self.index = index
         self.cache = cache
+        self.allowance = allowance
         self._source = index.source
         self.damaged_metadata: dict[bytes, str] = {}
         with self.json(CHANNELS) as channels, self.json(EPISODE) as episode:
@@ -54,8 +55,14 @@ class WShardEpisode:
     def json(self, name: bytes) -> Iterator[Any]:
         """Provide the JSON value of a metadata block within its memory budget. It is None, and noted, if damaged."""
         entry = self.index.named.get(name)
-        with metadata.room_for(self.cache, entry.size if entry else 0):
-            yield self._value(entry)
+        with self.allowance.temporary(self.cache) as room:
+            value = None
+            try:
+                if entry is not None:
+                    value = metadata.parse(self._block(entry), room)
+            except (Damaged, TooLarge) as error:
+                self.damaged_metadata[name] = error.reason
+            yield value
 
     @once
     def overlaps(self) -> Overlaps:
@@ -175,15 +182,6 @@ class WShardEpisode:
         # (docs/formats/wshard.md §6); 0 means none.
         crc = Checksum(CRC32C, entry.crc, Covers.RAW | Covers.STORED) if entry.crc else None
         return Decoded(self.cache, extent, entry.codec, entry.size, entry.label, crc)
-
-    def _value(self, entry: BlockEntry | None) -> Any:
-        if entry is None or entry.name is None:
-            return None
-        try:
-            return metadata.parse(self._block(entry))
-        except Damaged as error:
-            self.damaged_metadata[entry.name] = error.reason
-            return None
 
     def _steps(self, entry: BlockEntry) -> int | None:
         fitted = self.metadata.fit(entry.name or b"", entry.size)

@@ -10,12 +10,13 @@ import hashlib
 import struct
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain, islice, pairwise
 from typing import Any
 
 from glassfs.codec import compression
 from glassfs.content import Array, Fault
-from glassfs.errors import Damaged, GlassfsError, Passing
+from glassfs.errors import Damaged, GlassfsError, Passing, TooLarge
 from glassfs.formats.wshard import metadata
 from glassfs.formats.wshard.episode import WShardEpisode
 from glassfs.formats.wshard.index import CODECS, BlockFlag, Role, label
@@ -151,13 +152,11 @@ def _block_faults(episode: WShardEpisode) -> Iterator[Fault]:
         if entry.name is None or episode.index.impossible(entry) is not None:
             continue
         if entry.is_metadata:
-            if entry.size > metadata.LARGEST_JSON:
-                continue
-            try:
-                with metadata.room_for(episode.cache, entry.size):
-                    metadata.parse(episode.data(entry, entry.size), is_strict=True)
-            except Damaged as error:
-                yield Fault(entry.label, error.reason)
+            with suppress(TooLarge), episode.allowance.temporary(episode.cache) as room:
+                try:
+                    metadata.parse(episode.data(entry, entry.size), room, is_strict=True)
+                except Damaged as error:
+                    yield Fault(entry.label, error.reason)
             continue
         content, length = episode.content(entry), episode.metadata.length
         if isinstance(content, Array) and content.known_shape is not None:

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import errno
 import logging
-import mmap
 import os
 import signal
 import sys
-import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
 from glassfs.mount.engines import wire
-from glassfs.mount.engines.answers import LONGEST_READ, OPCODES, UNANSWERED, Answers, Payload
+from glassfs.mount.engines.answers import LONGEST_READ, UNANSWERED, Answers, Buffers
 from glassfs.mount.engines.crew import LONG_READ_BYTES, Crew, Task, Worker
 from glassfs.mount.engines.mounting import MountPoint
 from glassfs.mount.engines.notices import Notices
@@ -48,16 +45,6 @@ CANCELED = (errno.ENOENT, *ENDS)
 _REQUEST = wire.IN_HEADER.size
 
 
-class _ThreadState:
-    """The buffers of one thread."""
-
-    def __init__(self) -> None:
-        # Mapped: the kernel demands space for the longest write, of which only the first page is ever used.
-        self.request = memoryview(mmap.mmap(-1, LONGEST_READ + wire.LEAST_READ))
-        self.buffers = (self.request,)
-        self.payload = Payload()
-
-
 class Engine:
     """Answers the kernel from ``operations`` for one mount.
 
@@ -67,9 +54,6 @@ class Engine:
     def __init__(self, operations: Operations, failures: Failures, is_debugging: bool = False) -> None:
         self._is_debugging = is_debugging
         self._descriptor = -1
-        self._counts: list[list[int]] = [[0] * OPCODES]
-        """Number of requests by opcode, for each thread; the first is the sum of ended threads."""
-        self._counting = threading.RLock()  # reentrant: a thread state may be finalized at any moment
         self._interrupted: deque[tuple[float, int]] = deque()
         """Deadlines and numbers of requests that were interrupted, in the order of deadlines."""
         self._requesters = Requesters()
@@ -77,7 +61,7 @@ class Engine:
         self._answers = Answers(operations, failures, self._send)
         self._named_in_root = partial(operations.inodes.named, ROOT)
         self._crew = Crew(
-            self._take, self._answer, self._thread_state, operations.inodes.volume,
+            self._take, self._answer, Buffers, operations.inodes.volume,
             lambda task: self._refuse(task.message), self._end,
         )
         self.busy = self._crew.busy
@@ -156,9 +140,7 @@ class Engine:
 
     def requests(self) -> dict[str, int]:
         """Return the number of answered requests by kind."""
-        with self._counting:
-            sums = {opcode.name: sum(counts[opcode] for counts in self._counts) for opcode in Opcode}
-        return {name: count for name, count in sums.items() if count}
+        return {opcode.name: count for opcode in Opcode if (count := self._answers.counts[opcode])}
 
     def _on_signal(self, _number: int, _frame: object) -> None:
         self._end()
@@ -167,25 +149,11 @@ class Engine:
         with suppress(OSError):
             os.write(self._over, b".")
 
-    def _thread_state(self) -> _ThreadState:
-        state = _ThreadState()
-        with self._counting:
-            self._counts.append(state.payload.counts)
-        # Freed with its thread: there may have been hundreds of them.
-        weakref.finalize(state, self._keep_counts, state.payload.counts).atexit = False
-        return state
-
-    def _keep_counts(self, counts: list[int]) -> None:
-        """Add the counts of a thread that has ended to the first entry."""
-        with self._counting:
-            self._counts = [other for other in self._counts if other is not counts]
-            self._counts[0] = [sum(both) for both in zip(self._counts[0], counts, strict=True)]
-
-    def _take(self, worker: Worker[_ThreadState]) -> Task | None:
-        state = worker.state
+    def _take(self, worker: Worker) -> Task | None:
+        request = worker.state.request
         while True:
             try:
-                size = os.readv(self._descriptor, state.buffers)
+                size = os.readv(self._descriptor, (request,))
             except OSError as error:
                 if error.errno in AGAIN:
                     continue
@@ -195,19 +163,18 @@ class Engine:
             if not size:  # hung up
                 return None
             try:
-                task = self._task(state, size)
+                task = self._task(request, size)
             except MemoryError:
-                self._refuse(state.request)
+                self._refuse(request)
                 continue
             if task is not None:
                 return task
 
-    def _task(self, state: _ThreadState, size: int) -> Task | None:
+    def _task(self, request: memoryview, size: int) -> Task | None:
         """Return the request of ``size`` bytes that was read; None if it needs no answer, or has one already."""
-        request = state.request
         _, opcode, unique, ident, uid, _, thread, _ = wire.IN_HEADER.unpack_from(request)
         if opcode == IOCTL:  # isatty, by each open() in Python: answered here, as it is frequent
-            state.payload.counts[opcode] += 1
+            self._answers.counts[opcode] += 1
             self._answers.fail(unique, errno.ENOSYS)
             return None
         if opcode == INTERRUPT:
@@ -236,15 +203,15 @@ class Engine:
             except MemoryError:  # other requests release some
                 time.sleep(settings.resumption)
 
-    def _answer(self, worker: Worker[_ThreadState], task: Task) -> None:
+    def _answer(self, worker: Worker, task: Task) -> None:
         if self._is_debugging:
             self._show(task)
         if task.opcode == INIT:
             self._initialize(task)
         else:
-            self._answers.answer(task.opcode, task.unique, task.ident, task.message, worker.state.payload)
+            self._answers.answer(task.opcode, task.unique, task.ident, task.message, worker.state)
             if task.size >= LONG_READ_BYTES and self._crew.is_crowded:
-                worker.state.payload.free()  # many threads wait for decoders, each with a mebibyte that it used before
+                worker.state.free()  # many threads wait for decoders, each with a mebibyte that it used before
 
     def _initialize(self, task: Task) -> None:
         """Agree with the kernel, which sends no other request before."""

@@ -83,8 +83,16 @@ class MountPoint:
         """Mount by the system call; return None if this user may not do that."""
         try:
             descriptor = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise MountError(
+                f"{DEVICE} does not exist: 'modprobe fuse' as root, or in a container start it with "
+                f"'--device {DEVICE} --cap-add SYS_ADMIN'; all commands but 'mount', and Python, work without it"
+            ) from None
         except OSError as error:
-            raise MountError(f"{DEVICE}: {error.strerror}") from None
+            advice = f"ask for the group that owns it, or in a container for '--device {DEVICE}'"
+            if error.errno not in (errno.EACCES, errno.EPERM):
+                advice = "'modprobe fuse' as root loads the kernel's part"
+            raise MountError(f"{DEVICE} cannot be opened ({error.strerror}): {advice}") from None
         try:
             mode = stat.S_IFMT(os.stat(self.path).st_mode)
             ids = f"rootmode={mode:o},user_id={os.getuid()},group_id={os.getgid()}"
@@ -104,7 +112,7 @@ class MountPoint:
     def _mounted_by_helper(self) -> int:
         helper = _helper()
         if helper is None:
-            raise MountError(f"{HELPERS[0]} is not installed")
+            raise MountError(f"{HELPERS[0]} is not installed, without which only root may mount: 'apt install fuse3'")
         name = self._name.replace("\\", "\\\\").replace(",", "\\,")
         subtype = FILE_SYSTEM.partition(".")[2]
         options = ["ro", "nosuid", "nodev", "noexec", f"fsname={name}", f"subtype={subtype}", *self._options]

@@ -29,10 +29,6 @@ NO_SERVERS = frozenset((
     "dir", "dvc", "file", "filecache", "generic", "git", "glassfs", "libarchive", "local", "pyscript", "reference",
     "simplecache", "tar", "zip",
 ))
-PACKAGES = {
-    "ftp": "fsspec", "github": "requests", "hf": "huggingface_hub", "sftp": "paramiko", "smb": "smbprotocol",
-    "ssh": "paramiko", "webhdfs": "requests",
-}
 LOGINS = ("ftp", "sftp", "smb", "ssh")
 """Protocols where each connection is a login; servers limit their number."""
 IDENTIFYING = ("endpoint", "endpoint_url", "host", "org", "port", "repo", "sha", "user", "username")
@@ -242,11 +238,9 @@ def _class_of(url: Url) -> Any:
     try:
         return fsspec.get_filesystem_class(url.scheme)
     except ImportError as error:
-        package = PACKAGES.get(url.scheme)
-        if package == "paramiko":
+        if url.scheme in ("sftp", "ssh"):
             raise Refused(not_installed("ssh"), url.shown) from None
-        what = f"the package {package}" if package else f"another package: {error}"
-        raise Refused(f"{url.scheme}:// needs {what}", url.shown) from None
+        raise Refused(f"{url.scheme}:// needs another package: {error}", url.shown) from None
     except ValueError:
         raise Refused(f"unknown protocol {url.scheme}://; supported are {_supported()}", url.shown) from None
 

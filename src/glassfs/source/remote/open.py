@@ -15,7 +15,7 @@ from glassfs.names import raw
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.objects import ObjectServer
 from glassfs.source.remote.obstore_module import not_installed, obstore
-from glassfs.source.remote.probes import demand_no_redirect, explained
+from glassfs.source.remote.probes import explained, target_of
 from glassfs.source.remote.retrying import SILENCE_PARTS
 from glassfs.source.remote.s3_listing import S3Lister
 from glassfs.source.remote.server import Server
@@ -220,9 +220,14 @@ def _web(url: Url, connection: Connection) -> WebServer:
     identity = base
     if url.query:
         try:
-            demand_no_redirect(url, authorization, connection.timeout)
+            target = target_of(url, authorization, connection.timeout)
         except DeviceFailed as error:
             raise explained(url, error) from None
+        if target is not None:
+            raise Refused(
+                "redirects, and the next host would learn its query; name it without the query, or name the final URL",
+                url.shown,
+            )
         identity += f"?{blake2b(raw(url.query), digest_size=16).hexdigest()}"
     return WebServer(url, authorization, identity, make, library, connection.timeout)
 

@@ -30,13 +30,13 @@ _CALLED_LISTING = re.compile(r"\s*(index of|directory listing|directory:|listing
 _CLOCK = re.compile(rb"\d:\d\d")
 
 
-def rows_of(page: bytes, url: str, path: Path) -> dict[str, bytes | None]:
-    """Return the names in a folder by the page with this URL; ``path`` is the folder's. The value of a folder is None.
+def rows_of(page: bytes, url: str, path: Path, shown: str) -> dict[str, bytes | None]:
+    """Return the names in the folder at ``path`` by the page with this URL; errors call it ``shown``.
 
-    That of a file is a digest of its row in the page, which has its time and so changes with the file; b"" if there is
-    no time in it. Raises TooLarge, and Refused if the page is no listing: if no title or heading starts as those of
-    listings do, nor ends with the folder's name or path. In the second case it must not have more links to other
-    servers and to folders beside this one than names.
+    The value of a folder is None, that of a file is a digest of its row in the page, which has its time and so changes
+    with the file; b"" if there is no time in it. Raises TooLarge, and Refused if the page is no listing: if no title or
+    heading starts as those of listings do, nor ends with the folder's name or path. In the second case it must not have
+    more links to other servers and to folders beside this one than names.
     """
     rows: dict[str, bytes | None] = {}
     server, depth, foreign = urlsplit(url), len(path), 0
@@ -64,7 +64,7 @@ def rows_of(page: bytes, url: str, path: Path) -> dict[str, bytes | None]:
             else:
                 rows.setdefault(name, b"")
         if len(rows) > MOST_NAMES:
-            raise TooLarge(f"has a listing of more than {MOST_NAMES} names")
+            raise TooLarge(f"has a listing of more than {MOST_NAMES} names", shown)
     titles = [
         unescape(_TAG.sub(b"", found[1]).decode("utf-8", "surrogateescape"))
         for found in islice(_TITLE.finditer(page), MOST_TITLES)
@@ -72,5 +72,5 @@ def rows_of(page: bytes, url: str, path: Path) -> dict[str, bytes | None]:
     if not any(map(_CALLED_LISTING.match, titles)):
         ends = [title.strip().rstrip("/").rpartition("/")[2] for title in titles if title.strip()]
         if (path[-1] if path else "") not in ends or foreign > max(1, len(rows)):
-            raise Refused("the server sends a page that is no listing; name what is in it by its own URL")
+            raise Refused("the server sends a page that is no listing; name what is in it by its own URL", shown)
     return rows

@@ -14,24 +14,22 @@ import ssl
 from collections.abc import Callable
 from typing import IO
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote, unquote, urljoin, urlsplit
+from urllib.parse import quote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener, getproxies, proxy_bypass
 
 from glassfs.errors import DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused, TooLarge
-from glassfs.forks import PerProcess
 from glassfs.settings import settings
-from glassfs.source.remote.objects import LASTING, NO_TLS, TLS, UNTRUSTED
-from glassfs.source.remote.retrying import SILENCE_PARTS, BlockingCalls, Call, Result, Retryable, result_of, retried
+from glassfs.source.remote.objects import LASTING, UNTRUSTED
+from glassfs.source.remote.retrying import SILENCE_PARTS, Call, Result, Retryable, calls, result_of, retried
 from glassfs.source.remote.url import Url
 
+NO_TLS = "the server does not speak TLS on this port: write http:// instead of https://, if that is safe here"
+TLS = "the server speaks TLS on this port: write https:// instead of http://"
 RANGE = "bytes=0-262143"
 """The range of the first real request, as a server may redirect by it."""
 MOST_BYTES = 64 << 20
 _PLAIN_IN_QUERY = "%!$&()*+,/:;=?@[]^`{|}~\\-._"
-_PORTS = {"http": 80, "https": 443}
 _PAGES = ("text/html", "application/xhtml+xml")
-
-calls = PerProcess(lambda: BlockingCalls("probes", 4))
 
 
 class _Unreachable(Retryable):
@@ -57,32 +55,29 @@ class _SamePath(HTTPRedirectHandler):
         return request
 
 
-def demand_no_redirect(url: Url, authorization: str, timeout: float) -> None:
-    """Request the URL once and raise Refused if it redirects.
+def target_of(url: Url, authorization: str, timeout: float) -> str | None:
+    """Return where the server redirects a URL to, or None.
 
-    Does nothing if there is no connection, as the next request reports that, or if requests go through a proxy. Raises
+    None as well if there is no connection, as the next request reports that, or if requests go through a proxy. Raises
     DeviceFailed if there is no usable answer.
     """
-    if _target(url, authorization, timeout) is not None:
-        raise Refused(
-            "redirects, and the next host would learn its query; name it without the query, or name the final URL",
-            url.shown,
-        )
+    if url.scheme in getproxies() and not proxy_bypass(url.host):
+        return None
 
+    def ask(call: Call) -> str | None:
+        # The request is the one that obstore would send first, so that a server that redirects by range, header or
+        # method shows it now.
+        headers = {"Range": RANGE, "Accept": "*/*"}
+        try:
+            _requested(url, headers, authorization, timeout / SILENCE_PARTS, lambda answer: None)
+        except _Unreachable:
+            pass
+        except HTTPError as error:
+            if 300 <= error.code < 400:
+                return str(error.headers.get("Location", ""))
+        return None
 
-def is_redirected_to_folder(url: Url, authorization: str, timeout: float) -> bool:
-    """Return whether the server redirects a URL to the same one with a slash, as it does for folders.
-
-    False if there is no connection, or if requests go through a proxy. Raises DeviceFailed without a usable answer.
-    """
-    target = _target(url, authorization, timeout)
-    if target is None:
-        return False
-    path = f"/{'/'.join(url.path)}"
-    try:
-        return unquote(urlsplit(urljoin(path, target)).path, errors="surrogateescape") == f"{path}/"
-    except ValueError:
-        return False
+    return result_of(retried(lambda: calls.get().run(ask), timeout, url.shown), timeout, url.shown)
 
 
 def page_of(url: Url, authorization: str, timeout: float, call: Call) -> tuple[bytes, str]:
@@ -114,62 +109,31 @@ def page_of(url: Url, authorization: str, timeout: float, call: Call) -> tuple[b
     raise Refused(f"the server lists no folders (HTTP {status}); name what is in it by its own URL", url.shown)
 
 
-def explained(url: Url, error: DeviceFailed) -> DeviceFailed:
+def explained(url: Url, error: GlassfsError) -> GlassfsError:
     """Return another error instead if the server of an http URL speaks TLS, or that of an https URL plain HTTP.
 
     Takes up to two seconds. Nothing of the URL is sent besides the name of the host.
     """
     if error.reason in LASTING:
         return error
+    is_http = url.scheme == "http"
+    host = url.host if urlsplit(f"//{url.host}").port else f"{url.host}:{80 if is_http else 443}"
+    other = Url("https" if is_http else "http", host, (), "", "", url.shown, True)
+
+    def is_answered(call: Call) -> bool:
+        try:
+            _requested(other, {}, "", settings.server_probe, lambda answer: None)
+        except Retryable:
+            return False
+        except (HTTPError, DeviceFailed):  # also a certificate that is not trusted
+            pass
+        return True
+
     try:
-        is_meant = _result_of(lambda call: _is_meant(url), settings.server_probe, url.shown)
+        is_meant = result_of(calls.get().run(is_answered), settings.server_probe, url.shown)
     except DeviceFailed:
         is_meant = False
-    return DeviceFailed(TLS if url.scheme == "http" else NO_TLS, error.source) if is_meant else error
-
-
-def _is_meant(url: Url) -> bool:
-    """Return whether the server answers to the other scheme."""
-    try:
-        address = urlsplit(f"//{url.host}")
-        host, port = address.hostname or "", address.port or _PORTS[url.scheme]
-        if url.scheme == "http":
-            context = ssl.create_default_context()
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-            http.client.HTTPSConnection(host, port, timeout=settings.server_probe, context=context).connect()
-        else:
-            connection = http.client.HTTPConnection(host, port, timeout=settings.server_probe)
-            connection.request("HEAD", "/")
-            connection.getresponse()
-    except (OSError, ValueError, http.client.HTTPException):
-        return False
-    return True
-
-
-def _target(url: Url, authorization: str, timeout: float) -> str | None:
-    """Return where a URL redirects to, or None."""
-    if url.scheme in getproxies() and not proxy_bypass(url.host):
-        return None
-
-    def ask(call: Call) -> str | None:
-        # The request is the one that obstore would send first, so that a server that redirects by range, header or
-        # method shows it now.
-        headers = {"Range": RANGE, "Accept": "*/*"}
-        try:
-            _requested(url, headers, authorization, timeout / SILENCE_PARTS, lambda answer: None)
-        except _Unreachable:
-            pass
-        except HTTPError as error:
-            if 300 <= error.code < 400:
-                return str(error.headers.get("Location", ""))
-        return None
-
-    return _result_of(ask, timeout, url.shown)
-
-
-def _result_of(ask: Callable[[Call], Result], timeout: float, shown: str) -> Result:
-    return result_of(retried(lambda: calls.get().run(ask), timeout, shown), timeout, shown)
+    return DeviceFailed(TLS if is_http else NO_TLS, error.source) if is_meant else error
 
 
 def _requested(

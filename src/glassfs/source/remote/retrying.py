@@ -173,3 +173,7 @@ class BlockingCalls:
                 # Not at once: the calls that a new thread would take may be about to be canceled, too.
                 asyncio.get_running_loop().call_later(settings.server_replace, self._pool.abandon, future)
             raise
+
+
+calls: PerProcess[BlockingCalls] = PerProcess(lambda: BlockingCalls("calls", 8))
+"""Those of the standard library and of botocore."""

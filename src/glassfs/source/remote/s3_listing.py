@@ -18,7 +18,7 @@ from glassfs.forks import PerProcess
 from glassfs.source.contract import Path
 from glassfs.source.remote.objects import CODE, believable_facts
 from glassfs.source.remote.obstore_module import not_installed
-from glassfs.source.remote.retrying import BlockingCalls, Call
+from glassfs.source.remote.retrying import Call, calls
 from glassfs.source.remote.server import MOST_NAMES, NO_NAME, Listed, is_name
 
 MOST_BYTES = 64 << 20
@@ -33,11 +33,10 @@ class S3Lister:
     def __init__(self, bucket: str, make: Callable[[], Any]) -> None:
         self._bucket = bucket
         self._client: PerProcess[Any] = PerProcess(make)
-        self._calls = BlockingCalls("listing", 4)
 
     async def entries(self, path: Path, shown: str) -> list[Listed]:
         """Return what is in a folder; errors call it ``shown``. Cancelling it ends it after the current page."""
-        return await self._calls.run(partial(self._list, path, shown))
+        return await calls.get().run(partial(self._list, path, shown))
 
     def _list(self, path: Path, shown: str, call: Call) -> list[Listed]:
         try:

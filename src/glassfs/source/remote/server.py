@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
-from glassfs.errors import DeviceFailed
+from glassfs.errors import GlassfsError
 from glassfs.source.contract import Path
 
 SECOND = 10**9
@@ -102,7 +102,7 @@ class Server(ABC):
         """Return whether the server says so, without a listing; False if it does not say."""
         return False
 
-    def explained(self, error: DeviceFailed) -> DeviceFailed:
+    def explained(self, error: GlassfsError) -> GlassfsError:
         """Return the error of the first request, with its cause if that can be found out. May take a few seconds."""
         return error
 

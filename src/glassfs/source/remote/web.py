@@ -9,10 +9,10 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import aclosing
 from functools import partial
 from types import ModuleType
 from typing import Any
+from urllib.parse import unquote, urljoin, urlsplit
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused
 from glassfs.lru import LRU
@@ -20,8 +20,8 @@ from glassfs.sizes import human_size
 from glassfs.source.contract import Path
 from glassfs.source.remote.objects import NO_RANGES, NO_WEBDAV, ObjectServer, facts_of
 from glassfs.source.remote.pages import rows_of
-from glassfs.source.remote.probes import calls, explained, is_redirected_to_folder, page_of
-from glassfs.source.remote.retrying import SILENCE_PARTS, Call, Retryable, retried
+from glassfs.source.remote.probes import explained, page_of, target_of
+from glassfs.source.remote.retrying import SILENCE_PARTS, Call, Retryable, calls, retried
 from glassfs.source.remote.server import SECOND, Facts, Listed
 from glassfs.source.remote.url import Url
 
@@ -57,14 +57,19 @@ class WebServer(ObjectServer):
         """Facts of objects on pages, with their rows there and when they were asked for, in ns since 1970."""
 
     def is_folder(self, path: Path) -> bool:
+        # Servers redirect the name of a folder to the same with a slash.
+        if self._url.query:
+            return False
+        name = f"/{'/'.join(path)}"
         try:
-            return not self._url.query and is_redirected_to_folder(
-                self._url_of(path, False), self._authorization, self.timeout,
-            )
-        except DeviceFailed:  # the next request reports that
+            target = target_of(self._url_of(path, False), self._authorization, self.timeout)
+            return target is not None and unquote(
+                urlsplit(urljoin(name, target)).path, errors="surrogateescape",
+            ) == f"{name}/"
+        except (DeviceFailed, ValueError):  # the next request reports that
             return False
 
-    def explained(self, error: DeviceFailed) -> DeviceFailed:
+    def explained(self, error: GlassfsError) -> GlassfsError:
         return explained(self._url, error)
 
     def _url_of(self, path: Path, is_folder: bool) -> Url:
@@ -92,10 +97,7 @@ class WebServer(ObjectServer):
 
     def _rows(self, path: Path, call: Call) -> Mapping[str, bytes | None]:
         page, url = page_of(self._url_of(path, True), self._authorization, self.timeout / SILENCE_PARTS, call)
-        try:
-            return rows_of(page, url, path)
-        except GlassfsError as error:
-            raise error.at(self.shown(path)) from None
+        return rows_of(page, url, path, self.shown(path))
 
     async def _listed_by_webdav(self, path: Path) -> Sequence[Listed] | None:
         """Return what is in a folder, or None if the server does not speak WebDAV."""
@@ -171,7 +173,7 @@ class WebServer(ObjectServer):
         result, facts = await self._whole(path)
         if known is not None and known.fits(facts):
             return None
-        return facts, await self._part(result, 0, min(size, facts.size))
+        return facts, await self._body(result, min(size, facts.size), may_go_on=True)
 
     async def _read(self, path: Path, offset: int, size: int, facts: Facts) -> bytes:
         try:
@@ -187,7 +189,7 @@ class WebServer(ObjectServer):
         if not facts.fits(now):
             self._described.pop(path)
             raise Changed("has been replaced by another object", self.shown(path))
-        return await self._part(result, offset, size)
+        return await self._body(result, size, offset, may_go_on=True)
 
     async def _whole(self, path: Path) -> tuple[Any, Facts]:
         """Request an object without a range. Raises DeviceFailed if it is too large for that."""
@@ -197,15 +199,3 @@ class WebServer(ObjectServer):
             raise DeviceFailed(f"{NO_RANGES}; it has to be smaller than {human_size(MOST_WHOLE)}", self.shown(path))
         self._sends_whole.put(path, True)
         return result, facts
-
-    async def _part(self, result: Any, offset: int, size: int) -> bytes:
-        """Return bytes of a body, of which little more is read."""
-        found, position = bytearray(), 0
-        async with aclosing(self._pieces(result, offset + size)) as body:
-            while len(found) < size:
-                piece = await anext(body, b"")
-                if not piece:
-                    raise Retryable(DeviceFailed("the server sends fewer bytes than it announced"))
-                found += piece[max(0, offset - position) : max(0, offset + size - position)]
-                position += len(piece)
-        return bytes(found)

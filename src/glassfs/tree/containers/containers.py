@@ -78,7 +78,7 @@ class Containers:
         self, settings: ContainerSettings, on_change: Callable[[], None] = lambda: None,
         on_drop: Callable[[Lease], None] = lambda lease: None,
     ) -> None:
-        listings: Listings[Children] = Listings(settings.listing_budget, settings.cache.memory)
+        listings: Listings[Children] = Listings(settings.cache.memory, settings.listing_budget)
         settings.cache.share(listings.evict)
         # What is inside others has a budget of its own: one container full of them must not evict all others.
         self._nested = NestedContainers(settings.cache, self._release_nodes, settings.budget // 3, settings.layout)
