@@ -16,6 +16,7 @@ from glassfs.content import (
     Converted,
     Data,
     Document,
+    EncodedImage,
     Extent,
     Member,
     Null,
@@ -78,10 +79,15 @@ def members(source: Source, asked: DatasetRequests, dataset: Dataset) -> Iterato
     elif kind.name == "text":
         yield from _frames(source, asked, dataset) or [Member((name,), _text(asked, dataset))]
     elif kind.name == "bytes":
-        yield Member((name,), Blob(name, _stored_data(source, asked, dataset, None, dataset.item)))
+        blob = Blob(name, _stored_data(source, asked, dataset, None, dataset.item))
+        yield from _frames(source, asked, dataset) or [Member((name,), blob)]
     elif kind.base is not None:
+        frames = _frames(source, asked, dataset)
+        yield from frames
+        if frames:
+            return
+        runs = _runs(asked, dataset)
         dtype, dims = kind.base.shown, kind.base.dims
-        runs = elements.VariableRows(asked, dataset.elements, dtype, int(dtype[2:]) * prod(dims))
         yield Member((name, b"values"), Array(b"values", runs.values(), dtype, lambda: (runs.count(), *dims)))
         yield Member((name, b"offsets"), Array(b"offsets", runs.offsets(), "<i8", (dataset.elements + 1,)))
 
@@ -189,8 +195,10 @@ def _missing_filter(asked: DatasetRequests, dataset: Dataset) -> str:
 
 def suffix(source: Source, asked: DatasetRequests, dataset: Dataset) -> bytes:
     """Return the suffix of a dataset's file, empty if it has none."""
-    if why_hidden(dataset) or _frames(source, asked, dataset):
+    if why_hidden(dataset):
         return b""
+    for _, content in _frames(source, asked, dataset):
+        return {"jpeg": b".jpg", "png": b".png"}[content.media] if isinstance(content, EncodedImage) else b""
     if dataset.is_null:
         return b".null"
     if dataset.kind.name == "text":
@@ -199,14 +207,27 @@ def suffix(source: Source, asked: DatasetRequests, dataset: Dataset) -> bytes:
 
 
 def _frames(source: Source, asked: DatasetRequests, dataset: Dataset) -> list[Member]:
-    """Return frames and video if rows of bytes, or strings of a fixed length, are images."""
-    if dataset.kind.name == "number":
+    """Return the image, or frames and video, if a dataset of bytes in any form has images."""
+    kind, shape = dataset.kind, dataset.shape
+    if kind.name == "number":
         return list(images.of_array(_array(source, asked, dataset)))
-    is_fixed = dataset.kind.name == "text" and len(dataset.shape) == 1 and dataset.size >= images.SHORTEST
-    if dataset.is_null or not is_fixed or not filters.are_known(dataset.filters):
+    if dataset.is_null or not dataset.elements or len(shape) > 1:
+        return []
+    if kind.base is not None:
+        is_bytes = kind.base.shown == "|u1" and not kind.base.dims and shape
+        rows = Array(asked.path[-1], Zeros(0), "|u1", ())
+        return list(images.of_rows(rows, dataset.elements, _runs(asked, dataset).row)) if is_bytes else []
+    is_fixed = kind.name in ("text", "bytes") and dataset.size >= images.SHORTEST
+    if not is_fixed or not filters.are_known(dataset.filters):
         return []
     data = _stored_data(source, asked, dataset, None, dataset.size)
-    return list(images.of_array(Array(asked.path[-1], data, "|u1", (dataset.elements, dataset.size))))
+    return list(images.of_array(Array(asked.path[-1], data, "|u1", (*shape, dataset.size))))
+
+
+def _runs(asked: DatasetRequests, dataset: Dataset) -> elements.VariableRows:
+    base = dataset.kind.base
+    assert base is not None
+    return elements.VariableRows(asked, dataset.elements, base.shown, int(base.shown[2:]) * prod(base.dims))
 
 
 def _text(asked: DatasetRequests, dataset: Dataset) -> Content:

@@ -181,6 +181,16 @@ class VariableRows:
         values = Blocked(self._asked.cache, bounds, block)
         return values
 
+    def row(self, number: int) -> Data:
+        """Return the bytes of a row, which the worker is asked for alone: not all others of its block."""
+        start, end = struct.unpack("<2q", self.offsets().read(8 * number, 16))
+        size = (end - start) * self._item
+
+        def asked() -> bytes:
+            return b"".join(raw for _, raw in self._answers(number, number + 1, self._item, size))
+
+        return Rendered(self._asked.cache, self._asked.key("row", number), asked, size, 3 * size)
+
     def count(self) -> int:
         """Return the number of all values."""
         return int.from_bytes(self.offsets().read(8 * self._rows, 8), "little")

@@ -1,13 +1,12 @@
-"""Rows of bytes that are JPEG or PNG images with zeros behind them, as ALOHA writes them (§9). Any thread."""
+"""Rows of bytes, and single values, that are JPEG or PNG images, maybe with zeros behind them (§9). Any thread."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from glassfs.content import Array, Data, EncodedImage, Member, Series, Slice, Video, images
-from glassfs.content.data import SizedData
-from glassfs.errors import Damaged, GlassfsError, Passing
+from glassfs.errors import LASTING, Damaged, GlassfsError, Passing
 from glassfs.once import once
 
 SHORTEST = 64
@@ -20,7 +19,7 @@ _BEGINNING = max(len(signature) for signature, _ in _SIGNATURES)
 class _Trimmed(Data):
     """A row without the zeros at its end. The first use of its size reads it."""
 
-    def __init__(self, row: SizedData) -> None:
+    def __init__(self, row: Data) -> None:
         self._row = row
 
     @property
@@ -40,40 +39,71 @@ class _Trimmed(Data):
 
 
 def of_array(array: Array) -> Iterator[Member]:
-    """Yield frames and video of an array whose rows are images, nothing for others.
-
-    Rows of zeros are frames that the camera missed; the first other row decides, which is read if it begins like one.
-    """
+    """Yield the image that an array of bytes is, or frames and video if its rows are images; nothing for others."""
     shape = array.known_shape
-    if array.dtype != "|u1" or shape is None or len(shape) != 2 or not shape[0] or not SHORTEST <= shape[1] <= LONGEST:
+    if array.dtype != "|u1" or not shape or len(shape) > 2 or 0 in shape or not SHORTEST <= shape[-1] <= LONGEST:
+        return
+    if len(shape) == 1:
+        yield from of_value(array.key, array.data)
         return
     length = shape[1]
-    is_missing = partial(_is_missing, array.data, length)
+    yield from of_rows(array, shape[0], lambda number: Slice(array.data, number * length, length), _Trimmed)
+
+
+def of_value(key: bytes, data: Data) -> Iterator[Member]:
+    """Yield the image that some bytes are, nothing for others."""
+    found = _described(data)
+    if found is not None:
+        yield Member((key,), EncodedImage(key, _Trimmed(data), found[0]))
+
+
+def of_rows(
+    array: Array, count: int, row: Callable[[int], Data], image: Callable[[Data], Data] = lambda data: data,
+) -> Iterator[Member]:
+    """Yield frames and video if the rows of an array are images, nothing for others; ``image`` makes one of a row.
+
+    Empty rows and rows of zeros are frames that the camera missed; the first other row decides, which is read if it
+    begins like an image.
+    """
+    is_missing = partial(_is_missing, row)
+    # The first frames may be missing. One row among the first ones has to be an image for the array to be a video.
+    first = next((number for number in range(min(count, 16)) if not is_missing(number)), 0)
     try:
-        # The first frames may be missing. One row among the first ones has to be an image for the array to be a video.
-        first = next((number for number in range(min(shape[0], 16)) if not is_missing(number)), 0)
-        beginning = array.data.read(first * length, _BEGINNING)
-        media = next((media for signature, media in _SIGNATURES if beginning.startswith(signature)), None)
-        if media is None:
-            return
-        row = array.data.read(first * length, length)
-        width, height = images.opened(row.rstrip(b"\0"), media).size
+        found = _described(row(first))
+    except LASTING:
+        return
+    if found is None:
+        return
+    media, width, height = found
+    frame = partial(_frame, array.key, row, image, media)
+    yield Member((array.key,), Series(array.key, count, frame, 6))
+    yield Member((array.key,), Video(array.key, count, array.fps, width, height, frame, is_missing=is_missing))
+
+
+def _frame(
+    key: bytes, row: Callable[[int], Data], image: Callable[[Data], Data], media: str, number: int,
+) -> EncodedImage:
+    return EncodedImage(key, image(row(number)), media)
+
+
+def _described(data: Data) -> tuple[str, int, int] | None:
+    """Return media, width and height of an image, None if the bytes are none or cannot be read."""
+    try:
+        beginning = data.read(0, _BEGINNING) if SHORTEST <= data.size <= LONGEST else b""
+        for signature, media in _SIGNATURES:
+            if beginning.startswith(signature):
+                return (media, *images.opened(bytes(data.whole()).rstrip(b"\0"), media).size)
+        return None
     except Passing:
         raise
     except GlassfsError:
-        return
-    frame = partial(_frame, array, length, media)
-    yield Member((array.key,), Series(array.key, shape[0], frame, 6))
-    yield Member((array.key,), Video(array.key, shape[0], array.fps, width, height, frame, is_missing=is_missing))
+        return None
 
 
-def _frame(array: Array, length: int, media: str, number: int) -> EncodedImage:
-    return EncodedImage(array.key, _Trimmed(Slice(array.data, number * length, length)), media)
-
-
-def _is_missing(data: Data, length: int, number: int) -> bool:
+def _is_missing(row: Callable[[int], Data], number: int) -> bool:
     """Return whether a row begins with zeros, as no image does. One that cannot be read is not missing."""
     try:
-        return not any(data.read(number * length, _BEGINNING))
+        data = row(number)
+        return not any(data.read(0, min(_BEGINNING, data.size)))
     except Damaged:
         return False
