@@ -19,7 +19,6 @@ from weakref import WeakSet
 
 from glassfs import work
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotAllowed, NotFound, Unavailable
-from glassfs.sizes import PIECE
 from glassfs.source import descriptors
 from glassfs.source.contract import Entry, Path, Source
 
@@ -85,7 +84,7 @@ class LocalSource(Source):
 
     def read(self, offset: int, size: int) -> bytes:
         end = offset + size
-        if size > PIECE or not 0 <= offset <= end <= self.entry.size:
+        if not 0 <= offset <= end <= self.entry.size:
             return super().read(offset, size)
         head = self._head
         if end <= len(head):
