@@ -89,19 +89,6 @@ def test_the_limit_follows_the_process_limit(monkeypatch: pytest.MonkeyPatch) ->
         assert (descriptors.limit(), descriptors.room_for_lost()) == (expected, lost)
 
 
-def test_a_pool_follows_a_new_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    limit = 6
-    monkeypatch.setattr(descriptors, "limit", lambda: limit)
-    pool = Descriptors()
-    holders = [Holder() for _ in range(9)]
-    for holder in holders[:6]:
-        pool.add(holder)
-    limit = 4
-    for holder in holders[6:]:
-        pool.add(holder)
-    assert sum(holder.is_open for holder in holders) == 4
-
-
 def test_a_deleted_file_in_use_keeps_its_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is kept until the source is parked."""
     monkeypatch.setattr(descriptors, "limit", lambda: 4)
