@@ -61,18 +61,18 @@ def test_ctrl_c_ends_reading_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """Also while a library reads the file in threads of its own, which does not see the signal before its end."""
     pytest.importorskip({"to_arrow": "pyarrow"}.get(method, method.removeprefix("to_")))
     write_episodes(tmp_path / "a.kdb", 20)
-    read_part = RecordPages.read_part
+    read_into = RecordPages.read_into
     begun = threading.Event()
 
-    def slow(pages: RecordPages, number: int, buffer: memoryview, offset: int) -> None:
+    def slow(pages: RecordPages, buffer: memoryview, offset: int) -> None:
         until = time.monotonic() + 2 * AT_MOST_SECONDS
         begun.set()
         while time.monotonic() < until:
             work.check()
-        read_part(pages, number, buffer, offset)
+        read_into(pages, buffer, offset)
 
     with glassfs.open(tmp_path) as data:
-        monkeypatch.setattr(RecordPages, "read_part", slow)
+        monkeypatch.setattr(RecordPages, "read_into", slow)
         assert interrupted(getattr(data.episodes(), method), begun.is_set) < AT_MOST_SECONDS
-        monkeypatch.setattr(RecordPages, "read_part", read_part)
+        monkeypatch.setattr(RecordPages, "read_into", read_into)
         assert len(getattr(data.episodes(), method)()) == 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
+from glassfs.cache import BlockCache
+from glassfs.content import Table
 from glassfs.errors import TooLarge
 from glassfs.view.lerobot import statistics
+from glassfs.view.lerobot.plan import NumberFeature, Plan
 from glassfs.view.lerobot.statistics import NAMES, Pictures, Statistics, aggregate, of_defaults, of_numbers
+from glassfs.view.lerobot.stats import EpisodeStatistics
+from tests.view.views import PLACE
 
 Values = np.ndarray[Any, Any]
 MOMENTS = ("min", "max", "mean", "std")
@@ -179,5 +185,8 @@ def test_gray_pictures_weigh_as_much_as_others(width: int, height: int) -> None:
 
 
 def test_file_of_too_many_dimensions_is_refused() -> None:
+    plan = Plan((NumberFeature("action", "<f4", 1 << 20, True, ()),), (), ())
+    dataset: Any = SimpleNamespace(plan=plan, episodes=1)
+    found = EpisodeStatistics(Table(b"episodes", 1, list), dataset, BlockCache(), PLACE)
     with pytest.raises(TooLarge, match="too many"):
-        statistics.demand_few(1 << 20)
+        found.as_json()

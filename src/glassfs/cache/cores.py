@@ -62,18 +62,13 @@ class _HeldCore(threading.local):
 
 
 _thread = _HeldCore()
-_cores, _one_core = PerProcess(lambda: CoreLimiter(CORES)), PerProcess(lambda: CoreLimiter(1))
+_cores = PerProcess(lambda: CoreLimiter(CORES))
 _ahead = DaemonPool("ahead", CORES)
 
 
 def cores() -> CoreLimiter:
     """Return the limiter of this process."""
     return _cores.get()
-
-
-def one_core() -> CoreLimiter:
-    """Return the limiter of this process for work in many short steps outside of the interpreter."""
-    return _one_core.get()
 
 
 @contextmanager

@@ -5,16 +5,13 @@ Any thread.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary, finalize
 
-from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.keyed_lock import KeyedLock
 from glassfs.lru import LRU
-from glassfs.view.contract import Key
 
 Value = TypeVar("Value")
 
@@ -22,54 +19,30 @@ _KNOWN: WeakKeyDictionary[BlockCache, LRU[Hashable, Any]] = WeakKeyDictionary()
 
 
 class Known(Generic[Value]):
-    """What one file knows: ``make`` returns it, again after it was dropped; ``cost`` is its memory in bytes."""
+    """What one file knows, as a whole or of each of its parts.
 
-    def __init__(self, cache: BlockCache, make: Callable[[], Value], cost: Callable[[Value], int]) -> None:
+    ``make``, called with the part, returns it, again after it was dropped. ``cost`` is its memory in bytes.
+    """
+
+    def __init__(self, cache: BlockCache, make: Callable[..., Value], cost: Callable[[Value], int]) -> None:
         self._cache = cache
-        self._make = make
-        self._cost = cost
-        self._lock = threading.RLock()
-        self._is_added = False
-
-    def get(self) -> Value:
-        known = known_with(self._cache)
-        found: Value | None = known.get(id(self))
-        if found is None:
-            with work.holding(self._lock):
-                found = known.get(id(self))
-                if found is None:
-                    found = self._make()
-                    known.put(id(self), found, self._cost(found))
-                    if not self._is_added:
-                        # What is known goes with the file: the table of all must not keep entries of objects that are
-                        # gone.
-                        self._is_added = True
-                        finalize(self, known.pop, id(self)).atexit = False
-        return found
-
-
-class KnownParts(Generic[Value]):
-    """What is known of the parts of one file, by number. ``key`` is of the version of the file."""
-
-    def __init__(self, cache: BlockCache, key: Key, make: Callable[[int], Value], cost: Callable[[int], int]) -> None:
-        self._cache = cache
-        self._key = key
         self._make = make
         self._cost = cost
         self._making = KeyedLock()
         self._keys = set[Hashable]()
+        # What is known goes with the file: the table of all must not keep entries of objects that are gone.
         finalize(self, _drop, known_with(cache), self._keys).atexit = False
 
-    def get(self, number: int) -> Value:
-        key, known = (*self._key, number), known_with(self._cache)
+    def get(self, *part: int) -> Value:
+        key, known = (id(self), *part), known_with(self._cache)
         found: Value | None = known.get(key)
         if found is None:
-            with self._making.hold(number):
+            with self._making.hold(part):
                 found = known.get(key)
                 if found is None:
-                    found = self._make(number)
+                    found = self._make(*part)
                     self._keys.add(key)
-                    known.put(key, found, self._cost(number))
+                    known.put(key, found, self._cost(found))
         return found
 
 
@@ -79,6 +52,6 @@ def _drop(known: LRU[Hashable, Any], keys: Iterable[Hashable]) -> None:
 
 
 def known_with(cache: BlockCache) -> LRU[Hashable, Any]:
-    """Return what is known of the files that share a cache: by the ids of their ``Known``, and by keys of parts."""
+    """Return what is known of the files that share a cache, by the ids of their ``Known`` and by part."""
     known = _KNOWN.get(cache)
     return _KNOWN.setdefault(cache, LRU(min(16 << 20, cache.budget // 16))) if known is None else known

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from fractions import Fraction
 from functools import lru_cache, partial
@@ -19,7 +19,6 @@ from typing import Any, TypeGuard
 
 from glassfs.cache import BlockCache
 from glassfs.cache.cores import LEAST_AHEAD
-from glassfs.cache.filling import fill_all, fill_in_turn
 from glassfs.codec import h264
 from glassfs.content import Array, Blocked, Concatenated, Data, Memory, Regular, Rendered, Video
 from glassfs.content.video import video_of
@@ -52,12 +51,8 @@ def show(content: Video | Array, cache: BlockCache, key: Key) -> Iterator[Shown]
 def made(video: Video, cache: BlockCache, key: Key) -> Data:
     """Return the bytes of the file. Raises TooLarge, or Damaged if there is nothing to show."""
     fps = video.fps() if callable(video.fps) else video.fps
-    return Concatenated([Memory(head(video.width, video.height, fps, video.count)), frames(video, cache, key)])
-
-
-def frames(video: Video, cache: BlockCache, key: Key, first: int = 0) -> Data:
-    """Return the frames as they stand in a file with ``first`` others before them."""
-    return _EncodedFrames(video, first, cache, key)
+    before = Memory(head(video.width, video.height, fps, video.count))
+    return Concatenated([before, EncodedFrames(video, 0, cache, key)])
 
 
 def head(width: int, height: int, fps: float, count: int) -> bytes:
@@ -96,12 +91,8 @@ def shown(video: Video, number: int) -> int:
     return video.present[before - 1] if before else -1
 
 
-class _EncodedFrames(Blocked):
-    """The encoded frames of a video.
-
-    Those that are in a range as a whole are made straight into it. The cache keeps those that ranges divide, as the
-    next range needs them too, and those that are shown again for missing ones.
-    """
+class EncodedFrames(Blocked):
+    """The frames of a video as they stand in a file with ``first`` others before them."""
 
     def __init__(self, video: Video, first: int, cache: BlockCache, key: Key) -> None:
         self._video = video
@@ -109,46 +100,9 @@ class _EncodedFrames(Blocked):
         self._first = first
         self._key = key
         # Handing a small frame to another thread takes longer than making it.
-        self._is_handed_over = self._unit >= LEAST_AHEAD
-        super().__init__(
-            cache, lambda: Regular(self._unit, video.count * self._unit), self._image, is_sized=True,
-            is_ahead=self._is_handed_over,
-        )
-
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        size = self._unit
-        # Divide the range into a part of a frame, whole frames and a part of a frame. Whole frames are made in place,
-        # as one that is read once gains nothing from the cache.
-        first = -(-offset // size)
-        start = first * size - offset
-        count = (len(buffer) - start) // size
-        if count < 2:
-            super().read_into(buffer, offset)
-            return
-        end = start + count * size
-        super().read_into(buffer[:start], offset)
-        self._fill(buffer[start:end], first, count)
-        super().read_into(buffer[end:], offset + end)
-
-    def _fill(self, buffer: memoryview, first: int, count: int) -> None:
-        video, size = self._video, self._unit
-        found = []
-        for number in range(first, first + count):
-            part = buffer[(number - first) * size : (number - first + 1) * size]
-            # A frame that stands for missing ones is likely to be needed again: it goes through the cache.
-            if shown(video, number) == number:
-                found.append((part, number))
-            else:
-                super().read_into(part, number * size)
-        # A thread makes small frames some at a time, as handing over each would take longer than making it.
-        together = max(1, (256 << 10) // size)
-        fills = (partial(self._put_all, found[at : at + together]) for at in range(0, len(found), together))
-        fill = fill_all if self._is_handed_over else fill_in_turn
-        fill(self._cache, fills, planes.strip_cost(video.width, video.height))
-
-    def _put_all(self, found: Sequence[tuple[memoryview, int]]) -> None:
-        for part, number in found:
-            self._put(part, number, (self._first + number) % 2)
+        is_ahead = self._unit >= LEAST_AHEAD
+        bounds = Regular(self._unit, video.count * self._unit)
+        super().__init__(cache, lambda: bounds, self._image, is_sized=True, is_ahead=is_ahead)
 
     def _image(self, number: int) -> Rendered:
         """Return a frame as it stands in the file. Consecutive frames that show the same differ in a number."""
@@ -161,25 +115,20 @@ class _EncodedFrames(Blocked):
         )
 
     def _made(self, shown: int, parity: int) -> bytearray:
-        made = bytearray(self._unit)
-        self._put(memoryview(made), shown, parity)
-        return made
-
-    def _put(self, buffer: memoryview, shown: int, parity: int) -> None:
-        """Fill ``buffer`` with a frame."""
         import numpy as np
 
-        video = self._video
+        video, made = self._video, bytearray(self._unit)
         # Frames of I_PCM macroblocks: each has the same size, whatever it shows, and decodes without the others.
         columns, rows = h264.macroblocks(video.width, video.height)
-        target = np.frombuffer(buffer, np.uint8)[h264.FRONT : -len(h264.TAIL)].reshape(rows, columns, h264.MACROBLOCK)
+        target = np.frombuffer(made, np.uint8)[h264.FRONT : -len(h264.TAIL)].reshape(rows, columns, h264.MACROBLOCK)
         if shown < 0:
             gray = np.full((2, 2), planes.GRAY, np.uint8)
             h264.put(target, gray, gray, gray)
         else:
             self._put_samples(target, shown)
-        buffer[: h264.HEAD] = h264.head(video.width, video.height, parity)
-        buffer[-len(h264.TAIL) :] = h264.TAIL
+        made[: h264.HEAD] = h264.head(video.width, video.height, parity)
+        made[-len(h264.TAIL) :] = h264.TAIL
+        return made
 
     def _put_samples(self, target: planes.Plane, shown: int) -> None:
         video, first = self._video, 0

@@ -12,17 +12,18 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from glassfs.cache import BlockCache
-from glassfs.content import Content, Data, Group, Member, Memory, Omitted, Part, Table
+from glassfs.content import Content, Data, Group, Member, Memory, Omitted, Part, Rendered, Table
 from glassfs.content.episodes import EPISODES_KEY
 from glassfs.errors import Changed
 from glassfs.names import raw
+from glassfs.sizes import PIECE
 from glassfs.view.contract import Key, Shown, View
 from glassfs.view.known import Known
 from glassfs.view.lerobot import meta
 from glassfs.view.lerobot.dataset import CHUNKS_SIZE, Datasets, EpisodeSet, known_datasets
 from glassfs.view.lerobot.frames import data_file
 from glassfs.view.lerobot.plan import Film
-from glassfs.view.lerobot.stats import EpisodeStatistics, stats_file
+from glassfs.view.lerobot.stats import EpisodeStatistics
 from glassfs.view.lerobot.videos import VideoFile
 
 NAME = b"lerobot"
@@ -70,7 +71,9 @@ class _Shown:
         statistics = EpisodeStatistics(self._table, self.dataset, self._cache, (*self._key, "statistics"))
         episodes = meta.episodes(self.dataset, statistics, self._cache, (*self._key, "episodes"))
         yield _member(b"meta/episodes/chunk-000/file-000.parquet", episodes)
-        yield _member(b"meta/stats.json", stats_file(statistics, self._cache, (*self._key, "stats")))
+        # The size of this file alone is found by a pass over the data.
+        totals = Rendered(self._cache, (*self._key, "stats"), statistics.as_json, cost=8 * PIECE)
+        yield _member(b"meta/stats.json", totals)
         yield from self._chunks((b"data",), len(self.dataset.files), b".parquet", self._data)
         for film in self.dataset.plan.films:
             names = b"videos", film.name.encode()

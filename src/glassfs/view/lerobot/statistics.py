@@ -14,15 +14,12 @@ Pure functions, and classes for one thread each.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glassfs import work
-from glassfs.errors import TooLarge
 from glassfs.sizes import PIECE
-from glassfs.view.json import LIMIT
 
 if TYPE_CHECKING:
     import numpy as np
@@ -105,31 +102,20 @@ def _quantiles(ordered: NDArray[Any], below: Counts) -> Floats:
     """
     import numpy as np
 
-    # Floats keep their dtype, in which the padding may be nothing; others become float64. So do those of LeRobot.
+    wanted, found = np.array(QUANTILES) * below[-1], np.empty((len(ordered), len(QUANTILES)))
     with np.errstate(all="ignore"):
-        start, stop = ordered[:, :1] - PADDING, ordered[:, -1:] + PADDING
-        step = (stop - start) / BINS
-        # The histogram is never made: only the bins that have a quantile are looked for, all of them at once.
-        # Of all columns and quantiles at once: the first bin whose upper edge is above the value that has the quantile.
-        wanted = np.array(QUANTILES) * below[-1]
-        reached = ordered[:, np.searchsorted(below, np.ceil(wanted)) - 1]
-        bins, last = np.zeros(reached.shape, np.int64), np.full(reached.shape, BINS - 1)
-        while (bins < last).any():
-            middle = (bins + last) // 2
-            is_above = (middle + 1).astype(step.dtype) * step + start > reached
-            bins, last = np.where(is_above, bins, np.minimum(middle + 1, last)), np.where(is_above, middle, last)
-        low = bins.astype(step.dtype) * step + start
-        high = np.where(bins == BINS - 1, stop, (bins + 1).astype(step.dtype) * step + start)
-        before, until = np.empty_like(bins), np.empty_like(bins)
         for number, column in enumerate(ordered):
-            before[number] = below[np.searchsorted(column, low[number])]
-            until[number] = below[np.searchsorted(column, high[number])]
-        # A bin has its lower edge, and the last one both.
-        until[bins == BINS - 1] = below[-1]
-        within = low + (wanted - before) / (until - before) * (high - low)
-        found: Floats = np.where(bins == 0, low, within).astype(np.float64)
-        found[~np.isfinite(stop - start)[:, 0]] = np.nan
-        return found
+            # Floats keep their dtype, in which the padding may be nothing; others become float64. So do LeRobot's.
+            start, stop = column[0] - PADDING, column[-1] + PADDING
+            step = (stop - start) / BINS
+            edges = np.append(np.arange(BINS).astype(step.dtype) * step + start, stop)
+            # A bin has its lower edge, and the last one both.
+            before = np.append(below[np.searchsorted(column, edges[:-1])], below[-1])
+            bins = np.minimum(np.searchsorted(before[1:], wanted), BINS - 1)
+            parts = (wanted - before[bins]) / (before[bins + 1] - before[bins])
+            within = edges[bins] + parts * (edges[bins + 1] - edges[bins])
+            found[number] = np.where(bins == 0, start, within) if np.isfinite(stop - start) else np.nan
+    return found
 
 
 def sampled(frames: int) -> list[int]:
@@ -221,27 +207,6 @@ def aggregate(parts: Sequence[Statistics]) -> Statistics:
     together[DEVIATION] = np.sqrt((variances * weights[:, 0]).sum(0))
     together[LEAST], together[LARGEST] = values[:, LEAST].min(0), values[:, LARGEST].max(0)
     return Statistics(int(counts.sum()), together)
-
-
-def demand_few(dimensions: int) -> None:
-    """Raise TooLarge if statistics of so many dimensions are too many for JSON."""
-    if dimensions * len(NAMES) * len(" -0.12345678901234567e-300,") > LIMIT:
-        raise TooLarge(f"statistics of {dimensions:,} dimensions are too many for JSON")
-
-
-def stats_json(features: Mapping[str, tuple[Statistics, bool]]) -> bytes:
-    """Return ``stats.json``: for each feature its statistics, and whether it is a camera. All numbers are finite."""
-    found = {name: _shown(*one) for name, one in features.items()}
-    text = json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)
-    return text.encode("utf-8", "replace") + b"\n"
-
-
-def _shown(statistics: Statistics, is_camera: bool) -> dict[str, Any]:
-    shape = (-1, 1, 1) if is_camera else (-1,)
-    found: dict[str, Any] = {
-        name: values.reshape(shape).tolist() for name, values in zip(NAMES, statistics.values, strict=True)
-    }
-    return found | {"count": [statistics.samples]}
 
 
 def of_defaults(first: int, frames: int, fps: float, episode: int, task: int) -> dict[str, Statistics]:

@@ -6,6 +6,7 @@ thread.
 
 from __future__ import annotations
 
+import json
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
@@ -18,30 +19,27 @@ import xxhash
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Column, Data, Recording, Rendered, Table
+from glassfs.content import Array, Column, Recording, Rendered, Table
 from glassfs.content.features import decoded
 from glassfs.content.video import video_of
-from glassfs.errors import LASTING
+from glassfs.errors import LASTING, TooLarge
 from glassfs.once import once
 from glassfs.sizes import PIECE
 from glassfs.view import mp4, planes
 from glassfs.view.contract import Key
+from glassfs.view.json import LIMIT
 from glassfs.view.lerobot import plan
 from glassfs.view.lerobot.dataset import EpisodeSet
 from glassfs.view.lerobot.frames import Steps
 from glassfs.view.lerobot.plan import BOOLEAN, Film, Plan
 from glassfs.view.lerobot.statistics import (
-    MOMENTS,
     NAMES,
-    QUANTILE_ROWS,
     Pictures,
     Statistics,
     aggregate,
-    demand_few,
     of_defaults,
     of_numbers,
     sampled,
-    stats_json,
 )
 from glassfs.view.parquet.blocks import ColumnBlocks
 
@@ -126,19 +124,22 @@ class EpisodeStatistics:
         self._blocks = ColumnBlocks(dataset.episodes, self.width, self._columns_of, cache, key)
 
     def columns(self) -> Iterator[Column]:
-        """Yield the columns that LeRobot has for each episode, in its order."""
-        columns, offset = [], 0
+        """Yield the columns that LeRobot has for each episode."""
+        offset = 0
         for one in self._statistics:
             shape = (self._dataset.episodes, one.length, *one.inner)
             values = Array(b"", self._blocks.column(offset, one.width), one.dtype, shape)
-            columns.append(Column(one.name.encode(), values, is_list=True))
+            yield Column(one.name.encode(), values, is_list=True)
             offset += one.width
-        for first in range(0, len(columns), 1 + len(NAMES)):
-            count, *others = columns[first : first + 1 + len(NAMES)]
-            yield from (*others[MOMENTS], count, *others[QUANTILE_ROWS])
 
-    def totals(self) -> dict[str, Statistics]:
-        """Return the statistics of all episodes together. Takes a pass over them."""
+    def as_json(self) -> bytes:
+        """Return ``stats.json``: the statistics of all episodes together. Takes a pass over them.
+
+        Raises TooLarge if they are too many for JSON.
+        """
+        dimensions = sum(feature.dimensions for feature in self.features)
+        if dimensions * len(NAMES) * len(" -0.12345678901234567e-300,") > LIMIT:
+            raise TooLarge(f"statistics of {dimensions:,} dimensions are too many for JSON")
         totals: dict[str, Statistics] = {}
         for begin, end in pairwise(self._pieces):
             rows, first = self._numbers(begin, end), 0
@@ -149,7 +150,14 @@ class EpisodeStatistics:
                 parts = [Statistics(*one) for one in zip(counts, shaped, strict=True)]
                 before = [totals[feature.name]] if feature.name in totals else []
                 totals[feature.name] = aggregate([*before, *parts])
-        return totals
+        found: dict[str, Any] = {}
+        for feature in self.features:
+            samples, total = totals[feature.name]
+            shape = (-1, 1, 1) if feature.is_camera else (-1,)
+            shown = {name: values.reshape(shape).tolist() for name, values in zip(NAMES, total, strict=True)}
+            found[feature.name] = shown | {"count": [samples]}
+        text = json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)
+        return text.encode("utf-8", "replace") + b"\n"
 
     def _columns_of(self, first: int, count: int) -> bytes:
         """Return the columns of some episodes, one after another."""
@@ -220,17 +228,6 @@ class EpisodeStatistics:
         numbers = b"".join(made)
         table.keep(container, name, numbers)
         return numbers
-
-
-def stats_file(statistics: EpisodeStatistics, cache: BlockCache, key: Key) -> Data:
-    """Return ``stats.json``. Its size is found by a pass when it is first needed."""
-    return Rendered(cache, key, partial(_stats, statistics), cost=8 * PIECE)
-
-
-def _stats(statistics: EpisodeStatistics) -> bytes:
-    demand_few(sum(feature.dimensions for feature in statistics.features))
-    totals = statistics.totals()
-    return stats_json({feature.name: (totals[feature.name], feature.is_camera) for feature in statistics.features})
 
 
 def _as_numbers(found: Iterable[Statistics]) -> Floats:

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from glassfs.cache import BlockCache
 from glassfs.codec import h264
-from glassfs.content import Data, Parted, Table, Video
+from glassfs.content import Parted, Table, Video
 from glassfs.content.allowance import OBJECT
 from glassfs.content.features import decoded
 from glassfs.content.video import video_of
 from glassfs.errors import Changed
 from glassfs.view import mp4
 from glassfs.view.contract import Key
-from glassfs.view.known import KnownParts
+from glassfs.view.known import Known
 from glassfs.view.lerobot.dataset import EpisodeSet
 from glassfs.view.lerobot.plan import Film
 
@@ -35,7 +35,7 @@ class VideoFile(Parted):
         self._film = film
         self._cache = cache
         self._key = key
-        self._known = KnownParts(cache, key, self._opened, self._cost)
+        self._known = Known(cache, self._opened, _cost)
 
     @property
     def size(self) -> int:
@@ -59,13 +59,9 @@ class VideoFile(Parted):
         self._table.demand_readable(self._dataset.place(number).container)
         self._known.get(number).read_into(buffer, offset)
 
-    def _cost(self, episode: int) -> int:
-        # An open video, and for each frame where its image is, which formats may keep.
-        return OBJECT * (32 + self._dataset.length(episode))
-
-    def _opened(self, episode: int) -> Data:
+    def _opened(self, episode: int) -> mp4.EncodedFrames:
         first = self._dataset.starts[episode] - self._first
-        return mp4.frames(self._video(episode), self._cache, (*self._key, episode), first)
+        return mp4.EncodedFrames(self._video(episode), first, self._cache, (*self._key, episode))
 
     def _video(self, episode: int) -> Video:
         """Return the video of an episode. Raises Changed if it is not what its container said."""
@@ -78,3 +74,8 @@ class VideoFile(Parted):
                 if video is not None and video.count == self._dataset.length(episode):
                     return replace(video, width=camera.width, height=camera.height, fps=self._dataset.fps)
         raise Changed("has other cameras than when its episodes were listed", place.container, camera.name)
+
+
+def _cost(frames: mp4.EncodedFrames) -> int:
+    # An open video, and for each frame where its image is, which formats may keep.
+    return OBJECT * (32 + len(frames.bounds) - 1)

@@ -25,7 +25,7 @@ from glassfs.view.parquet.footer import SchemaColumn
 from glassfs.view.parquet.kinds import BYTES, TEXT, ParquetType, kind_of
 from glassfs.view.parquet.pages import LARGEST_I32, FlatPages, Pages, TimePages
 from glassfs.view.parquet.ragged import ListPages, TextPages
-from glassfs.view.parquet.records import RecordColumns, RecordPages
+from glassfs.view.parquet.records import RecordPages
 
 GROUP_ROWS = 1 << 18
 GROUP_BYTES = 64 << 20
@@ -125,7 +125,7 @@ class Leaf(NamedTuple):
     """A column of the file."""
 
     field: SchemaColumn
-    pages: Pages
+    pages: Pages | RecordPages
 
 
 class Leaves:
@@ -138,7 +138,6 @@ class Leaves:
         self._rows, self._cache = table.rows, cache
         layouts = layouts_of(table)
         self.rows_a_group = _rows_a_group(table, layouts)
-        self._records = RecordColumns()
         names = Names()
         self.all = [
             leaf for number, layout in enumerate(layouts)
@@ -158,10 +157,8 @@ class Leaves:
             pages = ListPages(kind.shown(content.values), kind, offsets_of(content, kind.stored), self.rows_a_group)
             yield Leaf(SchemaColumn(names[0], kind, lists=1), pages)
         else:
-            pages = RecordPages(
-                self._records, content, kind, column.is_list, self._rows, self.rows_a_group, self._cache, key,
-            )
-            yield Leaf(SchemaColumn(names[0], kind, is_nullable=True, lists=int(column.is_list)), pages)
+            records = RecordPages(content, kind, column.is_list, self._rows, self.rows_a_group, self._cache, key)
+            yield Leaf(SchemaColumn(names[0], kind, is_nullable=True, lists=int(column.is_list)), records)
 
     def _array(self, array: Array, layout: ColumnPlan, names: Sequence[bytes], key: Key) -> Iterator[Leaf]:
         kind, length, rows = layout.kind, layout.length, self._rows

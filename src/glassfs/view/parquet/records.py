@@ -1,161 +1,109 @@
 """Columns whose rows are Python values, known a block at a time: text, lists of text, numbers, with nulls.
 
-Only the values give the sizes of pages: one pass makes all pages and remembers the size of those of each group; they
-are made again when they are read, and the cache keeps them. Any thread.
+Only the values give the sizes of pages: one pass makes all of them and remembers where each group begins. They are made
+again when they are read, and the cache keeps them. Any thread.
 """
 
 from __future__ import annotations
 
 import re
 import threading
+from bisect import bisect_right
 from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
-from heapq import heappop, heapreplace
-from typing import Any
+from typing import Any, NamedTuple
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.content import Data, Records, Stream
+from glassfs.content import Records, Stream
 from glassfs.errors import Damaged
+from glassfs.once import once
 from glassfs.view.parquet.kinds import ParquetType
-from glassfs.view.parquet.pages import (
-    Pages,
-    demand_possible,
-    levels_head,
-    packed_levels,
-    page_header,
-)
+from glassfs.view.parquet.pages import demand_possible, levels_head, packed_levels, page_header
 
-PAGE_COST = 8
-"""The memory in bytes that making a page takes for each of its bytes, beside the rows of one block."""
+PAGE_COST = 2
+"""The memory in bytes that making pages of a block takes for each byte of its rows, these included."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class RecordColumns:
-    """The columns of records of one file.
+class _Group(NamedTuple):
+    """The bytes and values of the groups before this one, the block with its first row, and the rows before that."""
 
-    The first caller that needs the size of one has all measured, row by row: columns may be made from shared blocks,
-    which the cache then has for all of them.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._columns: list[RecordPages] = []
-        self.is_measured = False
-
-    def add(self, pages: RecordPages) -> None:
-        """Add a column. All must be known before one is measured."""
-        self._columns.append(pages)
-
-    def measure(self) -> None:
-        with work.holding(self._lock):
-            if self.is_measured:
-                return
-            for column in self._columns:
-                column.reset()
-            # The column with the fewest rows comes next. So all columns are at about the same row, and a block that has
-            # the values of several of them is decoded once, even if the cache is small and blocks have different
-            # numbers of rows.
-            behind = [(0, number) for number in range(len(self._columns))]
-            while behind:
-                work.check()
-                column = self._columns[behind[0][1]]
-                if column.measure_block():
-                    heapreplace(behind, (column.total, behind[0][1]))
-                else:
-                    heappop(behind)
-            self.is_measured = True
+    start: int
+    entries: int
+    block: int
+    skipped: int
 
 
-class RecordPages(Pages):
-    """Rows of records that are values, or lists of them. A part has the pages of a group, one for each block."""
+class RecordPages:
+    """Pages of rows of records that are values, or lists of them: one for each block of records in a group."""
 
     def __init__(
-        self, columns: RecordColumns, records: Records, kind: ParquetType, is_list: bool, rows: int, rows_a_group: int,
-        cache: BlockCache, key: tuple[Hashable, ...],
+        self, records: Records, kind: ParquetType, is_list: bool, rows: int, rows_a_group: int, cache: BlockCache,
+        key: tuple[Hashable, ...],
     ) -> None:
-        super().__init__(rows, rows_a_group)
-        self._columns = columns
-        self._records = records
-        self._kind = kind
-        self._is_list = is_list
-        self._cache = cache
-        self._key = key
-        self.reset()
-        columns.add(self)
-
-    def reset(self) -> None:
-        """Forget what was measured."""
-        self.total = self._next_block = 0
-        """The rows of the blocks that were measured, and the block after them."""
-        self._sizes, self._entries = [0], [0]
-        """Bytes and values up to the end of each group, after none."""
-        self._begins: list[tuple[int, int]] = []
-        """The block with the first row of each group, and how many of its rows are before that."""
-        self._costs: list[int] = []
+        self._records, self._kind, self._is_list = records, kind, is_list
+        self._rows, self._rows_a_group = rows, rows_a_group
+        self._cache, self._key = cache, key
+        self._lock = threading.RLock()
+        self._found = [_Group(0, 0, 0, 0)]
 
     @property
-    def is_sized(self) -> bool:
-        return self._columns.is_measured
+    def size(self) -> int:
+        return self.start(self._rows)
 
     def start(self, row: int) -> int:
-        if not self._columns.is_measured:
-            self._columns.measure()
-        return self._sizes[-(-row // self.rows_a_page)]
+        """Return the position of the first page of a group, or for the number of rows the end."""
+        return self._groups[-(-row // self._rows_a_group)].start
 
     def entries(self, first: int, end: int) -> int:
-        return self._entries[-(-end // self.rows_a_page)] - self._entries[first // self.rows_a_page]
+        """Return how many values the groups of the rows ``[first, end)`` have, nulls and empty lists counted."""
+        begin, after = (self._groups[-(-row // self._rows_a_group)].entries for row in (first, end))
+        return after - begin
 
-    def body(self, first: int, end: int) -> Sequence[Data]:
-        raise NotImplementedError
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fill ``buffer``, which is in one group."""
+        number = bisect_right(self._groups, offset, key=lambda group: group.start) - 1
+        start, end = self._groups[number].start, self._groups[number + 1].start
+        pages = partial(self._pages, number)
+        group = Stream(self._cache, (*self._key, "group", number), pages, lambda: self._cost, end - start)
+        group.read_into(buffer, offset - start)
 
-    def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
-        size = self._sizes[number + 1] - self._sizes[number]
-        key, cost = (*self._key, "group", number), self._costs[number]
-        Stream(self._cache, key, partial(self._pages, number), lambda: cost, size).read_into(buffer, offset)
+    @once
+    def _groups(self) -> list[_Group]:
+        """All groups, and the end. Takes a pass over the records."""
+        with work.holding(self._lock):
+            for number in range(len(self._found) - 1, -(-self._rows // self._rows_a_group)):
+                for _ in self._pages(number):
+                    work.check()
+            last = self._found[-1]
+            if last.skipped or any(map(self._records.block, range(last.block, self._records.blocks))):
+                raise Damaged(f"has more rows than the {self._rows} of its table")
+            return self._found
 
-    def measure_block(self) -> bool:
-        """Make the pages of the next block, of which only the sizes are kept; return False if there is none."""
-        block = self._next_block
-        if block == self._records.blocks:
-            if self.total != self.rows:
-                raise Damaged(f"has {self.total} rows, but its table has {self.rows}")
-            return False
-        cost = self._records.cost(block)
-        with self._cache.measuring(cost):
-            rows, skipped = self._records.block(block), 0
-            if self.total + len(rows) > self.rows:
-                raise Damaged(f"has more rows than the {self.rows} of its table")
-            # A page ends with its block and with its group: then no rows of one block must wait for those of the next
-            # one, and a group can be made without the one before.
-            while skipped < len(rows):
-                inside = self.total % self.rows_a_page
-                # A group begins: note where, as blocks do not say how many rows they have before they are decoded.
-                if not inside:
-                    self._begins.append((block, skipped))
-                    self._costs.append(0)
-                    for ends in (self._sizes, self._entries):
-                        ends.append(ends[-1])
-                part = rows[skipped : skipped + self.rows_a_page - inside]
-                entries, page = self._page(part)
-                self._sizes[-1] += len(page)
-                self._entries[-1] += entries
-                self._costs[-1] = max(self._costs[-1], cost + PAGE_COST * len(page))
-                skipped, self.total = skipped + len(part), self.total + len(part)
-        self._next_block += 1
-        return True
+    @once
+    def _cost(self) -> int:
+        return PAGE_COST * max(map(self._records.cost, range(self._records.blocks)), default=0)
 
     def _pages(self, group: int) -> Iterator[bytes]:
-        """Yield the pages of a group."""
-        block, skipped = self._begins[group]
-        left = min(self.rows_a_page, self.rows - group * self.rows_a_page)
-        while left:
+        """Yield the pages of a group; the next group is known after the last one was taken."""
+        start, entries, block, skipped = self._found[group]
+        row, end = group * self._rows_a_group, min((group + 1) * self._rows_a_group, self._rows)
+        while row < end:
             if block == self._records.blocks:
-                raise Damaged("has fewer rows than were counted")
-            part = self._records.block(block)[skipped : skipped + left]
-            if part:
-                yield self._page(part)[1]
-            block, skipped, left = block + 1, 0, left - len(part)
+                raise Damaged(f"has {row} rows, but its table has {self._rows}")
+            with self._cache.measuring(self._records.cost(block)):
+                # A page ends with its block and with its group: then no rows of one block must wait for those of the
+                # next one, and a group can be made without the one before.
+                rows = self._records.block(block)
+                part = rows[skipped : skipped + end - row]
+                count, page = self._page(part) if part else (0, b"")
+            yield page
+            start, entries, row, skipped = start + len(page), entries + count, row + len(part), skipped + len(part)
+            if skipped == len(rows):
+                block, skipped = block + 1, 0
+        if group + 1 == len(self._found):
+            self._found.append(_Group(start, entries, block, skipped))
 
     def _page(self, rows: Sequence[Any]) -> tuple[int, bytes]:
         """Return the number of values in the page of some rows, and the page."""
