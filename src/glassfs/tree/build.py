@@ -245,22 +245,17 @@ class FieldsDirectory(Settled):
     def find(self, name: str) -> int:
         return self.found(name)[0]
 
-    def found(self, name: str) -> tuple[int, Node]:
+    def found(self, name: str, is_whole: bool = True) -> tuple[int, Node]:
         # The only child that may have this name: the extension of a file is known once it is made.
         number = self.fields.outline.stems.get(name.partition(".")[0])
         if number is not None:
             node = self.at(number)
-            if node.name == name:
+            if name == node.name or (not is_whole and name == stem(node.name)):
                 return number, node
         raise not_found(name)
 
     def named(self, name: str) -> Node:
-        number = self.fields.outline.stems.get(name.partition(".")[0])
-        if number is not None:
-            node = self.at(number)
-            if name in (node.name, stem(node.name)):
-                return node
-        raise not_found(name)
+        return self.found(name, is_whole=False)[1]
 
     def at(self, number: int) -> Node:
         fields, origin, ino = self.fields, self.origin, self.ino
