@@ -135,7 +135,7 @@ class _Container:
         for name in names[first : first + count]:
             if found and page.left < 0:
                 break
-            found.append(page.added(self._described_link(path, group, name)))
+            found.append(page.added(self._described_link(group, name)))
         return len(names), found
 
     def _chunks(self, path: list[str], more: list[list[str]], most: int) -> Answer:
@@ -222,13 +222,13 @@ class _Container:
                 found[name] = {"unreadable": _reason(error)}
         return found
 
-    def _described_link(self, path: list[str], group: Any, name: bytes) -> dict[str, Any]:
+    def _described_link(self, group: Any, name: bytes) -> dict[str, Any]:
         found: dict[str, Any] = {"name": name.decode("latin-1")}
         try:
             kind = group.links.get_info(name).type
             if kind == h5l.TYPE_SOFT:
                 target = group.links.get_val(name)
-                return {**found, "kind": "soft", "target": target.decode("latin-1"), "final": self._final(path, target)}
+                return {**found, "kind": "soft", "target": target.decode("latin-1"), "final": _final(group, target)}
             if kind != h5l.TYPE_HARD:
                 return {**found, "kind": "external" if kind == h5l.TYPE_EXTERNAL else "unknown"}
             return found | _described_object(h5o.open(group, name))
@@ -237,34 +237,6 @@ class _Container:
         except Exception as error:  # types and options of later libraries are no damage
             kind = "unknown" if isinstance(error, (TypeError, NotImplementedError)) else "damaged"
             return {**found, "kind": kind, "reason": _reason(error)}
-
-    def _final(self, path: list[str], target: bytes) -> dict[str, Any] | None:
-        """Describe the object to which a soft link leads, through others if need be; None if there is none here."""
-        left = 16  # further soft links: they may lead in a circle
-        parts = ([] if target.startswith(b"/") else [part.encode("latin-1") for part in path]) + target.split(b"/")
-        # The library would follow links to other files on the way. So the path is walked here, component by component,
-        # with the groups that it passed to go back to.
-        at: list[tuple[bytes, Any]] = [(b"", h5o.open(self._file.id, b"/"))]
-        try:
-            while parts:
-                part = parts.pop(0)
-                if part in (b"", b"."):
-                    continue
-                kind = at[-1][1].links.get_info(part).type
-                if kind == h5l.TYPE_SOFT and left:
-                    left -= 1
-                    value = at[-1][1].links.get_val(part)
-                    parts[:0] = value.split(b"/")
-                    del at[1 if value.startswith(b"/") else len(at) :]
-                elif kind == h5l.TYPE_HARD:
-                    at.append((part, h5o.open(at[-1][1], part)))
-                else:
-                    return None
-            return _described_object(at[-1][1])
-        except MemoryError:
-            raise
-        except Exception:
-            return None
 
     def _with_cache(self, path: list[str], size: int) -> Any:
         """Return the dataset at a path, with a cache for a chunk of ``size`` bytes while only its elements are read."""
@@ -328,6 +300,19 @@ def _may_have_episodes(root: Any) -> bool:
         return b"action" in root and is_group(b"observations")
     except (KeyError, RuntimeError, OSError, ValueError):
         return False
+
+
+def _final(group: Any, target: bytes) -> dict[str, Any] | None:
+    """Describe the object to which a soft link in a group leads, through others if need be; None if there is none.
+
+    A worker can open no files, so that a link to another file leads nowhere.
+    """
+    try:
+        return _described_object(h5o.open(group, target))
+    except MemoryError:
+        raise
+    except Exception:
+        return None
 
 
 def _reason(error: Exception) -> str:

@@ -30,7 +30,6 @@ from glassfs.source import Source
 
 FIRST_OFFSET = 256
 ENTRY_SIZE = 16
-ENTRIES_AT_ONCE = 256
 
 _ENTRY = struct.Struct("<qii")
 OpenBlock = TypeVar("OpenBlock", ValueRun, Vectors)
@@ -44,24 +43,9 @@ class BlockLocation(NamedTuple):
     raw_length: int | None
 
 
-class LookupTable:
-    """The lookup table of a column; one window of it is kept in memory."""
-
-    def __init__(self, source: Source, offset: int, count: int) -> None:
-        self._source = source
-        self._offset = offset
-        self._count = count
-        self._window = (0, b"")
-
-    def __call__(self, number: int) -> BlockLocation:
-        first, entries = self._window
-        inside = (number - first) * ENTRY_SIZE
-        if not 0 <= inside < len(entries):
-            first, inside = number, 0
-            count = min(ENTRIES_AT_ONCE, self._count - number)
-            entries = self._source.read(self._offset + number * ENTRY_SIZE, count * ENTRY_SIZE)
-            self._window = first, entries
-        return BlockLocation(*_ENTRY.unpack_from(entries, inside))
+def located(source: Source, table: int, number: int) -> BlockLocation:
+    """Return an entry of the lookup table at offset ``table``."""
+    return BlockLocation(*_ENTRY.unpack(source.read(table + number * ENTRY_SIZE, ENTRY_SIZE)))
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from glassfs.formats.idv.blocks import Blocks
 from glassfs.formats.idv.codecs import INT32
 from glassfs.formats.idv.runs import Block, Item, Texts
 from glassfs.formats.idv.vectors import Vectors
+from glassfs.once import once
 from glassfs.sizes import PIECE
 
 if TYPE_CHECKING:
@@ -56,21 +57,6 @@ class _Array(Made):
         return np.ascontiguousarray(self._give(first, count)).view("u1").data
 
 
-class _Scaled(Sequence[int]):
-    """Bounds in bytes, computed from bounds in values."""
-
-    __slots__ = ("_bounds", "_width")
-
-    def __init__(self, bounds: Sequence[int], width: int) -> None:
-        self._bounds, self._width = bounds, width
-
-    def __len__(self) -> int:
-        return len(self._bounds)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._bounds[index] * self._width
-
-
 class ColumnValues(Parted):
     """Values of a column, one part per block: all elements of vectors, or only the stored ones."""
 
@@ -87,9 +73,13 @@ class ColumnValues(Parted):
     @property
     def bounds(self) -> Sequence[int]:
         slots, width = self._blocks.codec.size, self._item.width
-        if self._is_stored or slots == 0:
-            return _Scaled(self._blocks.totals(self._is_stored), width)
-        return Regular(self._blocks.rows_per_block * slots * width, self._blocks.rows * slots * width)
+        if self.is_sized:
+            return Regular(self._blocks.rows_per_block * slots * width, self._blocks.rows * slots * width)
+        return self._bounds
+
+    @once
+    def _bounds(self) -> Sequence[int]:
+        return [total * self._item.width for total in self._blocks.totals(self._is_stored)]
 
     def _part(self, number: int) -> tuple[Block, int] | Make:
         """Return (block, offset) for values shown as stored, or a function that makes the values."""
