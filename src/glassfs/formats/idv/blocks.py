@@ -13,7 +13,7 @@ import threading
 from array import array
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple
 
 from glassfs import work
 from glassfs.cache import BlockCache
@@ -22,7 +22,7 @@ from glassfs.content import Data, Decoded, Extent, Location
 from glassfs.content.allowance import OBJECT, Allowance
 from glassfs.errors import Damaged, GlassfsError
 from glassfs.formats.idv.codecs import Codec
-from glassfs.formats.idv.runs import Block, Item, ValueRun
+from glassfs.formats.idv.runs import Block
 from glassfs.formats.idv.vectors import ROW_COST, Vectors
 from glassfs.lru import LRU
 from glassfs.sizes import PIECE
@@ -32,7 +32,6 @@ FIRST_OFFSET = 256
 ENTRY_SIZE = 16
 
 _ENTRY = struct.Struct("<qii")
-OpenBlock = TypeVar("OpenBlock", ValueRun, Vectors)
 
 
 class BlockLocation(NamedTuple):
@@ -56,7 +55,7 @@ class BlockSource:
     cache: BlockCache
     tail: int
     allowance: Allowance
-    decoded: LRU[Hashable, ValueRun | Vectors] = field(default_factory=lambda: LRU(8 * PIECE, 32))
+    decoded: LRU[Hashable, Vectors] = field(default_factory=lambda: LRU(8 * PIECE, 32))
 
 
 @dataclass(eq=False)
@@ -102,32 +101,22 @@ class Blocks:
                 self._totals = elements, stored
         return self._totals[is_stored]
 
-    def run(self, number: int, item: Item) -> ValueRun:
-        """Return the values of a block of single values."""
-        def open_run() -> ValueRun:
-            block = self.block(number)
-            return item.form(item, block, 0, block.rows)
-
-        return self._decoded((self.key, number, item.label), open_run)
-
     def vectors(self, number: int) -> Vectors:
-        """Return a block of vectors, fully checked."""
-        return self._decoded((self.key, number), lambda: self._open_vectors(number))
+        """Return the values of a block, fully checked. Threads that ask at once may all decode it."""
+        key, decoded = (self.key, number), self.file.decoded
+        known = decoded.get(key)
+        if known is None:
+            known = self._open_vectors(number)
+            if known.weight <= decoded.limit:
+                decoded.put(key, known, known.weight)
+        return known
 
     def _open_vectors(self, number: int, is_header: bool = False) -> Vectors:
         rows = self.rows_in(number)
-        self.file.allowance.part().take(ROW_COST * rows, "the rows of a block")
+        if self.codec.dimensions is not None:
+            self.file.allowance.part().take(ROW_COST * rows, "the rows of a block")
         block = self.block(number, 12 + 8 * rows if is_header else None)  # up to the end of its counts
         return Vectors(block, self.codec, is_header)
-
-    def _decoded(self, key: Hashable, decode: Callable[[], OpenBlock]) -> OpenBlock:
-        """Return the entry of ``key``, or what ``decode`` returns. Threads that ask at once may all decode."""
-        known = self.file.decoded.get(key)
-        if known is None:
-            known = decode()
-            if known.weight <= self.file.decoded.limit:
-                self.file.decoded.put(key, known, known.weight)
-        return cast(OpenBlock, known)
 
     def ahead(self, number: int) -> bool:
         """Start decompressing a block that will soon be read; errors are raised when it is read.

@@ -83,9 +83,6 @@ class ColumnValues(Parted):
 
     def _part(self, number: int) -> tuple[Block, int] | Make:
         """Return (block, offset) for values shown as stored, or a function that makes the values."""
-        if self._blocks.codec.dimensions is None:
-            run = self._blocks.run(number, self._item)
-            return (run.block, 0) if run.is_plain else run.values
         vectors = self._blocks.vectors(number)
         run = vectors.run(self._item)
         # Plain values of dense vectors are as in the file: a range of the column is one of the block.
@@ -166,8 +163,6 @@ class _Texts(NamedTuple):
     starts: list[int] | None = None
 
     def read(self) -> list[Any]:
-        if self.blocks.codec.dimensions is None:
-            return list(self._run().values(self.first, self.total))
         vectors = self._vectors()
         texts: list[Any] = vectors.spread(vectors.run(self.blocks.codec.item), self.first, self.total).tolist()
         if self.starts is None:
@@ -176,15 +171,10 @@ class _Texts(NamedTuple):
 
     def cost(self) -> int:
         """Return the peak memory of ``read``."""
-        if self.blocks.codec.dimensions is None:
-            return self._run().cost(self.first, self.total)
         vectors = self._vectors()
         stored = vectors.stored_at(self.first)
         run = cast(Texts, vectors.run(self.blocks.codec.item))
         return 32 * self.total + run.cost(stored, vectors.stored_at(self.first + self.total) - stored)
-
-    def _run(self) -> Texts:
-        return cast(Texts, self.blocks.run(self.number, self.blocks.codec.item))
 
     def _vectors(self) -> Vectors:
         vectors = self.blocks.vectors(self.number)
@@ -223,8 +213,6 @@ def text_slots(key: bytes, blocks: Blocks) -> Records:
     slots = TEXT_SLOTS if size else MOST_TEXT_SLOTS
 
     def texts(group: int) -> _Texts:
-        if blocks.codec.dimensions is None:
-            return _Texts(blocks, 0, 0, 1)
         first = group * slots
         left = blocks.vectors(0).elements - first
         return _Texts(blocks, 0, first, min(left, slots) if size else left)
