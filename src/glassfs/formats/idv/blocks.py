@@ -12,6 +12,7 @@ import struct
 import threading
 from array import array
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -118,18 +119,13 @@ class Blocks:
         block = self.block(number, 12 + 8 * rows if is_header else None)  # up to the end of its counts
         return Vectors(block, self.codec, is_header)
 
-    def ahead(self, number: int) -> bool:
-        """Start decompressing a block that will soon be read; errors are raised when it is read.
-
-        Returns False if the caller should try again later.
-        """
-        if self.compression == compression.NONE or number >= self.count:
-            return True
-        try:
-            data, _ = self._data(number, None)
-        except GlassfsError:
-            return True
-        return not isinstance(data, Decoded) or self.file.cache.prefetch(data)
+    def ahead(self, number: int) -> None:
+        """Start decompressing a block that will soon be read; errors are raised when it is read."""
+        if self.compression != compression.NONE and number < self.count:
+            with suppress(GlassfsError):
+                data, _ = self._data(number, None)
+                if isinstance(data, Decoded):
+                    self.file.cache.prefetch(data)
 
     def location(self) -> Location | None:
         """Return where the values are stored, or None if they are in more than one block."""

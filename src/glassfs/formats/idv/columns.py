@@ -12,7 +12,6 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from glassfs.cache.cores import CORES
 from glassfs.content import Data, Location, Made, Parted, Records, Regular
 from glassfs.errors import TooLarge
 from glassfs.formats.idv.blocks import Blocks
@@ -64,7 +63,7 @@ class ColumnValues(Parted):
         self._blocks = blocks
         self._item = item
         self._is_stored = is_stored
-        self._last = self._ahead = -1
+        self._last = -1
 
     @property
     def is_sized(self) -> bool:
@@ -95,16 +94,9 @@ class ColumnValues(Parted):
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
         # A large first read is taken for the start of a sequential one, as is a step to the next block.
-        if 0 <= number - self._last <= 1 and (self._last >= 0 or len(buffer) >= 64 << 10):
-            size = max(1, self.bounds[number + 1] - self.bounds[number])
-            # All cores decode ahead, as far as the blocks fit into half of the cache.
-            distance = max(1, min(CORES, self._blocks.file.cache.budget // (2 * size) - 2))
-            for ahead in range(max(number, self._ahead) + 1, number + distance + 1):
-                if not self._blocks.ahead(ahead):
-                    break
-                self._ahead = ahead
-        elif number < self._last:
-            self._ahead = -1
+        if number - self._last == 1 and (self._last >= 0 or len(buffer) >= 64 << 10):
+            self._blocks.ahead(number + 1)
+            self._blocks.ahead(number + 2)
         self._last = number
         part = self._part(number)
         if isinstance(part, tuple):
