@@ -86,10 +86,6 @@ class RemoteBlocks:
         """How many blocks may be under way that no reader waits for yet."""
         return self._spare // BLOCK
 
-    def known(self, of: RemoteObject, number: int) -> bytes | None:
-        """Return a block if it is cached."""
-        return self._cache.known((of.version, number))
-
     def begin(self, of: RemoteObject, wanted: range, ahead: range) -> list[bytes | _Request]:
         """Return the ``wanted`` blocks, or the requests that bring them; also begin to request those ``ahead``."""
         with self._lock:
@@ -280,15 +276,7 @@ class RemoteObject:
         if not 0 <= offset <= offset + size <= self.facts.size:
             reason = f"bytes {offset} to {offset + size} lie outside the file of {self.facts.size} bytes"
             raise Damaged(reason, self.name)
-        number, start = divmod(offset, BLOCK)
-        data = self._blocks.known(self, number) if start + size <= BLOCK else None
-        if data is None:
-            pieces = self._pieces(offset, offset + size)
-        else:  # most small reads
-            pieces = iter((memoryview(data)[start : start + size],))
-            if ahead := self._ahead.after(offset, offset + size, self):
-                self._blocks.begin(self, range(0), ahead)
-        piece = memoryview(b"")
+        pieces, piece = self._pieces(offset, offset + size), memoryview(b"")
         for buffer in buffers:
             while len(buffer):
                 piece = piece or next(pieces)
