@@ -44,7 +44,6 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=None, help="how many containers")
     parser.add_argument("--live", action="store_true", help="through a mount, compared with the library")
     parser.add_argument("--views", default="", metavar="NAMES", help="with --live: both with these views")
-    parser.add_argument("--fuse", choices=("3", "2"), default="3", help="the libfuse of the mount (3)")
     parser.add_argument("--format", default="", help="only containers whose format or name has this in it")
     parser.add_argument("--seed", type=int, default=None, help="for the same damage again")
     parser.add_argument("--keep", type=Path, default=Path("crashes"), help="where containers that crash go")
@@ -58,7 +57,7 @@ def main() -> int:
     chance = random.Random(arguments.seed)
     if arguments.live:
         limits = arguments.count, arguments.seconds
-        return fuzz_live(seeds, chance, *limits, arguments.fuse, arguments.keep, arguments.views)
+        return fuzz_live(seeds, chance, *limits, arguments.keep, arguments.views)
     counts: Counter[str] = Counter()
     sound, found = len(seeds), 0
     worker = _Worker()

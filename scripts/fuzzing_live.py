@@ -51,7 +51,7 @@ def is_enough(done: int, count: int | None, seconds: float | None, begun: float)
 
 
 def fuzz_live(
-    seeds: Sequence[Seed], chance: random.Random, count: int | None, seconds: float | None, fuse: str, keep: Path,
+    seeds: Sequence[Seed], chance: random.Random, count: int | None, seconds: float | None, keep: Path,
     views: str = "",
 ) -> int:
     """Fuzz, print a summary line and return the exit status."""
@@ -66,7 +66,7 @@ def fuzz_live(
         source = place / "source"
         source.mkdir()
         try:
-            daemon = Daemon(place, fuse, views)
+            daemon = Daemon(place, views)
         except subprocess.CalledProcessError:
             return 2  # glassfs has printed the reason
         library = Side(partial(serve, look=partial(look_at_library, views=views)))
@@ -90,7 +90,7 @@ def fuzz_live(
             daemon.end()
     rate = counts["done"] / (time.monotonic() - begun)
     print(
-        f"{counts['done']:,} live mutants through libfuse {fuse}: {counts['opened']:,} opened, "
+        f"{counts['done']:,} live mutants: {counts['opened']:,} opened, "
         f"{counts['refused']:,} refused, {counts['files']:,} files read; {counts['differences']} differences, "
         f"{daemon.tracebacks} tracebacks, {findings.count} findings; daemon at most {daemon.memory >> 20} MB and "
         f"{daemon.descriptors} descriptors; {rate:.1f} a second"
@@ -213,14 +213,14 @@ class Side:
 class Daemon:
     """The mount of a folder, and its daemon's peak memory and descriptors."""
 
-    def __init__(self, place: Path, fuse: str, views: str) -> None:
+    def __init__(self, place: Path, views: str) -> None:
         self.point, self._log = place / "mnt", place / "log"
         self.point.mkdir()
         self.memory = self.descriptors = self.tracebacks = 0
         options = f"{OPTIONS},views={views}" if views else OPTIONS
         subprocess.run(
             [*GLASSFS, "mount", "-o", options, "--log-file", self._log, place / "source", self.point],
-            env=os.environ | {"GLASSFS_FUSE": fuse}, check=True, timeout=STARTING,
+            check=True, timeout=STARTING,
         )
         self.pid: int = json.loads((self.point / ".glassfs/status.json").read_bytes())["pid"]
 

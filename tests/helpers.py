@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +45,12 @@ class CountingSource(LocalSource):
         super().__init__(store.open_descriptor, store.shown((path.name,)), (path.name,), entry, number)
         self.reads: list[tuple[int, int]] = []
 
-    def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
-        self.reads.append((offset, sum(map(len, buffers))))
-        super().scatter(buffers, offset)
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        self.reads.append((offset, len(buffer)))
+        super().read_into(buffer, offset)
 
     def read(self, offset: int, size: int) -> bytes:
-        return Source.read(self, offset, size)  # through ``scatter``
+        return Source.read(self, offset, size)  # through ``read_into``
 
     @property
     def bytes_read(self) -> int:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from glassfs.errors import Changed, GlassfsError, NotADirectory, NotFound
 from glassfs.names import raw
-from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version, distribute
-from glassfs.source.scattered import total
+from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
 
 
 class MemoryStore(Store):
@@ -182,8 +181,8 @@ class MemorySource(Source):
         self._is_parked = True
         self._is_closed = False
 
-    def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
-        size = total(buffers)
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        size = len(buffer)
         with self._lock:
             if self._is_closed:
                 raise Changed("was closed", self.name)
@@ -198,7 +197,7 @@ class MemorySource(Source):
         self._store.wait(self._path, self.entry, size)
         if not 0 <= offset <= len(data) - size:
             raise self.outside(offset, size)
-        distribute(data[offset : offset + size], buffers)
+        buffer[:] = data[offset : offset + size]
 
     def keep(self) -> None:
         with self._lock:

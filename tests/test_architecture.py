@@ -56,7 +56,7 @@ MAY_KNOW_THE_SYSTEM = {"cache.spool", "cache.cores", "cache.catalogue"}
 KINDS_OF_STORES = {"source.local", "source.descriptors", "source.system"}
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
-HEAVY = ("numpy", "PIL", "sqlite3", "zstandard", "lz4", "crc32c", "zlib_ng", "inotify_simple", "fuse")
+HEAVY = ("numpy", "PIL", "sqlite3", "zstandard", "lz4", "crc32c", "zlib_ng", "inotify_simple")
 
 
 def module_name(path: Path) -> str:
@@ -134,13 +134,6 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         imports[module_name(path)] = {name for name in inner if name is not None} - {module_name(path)}
     TopologicalSorter(imports).prepare()  # raises CycleError, which names the modules of a circle
 
-
-def test_only_one_engine_imports_a_fuse_binding() -> None:
-    """fusepy loads libfuse when it is imported, so the engine must choose the library before."""
-    importers = {
-        module_name(path) for path in MODULES for _, name in imports_of(path) if name.partition(".")[0] == "fuse"
-    }
-    assert importers == {"mount.engines.libfuse2"}
 
 
 def is_opening(call: ast.Call) -> bool:
@@ -226,7 +219,7 @@ def test_listing_needs_neither_fuse_nor_numpy(tmp_path: Path) -> None:
     program = "import sys; from glassfs.cli import run; assert run(['ls', '-l', sys.argv[1]]) == 0"
     modules = loaded_by(program, str(path))
     assert "glassfs.formats.kastore" in modules
-    assert not {name for name in modules if name.partition(".")[0] in ("numpy", "PIL", "fuse")}
+    assert not {name for name in modules if name.partition(".")[0] in ("numpy", "PIL")}
     assert not {name for name in modules if name.startswith("glassfs.mount")}
     remote = {name.rpartition(".")[2] for name in modules if name.startswith("glassfs.source.remote.")}
     assert remote <= {"connection", "storage_options", "url"}

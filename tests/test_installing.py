@@ -80,13 +80,6 @@ def test_extras_leave_the_packages_of_others_alone() -> None:
             assert not requirement.startswith(("s3fs", "aiobotocore", "gcsfs")), line
 
 
-def test_manual_names_all_dependencies_without_fusepy() -> None:
-    lines = [line for line in metadata.requires("glassfs") or () if "extra ==" not in line]
-    required = {re.split("[^a-z0-9_-]", line)[0] for line in lines}
-    manual = (ROOT / "docs/manual/installing.md").read_text()
-    assert f"\npip install --only-binary :all: {' '.join(sorted(required - {'fusepy'}))}\n" in manual
-
-
 def test_every_extra_that_messages_name_exists() -> None:
     text = (ROOT / "pyproject.toml").read_text()
     for extra in ("remote", "ssh", "dask", "pandas", "arrow", "polars"):

@@ -45,7 +45,6 @@ HARMLESS = {
     "source.local._volume": "a few numbers each, and a fixed number of them",
     "source.local_source._mappings": "weak references, to what other objects own",
     "source.reader._structs": "filled by code of this program",
-    "source.scattered._vector": "vectors of a system call",
     "tree.build._shape": "a few numbers each, and a fixed number of them",
     "tree.containers.weight._below": "types of Python",
     "tree.nodes._access": "a few numbers each, and a fixed number of them",

@@ -42,7 +42,7 @@ class Shown:
 
 
 @pytest.fixture(scope="module", params=[
-    "libfuse3", *(pytest.param(way, marks=pytest.mark.slow) for way in ("export", "libfuse2")),
+    "mount", pytest.param("export", marks=pytest.mark.slow),
 ])
 def shown(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     place = tmp_path_factory.mktemp("real")
@@ -52,10 +52,9 @@ def shown(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         assert "Traceback" not in done.stderr
         yield Shown(place / "out")
     else:
-        generation = request.param[-1]
-        require(generation)
+        require()
         (place / "mnt").mkdir()
-        mount = Mount([DATA], place / "mnt", place / "log", generation)
+        mount = Mount([DATA], place / "mnt", place / "log")
         try:
             yield Shown(mount.path)
         finally:

@@ -25,7 +25,7 @@ from glassfs.sandbox.client import Sandbox
 from glassfs.settings import settings
 from tests.formats.hdf5_files import h5py
 from tests.helpers import local
-from tests.waiting import wait_until
+from tests.waiting import is_waiting, wait_until
 
 
 @pytest.fixture
@@ -221,7 +221,7 @@ def test_user_waits_for_no_worker_of_another_one(workers: pool.Pool) -> None:
             lambda: work.done_for(further, lambda: workers.acquire(things[6], "glassfs.sandbox.hdf5", 0)),
         ))
         thread.start()
-        wait_until(lambda further=further: further.is_waiting)  # type: ignore[misc]
+        wait_until(lambda thread=thread: is_waiting(thread))  # type: ignore[misc]
         further.cancel()
         thread.join()
     for worker in (*mine, other):

@@ -24,7 +24,7 @@ from glassfs.tree import Containers, ContainerSettings
 from glassfs.tree.containers.lease import Location
 from glassfs.work import Canceled, OverBudget, Work
 from tests.memory_store import MemoryStore
-from tests.waiting import SECONDS, wait_for, wait_until
+from tests.waiting import SECONDS, is_waiting, wait_for, wait_until
 
 
 class Doing:
@@ -119,9 +119,8 @@ def _take_key(locks: KeyedLock) -> None:
 ])
 def test_waits_end_with_the_work(wait: Callable[[], object]) -> None:
     doing = Doing(wait)
-    wait_until(lambda: doing.work.is_waiting)
+    wait_until(lambda: is_waiting(doing.thread))
     assert doing.is_stopped()
-    assert not doing.work.is_waiting
 
 
 @pytest.mark.parametrize("mine", [None, Work()])
@@ -165,7 +164,7 @@ class TwoReaders:
         self.first = Doing(self._read)
         wait_until(lambda: bool(self.makers))
         self.second = Doing(self._read)
-        wait_until(lambda: self.second.work.is_waiting)
+        wait_until(lambda: is_waiting(self.second.thread))
 
     def _read(self) -> bytes:
         return Rendered(self.cache, "block", self._make, 4, cost=1 << 20).read(0, 4)
@@ -203,7 +202,7 @@ def test_readers_in_the_queue_for_memory_are_stopped() -> None:
     cache = BlockCache(1 << 20)
     with cache.reserved(1 << 20):
         doing = Doing(lambda: cache.reserved(1 << 19).__enter__())
-        wait_until(lambda: cache.memory.queued == 1 and doing.work.is_waiting)
+        wait_until(lambda: cache.memory.queued == 1 and is_waiting(doing.thread))
         assert doing.is_stopped()
         assert cache.memory.queued == 0
     assert cache.used == 0
@@ -244,7 +243,7 @@ def test_another_reader_continues_where_a_stopped_one_was() -> None:
     first = Doing(read)
     wait_for(pieces.begun)
     second = Doing(read)
-    wait_until(lambda: second.work.is_waiting)
+    wait_until(lambda: is_waiting(second.thread))
     first.work.cancel()
     for _ in range(16):
         pieces.gate.release()
@@ -324,7 +323,7 @@ def test_files_read_ahead_are_given_up_with_their_reader(monkeypatch: pytest.Mon
     """Also when it ends early for another reason."""
     begun, ended = set[Work | None](), threading.Semaphore(0)
 
-    def read(self: RowReader, file: SnapshotFile, table: str = "", block: int = 0) -> Iterator[TablePiece]:
+    def read(self: RowReader, file: SnapshotFile) -> Iterator[TablePiece]:
         begun.add(work.current())
         try:
             work.patiently(threading.Event().wait)
@@ -349,7 +348,7 @@ def test_files_read_ahead_are_given_up_with_their_reader(monkeypatch: pytest.Mon
 
     doing = Doing(go_on)
     if is_canceled:
-        wait_until(lambda: doing.work.is_waiting)
+        wait_until(lambda: is_waiting(doing.thread))
         assert doing.is_stopped()
     else:
         doing.result.result(SECONDS)

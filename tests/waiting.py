@@ -6,10 +6,13 @@ A machine may stand still for minutes, as virtual machines do while they are mov
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
+
+from glassfs import work
 
 SECONDS = 120.0
 PAUSE_SECONDS = 0.005
@@ -40,3 +43,11 @@ def wait_for(event: threading.Event, seconds: float = SECONDS, what: str = "the 
         left -= STEP_SECONDS
         if left <= 0:
             raise AssertionError(f"{what} was not set within {seconds:g} seconds")
+
+
+def is_waiting(thread: threading.Thread) -> bool:
+    """Return whether a thread waits for another one or for a server, by ``work.patiently``."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None and frame.f_code is not work.patiently.__code__:
+        frame = frame.f_back
+    return frame is not None

@@ -24,7 +24,7 @@ import glassfs
 from glassfs.cache import BlockCache
 from glassfs.datasets.joined import open_sources
 from glassfs.mount import allocator
-from glassfs.mount.engines.answers import Answers, Payload
+from glassfs.mount.engines.answers import Answers, Buffers
 from glassfs.mount.errors import Failures
 from glassfs.mount.operations import Operations
 from glassfs.mount.options import MountOptions
@@ -74,7 +74,7 @@ class Kernel:
         )
         self._sources = open_sources(sources, settings, on_drop=self._operations.inodes.drop_nodes)
         self._answers = Answers(self._operations, Failures(), self._take)
-        self._payload = Payload()
+        self._buffers = Buffers()
         self._found: dict[str, Found] = {"": (ROOT, 0, True)}
         self._read: set[int] = set()
         self._overhead = _overhead()
@@ -136,7 +136,7 @@ class Kernel:
         begun = time.thread_time()
         if task is not None:
             work.begin(task)
-        self._answers.answer(opcode, self.requests, ident, message, self._payload)
+        self._answers.answer(opcode, self.requests, ident, message, self._buffers)
         ended = time.thread_time()
         if self.profile is not None:
             self.profile.disable()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import functools
 import json
 import mmap
@@ -27,7 +26,6 @@ from benchmarks.server import BUCKET, Server, serving
 TIMEOUT_SECONDS = 60.0
 CHUNK = 4 << 20
 STATUS = ".glassfs/status.json"
-LIBFUSE_2 = "libfuse.so.2"
 FLOOR = Path(__file__).with_name("floor.c")
 URL, WEB_URL = "{URL}", "{WEB_URL}"
 FULL = ("--vfs-cache-mode", "full")
@@ -164,23 +162,6 @@ class Mount(Side):
         subprocess.run([*self.command, image, point], check=True, stdout=subprocess.DEVNULL)
 
 
-class Glassfs(Mount):
-    """glassfs, by default this version with its preferred libfuse; ``libfuse`` 2 or 3 chooses another."""
-
-    def __init__(self, name: str, libfuse: int | None = None) -> None:
-        super().__init__(name, "container", GLASSFS, "mount", status=STATUS)
-        self.libfuse = libfuse
-
-    def missing(self) -> str | None:
-        if self.libfuse == 2 and not _loads(LIBFUSE_2):
-            return f"{LIBFUSE_2} not installed"
-        return super().missing()
-
-    def start(self, image: Path, point: Path) -> None:
-        environment = os.environ | ({} if self.libfuse is None else {"GLASSFS_FUSE": str(self.libfuse)})
-        subprocess.run([*self.command, image, point], check=True, stdout=subprocess.DEVNULL, env=environment)
-
-
 class RemoteMount(Mount):
     """A mount of an image on a slow server. ``arguments`` may contain the words URL and WEB_URL."""
 
@@ -266,14 +247,6 @@ class Compiled(Mount):
         return f"{self.source.name} does not compile: {errors[0]}"
 
 
-def _loads(library: str) -> bool:
-    try:
-        ctypes.CDLL(library)
-    except OSError:
-        return False
-    return True
-
-
 def _beside_python(program: str) -> str:
     """Return a program of this virtual environment, else of the PATH."""
     own = Path(sys.executable).with_name(program)
@@ -290,8 +263,7 @@ RCLONE = (
 SIDES: dict[str, Side] = {
     side.name: side
     for side in (
-        Glassfs("glassfs"),
-        Glassfs("libfuse 2", libfuse=2),
+        Mount("glassfs", "container", GLASSFS, "mount", status=STATUS),
         Unmounted("plain"),
         Mount("squashfuse_ll", "squashfs", "squashfuse_ll"),
         Mount("ratarmount", "tar", _beside_python("ratarmount")),

@@ -97,13 +97,12 @@ def _mounts(recipe: Recipe, *names: str, **references: Recipe) -> tuple[Particip
 SQUASH = "squashfuse_ll"
 ALL = ("plain", SQUASH, "ratarmount")
 FAST = ("plain", SQUASH)
-OLD = "libfuse 2"
 FLOOR = "C server"
 
 
 def _of_array() -> tuple[Workload, ...]:
     cat_goals = (at_least(1.5, SQUASH), at_least(4, "ratarmount"))
-    cats = _mounts(recipes.cat("data.npy"), OLD, *ALL, FLOOR, cat_of_the_container=recipes.cat_container)
+    cats = _mounts(recipes.cat("data.npy"), *ALL, FLOOR, cat_of_the_container=recipes.cat_container)
     array = Workload("array", "array", cats, memory=LARGE, measures=(
         Measure("first", "cat of a 1 GiB array, first read", cat_goals),
         Measure("second", "cat of a 1 GiB array, second read", (at_least(0.95, SQUASH),),
@@ -131,7 +130,7 @@ def _of_frames() -> tuple[Workload, ...]:
         Measure("seconds", "find -ls of 20,000 frames, first time",
                 (Goal("≤ 0.4 s", extra=0.4), at_most(0.2, SQUASH))),
     ))
-    pictures = Workload("cat-pictures", "pictures", _mounts(recipes.CAT_FRAMES, OLD, *ALL), (
+    pictures = Workload("cat-pictures", "pictures", _mounts(recipes.CAT_FRAMES, *ALL), (
         Measure("seconds", "cat of 20,000 stored pictures of 4 KiB, first time", (at_most(0.6, SQUASH),), each="file"),
         Measure(f"seconds {REQUESTS}", "the same, requests for each file", (Goal("≤ 1.05", extra=1.05),), "count",
                 may_lack=True),
@@ -290,7 +289,7 @@ def _with_catalogue(recipe: Recipe, *names: str, part: str = "") -> tuple[Partic
 
 
 def _of_dataset() -> tuple[Workload, ...]:
-    samplers = _with_catalogue(recipes.read_samples, OLD, *ALL, FLOOR, part=FIRST_PART)
+    samplers = _with_catalogue(recipes.read_samples, *ALL, FLOOR, part=FIRST_PART)
     read = Workload("dataset-samples", "dataset", samplers, part=FIRST_PART, measures=(
         Measure(FIRST, "one of 2,000 random samples over 500 containers, first time",
                 (at_most(1.3, SQUASH), at_most(0.5, "ratarmount")), each="sample"),

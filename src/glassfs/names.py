@@ -70,6 +70,15 @@ def shown_at_root(name: str) -> str:
     return f"%2E{name[1:]}" if name == RESERVED else name
 
 
+def shown_name(original: str, is_mount_root: bool = False) -> str:
+    """Return the component to show for a name in a store, "" if no file can have that name."""
+    try:
+        name = component(raw(original))
+    except UnicodeEncodeError:
+        return ""
+    return shown_at_root(name) if is_mount_root else name
+
+
 def free_name(
     name: str, is_taken: Callable[[str], bool], numbered: Callable[[str], str], numbers: Iterator[int] | None = None,
 ) -> str:

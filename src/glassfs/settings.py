@@ -14,223 +14,158 @@ class Settings:
 
     # Commands, the library and data sets
 
+    # Duration of a task for a worker process; it begins no further container after four times that.
     task_target: float = 0.3
-    """Duration of a task for a worker process; it begins no further container after four times that."""
-    scheduler_longest: float = 30
-    """Timeout of a Dask scheduler, and time for it to have workers."""
-    worker_end: float = 5
-    """Time for a killed worker process to end; one that waits for a device may need longer."""
-    executor_end: float = 1
-    """Time for an executor to end after its processes have ended."""
-    usage_wait: float = 0.1
-    """How long ``df`` waits for the first sum of sizes."""
-    usage_valid: float = 10.0
-    """How long a sum of sizes is valid at least."""
-    usage_valid_times: float = 20
-    """It is valid for this many times as long as it took, if that is more."""
+    scheduler_longest: float = 30  # timeout of a Dask scheduler, and time for it to have workers
+    worker_end: float = 5  # time for a killed worker process to end; one that waits for a device may need longer
+    executor_end: float = 1  # time for an executor to end after its processes have ended
+    usage_wait: float = 0.1  # how long ``df`` waits for the first sum of sizes
+    usage_valid: float = 10.0  # how long a sum of sizes is valid at least
+    usage_valid_times: float = 20  # it is valid for this many times as long as it took, if that is more
+    # How long ``glassfs mount`` waits for its start page: for a folder, it takes a pass over all containers.
     page_wait: float = 1.0
-    """How long ``glassfs mount`` waits for its start page: for a folder, it takes a pass over all containers."""
-    progress_end: float = 1.0
-    """How long the end of a progress bar waits for the thread that sums up sizes."""
-    walk_longest: float = 60.0
-    """Time for listing the folders of a joined table; the remaining ones are left out."""
+    progress_end: float = 1.0  # how long the end of a progress bar waits for the thread that sums up sizes
+    walk_longest: float = 60.0  # time for listing the folders of a joined table; the remaining ones are left out
+    # Time for reading first bytes of files whose names say nothing, before the tables of a folder are listed.
     heads_longest: float = 0.5
-    """Time for reading first bytes of files whose names say nothing, before the tables of a folder are listed."""
-    pass_longest: float = 600.0
-    """Time for reading the containers of a joined table; the remaining ones are left out."""
-    call_longest: float = 10.0
-    """Timeout of one folder, or some hundred rows of one container, in a joined table."""
-    table_valid: float = 1.0
-    """How long the files of a joined table are valid at least."""
-    table_valid_times: float = 10
-    """They are valid for this many times as long as they took, if that is more."""
-    table_longest_valid: float = 3600.0
-    """The longest that an incomplete table is valid."""
-    rights_valid: float = 0.4
-    """How long rights to what a shared table shows are valid after they were checked."""
+    pass_longest: float = 600.0  # time for reading the containers of a joined table; the remaining ones are left out
+    call_longest: float = 10.0  # timeout of one folder, or some hundred rows of one container, in a joined table
+    table_valid: float = 1.0  # how long the files of a joined table are valid at least
+    table_valid_times: float = 10  # they are valid for this many times as long as they took, if that is more
+    table_longest_valid: float = 3600.0  # the longest that an incomplete table is valid
+    rights_valid: float = 0.4  # how long rights to what a shared table shows are valid after they were checked
+    # How long the library takes a container as unchanged after it was compared with its store.
     container_valid: float = 0.1
-    """How long the library takes a container as unchanged after it was compared with its store."""
 
     # Work
 
+    # A thread that waits for another one or for a server looks so often whether its work was canceled.
     cancel_check: float = 0.2
-    """A thread that waits for another one or for a server looks so often whether its work was canceled."""
 
     # The mount
 
-    watch: float = 0.2
-    """How often changes are looked for and sent to the kernel while a mount is used."""
-    rest_after: float = 15.0
-    """Time without a request after which a mount rests."""
+    watch: float = 0.2  # how often changes are looked for and sent to the kernel while a mount is used
+    rest_after: float = 15.0  # time without a request after which a mount rests
+    # How often a mount that rests drops what is no longer used, and compares sources that report no changes.
     rest: float = 4.0
-    """How often a mount that rests drops what is no longer used, and compares sources that report no changes."""
+    # Time without a request after which nothing is left to be dropped: spools are kept for a minute.
     cool_after: float = 100.0
-    """Time without a request after which nothing is left to be dropped: spools are kept for a minute."""
-    trim_quiet: float = 1.5
-    """Time without work after which free memory is returned to the system."""
-    trim_busy: float = 5.0
-    """Time of work after which it is returned all the same."""
-    trim_much: float = 0.3
-    """Time between two returns while the process has much beside the cache."""
-    probe: float = 2.0
-    """How long a mount may take to say its status."""
+    trim_quiet: float = 1.5  # time without work after which free memory is returned to the system
+    trim_busy: float = 5.0  # time of work after which it is returned all the same
+    trim_much: float = 0.3  # time between two returns while the process has much beside the cache
+    probe: float = 2.0  # how long a mount may take to say its status
+    # How long an unmounted mount may stay in the system's table, and a mount point that was made for it.
     unmounting: float = 10.0
-    """How long an unmounted mount may stay in the system's table, and a mount point that was made for it."""
-    log_again: float = 600.0
-    """Time after which a warning or error is logged again."""
-    metrics: float = 10.0
-    """How often counters are written to a file."""
+    log_again: float = 600.0  # time after which a warning or error is logged again
+    metrics: float = 10.0  # how often counters are written to a file
+    # How long a new mount waits for one that is about to end and has the same file of counters.
     metrics_claim: float = 3.0
-    """How long a new mount waits for one that is about to end and has the same file of counters."""
+    # Time after the start at which code is loaded that may be needed later: the first commands come before.
     loading: float = 1.0
-    """Time after the start at which code is loaded that may be needed later: the first commands come before."""
-    removal_of_metrics: float = 1.0
-    """How long the end waits for it."""
-    cached: float = 86_400.0
-    """Timeout in the kernel of what cannot change, or of whose changes the kernel is notified."""
-    cached_unwatched: float = 0.5
-    """That of names in folders that are not watched, and of their attributes."""
-    status_quick: float = 0.001
-    """A status that takes no longer is made for each reader."""
-    settled: float = 2.0
-    """Age of a folder's mtime after which the next change is sure to change it."""
+    removal_of_metrics: float = 1.0  # how long the end waits for it
+    cached: float = 86_400.0  # timeout in the kernel of what cannot change, or of whose changes the kernel is notified
+    cached_unwatched: float = 0.5  # that of names in folders that are not watched, and of their attributes
+    status_quick: float = 0.001  # a status that takes no longer is made for each reader
+    settled: float = 2.0  # age of a folder's mtime after which the next change is sure to change it
 
     # Engines: the kernel's requests and notifications
 
-    patience: float = 0.4
-    """How long names may wait for their directory before all names are made stale."""
-    slow_check: float = 0.002
-    """How often requests are looked for that hold a directory."""
+    patience: float = 0.4  # how long names may wait for their directory before all names are made stale
+    slow_check: float = 0.002  # how often requests are looked for that hold a directory
+    # Time between attempts to have replaced versions forgotten; it doubles while they have no effect.
     prune_least: float = 0.2
-    """Time between attempts to have replaced versions forgotten; it doubles while they have no effect."""
-    prune_longest: float = 2.0
-    """The longest such time."""
-    path_cached: float = 0.2
-    """How long directories are cached by path, in addition to the kernel's timeout."""
-    slow_read: float = 0.001
-    """After a read that took longer, the next one is expected to be slow as well."""
-    supervision: float = 0.001
-    """How often it is checked whether a thread waits for requests, while some are answered."""
-    supervised: float = 0.05
-    """Time without anything to do after which nothing is checked until the next request."""
-    resumption: float = 0.02
-    """How often it is checked whether deferred requests may begin."""
-    shortage_warning: float = 60.0
-    """Time between two warnings that there are not enough threads."""
+    prune_longest: float = 2.0  # the longest such time
+    path_cached: float = 0.2  # how long directories are cached by path, in addition to the kernel's timeout
+    slow_read: float = 0.001  # after a read that took longer, the next one is expected to be slow as well
+    supervision: float = 0.001  # how often it is checked whether a thread waits for requests, while some are answered
+    supervised: float = 0.05  # time without anything to do after which nothing is checked until the next request
+    resumption: float = 0.02  # how often it is checked whether deferred requests may begin
+    shortage_warning: float = 60.0  # time between two warnings that there are not enough threads
+    # Time after which an interrupted request is answered. Less would break requests that are only slow.
     interruption: float = 2.0
-    """Time after which an interrupted request is answered. Less would break requests that are only slow."""
-    repetition: float = 2.0
-    """Time in which a thread that was interrupted may ask again for what is being done."""
+    repetition: float = 2.0  # time in which a thread that was interrupted may ask again for what is being done
+    # How long a thread keeps the interpreter while many compute: each waits for all others.
     crowded_switch: float = 0.0002
-    """How long a thread keeps the interpreter while many compute: each waits for all others."""
 
     # The tree
 
+    # For so long after its use a large listing is not evicted: a directory is listed in many calls.
     listing_in_use: float = 2.0
-    """For so long after its use a large listing is not evicted: a directory is listed in many calls."""
-    listing_idle: float = 20.0
-    """Large listings that were not used for so long are dropped."""
+    listing_idle: float = 20.0  # large listings that were not used for so long are dropped
+    # Pause between two rounds that weigh all parsed containers, and for each second that weighing takes.
     weighing_pause: float = 10.0
-    """Pause between two rounds that weigh all parsed containers, and for each second that weighing takes."""
+    # Processor time that finding the size of a file may take, beside ``sizing_most`` for each GiB of its
+    # container.
     sizing: float = 10.0
-    """Processor time that finding the size of a file may take, beside ``sizing_most`` for each GiB of its container."""
     sizing_most: float = 600.0
 
-    # Data and views
-
     # Formats and their worker processes
+
+    # A worker may take so long for its next message, which is either an answer or a read of the container.
     worker_silent: float = 20.0
-    """A worker may take so long for its next message, which is either an answer or a read of the container."""
-    worker_processor: int = 6
-    """Processor time of one request to a worker."""
-    worker_more: float = 0.3
-    """So long a worker collects what the caller will want next, beside what it asked for."""
+    worker_processor: int = 6  # processor time of one request to a worker
+    worker_more: float = 0.3  # so long a worker collects what the caller will want next, beside what it asked for
+    # After so long a worker that waits for its source is ended if its place is needed. Its request begins again.
     worker_source: float = 0.5
-    """After so long a worker that waits for its source is ended if its place is needed. Its request begins again."""
-    worker_idle: float = 60.0
-    """After so long without a request a worker is ended, and its server after the last worker."""
-    worker_check: float = 2.0
-    """How often idle workers are looked for, while there are workers."""
-    worker_first: float = 30.0
-    """A server may take so long to import its library and fork a first worker."""
-    worker_next: float = 10.0
-    """A server may take so long to fork a further worker."""
-    """A process that was killed may take so long to end."""
+    worker_idle: float = 60.0  # after so long without a request a worker is ended, and its server after the last worker
+    worker_check: float = 2.0  # how often idle workers are looked for, while there are workers
+    worker_first: float = 30.0  # a server may take so long to import its library and fork a first worker
+    worker_next: float = 10.0  # a server may take so long to fork a further worker
 
     # The cache of blocks
 
+    # Time without any release after which the first waiting request for memory is granted: a holder may be
+    # waiting for it.
     memory: float = 10.0
-    """Time without any release after which the first waiting request for memory is granted: a holder may be waiting for
-    it."""
-    nested_memory: float = 1.0
-    """The same for nested requests, whose threads hold memory themselves."""
-    eviction_retry: float = 0.02
-    """How often the first waiting request tries to evict what was kept for a reader."""
+    nested_memory: float = 1.0  # the same for nested requests, whose threads hold memory themselves
+    eviction_retry: float = 0.02  # how often the first waiting request tries to evict what was kept for a reader
+    # What takes long to make is kept for its reader until it was not read for so long. So readers of more blocks
+    # than memory has room for finish one after another; else each read would make its block again.
     kept_gap: float = 0.05
-    """What takes long to make is kept for its reader until it was not read for so long. So readers of more blocks than
-    memory has room for finish one after another; else each read would make its block again."""
-    kept: float = 1.0
-    """It is kept for at most so long in all."""
-    core_wait: float = 0.05
-    """How long a thread waits for a core before it works without one."""
+    kept: float = 1.0  # it is kept for at most so long in all
+    core_wait: float = 0.05  # how long a thread waits for a core before it works without one
+    # After this time without a read no more than 4 MiB stay cached: the kernel has those that were read.
     cache_idle: float = 20.0
-    """After this time without a read no more than 4 MiB stay cached: the kernel has those that were read."""
-    spool_kept: float = 60.0
-    """A spool file is dropped after this time without a read."""
-    spool_ahead: float = 0.05
-    """After this time without a read nothing more is decoded ahead into a spool file."""
+    spool_kept: float = 60.0  # a spool file is dropped after this time without a read
+    spool_ahead: float = 0.05  # after this time without a read nothing more is decoded ahead into a spool file
+    # A block that no thread began to decode ahead within this time is no longer wanted: its reader has gone.
     prefetch_valid: float = 0.05
-    """A block that no thread began to decode ahead within this time is no longer wanted: its reader has gone."""
 
     # Sources
 
+    # Interval between two checks whether the store's root was replaced, made when something below it is used.
     root_check: float = 0.1
-    """Interval between two checks whether the store's root was replaced, made when something below it is used."""
-    disk_lock: float = 0.25
-    """TODO"""
-    catalogue_wait: float = 2.0
-    """TODO"""
+    disk_lock: float = 0.25  # how long the cache on disk waits for another process or thread that writes it
+    catalogue_wait: float = 2.0  # how long callers wait for the catalogue, and do without it afterwards
+    # After so long, fewer are stored with the next call: workers of a library end without closing anything.
     findings_flush: float = 2.0
-    """After so long, fewer are stored with the next call: workers of a library end without closing anything."""
-    watching_pause: float = 0.02
-    """Between two batches of events about watched folders."""
-    watching_young: float = 30.0
-    """Age up to which a watch is not dropped for another one."""
-    watching_quiet: float = 30.0
-    """How long a folder with too many events, and what is below it, is not watched again."""
-    watching_refused: float = 5.0
-    """How long a watch that failed is not tried again."""
+    watching_pause: float = 0.02  # between two batches of events about watched folders
+    watching_young: float = 30.0  # age up to which a watch is not dropped for another one
+    watching_quiet: float = 30.0  # how long a folder with too many events, and what is below it, is not watched again
+    watching_refused: float = 5.0  # how long a watch that failed is not tried again
 
     # Servers
 
-    server_first_pause: float = 0.1
-    """Pause after the first attempt; each later one is twice as long."""
-    server_replace: float = 0.05
-    """Time until a thread that hangs is replaced by another one."""
-    server_release: float = 0.05
-    """Time that obstore's threads get to release the last answers when the loop ends."""
-    server_join: float = 2.0
-    """How long the end of the process waits for the thread of the requests."""
+    server_first_pause: float = 0.1  # pause after the first attempt; each later one is twice as long
+    server_replace: float = 0.05  # time until a thread that hangs is replaced by another one
+    server_release: float = 0.05  # time that obstore's threads get to release the last answers when the loop ends
+    server_join: float = 2.0  # how long the end of the process waits for the thread of the requests
+    # How long to find out whether a server that fails speaks another protocol than its URL says.
     server_probe: float = 2.0
-    """How long to find out whether a server that fails speaks another protocol than its URL says."""
-    listing_news: float = 1.0
-    """How long a look-up waits for news of a listing that is much too old."""
+    listing_news: float = 1.0  # how long a look-up waits for news of a listing that is much too old
+    # Connections idle for so long are replaced, as a router may have dropped them silently.
     connection_idle: float = 30.0
-    """Connections idle for so long are replaced, as a router may have dropped them silently."""
-    hub_pin: float = 5.0
-    """For how long at most a branch on Hugging Face is taken to point to the same commit."""
+    hub_pin: float = 5.0  # for how long at most a branch on Hugging Face is taken to point to the same commit
+    # A listing that takes longer is repeated page by page where possible: obstore collects names without a limit.
+    # On other services it fails after the part of the timeout that is allowed for silence.
     long_listing: float = 2.0
-    """A listing that takes longer is repeated page by page where possible: obstore collects names without a limit.
-
-    On other services it fails after the part of the timeout that is allowed for silence.
-    """
-    upload_part: float = 300.0
-    """How long one request of an upload may take."""
+    upload_part: float = 300.0  # how long one request of an upload may take
+    # What a waiting reader gives a server beyond its timeout, in which the server raises the better error.
     server_grace: float = 0.5
-    """What a waiting reader gives a server beyond its timeout, in which the server raises the better error."""
+    # After a read timed out, other reads of the object fail at once for so long: the kernel repeats it
+    # immediately.
     server_fail_fast: float = 0.5
-    """After a read timed out, other reads of the object fail at once for so long: the kernel repeats it immediately."""
-    disk_finish: float = 2.0
-    """How long the end of a command waits for the disk cache."""
+    disk_finish: float = 2.0  # how long the end of a command waits for the disk cache
+
 
 settings = Settings()

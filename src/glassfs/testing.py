@@ -19,12 +19,11 @@ import math
 import os
 import random
 import tempfile
-import threading
 import time
 import tracemalloc
 import unittest
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -50,7 +49,7 @@ from glassfs.content import (
 from glassfs.errors import Changed, GlassfsError
 from glassfs.formats.registry import HEAD, Format, Head, Opening, built_in
 from glassfs.source import Path as StorePath
-from glassfs.source import Source, total
+from glassfs.source import Source
 from glassfs.source.local import LocalStore
 from glassfs.view import ALL, chosen, data_of, folder_of, has_file
 
@@ -62,18 +61,16 @@ OTHER_FILES = (b"", b"\0", bytes(HEAD), b"\xff" * HEAD, b"# notes\n" * 20, b"%PD
 
 
 class WatchedSource(Source):
-    """A source that counts the bytes read from it."""
+    """A source that notes how many bytes each read takes from it."""
 
     def __init__(self, file: Source) -> None:
         self.name, self.entry = file.name, file.entry
-        self.bytes_read = 0
+        self.reads: list[int] = []
         self._file = file
-        self._counting = threading.Lock()
 
-    def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
-        with self._counting:
-            self.bytes_read += total(buffers)
-        self._file.scatter(buffers, offset)
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        self.reads.append(len(buffer))
+        self._file.read_into(buffer, offset)
 
     def keep(self) -> None:
         self._file.keep()
@@ -83,16 +80,6 @@ class WatchedSource(Source):
 
     def close(self) -> None:
         self._file.close()
-
-    @property
-    def is_closed(self) -> bool:
-        try:
-            self._file.read_into(memoryview(bytearray(1)), 0)
-        except Changed:
-            return True
-        except GlassfsError:
-            return False
-        return False
 
 
 class WatchedStore(LocalStore):
@@ -109,7 +96,7 @@ class WatchedStore(LocalStore):
 
     @property
     def bytes_read(self) -> int:
-        return sum(source.bytes_read for source in self.opened)
+        return sum(sum(source.reads) for source in self.opened)
 
 
 class ContentPath(NamedTuple):
@@ -188,12 +175,10 @@ class FormatTests(ABC):
                     assert store.bytes_read == before, f"{_shown(place)}: its size is known, but reads the file"
 
     def test_names_and_keys_are_bytes(self) -> None:
-        for _, _, container in self._all_opened():
-            assert type(container.root.key) is bytes
-            for place in walk(container.root):
-                assert place.name, "a content has no name"
-                assert all(type(part) is bytes for part in place.name), f"{place.name}: not all bytes"
-                assert type(place.content.key) is bytes, f"{_shown(place)}: its key is not bytes"
+        for place in self._all_contents():
+            assert place.name, "a content has no name"
+            assert {type(part) for part in place.name} == {bytes}, f"{place.name}: not all bytes"
+            assert type(place.content.key) is bytes, f"{_shown(place)}: its key is not bytes"
 
     def test_is_the_same_when_opened_again(self) -> None:
         for path in self._paths():
@@ -210,85 +195,76 @@ class FormatTests(ABC):
     def test_arrays_and_images_have_the_size_of_their_shape(self) -> None:
         import numpy as np
 
-        for _, _, container in self._all_opened():
-            for place in walk(container.root):
-                content = place.content
-                if isinstance(content, Array):
-                    dtype, shape, stored = dtypes.parsed(content.dtype), content.resolved_shape, content.stored
-                    assert dtypes.description_of(dtype) == content.dtype, f"{_shown(place)}: no descr: {content.dtype}"
-                    assert dtypes.little_endian(content.dtype) == content.dtype, f"{_shown(place)}: is big-endian"
-                    sizes = {content.data.size, stored.data.size, stored.rows.size}
-                    assert sizes == {math.prod(shape) * dtype.itemsize}, f"{_shown(place)}: wrong size"
-                    kind = dtypes.parsed(stored.dtype)
-                    values = np.zeros(shape, dtype)
-                    values[...] = np.ndarray(shape, kind, stored.data.whole(), order=stored.order)
-                    assert values.tobytes() == content.data.whole(), f"{_shown(place)}: converted to other values"
-                elif isinstance(content, Image):
-                    pixels = content.width * content.height * content.channels
-                    assert content.data.size == pixels * content.bits // 8, f"{_shown(place)}: wrong size"
+        for place in self._all_contents():
+            content = place.content
+            if isinstance(content, Array):
+                dtype, shape, stored = dtypes.parsed(content.dtype), content.resolved_shape, content.stored
+                assert dtypes.description_of(dtype) == content.dtype, f"{_shown(place)}: no descr: {content.dtype}"
+                assert dtypes.little_endian(content.dtype) == content.dtype, f"{_shown(place)}: is big-endian"
+                sizes = {content.data.size, stored.data.size, stored.rows.size}
+                assert sizes == {math.prod(shape) * dtype.itemsize}, f"{_shown(place)}: wrong size"
+                values = np.ndarray(shape, dtypes.parsed(stored.dtype), stored.data.whole(), order=stored.order)
+                converted = values.astype(dtype).tobytes()
+                assert converted == content.data.whole(), f"{_shown(place)}: converted to other values"
+            elif isinstance(content, Image):
+                pixels = content.width * content.height * content.channels
+                assert content.data.size == pixels * content.bits // 8, f"{_shown(place)}: wrong size"
 
     def test_omitted_members_have_a_reason_that_begins_with_the_kind(self) -> None:
-        for _, _, container in self._all_opened():
-            for name, content in walk(container.root):
-                if isinstance(content, Omitted):
-                    assert content.is_damage or ": " in content.reason, f"{name}: {content.reason!r} has no kind"
-                    assert content.reason and "\n" not in content.reason, f"{name}: not one line: {content.reason!r}"
+        for name, content in self._all_contents():
+            if isinstance(content, Omitted):
+                assert content.is_damage or ": " in content.reason, f"{name}: {content.reason!r} has no kind"
+                assert content.reason and "\n" not in content.reason, f"{name}: not one line: {content.reason!r}"
 
     def test_fields_are_what_their_outline_says(self) -> None:
-        for _, _, container in self._all_opened():
-            for fields in (place.content for place in walk(container.root) if isinstance(place.content, Fields)):
-                outline = fields.outline
-                for number, name in enumerate(outline.names):
+        for _, fields in self._all_contents():
+            if isinstance(fields, Fields):
+                for number, name in enumerate(fields.outline.names):
                     content = fields.item(name)
-                    is_collection = number < outline.collections
+                    is_collection = number < fields.outline.collections
                     assert isinstance(content, Collection) == is_collection, f"{name!r}: not as the outline says"
                     assert folder_of(content) is None, f"{name!r}: a video needs a folder, and fields have none"
 
     def test_groups_find_only_members(self) -> None:
-        for _, _, container in self._all_opened():
-            for group in (place.content for place in walk(container.root) if isinstance(place.content, Group)):
-                if group.find is None:
-                    continue
-                members = [(member.name, type(member.content), member.content.key) for member in group.members()]
-                for name in {name[0] for name, _, _ in members} | {b"no member"}:
-                    found, below = group.find(name), [member for member in members if member[0][0] == name]
-                    what = f"{group.key!r} finds {name!r}, which is not the only member of this name"
-                    assert found is None or below == [((name,), type(found), found.key)], what
+        for _, group in self._all_contents():
+            if not isinstance(group, Group) or group.find is None:
+                continue
+            members = [(member.name, type(member.content), member.content.key) for member in group.members()]
+            for name in {name[0] for name, _, _ in members} | {b"no member"}:
+                found, below = group.find(name), [member for member in members if member[0][0] == name]
+                what = f"{group.key!r} finds {name!r}, which is not the only member of this name"
+                assert found is None or below == [((name,), type(found), found.key)], what
 
     def test_series_have_the_sizes_that_they_tell(self) -> None:
-        for _, _, container in self._all_opened():
-            cache = BlockCache(self.budget)
-            for series in (place.content for place in walk(container.root) if isinstance(place.content, Series)):
-                if series.sizes is None and not series.is_uniform:
-                    continue
-                contents = [series.item(number) for number in range(series.count)]
-                assert all(isinstance(content, Stored) for content in contents), f"{series.key!r}: not only bytes"
-                sizes = [content.data.size for content in contents if isinstance(content, Stored)]
-                if series.sizes is not None:
-                    assert list(series.sizes(0, series.count)) == sizes, f"{series.key!r}: other sizes"
-                    assert list(series.sizes(1, 3)) == sizes[1:3], f"{series.key!r}: other sizes in a part of it"
-                if series.is_uniform:
-                    shown = {data_of(content, cache, (number,)).size for number, content in enumerate(contents)}
-                    assert max(len(set(sizes)), len(shown)) <= 1, f"{series.key!r}: sizes differ"
+        cache = BlockCache(self.budget)
+        for _, series in self._all_contents():
+            if not isinstance(series, Series) or (series.sizes is None and not series.is_uniform):
+                continue
+            contents = [series.item(number) for number in range(series.count)]
+            assert all(isinstance(content, Stored) for content in contents), f"{series.key!r}: not only bytes"
+            sizes = [content.data.size for content in contents if isinstance(content, Stored)]
+            if series.sizes is not None:
+                assert list(series.sizes(0, series.count)) == sizes, f"{series.key!r}: other sizes"
+                assert list(series.sizes(1, 3)) == sizes[1:3], f"{series.key!r}: other sizes in a part of it"
+            if series.is_uniform:
+                shown = {data_of(content, cache, (series.key, number)).size for number, content in enumerate(contents)}
+                assert max(len(set(sizes)), len(shown)) <= 1, f"{series.key!r}: sizes differ"
 
     def test_every_range_is_that_of_the_whole(self) -> None:
-        for path, _, container in self._all_opened():
-            whole = self._contents(path)
-            for number, (place, data) in enumerate(self._files(container)):
-                _check_ranges(data, whole[number], place)
-
-    def test_derived_views_have_the_sizes_that_they_tell(self) -> None:
         for _, _, container in self._all_opened():
             cache = BlockCache(self.budget)
             for number, place in enumerate(walk(container.root)):
                 for data in _shown_as(place.content, cache, number):
                     whole = data.read(0, data.size)
                     assert len(whole) == data.size, f"{_shown(place)}: not as many bytes as announced"
-                    _check_ranges(data, whole, place)
+                    for start, end in _ranges(len(whole)):
+                        read = data.read(start, end - start)
+                        assert read == whole[start:end], f"{_shown(place)}: wrong bytes in {start} to {end}"
 
     def test_threads_read_the_same(self) -> None:
         for path, _, container in self._all_opened():
-            whole = self._contents(path)
+            with self._opened(path) as (_, other):
+                whole = [data.read(0, data.size) for _, data in self._files(other)]
             jobs = [
                 (data, start, whole[number][start : start + PART])
                 for number, (_, data) in enumerate(self._files(container))
@@ -311,24 +287,25 @@ class FormatTests(ABC):
                 for _, data in self._files(container):
                     data.read(0, min(PART, data.size))
                 assert container.sources[0] is store.opened[0], "a container's sources begin with its own"
-            assert all(member.is_closed for member in store.opened), "a source is open after Container.close"
+            for source in store.opened:
+                with suppress(Changed):
+                    source.read_into(memoryview(bytearray(1)), 0)
+                    raise AssertionError("a source is open after Container.close")
             store.close()
-            del store, container, data
+            del store, container, source, data
             gc.collect()
             assert _descriptors() <= before, "a file is open after Container.close"
 
-    def test_cut_containers_raise_only_errors_of_glassfs(self) -> None:
-        for name, whole, copies in self._to_damage():
-            chance, first = random.Random(3), range(min(len(whole), copies, 16))
-            for cut in {*first, *(chance.randrange(len(whole)) for _ in range(copies))}:
-                self._survive(name, whole[:cut], f"cut to {cut} bytes")
-
-    def test_changed_containers_raise_only_errors_of_glassfs(self) -> None:
-        for name, whole, copies in self._to_damage():
-            chance = random.Random(4)
+    def test_damaged_copies_raise_only_errors_of_glassfs(self) -> None:
+        for path in self._paths():
+            whole, chance = path.read_bytes(), random.Random(4)
+            copies = self.damaged_copies // (10 if len(whole) > LARGE else 1)
+            cuts = {*range(min(len(whole), copies, 16)), *(chance.randrange(len(whole)) for _ in range(copies))}
+            for cut in cuts:
+                self._survive(path.name, whole[:cut], f"cut to {cut} bytes")
             for number in range(copies):
                 changed, what = _changed(whole, chance)
-                self._survive(name, changed, f"copy {number}: {what}")
+                self._survive(path.name, changed, f"copy {number}: {what}")
 
     def test_damaged_containers_raise_only_errors_of_glassfs(self) -> None:
         for number, container in enumerate(self.damaged()):
@@ -367,22 +344,16 @@ class FormatTests(ABC):
             with self._opened(path) as (store, container):
                 yield path, store, container
 
-    def _to_damage(self) -> Iterator[tuple[str, bytes, int]]:
-        """Yield the name and bytes of each sound container, and how many damaged copies to make."""
-        for path in self._paths():
-            whole = path.read_bytes()
-            yield path.name, whole, self.damaged_copies // (10 if len(whole) > LARGE else 1)
+    def _all_contents(self) -> Iterator[ContentPath]:
+        """Yield the contents of each sound container while it is open."""
+        for _, _, container in self._all_opened():
+            yield from walk(container.root)
 
     def _files(self, container: Container) -> Iterator[tuple[ContentPath, Data]]:
         cache = BlockCache(self.budget)
         for number, place in enumerate(walk(container.root)):
             if has_file(place.content):
                 yield place, data_of(place.content, cache, (number,))
-
-    def _contents(self, path: Path) -> list[bytes]:
-        """Return the bytes of each file, each read in one call."""
-        with self._opened(path) as (_, container):
-            return [data.read(0, data.size) for _, data in self._files(container)]
 
     def _survive(self, name: str, data: bytes, what: str) -> None:
         """Open and read a damaged container: only GlassfsError may be raised, in bounded time and memory."""
@@ -465,13 +436,14 @@ def _head_of(name: str, data: bytes) -> Head:
     return Head(data[:HEAD], name, len(data), lambda offset, size: data[offset : offset + size])
 
 
-def _check_ranges(data: Data, whole: bytes, place: ContentPath) -> None:
-    """Compare ranges of a file: its first and last bytes, and random ones, short and long."""
-    size, chance = len(whole), random.Random(len(whole))
-    starts = [chance.randrange(size) for _ in range(12)] if size else []
-    ranges = [(start, min(size, start + chance.choice((1, 7, 300, 5000, PART, size)))) for start in starts]
-    for start, end in [(0, min(1, size)), (max(0, size - 1), size), *ranges]:
-        assert data.read(start, end - start) == whole[start:end], f"{_shown(place)}: wrong bytes in {start} to {end}"
+def _ranges(size: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of a file: its first and last bytes, and random ones, short and long."""
+    chance = random.Random(size)
+    yield 0, min(1, size)
+    yield max(0, size - 1), size
+    for _ in range(12 if size else 0):
+        start = chance.randrange(size)
+        yield start, min(size, start + chance.choice((1, 7, 300, 5000, PART, size)))
 
 
 def _changed(whole: bytes, chance: random.Random) -> tuple[bytes, str]:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from glassfs.settings import settings
 
@@ -48,10 +48,6 @@ class Work:
 
     # Defaults of the class: each request makes a work, and most never change them.
     is_canceled = False
-    is_waiting = False
-    """Whether its thread waits for another one or for a server, and so takes no processor time."""
-    checks = 0
-    """How often it was checked: work that computes is checked again and again, a read that hangs is not."""
     is_shielded = False
     budget: Budget | None = None
 
@@ -65,14 +61,6 @@ class Work:
 
 class _Current(threading.local):
     work: Work | None = None
-
-
-class Lock(Protocol):
-    """A lock of ``threading``."""
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
-
-    def release(self) -> None: ...
 
 
 _thread = _Current()
@@ -111,7 +99,6 @@ def check(size: int = 0) -> None:
     work = _thread.work
     if work is None:
         return
-    work.checks += 1
     budget = work.budget
     if budget is not None:
         budget.size -= size
@@ -160,19 +147,15 @@ def patiently(wait_for: Callable[[float], bool], seconds: float = threading.TIME
     if work is None:
         return wait_for(seconds)
     until = time.monotonic() + seconds
-    before, work.is_waiting = work.is_waiting, True
-    try:
-        # In short waits, as nothing could wake a thread that waits for any lock, socket or condition when its work is
-        # canceled.
-        while True:
-            _stop(work)
-            left = until - time.monotonic()
-            if wait_for(max(0.0, min(settings.cancel_check, left))):
-                return True
-            if left <= settings.cancel_check:
-                return False
-    finally:
-        work.is_waiting = before
+    # In short waits, as nothing could wake a thread that waits for any lock, socket or condition when its work is
+    # canceled.
+    while True:
+        _stop(work)
+        left = until - time.monotonic()
+        if wait_for(max(0.0, min(settings.cancel_check, left))):
+            return True
+        if left <= settings.cancel_check:
+            return False
 
 
 def is_done(future: Future[Any], seconds: float = threading.TIMEOUT_MAX) -> bool:
@@ -181,7 +164,7 @@ def is_done(future: Future[Any], seconds: float = threading.TIMEOUT_MAX) -> bool
 
 
 @contextmanager
-def holding(lock: Lock) -> Iterator[None]:
+def holding(lock: threading.Lock | threading.RLock | threading.Condition) -> Iterator[None]:
     """Hold a lock that others may hold for long. Raises Canceled."""
     if not lock.acquire(False):
         patiently(lambda seconds: lock.acquire(timeout=seconds))

@@ -1,4 +1,4 @@
-"""The catalogue: other processes find the stored parts, and a bad file or disk is no error."""
+"""The catalogue: other processes find what was stored, and a bad file or disk is no error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from glassfs.cache import catalogue as catalogue_module
-from glassfs.cache.catalogue import FILE, Catalogue, StoredPart, searched, user_folder
+from glassfs.cache.catalogue import FILE, Catalogue, user_folder
 from glassfs.persistent.cache import PersistentCache
 from glassfs.settings import settings
 from tests.waiting import wait_for, wait_until
@@ -32,52 +32,41 @@ def no_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "catalogue_wait", 120.0)
 
 
-def parts(data: bytes, count: int = 1) -> list[StoredPart]:
-    return [StoredPart(number, count, 3, 2 * number, b"episodes", data) for number in range(count)]
-
-
 def put(folder: Path, **found: bytes) -> None:
     catalogue = Catalogue(lambda: str(folder))
-    catalogue.put({key.encode(): parts(data) for key, data in found.items()})
+    catalogue.put({key.encode(): data for key, data in found.items()})
     catalogue.close()
 
 
-def find(folder: Path, *keys: str, number: int = 0) -> dict[str, bytes]:
+def find(folder: Path, *keys: str) -> list[bytes | None]:
     catalogue = Catalogue(lambda: str(folder))
-    found = catalogue.find([key.encode() for key in keys], number)
+    found = catalogue.find([key.encode() for key in keys])
     catalogue.close()
-    return {key.decode(): part.data for key, part in found.items()}
+    return list(found)
 
 
 def is_usable(folder: Path) -> bool:
     put(folder, probe=b"probe")
-    return find(folder, "probe") == {"probe": b"probe"}
+    return find(folder, "probe") == [b"probe"]
 
 
-def test_stored_parts_are_found(folder: Path) -> None:
+def test_what_was_stored_is_found(folder: Path) -> None:
     large = bytes(range(256)) * 1000
-    empty = StoredPart(0, 0, 0, 0, b"", b"")
     catalogue = Catalogue(lambda: str(folder))
-    catalogue.put({b"one": parts(b"1"), b"two": parts(large, 3), b"none": [empty]})
-    assert catalogue.find([b"one", b"two", b"three", b"none"]) == {
-        b"one": parts(b"1")[0], b"two": parts(large, 3)[0], b"none": empty,
-    }
-    assert catalogue.find([b"two", b"one"], 2) == {b"two": parts(large, 3)[2]}
+    catalogue.put({b"one": b"1", b"two": large, b"empty": b""})
+    assert catalogue.find([b"one", b"two", b"three", b"empty", b"one"]) == [b"1", large, None, b"", b"1"]
     catalogue.close()
-    assert find(folder, "one", "two") == {"one": b"1", "two": large}
-    assert (folder / FILE).stat().st_size < 2 * len(large), "large parts are compressed"
+    assert find(folder, "one", "two") == [b"1", large]
     put(folder, one=b"another")
-    assert find(folder, "one") == {"one": b"another"}
+    assert find(folder, "one") == [b"another"]
 
 
-def test_large_parts_are_returned_a_few_at_a_time(folder: Path) -> None:
+def test_much_is_returned_a_few_values_at_a_time(folder: Path) -> None:
     keys = [b"%d" % number for number in range(6)]
     catalogue = Catalogue(lambda: str(folder))
-    catalogue.put({key: parts(bytes(3 << 20)) for key in keys[1:]})
-    found = catalogue.find(keys)
-    assert list(found) == keys[1:4] and searched(keys, found) == 4
-    found = catalogue.find([*keys[4:], b"none"])
-    assert list(found) == keys[4:] and searched([*keys[4:], b"none"], found) == 3
+    catalogue.put({key: bytes(3 << 20) for key in keys[1:]})
+    assert [value is not None for value in catalogue.find(keys)] == [False, True, True, True]
+    assert [value is not None for value in catalogue.find([*keys[4:], b"none"])] == [True, True, False]
     catalogue.close()
 
 
@@ -93,11 +82,11 @@ def test_puts_are_dropped_while_the_disk_hangs(folder: Path, monkeypatch: pytest
     monkeypatch.setattr(PersistentCache, "store", store)
     catalogue = Catalogue(lambda: str(folder))
     for number in range(20):
-        catalogue.put({b"%d" % number: parts(bytes(4000))})
+        catalogue.put({b"%d" % number: bytes(4000)})
     answers.set()
     catalogue.find([b""])
     assert stored == [b"0", b"1"]
-    catalogue.put({b"too large, but alone": parts(bytes(20_000))})
+    catalogue.put({b"too large, but alone": bytes(20_000)})
     catalogue.close()
     assert stored[2:] == [b"too large, but alone"]
 
@@ -107,7 +96,7 @@ def test_readers_search_a_local_disk_in_their_own_threads(folder: Path, monkeypa
     threads: list[str] = []
     find_on_disk = PersistentCache.find
 
-    def noted(*arguments: Any) -> dict[bytes, bytes]:
+    def noted(*arguments: Any) -> list[bytes | None]:
         threads.append(threading.current_thread().name)
         return find_on_disk(*arguments)
 
@@ -116,7 +105,7 @@ def test_readers_search_a_local_disk_in_their_own_threads(folder: Path, monkeypa
         monkeypatch.setattr(catalogue_module, "is_local", lambda folder, is_local=is_local: is_local)
         catalogue = Catalogue(lambda: str(folder))
         found = [catalogue.find([b"key", b"none"]) for _ in range(3)]
-        assert found == [{b"key": parts(b"data")[0]}] * 3
+        assert found == [[b"data", None]] * 3
         catalogue.close()
         own = threading.current_thread().name
         assert threads == ["glassfs-catalogue", *[own if is_local else "glassfs-catalogue"] * 2]
@@ -130,7 +119,7 @@ def test_readers_do_not_wait_twice_for_a_disk_that_hangs(folder: Path, monkeypat
     searches: list[Any] = []
     find_on_disk = PersistentCache.find
 
-    def find_late(*arguments: Any) -> dict[bytes, bytes]:
+    def find_late(*arguments: Any) -> list[bytes | None]:
         searches.append(arguments)
         wait_for(answers)
         return find_on_disk(*arguments)
@@ -139,14 +128,13 @@ def test_readers_do_not_wait_twice_for_a_disk_that_hangs(folder: Path, monkeypat
     catalogue = Catalogue(lambda: str(folder))
     with monkeypatch.context() as patch:
         patch.setattr(settings, "catalogue_wait", 0.0)
-        assert catalogue.find([b"key"]) == {}
+        assert catalogue.find([b"key"]) == [None]
     for _ in range(200):  # with the long timeout again: these would hang if they waited
-        assert catalogue.find([b"key"]) == {}
-        catalogue.put({b"key": parts(b"other")})
+        assert catalogue.find([b"key"]) == [None]
+        catalogue.put({b"key": b"other"})
     wait_until(lambda: searches)
     answers.set()
-    found = wait_until(lambda: catalogue.find([b"key"]))
-    assert found == {b"key": parts(b"data")[0]}
+    wait_until(lambda: catalogue.find([b"key"]) == [b"data"])
     assert len(searches) == 2
     catalogue.close()
 
@@ -162,8 +150,8 @@ def test_folder_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
     assert not is_usable(tmp_path / "not/there/glassfs")
     assert not is_usable(Path("/proc/glassfs/glassfs"))
     none = Catalogue(lambda: None)
-    none.put({b"key": parts(b"data")})
-    assert none.find([b"key"]) == {}
+    none.put({b"key": b"data"})
+    assert none.find([b"key"]) == [None]
     none.close()
 
 
@@ -194,8 +182,8 @@ def test_home_of_another_user_is_left_alone(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv(variable, str(other if variable == "HOME" else other / ".cache"))
 
     catalogue = Catalogue(user_folder)
-    catalogue.put({b"key": parts(b"data")})
-    has_one = bool(catalogue.find([b"key"]))
+    catalogue.put({b"key": b"data"})
+    has_one = catalogue.find([b"key"]) == [b"data"]
     catalogue.close()
 
     assert has_one == (variable == "HOME"), "the home of the account is used instead of another's"

@@ -7,7 +7,7 @@ import struct
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -57,10 +57,6 @@ def check_ranges(data: Data, expected: bytes, chance: random.Random, count: int 
         assert data.read(start, size) == expected[start : start + size]
         buffer = memoryview(bytearray(size))
         data.read_into(buffer, start)
-        assert buffer == expected[start : start + size]
-        buffer[:] = bytes(size)
-        cuts = sorted(chance.randrange(size + 1) for _ in range(3))
-        data.scatter_into([buffer[a:b] for a, b in pairwise((0, *cuts, size))], start)
         assert buffer == expected[start : start + size]
 
 

@@ -189,8 +189,7 @@ def test_a_large_container_is_read_in_pieces() -> None:
     assert [row["position"] for row in rows] == [*range(5_000), 0, *range(300)]
     reads = store.reads
     sources.containers.services.cache.clear()
-    assert rows_of(sources) == rows
-    assert store.reads > reads, "blocks that went are made again"
+    assert rows_of(sources) == rows and store.reads == reads
 
 
 def test_a_snapshot_is_valid_for_a_while_and_never_changes(
@@ -208,10 +207,8 @@ def test_a_snapshot_is_valid_for_a_while_and_never_changes(
     joins_in(sources).close()
     assert [row["container"] for row in rows_of(sources)] == ["a.take", "a/z.take", "new.take"]
     assert isinstance(tree.lookup("/by-task/new/new.take~0"), Symlink)
-    assert before.read(0, before.size) == lines, "what is kept is there for those who have it open"
     sources.containers.services.cache.clear()
-    with pytest.raises((Changed, NotFound)):
-        before.read(0, before.size)
+    assert before.read(0, before.size) == lines, "its rows are there for those who have it open"
 
 
 def test_a_snapshot_expires(store: LastingStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,3 @@ def test_a_path_is_what_stands_there(bucket: Path) -> None:
     assert (there.isfile("wrong.kas"), there.isdir("good.kas"), there.isfile("data")) == (True, True, True)
     assert there.cat_file("wrong.kas") == b"text"
     assert there.info("wrong.kas")["size"] == 4
-
-
-def test_all_below_is_found_as_what_it_is(bucket: Path) -> None:
-    assert sorted(GlassfsFileSystem(bucket).find("")) == ["data", "good.kas/values.npy", "wrong.kas"]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
-import multiprocessing
 import pickle
 import random
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -36,13 +34,6 @@ def ranges(files: dict[str, bytes], count: int, seed: int) -> list[Range]:
 @pytest.fixture
 def files(folder: GlassfsFileSystem) -> dict[str, bytes]:
     return {name: folder.cat_file(name) for name in folder.find("") if "/images/" not in name or "00001" in name}
-
-
-def read(task: tuple[GlassfsFileSystem, Range]) -> bytes:
-    """In another process."""
-    fs, (name, start, end) = task
-    found: bytes = fs.cat_file(name, start, end)
-    return found
 
 
 def test_concurrent_reads_return_the_right_data(place: Path, files: dict[str, bytes], scale: Scale) -> None:
@@ -79,14 +70,6 @@ def test_threads_make_and_drop_what_they_share(place: Path, scale: Scale) -> Non
         assert list(pool.map(work, range(8))) == [6 * scale(50, 500)] * 8
 
 
-@pytest.mark.slow
-def test_a_spawned_pool_reads(folder: GlassfsFileSystem, files: dict[str, bytes], scale: Scale) -> None:
-    wanted = ranges(files, scale(100, 1000), 5)
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        got = pool.map(read, [(folder, one) for one in wanted], chunksize=10)
-    assert got == [files[name][start:end] for name, start, end in wanted]
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_process_opens_its_own_tree(place: Path, files: dict[str, bytes]) -> None:
     fs = GlassfsFileSystem(place)
@@ -103,36 +86,6 @@ def test_a_forked_process_opens_its_own_tree(place: Path, files: dict[str, bytes
 
     assert forked(child) == 0
     assert fs.cat_file("notes.txt") == file.read() == b"plain\n"
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_forks_beside_reading_threads_can_read(place: Path, files: dict[str, bytes], scale: Scale) -> None:
-    """A child inherits no held lock, and may release what it opened."""
-    fs = GlassfsFileSystem(place, cache_size=1 << 20)
-    is_over = threading.Event()
-
-    def work(seed: int) -> None:
-        while not is_over.is_set():
-            for name, start, end in ranges(files, 50, seed):
-                assert fs.cat_file(name, start, end) == files[name][start:end]
-            GlassfsFileSystem(place / "iris.idv").find("")
-
-    def child() -> None:
-        nonlocal fs
-        wanted = ranges(files, 50, 9)
-        assert fs.cat_ranges(*zip(*wanted, strict=True)) == [files[name][start:end] for name, start, end in wanted]
-        del fs
-        assert GlassfsFileSystem(place).cat_file("notes.txt") == b"plain\n"
-
-    with ThreadPoolExecutor(3) as pool:
-        working = [pool.submit(work, seed) for seed in range(3)]
-        try:
-            assert [forked(child) for _ in range(scale(5, 15))] == [0] * scale(5, 15)
-        finally:
-            is_over.set()
-        for one in working:
-            one.result()
 
 
 def test_a_pickle_is_a_name(place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def images_of(group: Group) -> list[Member]:
             found += [Member(*pair) for pair in numbered]
         elif not isinstance(content, (Video, Omitted)):
             found.append(member)
-    return sorted(found, key=lambda member: member.content.data.offset)
+    return sorted(found, key=lambda member: member.content.data.location().offset)
 
 
 def image_contents(data: bytes | bytearray, position: int = 0) -> dict[str, Content]:

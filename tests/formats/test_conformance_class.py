@@ -322,8 +322,7 @@ BROKEN: list[tuple[str, Format]] = [
     ("test_nothing_stays_open", opened_by(leaking)),
     ("test_nothing_stays_open", opened_by(
         lambda given: Container("tiny", "1", Group(b"", lambda: tiny_members(given.source)), []))),
-    ("test_cut_containers_raise_only_errors_of_glassfs", opened_by(trusting)),
-    ("test_changed_containers_raise_only_errors_of_glassfs", opened_by(trusting)),
+    ("test_damaged_copies_raise_only_errors_of_glassfs", opened_by(trusting)),
     ("test_damaged_containers_raise_only_errors_of_glassfs", opened_by(greedy)),
 ]
 

@@ -150,7 +150,6 @@ def test_a_bomb_of_zeros_stays_small(make: Callable[..., Path], codec: Codec) ->
 def test_check_finds_what_reading_ignores(make: Callable[..., Path]) -> None:
     def fill(view: IdvWriter) -> None:
         view.add("K", np.array([0, 1, 9]), key("UInt32", 3), metadata={"KeyValues": ["a", "b"]})
-        view.write(b"a hole")
         view.add("V", np.zeros((3, 2)), metadata={"SlotNames": ["a", "b", "c"]})
 
     container = open_bytes(make(fill).read_bytes() + b"1234567")
@@ -160,8 +159,7 @@ def test_check_finds_what_reading_ignores(make: Callable[..., Path]) -> None:
         ("columns/K", "1 keys exceed their count of 3"),
         ("meta/columns/K/KeyValues", "has 2 values, but keys go up to 3"),
         ("meta/columns/V/SlotNames", "names 3 slots, but a vector has 2"),
-    } < found
-    assert len(found) == 5 and any(reason.startswith("6 bytes at") for _, reason in found)
+    } == found
 
 
 # -- samples and fuzz ----------------------------------------------------------------------------

@@ -313,7 +313,7 @@ def test_entries_that_share_a_large_payload_are_decoded_once() -> None:
     document = document_of(container)
     assert len(document) == 2000
     assert document["e0000"] is document["e1999"]
-    assert ["share bytes" in fault.reason for fault in container.check()] == [True]
+    assert not list(container.check())
 
 
 def test_overlapping_payloads_do_not_cost_their_product(tmp_path: Path) -> None:
@@ -354,6 +354,5 @@ def test_faults_that_reading_does_not_reveal(caplog: pytest.LogCaptureFixture) -
     assert "3 bytes after the root" in faults_of(ikv1({}) + b"end")[0].reason
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert document_of(opened_v1(b"\6\5\1\0\0")) == [None]
-    assert "4 bytes" in faults_of(ikv2({"a": 1}) + b"tail")[0].reason
     (repeated,) = faults_of(ikv2([("k", 1), ("x", {}), ("k", 2)], is_sorted=False))
     assert repeated.place == "root" and "'k'" in repeated.reason

@@ -11,14 +11,12 @@ from typing import Any
 import kastore
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from writers.kastore import TYPES, KastoreWriter
 
 from glassfs.content import Array, Container, Fault
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.registry import AHEAD, open_container
-from tests.formats.exercise import NUMBERS, exercise, peak_memory
+from tests.formats.exercise import peak_memory
 from tests.helpers import CountingSource, contents_of, omitted_in, open_bytes, open_path, opening, values_of, walk
 
 HEADER, DESCRIPTOR = 64, 64
@@ -223,12 +221,12 @@ FIELDS = [
     (16, "<Q", 2**64 - 1, "is cut short"), (HEADER, "B", 10, "unknown element type 10"),
     (HEADER + KEY_START, "<Q", 193, ""), (HEADER + KEY_START, "<Q", 2**64 - 1, ""), (HEADER + KEY_LENGTH, "<Q", 0, ""),
     (HEADER + KEY_LENGTH, "<Q", 2, ""), (HEADER + KEY_LENGTH, "<Q", 2**64 - 192, ""),
-    (HEADER + KEY_LENGTH, "<Q", 100, "the keys run past the end of the store"),
+    (HEADER + KEY_LENGTH, "<Q", 100, "runs past the first array"),
     (HEADER + ARRAY_START, "<Q", 192, ""), (HEADER + ARRAY_START, "<Q", 208, ""),
     (HEADER + ARRAY_START, "<Q", 2**64 - 8, ""), (HEADER + ARRAY_LENGTH, "<Q", 9, ""),
     (HEADER + ARRAY_LENGTH, "<Q", 2**64 - 1, ""), (HEADER + DESCRIPTOR + ARRAY_START, "<Q", 201, ""),
     (HEADER + DESCRIPTOR + ARRAY_LENGTH, "<Q", 1, ""), (HEADER + DESCRIPTOR + ARRAY_LENGTH, "<Q", 2**62 + 2, ""),
-    (HEADER + DESCRIPTOR + ARRAY_LENGTH, "<Q", 3, "the last array ends at 220, but the store at 216"),
+    (HEADER + DESCRIPTOR + ARRAY_LENGTH, "<Q", 3, "the arrays lie from 200 to 220, but 200 to 216 is expected"),
     (HEADER + DESCRIPTOR, "B", 0, ""),
 ]
 
@@ -249,16 +247,8 @@ def test_the_first_array_must_follow_the_keys(tmp_path: Path) -> None:
     open_bytes(bytes(data))
     struct.pack_into("<Q", data, 16, len(data) - 7)
     struct.pack_into("<Q", data, HEADER + ARRAY_START, len(data) - 8)
-    with pytest.raises(Refused, match="the first array starts at 129, but 136 is expected"):
+    with pytest.raises(Refused, match="start at 128 and 129, but 128 and 136 are expected"):
         open_bytes(bytes(data))
-
-
-def test_every_truncation_is_refused(pair: Path) -> None:
-    data = pair.read_bytes()
-    for size in range(len(data)):
-        with pytest.raises(Refused):
-            open_bytes(data[:size])
-    open_bytes(data)
 
 
 def test_similar_files_are_explained() -> None:
@@ -284,30 +274,3 @@ def test_the_index_is_read_once_to_open_and_once_to_list(tmp_path: Path) -> None
     assert kept < 500 * count
     del members
     assert peak_memory(lambda: sum(1 for _ in container.root.members())) < 4 << 20
-
-
-KEYS = st.one_of(st.binary(max_size=12), st.sampled_from([b"a", b"format/name", b"uuid", b"nodes/time"]))
-
-
-@settings(max_examples=300)
-@given(
-    keys=st.lists(KEYS, max_size=6),
-    kinds=st.lists(st.integers(0, 9), min_size=6, max_size=6),
-    lengths=st.lists(
-        st.one_of(st.integers(0, 20), st.sampled_from(NUMBERS), st.integers(0, 2**64 - 1)), min_size=6, max_size=6,
-    ),
-    tail=st.binary(max_size=300),
-)
-def test_stores_of_any_lengths_raise_only_known_errors(
-    keys: list[bytes], kinds: list[int], lengths: list[int], tail: bytes,
-) -> None:
-    key_start = HEADER + DESCRIPTOR * len(keys)
-    array_start = (key_start + sum(map(len, keys)) + 7) & ~7
-    index = b""
-    for key, kind, length in zip(keys, kinds, lengths, strict=False):
-        index += struct.pack("<B7xQQQQ24x", kind, key_start, len(key), array_start & (2**64 - 1), length)
-        key_start += len(key)
-        end = array_start + length * np.dtype(TYPES[kind]).itemsize
-        array_start = (end + 7) & ~7
-    size = HEADER + len(index) + len(b"".join(keys)) + len(tail)
-    exercise(struct.pack("<8sHHIQ40x", b"\x89KAS\r\n\x1a\n", 1, 0, len(keys), size) + index + b"".join(keys) + tail)

@@ -174,27 +174,6 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_opening_and_listing_read_header_and_index_only(large: Path) -> None:
-    """The number of episodes is in the header, and the index is read in stretches of 64 episodes."""
-    source = CountingSource(large)
-    container = FORMAT.open(opening(source))
-    series = [member.content for member in members_of(container.root)][1]
-    assert series.count == 5_001 and source.bytes_read == 64
-    source.reads.clear()
-    series.item(7)
-    assert [size for _, size in source.reads] == [64 * 64]
-    for position in range(series.count):
-        episode_shown = series.item(position)
-        for member in members_of(episode_shown):
-            if isinstance(member.content, Array):
-                assert member.content.data.size
-    assert source.bytes_read == 64 * 5_001
-    (state,) = (content for name, content in walk(container.root) if name == b"episodes/0/state")
-    source.reads.clear()
-    assert isinstance(state, Array) and state.data.read(40_000, 4) == bytes(4)
-    assert source.bytes_read < 64
-
-
 def test_lookups_read_only_what_they_need(large: Path) -> None:
     """Nodes are made anew each time, from a directory and a number; of a section only what the scan found is kept."""
     source = CountingSource(large)

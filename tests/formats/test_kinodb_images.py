@@ -124,19 +124,6 @@ def test_signatures_end_with_the_data(tmp_path: Path) -> None:
     assert isinstance(shown["c/000000"], Blob)
 
 
-def test_heads_across_the_end_of_a_window(tmp_path: Path) -> None:
-    """After a large image a small window is read; the head of a long name behind it ends at every place around that."""
-    photo = jpeg(FRONT)
-    shots: list[Frame] = []
-    for size in range(200, 260):
-        shots.append([("far", Stored(bytes(70_000), 1, 1))])
-        shots.append([("a" * size, Stored(b"", 0, 0)), ("b" * 250, Stored(photo, 6, 4))])
-    found = image_contents(with_images(tmp_path, shots))
-    shown = [content for name, content in found.items() if name.startswith("b")]
-    assert len(shown) == 60
-    assert all(isinstance(content, EncodedImage) and content.data.whole() == photo for content in shown)
-
-
 def test_decompression_bombs_are_not_decoded(tmp_path: Path) -> None:
     def chunk(kind: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
@@ -356,16 +343,6 @@ def test_a_scan_is_the_same_whatever_was_scanned_before(tmp_path: Path, monkeypa
             for section, expected in zip(sections, alone, strict=True):
                 scanned(*before, 0)
                 assert scanned(*section, cut) == expected
-
-
-def test_images_and_videos_take_one_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scans: list[int] = []
-    run = scan._Pass.run
-    monkeypatch.setattr(scan._Pass, "run", lambda one, *rest: scans.append(1) or run(one, *rest))
-    group = image_group(open_bytes(bytes(with_images(tmp_path, frames()))))
-    found = list(members_of(group))
-    assert {type(member.content) for member in found} >= {Series, Video}
-    assert len(scans) == 1
 
 
 def test_images_are_found_by_a_later_process_without_a_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import random
 import struct
-import warnings
 import zipfile
 import zlib
 from typing import Any
@@ -133,11 +132,3 @@ def test_no_wrong_value_is_shown(sound: str, scale: Scale) -> None:
                     compared += 1
     assert compared > 30 or sound == "small"
     assert refused < 5 * compared + 100
-
-
-def test_sound_archives_are_read_whole() -> None:
-    for data in SOUND.values():
-        with warnings.catch_warnings():
-            assert {name: [file] for name, file in by_zipfile(data).items()} == {
-                name: [file for _, file in files] for name, files in shown(data).items()
-            }

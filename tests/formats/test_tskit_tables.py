@@ -128,11 +128,6 @@ def test_appended_stores_have_tables_of_their_own(trees: Path) -> None:
     assert list(container.check()) == []
 
 
-def test_other_stores_have_none(tmp_path: Path) -> None:
-    path = rewritten({"nodes/time": np.zeros(3), "nodes/flags": np.zeros(3, "u4")}, tmp_path / "some.kas")
-    assert tables_of(open_path(path)) == {}
-
-
 def documents_in(path: Path) -> dict[str, list[Any]]:
     """The metadata of rows that a tree with views shows as JSON lines."""
     with open_tree(path, views="jsonl") as tree:

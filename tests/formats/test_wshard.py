@@ -13,7 +13,6 @@ from writers.wshard import WShardWriter, pack_residual, write_streamed
 
 from glassfs.content import Array, Blob, Container, Guessed, Json
 from glassfs.errors import Damaged
-from glassfs.formats.registry import AHEAD, open_container
 from tests.formats.wshard_files import (
     blocks_of,
     channels_of,
@@ -28,13 +27,11 @@ from tests.formats.wshard_files import (
     with_header,
 )
 from tests.helpers import (
-    CountingSource,
     array_of,
     contents_of,
     only,
     open_bytes,
     open_path,
-    opening,
     read_in_parts,
     values_of,
 )
@@ -391,22 +388,3 @@ def test_the_identity_block_of_later_writers_is_checked() -> None:
 
     assert faults(listed) == {}
     assert set(faults({"x": listed["x"], "y": listed["z"], "gone": listed["x"]})) == {"y", "z", "gone"}
-
-
-def test_opening_and_listing_read_index_and_metadata_only(tmp_path: Path) -> None:
-    path = tmp_path / "big.wshard"
-    with WShardWriter(path) as writer:
-        writer.add_channel("rgb", np.zeros((400, 100, 100, 3), "u1"))
-        writer.add_channel("q", np.zeros((400, 7), "<f4"), codec="zstd")
-    source = CountingSource(path)
-    container = open_container(opening(source))
-    found = contents_of(container.root)
-    assert container.facts["length_T"] == 400
-    assert source.bytes_read < AHEAD + 4096
-    video = found[b"signal/rgb"][0]
-    assert isinstance(video, Array) and video.data.size == 12_000_000
-    # The first read checks all of a block of this size; the second reads what it gives.
-    video.data.read(5000, 100)
-    before = source.bytes_read
-    video.data.read(7_000_000, 100)
-    assert source.bytes_read - before == 100

@@ -212,6 +212,11 @@ def opened_in(store: MemoryStore, name: str = "m.wshard") -> Container:
 
 
 @pytest.mark.slow
+def park(container: Container) -> None:
+    for source in container.sources:
+        source.park()
+
+
 def test_very_many_parts_hold_nothing_after_opening(many: dict[str, bytes]) -> None:
     store = MemoryStore(many)
     container = opened_in(store)
@@ -220,7 +225,7 @@ def test_very_many_parts_hold_nothing_after_opening(many: dict[str, bytes]) -> N
     assert {source.entry for source in container.sources} == {store.entry((name,)) for name in many}
     expected = np.repeat(np.arange(MANY, dtype="<f4"), 2).reshape(MANY, 2)
     assert np.array_equal(array_of(container, "signal/q"), expected)
-    container.park()
+    park(container)
     assert not store.held
     assert np.array_equal(array_of(container, "signal/q"), expected)
     assert not store.held
@@ -238,7 +243,7 @@ def test_descriptors_that_run_out_are_no_verdict(place: str) -> None:
     failures.clear()
     container = opened_in(store)
     failures["part1.wshard"] = Unavailable("too many open files", "memory/part1.wshard")
-    container.park()
+    park(container)
     with pytest.raises(Unavailable):
         array_of(container, "signal/q")
     with pytest.raises(Unavailable):
@@ -251,13 +256,14 @@ def test_a_part_that_is_a_link_is_refused_by_name(manifest: Path) -> None:
     part = manifest.with_name("long_chunk_0001.wshard")
     part.rename(manifest.with_name("elsewhere"))
     part.symlink_to("elsewhere")
-    with pytest.raises(Refused, match=r"part 1, 'long_chunk_0001.wshard': cannot be opened: is a symbolic link"):
+    with pytest.raises(Refused, match=r"part 1, 'long_chunk_0001.wshard': cannot be opened: .*symbolic link"):
         open_path(manifest)
 
 
-def test_parts_have_one_allowance(tmp_path: Path) -> None:
+def test_parts_have_one_allowance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glassfs.formats.wshard.metadata.EXPANSION", 0)  # of JSON, which is dropped at once
     path = write_chunked(tmp_path, "long", DATA, STEPS)  # three parts of two channels
     given = opening(path)
-    given.allowance.left = 20_000
+    given.allowance.left = 30_000
     with pytest.raises(Refused, match=r"part 2, 'long_chunk_0002.wshard': cannot be used: takes .* of memory or more"):
         open_container(given)

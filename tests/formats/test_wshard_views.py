@@ -11,7 +11,7 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from writers.wshard import WShardWriter, write_chunked, write_manifest
+from writers.wshard import WShardWriter, write_manifest
 
 from glassfs.content import table
 from glassfs.errors import Damaged
@@ -85,11 +85,6 @@ def test_the_rate_is_that_of_the_time_base(episode: Any, world: Any, expected: f
     assert rate_of(whole(shown_in(data)["/signal/film.mp4"])) == pytest.approx(expected, rel=1e-6)
 
 
-def test_other_arrays_are_no_videos() -> None:
-    for array, modality in ((VIDEO[..., 0], None), (VIDEO.astype("<f4"), "rgb"), (VIDEO[..., :2], None)):
-        assert "/signal/film.mp4" not in shown_in(filmed(np.ascontiguousarray(array), modality))
-
-
 def fill_steps(writer: WShardWriter) -> None:
     writer.add_channel("film", VIDEO)
     for name, array in vectors().items():
@@ -150,17 +145,6 @@ def test_without_signals_there_is_no_table_of_steps() -> None:
         assert "/steps.parquet" not in shown_in(made(fill_steps, episode={"length_T": length}))
     with patch.object(table, "WIDEST", len(vectors())):
         assert "/steps.parquet" not in shown_in(made(fill_steps, episode={"length_T": STEPS}))
-
-
-def test_episodes_in_parts_have_joined_tables_and_videos(tmp_path: Path) -> None:
-    arrays = {**vectors(), "signal/film": VIDEO}
-    manifest = write_chunked(tmp_path, "pick", arrays, 4, codec="zstd")
-    files = shown_in(manifest)
-    assert columns_of(files["/steps.parquet"]) == expected_columns(vectors())
-    part = {name: array[4:] for name, array in vectors().items()}
-    assert columns_of(files["/chunks/0001/steps.parquet"]) == expected_columns(part)
-    images = shown(whole(files["/signal/film.mp4"])).images
-    assert [abs(rgb(one, 36, 20) - frame).max() <= 3 for one, frame in zip(images, VIDEO, strict=True)] == [True] * 6
 
 
 def test_joined_videos_have_the_rate_of_their_parts(tmp_path: Path) -> None:

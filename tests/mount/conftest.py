@@ -1,7 +1,4 @@
-"""Fixtures of real mounts. Tests that mount run through libfuse 3 and, except in short runs, through libfuse 2.
-
-Without /dev/fuse or the library they are skipped, or fail if GLASSFS_REQUIRE_FUSE=1.
-"""
+"""Fixtures of real mounts. Without /dev/fuse tests that mount are skipped, or fail if GLASSFS_REQUIRE_FUSE=1."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from tests.mount.mounts import Mount, require
 
 
 class Faults:
-    """Records what readers saw of a fault, for the table after the tests, which sums up both libfuses."""
+    """Records what readers saw of a fault, for the table after the tests."""
 
     def __init__(self, record: Callable[[str, object], None]) -> None:
         self._record = record
@@ -67,18 +64,14 @@ class Mounted(Protocol):
     ) -> AbstractContextManager[Mount]: ...
 
 
-@pytest.fixture(scope="session", params=[
-    pytest.param("3", id="libfuse3"), pytest.param("2", id="libfuse2", marks=pytest.mark.slow),
-])
-def fuse(request: pytest.FixtureRequest) -> str:
-    """The generation of libfuse; only 3 in short runs."""
-    generation: str = request.param
-    require(generation)
-    return generation
+@pytest.fixture(scope="session")
+def fuse() -> None:
+    """Skip the test if nothing can be mounted here."""
+    require()
 
 
 @pytest.fixture(scope="session")
-def mounted(fuse: str, tmp_path_factory: pytest.TempPathFactory) -> Mounted:
+def mounted(fuse: None, tmp_path_factory: pytest.TempPathFactory) -> Mounted:
     @contextmanager
     def mounting(
         *sources: Path | str, options: Sequence[str] = (), at: Path | None = None, foreground: bool = False,
@@ -88,7 +81,7 @@ def mounted(fuse: str, tmp_path_factory: pytest.TempPathFactory) -> Mounted:
         if path is None:
             path = place / "mnt"
             path.mkdir()
-        mount = Mount(sources, path, place / "log", fuse, options, foreground)
+        mount = Mount(sources, path, place / "log", options, foreground)
         try:
             yield mount
         finally:
@@ -123,10 +116,3 @@ def public_folder() -> Iterator[Path]:
 def as_root() -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can do this")
-
-
-@pytest.fixture
-def libfuse3(fuse: str) -> None:
-    """Skip tests of features that libfuse 2 lacks: per-version nodes, request counts, cancellation."""
-    if fuse != "3":
-        pytest.skip("only libfuse 3 can do this")

@@ -14,15 +14,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 
 from tests.cli.glassfs_command import glassfs as in_process
 from tests.waiting import wait_until
 
-LIBRARIES = {"3": ("libfuse3.so.4", "libfuse3.so.3"), "2": ("libfuse.so.2",)}
-PACKAGES = {"3": "fuse3", "2": "libfuse2"}
 PATIENCE = 60.0
 """Seconds to wait for short operations on a busy machine."""
 COMMAND = (sys.executable, "-m", "glassfs")
@@ -32,34 +29,14 @@ UMOUNT_NOFOLLOW = 8
 _LIBC = ctypes.CDLL(None)
 
 
-def missing(generation: str) -> str | None:
-    """Return why this libfuse cannot mount here, or None."""
+def require() -> None:
+    """Skip the test if nothing can be mounted here, or fail it if GLASSFS_REQUIRE_FUSE=1."""
     try:
         os.close(os.open("/dev/fuse", os.O_RDWR))
     except OSError as error:
-        return f"/dev/fuse: {error.strerror}"
-    for name in LIBRARIES[generation]:
-        try:
-            ctypes.CDLL(name)
-        except OSError:
-            continue
-        return None
-    return f"libfuse {generation} is not installed: apt install {PACKAGES[generation]}"
-
-
-def require(generation: str = "") -> None:
-    """Skip the test if this libfuse (default: any) cannot mount here, or fail it if GLASSFS_REQUIRE_FUSE=1."""
-    reason = missing(generation) if generation else missing("3") and missing("2")
-    if reason is not None:
         if os.environ.get("GLASSFS_REQUIRE_FUSE") == "1":
-            pytest.fail(f"{reason}, and GLASSFS_REQUIRE_FUSE=1")
-        pytest.skip(reason)
-
-
-def environment(generation: str | None) -> dict[str, str]:
-    """Return the environment of a command that uses this libfuse, or any if None."""
-    found = {name: value for name, value in os.environ.items() if name != "GLASSFS_FUSE"}
-    return found if generation is None else found | {"GLASSFS_FUSE": generation}
+            pytest.fail(f"/dev/fuse: {error.strerror}, and GLASSFS_REQUIRE_FUSE=1")
+        pytest.skip(f"/dev/fuse: {error.strerror}")
 
 
 @contextmanager
@@ -76,7 +53,7 @@ def working_in(folder: Path | None) -> Iterator[None]:
 
 
 def glassfs(
-    *arguments: str | Path, generation: str | None = None, before: Sequence[str] = (), cwd: Path | None = None,
+    *arguments: str | Path, before: Sequence[str] = (), cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, after the words ``before``, such as those of unshare.
 
@@ -84,13 +61,13 @@ def glassfs(
     """
     words = [str(argument) for argument in arguments]
     if words and words[0] in WITHOUT_PROCESS and not (before or "--jobs" in words):
-        with mock.patch.dict(os.environ, environment(generation), clear=True), working_in(cwd):
+        with working_in(cwd):
             done = in_process(*words)
         output, errors = (text.decode(errors="surrogateescape") for text in (done.output, done.raw_errors))
         return subprocess.CompletedProcess(words, done.status, output, errors)
     return subprocess.run(
         [*before, *COMMAND, *words], capture_output=True, text=True, errors="surrogateescape",
-        timeout=2 * PATIENCE, check=False, env=environment(generation), cwd=cwd,
+        timeout=2 * PATIENCE, check=False, cwd=cwd,
     )
 
 
@@ -140,19 +117,18 @@ class Mount:
     """
 
     def __init__(
-        self, sources: Sequence[Path | str], path: Path, log: Path, generation: str, options: Sequence[str] = (),
+        self, sources: Sequence[Path | str], path: Path, log: Path, options: Sequence[str] = (),
         foreground: bool = False,
     ) -> None:
-        self.sources, self.path, self.log, self.generation = sources, path, log, generation
+        self.sources, self.path, self.log = sources, path, log
         self.process: subprocess.Popen[str] | None = None
         self.said = ""
         self._is_loaded = False
         words = ["mount", *(["-f"] if foreground else []), *(word for option in options for word in ("-o", option))]
         words += ["--log-file", str(log), *map(str, sources), str(path)]
-        variables = environment(generation)
         if foreground:
             self.process = subprocess.Popen(
-                [*COMMAND, *words], env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                [*COMMAND, *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             )
             try:
                 wait_until(lambda: is_mounted(path) or self.process.poll() is not None)  # type: ignore[union-attr]
@@ -161,7 +137,7 @@ class Mount:
             assert is_mounted(path), self.process.communicate()[1]
         else:
             done = subprocess.run(
-                [*COMMAND, *words], env=variables, text=True, capture_output=True, timeout=2 * PATIENCE,
+                [*COMMAND, *words], text=True, capture_output=True, timeout=2 * PATIENCE,
                 check=False,
             )
             assert (done.returncode, done.stdout) == (0, ""), done.stderr
@@ -206,7 +182,7 @@ class Mount:
         return len(os.listdir(f"/proc/{self.pid}/task"))
 
     def unmount(self, *options: str) -> None:
-        done = glassfs("umount", *options, self.path, generation=self.generation)
+        done = glassfs("umount", *options, self.path)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), done.stderr
 
     def end(self) -> None:
@@ -229,10 +205,10 @@ class Mount:
         was_gentle = True
         # The system call saves the tests of root the start of a command, for each mount that they make.
         if is_mounted(self.path) and _LIBC.umount2(os.fsencode(self.path), UMOUNT_NOFOLLOW) != 0:
-            done = glassfs("umount", self.path, generation=self.generation)
+            done = glassfs("umount", self.path)
             was_gentle = done.returncode == 0
         while is_mounted(self.path):
-            glassfs("umount", "--lazy", self.path, generation=self.generation)
+            glassfs("umount", "--lazy", self.path)
             if is_mounted(self.path):
                 subprocess.run(["umount", "-l", str(self.path)], check=False, capture_output=True)
         return was_gentle

@@ -71,8 +71,7 @@ def test_status_is_json_of_the_size_in_stat(shown: Mount, gallery: Gallery) -> N
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             data = file.read()
-        if shown.status()["libfuse"].startswith("3"):  # libfuse 2 may keep a previous size for a while
-            assert len(data) == size
+        assert len(data) == size
         status = json.loads(data)
         assert data.endswith(b"\n")
     assert status["version"] == glassfs.__version__

@@ -18,7 +18,7 @@ from tests.mount.changing import Readers, shows, write
 from tests.mount.conftest import Mounted
 from tests.mount.connections import Connection
 from tests.mount.gallery import npy
-from tests.mount.mounts import COMMAND, PATIENCE, environment, is_mounted, is_running, processes_with
+from tests.mount.mounts import COMMAND, PATIENCE, is_mounted, is_running, processes_with
 from tests.waiting import wait_until
 
 READERS = 16
@@ -89,13 +89,10 @@ MountSession([sys.argv[1]], sys.argv[2], MountOptions.parse(())).run(ready)
 """
 
 
-def test_thread_that_waits_for_its_own_mount(fuse: str, tmp_path: Path, video: Path) -> None:
+def test_thread_that_waits_for_its_own_mount(fuse: None, tmp_path: Path, video: Path) -> None:
     """The kernel cannot end such a process: it waits for an answer of its own."""
-    if fuse == "2":
-        pytest.skip("libfuse 2 waits at its end for all callbacks")
     process = subprocess.Popen(
         [sys.executable, "-c", WAITS_FOR_ITSELF, str(video), str(tmp_path)], stdout=subprocess.PIPE, text=True,
-        env=environment(fuse),
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "waits\n"
@@ -105,12 +102,11 @@ def test_thread_that_waits_for_its_own_mount(fuse: str, tmp_path: Path, video: P
 
 
 @pytest.mark.slow
-def test_end_at_once(fuse: str, video: Path, tmp_path: Path, scale: Scale) -> None:
-    """A signal may arrive while libfuse and the kernel still negotiate."""
+def test_end_at_once(fuse: None, video: Path, tmp_path: Path, scale: Scale) -> None:
+    """A signal may arrive before the first request."""
     for number in range(scale(4, 12, 400)):
         process = subprocess.Popen(
             [*COMMAND, "mount", "-f", str(video), str(tmp_path)], stderr=subprocess.PIPE, text=True,
-            env=environment(fuse),
         )
         wait_until(lambda: is_mounted(tmp_path))
         process.send_signal(signal.SIGTERM if number % 2 else signal.SIGINT)

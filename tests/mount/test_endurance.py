@@ -17,12 +17,8 @@ from tests.mount.mounts import Mount
 from tests.waiting import wait_until
 
 FILES = 50
-
-
-@pytest.fixture
-def growth(fuse: str) -> int:
-    """Return the allowed growth in bytes. libfuse 2 starts a thread whenever all others are busy."""
-    return 3 << 20 if fuse == "3" else 8 << 20
+GROWTH = 3 << 20
+"""Bytes that the daemon may grow by."""
 
 
 @pytest.fixture
@@ -49,13 +45,13 @@ def open_and_close(paths: list[str], times: int) -> None:
 
 
 @pytest.mark.slow
-def test_memory_and_descriptors_stay_flat_over_many_openings(store: Mount, growth: int, scale: Scale) -> None:
+def test_memory_and_descriptors_stay_flat_over_many_openings(store: Mount, scale: Scale) -> None:
     openings = scale(10_000, 30_000, 10_000_000)
     paths = [str(store.path / f"group/array_{number}.npy") for number in range(FILES)]
     open_and_close(paths, openings // 5)
     memory, descriptors = store.resident(), store.descriptors()
     open_and_close(paths, openings - openings // 5)
-    assert store.resident() - memory < growth
+    assert store.resident() - memory < GROWTH
     wait_until(lambda: store.descriptors() <= descriptors)
     # The files and the directories above them; the kernel sends the last releases asynchronously.
     wait_until(lambda: store.status()["nodes"]["references"] <= FILES + 10)
@@ -63,7 +59,7 @@ def test_memory_and_descriptors_stay_flat_over_many_openings(store: Mount, growt
 
 
 @pytest.mark.slow
-def test_errors_leave_nothing_behind(store: Mount, growth: int, scale: Scale) -> None:
+def test_errors_leave_nothing_behind(store: Mount, scale: Scale) -> None:
     """Missing names, files opened for writing, missing attributes."""
 
     def work(times: int) -> None:
@@ -80,7 +76,7 @@ def test_errors_leave_nothing_behind(store: Mount, growth: int, scale: Scale) ->
     work(times)
     memory, descriptors = store.resident(), store.descriptors()
     work(4 * times)
-    assert store.resident() - memory < growth
+    assert store.resident() - memory < GROWTH
     wait_until(lambda: store.descriptors() <= descriptors)
 
 
@@ -89,7 +85,7 @@ def test_errors_leave_nothing_behind(store: Mount, growth: int, scale: Scale) ->
     "new\nline", *(pytest.param(name, marks=pytest.mark.slow) for name in ("plain", "%41%", "\x1b[31mred")),
 ])
 def test_deleted_files_are_released_whatever_their_names(
-    tmp_path: Path, mounted: Mounted, libfuse3: None, name: str,
+    tmp_path: Path, mounted: Mounted, name: str,
 ) -> None:
     """The kernel is told the name that it knows, so that it forgets the file and the daemon closes it."""
     folders = [tmp_path / "source" / str(number) for number in range(10)]
@@ -108,7 +104,7 @@ def test_deleted_files_are_released_whatever_their_names(
 
 
 @pytest.mark.slow
-def test_what_is_known_of_files_is_bounded(tmp_path: Path, mounted: Mounted, libfuse3: None) -> None:
+def test_what_is_known_of_files_is_bounded(tmp_path: Path, mounted: Mounted) -> None:
     """The kernel forgets files that were listed long ago, and keeps those that a process uses."""
     for number in range(25):
         (tmp_path / "source" / str(number)).mkdir(parents=True)

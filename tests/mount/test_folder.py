@@ -134,7 +134,6 @@ def test_plain_file_that_becomes_a_container(mounted: Mounted, folder: Path) -> 
     with mounted(folder) as mount:
         assert (mount.path / "fake.kas").is_file()
         write_store(folder / "fake.kas", 5.0)
-        # libfuse 2 cannot notify the kernel that a name changed its type, so EIO is possible for a moment.
         wait_until(lambda: os.path.isdir(mount.path / "fake.kas"))
         assert value_of(mount.path / "fake.kas") == 5.0
         (folder / "fake.kas").write_bytes(b"and back")

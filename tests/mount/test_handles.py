@@ -47,7 +47,7 @@ def files_below(path: Path) -> list[Path]:
     return [path for path in found if not path.is_symlink()]
 
 
-@pytest.mark.usefixtures("as_root", "libfuse3")
+@pytest.mark.usefixtures("as_root")
 def test_handles_of_an_earlier_mount_lead_to_no_other_file(mounted: Mounted, gallery: Gallery, tmp_path: Path) -> None:
     at = tmp_path / "mnt"
     at.mkdir()

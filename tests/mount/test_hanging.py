@@ -31,9 +31,6 @@ MAX_THREADS = 200
 """Limit of a daemon's threads, however many requests hang."""
 IDLE_THREADS = 40
 NAMES = ("one", "two")
-pytestmark = pytest.mark.usefixtures("libfuse3")  # libfuse 2 cannot cancel requests
-
-
 def array(name: str, number: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
     """Return an array that is large enough for the kernel to read ahead."""
     return np.arange(number, number + 200_000, dtype="<u4") * (1 + NAMES.index(name))

@@ -15,7 +15,7 @@ from writers.kastore import KastoreWriter
 from tests.conftest import Scale
 from tests.mount.conftest import Mounted
 from tests.mount.gallery import npy
-from tests.mount.mounts import COMMAND, PATIENCE, environment, glassfs, is_mounted, is_running
+from tests.mount.mounts import COMMAND, PATIENCE, glassfs, is_mounted, is_running
 from tests.waiting import wait_until
 
 DATA = np.arange(1 << 20, dtype="<u4")
@@ -54,11 +54,11 @@ def test_daemon_holds_nothing_of_its_parent(mounted: Mounted, store: Path) -> No
         wait_until(lambda: not is_running(mount.pid))
 
 
-def test_relative_paths(fuse: str, store: Path, tmp_path: Path) -> None:
+def test_relative_paths(fuse: None, store: Path, tmp_path: Path) -> None:
     (tmp_path / "mnt").mkdir()
     (tmp_path / store.name).symlink_to(store)
     try:
-        done = glassfs("mount", store.name, "mnt", "--log-file", "log", generation=fuse, cwd=tmp_path)
+        done = glassfs("mount", store.name, "mnt", "--log-file", "log", cwd=tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
         assert (tmp_path / "mnt/data.npy").read_bytes() == npy(DATA)
         assert "is mounted at" in (tmp_path / "log").read_text()
@@ -95,12 +95,12 @@ def test_auto_unmount(mounted: Mounted, store: Path) -> None:
 
 
 @pytest.mark.slow
-def test_many_mounts_at_once(fuse: str, store: Path, tmp_path: Path, scale: Scale) -> None:
+def test_many_mounts_at_once(fuse: None, store: Path, tmp_path: Path, scale: Scale) -> None:
     places = [tmp_path / str(number) for number in range(scale(4, 8))]
     for place in places:
         place.mkdir()
     starting = [
-        subprocess.Popen([*COMMAND, "mount", store, place], env=environment(fuse), stderr=subprocess.PIPE, text=True)
+        subprocess.Popen([*COMMAND, "mount", store, place], stderr=subprocess.PIPE, text=True)
         for place in places
     ]
     try:
@@ -116,13 +116,13 @@ def test_many_mounts_at_once(fuse: str, store: Path, tmp_path: Path, scale: Scal
 
 
 @pytest.mark.slow
-def test_daemon_closes_an_inherited_pipe(fuse: str, store: Path, tmp_path: Path) -> None:
+def test_daemon_closes_an_inherited_pipe(fuse: None, store: Path, tmp_path: Path) -> None:
     """`$(glassfs mount …)` and ssh wait until every copy of the output is closed."""
     (tmp_path / "mnt").mkdir()
     try:
         done = subprocess.run(
             ["sh", "-c", '"$@" | cat', "sh", *COMMAND, "mount", store, tmp_path / "mnt"],
-            capture_output=True, text=True, timeout=2 * PATIENCE, env=environment(fuse), check=True,
+            capture_output=True, text=True, timeout=2 * PATIENCE, check=True,
         )
         assert done.stdout == ""
         assert is_mounted(tmp_path / "mnt")

@@ -69,8 +69,7 @@ def test_many_readers_get_only_right_bytes(mounted: Mounted, gallery: Gallery, s
         wait_until(lambda: mount.descriptors() <= descriptors + 2)
         status = mount.status()
         assert status["errors"] == 0
-        if mount.generation == "3":
-            wait_until(lambda: mount.threads() < THREADS)
+        wait_until(lambda: mount.threads() < THREADS)
         assert status["cache"]["used"] <= status["cache"]["budget"]
-        if mount.generation == "3" and os.geteuid() == 0:
+        if os.geteuid() == 0:
             wait_until(lambda: nodes_after_forgetting(mount)["references"] < NODES)

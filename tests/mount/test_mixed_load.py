@@ -103,8 +103,8 @@ class Versions:
 class Reader:
     """What one process reads until ``end``, in seconds of the monotonic clock; ``seen`` counts it."""
 
-    def __init__(self, folder: Path, versions: Versions, refusals: tuple[int, ...], seed: int) -> None:
-        self.folder, self.versions, self.refusals = folder, versions, refusals
+    def __init__(self, folder: Path, versions: Versions, seed: int) -> None:
+        self.folder, self.versions = folder, versions
         self.chance = random.Random(seed)
         self.seen: Counter[str] = Counter()
 
@@ -116,7 +116,6 @@ class Reader:
                 self.seen[group] += 1
             except OSError as error:
                 is_allowed = error.errno in MAY_FAIL[group] and not (error.errno == errno.EACCES and os.geteuid() == 0)
-                is_allowed = is_allowed or (group != "kept" and error.errno in self.refusals)
                 name = errno.errorcode[error.errno or 0]
                 self.seen[f"{group} {name}" if is_allowed else f"wrong: {group} {error}"] += 1
             time.sleep(self.chance.uniform(0, MOST_PAUSE))
@@ -229,7 +228,7 @@ def is_busy(pid: int) -> bool:
 @pytest.mark.timeout(2 * 3600)
 @pytest.mark.usefixtures("as_root")
 def test_mixed_load_leaves_nothing_behind(
-    mounted: Mounted, public_folder: Path, fuse: str, scale: Scale, record_property: Callable[[str, object], None],
+    mounted: Mounted, public_folder: Path, scale: Scale, record_property: Callable[[str, object], None],
 ) -> None:
     source, at = public_folder / "source", public_folder / "mnt"
     source.mkdir()
@@ -240,12 +239,10 @@ def test_mixed_load_leaves_nothing_behind(
             write(source, group, number, 0)
     write_holes(source / "holes.kdb")
     bombs.write_episodes(source / "shared.kdb", 3_000)
-    seconds = scale(1, 30, 3600) if fuse == "3" else scale(1, 10, 600)
-    # libfuse 2 cannot tell versions of a file apart that have the same path.
-    refusals = () if fuse == "3" else (errno.EIO, errno.ENOENT)
+    seconds = scale(1, 30, 3600)
 
     with mounted(source, options=[f"allow_other,cache_size={CACHE}"], at=at, foreground=True) as mount:
-        warm = Reader(at, versions, refusals, 0)
+        warm = Reader(at, versions, 0)
         for group in MAY_FAIL:
             for number in range(CONTAINERS):
                 warm.visit(group, number)
@@ -259,7 +256,7 @@ def test_mixed_load_leaves_nothing_behind(
         disturbance = Disturbance(source, mount, versions)
         end = time.monotonic() + seconds
         readers = [
-            Child(Reader(at, versions, refusals, number).run, end, user=USERS[number % len(USERS)])
+            Child(Reader(at, versions, number).run, end, user=USERS[number % len(USERS)])
             for number in range(READERS)
         ]
         try:

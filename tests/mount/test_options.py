@@ -105,13 +105,13 @@ def test_spool_folder_is_used_and_left_empty(mounted: Mounted, gallery: Gallery,
 
 
 @pytest.mark.slow
-def test_spool_folder_may_be_relative(fuse: str, gallery: Gallery, tmp_path: Path) -> None:
+def test_spool_folder_may_be_relative(fuse: None, gallery: Gallery, tmp_path: Path) -> None:
     """It is relative to the working directory of the command, not to that of the daemon."""
     at = tmp_path / "mnt"
     at.mkdir()
     (tmp_path / "spool").mkdir()
     source = gallery.folder / "episode.wshard"
-    done = glassfs("mount", "-o", "cache_size=1M,spool=spool", source, "mnt", generation=fuse, cwd=tmp_path)
+    done = glassfs("mount", "-o", "cache_size=1M,spool=spool", source, "mnt", cwd=tmp_path)
     try:
         assert (done.returncode, done.stderr) == (0, "")
         data = (at / "signal/cloud.npy").read_bytes()

@@ -94,7 +94,6 @@ def mount(mounted: Mounted, folder: Path) -> Iterator[Mount]:
         yield found
 
 
-@pytest.mark.usefixtures("libfuse3")
 def test_slow_look_up_delays_no_other_in_its_folder(mount: Mount, gates: Gates) -> None:
     with pending(gates, "open", "stat", mount.path / "gated") as slow:
         assert answers("cat", mount.path / "other") == b"before"
@@ -117,7 +116,6 @@ def stat_under_a_timer(path: Path, interrupted: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("libfuse3")
 def test_request_after_an_interruption_continues_what_was_begun(mount: Mount, gates: Gates, tmp_path: Path) -> None:
     """Otherwise what takes more than two seconds would never end under an interval timer."""
     interrupted = tmp_path / "interrupted"
@@ -130,7 +128,6 @@ def test_request_after_an_interruption_continues_what_was_begun(mount: Mount, ga
     assert opened == 1
 
 
-@pytest.mark.usefixtures("libfuse3")
 @pytest.mark.skipif(not HAS_EPOCH, reason="this kernel cannot make names stale without the lock of their folder")
 def test_changes_show_while_a_look_up_is_pending(mount: Mount, folder: Path, gates: Gates) -> None:
     """Neither the notifications nor the look-ups after them wait for it."""
@@ -147,7 +144,6 @@ def test_changes_show_while_a_look_up_is_pending(mount: Mount, folder: Path, gat
         assert slow.poll() is None
 
 
-@pytest.mark.usefixtures("libfuse3")
 def test_daemon_can_be_killed_while_a_look_up_is_pending(mount: Mount, folder: Path, gates: Gates) -> None:
     """The daemon dies at once, though a name of the folder has changed, and so do its callers."""
     with pending(gates, "open", "stat", mount.path / "gated") as slow:
@@ -228,7 +224,6 @@ Notices._reading = lambda self: set()
 """Has a daemon wait for pages in the kernel, as no daemon must."""
 
 
-@pytest.mark.usefixtures("libfuse3")
 def test_guard_frees_readers_of_a_daemon_that_cannot_end(
     mounted: Mounted, folder: Path, gates: Gates, tmp_path: Path, as_root: None,
 ) -> None:

@@ -105,7 +105,6 @@ def test_remount_for_writing_permits_no_writes(mounted: Mounted, tmp_path: Path)
             lambda path: write_into(path, os.O_WRONLY | os.O_TRUNC), os.unlink, lambda path: os.truncate(path, 0),
             lambda path: os.mkdir(path + "2"), lambda path: os.chmod(path, 0o777),
         ):
-            # The error depends on libfuse, which has no callback for most of these calls.
             with pytest.raises(OSError):
                 call(str(mount.path / "plain.txt"))
         assert sorted(os.listdir(mount.path)) == [".glassfs", "plain.txt"]
@@ -114,7 +113,7 @@ def test_remount_for_writing_permits_no_writes(mounted: Mounted, tmp_path: Path)
 
 
 def write_into(path: str, flags: int) -> None:
-    """With libfuse 3 the kernel sends no request for opening, only for writing."""
+    """The kernel sends no request for opening, only for writing."""
     descriptor = os.open(path, flags)
     try:
         os.write(descriptor, b"other")

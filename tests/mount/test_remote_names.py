@@ -15,7 +15,7 @@ import pytest
 from writers.kastore import KastoreWriter
 
 from tests.mount.conftest import Mounted
-from tests.mount.mounts import COMMAND, PATIENCE, environment, glassfs, is_mounted, mountinfo, processes_with
+from tests.mount.mounts import COMMAND, PATIENCE, glassfs, is_mounted, mountinfo, processes_with
 from tests.remote.http_server import HttpServer
 from tests.remote.requests import Reply, Request
 from tests.remote.s3 import Bucket, S3Server, answer_object
@@ -102,8 +102,8 @@ def test_owner_and_modes_of_remote_files(mounted: Mounted, s3: S3Server, options
     )),
 ])
 @pytest.mark.usefixtures("s3")
-def test_remote_failure_is_one_message(fuse: str, tmp_path: Path, url: str, options: str, sentence: str) -> None:
-    done = glassfs("mount", "-o", options, url, tmp_path, generation=fuse)
+def test_remote_failure_is_one_message(fuse: None, tmp_path: Path, url: str, options: str, sentence: str) -> None:
+    done = glassfs("mount", "-o", options, url, tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"glassfs: {url}: {sentence}\n")
     assert not is_mounted(tmp_path)
 
@@ -113,7 +113,7 @@ def test_remote_failure_is_one_message(fuse: str, tmp_path: Path, url: str, opti
     ("s3://bucket/data", 0), pytest.param("s3://bucket/none", 1, marks=pytest.mark.slow),
 ])
 def test_only_the_daemon_loads_remote_libraries(
-    fuse: str, s3: S3Server, tmp_path: Path, url: str, status: int,
+    fuse: None, s3: S3Server, tmp_path: Path, url: str, status: int,
 ) -> None:
     """Remote libraries do not work in a child that was forked after they were loaded."""
     program = (
@@ -121,8 +121,7 @@ def test_only_the_daemon_loads_remote_libraries(
         "print(status, *[name for name in sys.modules if name.partition('.')[0] in ('obstore', 'fsspec', 'asyncio')])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, "mount", url, str(tmp_path)], capture_output=True, text=True,
-        env=environment(fuse), check=True,
+        [sys.executable, "-c", program, "mount", url, str(tmp_path)], capture_output=True, text=True, check=True,
     )
     try:
         assert done.stdout == f"{status}\n"
@@ -133,12 +132,12 @@ def test_only_the_daemon_loads_remote_libraries(
 
 
 @pytest.mark.slow
-def test_mount_glassfs_takes_urls(fuse: str, s3: S3Server, tmp_path: Path) -> None:
+def test_mount_glassfs_takes_urls(fuse: None, s3: S3Server, tmp_path: Path) -> None:
     program = "from glassfs.mount.helper import main; main()"
 
     def helped(*words: str | Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-c", program, *map(str, words)], capture_output=True, text=True, env=environment(fuse),
+            [sys.executable, "-c", program, *map(str, words)], capture_output=True, text=True,
             check=False,
         )
 
@@ -156,13 +155,13 @@ def test_mount_glassfs_takes_urls(fuse: str, s3: S3Server, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_interrupted_mount_command_leaves_no_mount(fuse: str, s3: S3Server, tmp_path: Path) -> None:
+def test_interrupted_mount_command_leaves_no_mount(fuse: None, s3: S3Server, tmp_path: Path) -> None:
     """Ctrl-C while the daemon waits for an answer; when that comes, the daemon ends."""
     mountpoint, log = tmp_path / "mnt", tmp_path / "log"
     mountpoint.mkdir()
     s3.hold()
     words = [*COMMAND, "mount", "--log-file", str(log), "s3://bucket/data", str(mountpoint)]
-    process = subprocess.Popen(words, env=environment(fuse), stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     try:
         wait_until(lambda: bool(s3.requests))
         process.send_signal(signal.SIGINT)

@@ -70,7 +70,6 @@ def test_replaced_versions_are_given_up(
         assert mount.descriptors() <= MAX_DESCRIPTORS
 
 
-@pytest.mark.usefixtures("libfuse3")
 def test_version_is_given_up_after_its_last_user(mounted: Mounted, tmp_path: Path, versions: list[bytes]) -> None:
     """A deleted one stays readable for as long as it is open, also deep in it."""
     (tmp_path / "folder").mkdir()

@@ -25,9 +25,6 @@ CAMERA = "episodes/0/images/cam"
 OPENINGS = ("OPEN", "RELEASE", "OPENDIR", "RELEASEDIR")
 LISTINGS = ("READDIRPLUS", "READDIR")
 RELEASES = ("FORGET", "BATCH_FORGET")
-pytestmark = pytest.mark.usefixtures("libfuse3")
-
-
 @pytest.fixture(scope="module")
 def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with two containers of 200 different images each."""

@@ -42,16 +42,10 @@ def read_part(descriptor: int, size: int, offset: int) -> bytes:
     return data
 
 
-@pytest.fixture
-def ends_early(fuse: str) -> bool:
-    """Return whether a replaced file may end early: in libfuse 2 all versions of a path have one size."""
-    return fuse == "2"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("in_folder", [True, False], ids=["in a folder", "alone"])
 def test_container_replaced_by_larger_and_smaller_ones(
-    mounted: Mounted, ends_early: bool, scale: Scale, tmp_path: Path, in_folder: bool,
+    mounted: Mounted, scale: Scale, tmp_path: Path, in_folder: bool,
 ) -> None:
     """A descriptor of each version stays open."""
     path = tmp_path / "folder/changing"
@@ -69,8 +63,6 @@ def test_container_replaced_by_larger_and_smaller_ones(
             except OSError as error:
                 assert error.errno in (errno.ESTALE, errno.ENOENT)
                 return False
-            if ends_early and (not last or size != HEADER + length_of(last[0])):
-                return False
             assert last == last[:1] * 100 and size == HEADER + length_of(last[0])
             return last[0] == version
 
@@ -83,14 +75,14 @@ def test_container_replaced_by_larger_and_smaller_ones(
                 wait_until(lambda: is_seen(version))  # noqa: B023
                 assert shown.read_bytes()[HEADER:] == bytes([version]) * length_of(version)
                 for old, descriptor in held:
-                    assert_version_or_stale(descriptor, old, ends_early)
+                    assert_version_or_stale(descriptor, old)
             assert is_running(mount.pid)
         finally:
             for _, descriptor in held:
                 os.close(descriptor)
 
 
-def assert_version_or_stale(descriptor: int, version: int, may_end_early: bool) -> None:
+def assert_version_or_stale(descriptor: int, version: int) -> None:
     """Check that there is no early end and no byte of another version."""
     size = HEADER + length_of(version)
     for offset in (HEADER, size // 2, size - PART, size - 1):
@@ -99,7 +91,7 @@ def assert_version_or_stale(descriptor: int, version: int, may_end_early: bool) 
         except OSError as error:
             assert error.errno == errno.ESTALE
         else:
-            assert may_end_early or len(data) == min(PART, size - offset)
+            assert len(data) == min(PART, size - offset)
             assert set(data) <= {version}
 
 

@@ -62,7 +62,6 @@ def read_of(path: str) -> object:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("libfuse3")  # what is shown does not depend on the libfuse
 def test_broken_containers_in_a_mount_with_views(mounted: Mounted, tmp_path: Path) -> None:
     """All files read the same twice, and those of the plain tree the same as without views."""
     folder = tmp_path / "corpora"

@@ -27,8 +27,8 @@ class Bench:
         self.busy: Counter[tuple[str, bool]] = Counter()
         self.most: Counter[tuple[str, bool]] = Counter()
         self.gates: dict[str, threading.Event] = {}
-        self.meanwhile = "is_idle"
-        """What requests that hang are: idle in a read, ``is_waiting`` for another thread, or "" for computing."""
+        self.computes = False
+        """Whether requests that hang use the processor."""
         self.refused: list[int] = []
         self.begun: list[int] = []
         self.asked = 0
@@ -36,11 +36,11 @@ class Bench:
         self.changed = threading.Condition()
         self.unique = 0
         self.make_state: Callable[[], None] = lambda: None
-        self.crew: Crew[None] = Crew(
+        self.crew: Crew = Crew(
             self.take, self.answer, lambda: self.make_state(), self.volume_of, self.refuse, self.ended.set, shares,
         )
 
-    def take(self, worker: Worker[None]) -> Task | None:
+    def take(self, worker: Worker) -> Task | None:
         task = self.coming.get()
         if task is None:
             self.coming.put(None)
@@ -50,7 +50,7 @@ class Bench:
         self.asked += 1
         return RESERVED if ident // VOLUME == OWN else str(ident // VOLUME)
 
-    def answer(self, worker: Worker[None], task: Task) -> None:
+    def answer(self, worker: Worker, task: Task) -> None:
         kind = str(task.ident // VOLUME), task.opcode == Opcode.READ
         with self.changed:
             self.begun.append(task.unique)
@@ -59,10 +59,7 @@ class Bench:
             self.changed.notify_all()
         gate = self.gates.get(kind[0])
         if gate is not None:
-            if self.meanwhile:
-                setattr(task, self.meanwhile, True)
-            else:
-                task.checks = 1000
+            task.has_computed = self.computes
             gate.wait()
         with self.changed:
             self.busy[kind] -= 1
@@ -112,6 +109,6 @@ class Bench:
                 self.crew._parked.pop().needed.release()
 
 
-def progress(crew: Crew[None]) -> dict[int, Task]:
+def progress(crew: Crew) -> dict[int, Task]:
     """The requests that are not answered yet."""
     return {task.unique: task for task in crew.tasks()}

@@ -20,10 +20,15 @@ from tests.tree.trees import origin, sources_of
 OWNER = 7, 8
 
 
+def owners(*options: str) -> Any:
+    parsed = MountOptions.parse(options)
+    return {"uid": parsed.uid, "gid": parsed.gid, "umask": parsed.umask or 0}
+
+
 def operations_over(root: Callable[[], Directory], *options: str, total_size: int = 10_000) -> Operations:
     """The file system over a root that is made by hand, with nothing of the mount's own."""
     own = FixedDirectory(".glassfs", 9, origin("own"), {})
-    return Operations(root, lambda: own, MountOptions.parse(options), lambda: total_size)
+    return Operations(root, lambda: own, lambda: total_size, **owners(*options))
 
 
 def operations_of(
@@ -35,7 +40,7 @@ def operations_of(
     def own() -> OwnDirectory:
         return OwnDirectory(sources, text, operations.omitted.text, OWNER)
 
-    operations = Operations(sources.root, own, MountOptions.parse(options), lambda: 10_000)
+    operations = Operations(sources.root, own, lambda: 10_000, **owners(*options))
     return operations
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from glassfs.content import Array, Blob, Group, Member, Memory, Records, Unreadable
 from glassfs.errors import Damaged
-from glassfs.mount.engines.answers import Answers, Payload
+from glassfs.mount.engines.answers import Answers, Buffers
 from glassfs.mount.errors import Failures
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import Operations
@@ -21,9 +21,9 @@ from tests.mount_unit.kernel import operations_over
 from tests.tree.trees import origin
 
 LOOKUP, FORGET, GETATTR, READLINK, OPEN, READ, STATFS, RELEASE = 1, 2, 3, 5, 14, 15, 17, 18
-GETXATTR, LISTXATTR, OPENDIR, READDIR, RELEASEDIR, DESTROY, BATCH_FORGET, READDIRPLUS = 22, 23, 27, 28, 29, 38, 42, 44
+GETXATTR, LISTXATTR, OPENDIR, RELEASEDIR, DESTROY, BATCH_FORGET, READDIRPLUS = 22, 23, 27, 29, 38, 42, 44
 ANSWERED = {
-    LOOKUP, GETATTR, READLINK, OPEN, READ, STATFS, RELEASE, GETXATTR, LISTXATTR, OPENDIR, READDIR, RELEASEDIR, DESTROY,
+    LOOKUP, GETATTR, READLINK, OPEN, READ, STATFS, RELEASE, GETXATTR, LISTXATTR, OPENDIR, RELEASEDIR, DESTROY,
     READDIRPLUS,
 }
 DIRECTORY, REGULAR = 4, 8
@@ -63,9 +63,9 @@ class Entry(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A ``struct fuse_dirent`` or ``fuse_direntplus``."""
+    """A ``struct fuse_direntplus``."""
 
-    entry: Entry | None
+    entry: Entry
     ino: int
     after: int
     type: int
@@ -93,7 +93,7 @@ class Caller:
         self.sent: list[bytes] = []
         self.takes = True
         self.answers = Answers(operations, self.failures, self._take)
-        self.payload = Payload()
+        self.buffers = Buffers()
         self.unique = 100
         self.held: Counter[int] = Counter()
 
@@ -104,7 +104,7 @@ class Caller:
     def send(self, opcode: int, ident: int, body: bytes = b"") -> None:
         self.unique += 2
         header = struct.pack("=IIQQIIII", 40 + len(body), opcode, self.unique, ident, 1000, 1000, 4242, 0)
-        self.answers.answer(opcode, self.unique, ident, header + body, self.payload)
+        self.answers.answer(opcode, self.unique, ident, header + body, self.buffers)
 
     def ask(self, opcode: int, ident: int, body: bytes = b"") -> bytes | int:
         """The body of the only answer, or its errno."""
@@ -139,24 +139,22 @@ class Caller:
     def read(self, ident: int, offset: int, size: int) -> bytes | int:
         return self.ask(READ, ident, struct.pack("=QQIIQII", 0, offset, size, 0, 0, 0, 0))
 
-    def ask_listing(self, ident: int, after: int, size: int, is_plus: bool = True) -> bytes | int:
+    def ask_listing(self, ident: int, after: int, size: int) -> bytes | int:
         """Return the entries after a cookie as they are encoded, or the errno."""
-        return self.ask(READDIRPLUS if is_plus else READDIR, ident, struct.pack("=QQIIQII", 0, after, size, *[0] * 4))
+        return self.ask(READDIRPLUS, ident, struct.pack("=QQIIQII", 0, after, size, *[0] * 4))
 
-    def list(self, ident: int, after: int, size: int, is_plus: bool = True) -> list[Listed]:
+    def list(self, ident: int, after: int, size: int) -> list[Listed]:
         """Return some entries. Raises OSError with the errno of the answer."""
-        body = self.ask_listing(ident, after, size, is_plus)
+        body = self.ask_listing(ident, after, size)
         if isinstance(body, int):
             raise OSError(body, "is refused")
         assert len(body) <= size
         found, place = [], 0
         while place < len(body):
-            entry = None
-            if is_plus:
-                entry = entry_of(body[place : place + 128])
-                place += 128
-                if entry.ident:
-                    self.held[entry.ident] += 1
+            entry = entry_of(body[place : place + 128])
+            place += 128
+            if entry.ident:
+                self.held[entry.ident] += 1
             ino, next_one, length, kind = struct.unpack_from("=QQII", body, place)
             name = body[place + 24 : place + 24 + length]
             assert len(name) == length
@@ -165,9 +163,9 @@ class Caller:
         assert place == len(body)
         return found
 
-    def list_all(self, ident: int, size: int, is_plus: bool = True) -> list[Listed]:
+    def list_all(self, ident: int, size: int) -> list[Listed]:
         found: list[Listed] = []
-        while some := self.list(ident, found[-1].after if found else 0, size, is_plus):
+        while some := self.list(ident, found[-1].after if found else 0, size):
             found += some
         return found
 

@@ -13,7 +13,7 @@ SHARES = Shares()
 
 
 def test_requests_of_a_user_that_compute_leave_others_answered(bench: Bench) -> None:
-    bench.meanwhile = ""
+    bench.computes = True
     bench.hang(1)
     computing = bench.ask(Opcode.LOOKUP, 1, 300)
     bench.wait_for_deferral(computing)
@@ -29,7 +29,7 @@ def test_requests_of_a_user_that_compute_leave_others_answered(bench: Bench) -> 
 def test_many_users_who_compute_have_one_request_each() -> None:
     bench = Bench(Shares(free=2, computing=6))
     bench.crew.start()
-    bench.meanwhile = ""
+    bench.computes = True
     bench.hang(1)
     for owner in range(10):  # one by one, as the first ones would use what there is
         bench.ask(Opcode.LOOKUP, 1, owner=owner)
@@ -47,9 +47,9 @@ def test_users_have_shares_of_their_own_in_a_volume(bench: Bench) -> None:
     bench.hang(1)
     asked = []
     for number, owner in enumerate((1000, 2000), 1):
-        asked += bench.ask(Opcode.READ, 1, 200, owner=owner)
+        asked += bench.ask(Opcode.READ, 1, SHARES.volume + 10, owner=owner)
         bench.wait_for_deferral(asked)
-        wait_until(lambda number=number: bench.busy["1", True] == number * SHARES.hanging)  # type: ignore[misc]
+        wait_until(lambda number=number: bench.busy["1", True] == number * SHARES.volume)  # type: ignore[misc]
     bench.release(1)
     bench.wait_for_answers(asked)
 
@@ -86,8 +86,8 @@ def test_requests_of_a_user_about_the_mount_itself_are_limited() -> None:
     bench.close()
 
 
-def test_deferred_requests_begin_once_others_wait(bench: Bench) -> None:
-    bench.meanwhile = ""
+def test_deferred_requests_begin_once_others_stop_computing(bench: Bench) -> None:
+    bench.computes = True
     bench.hang(1)
     bench.wait_for_deferral(bench.ask(Opcode.LOOKUP, 1, 100))
     bench.hang(2)
@@ -95,7 +95,7 @@ def test_deferred_requests_begin_once_others_wait(bench: Bench) -> None:
     wait_until(lambda: set(waiting) <= set(progress(bench.crew)))
     assert not set(waiting) & set(bench.begun)
     for task in bench.crew.tasks():
-        task.is_waiting = task.unique in bench.begun
+        task.has_computed = False
     bench.wait(lambda: set(waiting) <= set(bench.begun) or len(bench.begun) > SHARES.idle)
 
 

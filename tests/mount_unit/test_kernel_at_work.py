@@ -292,7 +292,7 @@ class KernelAtWork(RuleBasedStateMachine):
             self.check_fault(place, error, is_expected=False)
             return
         assert not self.is_replaced(place)
-        nodes = [node for node in listing.nodes_from(0) if node is not listing.own]
+        nodes = [node for node in map(listing.node, range(len(listing))) if node is not listing.own]
         names = {node.name for node in nodes}
         assert names == self.names_in(place)
         assert len(names) == len(nodes)

@@ -30,10 +30,9 @@ from tests.tree.trees import origin
 pytestmark = pytest.mark.usefixtures("made_format")
 
 
-@pytest.mark.parametrize("is_plus", [True, False])
-def test_listings_are_complete_with_types(is_plus: bool) -> None:
+def test_listings_are_complete_with_types() -> None:
     kernel = kernel_of()
-    listed = kernel.list_all(ROOT, 4096, is_plus)
+    listed = kernel.list_all(ROOT, 4096)
     assert [(one.name, one.type) for one in listed] == [
         (".", DIRECTORY), ("..", DIRECTORY), (OWN, DIRECTORY), ("dir", DIRECTORY), ("big.bin", REGULAR),
         ("bad.bin", REGULAR), ("rows.jsonl", REGULAR),
@@ -44,13 +43,12 @@ def test_listings_are_complete_with_types(is_plus: bool) -> None:
             found = kernel.look_up(ROOT, one.name)
             assert (found.ident, found.attr, found.timeout) == (one.entry.ident, one.entry.attr, one.entry.timeout)
             assert one.ino == found.attr.ino
-    assert [one.entry.ident for one in listed[:2] if one.entry] == ([0, 0] if is_plus else [])
+    assert [one.entry.ident for one in listed[:2] if one.entry] == [0, 0]
     kernel.forget_all()
 
 
-@pytest.mark.parametrize("is_plus", [True, False])
 @pytest.mark.parametrize("is_settled", [True, False])
-def test_listings_in_buffers_of_every_size(is_plus: bool, is_settled: bool) -> None:
+def test_listings_in_buffers_of_every_size(is_settled: bool) -> None:
     """Each entry comes once and whole, or it is said that the buffer is too small."""
     if is_settled:
         named = [Member((name.encode(),), Blob(b"x", Memory(b""))) for name in links(12)]
@@ -58,34 +56,34 @@ def test_listings_in_buffers_of_every_size(is_plus: bool, is_settled: bool) -> N
     else:
         root = folder(links(12))
     kernel = kernel_over(root)
-    whole = kernel.list_all(ROOT, 1 << 20, is_plus)
+    whole = kernel.list_all(ROOT, 1 << 20)
     expected = [one.name for one in whole]
     assert expected == [".", "..", OWN, *(node.name for node in root.listing())]
-    needed = max(24 + (len(name) + 7 & ~7) + (128 if is_plus else 0) for name in expected)
+    assert max(24 + (len(name) + 7 & ~7) + 128 for name in expected) < 2 * 160
     for size in [*range(8, 512), *range(512, 4097, 8)]:
-        if size < needed:
+        if size < 2 * 160:  # the kernel has space for one page at least
             with pytest.raises(OSError) as raised:
-                kernel.list_all(ROOT, size, is_plus)
+                kernel.list_all(ROOT, size)
             assert raised.value.errno == errno.EINVAL
         else:
-            assert [one.name for one in kernel.list_all(ROOT, size, is_plus)] == expected
+            assert [one.name for one in kernel.list_all(ROOT, size)] == expected
     kernel.check()
     kernel.forget_all()
 
 
 @settings(max_examples=100)
-@given(st.booleans(), st.booleans(), st.data())
-def test_listing_continues_from_any_cookie(is_plus: bool, is_settled: bool, data: st.DataObject) -> None:
+@given(st.booleans(), st.data())
+def test_listing_continues_from_any_cookie(is_settled: bool, data: st.DataObject) -> None:
     """In any order: a reader may seek back to a position that it noted."""
     named = [Member((b"%d" % number,), Blob(b"x", Memory(b""))) for number in range(15)]
     root = container_root(Group(b"", lambda: named), origin()) if is_settled else folder(links(15))
     kernel = kernel_over(root)
     # The last one is left out: at the end the snapshot of a folder is dropped.
-    first = kernel.list(ROOT, 0, 1 << 20, is_plus)
+    first = kernel.list(ROOT, 0, 1 << 20)
     for _ in range(data.draw(st.integers(1, 6))):
         place = data.draw(st.integers(0, len(first) - 2))
         size = data.draw(st.integers(300, 3000))
-        some = kernel.list(ROOT, first[place].after, size, is_plus)
+        some = kernel.list(ROOT, first[place].after, size)
         assert some
         assert [one[1:] for one in some] == [one[1:] for one in first[place + 1 : place + 1 + len(some)]]
     kernel.check()
@@ -93,8 +91,8 @@ def test_listing_continues_from_any_cookie(is_plus: bool, is_settled: bool, data
 
 
 @settings(max_examples=200)
-@given(st.integers(400, 2000), st.booleans(), st.data())
-def test_folder_that_changes_while_it_is_listed(size: int, is_plus: bool, data: st.DataObject) -> None:
+@given(st.integers(400, 2000), st.data())
+def test_folder_that_changes_while_it_is_listed(size: int, data: st.DataObject) -> None:
     """What was there all the time is listed exactly once, and nothing twice."""
     children = links(20)
     stays = set(list(children)[::3])
@@ -103,7 +101,7 @@ def test_folder_that_changes_while_it_is_listed(size: int, is_plus: bool, data: 
     seen: list[str] = []
     after = 0
     while True:
-        some = kernel.list(ROOT, after, size, is_plus)
+        some = kernel.list(ROOT, after, size)
         if not some:
             break
         seen += [one.name for one in some]

@@ -78,20 +78,6 @@ def test_stderr_takes_all_text_in_any_locale(tmp_path: Path) -> None:
     assert done.stderr.count(b"\n") == 1
 
 
-def test_stderr_is_the_one_of_the_start(capfd: pytest.CaptureFixture[str]) -> None:
-    """Descriptor 2 is another file while libfuse mounts."""
-    logs.configure(None, is_daemon=False)
-    stderr, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 2)
-    try:
-        logging.getLogger("glassfs.test").warning("said meanwhile")
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
-        os.close(null)
-    assert "WARNING said meanwhile" in capfd.readouterr().err
-
-
 def test_syslog_gets_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     address = tmp_path / "log"
     monkeypatch.setattr(logs, "SYSLOG", str(address))

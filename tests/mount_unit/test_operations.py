@@ -40,7 +40,7 @@ def test_listing_does_not_wait_for_costly_sizes() -> None:
     kernel = kernel_of()
     operations = kernel.operations
     listing, _ = operations.listing(ROOT, 0)
-    nodes = {node.name: node for node in listing.nodes_from(0)}
+    nodes = {node.name: node for node in map(listing.node, range(len(listing)))}
     rows = nodes["rows.jsonl"]
     assert operations.known_attributes(rows) is None
     assert operations.attributes_of(rows).size == 6 * len('"row"\n')
@@ -84,15 +84,6 @@ def test_timeouts_in_containers_and_folders(is_watched: bool) -> None:
         with pytest.raises(Missing) as caught:
             operations.look_up(parent, "none")
         assert caught.value.timeout == timeout
-
-
-def test_timeouts_are_limited_without_notifications() -> None:
-    kernel = kernel_of()
-    kernel.operations.longest = 0.25
-    found = kernel.operations.look_up(ROOT, "dir")
-    assert (found.entry_timeout, found.timeout) == (0.25, 0.25)
-    assert kernel.operations.attributes(found.ident)[1] == 0.25
-    assert kernel.operations.listing(found.ident, 0)[0].timeout == 0.25
 
 
 def test_names_at_the_root_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

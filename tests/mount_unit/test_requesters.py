@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from glassfs.mount.engines import requesters
-from glassfs.mount.engines.requesters import Asked, Requesters
+from glassfs.mount.engines.crew import Task
+from glassfs.mount.engines.requesters import Requesters
 from tests.waiting import wait_until
 
 
@@ -25,7 +26,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def gone(looking: Requesters, *threads: int) -> list[int]:
-    asked = [Asked(thread=thread) for thread in threads]
+    asked = [Task(1, thread, 1, b"", thread=thread) for thread in threads]
     assert looking.gone(asked) == []  # was not in progress at the previous call
     return [one.thread for one in looking.gone(asked)]
 
@@ -76,7 +77,7 @@ def test_only_work_that_was_in_progress_before_is_looked_at(
 ) -> None:
     looked_at: list[int] = []
     monkeypatch.setattr(requesters, "_is_waiting", lambda thread: looked_at.append(thread) or True)
-    looking, first, second, canceled = Requesters(), *(Asked(thread=thread) for thread in (1, 2, 3))
+    looking, first, second, canceled = Requesters(), *(Task(1, thread, 1, b"", thread=thread) for thread in (1, 2, 3))
     canceled.cancel()
     for asked in ([first, canceled], [first, second, canceled], [second], [first]):
         looking.gone(asked)

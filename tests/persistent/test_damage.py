@@ -74,7 +74,7 @@ def test_cache_after_the_one_that_met_damage_works(folder: Path, suffix: str, ga
 def test_file_of_another_layout_is_replaced(folder: Path) -> None:
     opened(folder).close()
     with sqlite3.connect(folder / FILE) as connection:
-        connection.executescript("CREATE TABLE parts (other INTEGER); PRAGMA user_version = 1")
+        connection.executescript("CREATE TABLE entries (other INTEGER); PRAGMA user_version = 1")
     connection.close()
     cache = opened(folder)
     fill(cache, range(2))

@@ -155,7 +155,7 @@ def test_no_transaction_stays_open_when_uses_cannot_be_noted(
     cache.put("key", "tag", 0, content(0))
     other = sqlite3.connect(folder / FILE, isolation_level=None)
     other.execute("BEGIN")
-    other.execute("SELECT count(*) FROM parts").fetchone()
+    other.execute("SELECT count(*) FROM entries").fetchone()
     later = cache_module._now() + cache_module.USE_SECONDS
     monkeypatch.setattr(cache_module, "_now", lambda: later)
     monkeypatch.setattr(cache_module, "USES_AT_ONCE", 1)

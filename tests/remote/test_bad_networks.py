@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from glassfs.cache import BlockCache
-from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, TooLarge
+from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound
 from glassfs.settings import settings
 from glassfs.source import Source
-from glassfs.source.remote import s3_listing
 from tests.conftest import Scale
 from tests.remote import servers
 from tests.remote.conftest import Serving
@@ -224,26 +223,6 @@ def test_odd_name_on_google_storage_is_an_error() -> None:
         pytest.raises(DeviceFailed, match=r"^gs://glass/data: cannot be listed: an object in it has a name with"),
     ):
         store_of("gs://glass/data/", endpoint=server.url, token="token")
-
-
-def endless(request: Request, numbers: count[int]) -> Reply:
-    one = Object(b"x", '"0123"', 0.0)
-    page = next(numbers)
-    return listing("bucket", [(f"{page:08d}-{number:04d}", one) for number in range(1000)], following=str(page))
-
-
-@pytest.mark.slow
-def test_endless_listing_is_bounded(monkeypatch: pytest.MonkeyPatch, serving: Serving) -> None:
-    """By the number of names; obstore, which does not count, is stopped by time."""
-    monkeypatch.setattr(settings, "long_listing", 0.2)
-    monkeypatch.setattr(s3_listing, "MOST_NAMES", 5_000)
-    numbers = count()
-    with serving(Bucket()), HttpServer(lambda request: endless(request, numbers)) as server:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-        with pytest.raises(TooLarge, match="s3://bucket: has more than 5000 objects"):
-            store_of("s3://bucket/")
-        in_pages = server.count(where=lambda request: request.query.get("encoding-type") == "url")
-        assert 5 <= in_pages <= 6
 
 
 @pytest.mark.parametrize("fault", ["same place", "no place"])

@@ -9,11 +9,9 @@ from itertools import chain, count, repeat
 import pytest
 
 from glassfs.errors import DeviceFailed, TooLarge
-from glassfs.library import open_tree
 from glassfs.settings import settings
 from glassfs.source import Connection, Kind, locate
 from glassfs.source.remote import s3_listing
-from glassfs.source.remote.server import NO_NAME
 from tests.remote import servers
 from tests.remote.conftest import Serving
 from tests.remote.http_server import HttpServer
@@ -82,11 +80,13 @@ def test_obstore_and_botocore_list_the_same_facts(
     assert first["x"] == second["x"]
 
 
-def test_endless_listing_of_long_etags_is_bounded(
-    said: Callable[[Listing], object], monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("limit", "most"), [("MOST_BYTES", 400_000), ("MOST_NAMES", 350)])
+def test_endless_listing_is_bounded_by_names_and_their_length(
+    limit: str, most: int, said: Callable[[Listing], object], monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """obstore, which does not count, is stopped by time."""
     monkeypatch.setattr(settings, "long_listing", 0.1)
-    monkeypatch.setattr(s3_listing, "MOST_BYTES", 400_000)
+    monkeypatch.setattr(s3_listing, limit, most)
     numbers, asked = count(), []
 
     def answer(request: Request) -> Reply:
@@ -141,12 +141,3 @@ def test_objects_that_no_file_can_show_are_named(serving: Serving) -> None:
         assert shown("marker/") == ({"x"}, {})
     with serving(Bucket({"ok.npz": b"data", "/leading.npz": b"data"})):
         assert shown("") == ({"ok.npz"}, {"/": "object name"})
-
-
-def test_trees_of_buckets_name_what_they_cannot_show(serving: Serving) -> None:
-    made = Bucket({"data/both.npz": b"data", "data/both.npz/x": b"x", "data//deep.npz": b"data", "data/ok": b"data"})
-    with serving(made), open_tree("s3://bucket/data/") as tree:
-        omitted = {one.name: one.reason for one in tree.root.omitted()}
-        assert [node.name for node in tree.root.listing()] == ["both.npz", "ok"]
-        assert tree.file("both.npz/x").read(0, 9) == b"x"
-    assert omitted == {"both.npz": "object name: a folder of this name hides the object", "/": NO_NAME}

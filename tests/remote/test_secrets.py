@@ -1,4 +1,4 @@
-"""Servers that repeat the secrets they were sent: nothing of these is left in messages, logs and attributes."""
+"""Servers that repeat the secrets they were sent: nothing of these is in messages, logs and attributes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ from tests.remote.test_bad_networks import store_of
 
 # As a code of an error may have letters, digits and underscores.
 TOKEN = "IQoJb3JpZ2luX2VjEJr4aCXVzLWVhc3QtMSJHMEUCIQDx7r0123456789abcdef"
-REASON = "user.glassfs.error"
 CONTENT = b"x" * 1000
 PART = 8
 """Characters of a secret that may not occur together."""
 
 
 def repeated(request: Request, name: str, code: int = 403) -> Status:
-    """Answer with a header as the code of an error. Only 60 characters of it can be one."""
+    """Answer with a header as the code of an error."""
     said = request.headers[name].rpartition(" ")[2][:60]
     return Status(code, f"<Error><Code>{said}</Code><Message>{said}</Message></Error>".encode())
 
@@ -37,63 +36,36 @@ def repeating(code: int, where: Callable[[Request], bool] = lambda request: True
 
 
 def demand_none_of(token: str, text: str) -> None:
-    assert "…" in text, text
+    assert text
     assert not any(token[at : at + PART] in text for at in range(len(token) - PART + 1)), text
 
 
 @pytest.mark.parametrize("code", [400, 401, 403])
-@pytest.mark.parametrize("kept_in", ["options", "environment", "file"])
-def test_session_token_is_cut(
-    kept_in: str, code: int, serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    keys = {"aws_access_key_id": "glass", "aws_secret_access_key": "see-through", "aws_session_token": TOKEN}
-    options = {}
-    with serving(Bucket({"data": CONTENT})) as server:
-        if kept_in == "options":
-            options = {"key": "glass", "secret": "see-through", "token": TOKEN}
-        elif kept_in == "environment":
-            monkeypatch.setenv("AWS_SESSION_TOKEN", TOKEN)
-        else:
-            lines = ["[default]", *(f"{name} = {value}" for name, value in keys.items())]
-            (tmp_path / "credentials").write_text("\n".join(lines))
-            monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-            for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-                monkeypatch.delenv(name)
-        store = store_of("s3://bucket/", **options)
+def test_session_token_is_not_repeated(code: int, serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by obstore nor by botocore, which lists folders with odd names."""
+    monkeypatch.setenv("AWS_SESSION_TOKEN", TOKEN)
+    with serving(Bucket({"data": CONTENT, "a//b": CONTENT})) as server:
+        store = store_of("s3://bucket/")
         server.faults = repeating(code)
-        for ask in (lambda: store.open(("data",)).read(0, 10), lambda: store_of("s3://bucket/", **options)):
+        for ask in (lambda: store.open(("data",)).read(0, 10), lambda: store_of("s3://bucket/")):
             with pytest.raises(GlassfsError) as caught:
                 ask()
             demand_none_of(TOKEN, str(caught.value))
-
-
-@pytest.mark.parametrize("code", [400, 403])
-def test_token_that_only_botocore_knows_is_cut(
-    code: int, serving: Serving, monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It lists some folders, maybe with credentials of its own, as of a role that it assumes."""
-    def is_botocore(request: Request) -> bool:
-        return "Botocore" in request.headers["user-agent"]
-
-    with serving(Bucket({"a//b": CONTENT}), faults=repeating(code, is_botocore)) as server:
-        store = store_of("s3://bucket/")
-        monkeypatch.setenv("AWS_SESSION_TOKEN", TOKEN)
+        server.faults = repeating(code, lambda request: "Botocore" in request.headers["user-agent"])
         with pytest.raises(GlassfsError) as caught:
             list(store.list(("a",)))
         demand_none_of(TOKEN, str(caught.value))
-        assert server.count(where=is_botocore)
 
 
 @pytest.mark.parametrize("options", [
     {"token": "bearer_and_hunter2"}, {"key": "me", "secret": "hunter2_and_even_more"},
 ], ids=["bearer", "basic"])
-def test_authorization_of_web_servers_is_cut(options: dict[str, str]) -> None:
+def test_authorization_of_web_servers_is_not_repeated(options: dict[str, str]) -> None:
     with HttpServer() as server:
         server.faults = lambda request: repeated(request, "authorization")
         with pytest.raises(GlassfsError) as caught:
             store_of(f"{server.url}/data", **options)
-        said = server.requests[-1].headers["authorization"].rpartition(" ")[2]
-        demand_none_of(said, str(caught.value))
+        demand_none_of(server.requests[-1].headers["authorization"].rpartition(" ")[2], str(caught.value))
 
 
 def test_command_and_mount_show_no_session_token(
@@ -109,7 +81,7 @@ def test_command_and_mount_show_no_session_token(
         assert done.returncode == 1
         demand_none_of(TOKEN, done.stderr)
         assert os.listdir(mount.path / "good.kas")
-        demand_none_of(TOKEN, os.getxattr(mount.path / ".glassfs/views/trees.jsonl", REASON).decode())
+        demand_none_of(TOKEN, os.getxattr(mount.path / ".glassfs/views/trees.jsonl", "user.glassfs.error").decode())
         with pytest.raises(PermissionError):
             (mount.path / "plain").read_bytes()
         demand_none_of(TOKEN, "\n".join(mount.log_lines()))

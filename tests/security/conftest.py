@@ -1,7 +1,4 @@
-"""Attacks on mounts that root made for other users. They need root, to become other users, and /dev/fuse.
-
-The results do not depend on the libfuse; libfuse 3 is preferred.
-"""
+"""Attacks on mounts that root made for other users. They need root, to become other users, and /dev/fuse."""
 
 from __future__ import annotations
 
@@ -13,25 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.mounts import missing
+from tests.mount.mounts import require
 from tests.security.daemons import Daemon, force_away
 
 Shared = Callable[..., Daemon]
 
 
 @pytest.fixture(scope="session")
-def fuse() -> str:
-    """The libfuse to mount with."""
+def fuse() -> None:
+    """Skip the test where root cannot mount."""
     if os.geteuid() != 0:
         pytest.skip("only root can become other users")
-    reasons = {generation: missing(generation) for generation in "32"}
-    found = next((generation for generation, reason in reasons.items() if reason is None), None)
-    if found is not None:
-        return found
-    reason = f"{reasons['3']}; {reasons['2']}"
-    if os.environ.get("GLASSFS_REQUIRE_FUSE") == "1":
-        pytest.fail(f"{reason}, and GLASSFS_REQUIRE_FUSE=1")
-    pytest.skip(reason)
+    require()
 
 
 @pytest.fixture
@@ -49,7 +39,7 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture
-def shared(fuse: str, place: Path) -> Iterator[Shared]:
+def shared(fuse: None, place: Path) -> Iterator[Shared]:
     """``shared(source, …)``: a mount for all users, at ``at`` or at a new path, until the test ends."""
     daemons: list[Daemon] = []
 
@@ -58,7 +48,7 @@ def shared(fuse: str, place: Path) -> Iterator[Shared]:
         path.mkdir(exist_ok=True)
         log = place / f"log{len(daemons)}"
         given = ["allow_other", *options]
-        daemon = Daemon(sources, path, options=given, generation=fuse, log=log, **more)  # type: ignore[arg-type]
+        daemon = Daemon(sources, path, options=given, log=log, **more)  # type: ignore[arg-type]
         daemons.append(daemon)
         return daemon
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.mount.mounts import COMMAND, environment, is_mounted
+from tests.mount.mounts import COMMAND, is_mounted
 from tests.security.users import Child
 from tests.waiting import SECONDS, wait_until
 
@@ -30,7 +30,7 @@ class Daemon:
     def __init__(
         self, sources: Sequence[Path], path: Path, *, options: Sequence[str] = (), before: Sequence[str] = (),
         variables: dict[str, str] | None = None, cwd: Path | None = None, patience: float = SECONDS,
-        generation: str | None = None, log: Path | None = None,
+        log: Path | None = None,
     ) -> None:
         self.path = path
         self._is_loaded = False
@@ -38,7 +38,7 @@ class Daemon:
         words = [word for option in options for word in ("-o", option)]
         self.process = subprocess.Popen(
             [*before, *COMMAND, "mount", "-f", *words, "--log-file", self.log, *sources, path],
-            env=environment(generation) | (variables or {}), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            env=os.environ | (variables or {}), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE, text=True, errors="surrogateescape", cwd=cwd,
         )
         self.pid = self.process.pid

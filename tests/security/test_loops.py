@@ -19,9 +19,9 @@ from tests.security.users import Child
 
 
 @contextmanager
-def mount(source: Path, at: Path, generation: str) -> Iterator[Daemon]:
+def mount(source: Path, at: Path) -> Iterator[Daemon]:
     log = source.with_name(f"{source.name}.log")  # not beside the mount point, which may be in a source
-    daemon = Daemon([source], at, options=["allow_other"], generation=generation, log=log)
+    daemon = Daemon([source], at, options=["allow_other"], log=log)
     try:
         yield daemon
     finally:
@@ -43,14 +43,14 @@ def bounded(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_mount_bound_into_its_own_source(fuse: str, place: Path) -> None:
+def test_mount_bound_into_its_own_source(fuse: None, place: Path) -> None:
     """The bind mount comes after mounting, so checks of the mount point cannot find it."""
     source = make_folder(place / "source")
     write_file(source / "file", "text")
     make_folder(source / "m")
 
     def inside() -> list[str]:
-        with mount(source, make_folder(place / "mnt"), fuse) as daemon:
+        with mount(source, make_folder(place / "mnt")) as daemon:
             bind(daemon.path, source / "m")
             found: list[str] = bounded(found_below, daemon.path)
             assert bounded(os.statvfs, daemon.path).f_blocks >= 0
@@ -61,7 +61,7 @@ def test_mount_bound_into_its_own_source(fuse: str, place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_mounts_in_the_source_of_each_other(fuse: str, place: Path) -> None:
+def test_two_mounts_in_the_source_of_each_other(fuse: None, place: Path) -> None:
     one, other = make_folder(place / "one"), make_folder(place / "other")
     for folder, point in ((one, "n"), (other, "m")):
         write_store(folder / "store.kas")
@@ -69,15 +69,15 @@ def test_two_mounts_in_the_source_of_each_other(fuse: str, place: Path) -> None:
 
     def inside() -> tuple[list[str], list[str]]:
         with ExitStack() as stack:
-            first = stack.enter_context(mount(one, other / "m", fuse))
-            second = stack.enter_context(mount(other, one / "n", fuse))
+            first = stack.enter_context(mount(one, other / "m"))
+            second = stack.enter_context(mount(other, one / "n"))
             return bounded(found_below, first.path), bounded(found_below, second.path)
 
     assert in_own_namespace(inside) == (["n", "store.kas", "store.kas/word.npy"],
                                         ["m", "store.kas", "store.kas/word.npy"])
 
 
-def test_another_glassfs_mount_is_an_empty_directory(fuse: str, place: Path) -> None:
+def test_another_glassfs_mount_is_an_empty_directory(fuse: None, place: Path) -> None:
     """Its daemon may hang or belong to an attacker. Bind mounts of it are treated alike."""
     source, inner = make_folder(place / "source"), make_folder(place / "inner")
     write_store(inner / "store.kas")
@@ -87,7 +87,7 @@ def test_another_glassfs_mount_is_an_empty_directory(fuse: str, place: Path) -> 
     write_file(source / "folder/file", "text")
 
     def inside() -> list[str]:
-        with mount(inner, source / "mounted", fuse) as within, mount(source, make_folder(place / "m"), fuse) as daemon:
+        with mount(inner, source / "mounted") as within, mount(source, make_folder(place / "m")) as daemon:
             bind(within.path / "store.kas", source / "bound")
             bind(within.path / "store.kas/word.npy", source / "bound file")
             os.kill(within.pid, signal.SIGSTOP)
@@ -102,7 +102,7 @@ def test_another_glassfs_mount_is_an_empty_directory(fuse: str, place: Path) -> 
 
 
 @pytest.mark.slow
-def test_other_mounts_in_a_source_are_shown(fuse: str, place: Path) -> None:
+def test_other_mounts_in_a_source_are_shown(fuse: None, place: Path) -> None:
     """A bind mount of an ordinary folder is listed like any folder."""
     source, inner = make_folder(place / "source"), make_folder(place / "inner")
     write_store(inner / "store.kas")
@@ -110,7 +110,7 @@ def test_other_mounts_in_a_source_are_shown(fuse: str, place: Path) -> None:
 
     def inside() -> list[str]:
         bind(inner, source / "bound")
-        with mount(source, make_folder(place / "m"), fuse) as daemon:
+        with mount(source, make_folder(place / "m")) as daemon:
             found: list[str] = bounded(found_below, daemon.path)
             return found
 

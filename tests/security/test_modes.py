@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import Scale
 from tests.security.conftest import Shared
+from tests.security.daemons import Daemon
 from tests.security.places import (
     can_open,
     give,
@@ -221,3 +222,15 @@ def test_status_is_readable_by_the_mount_owner_only(shared: Shared, place: Path,
     assert os.stat(status).st_uid == os.geteuid()
     assert isinstance(as_user(read_or_refusal, status), int)
     assert isinstance(as_user(read_or_refusal, status.with_name("omitted.jsonl")), int)
+
+
+@pytest.mark.usefixtures("fuse")
+def test_allow_root_keeps_all_other_users_out(place: Path) -> None:
+    path = place / "store.kas"
+    write_store(path, OPEN)
+    path.chmod(0o644)
+    with Daemon([path], make_folder(place / "private"), options=["allow_root"]) as daemon:
+        shown = daemon.path / "word.npy"
+        assert shown.read_bytes().endswith(OPEN)
+        for where in (daemon.path, shown):
+            assert as_user(can_open, where) is False

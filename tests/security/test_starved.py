@@ -40,7 +40,7 @@ def test_mount_reads_without_further_threads(shared: Shared, place: Path) -> Non
 
 
 @pytest.mark.slow
-def test_mount_without_a_folder_for_temporary_files(fuse: str, place: Path) -> None:
+def test_mount_without_a_folder_for_temporary_files(fuse: None, place: Path) -> None:
     """Only blocks too large for memory need one. TMPDIR does not exist, and the usual folders are read-only."""
     source = make_folder(place / "source")
     write_store(source / "store.kas", b"word")
@@ -52,7 +52,7 @@ def test_mount_without_a_folder_for_temporary_files(fuse: str, place: Path) -> N
             if os.path.isdir(folder):
                 bind(folder, folder, is_read_only=True)
         with Daemon(
-            [source], point, variables={"TMPDIR": str(place / "nothing")}, cwd=place, generation=fuse,
+            [source], point, variables={"TMPDIR": str(place / "nothing")}, cwd=place,
             log=Path("/dev/null"),
         ) as daemon:
             return ((daemon.path / "store.kas/word.npy").read_bytes(),

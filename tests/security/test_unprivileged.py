@@ -1,4 +1,4 @@
-"""A mount in a user namespace of an ordinary user, as `unshare -Urm` makes one, where /dev/fuse may be opened."""
+"""Mounts of an ordinary user: by fusermount, and in a user namespace, where the user may mount without it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.mount.gallery import npy
-from tests.mount.mounts import COMMAND, PATIENCE, environment, is_mounted, missing
+from tests.mount.mounts import COMMAND, PATIENCE, is_mounted, require
 from tests.security.namespaces import bind, in_own_namespace
 from tests.security.places import make_folder, write_store
 from tests.security.test_workers import write_numbers
@@ -23,6 +24,8 @@ ROOT = Path(__file__).parent.parent.parent
 FUSE = os.makedev(10, 229)
 WORD = b"for everybody"
 AS_STRANGER = ("setpriv", "--reuid", str(STRANGER.uid), "--regid", str(STRANGER.gid), "--clear-groups")
+AS_NOBODY = ("setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups")
+"""A user with a name, which fusermount demands."""
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
 GLASSFS = " ".join(COMMAND)
 
@@ -32,8 +35,7 @@ def point(place: Path) -> Path:
     """A mount point of STRANGER's, beside a container that this user may read."""
     if os.geteuid() != 0:
         pytest.skip("only root can become other users")
-    if reason := missing("3"):
-        pytest.skip(reason)
+    require()
     for tool in (AS_STRANGER[0], NAMESPACE[0]):
         if shutil.which(tool) is None:
             pytest.skip(f"{tool} is not installed: apt install util-linux")
@@ -61,8 +63,14 @@ def make_reachable(*wanted: str | Path) -> None:
         bind(f"/proc/self/fd/{number}", path)
 
 
-def run_in_namespace(place: Path, script: str, *arguments: str | Path, mode: int = 0o666) -> tuple[int, str, str]:
-    """Run a shell script as STRANGER with a /dev/fuse of this mode; return exit status, output and errors."""
+def run_in_namespace(
+    place: Path, script: str, *arguments: str | Path, mode: int = 0o666,
+    words: Sequence[str] = (*AS_STRANGER, *NAMESPACE),
+) -> tuple[int, str, str]:
+    """Run a shell script as STRANGER with a /dev/fuse of this mode; return exit status, output and errors.
+
+    ``words`` are in front of the command of the shell.
+    """
 
     devices = make_folder(place / "devices")
 
@@ -77,10 +85,8 @@ def run_in_namespace(place: Path, script: str, *arguments: str | Path, mode: int
         node.chmod(mode)
         bind(node, "/dev/fuse")
         make_reachable(sys.prefix, sys.base_prefix, ROOT)
-        words = [*AS_STRANGER, *NAMESPACE, "sh", "-c", script, "sh", *map(str, arguments)]
-        done = subprocess.run(
-            words, capture_output=True, text=True, check=False, cwd="/", timeout=PATIENCE, env=environment("3"),
-        )
+        command = [*words, "sh", "-c", script, "sh", *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", timeout=PATIENCE)
         return done.returncode, done.stdout, done.stderr
 
     found: tuple[int, str, str] | None = in_own_namespace(inside)
@@ -106,6 +112,57 @@ def test_mount_in_an_unprivileged_namespace(place: Path, point: Path) -> None:
     assert bytes.fromhex(data) == npy(np.frombuffer(WORD, "u1"))
     assert end == "ended"
     assert not is_mounted(point)
+
+
+@pytest.mark.parametrize("program", ["fusermount3", "fusermount"])
+@pytest.mark.parametrize("end", ["umount", "TERM", "KILL"])
+def test_mount_by_fusermount(place: Path, point: Path, program: str, end: str) -> None:
+    """The programs of libfuse 3 and libfuse 2 mount and unmount for users. After a kill, the mount is replaced."""
+    shutil.chown(point, "nobody")
+    tools = make_folder(place / "tools", 0o755)
+    for name in (program, "sh"):
+        found = shutil.which(name)
+        if found is None:
+            pytest.skip(f"{program} is not installed")
+        (tools / name).symlink_to(found)
+    script = f"""
+        set -e
+        full=$PATH; PATH=$3
+        {GLASSFS} mount "$1" "$2"
+        PATH=$full
+        sed -n 's| - .*,allow.*|too open|p; /fuse.glassfs/s| - .*|| p' /proc/self/mountinfo | cut -d ' ' -f 5-6
+        od -An -v -tx1 "$2/word.npy" | tr -d ' \\n'; echo
+        pid=$(sed -n 's/.*"pid": \\([0-9]*\\).*/\\1/p' "$2/.glassfs/status.json")
+        PATH=$3
+        case $4 in
+        umount) {GLASSFS} umount "$2";;
+        KILL) kill -KILL $pid; {GLASSFS} mount "$1" "$2"; {GLASSFS} umount "$2";;
+        *) kill -$4 $pid;;
+        esac
+        PATH=$full
+        for _ in $(seq 1200); do
+            if ! grep -q fuse.glassfs /proc/self/mountinfo; then echo ended; break; fi; sleep 0.1
+        done
+        ls "$2"
+    """
+    arguments = place / "store.kas", point, tools, end
+    status, output, errors = run_in_namespace(place, script, *arguments, words=AS_NOBODY)
+    assert (status, errors) == (0, "")
+    mounted, data, left = output.splitlines()
+    assert mounted == f"{point} ro,nosuid,nodev,noexec,relatime"
+    assert bytes.fromhex(data) == npy(np.frombuffer(WORD, "u1"))
+    assert left == "ended"
+
+
+def test_failure_of_fusermount_is_reported(place: Path, point: Path) -> None:
+    shutil.chown(point, "nobody")
+    tools = make_folder(place / "tools", 0o755)
+    (tools / "fusermount3").write_text("#!/bin/sh\necho fusermount3: it is forbidden >&2; exit 1")
+    (tools / "fusermount3").chmod(0o755)
+    script = f'PATH=$3 {GLASSFS} mount "$1" "$2"'
+    status, output, errors = run_in_namespace(place, script, place / "store.kas", point, tools, words=AS_NOBODY)
+    assert (status, output) == (1, "")
+    assert errors == f"glassfs: {point}: cannot be mounted: fusermount3: it is forbidden\n"
 
 
 @pytest.mark.slow
@@ -151,6 +208,17 @@ def test_worker_of_an_ordinary_user_has_no_rights(place: Path, point: Path) -> N
     assert found["Uid"] == found["Gid"] == ["0"] * 4
     assert all(int(found[name][0], 16) == 0 for name in ("CapEff", "CapPrm", "CapInh", "CapBnd", "CapAmb"))
     assert (found["NoNewPrivs"], found["Seccomp"]) == (["1"], ["2"])
+
+
+def test_allow_other_needs_the_consent_of_root(place: Path, point: Path) -> None:
+    if "\nuser_allow_other" in Path("/etc/fuse.conf").read_text():
+        pytest.skip("root allows it here")
+    shutil.chown(point, "nobody")
+    script = f'{GLASSFS} mount -o allow_other "$1" "$2"'
+    status, output, errors = run_in_namespace(place, script, place / "store.kas", point, words=AS_NOBODY)
+    assert (status, output) == (1, "")
+    assert len(errors.splitlines()) == 1
+    assert "user_allow_other" in errors
 
 
 def test_device_that_cannot_be_opened_is_named(place: Path, point: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassfs.errors import Changed, Damaged, GlassfsError, NotADirectory, NotFound
-from glassfs.source import Kind, Path, Scattered, Spans, Store
+from glassfs.source import Kind, Path, Store
 from tests.waiting import wait_until
 
 CONTENT = bytes(range(256)) * 40
@@ -131,33 +131,9 @@ class StoreSuite:
 
         check()
 
-    def test_a_range_fills_many_buffers(self, store: Store) -> None:
-        source = store.open(parts("folder/inner/file.bin"))
-
-        @settings(deadline=None)
-        @given(st.integers(0, len(CONTENT)), st.lists(st.integers(0, 40), max_size=60))
-        def check(offset: int, sizes: list[int]) -> None:
-            sizes = [size for size in sizes if offset + sum(sizes) <= len(CONTENT)]
-            buffers = [memoryview(bytearray(size)) for size in sizes]
-            source.scatter(buffers, offset)
-            assert b"".join(buffers) == CONTENT[offset : offset + sum(sizes)]
-
-        check()
-
-    def test_any_number_of_buffers_is_filled(self, store: Store) -> None:
-        for is_scattered in (False, True):
-            buffer = memoryview(bytearray(3 * len(CONTENT)))
-            spans = Scattered(buffer, Spans((offset, 1) for offset in range(0, len(buffer), 3)))
-            store.open(parts("folder/inner/file.bin")).scatter(spans if is_scattered else list(spans), 0)
-            assert (bytes(buffer[::3]), any(buffer[1::3])) == (CONTENT, False)
-
     @pytest.mark.parametrize("offset", [len(CONTENT) - 3, len(CONTENT), 1 << 40, 1 << 70])
     def test_a_read_beyond_the_end_is_damage(self, store: Store, offset: int) -> None:
         source = store.open(parts("folder/inner/file.bin"))
-        with pytest.raises(Damaged, match=r"file\.bin"):
-            source.scatter([memoryview(bytearray(3)), memoryview(bytearray(1))], offset)
-        with pytest.raises(Damaged, match=r"file\.bin"):
-            source.scatter(Scattered(memoryview(bytearray(9)), Spans([(1, 3), (5, 1)])), offset)
         with pytest.raises(Damaged, match=r"file\.bin"):
             source.read_into(memoryview(bytearray(4)), offset)
 
@@ -221,20 +197,6 @@ class StoreSuite:
         assert (before.version, before.file_id) == (after.version, after.file_id)
         assert before.stamp != after.stamp
         assert source.read(0, 1) == b"b"
-
-    def test_what_is_said_to_be_unchanged_has_the_same_stamp(self, lab: Lab, store: Store) -> None:
-        lab.put("folder/file", b"some")
-        path, before = parts("folder/file"), store.entry(parts("folder/file"))
-        lab.set_permissions("folder/file", 0o600)
-        assert not store.is_unchanged(path, before)
-        before = store.entry(path)
-        lab.rewrite("folder/file", b"more")
-        assert not store.is_unchanged(path, before)
-        before = store.entry(path)
-        lab.put("folder/file", b"more")
-        assert not store.is_unchanged(path, before)
-        lab.remove("folder/file")
-        assert not store.is_unchanged(path, before) and not store.is_unchanged(("a\0b",), before)
 
     def test_files_of_a_store_have_one_volume(self, store: Store) -> None:
         entries = [store.entry(parts("folder/b")), *(entry for _, entry in store.list(())), store.entry(())]

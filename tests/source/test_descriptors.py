@@ -1,4 +1,4 @@
-"""Test the descriptor pool: a bounded number, least recently read closed first, and exhaustion."""
+"""Test the descriptor pool: a bounded number, the oldest closed first, and exhaustion."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from tests.source.test_local import held
 
 class Holder:
     def __init__(self, is_reading: bool = False) -> None:
-        self.was_read = True
         self.is_reading = is_reading
         self.is_open = True
         self.has_name = True
@@ -40,23 +39,11 @@ def few(monkeypatch: pytest.MonkeyPatch) -> Descriptors:
     return Descriptors()
 
 
-def test_sources_not_read_recently_are_closed_first(few: Descriptors) -> None:
+def test_the_oldest_descriptors_are_closed_first(few: Descriptors) -> None:
     holders = [Holder() for _ in range(6)]
-    for holder in holders[:5]:
-        few.add(holder)
-    assert [holder.is_open for holder in holders[:5]] == [False, True, True, True, True]
-    holders[1].was_read = True  # a second chance
-    few.add(holders[5])
-    assert [holder.is_open for holder in holders[1:]] == [True, False, True, True, True]
-
-
-def test_a_source_is_not_closed_for_itself(few: Descriptors) -> None:
-    """Not even if all others were read, and it was not yet."""
-    holders = [Holder() for _ in range(5)]
-    holders[4].was_read = False
     for holder in holders:
         few.add(holder)
-    assert [holder.is_open for holder in holders] == [False, True, True, True, True]
+    assert [holder.is_open for holder in holders] == [False, False, True, True, True, True]
 
 
 def test_descriptors_being_read_stay_open(few: Descriptors) -> None:
@@ -125,7 +112,7 @@ def test_a_deleted_file_in_use_keeps_its_descriptor(tmp_path: Path, monkeypatch:
     store = LocalStore(tmp_path)
     before = len(os.listdir("/proc/self/fd"))
     deleted, replaced, unused = (store.open((f"{number}",)) for number in range(3))
-    deleted.is_needed = replaced.is_needed = True
+    unused.park()
     (tmp_path / "2").unlink()
     (tmp_path / "0").unlink()
     (tmp_path / "new").write_bytes(b"else")

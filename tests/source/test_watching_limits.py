@@ -70,28 +70,17 @@ def test_a_walk_does_not_use_up_all_watches(
     wait_until(lambda: few.watch(("19",), listener))
 
 
-def test_old_unused_watches_make_room(
+def test_the_oldest_watch_makes_room(
     store: LocalStore, few: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert all(few.watch((f"{number}",), listener) for number in range(5))
-    assert few.watch(("0",), listener)
-    monkeypatch.setattr(settings, "watching_young", 0.0)
-    assert few.watch(("19",), listener)
-    wait_until(lambda: listener.heard == [(("1",), "")])
-    (root / "0" / "new").touch()
-    (root / "19" / "new").touch()
-    wait_until(lambda: {(("0",), "new"), (("19",), "new")} <= set(listener.heard))
-    assert few.watch(("1",), listener)
-
-
-def test_the_oldest_used_watch_makes_room(
-    store: LocalStore, few: LocalStore, listener: Listener, monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for _ in range(2):
-        assert all(few.watch((f"{number}",), listener) for number in range(5))
     monkeypatch.setattr(settings, "watching_young", 0.0)
     assert few.watch(("19",), listener)
     wait_until(lambda: listener.heard == [(("0",), "")])
+    (root / "1" / "new").touch()
+    (root / "19" / "new").touch()
+    wait_until(lambda: {(("1",), "new"), (("19",), "new")} <= set(listener.heard))
+    assert few.watch(("0",), listener)
 
 
 def test_a_path_too_long_to_be_watched_leaves_nothing(

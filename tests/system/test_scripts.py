@@ -24,7 +24,7 @@ from PIL import Image
 
 from tests.chromium import needs_chromium
 from tests.conftest import ROOT
-from tests.mount.mounts import missing, require
+from tests.mount.mounts import require
 
 SYNC = re.compile(r"""\bos\.sync\b|["']sync["']|^\s*sync\b|[;&|] *sync\b""")
 DATASET = ("dataset-samples", "dataset-loader", "dataset-find", "dataset-ls")
@@ -176,13 +176,12 @@ def _die(path: str, views: str = "") -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fuse", ["3", "2"])
-def test_live_fuzzer_finds_no_difference(tmp_path: Path, fuse: str) -> None:
-    require(fuse)
-    words = ("--live", "--count", "200", "--seed", "5", "--fuse", fuse)
+def test_live_fuzzer_finds_no_difference(tmp_path: Path) -> None:
+    require()
+    words = ("--live", "--count", "200", "--seed", "5")
     done = run(ROOT / "scripts/fuzzing.py", *words, "--keep", tmp_path / "crashes")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
-    assert done.stdout.startswith(f"200 live mutants through libfuse {fuse}: ")
+    assert done.stdout.startswith("200 live mutants: ")
     assert " 0 differences, 0 tracebacks, 0 findings; " in done.stdout
     assert int(done.stdout.split(" files read")[0].rpartition(" ")[2].replace(",", "")) > 500
 
@@ -190,12 +189,11 @@ def test_live_fuzzer_finds_no_difference(tmp_path: Path, fuse: str) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(4 * 3600)
 @pytest.mark.parametrize("words", [
-    ("--seconds", "3600", "--live", "--fuse", "3"), ("--seconds", "3600", "--live", "--fuse", "2"),
-    ("--seconds", "7200"),
+    ("--seconds", "3600", "--live"), ("--seconds", "7200"),
 ])
 def test_fuzzing_for_hours(tmp_path: Path, words: tuple[str, ...]) -> None:
     if "--live" in words:
-        require(words[-1])
+        require()
     done = run(ROOT / "scripts/fuzzing.py", *words, "--keep", tmp_path / "crashes", timeout=3 * 3600)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
 
@@ -228,9 +226,8 @@ def test_live_fuzzer_notices_differences(
     monkeypatch.setattr(fuzzing_live, "look_at_library", look)
     monkeypatch.setattr(fuzzing_live, "TIMEOUT_SECONDS" if look is _silent else "BATCH", 2)
     chance = random.Random(1)
-    fuse = "2" if missing("3") else "3"
     seeds = mutants.seeds(wanted="ancestry")
-    assert fuzzing_live.fuzz_live(seeds, chance, 1, None, fuse, tmp_path / "crashes") == 1
+    assert fuzzing_live.fuzz_live(seeds, chance, 1, None, tmp_path / "crashes") == 1
     report = (tmp_path / "crashes/live0001/report.txt").read_text()
     assert expected in report
     assert len(list((tmp_path / "crashes/live0001").iterdir())) == 2

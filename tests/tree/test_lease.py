@@ -42,22 +42,6 @@ def test_sources_stay_open_until_the_last_release(store: MemoryStore) -> None:
     assert not store.held
 
 
-def test_kept_sources_stay_open_but_are_not_needed(store: MemoryStore) -> None:
-    lease = lease_of(store)
-    lease.keep()
-    lease.keep()
-    assert read(lease) == b"ab"
-    with lease:
-        assert [source.is_needed for source in lease.sources] == [True, True]
-        lease.unkeep()
-    assert [source.is_needed for source in lease.sources] == [False, False]
-    assert store.held == set(lease.sources)
-    with lease:
-        lease.unkeep()
-        assert store.held == set(lease.sources)
-    assert not store.held
-
-
 def test_a_deleted_file_is_readable_while_it_is_leased(store: MemoryStore) -> None:
     lease = lease_of(store)
     with lease:

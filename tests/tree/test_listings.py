@@ -50,7 +50,7 @@ def test_they_are_made_once_by_many_threads() -> None:
 
 def test_nothing_is_kept_of_what_was_retired() -> None:
     """Somebody still walks through a container that was closed: what that makes must not stay for good."""
-    listings: Listings[Kept] = Listings()
+    listings: Listings[Kept] = Listings(BlockCache().memory)
     owner = origin(listings=listings)
     asked = []
 
@@ -71,17 +71,16 @@ class Kept(NamedTuple):
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(0, 150)), max_size=40), st.integers(0, 2))
 @hypothesis_settings(deadline=None)
 def test_there_is_room_for_so_many_bytes(looks: list[tuple[int, int, int]], forgotten: int) -> None:
-    """Against a model: those looked at last, as many as fit, at least one; large ones are kept beside them."""
-    listings: Listings[Kept] = Listings(limit=90)
+    """Against a model: those looked at last, as many as fit, at least one; large ones weigh a quarter."""
+    listings: Listings[Kept] = Listings(BlockCache().memory, 90)
     owners = [origin(str(number)) for number in range(3)]
     model: dict[tuple[int, int], int] = {}
     for owner, ino, cost in looks:
-        weight = model.pop((owner, ino), cost)
+        weight = model.pop((owner, ino), cost if cost <= 60 else 90 // 4)
         listings.children(owners[owner], ino, lambda cost=cost: Kept(cost))  # type: ignore[misc]
         model[owner, ino] = weight
-        small = [key for key, weight in model.items() if weight <= 60]
-        while sum(model[key] for key in small) > 90 and len(small) > 1:
-            del model[small.pop(0)]
+        while sum(model.values()) > 90 and len(model) > 1:
+            del model[next(iter(model))]
     listings.forget(owners[forgotten].lease)
     for owner in range(3):
         for ino in range(10):
@@ -97,7 +96,7 @@ def now() -> list[float]:
 
 def budgeted(cache: BlockCache, now: list[float]) -> Listings[Kept]:
     """Return listings of 90 bytes that count larger ones in the budget of ``cache``."""
-    listings: Listings[Kept] = Listings(90, cache.memory, lambda: now[0])
+    listings: Listings[Kept] = Listings(cache.memory, 90, lambda: now[0])
     cache.share(listings.evict)
     return listings
 
@@ -117,7 +116,7 @@ def test_large_children_count_in_the_memory_budget(now: list[float], monkeypatch
     monkeypatch.setattr(settings, "memory", 0.05)
     cache, owner = BlockCache(4000), origin()
     listings = budgeted(cache, now)
-    assert filled(listings, owner, 400, 60, 1000) == [0, 1, 2]
+    assert filled(listings, owner, 400, 30, 1000) == [0, 1, 2]
     assert cache.used == 400 + 1000
     with cache.reserved(2900):
         assert cached(listings, owner, 3) == [1, 2], "those used last stay"
@@ -159,7 +158,7 @@ def test_forgotten_children_do_not_count(now: list[float], is_retired: bool) -> 
 def test_large_children_are_dropped_when_idle(now: list[float]) -> None:
     cache, owner = BlockCache(4000), origin()
     listings = budgeted(cache, now)
-    assert filled(listings, owner, 200, 60, 300) == [0, 1, 2]
+    assert filled(listings, owner, 200, 30, 300) == [0, 1, 2]
     now[0] = settings.listing_idle - 1
     assert not listings.drop_idle() and listings.known(owner, 0) == Kept(200)
     now[0] = settings.listing_idle + 1

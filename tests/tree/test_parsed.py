@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from glassfs.cache import BlockCache
 from glassfs.content import Container, Group
@@ -22,17 +20,14 @@ from glassfs.settings import settings
 from glassfs.source import Named
 from glassfs.source.local import LocalStore
 from glassfs.tree import ContainerSettings, Sources
-from glassfs.tree.containers import parsed
-from glassfs.tree.containers.lease import ContainerLease, Location
-from glassfs.tree.containers.parsed import ParsedContainers
+from glassfs.tree.containers import weight as weighing
 from glassfs.tree.containers.watcher import COMPARED
-from glassfs.tree.containers.weight import weight_of
+from glassfs.tree.containers.weight import CONTAINER_COST, weight_of
 from glassfs.tree.lease import Lease
 from glassfs.tree.sources.folder import ContainerDirectory
 from tests.memory_store import MemoryStore
 from tests.source.test_local import held as held_below
 from tests.tree.made import FORMAT, made
-from tests.tree.trees import origin
 
 
 def many(count: int) -> MemoryStore:
@@ -52,7 +47,7 @@ def container_at(sources: Sources, path: str) -> ContainerDirectory:
 
 def weight(sources: Sources) -> int:
     """Return the bytes counted for all parsed containers, measured now."""
-    return sum(parsed.CONTAINER_COST + weight_of(opened.container, 1 << 30) for opened in sources.containers.all_open())
+    return sum(CONTAINER_COST + weight_of(opened.container, 1 << 30) for opened in sources.containers.all_open())
 
 
 def test_parsed_containers_stay_within_the_budget() -> None:
@@ -288,8 +283,7 @@ def test_a_container_weighs_what_it_allocates(monkeypatch: pytest.MonkeyPatch) -
         if number == 0:
             assert weight(sources) > 200_000
         directory.listing()
-    # Each is 0.7 MB by now, and some are not measured again yet.
-    assert len(sources.containers.all_open()) <= 7 + parsed.RECENT
+    assert len(sources.containers.all_open()) <= 8  # each is 0.7 MB by now, and the last one is not measured again yet
     for _ in range(6):
         sources.refresh()
     assert len(sources.containers.all_open()) <= 7
@@ -313,64 +307,12 @@ def test_weighing_stops_at_the_limit() -> None:
     assert 1000 < weight_of(endless, 1000) < weight_of(endless, 1 << 30)
 
 
-def lease_of(number: int) -> ContainerLease:
-    store = MemoryStore({f"{number}": b""})
-    path = (f"{number}",)
-    return ContainerLease(Location(store, path), f"/{number}", [(path, store.source(path, store.entry(path)))], "made")
-
-
-@given(st.lists(st.tuples(st.sampled_from(["put", "find", "drop", "grow"]), st.integers(0, 9), st.integers(1, 40))))
-def test_the_cache_keeps_recent_containers_and_adds_up(steps: list[tuple[str, int, int]]) -> None:
-    """Compare with a model: a list in order of use, for a budget of 100 and seven containers."""
-    nowhere = origin()
-    weights: dict[int, int] = {}
-    dropped: list[ContainerLease] = []
-    leases = {number: lease_of(number) for number in range(10)}
-    numbers = {lease: number for number, lease in leases.items()}
-    contents = ParsedContainers(nowhere.services, 100, 7, dropped.append)
-
-    def reduced() -> None:
-        while (sum(weights[number] for number in expected) > 100 or len(expected) > 7) and len(expected) > 1:
-            going.append(expected.pop(0))
-
-    expected: list[int] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parsed, "CONTAINER_COST", 0)
-        patch.setattr(parsed, "weight_of", lambda container, limit: weights[int(container.version)])
-        for step, number, size in steps:
-            going: list[int] = []
-            dropped.clear()
-            lease = leases[number]
-            if step == "put" and number not in expected:
-                weights[number] = size
-                expected.append(number)
-                container = Container("made", f"{number}", Group(b"", list), list(lease.sources))
-                contents.put(container, lease)
-                reduced()
-            elif step == "find":
-                assert (contents.find(lease) is not None) == (number in expected)
-                if number in expected:
-                    expected.remove(number)
-                    expected.append(number)
-            elif step == "drop":
-                contents.drop(lease)
-                if number in expected:
-                    expected.remove(number)
-            elif step == "grow" and number in expected:
-                weights[number] = size * 3
-                contents.weigh(lease)
-                reduced()
-            assert [numbers[lease] for lease in dropped] == going
-            assert [numbers[opened.lease] for opened in contents.all()] == expected
-        assert {number for number, lease in leases.items() if lease._keepers} == set(expected)
-
-
 def test_containers_are_not_weighed_too_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mount that refreshes three times a second must not spend its time weighing."""
     sources = sources_within(many(20), 1 << 20)
     sources.tree.root.listing()
     measured = []
-    monkeypatch.setattr(parsed, "weight_of", lambda container, limit: measured.append(container) or 100)
+    monkeypatch.setattr(weighing, "weight_of", lambda container, limit: measured.append(container) or 100)
     for _ in range(30):
         sources.refresh()
     assert len(measured) == 20
@@ -382,13 +324,13 @@ def test_containers_are_not_weighed_too_often(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_containers_that_know_their_weight_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parsed, "weight_of", lambda thing, limit: pytest.fail("measured"))
-    evicted: list[ContainerLease] = []
-    cached = ParsedContainers(origin().services, 3 * (1000 + parsed.CONTAINER_COST), 100, evicted.append)
-    store = MemoryStore(dict.fromkeys("abcd", b""))
-    for name in "abcd":
-        lease = ContainerLease(Location(store, (name,)), "/" + name, [((name,), store.open((name,)))], "made")
-        container = Container("made", "1", Group(b"", list), list(lease.sources), held=1000)
-        cached.put(container, lease)
-        cached.weigh_some()
-    assert [lease.location.path for lease in evicted] == [("a",)]
+    def opened(opening: Opening) -> Container:
+        return Container("asks", "1", Group(b"", list), [opening.source], held=1000)
+
+    monkeypatch.setattr(weighing, "weight_of", lambda thing, limit: pytest.fail("measured"))
+    monkeypatch.setattr(registry, "built_in", lambda: iter([Format("asks", lambda head: True, opened)]))
+    sources = sources_within(many(4), 3 * (1000 + CONTAINER_COST))
+    sources.tree.root.listing()
+    sources.refresh()
+    kept = [opened.lease.location.path for opened in sources.containers.all_open()]
+    assert kept == [("0001",), ("0002",), ("0003",)]

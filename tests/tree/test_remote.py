@@ -14,8 +14,7 @@ from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotAllowed, NotFound, Unavailable
 from glassfs.formats import registry
 from glassfs.tree import Directory, File, Sources, Tree
-from glassfs.tree.sources.own import OwnFiles
-from glassfs.tree.sources.sources import Start
+from glassfs.tree.sources.sources import OwnFiles, Start
 from glassfs.tree.sources.walk import Usage
 from tests.memory_store import MemoryStore
 from tests.tree.made import FORMAT, made

@@ -40,7 +40,7 @@ class Laborious(Data):
 
 
 def file_of(data: Data, stored: int = STORED) -> File:
-    source = cast(Any, SimpleNamespace(size=stored, name="a.kdb", is_needed=False))
+    source = cast(Any, SimpleNamespace(size=stored, name="a.kdb"))
     return File("a.parquet", 5, replace(origin(), lease=Lease([source] if stored else [])), data)
 
 

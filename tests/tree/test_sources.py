@@ -15,7 +15,7 @@ from glassfs.names import component
 from glassfs.source import Entry, Kind
 from glassfs.source import Path as StorePath
 from glassfs.tree import Directory, File, Symlink
-from glassfs.tree.sources.own import OwnFiles
+from glassfs.tree.sources.sources import OwnFiles
 from tests.memory_store import MemoryStore
 from tests.source.test_local import held
 from tests.tree.made import made

@@ -20,13 +20,14 @@ from tests.memory_store import MemoryStore
 def origin(identity: str = "1:2:3:4", listings: Listings | None = None) -> Origin:
     cache = BlockCache()
     nested = NestedContainers(cache, lambda lease: None, 1 << 20)
-    services = Services(cache, Listings() if listings is None else listings, nested.opened)
+    services = Services(cache, Listings(cache.memory) if listings is None else listings, nested.opened)
     return Origin(identity, Access(0o444, 7, 8), 9 * 10**9, services, Lease(()), "made")
 
 
 def tree_of(members: Iterable[Member], is_mount_root: bool = False, limit: int = 32 << 20) -> Tree:
     kept = list(members)
-    root = container_root(Group(b"", lambda: kept), origin(listings=Listings(limit)), is_mount_root=is_mount_root)
+    whole = origin(listings=Listings(BlockCache().memory, limit))
+    root = container_root(Group(b"", lambda: kept), whole, is_mount_root=is_mount_root)
     return Tree(lambda: root)
 
 

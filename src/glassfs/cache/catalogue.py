@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import logging
 import os
-import struct
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from glassfs.errors import Refused, Unavailable
 from glassfs.forks import PerProcess
@@ -35,29 +34,11 @@ SWITCH = "GLASSFS_CATALOGUE"
 FOLDER, FILE = "glassfs", "catalogue.sqlite"
 MOST_FOUND = 8 << 20
 """Bytes after which ``find`` returns no more at a time."""
-_HEAD = struct.Struct("<3qI")
 
 Key: TypeAlias = bytes
 Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
-
-
-class StoredPart(NamedTuple):
-    """StoredPart ``number`` of ``parts`` of what is stored under a key. Callers give the other fields their meaning."""
-
-    number: int
-    parts: int
-    rows: int
-    block: int
-    head: bytes
-    data: bytes
-
-
-def searched(keys: Sequence[Key], found: Mapping[Key, StoredPart]) -> int:
-    """Return how many of the keys, from the first on, ``find`` has searched for, given what it found."""
-    is_full = sum(_HEAD.size + len(part.head) + len(part.data) for part in found.values()) >= MOST_FOUND
-    return keys.index(list(found)[-1]) + 1 if is_full else len(keys)
 
 
 class Catalogue:
@@ -76,19 +57,17 @@ class Catalogue:
         self._pause_until = 0.0
         self._state = PerProcess(_State)
 
-    def find(self, keys: Sequence[Key], number: int = 0) -> dict[Key, StoredPart]:
-        """Return part ``number`` of each key that is stored; of large ones only of the keys ``searched``."""
-        found = self._search(lambda cache: cache.find(keys, number, MOST_FOUND))
-        return {key: _unpacked(number, stored) for key, stored in found.items()}
+    def find(self, keys: Sequence[Key]) -> Sequence[bytes | None]:
+        """Return what is stored under each key, None for nothing; if it is much, only that of the first keys."""
+        return self._search(lambda cache: cache.find(keys, MOST_FOUND)) or [None] * len(keys)
 
-    def find_with_others(self, key: Key, count: int) -> dict[Key, StoredPart]:
-        """Return the first part stored under a key, if there is one, and small ones that were stored before and after
-        it, up to ``count`` in all.
+    def find_with_others(self, key: Key, count: int) -> dict[Key, bytes]:
+        """Return what is stored under a key, if anything is, and what is small and was stored before and after it, up
+        to ``count`` values in all.
         """
-        found = self._search(lambda cache: cache.find_with_others(key, count))
-        return {key: _unpacked(0, stored) for key, stored in found.items()}
+        return self._search(lambda cache: cache.find_with_others(key, count)) or {}
 
-    def _search(self, do: Callable[[PersistentCache], dict[Key, bytes]]) -> dict[Key, bytes]:
+    def _search(self, do: Callable[[PersistentCache], Result]) -> Result | None:
         state = self._state.get()
         cache = self._readable if state.is_written else None
         if cache is not None:
@@ -97,21 +76,20 @@ class Catalogue:
         # for no longer than a search is worth: then the thread searches, in order behind what it has to write.
         future = self._submit(do)
         if future is None:
-            return {}
+            return None
         try:
-            return future.result(settings.catalogue_wait) or {}
+            return future.result(settings.catalogue_wait)
         except FutureTimeout:
             state.late = future
-            return {}
+            return None
 
-    def put(self, parts: Mapping[Key, Sequence[StoredPart]]) -> None:
+    def put(self, values: Mapping[Key, bytes]) -> None:
         """Store these soon, or never."""
         state = self._state.get()
-        # A part takes some 512 bytes beside its data.
-        size = sum(len(part.head) + len(part.data) + 512 for some in parts.values() for part in some)
+        size = sum(len(value) + 512 for value in values.values())  # one takes some 512 bytes beside its own
         if not state.add(size):
             return
-        future = self._submit(lambda cache: cache.store({key: list(map(_packed, some)) for key, some in parts.items()}))
+        future = self._submit(lambda cache: cache.store(values))
         if future is None:
             state.remove(size)
         else:
@@ -154,7 +132,7 @@ class Catalogue:
                 if folder is not None:
                     from glassfs.persistent.cache import PersistentCache
 
-                    self._cache = PersistentCache(folder, self._budget, FILE, logging.DEBUG, made=2, is_compressed=True)
+                    self._cache = PersistentCache(folder, self._budget, FILE, logging.DEBUG, made=2)
                     with suppress(OSError):
                         self._readable = self._cache if is_local(folder) else None
             except Refused as error:
@@ -176,7 +154,7 @@ class _State:
     """Puts that wait to be written, and the bytes that they hold; further ones are dropped."""
 
     def __init__(self) -> None:
-        self.late: Future[dict[Key, bytes] | None] | None = None
+        self.late: Future[Any] | None = None
         self._lock = threading.Lock()
         self._count = self._bytes = 0
 
@@ -208,13 +186,3 @@ def user_folder() -> str | None:
     if not os.path.isabs(base):
         base = os.path.join(own_home(), ".cache")
     return os.path.join(base, FOLDER) if os.path.isabs(base) else None
-
-
-def _packed(part: StoredPart) -> bytes:
-    return _HEAD.pack(part.parts, part.rows, part.block, len(part.head)) + part.head + part.data
-
-
-def _unpacked(number: int, stored: bytes) -> StoredPart:
-    parts, rows, block, size = _HEAD.unpack_from(stored)
-    start = _HEAD.size + size
-    return StoredPart(number, parts, rows, block, stored[_HEAD.size : start], stored[start:])

@@ -105,12 +105,7 @@ class Findings:
             changed, self._changed = self._changed, {}
         catalogue = self._catalogue() if changed else None
         if catalogue is not None:
-            from glassfs.cache.catalogue import StoredPart  # imported with the catalogue, which few need
-
-            catalogue.put({
-                _key(stamp, self._version): [StoredPart(0, 1, 0, 0, b"", _packed(kept.values))]
-                for stamp, kept in changed.items()
-            })
+            catalogue.put({_key(stamp, self._version): _packed(kept.values) for stamp, kept in changed.items()})
 
     def _of(self, stamp: str) -> Kept:
         """Return all that is kept of a container."""
@@ -134,14 +129,14 @@ class Findings:
         if along is not None:
             return along
         found = catalogue.find_with_others(key, self._next_along)
-        part = found.pop(key, None)
-        if part is None:
+        if key not in found:
             return b""
+        value = found.pop(key)
         # A program that uses a container of a dataset mostly uses others, too, and these were stored in a row.
         self._next_along = min(64, 2 * self._next_along)
         for other, beside in found.items():
-            self._along.put(other, beside.data, len(beside.data) + ALONG_BYTES)
-        return part.data
+            self._along.put(other, beside, len(beside) + ALONG_BYTES)
+        return value
 
 
 def _key(stamp: str, version: str) -> Key:

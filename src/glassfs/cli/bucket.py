@@ -13,8 +13,9 @@ from glassfs.cli.target import INSIDE, NOT_EMPTY, Existing, NotWritten, Target, 
 from glassfs.errors import GlassfsError
 from glassfs.sizes import PIECE
 from glassfs.source import Connection, Path, is_url
+from glassfs.source.remote.open import bucket_of
 from glassfs.source.remote.options import demand_plain
-from glassfs.source.remote.upload import SCHEMES, NotUploaded, UploadServer, opened_bucket
+from glassfs.source.remote.upload import SCHEMES, NotUploaded, UploadServer
 from glassfs.source.remote.url import Url, parsed
 
 LONGEST_KEY = 1024
@@ -53,7 +54,7 @@ class BucketTarget(Target):
     def has_file(self, path: str, mtime_ns: int, size: int | None) -> bool:
         with _writing():
             found = self._server.uploaded(self._key(path))
-        return found is not None and found.mtime_ns == mtime_ns and size in (None, found.size)
+        return found is not None and found[1] == mtime_ns and size in (None, found[0])
 
     def has_anything(self, path: str) -> bool:
         # A folder exists if anything has its name as a prefix; the target itself also if an object has its very name.
@@ -86,7 +87,7 @@ def opened_bucket_target(
     if kept is not None and url.path[: len(kept)] == kept:
         raise NotWritten(INSIDE)
     try:
-        server = opened_bucket(url, connection)
+        server = bucket_of(url, connection, UploadServer)
     except GlassfsError as error:
         raise Unusable(error.reason) from error
     target = BucketTarget(server, url.path, kept)

@@ -8,17 +8,8 @@ from collections.abc import Iterator
 
 import click
 
-from glassfs.cli.common import (
-    Located,
-    complain,
-    located,
-    lookup,
-    name_of,
-    opened,
-    report,
-    views_option,
-)
-from glassfs.cli.completion import complete_paths, connection_option
+from glassfs.cli.common import Located, complain, located, lookup, name_of, opened, report, views_option
+from glassfs.cli.completion import complete_paths, connection_option, misuse
 from glassfs.errors import GlassfsError, IsADirectory
 from glassfs.sizes import PIECE
 from glassfs.source.remote.connection import Connection
@@ -49,7 +40,7 @@ def _grouped(words: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
     first = located(words[0])
     if first.path == "/":
         if len(words) == 1:
-            raise click.UsageError(_how_to(first), click.get_current_context())
+            raise misuse(_how_to(first))
         yield first.source, words[1:]
         return
     for at in map(located, words):

@@ -1,4 +1,4 @@
-"""``glassfs completion``, the completion of paths and options by shells, and the option for connections.
+"""``glassfs completion``, the completion of paths and options by shells, and what command lines have in common.
 
 Names come from untrusted containers, and most shells insert them unquoted: names with characters that a shell
 interprets, or that are not printable, are not offered. Errors are silent, and URLs are not completed, so that no server
@@ -8,8 +8,9 @@ is asked.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
+from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
@@ -20,7 +21,22 @@ from glassfs.source.remote.url import is_url
 from glassfs.tree import Directory, Node, Tree
 from glassfs.tree.tree import normal
 
+Callback = TypeVar("Callback", bound=Callable[..., Any])
 _HARMLESS = frozenset("%+,-.:=@^_")
+
+
+progress_option = click.option(
+    "--progress/--no-progress", default=None, help="Show a progress bar; default: on a terminal.",
+)
+
+
+def json_option(each: str) -> Callable[[Callback], Callback]:
+    return click.option("--json", "as_json", is_flag=True, help=f"Print a JSON object per {each}, for programs.")
+
+
+def misuse(reason: str) -> click.UsageError:
+    """Return the error for a command line that makes no sense."""
+    return click.UsageError(reason, click.get_current_context())
 
 
 @click.command()
@@ -69,6 +85,13 @@ def complete_source(_context: click.Context, _parameter: click.Parameter, incomp
     return _offered(at.source, at.path, begun, f"{folder}/")
 
 
+sources_argument = click.argument(
+    "sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(readable=False),
+    shell_complete=complete_source,
+)
+source_argument = click.argument("source", type=click.Path(readable=False), shell_complete=complete_source)
+
+
 def complete_path(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete paths inside the source on the command line."""
     from glassfs.cli.common import located
@@ -79,6 +102,9 @@ def complete_path(context: click.Context, _parameter: click.Parameter, incomplet
     folder, slash, begun = incomplete.rpartition("/")
     at = located(source)
     return _offered(at.source, f"{at.path}/{folder}", begun, folder + slash)
+
+
+path_argument = click.argument("path", default="/", shell_complete=complete_path)
 
 
 def complete_paths(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

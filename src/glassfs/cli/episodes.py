@@ -17,16 +17,16 @@ from typing import BinaryIO, NamedTuple, TypeAlias
 import click
 
 from glassfs.cli.atomic import SUFFIX, AtomicFile
-from glassfs.cli.common import complain, reason_of
-from glassfs.cli.completion import connection_option
-from glassfs.cli.many import fault_of, found_under, many_options, summary, where_option
+from glassfs.cli.common import complain
+from glassfs.cli.completion import connection_option, misuse, sources_argument
+from glassfs.cli.many import batch, fault_of, found_under, many_options, summary, where_option
 from glassfs.cli.many import progress as progress_over
 from glassfs.cli.progress import Progress
 from glassfs.cli.stopping import stoppable
 from glassfs.content.pieces import ContainerPiece, pieces_of
 from glassfs.content.summary import EPISODES, RECORD_COLUMNS, Summary
 from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problem, SearchHit, WorkItem
-from glassfs.datasets.batch.found import Opener, Search, Unlisted
+from glassfs.datasets.batch.found import Opener, Search
 from glassfs.datasets.batch.report import Report
 from glassfs.datasets.batch.run import BatchRun, RunPlan
 from glassfs.datasets.table import (
@@ -54,7 +54,7 @@ _Opened: TypeAlias = (
 )
 
 @click.command()
-@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(readable=False))
+@sources_argument
 @click.option(
     "--format", "form", type=click.Choice(FORMS), help="Format; default: the suffix of FILE, or jsonl.",
 )
@@ -84,13 +84,12 @@ def command(
     form = form or _form_of(output)
     if is_csv_safe:
         if form != CSV:
-            raise click.UsageError("--csv-safe needs --format csv", click.get_current_context())
+            raise misuse("--csv-safe needs --format csv")
         form = CSV_SAFE
     if plan.is_resumed and not output:
-        raise click.UsageError("--resume needs --output FILE", click.get_current_context())
+        raise misuse("--resume needs --output FILE")
     if plan.is_resumed and (form == PARQUET or where):
-        reason = f"--resume cannot continue {'with --where' if where else 'a Parquet file, only jsonl or csv'}"
-        raise click.UsageError(reason, click.get_current_context())
+        raise misuse(f"--resume cannot continue {'with --where' if where else 'a Parquet file, only jsonl or csv'}")
     if form == PARQUET and not output and sys.stdout.isatty():
         raise click.ClickException("Parquet cannot be written to a terminal; use --output FILE")
     search = found_under(sources, connection, is_by_path=True)
@@ -119,8 +118,7 @@ def _form_of(output: str) -> str:
     form = next((known for known in FORMS if suffix in ("", f".{known}")), None)
     if form is None:
         known = ", ".join(f".{known}" for known in FORMS)
-        reason = f"--output {output}: {suffix} is not one of {known}; name one of these, or a --format"
-        raise click.UsageError(reason, click.get_current_context())
+        raise misuse(f"--output {output}: {suffix} is not one of {known}; name one of these, or a --format")
     return form
 
 
@@ -142,17 +140,13 @@ def _run(plan: RunPlan, search: Search, work: Rows, bar: Progress, output: str) 
     form = work.form
     tables: Counter[str] = Counter()
 
-    def show(name: str, reason: object) -> None:
+    def show(name: str, fault: Problem) -> None:
         with bar.aside():
-            complain(f"{name}: {reason}")
-
-    def show_unlisted(folder: Unlisted) -> None:
-        show(folder.name, reason_of(folder.error, folder.name))
+            complain(f"{name}: {fault}")
 
     # The file is entered last, so that it gets its name before the workers end, and is removed first after an error.
-    with plan.opened_report() as report, plan.workers() as workers, ExitStack() as stack:
-        table, is_still, writing, rows = stack.enter_context(_opened(plan, search, report, form, output))
-        run = BatchRun(plan, workers, report, show_unlisted, lambda hit: bar.advance(hit.size))
+    with batch(plan, bar, show) as run, ExitStack() as stack:
+        table, is_still, writing, rows = stack.enter_context(_opened(plan, search, run.report, form, output))
         for done in run.outcomes(search.all(), work, is_ordered=True, is_still=is_still):
             if done.outcome.data:
                 with writing():

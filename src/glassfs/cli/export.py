@@ -14,16 +14,16 @@ from dataclasses import dataclass
 import click
 
 from glassfs.cli.common import complain, located, lookup, name_of, nodes_from, opened, report, views_option
-from glassfs.cli.completion import complete_path_or_folder, complete_source, connection_option
+from glassfs.cli.completion import complete_path_or_folder, connection_option, misuse, progress_option, source_argument
 from glassfs.cli.exporting import Export, Links, Written, is_within, opened_target
-from glassfs.cli.many import fault_of, found_under, many_options, progress, where_option
+from glassfs.cli.many import batch, fault_of, found_under, many_options, progress, where_option
 from glassfs.cli.picking import picked_episodes
 from glassfs.cli.progress import Progress
 from glassfs.cli.stopping import stoppable
-from glassfs.cli.target import Existing, NotWritten, Target, Unusable, names_below
+from glassfs.cli.target import Existing, NotWritten, Target, Unusable
 from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problem, Problems, SearchHit, WorkItem
 from glassfs.datasets.batch.found import Search, Unlisted
-from glassfs.datasets.batch.run import BatchRun, RunPlan
+from glassfs.datasets.batch.run import RunPlan
 from glassfs.datasets.joined import WithJoined
 from glassfs.errors import GlassfsError, NotFound
 from glassfs.library import open_tree
@@ -40,7 +40,7 @@ ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".gz", ".bz2", ".xz", ".zst
 
 
 @click.command()
-@click.argument("source", type=click.Path(readable=False), shell_complete=complete_source)
+@source_argument
 @click.argument("paths", metavar="[PATH]... TARGET", nargs=-1, shell_complete=complete_path_or_folder)
 @click.option("--overwrite", is_flag=True, help="Replace files, links and pipes of the same names in TARGET.")
 @click.option(
@@ -53,7 +53,7 @@ ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".gz", ".bz2", ".xz", ".zst
     help="Exit with status 0 although containers have what the tree does not show; each is named.",
 )
 @where_option
-@click.option("--progress/--no-progress", default=None, help="Show a progress bar; default: on a terminal.")
+@progress_option
 @many_options("Continue an interrupted export: complete files are kept.", is_report_needed=False)
 @views_option
 @connection_option
@@ -73,19 +73,18 @@ def command(
     With --where, TARGET gets a directory for each of the episodes that satisfy the condition, and their table,
     episodes.parquet.
     """
-    context = click.get_current_context()
     if not paths:
-        raise click.UsageError("the TARGET folder is missing", context)
+        raise misuse("the TARGET folder is missing")
     if overwrite and plan.is_resumed:
-        raise click.UsageError("--overwrite and --resume cannot be used together", context)
+        raise misuse("--overwrite and --resume cannot be used together")
     *chosen, folder = paths
     folder = _demand_target(folder)
     if where and (chosen or not plan.is_plain):
-        raise click.UsageError("--where cannot be used with PATHs, --jobs, --scheduler, --shard or --report", context)
+        raise misuse("--where cannot be used with PATHs, --jobs, --scheduler, --shard or --report")
     existing = Existing.OVERWRITE if overwrite else Existing.RESUME if plan.is_resumed else Existing.REFUSE
     at = located(source)
     if where and at.path != "/":
-        raise click.UsageError(f"--where needs a container or a folder, not {at.path[1:]} in one", context)
+        raise misuse(f"--where needs a container or a folder, not {at.path[1:]} in one")
     source, name = at.source, at.shown
     where_to = name_of(folder)
     with opened(source, views, connection) as tree, stoppable(can_resume=True):
@@ -96,8 +95,6 @@ def command(
             else:
                 picked = None
                 starts = {path: path for path in _starts(tree, name, [at.inner(path) for path in chosen] or [at.path])}
-            if _would_hit_itself(tree, source, list(starts.values()), folder):
-                raise click.ClickException(f"{folder}: would overwrite the source {name}; name another folder")
             if plan.is_plain:
                 with (
                     opened_target(folder, tree.root.mode, existing, source, connection) as target,
@@ -152,20 +149,6 @@ def _starts(tree: Tree, source: str, paths: list[str]) -> list[str]:
     return found
 
 
-def _would_hit_itself(tree: Tree, source: str, starts: list[str], folder: str) -> bool:
-    """Return whether the source is in the target where something of this name would be written."""
-    # A folder that has the source in it may be the target, unless a file of the export would land on the source itself.
-    names = None if is_url(source) or is_url(folder) else names_below(source, folder)
-    if names is None:
-        return False
-    path = "/" + "/".join(names)
-    try:
-        tree.lookup(path)
-    except GlassfsError:
-        return False
-    return any(is_within(path, start) or is_within(start, path) for start in starts)
-
-
 Failed = Callable[[str, Exception], None]
 
 
@@ -191,7 +174,7 @@ def export_many(
     name = name_of(source)
     with (
         opened_target(folder, tree.root.mode, existing, source, settings.connection) as target,
-        progress(search, plan.shard, is_shown) as bar, plan.opened_report() as lines, plan.workers() as workers,
+        progress(search, plan.shard, is_shown) as bar,
     ):
         # A worker that was killed left complete files, which its successor must not refuse.
         existing = Existing.OVERWRITE if existing is Existing.OVERWRITE else Existing.RESUME
@@ -199,26 +182,26 @@ def export_many(
         places = {start: start for start in starts}
         here = Export(tree, source, target, existing, Progress(), report_node, places, links)
 
-        def show_unlisted(folder: Unlisted) -> None:
+        def show(name: str, fault: Problem) -> None:
             with bar.aside():
-                report(folder.name, folder.error)
+                complain(f"{name}: {fault}")
 
         def is_still(found: SearchHit) -> bool:
             return target.has_anything(_path(found)) or _path(found) == "/"
 
         written = Written()
-        run = BatchRun(plan, workers, lines, show_unlisted, lambda hit: bar.advance(hit.size))
         walk = _SourceWalk(plan, search, tree, source, here)
         work = Exporting(settings, name, absolute(source), folder, absolute(folder), existing, links, tuple(starts))
-        for done in run.outcomes(walk.files(starts), work, is_still=is_still):
-            if done.outcome.fatal:
-                raise Unusable(done.outcome.fatal)
-            for fault in done.outcome.faults:
-                with bar.aside():
-                    complain(str(fault))
-            bar.advance(done.item.found.size)
-            if done.outcome.data is not None:
-                written.add(done.outcome.data)
+        with batch(plan, bar, show) as run:
+            for done in run.outcomes(walk.files(starts), work, is_still=is_still):
+                if done.outcome.fatal:
+                    raise Unusable(done.outcome.fatal)
+                for fault in done.outcome.faults:
+                    with bar.aside():
+                        complain(str(fault))
+                bar.advance(done.item.found.size)
+                if done.outcome.data is not None:
+                    written.add(done.outcome.data)
         # Tables over all containers are of no single shard: the first one writes them.
         if settings.views and "/" in starts and not plan.shard.number:
             walk.write_joined()

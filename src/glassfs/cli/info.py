@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter, deque
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from itertools import islice
 from typing import Any
@@ -12,17 +13,8 @@ from typing import Any
 import click
 
 from glassfs import content
-from glassfs.cli.common import (
-    Located,
-    complain,
-    described,
-    located,
-    lookup,
-    name_of,
-    opened_sources,
-    reason_of,
-)
-from glassfs.cli.completion import complete_source, connection_option
+from glassfs.cli.common import Located, complain, described, located, lookup, name_of, opened_sources, reason_of
+from glassfs.cli.completion import connection_option, json_option, sources_argument
 from glassfs.content.rows import of_records
 from glassfs.datasets.batch.contract import BatchSettings
 from glassfs.datasets.batch.found import Opener, Search, Unlisted
@@ -55,11 +47,8 @@ def _kind(found: content.Content | None) -> str:
 
 
 @click.command()
-@click.argument(
-    "sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(readable=False),
-    shell_complete=complete_source,
-)
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object per source, for programs.")
+@sources_argument
+@json_option("source")
 @click.option("--quick", is_flag=True, help="Read header and index only; count nothing inside.")
 @connection_option
 def command(sources: tuple[str, ...], as_json: bool, quick: bool, connection: Connection) -> int:
@@ -77,50 +66,48 @@ def command(sources: tuple[str, ...], as_json: bool, quick: bool, connection: Co
     for number, source in enumerate(sources):
         name = name_of(source)
         try:
-            at = located(source)
-            with opened_sources(at.source, connection) as opened:
-                is_inside, is_folder = at.path != "/", opened.has_folder and at.path == "/"
-                if is_inside:
-                    found = _described_inside(opened.reachable, at)
-                elif is_folder:
-                    found = _described_folder(at.source, name, connection)
-                else:
-                    found = _described(opened, name, quick)
+            found = _described(source, name, quick, connection)
         except (GlassfsError, OSError) as error:
             complain(f"{name}: {reason_of(error, name)}")
             failures += 1
             continue
-        if is_folder:
+        if "formats" in found:
             failures += len(found["unreadable"])
-        shown = _inside_for_people(found) if is_inside else (_folder_for_people if is_folder else _for_people)(found)
-        click.echo(json.dumps(found) if as_json else ("\n" if number else "") + shown)
+        text = json.dumps(found) if as_json else "\n".join(map(printable, _lines(found)))
+        click.echo(text if as_json or not number else f"\n{text}")
     return 1 if failures else 0
 
 
-def _described(sources: Sources, name: str, quick: bool) -> dict[str, Any]:
-    """Return format, version, sizes in bytes, header facts and counts of a container."""
-    container = sources.containers.all_open()[0].container
-    found = {"source": name} | _header(container)
-    if quick:
-        return found
-    return found | _counted(sources.tree, found["bytes"]) | _counted_episodes(container) | {"views": _views(sources)}
+def _described(source: str, name: str, quick: bool, connection: Connection) -> dict[str, Any]:
+    """Return what is said of a source, or of a path in one."""
+    at = located(source)
+    with opened_sources(at.source, connection) as opened:
+        if at.path != "/":
+            return {"source": at.shown} | _described_inside(opened.reachable, at)
+        if opened.has_folder:
+            return {"source": name} | _described_folder(at.source, connection)
+        container = opened.containers.all_open()[0].container
+        found = {"source": name} | _header(container)
+        if quick:
+            return found
+        found |= _counted(opened.tree, found["bytes"]) | _counted_episodes(container)
+        return found | {"views": _views(opened)}
 
 
 def _described_inside(tree: Tree, at: Located) -> dict[str, Any]:
     """Return the size and the attributes of a file, or counts of what is in and below a directory."""
     path, node = lookup(tree, at.path, at.shown, is_link_kept=False)
-    found: dict[str, Any] = {"source": at.shown, "path": path[1:]}
     if isinstance(node, NestedDirectory):
-        container = node.opened().container
-        size = node.content.data.size
-        found |= {"kind": "container"} | _header(container) | _counted(tree, size, path)
-        return found
+        header = _header(node.opened().container)
+        return {"path": path[1:], "kind": "container"} | header | _counted(tree, node.content.data.size, path)
     if not isinstance(node, File):
-        return found | {"kind": "directory"} | _counted(tree, 0, path)
+        return {"path": path[1:], "kind": "directory"} | _counted(tree, 0, path)
     attributes = {
         name.removeprefix(XATTR_PREFIX): value.decode("utf-8", "replace") for name, value in node.xattrs().items()
     }
-    return found | {"kind": "file", "bytes": node.size, "type": described(node), "attributes": attributes}
+    return {
+        "path": path[1:], "kind": "file", "bytes": node.size, "type": described(node), "attributes": attributes,
+    }
 
 
 def _header(container: content.Container) -> dict[str, Any]:
@@ -130,7 +117,7 @@ def _header(container: content.Container) -> dict[str, Any]:
     }
 
 
-def _described_folder(source: str, name: str, connection: Connection) -> dict[str, Any]:
+def _described_folder(source: str, connection: Connection) -> dict[str, Any]:
     """Return the containers in a folder by format: number, size, and sums of some facts."""
     formats: dict[str, Counter[str]] = {}
     unreadable: list[str] = []
@@ -153,10 +140,8 @@ def _described_folder(source: str, name: str, connection: Connection) -> dict[st
             sums = formats.setdefault(found["format"], Counter())
             sums.update(containers=1, bytes=found["bytes"])
             sums.update({name: found["facts"][name] for name in SUMMED if isinstance(found["facts"].get(name), int)})
-    return {
-        "source": name, "formats": dict(sorted(formats.items())), "unreadable": unreadable,
-        "omitted": named_omissions(omitted),
-    }
+    omitted = named_omissions(omitted)
+    return {"formats": dict(sorted(formats.items())), "unreadable": unreadable, "omitted": omitted}
 
 
 def _counted(tree: Tree, size: int, start: str = "/") -> dict[str, Any]:
@@ -235,55 +220,39 @@ def _is_repeated(file: File) -> bool:
     return isinstance(file.content, content.Image) and file.data.location() is None
 
 
-def _for_people(found: dict[str, Any]) -> str:
-    files = f" in {found['files']} files" if found["files"] > 1 else ""
-    kind = f"{found['format']} {found['version']}".rstrip()
-    lines = [f"{found['source']}: {kind}, {human_size(found['bytes'])}{files}"]
-    lines += [f"  {name.replace('_', ' ')}: {_value(value)}" for name, value in found["facts"].items()]
+def _lines(found: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines for people."""
+    name = f"{found['source']}/{found['path']}" if "path" in found else found["source"]
+    if "formats" in found:
+        count, size = (sum(sums[fact] for sums in found["formats"].values()) for fact in ("containers", "bytes"))
+        yield f"{name}: {counted(count, 'container')}{f', {human_size(size)}' if count else ''}"
+    elif "format" in found:
+        files = f" in {found['files']} files" if found["files"] > 1 else ""
+        yield f"{name}: {found['format']} {found['version']}".rstrip() + f", {human_size(found['bytes'])}{files}"
+    elif found["kind"] == "directory":
+        yield f"{name}: directory"
+    else:
+        yield ", ".join(filter(None, (f"{name}: file", human_size(found["bytes"]), found["type"])))
+    for kind, sums in found.get("formats", {}).items():
+        more = "".join(f", {sums[fact]:,} {plural}" for fact, plural in SUMMED.items() if fact in sums)
+        yield f"  {kind}: {sums['containers']:,}, {human_size(sums['bytes'])}{more}"
+    yield from (f"  {name.replace('_', ' ')}: {_value(value)}" for name, value in found.get("facts", {}).items())
+    yield from (f"  {name}: {value}" for name, value in found.get("attributes", {}).items())
     if "contents" in found:
-        lines.append(f"  contents: {_list(found['contents'])}")
+        yield f"  contents: {_list(found['contents'])}"
         ratio = "" if found["ratio"] is None else f", {found['ratio']:.2f} times the file"
         unknown = found["not_counted"]
         left_out = f" (without {counted(unknown, 'file')} of unknown size)" if unknown else ""
-        lines.append(f"  raw: {human_size(found['raw_bytes'])}{ratio}{left_out}")
-        if found.get("cameras"):
-            lines.append("  cameras: " + ", ".join(f"{name} (in {n:,})" for name, n in found["cameras"].items()))
-        if found.get("success"):
-            lines.append(f"  success: {_list(found['success'])}")
-        if found.get("views"):
-            shown = (paths[0] + f" and {len(paths) - 1} more" * (len(paths) > 1) for paths in found["views"].values())
-            lines.append("  views: " + ", ".join(shown))
-    return _printable(lines, found)
-
-
-def _printable(lines: list[str], found: dict[str, Any]) -> str:
-    """Return the lines, and one for each that cannot be read or is omitted."""
-    missing = [f"  {kind}: {line}" for kind in ("unreadable", "omitted") for line in found.get(kind, ())]
-    return "\n".join(map(printable, lines + missing))
-
-
-def _inside_for_people(found: dict[str, Any]) -> str:
-    name = f"{found['source']}/{found['path']}"
-    if found["kind"] == "container":
-        return _for_people(found | {"source": name})
-    if found["kind"] == "directory":
-        size = human_size(found["raw_bytes"])
-        lines = [f"{name}: directory", f"  contents: {_list(found['contents'])}", f"  raw: {size}"]
-    else:
-        kind = found["type"]
-        lines = [f"{name}: file, {human_size(found['bytes'])}{kind and ', '}{kind}"]
-        lines += [f"  {name}: {value}" for name, value in found["attributes"].items()]
-    return _printable(lines, found)
-
-
-def _folder_for_people(found: dict[str, Any]) -> str:
-    count = sum(sums["containers"] for sums in found["formats"].values())
-    size = sum(sums["bytes"] for sums in found["formats"].values())
-    lines = [f"{found['source']}: {counted(count, 'container')}{f', {human_size(size)}' if count else ''}"]
-    for name, sums in found["formats"].items():
-        more = "".join(f", {sums[fact]:,} {plural}" for fact, plural in SUMMED.items() if fact in sums)
-        lines.append(f"  {name}: {sums['containers']:,}, {human_size(sums['bytes'])}{more}")
-    return _printable(lines, found)
+        yield f"  raw: {human_size(found['raw_bytes'])}{ratio}{left_out}"
+    if found.get("cameras"):
+        yield "  cameras: " + ", ".join(f"{name} (in {n:,})" for name, n in found["cameras"].items())
+    if found.get("success"):
+        yield f"  success: {_list(found['success'])}"
+    if found.get("views"):
+        shown = (paths[0] + f" and {len(paths) - 1} more" * (len(paths) > 1) for paths in found["views"].values())
+        yield "  views: " + ", ".join(shown)
+    for kind in ("unreadable", "omitted"):
+        yield from (f"  {kind}: {line}" for line in found.get(kind, ()))
 
 
 def _list(counts: Counter[str]) -> str:

@@ -21,7 +21,7 @@ from glassfs.cli.common import (
     report_omitted,
     views_option,
 )
-from glassfs.cli.completion import complete_path, complete_source, connection_option
+from glassfs.cli.completion import connection_option, path_argument, source_argument
 from glassfs.content import EncodedImage, Image
 from glassfs.errors import Changed, GlassfsError, NotADirectory
 from glassfs.sizes import human_size
@@ -34,8 +34,8 @@ from glassfs.tree.tree import demand_shallow, normal
 
 
 @click.command()
-@click.argument("source", type=click.Path(readable=False), shell_complete=complete_source)
-@click.argument("path", default="/", shell_complete=complete_path)
+@source_argument
+@path_argument
 @click.option("-l", "--long", "is_long", is_flag=True,
               help="Also show modes, owners, sizes, times, and type and shape of arrays.")
 @click.option("-R", "--recursive", is_flag=True, help="Also list everything below.")
@@ -132,8 +132,8 @@ MANY = 40
 
 
 @click.command()
-@click.argument("source", type=click.Path(readable=False), shell_complete=complete_source)
-@click.argument("path", default="/", shell_complete=complete_path)
+@source_argument
+@path_argument
 @click.option("-L", "--level", type=click.IntRange(1), help="Maximum depth.")
 @click.option(
     "-a", "--all", "show_all", is_flag=True,

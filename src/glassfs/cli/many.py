@@ -6,15 +6,17 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
 import click
 
 from glassfs.cli.common import reason_of, with_hint
+from glassfs.cli.completion import misuse
 from glassfs.cli.progress import Progress
 from glassfs.datasets.batch.contract import Problem, SearchHit
-from glassfs.datasets.batch.found import Search
+from glassfs.datasets.batch.found import Search, Unlisted
 from glassfs.datasets.batch.run import BatchRun, RunPlan, Shard
 from glassfs.errors import Damaged, GlassfsError, LeftOut, NotFound, NotInstalled, Passing, Unavailable, is_lack
 from glassfs.sizes import counted
@@ -47,12 +49,12 @@ def many_options(resume: str, *, is_report_needed: bool = True) -> Callable[[Cal
     def with_options(command: Callable[..., int]) -> Callable[..., int]:
         @wraps(command)
         def with_plan(*, jobs: int, scheduler: str, shard: Shard, report: str, resume: bool, **others: Any) -> int:
-            context = click.get_current_context()
             if scheduler and jobs != 1:
-                raise click.UsageError("--jobs and --scheduler cannot be used together", context)
+                raise misuse("--jobs and --scheduler cannot be used together")
             if resume and not report and is_report_needed:
-                raise click.UsageError("--resume needs --report FILE", context)
-            return command(plan=RunPlan(context.info_name or "", jobs, scheduler, shard, report, resume), **others)
+                raise misuse("--resume needs --report FILE")
+            name = click.get_current_context().info_name or ""
+            return command(plan=RunPlan(name, jobs, scheduler, shard, report, resume), **others)
 
         planned: Callable[..., int] = with_plan
         for option in reversed(options):
@@ -101,6 +103,17 @@ def progress(search: Search, shard: Shard, is_shown: bool | None) -> Progress:
                 yield hit.size
 
     return Progress(sizes, is_shown)
+
+
+@contextmanager
+def batch(plan: RunPlan, bar: Progress, show: Callable[[str, Problem], None]) -> Iterator[BatchRun]:
+    """Start a run for a ``with``. ``show`` gets the name and the fault of folders that cannot be listed."""
+
+    def show_unlisted(folder: Unlisted) -> None:
+        show(folder.name, fault_of(folder.error, folder.name))
+
+    with plan.opened_report() as report, plan.workers() as workers:
+        yield BatchRun(plan, workers, report, show_unlisted, lambda hit: bar.advance(hit.size))
 
 
 def fault_of(error: Exception, name: str, place: str = "") -> Problem:

@@ -9,7 +9,7 @@ import sys
 import click
 from click.shell_completion import CompletionItem
 
-from glassfs.cli.completion import complete_file, completed_option
+from glassfs.cli.completion import complete_file, completed_option, misuse
 from glassfs.mount import probe
 from glassfs.mount.errors import WrongOption
 from glassfs.mount.options import DESCRIPTIONS, MountOptions
@@ -55,11 +55,11 @@ def command(
     from glassfs.mount.mountpoint import make_at
 
     if not paths:
-        raise click.UsageError("SOURCE is missing: name a container or a folder", click.get_current_context())
+        raise misuse("SOURCE is missing: name a container or a folder")
     try:
         parsed = MountOptions.parse([*options, *([f"views={views.replace(',', '+')}"] if views else [])])
     except WrongOption as error:
-        raise click.UsageError(str(error), click.get_current_context()) from None
+        raise misuse(str(error)) from None
     if len(paths) == 1:
         return _mount_at_own(paths[0], parsed, foreground, log_file)
     *sources, mountpoint = paths

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from glassfs.cli.completion import complete_file
+from glassfs.cli.completion import complete_file, json_option
 from glassfs.mount import mountpoint as mountpoints_of_glassfs
 from glassfs.mount import probe, system
 from glassfs.sizes import counted, human_size
@@ -16,7 +16,7 @@ from glassfs.terminal import printable
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object per mount, for programs.")
+@json_option("mount")
 def command(as_json: bool) -> None:
     """Show source and mount point of each mount; for its owner and root also uptime, use of the cache, and errors."""
     mounts = [mount for mount in mountinfo.mounts() if mount.file_system == mountinfo.FILE_SYSTEM]

@@ -20,7 +20,6 @@ from types import TracebackType
 from typing import NoReturn
 
 from glassfs.errors import GlassfsError
-from glassfs.lru import LRU
 from glassfs.names import raw
 from glassfs.sizes import PIECE
 from glassfs.source import is_url
@@ -101,12 +100,12 @@ class FolderTarget(Target):
         self._existing = existing
         self._kept = kept
         self._root = root
-        self._folders: LRU[str, int] = LRU(64)
+        # Files of a folder are written one after another.
+        self._place, self._folder = "", os.dup(root)
 
     def close(self) -> None:
-        for descriptor in (*(descriptor for _, descriptor in self._folders.items()), self._root):
-            os.close(descriptor)
-        self._folders.clear()
+        os.close(self._folder)
+        os.close(self._root)
 
     def is_at(self, path: str) -> bool:
         return _identity(os.stat(path)) == self._identity
@@ -191,31 +190,24 @@ class FolderTarget(Target):
 
     def _at(self, path: str) -> tuple[int, bytes]:
         """Return the open folder of a path, and the name in it."""
-        folder, _, name = path.rpartition("/")
-        return self._folder(folder), _component(name)
-
-    def _folder(self, path: str) -> int:
-        """Return the descriptor of an existing folder, opened component by component from an open one."""
-        missing: list[str] = []
-        known = path
-        # From the deepest folder that is still open: what another process puts in the place of a folder above is not
-        # seen.
-        while (descriptor := self._folders.get(known) if known else self._root) is None:
-            known, _, name = known.rpartition("/")
-            missing.append(name)
-        for name in reversed(missing):
-            known = f"{known}/{name}"
-            descriptor = self._entered(descriptor, _component(name))
-            for _, unused in self._folders.put(known, descriptor):
-                os.close(unused)
-        return descriptor
+        place, _, name = path.rpartition("/")
+        if place != self._place:
+            folder = os.dup(self._root)
+            for below in place.split("/")[1:]:
+                folder = self._entered(folder, _component(below))
+            os.close(self._folder)
+            self._place, self._folder = place, folder
+        return self._folder, _component(name)
 
     def _entered(self, above: int, name: bytes) -> int:
+        """Return the descriptor of a folder in an open one, which is closed."""
         with _writing:
             try:
                 descriptor = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=above)
             except (NotADirectoryError, FileNotFoundError):
                 raise NotWritten("its folder no longer exists") from None
+            finally:
+                os.close(above)
         if _identity(os.fstat(descriptor)) in self._kept:
             os.close(descriptor)
             raise NotWritten("its folder is the source itself")
@@ -240,28 +232,57 @@ def opened_folder(
     other processes write to it.
     """
     kept = set() if is_url(source) else {_identity(os.stat(source))}
-    above, missing = _deepest(path)
+    if os.path.islink(path):  # not with a slash at its end
+        raise NotWritten("is a symbolic link; append a slash to use the folder that it leads to")
+    if _is_inside(path, kept):
+        raise NotWritten(INSIDE)
+    if is_begun and not os.path.isdir(path):
+        raise Unusable("does not exist on one of the workers; use a folder that all of them share")
     try:
-        if any(identity in kept for identity in _and_above(above)):
-            raise NotWritten(INSIDE)
-        if missing and is_begun:
-            raise Unusable("does not exist on one of the workers; use a folder that all of them share")
-        for number, name in enumerate(missing, 1):
-            is_last = number == len(missing)
-            with suppress(FileExistsError):
-                os.mkdir(name, _writable(mode) | stat.S_IRWXU if is_last else 0o777, dir_fd=above)
-            below = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=above)
-            os.close(above)
-            above = below
-        root = os.open(b".", _FOLDER, dir_fd=above)
+        folder = _made(path, _writable(mode) | stat.S_IRWXU, os.O_NOFOLLOW)
+        try:
+            root = os.open(b".", _FOLDER, dir_fd=folder)
+        finally:
+            os.close(folder)
+    except NotADirectoryError as error:
+        is_there = os.path.lexists(path.rstrip("/"))
+        raise NotWritten("is not a directory" if is_there else "its parent is not a directory") from error
     except OSError as error:
         _raise_not_written(error)
-    finally:
-        os.close(above)
     with closing(FolderTarget(root, existing, kept)) as target:
-        if existing is Existing.REFUSE and not is_begun and _has_something(root):
+        if existing is Existing.REFUSE and not is_begun and os.listdir(root):
             raise NotWritten(NOT_EMPTY)
         yield target
+
+
+def _made(path: str, mode: int, no_links: int = 0) -> int:
+    """Open a folder (O_PATH), after making it and those above it that are missing. No new one can be a link of others.
+    """
+    try:
+        return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | no_links)
+    except FileNotFoundError:
+        above, name = os.path.split(path.rstrip("/"))
+        if name in ("", ".", ".."):
+            raise
+        folder = _made(above or ".", 0o777)
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(name, mode, dir_fd=folder)
+        return os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+def _is_inside(path: str, folders: Collection[Identity]) -> bool:
+    """Return whether a path, which need not exist, is one of these folders or below one."""
+    above = os.path.realpath(path)
+    while True:
+        with suppress(OSError):
+            if _identity(os.stat(above)) in folders:
+                return True
+        if above == "/":
+            return False
+        above = os.path.dirname(above)
 
 
 def _writable(mode: int) -> int:
@@ -271,67 +292,6 @@ def _writable(mode: int) -> int:
 
 def _identity(status: os.stat_result) -> Identity:
     return status.st_dev, status.st_ino
-
-
-def names_below(path: str, folder: str) -> list[str] | None:
-    """Return the names that lead from a folder to ``path``; None if it is not inside."""
-    above = os.path.realpath(path)
-    names: list[str] = []
-    with suppress(OSError):
-        wanted = _identity(os.stat(folder))
-        while above != "/":
-            above, name = os.path.split(above)
-            names.append(name)
-            if _identity(os.stat(above)) == wanted:
-                return names[::-1]
-    return None
-
-
-def _deepest(path: str) -> tuple[int, list[bytes]]:
-    """Open the deepest existing directory of a path; also return the names missing below it."""
-    missing: list[bytes] = []
-    target = os.fsencode(path)
-    while True:
-        try:
-            # Only the last component must not be a link: what a user types before it may lead anywhere.
-            descriptor = os.open(target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | (0 if missing else os.O_NOFOLLOW))
-        except FileNotFoundError as error:
-            above, name = os.path.split(target.rstrip(b"/"))
-            if name in (b"", b".", b".."):
-                _raise_not_written(error)
-            missing.insert(0, name)
-            target = above or b"."
-        except NotADirectoryError as error:
-            if not missing and os.path.islink(target):
-                raise NotWritten("is a symbolic link; append a slash to use the folder that it leads to") from error
-            raise NotWritten("is not a directory" if not missing else "its parent is not a directory") from error
-        except OSError as error:
-            _raise_not_written(error)
-        else:
-            return descriptor, missing
-
-
-def _and_above(directory: int) -> Iterator[Identity]:
-    """Yield an open directory and all above it, found through descriptors."""
-    identity = _identity(os.fstat(directory))
-    current = os.dup(directory)
-    try:
-        while True:
-            yield identity
-            # By descriptors and not by name, as a folder above may be renamed meanwhile.
-            above = os.open(b"..", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=current)
-            os.close(current)
-            current = above
-            below, identity = identity, _identity(os.fstat(current))
-            if identity == below:
-                return
-    finally:
-        os.close(current)
-
-
-def _has_something(directory: int) -> bool:
-    with os.scandir(directory) as entries:
-        return next(entries, None) is not None
 
 
 def _fill(descriptor: int, pieces: Iterable[memoryview]) -> None:

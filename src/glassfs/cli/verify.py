@@ -15,14 +15,14 @@ from typing import TypeAlias
 import click
 
 from glassfs.cli.common import reason_of
-from glassfs.cli.completion import connection_option
-from glassfs.cli.many import fault_of, found_under, many_options, summary
+from glassfs.cli.completion import connection_option, json_option, progress_option, sources_argument
+from glassfs.cli.many import batch, fault_of, found_under, many_options, summary
 from glassfs.cli.many import progress as progress_over
 from glassfs.cli.progress import Progress
 from glassfs.cli.stopping import stoppable
 from glassfs.content import Image, Json, Stored
 from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problem, Problems, SearchHit, WorkItem
-from glassfs.datasets.batch.found import Opener, Search, Unlisted
+from glassfs.datasets.batch.found import Opener, Search
 from glassfs.datasets.batch.run import BatchRun, RunPlan
 from glassfs.errors import GlassfsError, Unrecognised
 from glassfs.sizes import PIECE
@@ -36,9 +36,9 @@ _Finding: TypeAlias = tuple[Problem, str]
 
 
 @click.command()
-@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(readable=False))
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object per fault, for programs.")
-@click.option("--progress/--no-progress", default=None, help="Show a progress bar; default: on a terminal.")
+@sources_argument
+@json_option("fault")
+@progress_option
 @many_options("Continue the report: containers with a line in it are not read again.")
 @connection_option
 def command(
@@ -64,16 +64,12 @@ def _run(plan: RunPlan, search: Search, connection: Connection, bar: Progress, a
         with bar.aside():
             click.echo(json.dumps(fields) if as_json else printable(f"{name}: {fault}"))
 
-    def show_unlisted(folder: Unlisted) -> None:
-        show(folder.name, fault_of(folder.error, folder.name))
-
-    with plan.opened_report() as report, plan.workers() as workers:
-        run = BatchRun(plan, workers, report, show_unlisted, lambda hit: bar.advance(hit.size))
+    with batch(plan, bar, show) as run:
         settings = BatchSettings(connection=connection, threads=plan.threads)
-        work = Verification(settings, show if workers is None else None)
+        work = Verification(settings, show if run.workers is None else None)
         for done in run.outcomes(search.all(), work):
             found = done.item.found
-            if workers is not None:
+            if run.workers is not None:
                 for fault in done.outcome.faults:
                     show(found.name, fault)
             bar.advance(found.size)

@@ -76,44 +76,22 @@ class RunningChecksum:
         return self._checksum is None or self._checksum.value in self._sums.values()
 
 
-class Fletcher32:
-    """Fletcher's checksum of big-endian 16-bit words, as HDF5 computes it: zeros are added to an odd byte at the end.
+def fletcher32(data: Bytes) -> int:
+    """Return Fletcher's checksum of big-endian 16-bit words, as HDF5 computes it.
 
-    A sum that the modulus 65535 divides is 65535 there, unless all words are zero.
+    A zero is added to an odd byte at the end. A sum that the modulus 65535 divides is 65535, unless all words are zero.
     """
+    import numpy as np
 
-    def __init__(self) -> None:
-        self._first = self._second = 0
-        self._is_zero = True
-        self._odd = b""
-
-    def update(self, data: Bytes) -> None:
-        """Add bytes at the end."""
-        if self._odd:
-            data = self._odd + bytes(data)
-        even = len(data) // 2 * 2
-        self._odd = bytes(data[even:])
-        self._add(memoryview(data)[:even])
-
-    @property
-    def value(self) -> int:
-        """The checksum of all bytes."""
-        if self._odd:
-            self.update(b"\0")
-        if self._is_zero:
-            return 0
-        return (self._second or 65535) << 16 | (self._first or 65535)
-
-    def _add(self, data: memoryview) -> None:
-        import numpy as np
-
-        words = np.frombuffer(data, ">u2")
-        weights = np.arange(min(1 << 16, len(words)), 0, -1, dtype=np.uint64)
-        # Sums of so many words fit into 64 bits, weighed by their numbers as well.
-        for start in range(0, len(words), 1 << 16):
-            some = words[start : start + (1 << 16)].astype(np.uint64)
-            total = int(some.sum())
-            weighed = int(some @ weights[len(weights) - len(some) :])
-            self._second = (self._second + self._first * len(some) + weighed) % 65535
-            self._first = (self._first + total) % 65535
-            self._is_zero = self._is_zero and not total
+    even = len(data) // 2 * 2
+    words = np.frombuffer(memoryview(data)[:even], ">u2")
+    if even < len(data):
+        words = np.append(words, np.array(data[-1] << 8, ">u2"))
+    first = second = 0
+    # Sums of so many words fit into 64 bits, weighed by their numbers as well.
+    for start in range(0, len(words), 1 << 16):
+        some = words[start : start + (1 << 16)].astype(np.uint64)
+        weights = np.arange(len(some), 0, -1, dtype=np.uint64)
+        second = (second + first * len(some) + int(some @ weights)) % 65535
+        first = (first + int(some.sum())) % 65535
+    return (second or 65535) << 16 | (first or 65535) if words.any() else 0

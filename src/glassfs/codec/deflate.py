@@ -8,13 +8,12 @@ isal decompresses faster still, but accepts blocks with incomplete codes, which 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from glassfs.errors import Damaged
-from glassfs.sizes import PIECE
 
 if TYPE_CHECKING:
     import zlib
@@ -44,23 +43,6 @@ def decompress_zlib(data: Bytes, most: int) -> bytes:
     if not decoder.eof:
         raise Damaged("deflate data are cut short")
     return raw
-
-
-def decompress_zlib_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the same bytes, at most PIECE at a time and however many they are."""
-    decoder = library().decompressobj(15)
-    for piece in pieces:
-        while piece and not decoder.eof:
-            with errors():
-                raw: bytes = decoder.decompress(piece, PIECE)
-            yield raw
-            piece = decoder.unconsumed_tail
-    while not decoder.eof:
-        with errors():
-            raw = decoder.decompress(b"", PIECE)
-        if not raw:
-            raise Damaged("deflate data are cut short")
-        yield raw
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 
 from glassfs import work
@@ -13,7 +13,6 @@ from glassfs.codec.checksum import Checksum, Covers, RunningChecksum
 from glassfs.content.data import Data, Extent, Location, SizedData
 from glassfs.errors import Damaged, GlassfsError
 from glassfs.sizes import PIECE
-from glassfs.source import total
 
 CHECKED_AT_ONCE, HELD_BACK = 16 << 20, 128 << 10
 """Bytes that are checked ahead of a reader of a large block, and bytes that it gets only after the check of all."""
@@ -199,13 +198,6 @@ class Decoded(SizedData):
             return
         self._demand_right(offset, offset + len(buffer))
         self._extent.read_into(buffer, offset)
-
-    def scatter_into(self, buffers: Sequence[memoryview], offset: int) -> None:
-        if self.codec != compression.NONE:
-            super().scatter_into(buffers, offset)
-            return
-        self._demand_right(offset, offset + total(buffers))
-        self._extent.scatter_into(buffers, offset)
 
     def mapped(self) -> memoryview | None:
         """Return the bytes of an uncompressed block, after the check unless it is at the end; None for others."""

@@ -58,16 +58,6 @@ class Container:
         find = self.summaries.get(name)
         return find() if find else None
 
-    def keep(self) -> None:
-        """Keep descriptors open once they are needed."""
-        for source in self.sources:
-            source.keep()
-
-    def park(self) -> None:
-        """Close descriptors; contents still in use stay readable, but slower."""
-        for source in self.sources:
-            source.park()
-
     def close(self) -> None:
         for source in self.sources:
             source.close()

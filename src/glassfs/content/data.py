@@ -7,13 +7,13 @@ the range must lie inside ``[0, size)``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from glassfs.codec import compression
 from glassfs.errors import GlassfsError
 from glassfs.sizes import PIECE
-from glassfs.source import Source, distribute, total
+from glassfs.source import Source
 
 
 class Location(NamedTuple):
@@ -46,10 +46,6 @@ class Data(ABC):
 
     @abstractmethod
     def read_into(self, buffer: memoryview, offset: int) -> None: ...
-
-    def scatter_into(self, buffers: Sequence[memoryview], offset: int) -> None:
-        """Fill ``buffers``, one after another, with the bytes from ``offset`` on, which lie in ``[0, size)``."""
-        distribute(self.read(offset, total(buffers)), buffers)
 
     def mapped(self) -> memoryview | None:
         """Return all bytes if they are available without reading (see ``Source.mapped``), else None."""
@@ -122,9 +118,6 @@ class Extent(SizedData):
             return super().read(offset, size)
         return self.source.read(self.offset + offset, size)
 
-    def scatter_into(self, buffers: Sequence[memoryview], offset: int) -> None:
-        self.source.scatter(buffers, self.offset + offset)
-
     def mapped(self) -> memoryview | None:
         return self.source.mapped(self.offset, self.size)
 
@@ -167,9 +160,6 @@ class Slice(SizedData):
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         self._data.read_into(buffer, self._offset + offset)
-
-    def scatter_into(self, buffers: Sequence[memoryview], offset: int) -> None:
-        self._data.scatter_into(buffers, self._offset + offset)
 
     def mapped(self) -> memoryview | None:
         whole = self._data.mapped()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from glassfs.content.data import Data
 from glassfs.content.model import Part
-from glassfs.source import Source, inner_version, total
+from glassfs.source import Source, inner_version
 
 
 @dataclass(slots=True)
@@ -56,10 +56,6 @@ class NestedSource(Source):
             self.depth += container.depth
             self.expansion *= container.expansion
         self._data: Data = data
-
-    def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
-        self._demand_inside(offset, total(buffers))
-        self._data.scatter_into(buffers, offset)
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         self._demand_inside(offset, len(buffer))

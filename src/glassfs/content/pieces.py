@@ -6,31 +6,25 @@ Any thread.
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Iterator, Sequence
-from io import BytesIO
 from typing import Any, NamedTuple
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.content.episodes import TEXT, TEXTS
 from glassfs.content.summary import Columns, Summary, value_of
 from glassfs.errors import Damaged
 
-LAYOUT = 7
+LAYOUT = 8
 """Raise this when the same containers give other pieces than before."""
 PIECE_ROWS = 1024
 PIECE_BYTES = 256 << 10
 """A piece ends with the block of its table in which it reaches this size."""
-LONG = 256
-"""Longer texts, in characters, are stored as UTF-8 behind the JSON: writing and parsing escapes takes much longer."""
 AS_JSON = 24
 """The memory in bytes that rows take while they become a piece, for each character of their texts."""
-SIZE = struct.Struct("<Q")
 
 
 class Piece(NamedTuple):
-    """Consecutive rows of one container, as bytes: the size of the columns as JSON, these columns, and long texts.
+    """Consecutive rows of one container: ``data`` is a JSON list of the values of each column.
 
     The first row is that of block ``block`` of the container's own table.
     """
@@ -85,63 +79,15 @@ def pieces_of(summary: Summary, cache: BlockCache, first: int = 0) -> Iterator[P
 
 def piece_of(values: Sequence[Sequence[Any]], columns: Columns, block: int = 0, rows: int | None = None) -> Piece:
     """Return rows as a piece, given their values by column."""
-    long: list[bytes] = []
-    shown = [apart(column, dtype, long) for (_, dtype), column in zip(columns, values, strict=True)]
-    text = as_json(shown)
-    data = b"".join([SIZE.pack(len(text)), text, *long])
-    return Piece(len(values[0]) if rows is None else rows, data, columns, block)
+    return Piece(len(values[0]) if rows is None else rows, as_json(values), columns, block)
 
 
-def values_of(piece: Piece, is_decoded: bool = True) -> list[list[Any]]:
-    """Return the columns of a piece; long texts as UTF-8 unless ``is_decoded``. Raises Damaged for an invalid piece."""
-    (size,) = SIZE.unpack_from(piece.data)
-    end = SIZE.size + size
-    columns = json.loads(piece.data[SIZE.size : end])
+def values_of(piece: Piece) -> list[list[Any]]:
+    """Return the columns of a piece. Raises Damaged for an invalid piece."""
+    columns: list[list[Any]] = json.loads(piece.data)
     if len(columns) != len(piece.columns) or any(len(column) != piece.rows for column in columns):
         raise Damaged("has other rows than were counted")
-    if end == len(piece.data):
-        return list(columns)
-    long = BytesIO(piece.data[end:])
-    dtypes = (dtype for _, dtype in piece.columns)
-    return [rejoined(column, dtype, long, is_decoded) for dtype, column in zip(dtypes, columns, strict=True)]
-
-
-def apart(column: Sequence[Any], dtype: str, long: list[bytes]) -> Sequence[Any]:
-    """Return a column with its size in bytes in place of each long text, which is appended to ``long`` as UTF-8.
-
-    Long texts may be UTF-8 already.
-    """
-
-    def shortened(text: Any) -> Any:
-        if text is None or len(text) <= LONG:
-            return text
-        raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
-        long.append(raw)
-        return len(raw)
-
-    if dtype == TEXT:
-        return list(map(shortened, column))
-    if dtype == TEXTS:
-        return [texts and list(map(shortened, texts)) for texts in column]
-    return column
-
-
-def rejoined(column: list[Any], dtype: str, long: BytesIO, is_decoded: bool) -> list[Any]:
-    """Reverse ``apart``."""
-
-    def whole(text: Any) -> Any:
-        if not isinstance(text, int):
-            return text
-        raw = long.read(text)
-        if len(raw) != text:
-            raise Damaged("ends within a text")
-        return raw.decode("utf-8", "surrogatepass") if is_decoded else raw
-
-    if dtype == TEXT:
-        return list(map(whole, column))
-    if dtype == TEXTS:
-        return [texts and list(map(whole, texts)) for texts in column]
-    return column
+    return columns
 
 
 def as_json(value: Any) -> bytes:

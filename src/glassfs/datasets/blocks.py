@@ -1,171 +1,129 @@
-"""The blocks of joined tables: a few thousand rows each, which consist of pieces of several containers. Any thread.
-
-Blocks are in the block cache, and rebuilt from their containers after eviction.
-"""
+"""Joined tables of a snapshot: rows in blocks, in memory or, if there are many, in a file. Any thread reads them."""
 
 from __future__ import annotations
 
-import itertools
+import os
+import tempfile
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import IO, NamedTuple
 
 import xxhash
 
-from glassfs.content import Rendered
-from glassfs.content.data import Data
-from glassfs.content.join import (
-    BLOCK_BYTES,
-    FROM_JSON,
-    JoinedRows,
-    Layout,
-    block_without,
-    joined_block,
-    sizes_of,
-)
+from glassfs.cache import BlockCache
+from glassfs.content.data import Data, Memory, SizedData
+from glassfs.content.join import BLOCK_BYTES, FROM_JSON, JoinedBlock, JoinedRows, Layout, joined_block
 from glassfs.content.pieces import PIECE_ROWS, ContainerPiece
 from glassfs.content.summary import EPISODE_ROWS, EPISODES, FEATURES
 from glassfs.datasets.files import Gap, SnapshotFile
 from glassfs.datasets.rights import Rights
-from glassfs.datasets.rows import RowReader, WantedPiece
-from glassfs.errors import Damaged, GlassfsError
+from glassfs.errors import NoSpool, TooLarge
 from glassfs.names import raw
-from glassfs.sizes import PIECE
-from glassfs.tree.containers.containers import Containers
+from glassfs.sizes import PIECE, human_size
 
-Files = Sequence[SnapshotFile] | Mapping[int, SnapshotFile]
-
-
-class BlockPart(NamedTuple):
-    """A piece of a file's rows in a block: its number, first row, row count, and first block in the container's table.
-
-    The bits of ``columns`` are the numbers of its columns in the joined table.
-    """
-
-    file: int
-    number: int
-    first: int
-    rows: int
-    block: int
-    columns: int
+SPOOL_SHARE = 4
+"""The rows of a snapshot may take one part of so many of the bytes that all files of blocks may."""
 
 
-class TableBlock(NamedTuple):
-    """A block of a joined table: its key in the cache, its parts, and the columns at its beginning."""
+class RowStore:
+    """The blocks of some tables: the first MiB in memory, all others in an unnamed file. One thread adds."""
 
-    key: str
-    parts: tuple[BlockPart, ...]
-    head: bytes
+    def __init__(self, cache: BlockCache) -> None:
+        self.cache = cache
+        self._size = 0
+        self._file: IO[bytes] | None = None
+
+    def add(self, block: bytes) -> Data:
+        """Raises NoSpool if the file cannot be written, and TooLarge for too many bytes."""
+        self._size += len(block)
+        if self._size <= PIECE:
+            return Memory(block)
+        most = self.cache.spool_size // SPOOL_SHARE
+        if self._size > most:
+            raise TooLarge(f"rows beyond {human_size(most)} in all are left out: a larger spool_size allows more")
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(dir=self.cache.spool_directory)  # noqa: SIM115
+            start = self._file.seek(0, os.SEEK_END)
+            self._file.write(block)
+            self._file.flush()
+        except OSError as error:
+            folder = self.cache.spool_directory or tempfile.gettempdir()
+            raise NoSpool(f"rows cannot be kept in the spool folder: {error.strerror}", folder) from error
+        return _StoredBlock(self._file, start, len(block))
+
+
+class _StoredBlock(SizedData):
+    """A block in a file, which is open as long as one of its blocks is in use."""
+
+    __slots__ = ("_file", "_start")
+
+    def __init__(self, file: IO[bytes], start: int, size: int) -> None:
+        super().__init__(size)
+        self._file, self._start = file, start
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        if os.preadv(self._file.fileno(), [buffer], self._start + offset) != len(buffer):
+            raise NoSpool("the file of rows was cut")
 
 
 class BlockTable:
-    """One joined table: pieces are added, then ``finish`` makes its ``rows``. Never changed after that."""
+    """One joined table: pieces are added, then ``close`` and ``finish`` make its ``rows``. Never changed after that.
+
+    ``files`` are the numbers of those with rows, ``omitted`` that of containers with rows that not every user may read.
+    """
 
     rows: JoinedRows
 
-    def __init__(self, name: str, files: Files, containers: Containers, layout: Layout | None = None) -> None:
+    def __init__(self, name: str, store: RowStore, omitted: int = 0) -> None:
         self.name = name
+        self.files: set[int] = set()
+        self.omitted = omitted
         # Episodes have their columns before any container brings some.
-        self.layout = layout or Layout(EPISODE_ROWS if name == EPISODES else ())
-        self.blocks: list[TableBlock] = []
-        self.sizes: list[Sequence[int]] = []
-        self.omitted = 0
-        self._files = files
-        self._containers = containers
+        self._layout = Layout(EPISODE_ROWS if name == EPISODES else ())
+        self._store = store
+        self._blocks: list[Data] = []
+        self._counts: list[int] = []
+        self._sizes: list[Sequence[int]] = []
         self._clear()
 
-    def add(self, file: int, number: int, placed: ContainerPiece) -> None:
-        """Add a piece to the last block, or to a new one if there is no space."""
+    def add(self, placed: ContainerPiece, file: int = 0) -> None:
+        """Add a piece with rows to the last block, or to a new one if there is no space."""
         piece = placed.piece
-        fits = self._rows + piece.rows <= PIECE_ROWS and self._size + len(piece.data) <= BLOCK_BYTES
-        if self._parts and not fits:
-            self._close()
+        fits = self._count + piece.rows <= PIECE_ROWS and self._size + len(piece.data) <= BLOCK_BYTES
+        if not fits:
+            self.close()
         # The layout is widened before the block is complete: the block begins with the columns as they are at its end.
-        part = BlockPart(file, number, placed.first, piece.rows, piece.block, self.layout.add(piece.columns))
-        self._parts.append(part)
+        self._layout.add(piece.columns)
+        self.files.add(file)
         self._placed.append(placed)
-        self._rows += piece.rows
+        self._count += piece.rows
         self._size += len(piece.data)
 
-    def finish(self, gaps: Sequence[Gap], omitted: int) -> None:
-        """Make the rows of what was added. ``omitted`` is the number of containers that not every user may read."""
-        if self._parts:
-            self._close()
-        columns = rows = 0
-        for block in self.blocks:
-            for part in block.parts:
-                # Columns of containers that have no rows left, or none at all, are not shown: others may not know their
-                # names.
-                columns |= part.columns
-                rows += part.rows
-        error = sentence(gaps, self.name)
-        if self.layout.is_cut:
-            error = "; ".join(filter(None, [error, "columns are left out: there are too many"]))
-        shown, features = self.layout.shown(columns), None
-        if self.name == EPISODES:
-            shown = self.layout.shown(-1)
-            features = shown.pop(FEATURES)
-        self.rows = JoinedRows(rows, len(self.blocks), self._block, self.sizes, shown, features, omitted, error)
-
-    def copy_into(self, left: BlockTable, lost: set[int]) -> list[Gap]:
-        """Add all blocks to another table, without the rows of some files. Only blocks that have rows of these change.
-
-        Returns gaps for rows that have changed since: the next snapshot has them.
-        """
-        gaps = []
-        for number, block in enumerate(self.blocks):
-            parts = tuple(part for part in block.parts if part.file not in lost)
-            try:
-                if parts == block.parts:
-                    left.blocks.append(block)
-                    left.sizes.append(self.sizes[number])
-                elif parts:
-                    names = {self._files[part.file].path for part in block.parts if part.file in lost}
-                    # The key names the parts that are left, so the cache cannot mix up the two blocks, and a later
-                    # snapshot without the same file finds this one. Rows are taken out of the old block, as the
-                    # containers may have changed since.
-                    made = block._replace(parts=parts, key=_key(self._files, parts, block.head))
-                    make = partial(block_without, self._block(number), names)
-                    # Making the data here may fail, which costs the rows of this block and no others.
-                    sizes = array("Q", sizes_of(self._kept(made.key, make, sum(self.sizes[number]))))
-                    left.sizes.append(sizes)
-                    left.blocks.append(made)
-            except GlassfsError as error:
-                gaps.append(Gap(self._files[parts[0].file].path, error, tables=(self.name,)))
-        return gaps
-
-    def _close(self) -> None:
-        """Complete the last block."""
-        head = self.layout.head
-        key = _key(self._files, self._parts, head)
-        data = self._kept(key, partial(joined_block, self._placed, head), self._size)
-        self.sizes.append(array("Q", sizes_of(data)))
-        self.blocks.append(TableBlock(key, tuple(self._parts), head))
+    def close(self) -> None:
+        """Complete the last block. If it cannot be kept, this raises why, and its rows are left out."""
+        placed, count, size = self._placed, self._count, self._size
         self._clear()
+        if placed:
+            with self._store.cache.measuring(PIECE + FROM_JSON * size):
+                data = self._store.add(joined_block(placed, self._layout.columns))
+            self._blocks.append(data)
+            self._counts.append(count)
+            self._sizes.append(array("Q", JoinedBlock(data).sizes))
+
+    def finish(self, gaps: Sequence[Gap] = (), unlisted: int = 0) -> None:
+        """Make the rows of all blocks. ``unlisted`` is the number of gaps that not every user may know of."""
+        error = sentence(gaps, self.name)
+        if self._layout.is_cut:
+            error = "; ".join(filter(None, [error, "columns are left out: there are too many"]))
+        shown = self._layout.shown()
+        features = shown.pop(FEATURES) if self.name == EPISODES else None
+        omitted = self.omitted + unlisted
+        self.rows = JoinedRows(self._blocks, self._counts, self._sizes, shown, features, omitted, error)
 
     def _clear(self) -> None:
-        self._parts: list[BlockPart] = []
         self._placed: list[ContainerPiece] = []
-        self._rows = self._size = 0
-
-    def _block(self, number: int) -> Data:
-        block = self.blocks[number]
-        return self._kept(block.key, partial(self._made_again, block), sum(self.sizes[number]))
-
-    def _kept(self, key: str, make: Callable[[], bytes], size: int) -> Data:
-        """Return the data of a block, made of pieces of so many bytes."""
-        return Rendered(self._containers.services.cache, (key, self.name), make, cost=PIECE + FROM_JSON * size)
-
-    def _made_again(self, block: TableBlock) -> bytes:
-        wanted = [WantedPiece(self._files[part.file], self.name, part.number, part.block) for part in block.parts]
-        placed = []
-        for part, piece in zip(block.parts, RowReader(self._containers).again(wanted), strict=True):
-            path = self._files[part.file].path
-            if piece is None or piece.rows != part.rows:
-                raise Damaged("has other rows than before", path)
-            placed.append(ContainerPiece(path, part.first, piece))
-        return joined_block(placed, block.head)
+        self._count = self._size = 0
 
 
 class JoinedTables(NamedTuple):
@@ -182,28 +140,6 @@ class JoinedTables(NamedTuple):
     def lost(self) -> set[int]:
         """Return the numbers of the files that not every user may read any more."""
         return self.rights.lost() & self.files.keys() if self.rights is not None else set()
-
-    def without(self, lost: set[int], containers: Containers) -> JoinedTables:
-        """Return the tables of all other containers."""
-        names = {self.files[number].path for number in lost}
-        gaps = [gap for gap in self.gaps if gap.path not in names]
-        tables: dict[str, BlockTable] = {}
-        for name, table in self.tables.items():
-            tables[name] = BlockTable(name, self.files, containers, table.layout)
-            gaps += table.copy_into(tables[name], lost)
-        for name, table in self.tables.items():
-            shown = {part.file for block in table.blocks for part in block.parts}
-            tables[name].finish(gaps, table.rows.omitted + len(lost & shown))
-        files = {number: file for number, file in self.files.items() if number not in lost}
-        return JoinedTables(tables, files, gaps, self.rights)
-
-
-def _key(files: Files, parts: Sequence[BlockPart], head: bytes) -> str:
-    """Return the key of a block of these parts."""
-    # Stamps change with each version and each change of attributes, so equal keys mean equal bytes, also for snapshots
-    # that were taken at different times. The number of a file differs between them and is not part of the key.
-    described = (f"{files[part.file].path}\0{files[part.file].stamp}\0{part[1:]}" for part in parts)
-    return hashed(itertools.chain([head.decode()], described))
 
 
 def hashed(words: Iterable[str]) -> str:

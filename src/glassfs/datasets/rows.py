@@ -9,22 +9,19 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from typing import NamedTuple
 
 import xxhash
 
 from glassfs import work
-from glassfs.cache.catalogue import StoredPart, searched
-from glassfs.content.pieces import LAYOUT, Piece, pieces_of
-from glassfs.content.summary import EPISODE_ROWS, Columns
+from glassfs.content.pieces import LAYOUT, Piece, as_json, pieces_of
+from glassfs.content.summary import EPISODE_ROWS
 from glassfs.datasets.files import PUBLIC_FILE, SnapshotFile
 from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.errors import Unrecognised
 from glassfs.formats.registry import GROUP
-from glassfs.lru import cached_if_short
 from glassfs.names import component
 from glassfs.sizes import PIECE
 from glassfs.source import Entry, Path
@@ -47,15 +44,6 @@ class TablePiece(NamedTuple):
     parts: Sequence[tuple[Path, str]] = ()
 
 
-class WantedPiece(NamedTuple):
-    """A piece to be read again: of which file and table, its number, and its first block in the container's table."""
-
-    file: SnapshotFile
-    table: str
-    number: int
-    block: int
-
-
 class RowReader:
     """One pass over the rows of many files. With ``calls``, a file that hangs raises DeviceFailed."""
 
@@ -75,7 +63,7 @@ class RowReader:
         self._ahead: set[Work] = set()
         """The work of files that are read ahead."""
         self._lock = threading.Lock()
-        self._noted: dict[bytes, Sequence[StoredPart]] = {}
+        self._noted: dict[bytes, bytes] = {}
         self._size = 0
 
     def of_all(self, files: Sequence[SnapshotFile]) -> Iterator[tuple[int, Iterator[TablePiece]]]:
@@ -88,11 +76,8 @@ class RowReader:
             while start < len(files):
                 some = files[start : start + self.at_once]
                 # One question for many files: most containers are in the catalogue, and each question costs a
-                # transaction. It may answer fewer than were asked, as rows are many bytes; the loop goes on after the
-                # last file that was looked for.
-                known = self._known(some, 0)
-                keys = [_key(file) for file in some]
-                pairs = [(file, known.get(key)) for file, key in zip(some, keys[: searched(keys, known)], strict=False)]
+                # transaction. It may answer fewer than were asked, as rows are many bytes: the loop goes on there.
+                pairs = list(zip(some, self._known([(file, 0) for file in some]), strict=False))
                 begun: dict[int, Iterator[TablePiece]] = {}
                 for number, (file, kept) in enumerate(pairs):
                     # Each remote file costs a round trip. The next ones are begun while the caller works on this one.
@@ -107,31 +92,6 @@ class RowReader:
             self._prefetches.close()
             self.flush()
 
-    def again(self, wanted: Sequence[WantedPiece]) -> Iterator[Piece | None]:
-        """Yield pieces of one table again; None for a piece that no longer exists.
-
-        A file is opened once for consecutive pieces.
-        """
-        known: dict[tuple[bytes, int], StoredPart] = {}
-        for number in {one.number for one in wanted}:
-            files = [one.file for one in wanted if one.number == number]
-            known |= {(key, number): kept for key, kept in self._known(files, number).items()}
-        following: tuple[SnapshotFile, int] | None = None
-        with ExitStack() as opened:
-            for file, table, number, block in wanted:
-                kept = known.get((_key(file), number))
-                if kept is not None:
-                    yield _stored(kept)[2]
-                    continue
-                # A reader of a block wants a few consecutive pieces of each file: the file is opened for the first and
-                # read on.
-                if following != (file, number):
-                    opened.close()
-                    pieces = opened.enter_context(closing(self._read(file, table, block)))
-                following = file, number + 1
-                found = next(pieces, None)
-                yield found.piece if found is not None and found.table == table else None
-
     def flush(self) -> None:
         """Store the rows read so far in the catalogue."""
         with self._lock:
@@ -139,28 +99,33 @@ class RowReader:
         if noted and self._catalogue is not None:
             self._catalogue.put(noted)
 
-    def _known(self, files: Sequence[SnapshotFile], number: int) -> Mapping[bytes, StoredPart]:
-        keys = [_key(file) for file in files if file.location.store.has_lasting_versions]
-        return self._catalogue.find(keys, number) if self._catalogue is not None and keys else {}
+    def _known(self, pieces: Sequence[tuple[SnapshotFile, int]]) -> Sequence[bytes | None]:
+        """Return what the catalogue has of pieces, given by their numbers; if it is much, only of the first ones."""
+        if self._catalogue is None:
+            return [None] * len(pieces)
+        return self._catalogue.find([
+            _key(file, number) if file.location.store.has_lasting_versions else b"" for file, number in pieces
+        ])
 
-    def _of(
-        self, file: SnapshotFile, kept: StoredPart | None, begun: Iterator[TablePiece] | None,
-    ) -> Iterator[TablePiece]:
+    def _of(self, file: SnapshotFile, kept: bytes | None, begun: Iterator[TablePiece] | None) -> Iterator[TablePiece]:
         if kept is None:
             yield from self._timed(file, begun or self._read(file))
             return
-        for number in range(kept.parts):
-            if number:
-                more = self._known([file], number).get(_key(file))
-                # The catalogue evicts the least recently used parts, which may be the later ones of a container whose
-                # first part is there. The container has them still, and they begin after the last block that the known
-                # parts cover.
-                if more is None:  # evicted meanwhile
-                    yield from self._rest(file, number, _stored(kept)[0], kept.block)
-                    return
-                kept = more
-            table, directory, piece = _stored(kept)
-            yield TablePiece(table, number, piece, directory, file.is_public)
+        if not kept:  # it has no rows
+            return
+        number = 0
+        while True:
+            found, is_last = _unpacked(kept, file, number)
+            yield found
+            if is_last:
+                return
+            number += 1
+            (kept,) = self._known([(file, number)])
+            # The catalogue evicts what was not used for long, which may be a later piece of a container whose first one
+            # is there. The container has it still.
+            if kept is None:
+                yield from (one for one in self._timed(file, self._read(file)) if one.number >= number)
+                return
 
     def _timed(self, file: SnapshotFile, pieces: Iterator[TablePiece]) -> Iterator[TablePiece]:
         """Yield the pieces of a file, each read with a timeout."""
@@ -200,17 +165,10 @@ class RowReader:
         with self._cache.memory.nested():
             return next(pieces, None)
 
-    def _rest(self, file: SnapshotFile, first: int, table: str, after: int) -> Iterator[TablePiece]:
-        """Yield the pieces from number ``first`` on, given the table and the first block of the previous piece."""
-        for found in self._read(file, table, after):
-            if found.number:
-                yield found._replace(number=first - 1 + found.number)
-
-    def _read(self, file: SnapshotFile, table: str = "", block: int = 0) -> Generator[TablePiece, None, None]:
-        """Read the pieces of all tables, or from a block of one on; all of them are also noted for the catalogue."""
-        # Only whole passes are kept: a part of the rows would be taken for all of them.
-        is_kept = not table and self._catalogue is not None and _is_lasting(file)
-        noted: list[StoredPart] = []
+    def _read(self, file: SnapshotFile) -> Iterator[TablePiece]:
+        """Read the pieces of all tables; they are also noted for the catalogue."""
+        is_kept = self._catalogue is not None and _is_lasting(file)
+        noted: list[TablePiece] = []
         size = 0
         try:
             with self._containers.glimpsed(file.location, file.version) as (container, files):
@@ -219,54 +177,50 @@ class RowReader:
                 is_kept = is_kept and len(container.sources) == len(files) == 1 and files[0][1].stamp == file.stamp
                 is_public = file.is_public and all(_is_readable(entry) for _, entry in files)
                 parts = [(path, entry.stamp) for path, entry in files[1:]]
-                names = list(container.tables)
                 number = 0
-                for name in names[names.index(table) :] if table in names else names if not table else ():
+                for name in container.tables:
                     summary = container.summary(name)
                     if summary is None:
                         continue
                     directory = component(summary.table.directory) if summary.table.directory else ""
-                    for piece in pieces_of(summary, self._cache, block if name == table else 0):
-                        head = _head_of(name, directory, piece.columns)
-                        size += len(head) + len(piece.data)
+                    for piece in pieces_of(summary, self._cache):
+                        found = TablePiece(name, number, piece, directory, is_public, parts)
+                        size += len(piece.data)
                         if is_kept and size <= self.most_kept:
-                            noted.append(StoredPart(number, 0, piece.rows, piece.block, head, piece.data))
+                            noted.append(found)
                         else:
                             # Too many rows, or none are to be kept: the count goes on, so nothing is noted later
                             # either.
                             noted.clear()
-                        yield TablePiece(name, number, piece, directory, is_public, parts)
+                        yield found
                         number += 1
         except Unrecognised:
             if not is_kept:
                 return
         if is_kept and size <= self.most_kept:
             # A file that gives no rows, or is no container, is noted as well: it need not be opened again.
-            noted = [kept._replace(parts=len(noted)) for kept in noted] or [StoredPart(0, 0, 0, 0, b"", b"")]
+            values = {_key(file, one.number): _packed(one, one is noted[-1]) for one in noted} or {_key(file, 0): b""}
             with self._lock:
-                self._noted[_key(file)] = noted
+                self._noted |= values
                 self._size += size
                 is_much = self._size > self.most_noted or len(self._noted) >= self.at_once
             if is_much:
                 self.flush()
 
 
-def _head_of(table: str, directory: str, columns: Columns) -> bytes:
-    """Return what the catalogue has of a piece beside its rows."""
-    brief = None if columns == EPISODE_ROWS else columns  # those of most containers
-    return json.dumps([table, directory, brief], separators=(",", ":")).encode()
+def _packed(found: TablePiece, is_last: bool) -> bytes:
+    """Return what the catalogue has of a piece: a line of JSON, and the rows."""
+    piece = found.piece
+    brief = None if piece.columns == EPISODE_ROWS else piece.columns  # those of most containers
+    return as_json([is_last, found.table, found.directory, piece.rows, brief]) + b"\n" + piece.data
 
 
-@cached_if_short(32)  # what precedes pieces is mostly the same
-def _head(head: bytes) -> tuple[str, str, Columns]:
-    table, directory, columns = json.loads(head)
-    return table, directory, EPISODE_ROWS if columns is None else tuple((name, dtype) for name, dtype in columns)
-
-
-def _stored(kept: StoredPart) -> tuple[str, str, Piece]:
-    """Return the table, the directory and the piece that the catalogue has."""
-    table, directory, columns = _head(kept.head)
-    return table, directory, Piece(kept.rows, kept.data, columns, kept.block)
+def _unpacked(kept: bytes, file: SnapshotFile, number: int) -> tuple[TablePiece, bool]:
+    """Return a piece that the catalogue has, and whether it is the last one of its file."""
+    head, _, data = kept.partition(b"\n")
+    is_last, table, directory, rows, columns = json.loads(head)
+    columns = EPISODE_ROWS if columns is None else tuple((name, dtype) for name, dtype in columns)
+    return TablePiece(table, number, Piece(rows, data, columns), directory, file.is_public), is_last
 
 
 def _is_readable(entry: Entry) -> bool:
@@ -278,8 +232,9 @@ def _is_lasting(file: SnapshotFile) -> bool:
     return file.location.store.has_lasting_versions and abs(time.time_ns() - file.mtime_ns) > 2 * 10**9
 
 
-def _key(file: SnapshotFile) -> bytes:
-    return xxhash.xxh128_digest(f"{_dependencies()}\0{file.stamp}".encode())
+def _key(file: SnapshotFile, number: int) -> bytes:
+    """Return the key of a piece of a file's rows."""
+    return xxhash.xxh128_digest(f"{_dependencies()}\0{file.stamp}\0{number}".encode())
 
 
 @cache

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import partial
+from typing import Any
 
 from glassfs import work
 from glassfs.content import Container, Group, Member, Recording
 from glassfs.content.join import Joined, JoinedRows
 from glassfs.content.pieces import ContainerPiece
 from glassfs.content.summary import EPISODES
-from glassfs.datasets.blocks import BlockTable, JoinedTables, hashed
+from glassfs.datasets.blocks import BlockTable, JoinedTables, RowStore, hashed
 from glassfs.datasets.files import FileSnapshot, Gap, SnapshotFile, expected_tables, in_order
 from glassfs.datasets.rights import FurtherFiles, Rights
 from glassfs.datasets.rows import RowReader, TablePiece
@@ -41,18 +42,20 @@ class Snapshot:
     """The containers below a root at one moment. ``identity`` distinguishes it from all other snapshots.
 
     If ``is_shared``, the table has only rows that every user can reach and read. ``state`` is equal for snapshots of
-    the same files. ``title`` is the table's. It is what opens the containers of its table of episodes (``Opened``).
+    the same files. ``title`` is the table's.
     """
 
     def __init__(
         self, containers: Containers, walked: FileSnapshot, is_shared: bool, calls: TimedCalls,
         clock: Callable[[], float], title: str = "",
     ) -> None:
-        self._containers = containers
+        self.containers = containers
         self._calls = calls
         self._walked: Sequence[SnapshotFile] = walked.files
         """All files, until they were read."""
-        self._gaps = walked.gaps
+        self._gaps: Sequence[Gap] = walked.gaps
+        self._omitted: dict[str, int] = {}
+        """By table, the containers with rows that were closed since the walk."""
         self._begun = walked.begun
         self._clock = clock
         self.until = 0.0
@@ -65,7 +68,7 @@ class Snapshot:
         """Those of what the rows describe, by table and container."""
         self._shown: dict[tuple[int, str, bool], ContentDirectory] = {}
         self._lease = Lease(())
-        self._by_path: dict[str, int] | None = None
+        self._by_path: dict[str, SnapshotFile] | None = None
         self.is_whole = not any(isinstance(gap.error, Passing) for gap in walked.gaps)
         """Whether nothing is left out for a passing reason."""
         self.mtime_ns = walked.mtime_ns
@@ -81,16 +84,16 @@ class Snapshot:
         def directory_of(container: str) -> str | None:
             return self._directories.get((name, container))
 
-        opened = self if name == EPISODES else None
-        return Joined(name, partial(self.rows, name), directory_of, self.title, is_first, self.with_rows, opened)
+        kind = partial(EpisodesTable, self) if name == EPISODES else Joined
+        return kind(name, partial(self.rows, name), directory_of, self.title, is_first, self.with_rows)
 
     def rows(self, name: str) -> JoinedRows:
         """Return the rows of a table. The first caller reads the containers."""
-        tables = self._read()
+        tables = self.read()
         table = tables.tables.get(name)
         if table is None:
-            table = BlockTable(name, (), self._containers)
-            table.finish(tables.gaps, 0)
+            table = BlockTable(name, RowStore(self.containers.services.cache), self._omitted.get(name, 0))
+            table.finish(tables.gaps)
         return table.rows
 
     def tables(self) -> Sequence[str]:
@@ -105,12 +108,12 @@ class Snapshot:
         if self._expected is None:
             if self._tables is not None:
                 return self.with_rows()
-            self._expected = expected_tables(self._containers, filter(self._may_show, self._walked), self._clock)
+            self._expected = expected_tables(self.containers, filter(self._may_show, self._walked), self._clock)
         return self._expected
 
     def with_rows(self) -> Sequence[str]:
         """Return the names of the tables that have rows. Reads the containers."""
-        return in_order(name for name, table in self._read().tables.items() if table.rows.rows)
+        return in_order(name for name, table in self.read().tables.items() if table.rows.rows)
 
     def current(self) -> Snapshot:
         """Return a snapshot without the containers that not every user may read any more; itself if there is none."""
@@ -118,15 +121,21 @@ class Snapshot:
         lost = tables.lost() if tables is not None else set()
         if tables is None or not lost:
             return self
-        # Readers that have the table open keep the rows that it had: a copy is changed, which shares the directories of
-        # rows and the pieces in the block cache. It has an identity, and so inode numbers and cached pages, of its own.
+        # Readers that have the table open keep the rows that it had. The others get a copy, whose rows are read again
+        # when they are needed, most of them from the catalogue. It has an identity, and so inode numbers and cached
+        # pages, of its own.
         left = copy(self)
         left._lock, left._shown, left._lease, left._by_path = threading.Lock(), {}, Lease(()), None
         left.identity = f"joined:{next(_numbers)}"
         left.state = hashed([self.state, *map(str, sorted(lost))])
-        left._expected = None
-        left._tables = tables.without(lost, self._containers)
+        left._expected = left._tables = None
+        left._leave_out(tables, lost)
         return left
+
+    def _leave_out(self, tables: JoinedTables, lost: set[int]) -> None:
+        """Leave some of the files that were read out of the next pass."""
+        self._omitted = {name: table.omitted + len(table.files & lost) for name, table in tables.tables.items()}
+        self._walked = [file for number, file in tables.files.items() if number not in lost]
 
     def directory(
         self, name: str, is_first: bool, views: ViewSet, access: Access, ino: int, volume: str,
@@ -134,7 +143,7 @@ class Snapshot:
         """Return the directory of what these views make of a table."""
         found = self._shown.get((ino, name, is_first))
         if found is None:
-            services = self._containers.services._replace(views=views)
+            services = self.containers.services._replace(views=views)
             # Two tables of one snapshot, and one that is shown first and not first, differ in what their views make of
             # them. The origin has no container's lease: what a view caches here goes when the snapshot is retired.
             origin = Origin(
@@ -149,53 +158,22 @@ class Snapshot:
     def retire(self) -> None:
         """Stop caching its listings: no new caller will use it, only readers that have it open."""
         self._lease.retire(is_replaced=False)
-        self._containers.services.listings.forget(self._lease)
+        self.containers.services.listings.forget(self._lease)
 
-    # The containers of its table of episodes, each in the version that the table has: see ``Table``.
-
-    @contextmanager
-    def recordings(self, container: str, is_kept: bool) -> Iterator[Callable[[int], Recording]]:
-        """Provide what returns a recording by its number. Raises Changed for a container that is not what it was."""
-        self.demand_readable(container)
-        file = self._file_of(container)
-        if is_kept:
-            lease = self._containers.leased(file.location, file.version, f"/{container}")
-            with lease:
-                yield _recordings(self._containers.opened(lease).container, container)
-        else:
-            with self._containers.glimpsed(file.location, file.version) as (opened, _):
-                yield _recordings(opened, container)
-
-    def demand_readable(self, container: str) -> None:
-        """Raise Changed if not every user may read a container of a shared table any more."""
-        tables = self._read()
-        if any(tables.files[number].path == container for number in tables.lost()):
-            raise Changed("is no longer readable for every user", container)
-
-    def found(self, container: str, name: bytes) -> bytes | None:
-        file = self._file_of(container)
-        is_lasting = file.location.store.has_lasting_versions
-        return self._containers.kept.find(file.stamp, name) if is_lasting else None
-
-    def keep(self, container: str, name: bytes, value: bytes) -> None:
-        file = self._file_of(container)
-        if file.location.store.has_lasting_versions:
-            self._containers.kept.keep(file.stamp, file.mtime_ns, name, value)
-
-    def _file_of(self, container: str) -> SnapshotFile:
+    def file_of(self, container: str) -> SnapshotFile:
         """Return the file of a container that has rows."""
-        files = self._read().files
         if self._by_path is None:
-            self._by_path = {file.path: number for number, file in files.items()}
-        number = self._by_path.get(container)
-        if number is None:
+            self._by_path = {file.path: file for file in self.read().files.values()}
+        file = self._by_path.get(container)
+        if file is None:
             raise Changed("is not what it was when the table was made", container)
-        return files[number]
+        return file
 
     def _may_show(self, part: SnapshotFile | Gap | TablePiece) -> bool:
         return part.is_public or not self._is_shared
 
-    def _read(self) -> JoinedTables:
+    def read(self) -> JoinedTables:
+        """Return the tables. The first caller reads the containers."""
         if self._tables is None:
             with work.holding(self._lock):
                 if self._tables is None:
@@ -205,9 +183,10 @@ class Snapshot:
                     try:
                         tables = self._find(begun + settings.pass_longest)
                         # Files may have been closed since the walk: it may be long ago, and reading takes time.
-                        lost = tables.lost()
-                        self._tables = tables.without(lost, self._containers) if lost else tables
-                        self._walked = ()
+                        while lost := tables.lost():
+                            self._leave_out(tables, lost)
+                            tables = self._find(begun + settings.pass_longest)
+                        self._tables, self._walked = tables, ()
                     finally:
                         self._calls.close()
                         took = self._clock() - begun
@@ -221,13 +200,13 @@ class Snapshot:
         gaps = list(filter(self._may_show, self._gaps))
         unlisted = len(self._gaps) - len(gaps)
         tables: dict[str, BlockTable] = {}
+        store = RowStore(self.containers.services.cache)
         used: set[int] = set()
         parts: FurtherFiles = {}
         # Pieces come in the order of the files' paths, and a file's pieces in that of its rows, so the rows of a table
-        # are sorted without being kept in memory: each table has one block that is not complete, and the cache has the
-        # others.
+        # are sorted without being kept in memory: each table has one block that is not complete.
         is_whole = self.is_whole
-        for number, pieces in RowReader(self._containers, self._calls).of_all(self._walked):
+        for number, pieces in RowReader(self.containers, self._calls).of_all(self._walked):
             file = self._walked[number]
             if self._clock() > until:
                 seconds = settings.pass_longest
@@ -245,14 +224,14 @@ class Snapshot:
                     is_shown = is_shown and self._may_show(piece)
                     table = tables.get(piece.table)
                     if table is None:
-                        table = tables[piece.table] = BlockTable(piece.table, self._walked, self._containers)
+                        table = tables[piece.table] = BlockTable(piece.table, store, self._omitted.get(piece.table, 0))
                     first, rows = firsts.get(piece.table, 0), piece.piece.rows
                     firsts[piece.table] = first + rows
                     if rows and not is_shown:
                         # Counted once for each table, with the first of the rows that are left out.
                         table.omitted += not first
                     elif rows:
-                        table.add(number, piece.number, ContainerPiece(file.path, first, piece.piece))
+                        table.add(ContainerPiece(file.path, first, piece.piece), number)
                         parts[number] = piece.parts
                         used.add(number)
                         if piece.directory:
@@ -270,12 +249,57 @@ class Snapshot:
                 # files.
                 is_whole = is_whole and not isinstance(error, Passing)
         for table in tables.values():
-            table.finish(gaps, unlisted + table.omitted)
+            try:
+                table.close()
+            except GlassfsError as error:
+                gaps.append(Gap("", error, tables=(table.name,)))
+                is_whole = is_whole and not isinstance(error, Passing)
+        for table in tables.values():
+            table.finish(gaps, unlisted)
         files = {number: self._walked[number] for number in used}
-        watcher = self._containers.watcher
+        watcher = self.containers.watcher
         rights = Rights(watcher, self._calls, files, parts, self._begun, self._clock) if self._is_shared else None
         self.is_whole = is_whole
         return JoinedTables(tables, files, gaps, rights)
+
+
+class EpisodesTable(Joined):
+    """The joined table of episodes. Containers are opened in the version that the table has."""
+
+    has_recordings = True
+
+    def __init__(self, snapshot: Snapshot, *words: Any) -> None:
+        super().__init__(*words)
+        self._snapshot = snapshot
+
+    @contextmanager
+    def recordings(self, container: str, is_kept: bool) -> Iterator[Callable[[int], Recording]]:
+        """Provide what returns a recording by its number. Raises Changed for a container that is not what it was."""
+        self.demand_readable(container)
+        file = self._snapshot.file_of(container)
+        if is_kept:
+            lease = self._snapshot.containers.leased(file.location, file.version, f"/{container}")
+            with lease:
+                yield _recordings(self._snapshot.containers.opened(lease).container, container)
+        else:
+            with self._snapshot.containers.glimpsed(file.location, file.version) as (opened, _):
+                yield _recordings(opened, container)
+
+    def demand_readable(self, container: str) -> None:
+        """Raise Changed if not every user may read a container of a shared table any more."""
+        tables = self._snapshot.read()
+        if any(tables.files[number].path == container for number in tables.lost()):
+            raise Changed("is no longer readable for every user", container)
+
+    def found(self, container: str, name: bytes) -> bytes | None:
+        file = self._snapshot.file_of(container)
+        is_lasting = file.location.store.has_lasting_versions
+        return self._snapshot.containers.kept.find(file.stamp, name) if is_lasting else None
+
+    def keep(self, container: str, name: bytes, value: bytes) -> None:
+        file = self._snapshot.file_of(container)
+        if file.location.store.has_lasting_versions:
+            self._snapshot.containers.kept.keep(file.stamp, file.mtime_ns, name, value)
 
 
 def _recordings(opened: Container, path: str) -> Callable[[int], Recording]:

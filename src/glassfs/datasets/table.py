@@ -9,26 +9,17 @@ from __future__ import annotations
 import csv
 import json as standard_json
 import re
-import tempfile
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
 from typing import Any, BinaryIO
 
 from glassfs.cache import BlockCache
-from glassfs.content.data import Data, Memory
 from glassfs.content.episodes import TEXT
-from glassfs.content.join import (
-    BLOCK_BYTES,
-    Joined,
-    JoinedRows,
-    Layout,
-    joined_block,
-    sizes_of,
-)
-from glassfs.content.pieces import PIECE_ROWS, ContainerPiece, piece_of, values_of
+from glassfs.content.join import Joined
+from glassfs.content.pieces import ContainerPiece, piece_of, values_of
 from glassfs.content.summary import COLUMNS, CONTAINER, EPISODES, RECORD_COLUMNS
+from glassfs.datasets.blocks import BlockTable, RowStore
 from glassfs.errors import GlassfsError
 from glassfs.view import json
 from glassfs.view.csv.cells import cell
@@ -48,7 +39,7 @@ def chosen(placed: Iterable[ContainerPiece], is_chosen: Callable[[dict[str, Any]
     """Yield the rows that are chosen, consecutive ones in a piece."""
     for one in placed:
         numbers = [at for at, record in enumerate(records(one)) if is_chosen(record)]
-        columns = values_of(one.piece, is_decoded=False) if numbers else []
+        columns = values_of(one.piece) if numbers else []
         # Consecutive rows have the same difference between their number and their place among the chosen ones.
         for _, group in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
             run = [number for _, number in group]
@@ -112,48 +103,21 @@ class ParquetWriter:
 
     def __init__(self, file: BinaryIO, folder: str | None) -> None:
         self._file = file
-        self._aside = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
-        self._ends, self._sizes = array("Q", [0]), list[list[int]]()
-        self._layout = Layout(RECORD_COLUMNS)
-        self._rows = 0
-        self._placed: list[ContainerPiece] = []
-        self._count = self._size = 0
-        """Rows and bytes in ``_placed``."""
+        # The Parquet file needs the widths of all columns before its first byte: until then rows are in a file beside.
+        self._cache = BlockCache(spool_directory=folder, spool_size=1 << 60)
+        self._table = BlockTable(EPISODES, RowStore(self._cache))
 
     def write(self, rows: Any) -> None:
         for placed in rows:
-            count, size = placed.piece.rows, len(placed.piece.data)
-            if self._placed and (self._count + count > PIECE_ROWS or self._size + size > BLOCK_BYTES):
-                self._close()
-            if count:
-                self._placed.append(placed)
-                self._rows += count
-                self._count += count
-                self._size += size
+            if placed.piece.rows:
+                self._table.add(placed)
 
     def end(self) -> None:
-        with self._aside:
-            if self._placed:
-                self._close()
-            columns = self._layout.shown(-1)
-            found = JoinedRows(self._rows, len(self._ends) - 1, self._block, self._sizes, columns)
-            for piece in Parquet(Joined(EPISODES, lambda: found), BlockCache(), (EPISODES,)).pieces():
-                self._file.write(piece)
-            self._file.flush()
-
-    def _close(self) -> None:
-        # Blocks are kept in a temporary file, as the Parquet file needs the widths of all columns before its first
-        # byte.
-        block = joined_block(self._placed, self._layout.head)
-        self._placed, self._count, self._size = [], 0, 0
-        self._aside.seek(self._ends[-1])
-        self._aside.write(block)
-        self._ends.append(self._ends[-1] + len(block))
-        self._sizes.append(sizes_of(Memory(block)))
-
-    def _block(self, number: int) -> Data:
-        self._aside.seek(self._ends[number])
-        return Memory(self._aside.read(self._ends[number + 1] - self._ends[number]))
+        self._table.close()
+        self._table.finish()
+        for piece in Parquet(Joined(EPISODES, lambda: self._table.rows), self._cache, (EPISODES,)).pieces():
+            self._file.write(piece)
+        self._file.flush()
 
 
 def read_back(form: str, file: BinaryIO) -> Iterator[tuple[str, bytes]]:

@@ -13,7 +13,6 @@ import errno
 import hashlib
 import os
 import stat
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
@@ -37,7 +36,6 @@ from glassfs.errors import (
 )
 from glassfs.filesystem.file import GlassfsFile
 from glassfs.filesystem.options import source_of
-from glassfs.forks import after_fork
 from glassfs.library.finding import LibraryPaths
 from glassfs.library.session import LibrarySession, OpenArguments
 from glassfs.library.stream import bytes_of
@@ -67,17 +65,16 @@ class _OpenTree:
         finalize(self, self.session.close).atexit = False
 
 
-_lock = threading.RLock()
 _all: WeakValueDictionary[str, _OpenTree] = WeakValueDictionary()
 
 
 def _opened(asked: OpenArguments, token: str) -> _OpenTree:
-    with _lock:
-        # The token covers all arguments, in every process: file systems with the same one show the same.
-        found = _all.get(token)
-        if found is None:
-            found = _all[token] = _OpenTree(asked, token)
-        return found
+    # The token covers all arguments, in every process: file systems with the same one show the same. Two threads may
+    # both make a tree, of which one is not shared.
+    found = _all.get(token)
+    if found is None:
+        found = _all[token] = _OpenTree(asked, token)
+    return found
 
 
 def _refuse(path: Any) -> NoReturn:
@@ -172,7 +169,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         except Refused as error:  # a container in a folder: callers that walk skip OSErrors
             raise Damaged(error.reason, error.source or self._shown, error.part) from error
         except GlassfsError as error:
-            raise self._located(error) from None
+            raise error.at(self._shown) from None
 
     def exists(self, path: str, **kwargs: Any) -> bool:
         return self._found(path) is not None
@@ -190,42 +187,33 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         links are left out."""
         if maxdepth is not None and maxdepth < 1:
             raise ValueError("maxdepth must be at least 1")
-        has_detail = bool(kwargs.pop("detail", False))
         self._paths()  # raises if a source cannot be opened, whatever ``on_error`` is
-        waiting: list[tuple[str, Any, Any, Iterator[str]]] = []
-
-        def enter(place: str) -> Iterator[tuple[str, Any, Any]]:
-            try:
-                listed = self.ls(place)
-            except (OSError, GlassfsError) as error:
-                if on_error == "raise":
-                    raise
-                if callable(on_error):
-                    on_error(error)
-                return
-            # fsspec's own walk would follow links to directories, which may lead in a circle.
-            names = {_name(info, place): info for info in listed if info["type"] != "link"}
-            dirs: Any = {name: info for name, info in names.items() if name and info["type"] == "directory"}
-            files: Any = {name: info for name, info in names.items() if name not in dirs}
-            links = {name for name, info in dirs.items() if info.get("islink")}
-            if not has_detail:
-                dirs, files = list(dirs), list(files)
-            if topdown:
-                yield place, dirs, files
-            # The caller may remove directories from what was yielded, to skip them: so they are entered afterward.
-            is_end = maxdepth is not None and len(waiting) + 1 >= maxdepth
-            waiting.append((place, dirs, files, iter(() if is_end else [name for name in dirs if name not in links])))
-
-        yield from enter(self._strip_protocol(path))
-        while waiting:
-            place, dirs, files, inner = waiting[-1]
-            name = next(inner, None)
-            if name is not None:
-                yield from enter(f"{place}/{name}".lstrip("/"))
-                continue
-            waiting.pop()
-            if not topdown:
-                yield place, dirs, files
+        path = self._strip_protocol(path)
+        try:
+            listed = self.ls(path)
+        except (OSError, GlassfsError) as error:
+            if on_error == "raise":
+                raise
+            if callable(on_error):
+                on_error(error)
+            return
+        names = {_name(info, path): info for info in listed if info["type"] != "link"}
+        dirs: Any = {name: info for name, info in names.items() if name and info["type"] == "directory"}
+        files: Any = {name: info for name, info in names.items() if name not in dirs}
+        # fsspec's own walk would follow links to directories, which may lead in a circle.
+        links = {name for name, info in dirs.items() if info.get("islink")}
+        if not kwargs.get("detail"):
+            dirs, files = list(dirs), list(files)
+        if topdown:
+            yield path, dirs, files
+        # The caller may remove directories from what was yielded, to skip them: so they are entered afterward.
+        if maxdepth is None or maxdepth > 1:
+            deeper = maxdepth and maxdepth - 1
+            for name in dirs:
+                if name not in links:
+                    yield from self.walk(f"{path}/{name}".lstrip("/"), deeper, topdown, on_error, **kwargs)
+        if not topdown:
+            yield path, dirs, files
 
     def ukey(self, path: str) -> str:
         """Return a key that changes whenever the bytes may have changed."""
@@ -312,7 +300,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         try:
             return paths.entered(normal(path), is_exact=True)
         except GlassfsError as error:
-            raise self._located(error) from None
+            raise error.at(self._shown) from None
 
     def _info_of(self, path: str) -> Info:
         node = self._node(path)
@@ -342,7 +330,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 self._paths().expire()
                 return do()
         except GlassfsError as error:
-            raise self._located(error) from None
+            raise error.at(self._shown) from None
 
     def _ranges(self, ranges: list[_Range]) -> list[bytes | Exception]:
         def file_at(path: str) -> File | Exception:
@@ -357,7 +345,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             try:
                 return file if isinstance(file, Exception) else _part(file, start, end)
             except Exception as error:
-                return self._located(error) if isinstance(error, GlassfsError) else error
+                return error.at(self._shown) if isinstance(error, GlassfsError) else error
 
         # Each file is looked up once, so that all its ranges are of one version.
         distinct = list(dict.fromkeys(path for path, _, _ in ranges))
@@ -377,10 +365,6 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return self.info(path) | {"islink": True}
         except (GlassfsError, OSError):
             return {"name": path, "size": None, "type": "link", "mode": fact[2], "islink": True}
-
-    def _located(self, error: GlassfsError) -> GlassfsError:
-        """Return the error with the name of what was opened."""
-        return error.at(self._shown)
 
     # Writing.
 
@@ -422,11 +406,3 @@ def _name(info: Info, place: str) -> str:
 
 def _each(values: Any, count: int) -> list[Any]:
     return [values] * count if values is None or isinstance(values, int) else list(values)
-
-
-def _renew_lock() -> None:
-    global _lock
-    _lock = threading.RLock()
-
-
-after_fork(_renew_lock)

@@ -14,10 +14,9 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
-from itertools import accumulate, compress
-from operator import add, le, lt, mul, not_, sub
+from itertools import islice
 from typing import Any, NamedTuple
 
 from glassfs import work
@@ -27,14 +26,12 @@ from glassfs.errors import Damaged, TooLarge
 from glassfs.formats import tree_sequences, tskit
 from glassfs.formats.registry import AHEAD, BUILT_IN, JOINED, Format, Opening
 from glassfs.once import once
-from glassfs.source import Reader
 
 MAGIC = b"\x89KAS\r\n\x1a\n"
-HEADER = struct.Struct("<8sHHIQ40x")
-DESCRIPTOR = "B7xQQQQ24x"
-DESCRIPTOR_SIZE = 64
-RESERVED_IN_HEADER = range(24, 64)
-RESERVED_IN_DESCRIPTOR = (*range(1, 8), *range(40, 64))
+HEADER = struct.Struct("<8sHHIQ40s")
+DESCRIPTOR = struct.Struct("<B7sQQQQ24s")
+AT_ONCE = 4096
+"""Descriptors that are read at once."""
 LARGEST_SUMMARY = 512  # columns of the table of trees
 
 TYPES = (
@@ -44,30 +41,29 @@ TYPES = (
 SIZES = tuple(int(dtype[2:]) for _, dtype in TYPES)
 
 
-class Stretch(NamedTuple):
-    """Consecutive items of the checked part of an index, as one sequence per field, which is fast for many items.
+class Item(NamedTuple):
+    """An item of the checked part of an index: its array lies from ``start`` to ``end`` in the store."""
 
-    ``starts`` and ``ends`` are offsets of arrays in the store.
-    """
-
-    keys: Sequence[bytes]
-    kinds: Sequence[int]
-    starts: Sequence[int]
-    ends: Sequence[int]
-    lengths: Sequence[int]
+    key: bytes
+    kind: int
+    start: int
+    end: int
+    length: int
+    reserved: bytes
 
 
 class Survey(NamedTuple):
     """The results of one pass over the index.
 
     ``known`` holds the arrays with tskit's keys, of equal keys the last. If ``all_rise``, no two keys are equal.
-    ``first_falling`` is the first key below its predecessor.
+    ``first_falling`` is the first key below its predecessor. ``keys_end`` is the offset in the store.
     """
 
     known: dict[bytes, Array]
     array_bytes: int
     all_rise: bool
     first_falling: bytes | None
+    keys_end: int
 
 
 class ArrayStore:
@@ -79,13 +75,13 @@ class ArrayStore:
         available = self.source.size - start
         if available < HEADER.size:
             raise self._damage(f"the header is cut short: it has {available} of {HEADER.size} bytes")
-        header: tuple[bytes, int, int, int, int] = HEADER.unpack(self.source.read(start, HEADER.size))
-        magic, self.major, self.minor, self.count, self.size = header
+        header: tuple[bytes, int, int, int, int, bytes] = HEADER.unpack(self.source.read(start, HEADER.size))
+        magic, self.major, self.minor, self.count, self.size, self._reserved = header
         if magic != MAGIC:
             raise self._damage("does not start with kastore's magic bytes")
         if self.major != 1:
             raise self._damage(f"has version {self.major}.{self.minor}, but glassfs reads version 1")
-        self._first_key = HEADER.size + DESCRIPTOR_SIZE * self.count
+        self._first_key = HEADER.size + DESCRIPTOR.size * self.count
         if self.size < self._first_key or (self.count == 0 and self.size != HEADER.size):
             raise self._damage(f"the header declares {self.size} bytes, which do not fit {self.count} items")
         if self.size > available:
@@ -95,106 +91,87 @@ class ArrayStore:
     def end(self) -> int:
         return self.start + self.size
 
-    def stretches(self) -> Iterator[Stretch]:
+    def items(self) -> Iterator[Item]:
         """Read the index. Raises Damaged at the first item whose offset does not follow from the lengths (§1).
 
-        Arrays are consecutive, so all lie inside the store if the last one ends with it.
+        Keys and arrays are consecutive, so all lie inside the store if the last array ends with it.
         """
-        key_end, array_end, first_array, last_end = self._first_key, 0, 0, 0
-        allowance = self._opening.allowance.part()  # each key becomes a name in memory
-        for first, raw in self._descriptors():
-            fields = struct.unpack("<" + DESCRIPTOR * (len(raw) // DESCRIPTOR_SIZE), raw)
-            kinds, key_starts, key_lengths, starts, lengths = (fields[place::5] for place in range(5))
-            if max(kinds) >= len(TYPES):
-                number, kind = next((number, kind) for number, kind in enumerate(kinds, first) if kind >= len(TYPES))
+        key_end, end = self._first_key, 0
+        for number, (kind, padding, key_start, key_length, start, length, reserved) in enumerate(self._descriptors()):
+            if kind >= len(TYPES):
                 raise self._damage(f"item {number} has the unknown element type {kind}")
-            # Keys and arrays follow each other without gaps, in the order of the descriptors. So their offsets are sums
-            # of their lengths, and comparing all of a stretch at once replaces checking each against the file and its
-            # neighbors.
-            block_start, (*keys_expected, key_end) = key_end, accumulate(key_lengths, initial=key_end)
-            if key_end > self.size:
-                raise self._damage("the keys run past the end of the store")
-            allowance.take(key_end - block_start, "keys")
-            self._agree("key", first, key_starts, keys_expected)
-            if 0 in key_lengths:
-                raise self._damage(f"the key of item {first + key_lengths.index(0)} is empty")
-            if first == 0:
-                first_array = array_end = starts[0]
-            ends = list(map(add, starts, map(mul, lengths, map(SIZES.__getitem__, kinds))))
-            self._agree("array", first, starts, [array_end, *map(_aligned, ends[:-1])])
-            array_end = _aligned(ends[-1])
-            block = self.source.read(self.start + block_start, key_end - block_start)
-            borders = list(accumulate(key_lengths, initial=0))
-            keys = list(map(block.__getitem__, map(slice, borders, borders[1:])))
-            yield Stretch(keys, kinds, starts, ends, lengths)
-            last_end = ends[-1]
-        if self.count and first_array != _aligned(key_end):
-            raise self._damage(f"the first array starts at {first_array}, but {_aligned(key_end)} is expected")
-        if self.count and last_end != self.size:
-            raise self._damage(f"the last array ends at {last_end}, but the store at {self.size}")
-
-    def keys(self) -> Iterator[bytes]:
-        """Yield all keys in the order of the index. Raises Damaged."""
-        for stretch in self.stretches():
-            yield from stretch.keys
+            if number == 0:
+                if not key_end <= start <= self.size:
+                    raise self._damage(f"the first array starts at {start}, outside the store")
+                first, end = start, start
+                self._opening.allowance.part().take(start - key_end, "keys")
+                keys = self.source.read(self.start + key_end, start - key_end)
+            if (key_start, start) != (key_end, _aligned(end)):
+                raise self._damage(
+                    f"the key and the array of item {number} start at {key_start} and {start}, "
+                    f"but {key_end} and {_aligned(end)} are expected"
+                )
+            key_start -= self._first_key
+            key = keys[key_start : key_start + key_length]
+            if not key or len(key) < key_length:
+                raise self._damage(f"the key of item {number} is empty, or runs past the first array")
+            key_end, end = key_end + key_length, start + length * SIZES[kind]
+            yield Item(key, kind, start, end, length, padding + reserved)
+        if self.count and (first, end) != (_aligned(key_end), self.size):
+            raise self._damage(
+                f"the arrays lie from {first} to {end}, but {_aligned(key_end)} to {self.size} is expected"
+            )
 
     @once
     def survey(self) -> Survey:
         known: dict[bytes, Array] = {}
-        array_bytes = 0
+        array_bytes, keys_end = 0, self._first_key
         previous, first_falling, all_rise = b"", None, True
-        for stretch in self.stretches():
-            keys = stretch.keys
-            array_bytes += sum(map(sub, stretch.ends, stretch.starts))
+        for item in self.items():
+            key = item.key
+            array_bytes += item.end - item.start
+            keys_end += len(key)
             # The C library searches keys by bisection, so writers sort them. Where they rise strictly, no key can be
             # repeated, which saves comparing all.
-            before = (previous, *keys[:-1])
-            if any(map(le, keys, before)):
+            if key <= previous:
                 all_rise = False
-                if first_falling is None:
-                    first_falling = next(compress(keys, map(lt, keys, before)), None)
-            previous = keys[-1]
-            if not tskit.KEYS.isdisjoint(keys):
-                arrays = (content for _, content in self._arrays([stretch]) if isinstance(content, Array))
-                known.update({array.key: array for array in arrays if array.key in tskit.KEYS})
-        return Survey(known, array_bytes, all_rise, first_falling)
+                if key < previous and first_falling is None:
+                    first_falling = key
+            previous = key
+            if key in tskit.KEYS:
+                known[key] = self._array(item)
+        return Survey(known, array_bytes, all_rise, first_falling, keys_end)
 
     @once
     def tree_sequence(self) -> tskit.TreeSequence | None:
         return tskit.recognise(self.survey.known, self._opening)
 
     @once
-    def hidden(self) -> bytes | None:
-        """One byte per item, 1 if a later item has the same key; None if all keys differ.
-
-        Found by 64-bit hashes, as the keys would take too much memory. If two keys share a hash, ``members`` lists the
-        earlier one late, with no other effect.
-        """
+    def hidden(self) -> set[int]:
+        """The numbers of items whose key a later item has as well. Raises TooLarge beyond the allowance."""
         if self.survey.all_rise:
-            return None
-        import numpy as np
-
-        # After a stable sort, equal hashes stand together in the order of the items: all but the last of them are
-        # hidden.
-        hashes = np.fromiter(map(hash, self.keys()), np.int64, self.count)
-        order = np.argsort(hashes, kind="stable")
-        hashes = hashes[order]
-        is_hidden = np.zeros(self.count, np.bool_)
-        is_hidden[order[:-1][hashes[:-1] == hashes[1:]]] = True
-        if not is_hidden.any():
-            return None
-        count = np.count_nonzero(is_hidden)
-        self._opening.warn(f"{count} items share their key with a later one, which keeps the name", self.place)
-        return is_hidden.tobytes()
+            return set()
+        hidden = set[int]()
+        last: dict[bytes, int] = {}
+        allowance = self._opening.allowance.part()
+        for number, item in enumerate(self.items()):
+            allowance.take(OBJECT, "keys that are not sorted")
+            if item.key in last:
+                hidden.add(last[item.key])
+            last[item.key] = number
+        if hidden:
+            self._opening.warn(
+                f"{len(hidden)} items share their key with a later one, which keeps the name", self.place,
+            )
+        return hidden
 
     def members(self) -> Iterator[Member]:
         """Yield the arrays in index order, then those whose key a later item repeats, then tskit's contents."""
-        hidden = self.hidden
-        if hidden is None:
-            yield from self._arrays(self.stretches())
-        else:
-            yield from compress(self._arrays(self.stretches()), map(not_, hidden))
-            yield from compress(self._arrays(self.stretches()), hidden)
+        for is_late in (False, True) if self.hidden else (False,):
+            for number, item in enumerate(self.items()):
+                if (number in self.hidden) == is_late:
+                    # A tree is at most 256 directories deep: the rest of a name is one component.
+                    yield Member(tuple(item.key.split(b"/", 255)), self._array(item))
         if self.tree_sequence is not None:
             yield from self.tree_sequence.members()
             yield from self.tree_sequence.tables()
@@ -203,59 +180,36 @@ class ArrayStore:
         falling = self.survey.first_falling
         if falling is not None:
             yield Fault(self._path(falling), "its key is out of order, so the C library may not find it")
-        if self.hidden is not None:
-            for number, key in compress(enumerate(self.keys()), self.hidden):
-                yield Fault(self._path(key), f"item {number} has the same key as a later one")
+        for number, item in enumerate(self.items()):
+            if number in self.hidden:
+                yield Fault(self._path(item.key), f"item {number} has the same key as a later one")
         if self.minor == 0:  # later minor versions may use them
-            yield from self._reserved_faults()
-        yield from self._padding_faults()
+            if any(self._reserved):
+                yield Fault(self.place, "reserved bytes of the header are not zero")
+            used = (number for number, item in enumerate(self.items()) if any(item.reserved))
+            for number in islice(used, 1):
+                yield Fault(self.place, f"reserved bytes of the descriptors from item {number} on are not zero")
+        end = self.survey.keys_end
+        for item in self.items():
+            if any(self.source.read(self.start + end, item.start - end)):
+                yield Fault(self._path(item.key), "the padding before the array is not zero")
+                break
+            end = item.end
         if self.tree_sequence is not None:
             for place, reason in self.tree_sequence.faults():
                 yield Fault(self._path(place.encode()), reason)
 
-    def _reserved_faults(self) -> Iterator[Fault]:
-        if any(self.source.read(self.start + RESERVED_IN_HEADER.start, len(RESERVED_IN_HEADER))):
-            yield Fault(self.place, "reserved bytes of the header are not zero")
-        for first, raw in self._descriptors():
-            if any(any(raw[byte :: DESCRIPTOR_SIZE]) for byte in RESERVED_IN_DESCRIPTOR):
-                yield Fault(self.place, f"reserved bytes of the descriptors from item {first} on are not zero")
-                return
+    def _descriptors(self) -> Iterator[tuple[Any, ...]]:
+        for first in range(0, self.count, AT_ONCE):
+            size = DESCRIPTOR.size * min(AT_ONCE, self.count - first)
+            yield from DESCRIPTOR.iter_unpack(
+                self.source.read(self.start + HEADER.size + DESCRIPTOR.size * first, size)
+            )
 
-    def _padding_faults(self) -> Iterator[Fault]:
-        keys_end = self.start + self._first_key + sum(map(len, self.keys()))
-        reader = Reader(self.source, keys_end, self.end, "padding")
-        for stretch in self.stretches():
-            for key, start, end in zip(stretch.keys, stretch.starts, stretch.ends, strict=True):
-                if any(reader.take(self.start + start - reader.position)):
-                    yield Fault(self._path(key), "the padding before the array is not zero")
-                    return
-                reader.skip(end - start)
-
-    def _descriptors(self) -> Iterator[tuple[int, bytes]]:
-        """Yield stretches of descriptors, each with the number of its first item."""
-        at_once = 4096
-        for first in range(0, self.count, at_once):
-            place = self.start + HEADER.size + DESCRIPTOR_SIZE * first
-            yield first, self.source.read(place, DESCRIPTOR_SIZE * min(at_once, self.count - first))
-
-    def _arrays(self, stretches: Iterable[Stretch]) -> Iterator[Member]:
-        """Yield the items as contents. There may be millions, so common values are shared objects."""
-        source, origin, shape = self.source, self.start, (0,)
-        for keys, kinds, starts, ends, lengths in stretches:
-            for key, kind, start, end, length in zip(keys, kinds, starts, ends, lengths, strict=True):
-                type_name, dtype = TYPES[kind]
-                # A tree is at most 256 directories deep: the rest of a name is one component.
-                name = tuple(key.split(b"/", 255)) if b"/" in key else (key,)
-                if length != shape[0]:
-                    shape = (length,)
-                yield Member(name, Array(key, Extent(source, origin + start, end - start), dtype, shape, type_name))
-
-    def _agree(self, what: str, first: int, found: Sequence[int], expected: Sequence[int]) -> None:
-        """Raise Damaged where ``found`` differs from ``expected``; ``first`` is the number of the first item."""
-        if list(found) != expected:
-            number = next(number for number, start in enumerate(expected) if start != found[number])
-            start, right = found[number], expected[number]
-            raise self._damage(f"the {what} of item {first + number} starts at {start}, but {right} is expected")
+    def _array(self, item: Item) -> Array:
+        type_name, dtype = TYPES[item.kind]
+        data = Extent(self.source, self.start + item.start, item.end - item.start)
+        return Array(item.key, data, dtype, (item.length,), type_name)
 
     def _path(self, key: bytes) -> str:
         path = key.decode("utf-8", "backslashreplace")
@@ -305,32 +259,26 @@ def _open(opening: Opening) -> Container:
 def _trees(opening: Opening, first: ArrayStore, appended: Sequence[int]) -> Summary | None:
     """Return a row for each store that is a tree sequence, in the order of the stores."""
 
-    def row_at(start: int) -> tree_sequences.TreeRow | None:
+    def row(start: int) -> tree_sequences.TreeRow:
         sequence = (ArrayStore(opening, start) if start else first).tree_sequence
-        return None if sequence is None else tree_sequences.TreeRow(sequence)
+        if sequence is None:
+            raise opening.source.damage("is no tree sequence")
+        return tree_sequences.TreeRow(sequence)
 
-    def known(number: int) -> tree_sequences.TreeRow:
-        row = rows[0] if number == 0 else row_at(starts[number])
-        if row is None:
-            raise opening.source.damage("is another store than before")
-        return row
-
-    starts, rows = array("Q"), list[tree_sequences.TreeRow]()
+    starts = array("Q")
     columns: dict[str, str] = {}
-    for number, start in enumerate((0, *appended)):
+    for start in (0, *appended):
         work.check()
-        with suppress(Damaged) if number else nullcontext():  # an appended store costs only its own row
-            row = row_at(start)
-            if row is not None:
-                starts.append(start)
-                rows = rows or [row]  # the others are made again when they are needed
-                if len(columns) < LARGEST_SUMMARY:
-                    columns = dict(row.columns) | columns
+        with suppress(Damaged):  # a store costs only its own row
+            found = row(start).columns
+            starts.append(start)
+            if len(columns) < LARGEST_SUMMARY:
+                columns = dict(found) | columns
     if not starts:
         return None
     records = Records(
-        tree_sequences.NAME.encode(), len(starts), lambda number: [known(number).values],
-        cost=lambda number: known(number).cost,
+        tree_sequences.NAME.encode(), len(starts), lambda number: [row(starts[number]).values],
+        cost=lambda number: row(starts[number]).cost,
     )
     return summary_of(tree_sequences.NAME, tuple(columns.items()), len(starts), records)
 

@@ -1,7 +1,6 @@
 """safetensors: tensors of a model under labels, described by JSON in front of them (docs/formats/safetensors.md, as §).
 
-The header is parsed and checked once, within the allowance of the container. A block of the cache has what listings
-need of it, so that they do not parse it again. Tensors are ranges of the file.
+The header is parsed and checked on opening, within the allowance of the container. Tensors are ranges of the file.
 
 Any thread may call any function. A header that contradicts itself or the file raises Damaged on opening, before
 anything is allocated by its numbers.
@@ -9,30 +8,25 @@ anything is allocated by its numbers.
 
 from __future__ import annotations
 
-import marshal
+import json
 import re
 import struct
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from json import JSONDecoder
 from math import prod
 from sys import getsizeof
 from typing import Any, NamedTuple
 
-from glassfs import work
-from glassfs.content import Array, Blob, Container, Content, Document, Extent, Group, Member, Rendered, Stored, booleans
-from glassfs.content.allowance import OBJECT
+from glassfs.content import Array, Blob, Container, Content, Document, Extent, Group, Member, Stored, booleans
+from glassfs.content.allowance import OBJECT, Allowance
 from glassfs.content.dtypes import BFLOAT16, NARROW, WIDE, widened
 from glassfs.errors import Damaged
 from glassfs.formats.registry import BUILT_IN, Format, Head, Opening
-from glassfs.source import Source
 
 LENGTH = struct.Struct("<Q")
 LONGEST_HEADER = 100_000_000
 """Bytes (§1)."""
-LONGEST_DESCRIPTION = 64 << 10
-"""Characters of a tensor's description: keys that the format does not have may hold any JSON."""
 MOST_AXES = 32
 """Axes of an array in the oldest NumPy that glassfs supports."""
 METADATA = "__metadata__"
@@ -40,8 +34,6 @@ TENSORS, FILE = b"tensors", b"file"
 
 _HEAD = re.compile(rb'.{4}\0{4}\{[ \t\r\n]*["}]', re.DOTALL)
 _SIMILAR = re.compile(rb'.{6}\0\0([ \t\r\n]*)\{[ \t\r\n]*["}]', re.DOTALL)
-_SPACES = " \t\r\n"
-_SPACE = re.compile(f"[{_SPACES}]*")
 
 
 class Type(NamedTuple):
@@ -84,117 +76,10 @@ class Undecoded(Blob):
         return {"dtype": self.type_name, "shape": str(list(self.shape))} | Stored.attributes(self)
 
 
-class _Text:
-    """The JSON of a header, decoded value by value. Raises Damaged where it is no JSON."""
-
-    def __init__(self, source: Source, text: str) -> None:
-        self._source, self._text = source, text
-        self._index = 0
-
-    def items(self) -> Iterator[tuple[bool, str, Any]]:
-        """Yield whether an item is one of the metadata, its key and its value, in the order of the header.
-
-        Keys may be repeated, except for ``METADATA``. The value of a tensor is an object, or None for anything else.
-        """
-        self._take("{")
-        has_metadata = False
-        for name in self._keys():
-            if name != METADATA:
-                yield False, name, self._object()
-                continue
-            if has_metadata:
-                raise self._damage(f"has {METADATA} twice")
-            has_metadata = True
-            if self._text.startswith("null", self._start()):
-                self._index += len("null")
-            elif self._next() == "{":
-                self._take("{")
-                for key in self._keys():
-                    yield True, key, self._string()
-            else:
-                raise self._damage(f"has {METADATA} that is no object of texts")
-        if self._next():
-            raise self._damage("continues after its object")
-
-    def _keys(self) -> Iterator[str]:
-        """Yield the keys of an object whose brace was taken. The caller takes the value of each before the next."""
-        if self._next() == "}":
-            self._take("}")
-            return
-        while True:
-            key = self._string()
-            if key is None:
-                raise self._damage("is not valid JSON: it has a key that is no text")
-            self._take(":")
-            yield key
-            if self._take(",}") == "}":
-                return
-
-    def _start(self) -> int:
-        """Skip white space, and return where the next character is."""
-        self._index = _SPACE.match(self._text, self._index).end()  # type: ignore[union-attr]  # always matches
-        return self._index
-
-    def _next(self) -> str:
-        """Return the next character after white space, without taking it; empty at the end."""
-        start = self._start()
-        return self._text[start : start + 1]
-
-    def _take(self, expected: str) -> str:
-        """Take one of these characters."""
-        character = self._next()
-        if not character or character not in expected:
-            shown = repr(character) if character else "its end"
-            raise self._damage(f"is not valid JSON: it has {shown} where {' or '.join(expected)} is expected")
-        self._index += 1
-        return character
-
-    def _string(self) -> str | None:
-        """Take a string; None, and nothing is taken, if the next value is none."""
-        if self._next() != '"':
-            return None
-        value, self._index = self._decoded(self._text, self._index)
-        return str(value)
-
-    def _object(self) -> dict[str, Any] | None:
-        """Take an object of limited length; None, and nothing is taken, if the next value is none."""
-        if self._next() != "{":
-            return None
-        # Only so many characters are given to the decoder: a few of them may become an object of Python each.
-        # Nearly all descriptions are short, and a slice of the text is a copy: a short one is tried first.
-        for length in (LONGEST_DESCRIPTION >> 6, LONGEST_DESCRIPTION):
-            piece = self._text[self._index : self._index + length]
-            is_last = length == LONGEST_DESCRIPTION or len(piece) < length
-            try:
-                value, end = self._decoded(piece, 0)
-            except Damaged as error:
-                if not is_last:
-                    continue
-                if len(piece) == length:
-                    reason = f"{error.reason}, or has a description of more than {length} characters"
-                    raise self._damage(reason) from None
-                raise
-            break
-        self._index += end
-        described: dict[str, Any] = value
-        return described
-
-    def _decoded(self, text: str, index: int) -> tuple[Any, int]:
-        try:
-            return _decode(text, index)
-        except RecursionError:
-            raise self._damage("is JSON nested too deeply") from None
-        except ValueError as error:
-            raise self._damage(f"is not valid JSON: {str(error).partition(': line ')[0]}") from None
-
-    def _damage(self, reason: str) -> Damaged:
-        return self._source.damage(reason, "the header")
-
-
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a description has a key twice")
+        raise ValueError("an object has a key twice")
     return found
 
 
@@ -207,88 +92,76 @@ def _number(digits: str) -> int | float:
     return -0.0 if digits == "-0" else int(digits)
 
 
-_decode = JSONDecoder(object_pairs_hook=_distinct, parse_constant=_no_constant, parse_int=_number).raw_decode
-
-
 class TensorHeader:
     """The header of an open file, checked (§2, §3). Raises Damaged, and TooLarge beyond the container's allowance.
 
-    ``types`` counts the tensors by type; types that glassfs does not know count as ``other``. ``metadata_cost`` is the
-    memory in bytes that the metadata take.
+    ``metadata_cost`` is the memory in bytes that the metadata take.
     """
 
     def __init__(self, opening: Opening) -> None:
-        self._opening = opening
         self.source = source = opening.source
         (self.size,) = LENGTH.unpack(source.read(0, LENGTH.size))
         self.data_size = source.size - LENGTH.size - self.size
         if self.size > LONGEST_HEADER or self.data_size < 0:
             raise source.damage(f"has a header of {self.size} bytes, which is too long")
-        self.start = LENGTH.size + self.size
-        # The text may take four bytes a character, and the block is written beside it.
-        self._packed = Rendered(opening.cache, (source.version, b"header"), self._pack, cost=8 * self.size)
-        metadata, tensors = self._unpacked()
-        self.types = Counter(one[1] if one[1] in TYPES else "other" for one in tensors)
-        self.metadata_cost = sum(OBJECT + getsizeof(key) + getsizeof(value) for key, value in (metadata or {}).items())
+        described = self._parsed(opening.allowance.part())
+        metadata = described.pop(METADATA, None)
+        if type(metadata) not in (dict, type(None)):
+            raise source.damage(f"has {METADATA} that is no object of texts", "the header")
+        self.metadata: dict[str, str] | None = metadata or None
+        self.metadata_cost = 0
+        for name, value in (metadata or {}).items():
+            if type(value) is not str:
+                raise self._damage(name, "is no text", METADATA)
+            self.metadata_cost += OBJECT + getsizeof(name) + getsizeof(value)
+            self._demand_encodable(name + value)
+        opening.allowance.take(self.metadata_cost, "metadata")
+        self.tensors: list[Tensor] = []
+        for name, value in described.items():
+            self._demand_encodable(name)
+            # A tuple with a name, a shape and four numbers.
+            opening.allowance.take(4 * OBJECT + getsizeof(name), "tensors")
+            self.tensors.append(self._tensor(name, value))
+        # Tensors may be in any order, and one that overlaps another would show bytes under two names.
+        self._demand_covered()
 
     def members(self) -> Iterator[Member]:
         """Yield the tensors in the order of the header."""
-        for tensor in map(Tensor._make, self._unpacked()[1]):
+        for tensor in self.tensors:
             key = tensor.name.encode()
             yield Member((key,), self._content(key, tensor))
 
     def document(self) -> dict[str, Any]:
         """Return the facts of the file, and its metadata."""
-        metadata, _ = self._unpacked()
-        return {"format": "safetensors", "tensors": self.count, "bytes": self.data_size, METADATA: metadata}
+        return {
+            "format": "safetensors", "tensors": len(self.tensors), "bytes": self.data_size, METADATA: self.metadata,
+        }
 
-    @property
-    def count(self) -> int:
-        return self.types.total()
-
-    def _unpacked(self) -> tuple[dict[str, str] | None, list[tuple[Any, ...]]]:
-        """Return the metadata and the tensors, parsing the header only if the cache does not have them."""
-        with self._opening.cache.held(self._packed) as packed:
-            metadata, tensors = marshal.loads(packed)
-        return metadata, tensors
-
-    def _pack(self) -> bytes:
-        """Parse the header, and check all that it says, against itself and the size of the file."""
-        allowance = self._opening.allowance.part()
+    def _parsed(self, allowance: Allowance) -> dict[str, Any]:
+        """Return the object in the header, within an allowance."""
         allowance.take(self.size, "the header")
-        with self._opening.cache.waiting():  # the source may be slow
-            raw = self.source.buffer(LENGTH.size, self.size)
-        # A text in which one character needs four bytes takes four for each of them.
-        allowance.take(self.size * (1 if raw.isascii() else 4), "the header")
+        raw = self.source.buffer(LENGTH.size, self.size)
+        # A text in which one character needs four bytes takes four for each of them. The objects that a text becomes
+        # are counted before it is parsed: each has a quote, comma or bracket of its own.
+        wide = 1 if raw.isascii() else 4
+        allowance.take(self.size * wide + OBJECT // 4 * sum(map(raw.count, b'",[{')), "the header")
         try:
-            text = raw.decode()
-        except UnicodeDecodeError:
+            parsed: dict[str, Any] = json.loads(
+                raw.decode(), object_pairs_hook=_distinct, parse_constant=_no_constant, parse_int=_number,
+            )
+        except RecursionError:
+            raise self.source.damage("is JSON nested too deeply", "the header") from None
+        except UnicodeError:
             raise self.source.damage("is not UTF-8", "the header") from None
-        metadata: dict[str, str] = {}
-        tensors: dict[str, tuple[Any, ...]] = {}
-        for number, (is_metadata, name, value) in enumerate(_Text(self.source, text).items()):
-            if not number % 1024:
-                work.check()
-            self._demand_encodable(name)
-            if name in (metadata if is_metadata else tensors):
-                raise self._damage(name, "is there twice", METADATA if is_metadata else "tensors")
-            if not is_metadata:
-                # A tuple with a name, a shape and four numbers, here and when the block is read.
-                allowance.take(4 * OBJECT + getsizeof(name), "tensors")
-                tensors[name] = tuple(self._tensor(name, value))
-                continue
-            if value is None:
-                raise self._damage(name, "is no text", METADATA)
-            self._demand_encodable(value)
-            allowance.take(OBJECT + getsizeof(name) + getsizeof(value), "metadata")
-            metadata[name] = value
-        # Tensors may be in any order, and one that overlaps another would show bytes under two names.
-        self._demand_covered([(one[3], one[4]) for one in tensors.values()])
-        return marshal.dumps((metadata or None, list(tensors.values())))
+        except ValueError as error:
+            reason = str(error).partition(": line ")[0]
+            raise self.source.damage(f"is not valid JSON: {reason}", "the header") from None
+        return parsed
 
-    def _tensor(self, name: str, value: dict[str, Any] | None) -> Tensor:
+    def _tensor(self, name: str, value: Any) -> Tensor:
         """Return what a description says. Its size agrees with its shape, and its bytes lie in the data."""
-        type_name, shape, offsets = ((value or {}).get(key, ()) for key in ("dtype", "shape", "data_offsets"))
+        value = value if type(value) is dict else {}
+        type_name, shape, offsets = (value.get(key) for key in ("dtype", "shape", "data_offsets"))
         if type(type_name) is not str or not _are_numbers(shape) or not _are_numbers(offsets) or len(offsets) != 2:
             raise self._damage(name, "has no description of dtype, shape and two data_offsets")
         begin, end = offsets
@@ -308,7 +181,7 @@ class TensorHeader:
 
     def _content(self, key: bytes, tensor: Tensor) -> Content:
         _, type_name, shape, begin, end = tensor
-        data = Extent(self.source, self.start + begin, end - begin)
+        data = Extent(self.source, LENGTH.size + self.size + begin, end - begin)
         dtype = TYPES[type_name].dtype if type_name in TYPES else ""
         width = 4 if dtype in NARROW else TYPES[type_name].bits // 8 if dtype else 0
         # NumPy counts the bytes of an array in 63 bits, those of empty axes as if they had one item.
@@ -319,10 +192,10 @@ class TensorHeader:
             return Array(key, widened(data, dtype), WIDE, shape, type_name)
         return Array(key, booleans(data, data.size) if dtype == "|b1" else data, dtype, shape, type_name)
 
-    def _demand_covered(self, extents: list[tuple[int, int]]) -> None:
+    def _demand_covered(self) -> None:
         """Raise Damaged if tensors do not cover the data without holes and overlaps (§3)."""
         reached = 0
-        for begin, end in [*sorted(extents), (self.data_size, self.data_size)]:
+        for begin, end in [*sorted(tensor[3:] for tensor in self.tensors), (self.data_size, self.data_size)]:
             if begin > reached:
                 raise self.source.damage(f"bytes {reached} to {begin} of its data belong to no tensor")
             if begin < reached:
@@ -346,7 +219,8 @@ def _are_numbers(values: Any) -> bool:
 
 def _open(opening: Opening) -> Container:
     header = TensorHeader(opening)
-    facts = {"tensors": header.count, "tensor_bytes": header.data_size, "types": dict(header.types.most_common())}
+    types = Counter(one.type_name if one.type_name in TYPES else "other" for one in header.tensors)
+    facts = {"tensors": len(header.tensors), "tensor_bytes": header.data_size, "types": dict(types.most_common())}
     # Metadata are written as JSON and as text, in which a character may take six.
     cost = (16 << 10) + 8 * header.metadata_cost
 

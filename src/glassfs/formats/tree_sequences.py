@@ -19,9 +19,8 @@ from glassfs.once import once
 
 NAME = "trees"
 COUNTS = {
-    "num_sites": "sites", "num_mutations": "mutations", "num_nodes": "nodes", "num_edges": "edges",
-    "num_individuals": "individuals", "num_populations": "populations", "num_migrations": "migrations",
-    "num_provenances": "provenances",
+    f"num_{table}": table
+    for table in ("sites", "mutations", "nodes", "edges", "individuals", "populations", "migrations", "provenances")
 }
 """Columns, and the tables whose rows they count."""
 COLUMNS: Columns = (
@@ -35,8 +34,8 @@ LARGEST_READ = 128 << 20
 MOST_PROPERTIES, DEEPEST, LONGEST_NAME = 200, 8, 200
 _TYPES = {"string": TEXT, "integer": INTEGER, "number": NUMBER, "boolean": BOOLEAN}
 
-Property = tuple[str, tuple[str, ...], str]
-"""A column, the path of its values in the metadata, and its type."""
+Property = tuple[tuple[str, ...], str]
+"""The path of values in the metadata, and the type of their column."""
 
 
 class TreeRow:
@@ -49,7 +48,7 @@ class TreeRow:
     def columns(self) -> Columns:
         """Its columns."""
         schema = self._sequence.json("metadata_schema", "int8")
-        return (*COLUMNS, *((name, dtype) for name, _, dtype in _properties(schema)))
+        return (*COLUMNS, *((name, dtype) for name, (_, dtype) in _properties(schema).items()))
 
     @once
     def values(self) -> dict[str, Any]:
@@ -76,45 +75,37 @@ class TreeRow:
     def _metadata(self) -> dict[str, Any]:
         """Return the metadata as tskit decodes them, with the defaults of the schema at its top level."""
         schema = self._sequence.json("metadata_schema", "int8")
-        wanted = list(_properties(schema))
-        if not wanted:
-            return {}
+        wanted = _properties(schema)
         metadata = self._sequence.json("metadata", "int8")
-        if not isinstance(metadata, dict):
+        if not wanted or not isinstance(metadata, dict):
             return {}
         declared = {key: one for key, one in schema["properties"].items() if isinstance(one, dict)}
         metadata = {key: one["default"] for key, one in declared.items() if "default" in one} | metadata
-        return {name: _value(metadata, path, dtype) for name, path, dtype in wanted}
+        return {name: _value(metadata, path, dtype) for name, (path, dtype) in wanted.items()}
 
 
-def _properties(schema: Any) -> Iterator[Property]:
-    """Yield the properties of simple types that a schema declares, up to MOST_PROPERTIES."""
-    if not isinstance(schema, dict) or schema.get("codec") != "json":
-        return
-    # A stack of iterators instead of recursion: properties come in the order of the schema, and the first
-    # MOST_PROPERTIES of a hostile one are found without visiting the others.
-    waiting = [_declared(schema, ())]
-    names = set[str]()
-    while waiting and len(names) < MOST_PROPERTIES:
-        found = next(waiting[-1], None)
-        if found is None:
-            waiting.pop()
-            continue
-        path, described = found
-        name = METADATA + ".".join(path)
-        dtype = _type(described)
-        if dtype is not None and name not in names and len(name) <= LONGEST_NAME and name.isprintable():
-            names.add(name)
-            yield name, path, dtype
-        elif described.get("type") == "object" and len(path) < DEEPEST:
-            waiting.append(_declared(described, path))
+def _properties(schema: Any) -> dict[str, Property]:
+    """Return the properties of simple types that a schema declares, by their columns, up to MOST_PROPERTIES."""
+    found: dict[str, Property] = {}
+    if isinstance(schema, dict) and schema.get("codec") == "json":
+        for path, dtype in _declared(schema, ()):
+            name = METADATA + ".".join(path)
+            if len(name) <= LONGEST_NAME and name.isprintable():
+                found.setdefault(name, (path, dtype))
+                if len(found) == MOST_PROPERTIES:
+                    break
+    return found
 
 
-def _declared(schema: dict[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+def _declared(schema: dict[str, Any], above: tuple[str, ...]) -> Iterator[Property]:
     properties = schema.get("properties")
     for name, described in properties.items() if isinstance(properties, dict) else ():
         if isinstance(described, dict):
-            yield (*above, name), described
+            path, dtype = (*above, name), _type(described)
+            if dtype is not None:
+                yield path, dtype
+            elif described.get("type") == "object" and len(path) < DEEPEST:
+                yield from _declared(described, path)
 
 
 def _type(described: dict[str, Any]) -> str | None:

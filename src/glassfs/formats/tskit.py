@@ -12,62 +12,95 @@ import math
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from glassfs.content import Array, Column, Content, Documents, Fault, Json, Member, Ragged, RaggedText, Table, Text
 from glassfs.content.allowance import EXPANSION
 from glassfs.errors import TooLarge
 from glassfs.formats.registry import Opening
 
-# Columns of the tables and their element types; a ragged column has a column of offsets beside it.
-TABLES = {
-    "individuals": {
-        "flags": "uint32", "location": "float64 ragged", "parents": "int32 ragged optional", "metadata": "uint8 ragged",
-    },
-    "nodes": {
-        "time": "float64", "flags": "uint32", "population": "int32", "individual": "int32", "metadata": "uint8 ragged",
-    },
-    "edges": {
-        "left": "float64", "right": "float64", "parent": "int32", "child": "int32", "metadata": "uint8 ragged optional",
-    },
-    "migrations": {
-        "left": "float64", "right": "float64", "time": "float64", "node": "int32", "source": "int32", "dest": "int32",
-        "metadata": "uint8 ragged optional",
-    },
-    "sites": {"position": "float64", "ancestral_state": "uint8 ragged", "metadata": "uint8 ragged"},
-    "mutations": {
-        "site": "int32", "node": "int32", "parent": "int32", "time": "float64 optional",
-        "derived_state": "uint8 ragged", "metadata": "uint8 ragged",
-    },
-    "populations": {"metadata": "uint8 ragged"},
-    "provenances": {"timestamp": "uint8 ragged", "record": "uint8 ragged"},
-}
-INDEXES = ("indexes/edge_insertion_order", "indexes/edge_removal_order")
-SCHEMAS = {"metadata_schema": "int8", "reference_sequence/metadata_schema": "uint8"} | {
-    f"{table}/metadata_schema": "uint8" for table in TABLES if table != "provenances"
-}
-METADATA = {"metadata": "int8", "reference_sequence/metadata": "uint8"}
-TEXTS = {
-    "format/name": "int8", "uuid": "int8", "time_units": "int8",
-    "reference_sequence/data": "uint8", "reference_sequence/url": "uint8",
-}
-TEXT_COLUMNS = ("sites/ancestral_state", "mutations/derived_state", "provenances/timestamp", "provenances/record")
-NUMBERS = {"format/version": "uint32", "sequence_length": "float64", **dict.fromkeys(INDEXES, "int32")}
-COLUMNS = {f"{table}/{column}": kind for table, columns in TABLES.items() for column, kind in columns.items()}
-OFFSETS = {f"{column}_offset" for column, kind in COLUMNS.items() if "ragged" in kind}
-KEYS = frozenset(key.encode() for key in {*SCHEMAS, *METADATA, *TEXTS, *NUMBERS, *COLUMNS, *OFFSETS})
-LENGTHS = {"format/version": 2, "sequence_length": 1, "uuid": 36}
+
+class Rule(NamedTuple):
+    """The element type of an array, and its traits: words as in the tables below."""
+
+    kind: str
+    traits: tuple[str, ...]
+
+
+def _rules(described: str) -> dict[str, Rule]:
+    lines = map(str.split, described.strip().splitlines())
+    return {key: Rule(kind, tuple(traits)) for key, kind, *traits in lines}
+
+
+PROPERTIES = _rules("""
+format/name                         int8     text
+format/version                      uint32   length:2
+sequence_length                     float64  length:1
+uuid                                int8     text  length:36
+time_units                          int8     text
+reference_sequence/data             uint8    text
+reference_sequence/url              uint8    text
+metadata_schema                     int8     schema
+reference_sequence/metadata_schema  uint8    schema
+individuals/metadata_schema         uint8    schema
+nodes/metadata_schema               uint8    schema
+edges/metadata_schema               uint8    schema
+migrations/metadata_schema          uint8    schema
+sites/metadata_schema               uint8    schema
+mutations/metadata_schema           uint8    schema
+populations/metadata_schema         uint8    schema
+metadata                            int8     metadata
+reference_sequence/metadata         uint8    metadata
+indexes/edge_insertion_order        int32    row:edges>=0
+indexes/edge_removal_order          int32    row:edges>=0
+""")
+"""Arrays beside the tables. Those with a length must exist. Metadata are shown if their schema says that they are JSON.
+"""
+COLUMNS = _rules("""
+individuals/flags          uint32
+individuals/location       float64  ragged
+individuals/parents        int32    ragged  optional  row:individuals>=-1
+individuals/metadata       uint8    ragged
+nodes/time                 float64  finite
+nodes/flags                uint32
+nodes/population           int32    row:populations>=-1
+nodes/individual           int32    row:individuals>=-1
+nodes/metadata             uint8    ragged
+edges/left                 float64
+edges/right                float64
+edges/parent               int32    row:nodes>=0
+edges/child                int32    row:nodes>=0
+edges/metadata             uint8    ragged  optional
+migrations/left            float64
+migrations/right           float64
+migrations/time            float64  finite
+migrations/node            int32    row:nodes>=0
+migrations/source          int32    row:populations>=0
+migrations/dest            int32    row:populations>=0
+migrations/metadata        uint8    ragged  optional
+sites/position             float64
+sites/ancestral_state      uint8    ragged  text
+sites/metadata             uint8    ragged
+mutations/site             int32    row:sites>=0
+mutations/node             int32    row:nodes>=0
+mutations/parent           int32    row:mutations>=-1
+mutations/time             float64  optional
+mutations/derived_state    uint8    ragged  text
+mutations/metadata         uint8    ragged
+populations/metadata       uint8    ragged
+provenances/timestamp      uint8    ragged  text
+provenances/record         uint8    ragged  text  json
+""")
+"""Columns of the tables. A ragged one has a column of offsets beside it. Values with ``row:TABLE>=LOWEST`` are numbers
+of rows there, or -1 for none."""
+RULES = PROPERTIES | COLUMNS
+TABLES: dict[str, dict[str, Rule]] = {}
+for _key, _rule in COLUMNS.items():
+    TABLES.setdefault(_key.partition("/")[0], {})[_key.partition("/")[2]] = _rule
+KEYS = frozenset(key.encode() for key in (*RULES, *(f"{key}_offset" for key in COLUMNS)))
 NAME = b"tskit.trees"
 MAJOR = 12
 UNKNOWN_TIME = 0x7FF874736B697421  # a NaN with this payload
-# Columns of row numbers: the table they refer to, and the lowest value (-1 is "none").
-REFERENCES = {
-    "individuals/parents": ("individuals", -1), "nodes/population": ("populations", -1),
-    "nodes/individual": ("individuals", -1), "edges/parent": ("nodes", 0), "edges/child": ("nodes", 0),
-    "migrations/node": ("nodes", 0), "migrations/source": ("populations", 0), "migrations/dest": ("populations", 0),
-    "mutations/site": ("sites", 0), "mutations/node": ("nodes", 0), "mutations/parent": ("mutations", -1),
-    INDEXES[0]: ("edges", 0), INDEXES[1]: ("edges", 0),
-}
 
 
 def recognise(columns: Mapping[bytes, Array], opening: Opening) -> TreeSequence | None:
@@ -87,7 +120,7 @@ class TreeSequence:
 
     def facts(self) -> dict[str, Any]:
         """Return version, sequence length and rows per table; None for missing values."""
-        version = self._numbers("format/version")
+        version = self._numbers("format/version", "<2I")
         length = self.sequence_length()
         return {
             "tskit_version": ".".join(map(str, version)) or None,
@@ -97,8 +130,8 @@ class TreeSequence:
 
     def rows(self, table: str) -> int | None:
         """Return the number of rows, from the first column that gives it."""
-        for name, kind in TABLES[table].items():
-            is_ragged = "ragged" in kind
+        for name, rule in TABLES[table].items():
+            is_ragged = "ragged" in rule.traits
             column = self.column(f"{table}/{name}_offset" if is_ragged else f"{table}/{name}")
             if column is not None:
                 return max(0, length_of(column) - is_ragged)
@@ -106,14 +139,16 @@ class TreeSequence:
 
     def members(self) -> Iterator[Member]:
         """Yield the text. Text of the wrong type, or with other rows than its table, is left out."""
-        for key, kind in {**TEXTS, **SCHEMAS, **METADATA}.items():
+        for key, (kind, traits) in PROPERTIES.items():
             column = self.column(key, kind)
-            if column is not None and key in TEXTS:
+            if column is not None and "text" in traits:
                 yield _member(Text(column.key, column.data))
-            elif column is not None and column.data.size and (key in SCHEMAS or self._is_json(f"{key}_schema", kind)):
+            elif column is not None and column.data.size and (
+                "schema" in traits or ("metadata" in traits and self._is_json(f"{key}_schema", kind))
+            ):
                 yield _member(Json(column.key, column.data))
-        for key in TEXT_COLUMNS:
-            rows = self._ragged_text(key, is_json=key == "provenances/record")
+        for key, rule in COLUMNS.items():
+            rows = self._ragged_text(key, "json" in rule.traits) if "text" in rule.traits else None
             if rows is not None:
                 yield _member(rows)
 
@@ -124,17 +159,17 @@ class TreeSequence:
         """
         for table in TABLES:
             metadata = f"{table}/metadata".encode()
-            if f"{table}/metadata" in COLUMNS and metadata in self._columns:
+            if "metadata" in TABLES[table] and metadata in self._columns:
                 yield _member(Documents(metadata, partial(self._documents, table)))
             rows = self.rows(table)
             if rows is not None and self._is_whole(table, rows):
                 yield Member((table.encode(),), Table(table.encode(), rows, partial(self._columns_of, table, rows)))
 
     def _is_whole(self, table: str, rows: int) -> bool:
-        for name, kind in TABLES[table].items():
+        for name, rule in TABLES[table].items():
             key = f"{table}/{name}"
             column, offsets = self.column(key), self.column(f"{key}_offset")
-            if "ragged" not in kind:
+            if "ragged" not in rule.traits:
                 if column is not None and length_of(column) != rows:
                     return False
             elif (column is None) != (offsets is None) or (offsets is not None and self._offsets(key) is None):
@@ -171,30 +206,31 @@ class TreeSequence:
         return RaggedText(text.key, text.data, offsets.data, offsets.dtype, length_of(offsets) - 1, is_json)
 
     def _is_text(self, key: str) -> bool:
-        return key in TEXT_COLUMNS or (key.endswith("/metadata") and self._is_json(f"{key}_schema", "uint8"))
+        return "text" in COLUMNS[key].traits or (key.endswith("/metadata") and self._is_json(f"{key}_schema", "uint8"))
 
     def faults(self) -> Iterator[Fault]:
         """Yield violations of tskit's rules, each with its key as place; for the values of a column only the first."""
-        for key, kind in {**TEXTS, **SCHEMAS, **METADATA, **NUMBERS}.items():
+        for key, (kind, traits) in PROPERTIES.items():
             column = self.column(key)
-            if column is not None and column.type_name != kind:
-                yield Fault(key, f"is {column.type_name}, but {kind} is expected")
-        for key, length in LENGTHS.items():
-            column = self.column(key)
+            length = next((int(word.removeprefix("length:")) for word in traits if word.startswith("length:")), None)
             if column is None:
-                yield Fault(key, "is missing")
-            elif length_of(column) != length:
+                if length:
+                    yield Fault(key, "is missing")
+                continue
+            if column.type_name != kind:
+                yield Fault(key, f"is {column.type_name}, but {kind} is expected")
+            if length and length_of(column) != length:
                 yield Fault(key, f"has {length_of(column)} elements, but {length} are expected")
-        if self._numbers("format/version")[:1] != (MAJOR,):
+        if self._numbers("format/version", "<2I")[:1] != (MAJOR,):
             return  # tables of other versions are unknown
         if not 0 < self.sequence_length() < math.inf:
             yield Fault("sequence_length", "is not a positive number")
-        for key, kind in COLUMNS.items():
-            yield from self._column_faults(key, *kind.split())
+        for key, rule in COLUMNS.items():
+            yield from self._column_faults(key, *rule)
         yield from self._index_faults()
         yield from self._value_faults()
 
-    def _column_faults(self, key: str, kind: str, *traits: str) -> Iterator[Fault]:
+    def _column_faults(self, key: str, kind: str, traits: Sequence[str]) -> Iterator[Fault]:
         column = self.column(key)
         offsets = self.column(f"{key}_offset") if "ragged" in traits else None
         if column is None:
@@ -216,7 +252,8 @@ class TreeSequence:
             yield Fault(f"{key}_offset", f"does not rise from 0 to its column's length, {length_of(column)}")
 
     def _index_faults(self) -> Iterator[Fault]:
-        found = [(key, column) for key in INDEXES if (column := self.column(key)) is not None]
+        indexes = (key for key in PROPERTIES if key.startswith("indexes/"))
+        found = [(key, column) for key in indexes if (column := self.column(key)) is not None]
         if len(found) == 1:
             yield Fault(found[0][0], "exists, but the other index is missing")
         for key, column in found:
@@ -226,13 +263,15 @@ class TreeSequence:
     def _value_faults(self) -> Iterator[Fault]:
         import numpy as np
 
-        for key, (table, lowest) in REFERENCES.items():
-            rows = self.rows(table)
-            if rows is not None:
-                is_row = partial(_is_within, lowest=lowest, end=rows)
-                yield from self._first_wrong([key], is_row, f"is not a row of {table}, which has {rows}")
-        for key in ("nodes/time", "migrations/time"):
-            yield from self._first_wrong([key], np.isfinite, "is not finite")
+        for key, rule in RULES.items():
+            for trait in rule.traits:
+                table, _, lowest = trait.removeprefix("row:").partition(">=")
+                rows = self.rows(table) if lowest else None
+                if rows is not None:
+                    is_row = partial(_is_within, lowest=int(lowest), end=rows)
+                    yield from self._first_wrong([key], is_row, f"is not a row of {table}, which has {rows}")
+                if trait == "finite":
+                    yield from self._first_wrong([key], np.isfinite, "is not finite")
         yield from self._first_wrong(
             ["mutations/time"],
             lambda time: np.isfinite(time) | (time.view("<u8") == UNKNOWN_TIME),
@@ -254,8 +293,7 @@ class TreeSequence:
         """Yield the first row of the columns, read side by side, whose values are wrong."""
         import numpy as np
 
-        kinds = {**COLUMNS, **NUMBERS}
-        columns = [column for key in keys if (column := self.column(key, kinds[key].split()[0])) is not None]
+        columns = [column for key in keys if (column := self.column(key, RULES[key].kind)) is not None]
         if len(columns) < len(keys) or len(set(map(length_of, columns))) > 1:
             return
         position = 0
@@ -282,14 +320,14 @@ class TreeSequence:
 
     def sequence_length(self) -> float:
         """Return the sequence length, or NaN."""
-        return next(iter(self._numbers("sequence_length")), math.nan)
+        return next(iter(self._numbers("sequence_length", "<d")), math.nan)
 
-    def _numbers(self, key: str) -> tuple[Any, ...]:
+    def _numbers(self, key: str, layout: str) -> tuple[Any, ...]:
         """Return the numbers of a property, or none if their count is wrong."""
-        column = self.column(key, NUMBERS[key])
-        if column is None or length_of(column) != LENGTHS[key]:
+        column = self.column(key, PROPERTIES[key].kind)
+        if column is None or column.data.size != struct.calcsize(layout):
             return ()
-        return struct.unpack(f"<{LENGTHS[key]}{'I' if column.type_name == 'uint32' else 'd'}", column.data.whole())
+        return struct.unpack(layout, column.data.whole())
 
     def _is_json(self, key: str, kind: str) -> bool:
         """Return whether the schema under ``key`` says that metadata are JSON."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from math import prod
+from operator import index as integer
 from typing import TYPE_CHECKING, Any
 
 from glassfs import content as contents
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 VIDEO = ".mp4"
+ARRAYS = (contents.Array, contents.Image, contents.EncodedImage, contents.Scalar, contents.Video)
+"""Contents that ``numpy`` returns as an array."""
 
 
 class ArrayLike(ABC):
@@ -76,18 +79,14 @@ class ArrayLike(ABC):
         file = self._of_array()
         with PartInErrors(self):
             content = canonical(file)
-            values = None if content is None else arrays.array_of(content, copy)
-            if values is None and file.name.endswith(FIRST_EXTENSION):
+            if content is not None:
+                values = arrays.array_of(content, copy)
+            elif file.name.endswith(FIRST_EXTENSION):
                 values = arrays.loaded(stream_of(file, self.path), copy)
-            # A plain file beside the containers: its suffix says what it is, as in a folder without glassfs.
-            elif values is None and file.content is None and file.name.lower().endswith(images.SUFFIXES):
-                import numpy as np
-
-                values = np.array(images.pixels(images.of_file(bytes_of(file))))
-                values.flags.writeable = copy
-            elif values is None and (rows := self._rows()) is not None:
-                values = rows.read(0, rows.shape[0])
-                values.flags.writeable = copy
+            elif is_plain_image(file):
+                values = arrays.of_pixels(images.of_file(bytes_of(file)), copy)
+            else:
+                values = None
         if values is None:
             raise Unsuited("is not an array", part=printable(self.path))
         return values
@@ -99,16 +98,16 @@ class ArrayLike(ABC):
     def _fact(self, name: str, of_content: Callable[[contents.Content], Any]) -> Any:
         """Return an attribute of ``numpy()``, without its values if possible."""
         with PartInErrors(self):
-            rows = self._rows()
-            if rows is not None:
-                return getattr(rows, name)
             content = canonical(self._of_array())
-            fact = None if content is None else of_content(content)
+            fact = getattr(self._rows(), name, None) if content is None else of_content(content)
         return getattr(self.numpy(), name) if fact is None else fact
 
     def _selected(self, key: Any) -> Any:
         """Return what an index selects of the array, read into memory of its own."""
         with PartInErrors(self):
+            content = self._of_array().content
+            if isinstance(content, contents.Video) and selecting.is_integer(key):
+                return arrays.frame_of(content, integer(key))  # without the first one, which gives the shape
             rows = self._rows()
             return self.numpy(copy=True)[key] if rows is None else selecting.select(rows, key)
 
@@ -121,26 +120,17 @@ class ArrayLike(ABC):
     def _has_array(self, file: File) -> bool:
         """Return whether ``numpy`` of a file returns an array."""
         content = canonical(file)
-        if isinstance(content, (contents.Array, contents.Image, contents.EncodedImage, contents.Scalar)):
-            return True
-        if isinstance(file.content, (contents.Array, contents.Video)):
-            return file.name.endswith(VIDEO)
-        return file.content is None and file.name.lower().endswith((FIRST_EXTENSION, *images.SUFFIXES))
+        if content is None:
+            return file.content is None and (file.name.endswith(FIRST_EXTENSION) or is_plain_image(file))
+        return isinstance(content, ARRAYS)
 
-    def _rows(self) -> selecting.FirstAxis | None:
+    def _rows(self) -> selecting.Rows | None:
         """Return the rows of an array or a video, which can be read one by one; None for other files."""
         file = self._of_array()
-        content = file.content
-        if isinstance(content, contents.Guessed):
-            return selecting.rows_of(content.likely)
-        if isinstance(content, contents.Video) or (
-            isinstance(content, contents.Array) and file.name.endswith((FIRST_EXTENSION, VIDEO))
-        ):
-            return selecting.rows_of(content)
-        if content is None and file.name.endswith(FIRST_EXTENSION):
+        if file.content is None and file.name.endswith(FIRST_EXTENSION):
             with stream_of(file, self.path) as stream:
                 return selecting.rows_of_npy(stream, file.data)
-        return None
+        return selecting.rows_of(canonical(file))
 
 
 class PartInErrors:
@@ -163,12 +153,17 @@ class PartInErrors:
 
 
 def canonical(file: File) -> contents.Content | None:
-    """Return the content of a file, unless the file is another view of an array; of bytes, the array that they
+    """Return the content of a file, unless the file shows an array in another form; of bytes, the array that they
     likely are.
     """
     content = file.content
     if isinstance(content, contents.Guessed):
         return content.likely
-    if isinstance(content, contents.Array) and not file.name.endswith(FIRST_EXTENSION):
+    if isinstance(content, contents.Array) and not file.name.endswith((FIRST_EXTENSION, VIDEO)):
         return None
     return content
+
+
+def is_plain_image(file: File) -> bool:
+    """Return whether a file beside the containers is an image: its suffix says so, as in a folder without glassfs."""
+    return file.content is None and file.name.lower().endswith(images.SUFFIXES)

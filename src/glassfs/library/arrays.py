@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import io
+from bisect import bisect_left, bisect_right
 from math import prod
 from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
-from glassfs.content import Array, Content, Data, EncodedImage, Image, Order, Scalar, dtypes
+from glassfs.content import Array, Content, Data, EncodedImage, Image, Order, Scalar, Video, dtypes
 from glassfs.errors import Damaged, Unavailable, Unsuited
 from glassfs.library import images
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from PIL.Image import Image as Decoded
 
 NOT_AN_ARRAY = (
     ValueError, EOFError, OverflowError, TypeError, SyntaxError, RecursionError, TokenError,
@@ -25,6 +27,75 @@ faster up to 512 KiB, but a program may need few of them, and keeps a copy in it
 UNALIGNED_FROM = 1 << 20
 """Size in bytes; smaller arrays whose items are not aligned in the container are read, as some libraries need them
 aligned."""
+
+
+class Frames(Data):
+    """The frames of a video, one after another, all of the size of the first one that exists.
+
+    Raises Damaged if there is none, and for frames of other sizes; IndexError for missing ones.
+    """
+
+    def __init__(self, video: Video) -> None:
+        present = range(video.count) if video.present is None else video.present
+        first = video.frame(present[0]) if present else None
+        shape = None if first is None else shape_of(first)
+        dtype = None if first is None else dtype_of(first)
+        if shape is None or dtype is None:
+            raise Damaged("has no frame that can be shown")
+        self.shape, self.dtype = (video.count, *shape), dtype
+        self.frame_size = prod(shape) * dtype.itemsize
+        self._video = video
+        self._last: tuple[int, memoryview] | None = None
+        """A frame and its pixels: parts of one are often wanted one after another."""
+
+    @property
+    def size(self) -> int:
+        return self.shape[0] * self.frame_size
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        position = 0
+        while position < len(buffer):
+            number, start = divmod(offset + position, self.frame_size)
+            pixels = self._pixels(number)[start : start + len(buffer) - position]
+            buffer[position : position + len(pixels)] = pixels
+            position += len(pixels)
+
+    def _pixels(self, number: int) -> memoryview:
+        import numpy as np
+
+        last = self._last
+        if last is None or last[0] != number:
+            frame = frame_of(self._video, number)
+            if frame.shape != self.shape[1:]:
+                raise Damaged(f"frame {number} has the shape {frame.shape}, not {self.shape[1:]} like the first")
+            last = self._last = number, np.ascontiguousarray(frame, self.dtype).reshape(-1).view("u1").data
+        return last[1]
+
+
+def frame_of(video: Video, number: int) -> NDArray[Any]:
+    """Return a frame, whatever its size; a negative number counts from the end. Raises IndexError for a missing one."""
+    if not -video.count <= number < video.count:
+        raise IndexError(f"index {number} is out of bounds for a video of {video.count} frames")
+    number %= video.count
+    present = video.present
+    if present is not None and bisect_left(present, number) == bisect_right(present, number):
+        raise IndexError(f"frame {number} is missing; the video has {len(present)} of {video.count}")
+    if video.is_missing is not None and video.is_missing(number):
+        raise IndexError(f"frame {number} is missing")
+    values = array_of(video.frame(number), True)
+    if values is None:
+        raise Damaged(f"frame {number} is no image that can be shown")
+    return values
+
+
+def empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """Return an array without values. Raises Unavailable without enough memory."""
+    import numpy as np
+
+    try:
+        return np.empty(shape, dtype)
+    except (MemoryError, ValueError) as error:
+        raise Unavailable(f"there is not enough memory for an array of the shape {shape}") from error
 
 
 def dtype_of(content: Content) -> np.dtype[Any] | None:
@@ -39,6 +110,8 @@ def dtype_of(content: Content) -> np.dtype[Any] | None:
         return np.asarray(content.value).dtype
     if isinstance(content, EncodedImage):
         return np.dtype("<u2" if images.head(content).mode.startswith("I;16") else "|u1")
+    if isinstance(content, Video):
+        return Frames(content).dtype
     return None
 
 
@@ -53,6 +126,8 @@ def shape_of(content: Content) -> tuple[int, ...] | None:
     if isinstance(content, EncodedImage):
         head = images.head(content)
         return _pixels(head.height, head.width, images.channels(head.mode))
+    if isinstance(content, Video):
+        return Frames(content).shape
     return None
 
 
@@ -71,8 +146,17 @@ def array_of(content: Content, is_copy: bool) -> NDArray[Any] | None:
     if isinstance(content, Scalar):
         return _finished(np.array(content.value), is_copy)
     if isinstance(content, EncodedImage):
-        return _finished(np.array(images.pixels(images.decoded(content))), is_copy)
+        return of_pixels(images.decoded(content), is_copy)
+    if isinstance(content, Video):
+        frames = Frames(content)
+        return _finished(_values(frames, frames.dtype, frames.shape, True), is_copy)
     return None
+
+
+def of_pixels(image: Decoded, is_copy: bool) -> NDArray[Any]:
+    import numpy as np
+
+    return _finished(np.array(images.pixels(image)), is_copy)
 
 
 def loaded(stream: io.BufferedIOBase, is_copy: bool) -> NDArray[Any]:
@@ -131,10 +215,7 @@ def _values(
         values = _array(data.whole(), dtype, shape, order)
         if values.flags.aligned:
             return values
-    try:
-        raw = np.empty(size, np.uint8)
-    except (MemoryError, ValueError) as error:
-        raise Unavailable(f"there is not enough memory for an array of {size} bytes") from error
+    raw = empty((size,), np.uint8)
     data.read_into(raw.data, 0)
     return raw.view(dtype).reshape(shape, order=order)
 

@@ -26,7 +26,7 @@ from glassfs.errors import (
     Unsuited,
 )
 from glassfs.library import images, selecting, shown
-from glassfs.library.arraylike import VIDEO, ArrayLike, PartInErrors, canonical
+from glassfs.library.arraylike import VIDEO, ArrayLike, PartInErrors, canonical, is_plain_image
 from glassfs.library.finding import REPLACED, below, parts, version_of
 from glassfs.library.globbing import matching
 from glassfs.library.session import LibrarySession, OpenArguments, named
@@ -212,7 +212,7 @@ class Entry(ArrayLike):
                 return images.decoded(content)
             if isinstance(content, contents.Image):
                 return images.of_raw(content) or images.of_file(bytes_of(file))
-            if file.content is None and file.name.lower().endswith(images.SUFFIXES):
+            if is_plain_image(file):
                 return images.of_file(bytes_of(file))
         raise self._unsuited("an image")
 
@@ -322,14 +322,9 @@ class Entry(ArrayLike):
         session = self._session
         if session.is_closed:
             raise Closed("was closed", session.asked.shown)
-        # The node of this process is current or not; ``find_below`` decides, and begins at the root if it is not.
-        start = self._node
-        if isinstance(start, Directory) and self._era == session.era:
-            found, node = session.paths.find_below(self._path, start, path)
-        elif isinstance(start, File) and self._path != "/":
+        if isinstance(self._node, File) and self._path != "/":
             raise NotADirectory("is not a directory", part=printable(self.path))
-        else:
-            found, node = session.paths.find(below(self._path, path))
+        found, node = session.paths.find(below(self._path, path))
         return Entry(session, found, node)
 
     def _directory(self) -> Directory:

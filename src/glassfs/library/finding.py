@@ -23,7 +23,7 @@ from glassfs.tree.build import NODE_COST, FieldsDirectory
 from glassfs.tree.build import directory as directory_of
 from glassfs.tree.containers.lease import ContainerLease
 from glassfs.tree.lease import Lease
-from glassfs.tree.nodes import FixedDirectory, Settled, Standing, inode, stem
+from glassfs.tree.nodes import FixedDirectory, Settled, inode, stem
 from glassfs.tree.omissions import said
 from glassfs.tree.sources.folder import LostDirectory
 from glassfs.tree.sources.sources import VIEWED
@@ -72,12 +72,6 @@ class LibraryPaths:
                 with suppress(NotFound):
                     return directories.find(names, is_exact)
             raise NoSuchEntry("there is no such entry", missing.source, printable(path.lstrip("/"))) from None
-
-    def find_below(self, place: str, directory: Directory, inner: str) -> Found:
-        """Return what ``find`` returns for ``inner`` below the normal path at which a directory was found earlier."""
-        if directory.origin.services is self.sources.containers.services:
-            self._listed.renew(place, directory)
-        return self.find(below(place, inner))
 
     def entered(self, path: str, is_exact: bool = False) -> Node:
         """Return the node at a path, parsed if it is presumed."""
@@ -189,18 +183,6 @@ class _Directories:
             else:
                 return place, directory
         raise UnfollowedLink("there are too many links one after another", part=printable(path))
-
-    def renew(self, place: str, directory: Directory) -> None:
-        """Cache a directory that was found at a path earlier, so that lookups below it need not begin at the root.
-
-        Does nothing unless it belongs to the current version of a container, which alone cannot change. Joined tables
-        show directories of containers at other paths, too.
-        """
-        lease = directory.origin.lease
-        if not isinstance(lease, ContainerLease) or isinstance(directory, Standing) or not place.startswith(lease.at):
-            return
-        if self._cached.get(place) is not directory and self._is_current(lease):
-            self._put(place, directory, self._cached.generation)
 
     def expire(self) -> None:
         self._expired = time.monotonic()
@@ -321,26 +303,19 @@ def followed(tree: Tree, path: str) -> Found:
 
     Raises UnfollowedLink for a link that leads out of the tree.
     """
-    for _ in range(LINKS):
-        try:
-            node = tree.lookup(path)
-        except NotADirectory:
-            path = _without_first_link(tree, path)
-            continue
-        if not isinstance(node, Symlink):
-            return path, node
-        path = target(path.rpartition("/")[0], node)
-    raise UnfollowedLink("there are too many links one after another", part=printable(path))
-
-
-def _without_first_link(tree: Tree, path: str) -> str:
-    names = list(parts(path))
-    for number in range(1, len(names)):
-        above, rest = "/".join(names[:number]), "/".join(names[number:])
-        node = tree.lookup(above)
+    place, node, links = "/", tree.lookup("/"), 0
+    names = list(parts(path))[::-1]
+    while names:
+        above, place = place, below(place, names.pop())
+        node = tree.lookup(place)
         if isinstance(node, Symlink):
-            return below(target(above.rpartition("/")[0], node), rest)
-    raise NotADirectory("is not a directory", part=path)
+            links += 1
+            if links > LINKS:
+                raise UnfollowedLink("there are too many links one after another", part=printable(path))
+            # From the root again: the way to the link's target may have links of its own.
+            names += list(parts(target(above, node)))[::-1]
+            place = "/"
+    return place, node
 
 
 def version_of(node: Node) -> str:

@@ -53,7 +53,7 @@ class OpenArguments:
         """Return the same for a process with another working directory."""
         return replace(self, sources=tuple(absolute(source) for source in self.sources))
 
-    def opened(self, on_drop: Callable[[Lease], None]) -> Sources:
+    def opened(self, on_drop: Callable[[Lease], None] = lambda lease: None) -> Sources:
         cache = BlockCache(self.budget, self.spool)
         settings = ContainerSettings(
             cache, budget=self.budget // 4, views=chosen(self.views), has_catalogue=True,
@@ -70,9 +70,7 @@ def open_tree(
 
     Views that are not listed are found by their paths.
     """
-    cache = BlockCache(DEFAULT_BUDGET if cache_size is None else cache_size, spool)
-    settings = ContainerSettings(cache, views=chosen(views), has_catalogue=True)
-    return open_sources(named(sources), settings, connection=connection).reachable
+    return OpenArguments(named(sources), cache_size, spool, views, connection).opened().reachable
 
 
 class LibrarySession:

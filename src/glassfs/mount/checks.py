@@ -5,10 +5,8 @@ Runs while the process has one thread. A mount that hangs at the mount point doe
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
-import sys
 from collections.abc import Sequence
 
 from glassfs.mount import system
@@ -20,12 +18,9 @@ from glassfs.source.remote.url import is_url, local_name
 
 log = logging.getLogger(__name__)
 
-FUSE_DEVICE = "/dev/fuse"
-FUSE_CONFIGURATION = "/etc/fuse.conf"
-
 
 def check(sources: Sequence[str], mountpoint: str, options: MountOptions, log_file: str | None = None) -> None:
-    """Check sources, mount point and /dev/fuse, and unmount a dead glassfs mount at the mount point.
+    """Check sources and mount point, and unmount a dead glassfs mount at the mount point.
 
     No server is asked: the daemon opens remote sources. Raises MountError with what to do.
     """
@@ -56,7 +51,6 @@ def check(sources: Sequence[str], mountpoint: str, options: MountOptions, log_fi
             if os.path.isdir(folder) and _is_inside(os.path.dirname(os.path.abspath(written)), folder):
                 # Each line of a log about a change in the source would be a change in the source.
                 raise MountError(f"{written}: lies inside {folder}, and glassfs writes to it; name a file outside")
-    _check_fuse(options)
 
 
 def _check_nothing_is_mounted(mountpoint: str) -> None:
@@ -87,40 +81,3 @@ def _is_inside(path: str, folder: str) -> bool:
         if above == below:
             return False
     return True
-
-
-def _check_fuse(options: MountOptions) -> None:
-    if sys.platform != "linux":
-        return
-    try:
-        os.close(os.open(FUSE_DEVICE, os.O_RDWR | os.O_CLOEXEC))
-    except FileNotFoundError:
-        raise MountError(
-            f"{FUSE_DEVICE} does not exist: 'modprobe fuse' as root, or in a container start it with "
-            f"'--device {FUSE_DEVICE} --cap-add SYS_ADMIN'; all commands but 'mount', and Python, work without it"
-        ) from None
-    except OSError as error:
-        raise MountError(f"{FUSE_DEVICE} cannot be opened ({error.strerror}): {_device_advice(error)}") from None
-    if os.geteuid() == 0:
-        return
-    import shutil
-
-    if not (shutil.which("fusermount3") or shutil.which("fusermount")):
-        raise MountError("fusermount3 is not installed, without which only root may mount: 'apt install fuse3'")
-    if options.flags & {"allow_other", "allow_root"} and not _may_allow_other():
-        advice = f"root must first put the line 'user_allow_other' into {FUSE_CONFIGURATION}"
-        raise MountError(f"options allow_other and allow_root: {advice}")
-
-
-def _device_advice(error: OSError) -> str:
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return "this user may not use FUSE; ask for the group that owns it, or in a container for '--device /dev/fuse'"
-    return "'modprobe fuse' as root loads the kernel's part"
-
-
-def _may_allow_other() -> bool:
-    try:
-        with open(FUSE_CONFIGURATION, encoding="utf-8", errors="replace") as file:
-            return any(line.strip() == "user_allow_other" for line in file)
-    except OSError:
-        return False

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from glassfs.arguments import harmless
 from glassfs.errors import GlassfsError
-from glassfs.mount import logs, privileges, service
+from glassfs.mount import logs, privileges
 from glassfs.mount.checks import check
 from glassfs.mount.errors import MountError
 from glassfs.mount.mountpoint import OwnMountPoint
@@ -54,8 +54,8 @@ def _mount(
 
         paths = [absolute(source) for source in sources]
         session = MountSession(paths, mountpoint, options, own is not None)
-        session.run(lambda: service.notify("READY=1", f"MAINPID={os.getpid()}"))
-        service.notify("STOPPING=1")
+        session.run(lambda: _notify("READY=1", f"MAINPID={os.getpid()}"))
+        _notify("STOPPING=1")
         _remove(own)
         return 0
     readable, writable = os.pipe()
@@ -136,3 +136,19 @@ def _open_standard_descriptors() -> None:
 def _remove(own: OwnMountPoint | None) -> None:
     if own is not None:
         own.remove()
+
+
+def _notify(*assignments: str) -> None:
+    """Send ``READY=1`` or ``STOPPING=1`` to the service manager, if one asks for it (sd_notify(3))."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    import socket
+
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+        try:
+            channel.sendto("\n".join(assignments).encode(), address)
+        except OSError as error:
+            log.warning("cannot notify the service manager: %s", error)

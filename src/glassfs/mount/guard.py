@@ -71,7 +71,7 @@ def guarded(device: str) -> Iterator[None]:
         except OSError as error:
             log.debug("there is no guard: %s", error.strerror)
         else:
-            with open(abort, "wb", buffering=0) as file, suppress(OSError):
+            with open(abort, "wb", buffering=0) as file, suppress(OSError, MemoryError, subprocess.SubprocessError):
                 process = subprocess.Popen(
                     [interpreter(), "-I", "-S", "-c", _START, str(os.getpid()), _WAIT], stdin=subprocess.PIPE,
                     stdout=file, stderr=subprocess.DEVNULL, cwd="/", start_new_session=True,

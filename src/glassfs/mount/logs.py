@@ -12,14 +12,12 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import sys
 from types import TracebackType
 from typing import TextIO
 
 from glassfs import outputs
 from glassfs.arguments import harmless
 from glassfs.lru import LRU
-from glassfs.mount import service
 from glassfs.settings import settings
 from glassfs.terminal import printable
 
@@ -82,8 +80,8 @@ def configure(log_file: str | None, is_daemon: bool) -> None:
     elif is_daemon:
         handler, formatter = _syslog(), LineFormatter("glassfs[%(process)d]: %(message)s")
     else:
-        handler = _own_stderr()
-        if service.is_journal(2):
+        handler = logging.StreamHandler()
+        if _is_journal(2):
             formatter = JournalFormatter()
     handler.setFormatter(formatter)
     handler.addFilter(Once())
@@ -103,10 +101,14 @@ def _opened(log_file: str) -> TextIO:
     return open(descriptor, "a", 1, "utf-8", "backslashreplace")
 
 
-def _own_stderr() -> logging.Handler:
-    """Return a handler on a duplicate of descriptor 2, which ``Messages`` redirects for a while."""
-    encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
-    return logging.StreamHandler(open(os.dup(2), "w", 1, encoding, "backslashreplace"))
+def _is_journal(descriptor: int) -> bool:
+    """Return whether this descriptor is the stream to the journal that systemd opened (sd-daemon(3))."""
+    device, _, inode = os.environ.get("JOURNAL_STREAM", "").partition(":")
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return False
+    return (device, inode) == (str(status.st_dev), str(status.st_ino))
 
 
 def _syslog() -> logging.Handler:

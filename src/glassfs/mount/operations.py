@@ -21,14 +21,13 @@ from glassfs.errors import Changed, GlassfsError, IsADirectory, NotFound
 from glassfs.lru import LRU
 from glassfs.mount.errors import Answer
 from glassfs.mount.inodes import ROOT, Inodes
-from glassfs.mount.options import MountOptions
 from glassfs.mount.status import ListedOmissions
 from glassfs.settings import settings
 from glassfs.tree import Directory, File, Node, Origin, Settled, Symlink
 from glassfs.tree.nodes import XATTR_PREFIX, Facts
 from glassfs.tree.omissions import ERROR, OMITTED, Omission, as_attributes
 
-BLOCK, STATFS_BLOCK = 512, 4096
+BLOCK = 512
 LONGEST_NAME = 255
 MAX_NAMES = 20_000
 """Names in the root that are remembered, as the kernel must forget each when a container that is the root changes."""
@@ -52,10 +51,6 @@ class Attributes(NamedTuple):
     gid: int
     size: int
     mtime_ns: int
-
-    @property
-    def blocks(self) -> int:
-        return -(-self.size // BLOCK)
 
 
 class Lookup(NamedTuple):
@@ -130,10 +125,6 @@ class Listing:
             position -= 1
         return self.directory.at(position) if isinstance(self.directory, Settled) else self._nodes[position]
 
-    def nodes_from(self, start: int) -> Iterator[Node]:
-        """Return the nodes from position ``start`` on. Those in a container are made on access."""
-        return map(self.node, range(start, self._count))
-
     def held_from(self, start: int) -> Iterator[tuple[int, Node]]:
         """Yield ids, each with one more reference, and nodes from position ``start`` on, except those in a container.
 
@@ -158,22 +149,21 @@ class Listing:
 class Operations:
     """The file system over ``root``, with ``own`` as one more directory in it.
 
-    ``total_size`` returns the bytes of all sources, for ``df``.
+    ``total_size`` returns the bytes of all sources, for ``df``. Nodes of sources have the owner ``uid`` and the group
+    ``gid`` if given, and none of the mode bits ``umask``. If ``only_for`` is a user id, the kernel lets only that user
+    and root enter the root directory.
     """
 
     def __init__(
-        self, root: Callable[[], Directory], own: Callable[[], Directory], options: MountOptions,
-        total_size: Callable[[], int],
+        self, root: Callable[[], Directory], own: Callable[[], Directory], total_size: Callable[[], int],
+        uid: int | None = None, gid: int | None = None, umask: int = 0, only_for: int | None = None,
     ) -> None:
-        self.options = options
+        self.total_size = total_size
+        self._uid, self._gid, self._mask, self._only_for = uid, gid, ~umask, only_for
         self.inodes = Inodes(root, own)
-        self.longest = settings.cached
-        """The longest timeout; less if the kernel cannot be notified of changes."""
         self.has_presumed = False
         """Whether directories may turn out to be files, so that OPENDIR must check."""
         self.omitted = ListedOmissions()
-        self._total_size = total_size
-        self._mask = ~(options.umask or 0)
         self._lock = threading.Lock()
         # Each snapshot is read to the end soon, and what the kernel has listed matters for seconds.
         self._snapshots: LRU[tuple[int, int], Listing] = LRU(64)
@@ -210,7 +200,7 @@ class Operations:
     def _looked_up(self, parent: int, directory: Directory, name: str) -> Lookup:
         # The watch begins before the look-up, and the timeout is found before: a change in between is reported then.
         is_settled = isinstance(directory, Settled)
-        timeout = self.longest if is_settled and parent != ROOT else self._timeout_in(parent, directory)
+        timeout = settings.cached if is_settled and parent != ROOT else self._timeout_in(parent, directory)
         try:
             ident, node = self.inodes.look_up(parent, directory, name)
         except NotFound as error:
@@ -226,7 +216,7 @@ class Operations:
             self.inodes.forget(ident, 1)
             raise
         if node.is_volatile:
-            return Lookup(ident, node, attributes, 0.0, self.longest)
+            return Lookup(ident, node, attributes, 0.0, settings.cached)
         if node.origin.has_other_names:
             timeout = self.timeout_of(node, timeout)
         return _new(Lookup, (ident, node, attributes, timeout, timeout))
@@ -245,14 +235,16 @@ class Operations:
     def attributes(self, ident: int) -> tuple[Attributes, float]:
         """Return all attributes, and their timeout in seconds."""
         if self.inodes.is_in_container(ident):
-            return self.attributes_of(self.node(ident)), self.longest
+            return self.attributes_of(self.node(ident)), settings.cached
         with suppress(NotFound, Changed):  # deleted while open: the last known attributes
             self.inodes.renew(ident)
-        return self._shown(ident, self.node(ident)), min(settings.cached_unwatched, self.longest)
+        return self._shown(ident, self.node(ident)), settings.cached_unwatched
 
     def _shown(self, ident: int, node: Node) -> Attributes:
         """Return all attributes, with an mtime by which the kernel sees whether its listing is out of date."""
         attributes = self.attributes_of(node)
+        if ident == ROOT and self._only_for is not None:
+            attributes = attributes._replace(uid=self._only_for, mode=attributes.mode & ~0o077)
         listed = self._listed.peek(ident)
         if listed is None or not listed.shift or listed.mtime_ns != attributes.mtime_ns:
             return attributes
@@ -273,9 +265,9 @@ class Operations:
 
     def attributes_in(self, origin: Origin, mode: int, ino: int = 0, size: int = 0) -> Attributes:
         """Return the attributes of a node that comes from a source."""
-        access, options = origin.access, self.options
-        uid = access.uid if options.uid is None else options.uid
-        gid = access.gid if options.gid is None else options.gid
+        access = origin.access
+        uid = access.uid if self._uid is None else self._uid
+        gid = access.gid if self._gid is None else self._gid
         mode = mode if stat.S_ISLNK(mode) else mode & self._mask
         # One link: counting sub-directories would mean listing each directory.
         return _new(Attributes, (mode, 1, ino, uid, gid, size, origin.mtime_ns))
@@ -378,15 +370,6 @@ class Operations:
             names.append(OMITTED)
         return names
 
-    def statfs(self) -> dict[str, int]:
-        """Return the fields of statvfs: the size of the sources, and no free space."""
-        return {
-            "f_bsize": STATFS_BLOCK,
-            "f_frsize": STATFS_BLOCK,
-            "f_blocks": -(-self._total_size() // STATFS_BLOCK),
-            "f_namemax": LONGEST_NAME,
-        }
-
     def stale(self, paths: Iterable[str], is_first: bool = True) -> Stale:
         """Return what the kernel may know of paths of the tree that have changed.
 
@@ -451,11 +434,11 @@ class Operations:
     def _timeout_in(self, ident: int, directory: Directory) -> float:
         """Return the timeout of a directory's entries. Call it before reading them, as it begins to watch."""
         if ident != ROOT and isinstance(directory, Settled):
-            return self.longest
+            return settings.cached
         is_notified = isinstance(directory, Settled) or directory.watch()
         if is_notified and (ident != ROOT or len(self._names_at_root) < MAX_NAMES):
-            return self.longest
-        return min(settings.cached_unwatched, self.longest)
+            return settings.cached
+        return settings.cached_unwatched
 
     def _note_at_root(self, name: str) -> None:
         """Remember a name in the root: when a container that is the root changes, each must be invalidated."""

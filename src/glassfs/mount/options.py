@@ -156,13 +156,11 @@ class MountOptions:
         return "debug" in self.flags
 
     def connection(self) -> Connection:
-        """Return how to reach remote sources, and their permissions: only the mounting user's unless umask says more.
+        """Return how to reach remote sources. Only the mounting user may read them if no umask is given.
 
-        ``uid`` and ``gid`` are not included: they apply to all nodes alike.
+        ``uid``, ``gid`` and ``umask`` are not included: they apply to all nodes alike.
         """
-        if self.umask is None:
-            return self.remote
-        return replace(self.remote, permissions=0o444 & ~self.umask)
+        return self.remote if self.umask is None else replace(self.remote, permissions=0o444)
 
     def shown(self) -> dict[str, object]:
         """Return the options for status.json."""

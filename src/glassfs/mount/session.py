@@ -27,9 +27,8 @@ from glassfs.cache import BlockCache
 from glassfs.datasets.joined import Audience, open_sources
 from glassfs.errors import GlassfsError
 from glassfs.mount import allocator, privileges, system
-from glassfs.mount.engines import MountPoint, load
+from glassfs.mount.engines import Engine, MountPoint
 from glassfs.mount.errors import Failures, MountError
-from glassfs.mount.messages import Messages
 from glassfs.mount.metrics import Metrics
 from glassfs.mount.operations import Operations, Stale
 from glassfs.mount.options import MountOptions
@@ -50,7 +49,6 @@ class MountSession:
         self, sources: Sequence[str], mountpoint: str, options: MountOptions, is_own_mountpoint: bool = False,
     ) -> None:
         self.failures = Failures()
-        self.engine = load(self.failures, options.is_debugging)
         self.shown_sources = [shown_name(source) for source in sources]
         self.mountpoint = system.real_path(mountpoint)
         self.options = options
@@ -72,8 +70,9 @@ class MountSession:
         status = StatusText(self.status)
         self.operations = Operations(
             lambda: self.sources.root(),
-            lambda: OwnDirectory(self.sources, status, self.operations.omitted.text, owner), options,
-            lambda: self._usage(),
+            lambda: OwnDirectory(self.sources, status, self.operations.omitted.text, owner),
+            lambda: self._usage(), options.uid, options.gid, options.umask or 0,
+            only_for=owner[0] if "allow_root" in options.flags else None,
         )
         self.sources = open_sources(
             sources, opening, audience, options.connection(), on_change=self._wake.set,
@@ -81,8 +80,7 @@ class MountSession:
         )
         self._usage = Usage(self.sources.locations.values(), self.sources.made_of)
         self.operations.has_presumed = self.sources.has_presumed
-        if not self.engine.can_invalidate:
-            self.operations.longest = settings.cached_unwatched
+        self.engine = Engine(self.operations, self.failures, options.is_debugging)
         self._memory = allocator.FreeMemory()
         self._is_loaded = False
         self._measuring: threading.Thread | None = None
@@ -98,17 +96,22 @@ class MountSession:
         if self.options.metrics is not None:  # before the mount, as the folder may be hidden or refuse the file
             self._measuring = threads.start("metrics", self._measure, Metrics(self.options.metrics, self.status))
 
+        name = self.shown_sources[0] if len(self.shown_sources) == 1 else f"{len(self.shown_sources)} sources"
+        flags = self.options.flags
+        mountpoint = MountPoint(
+            self.mountpoint, name, bool(flags & {"allow_other", "allow_root"}), "auto_unmount" in flags,
+        )
+
         def started() -> None:
-            threads.start("watch", self._after_start, ready)
+            threads.start("watch", self._after_start, mountpoint.device, ready)
             threads.start("clock", self._repeat, self.engine.busy, self._tick)
             threads.start("poll", self._repeat, self._touched, self._poll)
             threads.start("load", self._load)
 
-        self._messages = Messages(not self.options.is_debugging)
         try:
-            self.engine.serve(self.operations, MountPoint(self.mountpoint, self._fuse_options()), started)
+            self.engine.serve(mountpoint, started)
         except MountError as error:
-            raise MountError(f"{self.mountpoint}: cannot be mounted: {self._messages.text() or error}") from None
+            raise MountError(f"{self.mountpoint}: cannot be mounted: {error}") from None
         finally:
             self._is_ending.set()
             for event in (self._wake, self._touched, self.engine.busy):
@@ -117,32 +120,16 @@ class MountSession:
             self.failures.log_counts()
             if self._measuring is not None:
                 self._measuring.join(settings.removal_of_metrics)
-            self._messages.restore()
         log.info("%s is no longer mounted at %s", ", ".join(self.shown_sources), self.mountpoint)
 
-    def _fuse_options(self) -> dict[str, str | bool]:
-        name = self.shown_sources[0] if len(self.shown_sources) == 1 else f"{len(self.shown_sources)} sources"
-        options: dict[str, str | bool] = {
-            "fsname": name.replace("\\", "\\\\").replace(",", "\\,"),
-            "subtype": "glassfs",
-            "ro": True,
-            "default_permissions": True,
-            "nosuid": True,
-            "nodev": True,
-            "noexec": True,
-        }
-        return options | dict.fromkeys(self.options.flags & {"allow_other", "allow_root", "auto_unmount"}, True)
-
-    def _after_start(self, ready: Callable[[], None]) -> None:
+    def _after_start(self, device: str, ready: Callable[[], None]) -> None:
         """Report that the mount answers, then watch the sources until the end. Runs on a thread of its own.
 
         It must not access the mount: a thread that waits for it when the process is killed never ends, and neither does
         the process.
         """
-        mounted = system.mount_at(self.mountpoint)
-        if mounted is not None and not system.raise_read_ahead(mounted.device, self.options.read_ahead):
+        if not system.raise_read_ahead(device, self.options.read_ahead):
             log.info("%s: read-ahead stays at 128 KiB, as only root may raise it", self.mountpoint)
-        self._messages.restore()
         log.info("%s is mounted at %s", ", ".join(self.shown_sources), self.mountpoint)
         ready()
         with suppress(GlassfsError):  # now, as the first reader would have to wait for it
@@ -243,7 +230,6 @@ class MountSession:
             "sources": [str(place.store.shown(place.path)) for place in self.sources.locations.values()],
             "options": self.options.shown() | {"own_mountpoint": self.is_own_mountpoint},
             "all_code_loaded": self._is_loaded,
-            "libfuse": ".".join(map(str, self.engine.version)),
             "uptime_seconds": round(time.time() - self.started, 1),
             "open_containers": [opened.container.sources[0].name for opened in self.sources.containers.all_open()],
             "nodes": {"directories": len(inodes), "references": inodes.held},

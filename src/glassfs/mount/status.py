@@ -23,7 +23,7 @@ from glassfs.tree import Directory, File, Node, Sources
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Access, inode, not_found
 from glassfs.tree.omissions import MOST_NAMED, Omission
-from glassfs.tree.sources.own import OwnFiles
+from glassfs.tree.sources.sources import OwnFiles
 
 README = "README"
 STATUS = "status.json"

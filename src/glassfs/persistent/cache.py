@@ -1,9 +1,9 @@
 """A cache on disk, of blocks and small values: one SQLite file, shared by the processes of one user.
 
-The value of a key has one or more numbered parts, each with a checksum, and is evicted as a whole, least recently used
-first. Everything in it can be found again: after the first error, unless it only says that another process is at work
-or that this one lacks memory or descriptors, one line is logged and the cache seems empty as long as this process
-lives. A damaged file is removed, so that the next process starts with an empty one.
+Each value has a checksum, and the least recently used one is evicted first. Everything in it can be found again: after
+the first error, unless it only says that another process is at work or that this one lacks memory or descriptors, one
+line is logged and the cache seems empty as long as this process lives. A damaged file is removed, so that the next
+process starts with an empty one.
 
 The journal is SQLite's rollback journal: a write-ahead log needs memory that is shared with other processes, which
 fails on network file systems, and a truncated file would kill the process. Nothing waits for the disk, so after a crash
@@ -20,10 +20,8 @@ import logging
 import os
 import sqlite3
 import stat
-import struct
 import threading
 import time
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
@@ -36,13 +34,13 @@ from glassfs.forks import around_fork
 from glassfs.persistent import private
 from glassfs.settings import settings
 
-SCHEMA = 4
+SCHEMA = 5
 SUFFIXES = ("", "-journal")
 JOURNAL = 64 << 10
 PAGE = 16384
-LARGEST_PART = 16 << 20
-COMPRESSED_FROM = 4096
-"""Parts from this size on are compressed, and are not read along with others."""
+LARGEST_VALUE = 16 << 20
+ALONG_BYTES = 4096
+"""Larger values are not read along with others."""
 USE_SECONDS, USES_AT_ONCE = 600, 64
 """A use is noted if the previous one is older, together with others: each change of the file costs a transaction."""
 _BUSY = ("locked", "busy")
@@ -55,22 +53,19 @@ _TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# Cache of glassfs: may be
 _OLD = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _TABLES = (
-    "CREATE TABLE parts (key BLOB NOT NULL, number INTEGER NOT NULL, data BLOB NOT NULL, used INTEGER NOT NULL,"
-    " PRIMARY KEY (key, number))",
-    "CREATE INDEX parts_used ON parts (used)",
+    "CREATE TABLE entries (key BLOB NOT NULL UNIQUE, data BLOB NOT NULL, used INTEGER NOT NULL)",
+    "CREATE INDEX entries_used ON entries (used)",
     f"PRAGMA user_version = {SCHEMA}",
 )
-_PART = "SELECT data, used FROM parts WHERE key = ? AND number = ?"
+_OLDEST = "DELETE FROM entries WHERE rowid = (SELECT rowid FROM entries ORDER BY used, rowid LIMIT 1)"
 _WITH_OTHERS = """
-WITH wanted AS (SELECT rowid AS at FROM parts WHERE key = :key AND number = 0)
-SELECT key, data, used FROM parts, wanted
-WHERE parts.rowid BETWEEN at - at % :count AND at - at % :count + :count - 1 AND number = 0
-    AND (parts.rowid = at OR length(data) <= :small) AND typeof(data) = 'blob'
+WITH wanted AS (SELECT rowid AS at FROM entries WHERE key = :key)
+SELECT key, data, used FROM entries, wanted
+WHERE entries.rowid BETWEEN at - at % :count AND at - at % :count + :count - 1
+    AND (entries.rowid = at OR length(data) <= :small) AND typeof(data) = 'blob'
 """
 
 Data: TypeAlias = "bytes | bytearray | memoryview"
-Values: TypeAlias = Mapping[bytes, Sequence[Data]]
-"""The parts of values, by key."""
 Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
@@ -79,19 +74,15 @@ log = logging.getLogger(__name__)
 class PersistentCache:
     """The cache in the file ``name`` in ``folder``, of up to ``budget`` bytes.
 
-    The folder is made with mode 0700 if missing, as are the ones on its way among the last ``made`` components. Large
-    parts are compressed if ``is_compressed``. An error is logged at ``level``. Raises Refused if the folder is a link,
-    belongs to another user, is open to others or cannot be made, or if another user could replace it.
+    The folder is made with mode 0700 if missing, as are the ones on its way among the last ``made`` components. An
+    error is logged at ``level``. Raises Refused if the folder is a link, belongs to another user, is open to others or
+    cannot be made, or if another user could replace it.
     """
 
-    def __init__(
-        self, folder: str, budget: int, name: str, level: int = logging.WARNING, made: int = 1,
-        is_compressed: bool = False,
-    ) -> None:
+    def __init__(self, folder: str, budget: int, name: str, level: int = logging.WARNING, made: int = 1) -> None:
         self._path = os.path.join(os.path.abspath(folder), name)
         self._budget = budget
         self._level = level
-        self._is_compressed = is_compressed
         self._connection: sqlite3.Connection | None = None
         self._used: set[bytes] = set()
         """Keys whose use is to be noted."""
@@ -105,58 +96,55 @@ class PersistentCache:
             raise Refused(f"cannot be the folder of a disk cache: {reason}", os.path.abspath(folder)) from error
         _all.add(self)
 
-    def find(self, keys: Sequence[bytes], number: int = 0, most_bytes: int = 1 << 62) -> dict[bytes, bytes]:
-        """Return part ``number`` of the values of these keys, in order, until ``most_bytes`` are found."""
-        def do(connection: sqlite3.Connection) -> dict[bytes, bytes]:
-            found: dict[bytes, bytes] = {}
+    def find(self, keys: Sequence[bytes], most_bytes: int = 1 << 62) -> list[bytes | None]:
+        """Return the values of these keys, in order, None for what is missing, until ``most_bytes`` are found."""
+        def do(connection: sqlite3.Connection) -> list[bytes | None]:
+            found: list[bytes | None] = []
             left = most_bytes
-            for key in dict.fromkeys(keys):
-                row = connection.execute(_PART, (key, number)).fetchone()
-                data = None if row is None else self._used_part(connection, key, number, *row)
-                if data is None:
-                    continue
-                found[key] = data
-                left -= len(data)
+            for key in keys:
+                row = connection.execute("SELECT data, used FROM entries WHERE key = ?", (key,)).fetchone()
+                data = None if row is None else self._used_value(connection, key, *row)
+                found.append(data)
+                left -= len(data or b"")
                 if left <= 0:
                     break
             return found
 
-        return self._do(do) or {}
+        return self._do(do) or [None] * len(keys)
 
     def find_with_others(self, key: bytes, count: int) -> dict[bytes, bytes]:
-        """Return the first parts of up to ``count`` values that were stored in a row, among them the one of this key;
-        nothing if it is not stored. Of others only small ones.
+        """Return up to ``count`` values that were stored in a row, among them the one of this key; nothing if it is not
+        stored. Of others only small ones.
 
         Finding one by one takes longer, as most of that is locking the file. Rows begin at multiples of ``count``, so
-        that no part is in two of them.
+        that no value is in two of them.
         """
         def do(connection: sqlite3.Connection) -> dict[bytes, bytes]:
-            wanted = {"key": key, "count": count, "small": COMPRESSED_FROM}
+            wanted = {"key": key, "count": count, "small": ALONG_BYTES}
             rows = connection.execute(_WITH_OTHERS, wanted).fetchall()
-            found = ((row[0], self._used_part(connection, row[0], 0, *row[1:])) for row in rows)
+            found = ((row[0], self._used_value(connection, *row)) for row in rows)
             return {other: data for other, data in found if data is not None}
 
         return self._do(do) or {}
 
-    def store(self, values: Values) -> None:
-        """Store values with all their parts, if possible, replacing those of equal keys; leave out those too large."""
+    def store(self, values: Mapping[bytes, Data]) -> None:
+        """Store values, if possible, replacing those of equal keys; leave out those too large."""
         rows = [
-            (key, number, self._packed(key, number, part), _now())
-            for key, parts in values.items()
-            if sum(map(len, parts)) <= self._budget and all(len(part) <= LARGEST_PART for part in parts)
-            for number, part in enumerate(parts)
+            (key, _checksum(key, value) + value, _now()) for key, value in values.items()
+            if len(value) <= min(self._budget, LARGEST_VALUE)
         ]
 
         def do(connection: sqlite3.Connection) -> None:
-            known = "SELECT 1 FROM parts WHERE key = ? AND number = ? AND data = ?"
-            if all(connection.execute(known, row[:3]).fetchone() for row in rows):
+            known = "SELECT 1 FROM entries WHERE key = ? AND data = ?"
+            if all(connection.execute(known, row[:2]).fetchone() for row in rows):
                 return
-            # The lock for writing is taken first, so that no other process adds rows between the deletion, the sum of
-            # the sizes and the insertion.
+            # The lock for writing is taken first, so that no other process adds rows between the sum of the sizes and
+            # the insertion.
             connection.execute("BEGIN IMMEDIATE")
-            connection.executemany("DELETE FROM parts WHERE key = ?", {(row[0],) for row in rows})
-            self._evict(connection, sum(len(row[2]) for row in rows))
-            connection.executemany("INSERT INTO parts VALUES (?, ?, ?, ?)", rows)
+            size = sum(len(row[1]) for row in rows)
+            while _bytes_in_use(connection) + size > self._budget and connection.execute(_OLDEST).rowcount:
+                pass
+            connection.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", rows)
             connection.execute("COMMIT")
             if _number(connection, "PRAGMA page_count") * PAGE > self._budget:  # it was larger last time
                 connection.executescript("PRAGMA incremental_vacuum")  # execute would free a single page
@@ -210,59 +198,26 @@ class PersistentCache:
             with suppress(sqlite3.Error):
                 connection.close()
 
-    def _used_part(
-        self, connection: sqlite3.Connection, key: bytes, number: int, stored: object, used: int,
-    ) -> bytes | None:
-        """Return the data of a stored part and note its use; delete a damaged value."""
-        data = _part_of(key, number, stored)
-        if data is None:
-            connection.execute("DELETE FROM parts WHERE key = ?", (key,))
-        elif not 0 <= _now() - used < USE_SECONDS:
-            self._used.add(key)
-        return data
+    def _used_value(self, connection: sqlite3.Connection, key: bytes, stored: object, used: int) -> bytes | None:
+        """Return a stored value and note its use; delete a damaged one."""
+        if isinstance(stored, bytes) and stored[:_CHECKSUM] == _checksum(key, data := stored[_CHECKSUM:]):
+            if not 0 <= _now() - used < USE_SECONDS:
+                self._used.add(key)
+            return data
+        connection.execute("DELETE FROM entries WHERE key = ?", (key,))
+        return None
 
     def _write_uses(self, connection: sqlite3.Connection) -> None:
         used, self._used = self._used, set()
         with suppress(sqlite3.OperationalError):  # a read-only disk can still be read
             connection.execute("BEGIN IMMEDIATE")
-            connection.executemany("UPDATE parts SET used = ? WHERE key = ?", [(_now(), key) for key in used])
+            connection.executemany("UPDATE entries SET used = ? WHERE key = ?", [(_now(), key) for key in used])
             connection.execute("COMMIT")
 
-    def _evict(self, connection: sqlite3.Connection, size: int) -> None:
-        """Make room for ``size`` more bytes. The caller has begun a transaction."""
-        oldest = "SELECT DISTINCT key FROM (SELECT key FROM parts ORDER BY used, rowid LIMIT 64)"
-        while _bytes_in_use(connection) + size > self._budget:
-            keys = connection.execute(oldest).fetchall()
-            if not keys:
-                return
-            for key in keys:
-                connection.execute("DELETE FROM parts WHERE key = ?", key)
-                if _bytes_in_use(connection) + size <= self._budget:
-                    return
 
-    def _packed(self, key: bytes, number: int, data: Data) -> bytes:
-        """Return a part as it is stored: a checksum, whether the data are compressed, and the data."""
-        is_compressed = self._is_compressed and len(data) >= COMPRESSED_FROM
-        packed = b"\1" + zlib.compress(data, 1) if is_compressed else b"\0" + data
-        return _checksum(key, number, packed) + packed
-
-
-def _part_of(key: bytes, number: int, stored: object) -> bytes | None:
-    """Return the data of a part, given it as it is stored; None if it is damaged."""
-    if not isinstance(stored, bytes) or len(stored) <= _CHECKSUM:
-        return None
-    packed = memoryview(stored)[_CHECKSUM:]
-    if stored[:_CHECKSUM] != _checksum(key, number, packed):
-        return None
-    try:
-        return zlib.decompressobj().decompress(packed[1:], LARGEST_PART) if packed[0] else bytes(packed[1:])
-    except zlib.error:
-        return None
-
-
-def _checksum(key: bytes, number: int, packed: Data) -> bytes:
-    checksum = xxhash.xxh3_128(struct.pack("<QQ", len(key), number) + key)
-    checksum.update(packed)
+def _checksum(key: bytes, value: Data) -> bytes:
+    checksum = xxhash.xxh3_128(b"%d %b" % (len(key), key))
+    checksum.update(value)
     return checksum.digest()
 
 

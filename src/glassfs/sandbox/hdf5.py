@@ -68,6 +68,8 @@ class _Container:
         self._listed: tuple[list[str], list[bytes]] | None = None
         """The path of the group that was listed last, and the names in it."""
         self._opened: tuple[list[str], Any] = ([], self._file.id)
+        self._large: tuple[list[str], Any] = ([], None)
+        """The dataset whose elements were read last, if it has a cache for a large chunk."""
 
     def __call__(self, request: dict[str, Any]) -> Answer:
         with hdf5_filters.demanded_of(lambda: self._opened[1]):
@@ -265,14 +267,19 @@ class _Container:
             return None
 
     def _with_cache(self, path: list[str], size: int) -> Any:
-        """Return the dataset at a path, with a cache for a chunk of ``size`` bytes until the caller drops it."""
+        """Return the dataset at a path, with a cache for a chunk of ``size`` bytes while only its elements are read."""
+        if self._large[0] == path:
+            return self._large[1]
         access = h5p.create(h5p.DATASET_ACCESS)
         access.set_chunk_cache(17, size, 1.0)  # slots, a prime number
         self._opened = [], self._file.id
-        return h5d.open(self._found(path[:-1]), path[-1].encode("latin-1"), access)
+        self._large = path, h5d.open(self._found(path[:-1]), path[-1].encode("latin-1"), access)
+        return self._large[1]
 
     def _found(self, path: list[str]) -> Any:
         """Return the object at a path of hard links."""
+        if self._large[0] != path:
+            self._large = [], None  # its cache takes most of the memory that a worker may have
         if self._opened[0] == path and path:
             return self._opened[1]
         found: Any = h5o.open(self._file.id, b"/")
@@ -358,7 +365,7 @@ def _described_dataset(dataset: Any, attributes: int) -> dict[str, Any]:
     elif layout == "chunked":
         found["chunks"] = list(properties.get_chunk())
         found["filters"] = [_described_filter(*properties.get_filter(n)) for n in range(properties.get_nfilters())]
-    found["fill"] = _fill_of(dataset, properties, kind, found["type"])
+    found["fill"] = _fill_of(properties, kind, found["type"]["class"])
     if attributes and h5a.exists(dataset, b"CLASS"):
         with suppress(Exception):
             found["image"] = attribute_value(h5a.open(dataset, b"CLASS"), [MOST_TEXT]) == "IMAGE"
@@ -370,12 +377,11 @@ def _described_filter(code: int, flags: int, values: tuple[int, ...], name: byte
             "available": bool(h5z.filter_avail(code))}
 
 
-def _fill_of(dataset: Any, properties: Any, kind: Any, described: dict[str, Any]) -> str:
-    """Return the fill value in Base64, as it is shown; "" for zeros."""
-    what = described["class"]
+def _fill_of(properties: Any, kind: Any, what: str) -> str:
+    """Return the fill value in Base64, as elements are stored; "" for zeros."""
     if what not in ("number", "compound", "bytes") or properties.fill_value_defined() != h5d.FILL_VALUE_USER_DEFINED:
         return ""
-    raw = hdf5_values.fill_value(properties, kind if what == "bytes" else memory_type(kind, described["shown"]))
+    raw = hdf5_values.fill_value(properties, kind)
     if len(raw) > 4096:  # it is a part of the description
         raise ValueError(f"has a fill value of {len(raw)} bytes")
     return base64.b64encode(raw).decode() if any(raw) else ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import io
 import json
 import os
 import resource
@@ -41,10 +42,11 @@ class Handler(Protocol):
     def __call__(self, request: dict[str, Any]) -> Answer: ...
 
 
-class RemoteFile:
+class RemoteFile(io.RawIOBase):
     """A read-only file object over the container, which reads through the socket."""
 
     def __init__(self, connection: socket.socket, size: int) -> None:
+        super().__init__()
         self._connection = connection
         self._size = size
         self._position = 0
@@ -57,6 +59,9 @@ class RemoteFile:
     def tell(self) -> int:
         return self._position
 
+    def readable(self) -> bool:
+        return True
+
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
         end = min(self._position + len(view), self._size)
@@ -68,21 +73,6 @@ class RemoteFile:
             at += len(piece)
         self._position = max(start, at)
         return max(0, at - start)
-
-    def read(self, size: int = -1) -> bytes:
-        left = max(0, self._size - self._position)
-        buffer = bytearray(left if size < 0 else min(size, left))
-        self.readinto(buffer)
-        return bytes(buffer)
-
-    def write(self, data: Any) -> int:
-        raise OSError("is read-only")
-
-    def truncate(self, size: int | None = None) -> int:
-        raise OSError("is read-only")
-
-    def flush(self) -> None:
-        pass
 
     def _read_page(self, number: int) -> bytes:
         size = min(PAGE, self._size - number * PAGE)

@@ -9,7 +9,6 @@ from glassfs.source.contract import (
     Source,
     Store,
     Version,
-    distribute,
     inner_version,
     is_version_of,
 )
@@ -18,10 +17,8 @@ from glassfs.source.named import locate
 from glassfs.source.reader import Reader
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.url import absolute, is_url
-from glassfs.source.scattered import SEGMENTS, Scattered, Spans, total
 
 __all__ = [
-    "BUFFERED", "SEGMENTS", "ByteCache", "Connection", "Entry", "Kind", "Named", "Path", "Reader", "Scattered",
-    "SeekableFile", "Source", "SourceFile", "Spans", "Store", "Version", "absolute", "distribute", "inner_version",
-    "is_url", "is_version_of", "locate", "total",
+    "BUFFERED", "ByteCache", "Connection", "Entry", "Kind", "Named", "Path", "Reader", "SeekableFile", "Source",
+    "SourceFile", "Store", "Version", "absolute", "inner_version", "is_url", "is_version_of", "locate",
 ]

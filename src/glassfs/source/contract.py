@@ -81,8 +81,6 @@ class Source(ABC):
     entry: Entry
     is_remote = False
     """Whether a read at another offset takes as long as reading many bytes at one offset."""
-    is_needed = False
-    """Whether a reader has it open: its descriptor is released last if the file could not be opened again."""
     _head = b""
 
     @property
@@ -94,12 +92,8 @@ class Source(ABC):
         return self.entry.version
 
     @abstractmethod
-    def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
-        """Fill ``buffers`` (bytes, writable), one after another, from ``offset``, in one read if possible."""
-
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fill ``buffer`` (bytes, writable) from ``offset``."""
-        self.scatter((buffer,), offset)
+        """Fill ``buffer`` (bytes, writable) from ``offset``, in one read if possible."""
 
     def mapped(self, offset: int, size: int) -> memoryview | None:
         """Return a read-only view of the bytes ``[offset, offset + size)`` mapped into memory, or None if impossible.
@@ -112,7 +106,7 @@ class Source(ABC):
 
     @abstractmethod
     def keep(self) -> None:
-        """Keep what the next read opens, until ``park``."""
+        """Keep what the next read opens, until ``park``: if the file cannot be opened again, it is released last."""
 
     @abstractmethod
     def park(self) -> None:
@@ -184,13 +178,6 @@ class Store(ABC):
         of at most ``small`` bytes whole, as ``read_ahead`` does.
         """
         return self.entry(path), None
-
-    def is_unchanged(self, path: Path, entry: Entry) -> bool:
-        """Return whether ``path`` leads to what ``entry`` describes, with the same stamp, if that costs little to see.
-
-        It follows links, to a file of the same stamp at most. After False, callers ask for the ``entry``.
-        """
-        return False
 
     def glances(self, folder: Path, names: Sequence[str]) -> list[tuple[str, int] | None]:
         """Return stamp and mode bits of what has these names in a folder, None for names that are not there.
@@ -270,12 +257,3 @@ class Named(NamedTuple):
     store: Store
     path: Path
     name: str
-
-
-def distribute(data: bytes | bytearray | memoryview, buffers: Sequence[memoryview]) -> None:
-    """Copy ``data`` into ``buffers``, one after another; they have as many bytes in total."""
-    rest = memoryview(data)
-    for buffer in buffers:
-        size = len(buffer)
-        buffer[:] = rest[:size]
-        rest = rest[size:]

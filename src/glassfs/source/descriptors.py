@@ -23,14 +23,13 @@ Opened = TypeVar("Opened")
 class Holder(Protocol):
     """A source that may hold a descriptor."""
 
-    was_read: bool
     is_lost: bool
     """Whether its file is in use but deleted, so that it could not be opened again."""
 
     def evict(self, is_forced: bool = False) -> bool:
         """Close the descriptor and return whether it is closed. The pool has unregistered the source before.
 
-        Not while it is being read, and that of a deleted file only if ``is_forced`` or no reader has it open.
+        Not while it is being read, and that of a deleted file that is kept only if ``is_forced``.
         """
 
 
@@ -38,7 +37,7 @@ _Holders = OrderedDict[int, "ref[Holder]"]
 
 
 class Descriptors:
-    """The sources that hold a descriptor, oldest first. When there are too many, those not read recently close theirs.
+    """The sources that hold a descriptor, oldest first. When there are too many, the oldest close theirs.
 
     Descriptors of deleted files stay open while the process may open more. There is no lock, as the garbage collector
     may call ``discard`` at any point: each step is a single operation of a dictionary.
@@ -55,7 +54,7 @@ class Descriptors:
             self._reduce(self._holders, most - 1)
             if self._lost:
                 self._reduce(self._lost, room_for_lost(), is_forced=True)
-        self._holders[id(holder)] = ref(holder)  # not before: it has not been read yet, others may have been
+        self._holders[id(holder)] = ref(holder)
 
     def discard(self, holder: Holder) -> None:
         """Unregister a source that has closed its descriptor."""
@@ -71,8 +70,7 @@ class Descriptors:
         self._reduce(self._lost, 0, is_forced=True)
 
     def _reduce(self, holders: _Holders, most: int, is_forced: bool = False) -> None:
-        # Each source is met at most twice: the first time it may only lose its mark of having been read.
-        for _ in range(2 * len(holders)):
+        for _ in range(len(holders)):  # some are being read, or return as lost ones
             if len(holders) <= most:
                 return
             try:
@@ -80,13 +78,8 @@ class Descriptors:
             except KeyError:  # another thread removed it
                 return
             holder = weak()
-            if holder is None:
-                continue
-            if most and holder.was_read and not is_forced:
-                holder.was_read = False  # a second chance
-            elif holder.evict(is_forced):
-                continue
-            (self._lost if holder.is_lost else self._holders)[number] = weak
+            if holder is not None and not holder.evict(is_forced):
+                (self._lost if holder.is_lost else self._holders)[number] = weak
 
 
 def limit() -> int:

@@ -117,13 +117,6 @@ class LocalStore(Store):
             raise self._explained(error, path) from None
         return iter(found)
 
-    def is_unchanged(self, path: Path, entry: Entry) -> bool:
-        try:
-            status = os.stat("/".join((self._root_path, *path)), follow_symlinks=False)
-        except (OSError, ValueError):
-            return False
-        return _stamp(status) == entry.stamp
-
     def glances(self, path: Path, names: Sequence[str]) -> builtins.list[tuple[str, int] | None]:
         self._renew_root(is_due=not path)
         try:

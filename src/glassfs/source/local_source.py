@@ -12,7 +12,7 @@ import mmap
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 from weakref import WeakSet
@@ -22,7 +22,6 @@ from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, N
 from glassfs.sizes import PIECE
 from glassfs.source import descriptors
 from glassfs.source.contract import Entry, Path, Source
-from glassfs.source.scattered import fill, total
 
 _mappings: WeakSet[mmap.mmap] = WeakSet()
 MISSING = (errno.ENOENT, errno.ELOOP, errno.ENAMETOOLONG)
@@ -51,8 +50,6 @@ class LocalSource(Source):
     ``open_again`` opens it by its path. ``head`` are first bytes of this version, see ``read_ahead``.
     """
 
-    was_read = False
-    """Set by each read, but not by what is read ahead, and cleared by the pool when it searches for idle sources."""
     is_lost = False
     _is_closed = False
     _readers = 0
@@ -77,10 +74,10 @@ class LocalSource(Source):
         with suppress(AttributeError):  # __init__ failed
             self._give_back()  # without the lock: in a forked child, a thread that does not exist may hold it
 
-    def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
-        wanted = total(buffers)
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        wanted = len(buffer)
         try:
-            got = self._done(wanted, offset, lambda fd: fill(fd, buffers, offset, wanted))
+            got = self._done(wanted, offset, lambda fd: _filled(fd, buffer, offset))
         except OverflowError:  # beyond any file
             raise self.outside(offset, wanted) from None
         if got != wanted:
@@ -108,7 +105,6 @@ class LocalSource(Source):
         with self._lock:
             fd = self._begun() if self._fd is None or self._is_closed else self._fd
             self._readers += 1
-            self.was_read = True
         try:
             found = do(fd)
             status = os.fstat(fd)
@@ -146,7 +142,7 @@ class LocalSource(Source):
             if fd is None:
                 return True
             # A deleted file cannot be opened again, so its descriptor is the only way to its bytes.
-            if self.is_needed and not is_forced:
+            if not self._is_parked and not is_forced:
                 self.is_lost = os.fstat(fd).st_nlink == 0
                 if self.is_lost:
                     return False
@@ -198,6 +194,14 @@ class LocalSource(Source):
             os.close(fd)
             raise Changed("has been replaced by another file", self.name)
         return fd
+
+
+def _filled(fd: int, buffer: memoryview, offset: int) -> int:
+    """Fill a buffer from ``offset`` of an open file; return how many bytes there were."""
+    got = 0
+    while got < len(buffer) and (more := os.preadv(fd, (buffer[got:],), offset + got)):
+        got += more
+    return got
 
 
 def _mapped(fd: int, offset: int, size: int) -> memoryview | None:

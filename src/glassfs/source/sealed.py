@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Sequence
 
 from glassfs.errors import Damaged
 from glassfs.sizes import PIECE
@@ -39,8 +38,8 @@ class SealedSource(Source):
                 raise Damaged("was changed: its SHA-256 is not the expected one", self.name)
             self._is_open = True
 
-    def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
-        self._verified().scatter(buffers, offset)
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        self._verified().read_into(buffer, offset)
 
     def mapped(self, offset: int, size: int) -> memoryview | None:
         return self._verified().mapped(offset, size)

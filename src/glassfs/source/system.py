@@ -19,7 +19,6 @@ import struct
 import sys
 import threading
 from collections.abc import Callable
-from enum import IntFlag
 from typing import Any
 
 from glassfs.source import mountinfo
@@ -46,13 +45,8 @@ _statx = function("statx", ctypes.c_int)
 _fgetxattr = function("fgetxattr", ctypes.c_ssize_t, use_errno=True)
 
 
-class Resolve(IntFlag):
-    """How openat2 resolves names: linux/openat2.h."""
-
-    NO_XDEV = 0x01
-    NO_MAGICLINKS = 0x02
-    NO_SYMLINKS = 0x04
-    BENEATH = 0x08
+_RESOLVE = 0x01 | 0x02 | 0x04 | 0x08
+"""NO_XDEV, NO_MAGICLINKS, NO_SYMLINKS and BENEATH of linux/openat2.h."""
 
 
 class How(ctypes.Structure):
@@ -61,7 +55,7 @@ class How(ctypes.Structure):
     _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
 
     def __init__(self, flags: int) -> None:
-        super().__init__(flags | os.O_CLOEXEC, 0, sum(Resolve))
+        super().__init__(flags | os.O_CLOEXEC, 0, _RESOLVE)
         self.pointer = ctypes.byref(self)
 
 
@@ -107,15 +101,9 @@ class _Buffer(threading.local):
         self.pointer = ctypes.byref(self.raw)
 
 
-class _Statx(IntFlag):
-    """linux/fcntl.h. With an empty mask and DONT_SYNC the kernel alone answers (fs/fuse/dir.c, Linux 5.8)."""
-
-    AT_SYMLINK_NOFOLLOW = 0x100
-    AT_NO_AUTOMOUNT = 0x800
-    AT_STATX_DONT_SYNC = 0x4000
-
-
-_flags = int(sum(_Statx))
+# AT_SYMLINK_NOFOLLOW, AT_NO_AUTOMOUNT and AT_STATX_DONT_SYNC of linux/fcntl.h. With the last one and an empty mask the
+# kernel alone answers (fs/fuse/dir.c, Linux 5.8).
+_flags = 0x100 | 0x800 | 0x4000
 _buffer = _Buffer()
 
 

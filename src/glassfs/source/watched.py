@@ -38,7 +38,6 @@ class Watched:
         """
         known = self._watches.get(path)
         if known is not None and not known.is_over:
-            known.was_used = True
             return True
         if sys.platform != "linux":
             return False

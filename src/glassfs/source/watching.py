@@ -57,8 +57,7 @@ Notify = Callable[[str, bool], None]
 class Watch:
     """A request to be notified about the folder at ``path``, until ``is_over``; ``wds`` lead to it and are its own.
 
-    ``root`` is the (device, inode) of one folder on the way. Callers set ``was_used`` when they rely on the watch, so
-    that it outlives unused ones.
+    ``root`` is the (device, inode) of one folder on the way.
     """
 
     def __init__(self, path: tuple[str, ...], notify: Notify, on_release: Callable[[Watch], None]) -> None:
@@ -67,7 +66,7 @@ class Watch:
         self.root = 0, 0
         self.wds: list[int] = []
         self.since = time.monotonic()
-        self.is_over = self.was_used = False
+        self.is_over = False
         self.is_silent = True  # until the whole way is watched
         self._on_release = on_release
 
@@ -306,18 +305,14 @@ class _Inotify:
                     self._inotify.rm_watch(wd)
 
     def _has_room(self, entering: Watch) -> bool:
-        """Drop the oldest watches that were not used again until there are few enough."""
+        """Drop the oldest watches until there are few enough."""
         now = time.monotonic()
         while len(self._needed) > self._most:
-            watch = next((one for one in self.watches if one is not entering), None)
+            watch = next(iter(self.watches))
             # A walk through a tree must not cost all other watches.
-            if watch is None or now - watch.since < settings.watching_young:
+            if watch is entering or now - watch.since < settings.watching_young:
                 return False
-            if watch.was_used:
-                watch.was_used, watch.since = False, now
-                self.watches[watch] = self.watches.pop(watch)
-            else:
-                self._over(watch)
+            self._over(watch)
         return True
 
     def _over(self, watch: Watch) -> None:

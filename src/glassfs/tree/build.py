@@ -307,49 +307,28 @@ class SeriesDirectory(Settled):
     def count(self) -> int:
         return self._series.count
 
-    def found(self, name: str) -> tuple[int, Node]:
-        shape = self._shape
-        # Without a shape, the content itself tells its suffix, so that no other one is made for that.
-        index = self._index(name.partition(".")[0] if shape is None else name.removesuffix(shape[1]))
-        if index is not None:
-            node = self.at(index)
-            if node.name == name:
-                return index, node
-        if shape is None:
-            index = self.find(name)  # the suffix may begin with another character
-            return index, self.at(index)
-        raise not_found(name)
-
     def find(self, name: str) -> int:
-        pattern, suffix = self._shape or self._shaped()
-        index = self._index(name.removesuffix(suffix))
-        if index is None or pattern % index != name:
-            raise not_found(name)
-        return index
-
-    def _index(self, digits: str) -> int | None:
-        """Return the index of the content with this number."""
-        if not (digits.isascii() and digits.isdigit() and len(digits) <= 20):
-            return None
-        index = int(digits)
-        return index if index < self._series.count else None
+        pattern, suffix = self._shaped()
+        digits = name.removesuffix(suffix)
+        if digits.isascii() and digits.isdigit() and len(digits) <= 20:
+            index = int(digits)
+            if index < self._series.count and pattern % index == name:
+                return index
+        raise not_found(name)
 
     def named(self, name: str) -> Node:
         suffix = self._shaped()[1]
         return self.child(name if not suffix or name.endswith(suffix) else name + suffix)
 
     def at(self, number: int) -> Node:
-        # Kept fast: a listing asks for all children.
         series, origin = self._series, self.origin
         content = series.item(number)
+        name = self._shaped()[0] % number
+        ino = inode(name, self.ino)
         if series.has_groups:
-            name = (self._shape or self._shaped())[0] % number
-            return directory(name, inode(name, self.ino), origin, cast("Collection", content))
-        suffix, data = file_of(content, origin.services.cache, (origin.identity, self.ino, number))
-        if self._shape is None:
-            self._shape = _shape(series.digits, suffix)
-        name = self._shape[0] % number
-        return File(name, inode(name, self.ino), origin, data, content)
+            return directory(name, ino, origin, cast("Collection", content))
+        data = data_of(content, origin.services.cache, (origin.identity, self.ino, number))
+        return File(name, ino, origin, data, content)
 
     def facts(self, start: int, stop: int) -> Iterator[Facts]:
         series, origin, numbers = self._series, self.origin, range(self._series.count)[start:stop]

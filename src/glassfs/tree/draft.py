@@ -51,9 +51,8 @@ class Draft:
                 continue
             kept += sum(map(held_by_content, draft.groups))
             for _, members in draft.runs:
-                if not any(members is handed_on for _, handed_on in self.runs):
-                    # Without a group here these are members of one further up, and a reference takes 8 bytes.
-                    kept += sum(map(held_by_member, members)) if self.groups else 8 * len(members)
+                # Without a group here these are members of one further up, and a reference takes 8 bytes.
+                kept += sum(map(held_by_member, members)) if self.groups else 8 * len(members)
         return kept
 
     def opened(self, has_views: bool) -> tuple[dict[str, Below], list[Member], list[Omission]]:
@@ -61,11 +60,6 @@ class Draft:
 
         Without views, what only describes the members of groups is left out.
         """
-        # Many members with one long common path: handing the same list on costs nothing, however deep the path is.
-        if len(self.runs) == 1 and not self.groups:
-            passage = self._passage(*self.runs[0])
-            if passage is not None:
-                return passage, [], []
         directories: dict[str, Below] = {}
         files: list[Member] = []
         omitted: list[Omission] = []
@@ -105,19 +99,6 @@ class Draft:
                     else:
                         directories[shown] = folder
         return directories, files, omitted
-
-    @staticmethod
-    def _passage(depth: int, members: list[Member]) -> dict[str, Below] | None:
-        """Return the only directory below, if all members are in it: it gets the same list."""
-        first = members[0].name
-        if len(first) == depth + 1 or depth >= DEEPEST:
-            return None
-        part = first[depth]
-        if not all(len(name) > depth + 1 and name[depth] == part for name, _ in members):
-            return None
-        below = Draft()
-        below.runs.append((depth + 1, members))
-        return {component(part): below}
 
     def onward(self, depth: int) -> list[Member]:
         """Return the list to which further members are appended."""

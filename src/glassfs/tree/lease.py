@@ -12,21 +12,21 @@ from glassfs.source import Source
 class Lease:
     """A lease on one version of the files behind ``sources``. Any thread.
 
-    Readers acquire it and release it. Meanwhile the sources keep their descriptors, so that a deleted file stays
-    readable; after the last release they are parked, and reading works only while that version is still there. Caches
-    call ``keep`` instead: the sources stay open for speed, but give up their descriptors when these run out.
+    Readers acquire it and release it, and so do caches of what is parsed. Meanwhile the sources keep their descriptors,
+    so that a deleted file stays readable; after the last release they are parked, and reading works only while that
+    version is still there.
 
     A lease is retired when its location has another version (``is_replaced``) or no file. ``compared`` is when a
     lookup compared it with its store last, or made it, by ``time.monotonic``.
     """
 
-    __slots__ = ("__weakref__", "_keepers", "_lock", "_users", "compared", "is_replaced", "is_retired", "sources")
+    __slots__ = ("__weakref__", "_lock", "_users", "compared", "is_replaced", "is_retired", "sources")
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self.sources = sources
         self.compared = time.monotonic()
         self.is_retired = self.is_replaced = False
-        self._users = self._keepers = 0
+        self._users = 0
         self._lock = threading.Lock()
 
     @property
@@ -44,13 +44,9 @@ class Lease:
     def acquire(self) -> None:
         with self._lock:
             self._users += 1
-            # The first user: from now on a deleted file must stay readable, so descriptors are kept, and last of all
-            # given up when they run out.
             if self._users == 1:
                 for source in self.sources:
-                    source.is_needed = True
-                    if not self._keepers:
-                        source.keep()
+                    source.keep()
 
     def release(self) -> None:
         with self._lock:
@@ -59,36 +55,15 @@ class Lease:
             self._users -= 1
             if not self._users:
                 for source in self.sources:
-                    source.is_needed = False
-                self._end()
-
-    def keep(self) -> None:
-        """Keep the sources open for a cache, until ``unkeep``."""
-        with self._lock:
-            self._keepers += 1
-            if self._keepers == 1 and not self._users:
-                for source in self.sources:
-                    source.keep()
-
-    def unkeep(self) -> None:
-        with self._lock:
-            self._keepers -= 1
-            if not self._keepers:
-                self._end()
+                    source.park()
 
     def extend(self, sources: Sequence[Source]) -> None:
         """Add further files of the same version, open as the others are."""
         with self._lock:
             self.sources = (*self.sources, *sources)
-            for source in sources:
-                source.is_needed = self._users > 0
-                if self._users + self._keepers:
+            if self._users:
+                for source in sources:
                     source.keep()
-
-    def _end(self) -> None:
-        if not self._users + self._keepers:
-            for source in self.sources:
-                source.park()
 
     def retire(self, is_replaced: bool) -> None:
         """Record that the location has another version, or no file any more."""

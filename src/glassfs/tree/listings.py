@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Generic, Protocol, TypeVar
 
 from glassfs.cache.budget import MemoryBudget
@@ -34,8 +33,8 @@ class Owner(Protocol):
     def lease(self) -> Lease: ...
 
 
-class _Large(Generic[Children]):
-    """The children of a large directory, the bytes that they count for, and when they were used last."""
+class _Listed(Generic[Children]):
+    """Cached children, the bytes of the memory budget that they count for, and when they were used last."""
 
     __slots__ = ("children", "counted", "used")
 
@@ -45,134 +44,118 @@ class _Large(Generic[Children]):
         self.used = used
 
 
+_Key = tuple[Owner, int]
+
+
 class Listings(Generic[Children]):
     """Children by directory, up to ``limit`` bytes. Those of retired containers are not cached.
 
-    Children of more than two thirds of the limit count as cached bytes of the memory budget ``memory`` instead: they
-    stay until other bytes are needed there, or ``drop_idle`` finds that they were not used for a while. Of those larger
-    than half of the budget, which count for half of it, only one stays. Those used last are not evicted at once, unless
-    they are larger than a quarter of it: a directory is listed in many calls.
+    Children of more than two thirds of the limit are large. They weigh a quarter of it, and count as cached bytes of
+    the memory budget ``memory`` instead: they stay until other bytes are needed there, or ``drop_idle`` finds that they
+    were not used for a while. Of those larger than half of the budget, which count for half of it, only one stays.
+    Those used last are not evicted for other bytes at once, unless they are larger than a quarter of the budget: a
+    directory is listed in many calls.
     """
 
     def __init__(
-        self, limit: int = LISTING_BYTES, memory: MemoryBudget | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, memory: MemoryBudget, limit: int = LISTING_BYTES, clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._largest = limit * 2 // 3
         self._memory = memory
         self._clock = clock
-        self._cached: LRU[tuple[Owner, int], Children] = LRU(limit)
-        self._large: OrderedDict[tuple[Owner, int], _Large[Children]] = OrderedDict()
-        self._keys_of: dict[Lease, set[tuple[Owner, int]]] = {}
+        self._cached: LRU[_Key, _Listed[Children]] = LRU(limit)
+        self._large: dict[_Key, _Listed[Children]] = {}
+        """Those among them that are large."""
+        self._keys_of: dict[Lease, set[_Key]] = {}
         self._lock = threading.Lock()
         self._making = KeyedLock()
 
     def children(self, owner: Owner, ino: int, make: Callable[[], Children]) -> Children:
         """Return the children of a directory, calling ``make`` on one thread if they are not cached."""
-        key = (owner, ino)
-        found = self._find(key)
+        found = self.known(owner, ino)
         if found is None:
-            with self._making.hold(key):
-                # Another thread may have made them meanwhile. Marking them as used again would take longer.
-                found = self._cached.peek(key) or (self._find(key) if self._large else None)
+            with self._making.hold((owner, ino)):
+                found = self.known(owner, ino)  # another thread may have made them meanwhile
                 if found is None:
                     found = make()
-                    self._put(key, found)
+                    self._put((owner, ino), found)
         return found
 
     def known(self, owner: Owner, ino: int) -> Children | None:
         """Return the cached children of a directory."""
-        return self._find((owner, ino))
+        listed = self._cached.get((owner, ino))
+        if listed is None:
+            return None
+        if listed.counted:
+            listed.used = self._clock()
+        return listed.children
 
     def forget(self, lease: Lease) -> None:
         """Drop the children of all directories of one version of a container."""
         with self._lock:
-            keys = self._keys_of.pop(lease, set())
-            for key in keys:
-                self._cached.pop(key)
-            dropped = [self._large.pop(key) for key in keys if key in self._large]
-        self._released(dropped)
+            counted = self._dropped(self._keys_of.get(lease, ()))
+        self._release(counted)
 
     def clear(self) -> None:
         with self._lock:
-            self._cached.clear()
-            dropped, self._large = list(self._large.values()), OrderedDict()
-            self._keys_of.clear()
-        self._released(dropped)
+            counted = self._dropped(key for key, _ in self._cached.items())
+        self._release(counted)
 
     def drop_idle(self) -> bool:
         """Drop large children that were not used for ``settings.listing_idle``; return whether there were some."""
-        if not self._large:
-            return False
         before = self._clock() - settings.listing_idle
         with self._lock:
-            keys = [key for key, large in self._large.items() if large.used < before]
-            dropped = [self._dropped(key) for key in keys]
-        self._released(dropped)
-        return bool(dropped)
+            counted = self._dropped(key for key, large in self._large.items() if large.used < before)
+        self._release(counted)
+        return counted > 0
 
     def evict(self, wanted: int) -> int:
         """Drop large children of ``wanted`` bytes, used least recently first; return the bytes. For the budget."""
         freed = 0
         with self._lock:
-            while self._large and freed < wanted:
-                key = next(iter(self._large))
-                if len(self._large) == 1 and self._is_protected(self._large[key]):
+            oldest = sorted(self._large.items(), key=lambda item: item[1].used)
+            for key, large in oldest:
+                if freed >= wanted or (large is oldest[-1][1] and self._is_protected(large)):
                     break
-                freed += self._dropped(key).counted
+                freed += self._dropped((key,))
         return freed
 
-    def _is_protected(self, large: _Large[Children]) -> bool:
+    def _is_protected(self, large: _Listed[Children]) -> bool:
         is_in_use = self._clock() - large.used < settings.listing_in_use
-        return is_in_use and self._memory is not None and large.counted <= self._memory.limit // 4
+        return is_in_use and large.counted <= self._memory.limit // 4
 
-    def _find(self, key: tuple[Owner, int]) -> Children | None:
-        found = self._cached.get(key)
-        if found is None and self._large:
-            with self._lock:
-                large = self._large.get(key)
-                if large is not None:
-                    large.used = self._clock()
-                    self._large.move_to_end(key)
-                    found = large.children
-        return found
-
-    def _put(self, key: tuple[Owner, int], children: Children) -> None:
-        lease = key[0].lease
-        is_large = children.cost > self._largest
-        counted = 0
-        if is_large and self._memory is not None:
-            counted = min(children.cost, self._memory.limit // 2)
-            self._memory.release(0, counted)
+    def _put(self, key: _Key, children: Children) -> None:
+        limit, lease = self._cached.limit, key[0].lease
+        is_large = children.cost > limit * 2 // 3
+        counted = min(children.cost, self._memory.limit // 2) if is_large else 0
+        self._release(-counted)
+        listed = _Listed(children, counted, self._clock())
         dropped = []
         with self._lock:
+            self._keys_of.setdefault(lease, set()).add(key)
+            if is_large:
+                if children.cost > counted:
+                    dropped = [other for other, large in self._large.items() if large.children.cost > large.counted]
+                self._large[key] = listed
+            evicted = self._cached.put(key, listed, limit // 4 if is_large else children.cost)
             # A retired lease would never be forgotten again, and keep its listings for good.
-            if lease.is_retired:  # ``forget`` may have been called already
-                dropped = [_Large(children, counted, 0)] if is_large else []
-            else:
-                self._keys_of.setdefault(lease, set()).add(key)
-                if is_large:
-                    if self._memory is not None and children.cost > counted:
-                        larger = [other for other, large in self._large.items() if large.children.cost > large.counted]
-                        dropped = [self._dropped(other) for other in larger]
-                    self._large[key] = _Large(children, counted, self._clock())
-                else:
-                    for evicted, _ in self._cached.put(key, children, children.cost):
-                        self._forget_key(evicted)
-        self._released(dropped)
+            dropped += [other for other, _ in evicted] + ([key] if lease.is_retired else [])
+            counted = self._dropped(set(dropped))
+        self._release(counted)
 
-    def _dropped(self, key: tuple[Owner, int]) -> _Large[Children]:
-        """Remove large children. Under the lock."""
-        self._forget_key(key)
-        return self._large.pop(key)
+    def _dropped(self, keys: Iterable[_Key]) -> int:
+        """Drop children, and return the bytes that they counted for. The caller holds the lock."""
+        counted = 0
+        for key in tuple(keys):
+            self._cached.pop(key)
+            large = self._large.pop(key, None)
+            counted += large.counted if large is not None else 0
+            known = self._keys_of[key[0].lease]
+            known.discard(key)
+            if not known:
+                del self._keys_of[key[0].lease]
+        return counted
 
-    def _forget_key(self, key: tuple[Owner, int]) -> None:
-        keys = self._keys_of[key[0].lease]
-        keys.discard(key)
-        if not keys:
-            del self._keys_of[key[0].lease]
-
-    def _released(self, dropped: Sequence[_Large[Children]]) -> None:
-        """Count large children as no longer cached. Not under the lock, as the budget calls ``evict``."""
-        if dropped and self._memory is not None:
-            self._memory.drop_cached(sum(large.counted for large in dropped))
+    def _release(self, counted: int) -> None:
+        """Count so many bytes less as cached. Not under the lock, as the budget calls ``evict``."""
+        if counted:
+            self._memory.drop_cached(counted)

@@ -41,11 +41,10 @@ _INODE = (1 << 63) - 1  # some programs treat the number as signed
 
 @dataclass(slots=True, eq=False)
 class OpenNested:
-    """A container inside another one, its root directory, and how often it was used again."""
+    """A container inside another one, and its root directory."""
 
     container: Container
     root: Settled
-    uses: int = 0
 
 
 class Services(NamedTuple):

@@ -4,8 +4,7 @@ PNG: W3C Recommendation, third edition, §5 (chunks), §9 (filter type 0), §10 
 
 The rows, each after its filter type, are cut into stored blocks, wherever that is in a row, and each block has a chunk
 of its own. Chunks end at multiples of 64 KiB in the file, as most requests do. The head and the end of the zlib stream
-have further chunks. So any range is made from the chunks that it touches: rows are read directly to their positions in
-the reader's buffer, and the bytes between them are written around them. The last bytes are a checksum of all pixels:
+have further chunks. So any range is made from the chunks that it touches. The last bytes are a checksum of all pixels:
 those of the chunks are noted, so that a reader that took the file in parts waits for no other bytes.
 """
 
@@ -20,7 +19,6 @@ from glassfs.cache import BlockCache
 from glassfs.codec import deflate
 from glassfs.content import Data, Image, Location
 from glassfs.errors import TooLarge
-from glassfs.source import SEGMENTS, Scattered, Spans, distribute
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 COLOR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}
@@ -40,7 +38,7 @@ STORED = STEP - BEFORE - AFTER
 """Bytes in a block. The first one has fewer by HEAD, the last one as many as are left."""
 CHUNKS_AT_ONCE = 16
 SHORT_ROW = 64
-"""Bytes of rows that are copied column by column, which is faster than a read into so many of them."""
+"""Bytes of rows that are copied column by column, which is faster than row by row."""
 LARGEST = 8 << 30
 """Bytes of a file: its last bytes take a pass over all pixels, for which the reader waits."""
 
@@ -138,17 +136,12 @@ class Png(Data):
         for place, data in fixed:
             buffer[place] = data
         offset = before * (row - 1) + max(0, inside - 1)
-        # One read fills all rows: the kernel scatters the pixels to their places around what was just written.
-        for spans in rows:
-            places = Scattered(buffer, spans)
-            if _is_plain(image):
-                image.data.scatter_into(places, offset)
-            else:
-                distribute(_pixels(image, offset, spans.size), places)
-            offset += spans.size
         if row <= SHORT_ROW:
-            whole = _short_rows(image, before, -(-(inside + size) // row))[inside : inside + size]
-            distribute(whole, [buffer[start + BEFORE : start + STEP][:-AFTER] for start in chunks])
+            pixels = _short_rows(image, before, -(-(inside + size) // row))[inside : inside + size]
+        else:
+            pixels = _pixels(image, offset, rows[-1][1].stop if rows else 0)
+        for place, part in rows:
+            buffer[place] = pixels[part]
         for number, start in enumerate(chunks, first):
             chunk = buffer[start : start + STEP]
             chunk[-AFTER:] = deflate.crc32(chunk[4:-AFTER]).to_bytes(4, "big")
@@ -156,29 +149,38 @@ class Png(Data):
 
 
 @lru_cache(256)
-def _plan(row: int, inside: int, size: int) -> tuple[list[tuple[slice, bytes]], list[Spans]]:
+def _plan(row: int, inside: int, size: int) -> tuple[list[tuple[slice, bytes]], list[tuple[slice, slice]]]:
     """Return what chunks of ``size`` bytes of rows consist of, beginning ``inside`` bytes after the start of a row.
 
-    Bytes that are the same in all images, at their places: heads, and the filter types of rows. And the places of the
-    pixels, at most SEGMENTS together. All frames of a video have the same plans.
+    Bytes that are the same in all images, at their places: heads, and the filter types of rows. And the places of
+    parts of the pixels, or of short rows. All frames of a video have the same plans.
     """
     fixed: list[tuple[slice, bytes]] = []
-    spans: list[tuple[int, int]] = []
+    rows: list[tuple[slice, slice]] = []
+    done = 0
+
+    def put(place: int, length: int) -> None:
+        nonlocal done
+        if length > 0:
+            rows.append((slice(place, place + length), slice(done, done + length)))
+            done += length
+
     for number, start in enumerate(range(0, size, STORED)):
         length = min(STORED, size - start)
         place = number * STEP + BEFORE
         head = CHUNK.pack(BLOCK_HEAD.size + length, b"IDAT") + BLOCK_HEAD.pack(0, length, length ^ 0xFFFF)
         fixed.append((slice(place - BEFORE, place), head))
+        if row <= SHORT_ROW:
+            put(place, length)
+            continue
         # A block begins anywhere in a row: its first bytes are the rest of the row before.
         rest = -(inside + start) % row
         types = range(place + rest, place + length, row)
         fixed.append((slice(types.start, place + length, row), bytes(len(types))))
-        if row <= SHORT_ROW:
-            continue
-        if rest:
-            spans.append((place, min(rest, length)))
-        spans += [(one + 1, min(row - 1, place + length - one - 1)) for one in types if one + 1 < place + length]
-    return fixed, [Spans(spans[number : number + SEGMENTS]) for number in range(0, len(spans), SEGMENTS)]
+        put(place, min(rest, length))
+        for one in types:
+            put(one + 1, min(row - 1, place + length - one - 1))
+    return fixed, rows
 
 
 def _short_rows(image: Image, first: int, count: int) -> memoryview:

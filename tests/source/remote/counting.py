@@ -116,7 +116,7 @@ def content(facts: Facts, offset: int, size: int) -> bytes:
 
 def read(remote: RemoteObject, offset: int, size: int) -> bytes:
     buffer = bytearray(size)
-    remote.scatter([memoryview(buffer)], offset)
+    remote.read_into(memoryview(buffer), offset)
     return bytes(buffer)
 
 

@@ -119,7 +119,7 @@ def test_reads_return_right_bytes_or_raise(
             buffer = bytearray(min(abs(one.size), size - offset))
             position = offset + len(buffer)
             try:
-                remote.scatter([memoryview(buffer)], offset)
+                remote.read_into(memoryview(buffer), offset)
             except Changed:
                 if facts == server.objects[PATH]:
                     wrong.append("Changed")
@@ -142,9 +142,9 @@ def test_reads_return_right_bytes_or_raise(
     server.answer = None
     facts = server.change(size)
     buffer = bytearray(size)
-    RemoteObject(blocks, server, PATH, facts).scatter([memoryview(buffer)], 0)
+    RemoteObject(blocks, server, PATH, facts).read_into(memoryview(buffer), 0)
     assert buffer == content(facts, 0, size)
-    assert not blocks._requests and not blocks._bytes_ahead
+    assert not blocks._requests
 
 
 def test_reads_after_a_timeout_fail_fast_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +159,7 @@ def test_reads_after_a_timeout_fail_fast_for_a_while(monkeypatch: pytest.MonkeyP
     remote = RemoteObject(RemoteBlocks(BlockCache(10 * PAGE)), server, PATH, facts)
 
     def read(offset: int) -> None:
-        remote.scatter([memoryview(buffer)], offset)
+        remote.read_into(memoryview(buffer), offset)
 
     for offset in (PAGE, PAGE, 5 * PAGE):
         with pytest.raises(DeviceFailed, match="no answer within"):

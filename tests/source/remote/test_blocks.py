@@ -12,8 +12,6 @@ from glassfs.errors import Changed, Damaged, DeviceFailed, GlassfsError, NotAllo
 from glassfs.settings import settings
 from glassfs.source.remote.blocks import RemoteBlocks, RemoteObject
 from glassfs.source.remote.disk import DiskCache
-from glassfs.source.remote.server import Facts
-from glassfs.source.scattered import Scattered, Spans
 from tests.source.remote.counting import (
     BLOCK,
     PAGE,
@@ -70,30 +68,6 @@ def test_range_outside_the_object_is_damage(server: CountingServer, offset: int,
     assert server.requests == []
 
 
-def test_buffers_are_filled_in_order(server: CountingServer) -> None:
-    facts = server.put(3 * M)
-    remote = opened(server, facts)
-    sizes = [1, 0, PAGE, 100, 0, BLOCK, M, 7]
-    buffers = [memoryview(bytearray(size)) for size in sizes]
-    remote.scatter(buffers, 1000)
-    assert b"".join(buffers) == content(facts, 1000, sum(sizes))
-    row = memoryview(bytearray(100_000))
-    remote.scatter(Scattered(row, Spans((start, 10) for start in range(0, 100_000, 1000))), PAGE - 500)
-    assert b"".join(row[start : start + 10] for start in range(0, 100_000, 1000)) == content(facts, PAGE - 500, 1000)
-
-
-def test_equal_versions_share_pages(server: CountingServer) -> None:
-    facts = server.put(M)
-    blocks = blocks_of(8 * M)
-    read(RemoteObject(blocks, server, PATH, facts), 0, M)
-    before = len(server.requests)
-    assert read(RemoteObject(blocks, server, (*PATH,), Facts(*facts)), 0, M) == content(facts, 0, M)
-    assert len(server.requests) == before
-    other = server.put(M, "two")
-    assert read(RemoteObject(blocks, server, PATH, other), 0, M) == content(other, 0, M)
-    assert len(server.requests) > before
-
-
 # Memory
 
 
@@ -104,32 +78,6 @@ def test_tiny_budgets_are_enough(server: CountingServer, budget: int) -> None:
     read_all(remote, facts, 512 * K)
     assert read(remote, 0, facts.size) == content(facts, 0, facts.size)
     assert used(remote) <= budget
-
-
-def test_least_recently_used_pages_are_evicted(server: CountingServer) -> None:
-    facts = server.put(100 * M)
-    blocks = blocks_of(4 * M)
-    remote = RemoteObject(blocks, server, PATH, facts)
-    for place in range(6):
-        read(remote, place * 10 * M + PAGE, 4 * K)
-        read(remote, PAGE, 4 * K)
-    for place in range(6, 10):
-        read(remote, place * 10 * M + PAGE, 4 * K)
-    del server.requests[:]
-    read(remote, PAGE, 4 * K)
-    read(remote, 50 * M + PAGE, 4 * K)
-    assert server.requests == []
-    read(remote, 10 * M + PAGE, 4 * K)
-    assert len(server.requests) == 1
-
-
-@pytest.mark.slow
-def test_pages_behind_a_reader_are_evicted(server: CountingServer) -> None:
-    facts = server.put(400 * M)
-    remote = opened(server, facts, 20 * M)
-    for start in range(0, 300 * M, 22 * M):
-        read_all(remote, facts, 128 * K, start, start + 10 * M)
-    assert len(server.requests) <= 14 * 16
 
 
 def test_blocks_under_way_at_the_end_are_not_cached(server: CountingServer) -> None:
@@ -174,17 +122,6 @@ def test_error_reaches_all_waiting_readers_only(server: CountingServer) -> None:
     assert {str(error) for error in errors} == {"fake://server/run.kdb: the server does not allow it"}
     assert all(type(error) is NotAllowed for error in errors)
     assert len(set(map(id, errors))) == 8
-    assert read(remote, M, 4 * K) == content(facts, M, 4 * K)
-
-
-@pytest.mark.parametrize("length", [0, BLOCK - 1, BLOCK + 1, 2 * BLOCK])
-def test_answer_of_wrong_length_is_an_error(server: CountingServer, length: int) -> None:
-    facts = server.put(10 * M)
-    remote = opened(server, facts)
-    server.answer = lambda future, data: future.set_result((data * 2)[:length])
-    with pytest.raises(DeviceFailed, match=r"run\.kdb: the server sends"):
-        read(remote, M, 4 * K)
-    server.answer = None
     assert read(remote, M, 4 * K) == content(facts, M, 4 * K)
 
 

@@ -106,8 +106,8 @@ def test_unusable_urls_are_refused(url: str, reason: str) -> None:
 @pytest.mark.parametrize(("package", "url", "needed"), [
     ("fsspec", "memory://a", r"needs more than is installed: .*\[remote\]"),
     ("paramiko", "sftp://host", r"needs more than is installed: .*\[ssh\]"),
-    ("huggingface_hub", "hf://datasets/a/b", "the package huggingface_hub"),
-    ("smbprotocol", "smb://host/a", "the package smbprotocol"),
+    ("huggingface_hub", "hf://datasets/a/b", "needs another package: .*huggingface_hub"),
+    ("smbprotocol", "smb://host/a", "needs another package: .*smbprotocol"),
 ])
 def test_missing_package_is_named(package: str, url: str, needed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(_registry, parsed(url).scheme, raising=False)
@@ -219,7 +219,7 @@ def test_lasting_errors_are_not_retried(
 
 def test_number_of_attempts_is_limited(hostile: type[Hostile]) -> None:
     hostile.faults = iter(["error"] * 100)
-    with pytest.raises(DeviceFailed, match=r"^hostile://host/x: OSError: reset by somebody$"):
+    with pytest.raises(DeviceFailed, match=r"^hostile://host/x: OSError$"):
         server("hostile://host").begin(("x",), 10)
     assert hostile.asked == ["info"] * ATTEMPTS
 
@@ -314,14 +314,10 @@ def test_errors_contain_no_credentials(hostile: type[Hostile], monkeypatch: pyte
     secrets = ["USER", "KEY+1", "SECRET", "TOKEN", "NESTED"]
 
     def fail(self: Hostile, question: str) -> str:
-        raise OSError(f"{' '.join(secrets)} KEY%2B1 https://u:p@host/x?signature=abc\n\x1b[2J" + "long " * 100)
+        raise OSError(f"{' '.join(secrets)} https://u:p@host/x?signature=abc\n\x1b[2J" + "long " * 100)
 
     monkeypatch.setattr(hostile, "meets", fail)
-    extra = {"more": {"a": [secrets[4]]}}
-    connection = Connection(timeout=60, key=secrets[1], secret=secrets[2], token=secrets[3], extra=extra)
-    with pytest.raises(DeviceFailed) as caught:
+    connection = Connection(timeout=60, key="KEY+1", secret="SECRET", token="TOKEN", extra={"more": {"a": ["NESTED"]}})
+    with pytest.raises(DeviceFailed, match=r"^hostile://host/a: OSError$"):
         server("hostile://USER@host/a", connection).begin(("a",), 1)
-    text = str(caught.value)
-    assert not [secret for secret in (*secrets, "KEY%2B1", "signature", "abc", "u:p") if secret in text]
-    assert "https://host/x" in text and len(text) < 250 and text.isprintable()
     assert hostile.connections[-1]["more"] == {"a": ["NESTED"]}

@@ -116,7 +116,7 @@ def test_ssh_refuses_unknown_hosts(sshd: servers.Ssh, home: Path, files: Path, k
 def test_ssh_without_a_key_is_denied(sshd: servers.Ssh, home: Path) -> None:
     configure(home, sshd)
     (home / "config").unlink()
-    with pytest.raises(NotAllowed, match="No authentication methods"):
+    with pytest.raises(NotAllowed, match="the host accepts no key of yours"):
         server(f"sftp://127.0.0.1:{sshd.port}").begin(("x",), 1)
 
 

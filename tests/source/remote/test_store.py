@@ -284,14 +284,6 @@ def test_folder_has_the_time_of_its_last_change(server: FakeServer, clock: Clock
     assert store.entry(()).mtime_ns > before
 
 
-def test_folder_hides_an_object_of_its_name(server: FakeServer) -> None:
-    server.put("same", b"object")
-    server.put("same/inner", b"x")
-    store = folder(server)
-    assert store.entry(("same",)).kind is Kind.FOLDER
-    assert [name for name, _ in store.list(("same",))] == ["inner"]
-
-
 def test_too_many_names_are_an_error(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_NAMES", 10)
     for number in range(11):

@@ -1,8 +1,8 @@
 """HDF5 (``.h5``, ``.hdf5``): groups and datasets, and the episodes that robots' demonstrations keep in them.
 
 h5py reads the metadata in a sandbox (``glassfs.sandbox``), which needs the extra ``hdf5``. ``description`` checks its
-answers, ``group`` makes contents of objects, ``dataset`` those of datasets, ``chunks``, ``stored`` and ``filters`` read
-chunked ones here, ``elements`` what only the library decodes.
+answers, ``group`` makes contents of objects, ``dataset`` those of datasets; ``chunks`` and ``filters`` read chunks in
+this process, ``elements`` has the worker read what only the library decodes.
 
 Metadata that libhdf5 cannot read, or that make it crash, raise Damaged where they are needed. Any thread.
 

@@ -1,10 +1,13 @@
-"""Data of a dataset in chunks, read in any range: chunks are decoded in the cache, several at a time. Any thread.
+"""The chunks of a dataset: which are stored, and their elements in any range (§4, §5). Any thread.
 
-Chunks that are not stored are fill value; those at the edges are stored whole (§4).
+A chunk is a block of the cache; several are decoded at a time. Chunks that are not stored are fill value; those at the
+edges are stored whole.
 """
 
 from __future__ import annotations
 
+import struct
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -16,26 +19,130 @@ from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.cache.cores import LEAST_AHEAD
 from glassfs.cache.filling import fill_all
-from glassfs.content import Data
+from glassfs.content import Data, Extent, Rendered
 from glassfs.content.data import SizedData
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5 import filters
 from glassfs.formats.hdf5.description import Filter
-from glassfs.formats.hdf5.stored import Chunk, ChunkIndex, Coding, Filled, chunk_data
 from glassfs.sizes import PIECE
 from glassfs.source import Source
 
 Shape: TypeAlias = "tuple[int, ...]"
 
+RECORD = struct.Struct("<4Q")
+"""A stored chunk in the index: its number, offset, size and filter mask."""
+NOT_FOUND = 1 << 32
+"""In the filter mask of a chunk: the library lists it, but does not find it by its key (§4)."""
 
-def why_unreadable(size: int, used: Sequence[Filter], budget: int) -> str:
-    """Return why chunks of ``size`` bytes are not decoded where ``budget`` bytes are for all blocks, or ""."""
-    is_streamed = filters.are_streamed(used)
-    most = 1 << 30 if is_streamed else budget // 8
-    if size <= most:
-        return ""
-    why = "" if is_streamed else " with a filter that needs them in memory: a larger cache_size allows more"
-    return f"has chunks of more than {most >> 20} MiB{why}"
+
+class StoredChunk(NamedTuple):
+    """Where a chunk is in the source; bit i of ``mask`` says that filter i was left out."""
+
+    start: int
+    size: int
+    mask: int
+
+
+class ChunkIndex:
+    """The stored chunks of a dataset by number, a RECORD each in ``data``. Numbers must rise."""
+
+    def __init__(self, data: Rendered) -> None:
+        self._data = data
+
+    def find(self, first: int, count: int = 1) -> list[StoredChunk | None]:
+        """Return ``count`` chunks from number ``first`` on, None for those that are not stored. Raises Damaged."""
+        end = self._data.size // RECORD.size
+        # In most datasets all chunks are stored, and each record is at the place of its number.
+        is_there = first < end and self._number(first) == first
+        start = first if is_there else bisect_left(range(end), first, key=self._number)
+        records = self._data.read(start * RECORD.size, min(count, end - start) * RECORD.size)
+        # As numbers rise, the records of the next ``count`` chunks are among so many records from here on.
+        known = {number: StoredChunk(*chunk) for number, *chunk in RECORD.iter_unpack(records)}
+        return [known.get(number) for number in range(first, first + count)]
+
+    def _number(self, at: int) -> int:
+        return int.from_bytes(self._data.read(at * RECORD.size, 8), "little")
+
+
+def checked_index(raw: bytearray) -> bytearray:
+    """Return the index. Raises Damaged if two chunks have the same number, or the same bytes."""
+    import numpy as np
+
+    numbers, offsets, sizes, _ = np.frombuffer(raw, np.uint64).reshape(-1, 4).T
+    if (numbers[1:] <= numbers[:-1]).any():
+        raise Damaged("two of its chunks have the same place")
+    # Sorted by offset, a chunk that begins before the end of the previous one overlaps it. No writer shares bytes
+    # between chunks: one of the two places is wrong, and nothing says which.
+    order = np.argsort(offsets, kind="stable")
+    if (offsets[order][1:] - offsets[order][:-1] < sizes[order][:-1]).any():
+        raise Damaged("two of its chunks overlap in the file")
+    return raw
+
+
+def chunk_data(
+    source: Source, cache: BlockCache, used: Sequence[Filter], size: int, stored: StoredChunk,
+) -> Data:
+    """Return the ``size`` raw bytes of a chunk. Raises Damaged if the chunk cannot be stored so."""
+    def damage(reason: str) -> Damaged:
+        return source.damage(reason, f"chunk at {stored.start}")
+
+    if stored.mask >= NOT_FOUND:
+        raise damage("is in the list of chunks, but is not found by its key")
+    if stored.size > filters.most_stored(size):
+        raise damage(f"has {stored.size} bytes, far more than it needs")
+    applied = filters.active(used, stored.mask)
+    if not applied:
+        if stored.size != size:
+            raise damage(f"has {stored.size} bytes, but its shape needs {size}")
+        return Extent(source, stored.start, stored.size)
+    return Chunk(source, cache, applied, size, stored)
+
+
+class Chunk(Rendered):
+    """A chunk of ``size`` raw bytes to which filters were ``applied``, decoded as a whole."""
+
+    def __init__(
+        self, source: Source, cache: BlockCache, applied: list[Filter], size: int, stored: StoredChunk,
+    ) -> None:
+        key = (source.version, "chunk", stored, tuple(applied), size)
+        super().__init__(cache, key, bytearray, size, 2 * stored.size + 3 * size)
+        self._source, self._applied, self._stored = source, applied, stored
+
+    def whole(self) -> bytearray:
+        made = bytearray(self.size)
+        self.fill(memoryview(made))
+        return made
+
+    def fill(self, buffer: memoryview) -> None:
+        """Fill ``buffer`` with all bytes, past the cache."""
+        with self._cache.waiting():
+            stored = self._source.buffer(self._stored.start, self._stored.size)
+        try:
+            filters.undo(stored, self._applied, buffer)
+        except Damaged as error:
+            raise error.at(self._source.name, f"chunk at {self._stored.start}") from error
+
+
+class Filled(SizedData):
+    """``count`` elements that are all ``fill``."""
+
+    __slots__ = ("_fill",)
+
+    def __init__(self, fill: bytes, count: int) -> None:
+        super().__init__(len(fill) * count)
+        self._fill = fill
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        offset %= len(self._fill)
+        # Copying a pattern of about a piece is much faster than element by element. It begins in the middle of an
+        # element if the range does, and is therefore one element longer.
+        copies = min(PIECE, len(buffer)) // len(self._fill) or 1
+        pattern = (self._fill * (copies + 1))[offset:]
+        step = copies * len(self._fill)
+        for start in range(0, len(buffer), step):
+            work.check()
+            piece = buffer[start : start + step]
+            piece[:] = pattern[: len(piece)]
 
 
 class Grid(SizedData):
@@ -141,43 +248,38 @@ class Grid(SizedData):
             for following in range(number + 1, min(number + 3, prod(self.grid))):
                 with suppress(Damaged):  # of another block
                     block = self._block(following)
-                    # Other blocks are ranges of the file or of fill value, or streams that the cache has in files.
-                    if isinstance(block, (Chunk, Slab)):
+                    # Other blocks are ranges of the file or of fill value.
+                    if isinstance(block, Rendered):
                         self._cache.prefetch(block)
         self._last = number
 
 
 class Chunked(Grid):
-    """The elements of a chunked dataset in C order. Those of chunks that are not stored are ``fill``."""
+    """The stored elements of a chunked dataset in C order. Those of chunks that are not stored are ``fill``."""
 
     def __init__(
-        self, source: Source, cache: BlockCache, index: ChunkIndex, shape: Shape, chunks: Shape, coding: Coding,
-        fill: bytes,
+        self, source: Source, cache: BlockCache, index: ChunkIndex, shape: Shape, chunks: Shape, item: int,
+        used: Sequence[Filter], fill: bytes,
     ) -> None:
-        super().__init__(cache, shape, chunks, coding.shown)
-        self.source, self._index, self._coding = source, index, coding
-        self._fill = fill or bytes(coding.shown)
+        super().__init__(cache, shape, chunks, item)
+        self._source, self._index, self.filters = source, index, tuple(used)
+        self._fill = fill or bytes(item)
 
     def _block(self, number: int) -> Data:
         return self.chunks(number, 1)[0]
-
-    @property
-    def is_coded(self) -> bool:
-        """Whether elements are not stored as they are shown."""
-        return bool(self._coding.filters) or self._coding.convert is not None
 
     def chunks(self, first: int, count: int) -> list[Data]:
         """Return the data of ``count`` chunks from number ``first`` on. Raises Damaged."""
         elements = prod(self.steps)
         return [
             Filled(self._fill, elements) if stored is None
-            else chunk_data(self.source, self._cache, self._coding, elements, stored)
+            else chunk_data(self._source, self._cache, self.filters, elements * self.item, stored)
             for stored in self._index.find(first, count)
         ]
 
     def _read_box(self, buffer: memoryview, start: Shape, shape: Shape) -> None:
-        stored, shown = (prod(self.steps) * size for size in (self._coding.stored, self.item))
-        cost, budget = filters.most_stored(stored) + 2 * stored + shown, self._cache.budget
+        size, budget = prod(self.steps) * self.item, self._cache.budget
+        cost = filters.most_stored(size) + 3 * size
         # A large part of the array would push everything out of the cache. Chunks that are runs of it are decoded
         # straight into it, on all cores, if several of them fit into memory.
         is_large = len(buffer) >= budget // 4 and cost <= budget // 16
@@ -209,132 +311,58 @@ class Slabs(Grid):
         super().__init__(cache, chunked.shape, (chunked.steps[0], *chunked.shape[1:]), chunked.item)
         self._chunked, self._key = chunked, key
 
-    def _block(self, number: int) -> Slab:
-        return Slab(self._cache, self._chunked, number, (*self._key, "slab", number))
+    def _block(self, number: int) -> Rendered:
+        size = prod(self.steps) * self.item
+        return Rendered(self._cache, (*self._key, number), partial(self._put_together, number), size, 4 * size)
+
+    def _put_together(self, number: int) -> bytearray:
+        """Return the elements of a slab in C order."""
+        import numpy as np
+
+        chunked, item = self._chunked, self.item
+        # Elements of other sizes have no type of NumPy that is copied as a whole, so their bytes are a further axis.
+        kind, tail = (f"u{item}", ()) if item in (1, 2, 4, 8) else ("u1", (item,))
+        made = bytearray(prod(self.steps) * item)
+        slab = np.frombuffer(made, kind).reshape(*self.steps, *tail)
+        count = prod(chunked.grid[1:])
+        for at, chunk in enumerate(chunked.chunks(number * count, count)):
+            place = place_of(at, chunked.grid[1:])
+            part = [slice(p * step, (p + 1) * step) for p, step in zip(place, chunked.steps[1:], strict=True)]
+            target = slab[(slice(None), *part)]
+            elements = np.frombuffer(chunk.whole(), kind).reshape(*chunked.steps, *tail)
+            target[...] = elements[tuple(map(slice, target.shape))]  # a chunk at the edge sticks out
+        return made
 
     def _copy(self, buffer: memoryview, start: Shape, shape: Shape, low: Shape, counts: Shape) -> None:
         chunked = self._chunked
         # For a read of few chunks, decoding only these is faster.
         if 8 * len([*chunked.places(low, counts)]) >= prod(chunked.grid[1:]):
-            # A slab has all elements of the other axes, so only the first axis says which slab it is.
-            number = low[0] // self.steps[0]
-            outside = linear([at - first for at, first in zip(low, start, strict=True)], shape) * self.item
-            target = buffer[outside : outside + prod(counts) * self.item]
-            self._prefetch(number)
             # A damaged chunk of the slab may be one that is not needed.
-            with suppress(Damaged), self._cache.held(self._block(number)) as slab:
-                inside = (low[0] % self.steps[0], *low[1:])
-                copy_box(target, slab, inside, counts, chunked.steps, (1, *chunked.grid[1:]), self.item)
+            with suppress(Damaged):
+                super()._copy(buffer, start, shape, low, counts)
                 return
         chunked.read_part(buffer, start, shape, low, counts)
 
 
-class Slab(SizedData):
-    """A slab as one block of the cache: its chunks one after another. It is its own recipe."""
-
-    def __init__(self, cache: BlockCache, chunked: Chunked, number: int, key: tuple[object, ...]) -> None:
-        self._count = prod(chunked.grid[1:])
-        super().__init__(self._count * prod(chunked.steps) * chunked.item)
-        self._cache, self._chunked, self._first, self.key = cache, chunked, number * self._count, key
-
-    @property
-    def cost(self) -> int:
-        return 4 * self.size
-
-    @property
-    def stream_cost(self) -> int:
-        return self.cost
-
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        self._cache.read_into(self, buffer, offset)
-
-    def whole(self) -> bytearray:
-        whole = bytearray(self.size)
-        chunk = self.size // self._count
-        blocks = self._chunked.chunks(self._first, self._count)
-        for number, block in enumerate(blocks):
-            place = memoryview(whole)[number * chunk : (number + 1) * chunk]
-            if isinstance(block, Chunk):
-                block.fill(place)
-            else:
-                block.read_into(place, 0)
-        return whole
-
-    def pieces(self) -> Iterator[bytes]:
-        yield bytes(self.whole())
-
-
-def copy_box(
-    target: memoryview, slab: bytes | bytearray, start: Shape, shape: Shape, steps: Shape, grid: Shape, item: int,
-) -> None:
-    """Fill ``target`` with a box of ``shape`` elements at ``start`` of a slab, of ``grid`` chunks of ``steps`` each."""
-    import numpy as np
-
-    kind, tail = (np.dtype(f"u{item}"), ()) if item in (1, 2, 4, 8) else (np.dtype("u1"), (item,))
-    chunks = np.frombuffer(slab, kind, prod(grid) * prod(steps) * prod(tail)).reshape(*grid, *steps, *tail)
-    # Elements of other sizes have no type of NumPy that is copied as a whole, so their bytes are a further axis.
-    box = np.ndarray((*shape, *tail), kind, target)
-    axes = len(steps)
-    # The axes of the chunks and those inside of a chunk, in turn, are those of the box when each pair is one axis.
-    order = [axis for pair in zip(range(axes), range(axes, 2 * axes), strict=True) for axis in pair]
-    order += range(2 * axes, chunks.ndim)
-    # Each part has equal ranges of all its chunks, so that one assignment copies it. There are at most three parts on
-    # an axis, and mostly one: the number of chunks does not matter.
-    for parts in product(*map(_parts, start, shape, steps)):
-        within = tuple(slice(part.at, part.at + part.chunks * part.width) for part in parts)
-        split = [length for part in parts for length in (part.chunks, part.width)]
-        places = [slice(part.chunk, part.chunk + part.chunks) for part in parts]
-        inside = [slice(part.first, part.first + part.width) for part in parts]
-        box[within].reshape(*split, *tail)[...] = chunks[(*places, *inside)].transpose(order)
-
-
-class _Part(NamedTuple):
-    """A part of a range of an axis, ``at`` elements after its start: ``width`` elements in each of ``chunks``.
-
-    These begin at element ``first`` of each chunk, and ``chunk`` is the first of them.
-    """
-
-    at: int
-    chunk: int
-    chunks: int
-    first: int
-    width: int
-
-
-def _parts(first: int, count: int, step: int) -> Iterator[_Part]:
-    """Divide a range of an axis, at most in three: before, in and behind whole chunks."""
-    at, end = first, first + count
-    while at < end:
-        chunk, inside = divmod(at, step)
-        chunks = 1 if inside else max(1, (end - at) // step)
-        part = _Part(at - first, chunk, chunks, inside, min(step - inside, end - at))
-        yield part
-        at += chunks * part.width
-
-
 def in_slabs(cache: BlockCache, chunked: Chunked, key: tuple[object, ...]) -> Grid:
     """Return the elements in slabs if these are small and have several chunks that must be decoded; else unchanged."""
-    slab = prod(chunked.grid[1:]) * prod(chunked.steps) * chunked.item
-    # NumPy has arrays of at least 32 axes, of which ``copy_box`` needs two for each, and one more.
-    is_small = slab <= min(2 * PIECE, cache.largest_cached // 4) and len(chunked.shape) < 16
-    return Slabs(cache, chunked, key) if is_small and prod(chunked.grid[1:]) > 1 and chunked.is_coded else chunked
+    count = prod(chunked.grid[1:])
+    is_small = count * prod(chunked.steps) * chunked.item <= min(2 * PIECE, cache.largest_cached // 4)
+    # NumPy has arrays of at least 32 axes.
+    is_possible = chunked.filters and len(chunked.shape) < 31
+    return Slabs(cache, chunked, key) if is_small and is_possible and count > 1 else chunked
 
 
 def boxes(first: int, count: int, shape: Shape) -> Iterator[tuple[Shape, Shape]]:
     """Yield boxes, as start and shape, that have the elements ``[first, first + count)`` in C order, one by one."""
     while count > 0:
-        start = []
-        rest = first
-        for length in reversed(shape):
-            rest, index = divmod(rest, length)
-            start.append(index)
-        start.reverse()
+        start = place_of(first, shape)
         axis, inner = len(shape) - 1, 1
         while axis > 0 and not start[axis] and count >= inner * shape[axis]:
             inner *= shape[axis]
             axis -= 1
         taken = min(shape[axis] - start[axis], count // inner) if shape else 1
-        yield tuple(start), (*(1,) * axis, taken, *shape[axis + 1 :]) if shape else ()
+        yield start, (*(1,) * axis, taken, *shape[axis + 1 :]) if shape else ()
         first, count = first + taken * inner, count - taken * inner
 
 
@@ -352,6 +380,15 @@ def linear(place: Sequence[int], shape: Sequence[int]) -> int:
     for index, length in zip(place, shape, strict=True):
         number = number * length + index
     return number
+
+
+def place_of(number: int, shape: Sequence[int]) -> Shape:
+    """Return the place of the element with this number in C order."""
+    place = []
+    for length in reversed(shape):
+        number, index = divmod(number, length)
+        place.append(index)
+    return tuple(reversed(place))
 
 
 def _strides(shape: Sequence[int], item: int) -> Iterator[int]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 from glassfs.content import Array, Column, Data, Gathered, Member, Table, dtypes
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5.description import Dataset, Field
-from glassfs.formats.hdf5.stored import Convert
+
+Convert: TypeAlias = "Callable[[bytes], bytes]"
 
 
 def shown(dataset: Dataset) -> str:
@@ -32,7 +33,14 @@ def conversion(dataset: Dataset) -> Convert | None:
         stored = 0 if field.stored is None else int(field.stored[2:]) * prod(field.dims)
         if stored != size or field.offset + size > dataset.size:
             raise Damaged("has fields beyond its end")
-    return None if is_same and end == dataset.size else partial(_converted, dataset)
+    if is_same and end == dataset.size:
+        return None
+    fields = dataset.kind.fields
+    stored_type = {
+        "names": [field.name for field in fields], "itemsize": dataset.size,
+        "formats": [(field.stored, field.dims) for field in fields], "offsets": [field.offset for field in fields],
+    }
+    return partial(converted, stored_type, list(map(_shown, fields)))
 
 
 def table(name: bytes, dataset: Dataset, data: Data) -> Iterator[Member]:
@@ -57,13 +65,11 @@ def _shown(field: Field) -> tuple[Any, ...]:
     return (field.name, field.shown, field.dims) if field.dims else (field.name, field.shown)
 
 
-def _converted(dataset: Dataset, raw: bytes | bytearray) -> bytes:
+def converted(stored: Any, shown: Any, raw: bytes) -> bytes:
+    """Convert elements of one type of NumPy to another one, such as to another byte order.
+
+    Of booleans, every byte but 0 becomes 1.
+    """
     import numpy as np
 
-    fields = dataset.kind.fields
-    stored = np.dtype({
-        "names": [field.name for field in fields], "itemsize": dataset.size,
-        "formats": [(field.stored, field.dims) for field in fields], "offsets": [field.offset for field in fields],
-    })
-    converted: bytes = np.frombuffer(raw, stored).astype(dtypes.parsed(shown(dataset))).tobytes()
-    return converted
+    return np.frombuffer(raw, np.dtype(stored)).astype(np.dtype(shown)).tobytes()

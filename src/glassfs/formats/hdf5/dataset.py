@@ -25,11 +25,11 @@ from glassfs.content import (
     Zeros,
 )
 from glassfs.errors import NotInstalled, TooLarge
-from glassfs.formats.hdf5 import chunks, compounds, elements, filters, images
-from glassfs.formats.hdf5.chunks import Chunked, in_slabs
+from glassfs.formats.hdf5 import compounds, elements, filters, images
+from glassfs.formats.hdf5.chunks import RECORD, Chunked, ChunkIndex, Filled, checked_index, in_slabs
+from glassfs.formats.hdf5.compounds import Convert
 from glassfs.formats.hdf5.description import Dataset
 from glassfs.formats.hdf5.elements import DatasetRequests, LibraryGrid
-from glassfs.formats.hdf5.stored import RECORD, ChunkIndex, Coding, Convert, Filled, checked_index
 from glassfs.source import Source
 
 LARGEST_BY_LIBRARY = 160 << 20
@@ -103,8 +103,7 @@ def _array(source: Source, asked: DatasetRequests, dataset: Dataset) -> Array:
         facts["chunks"] = str(list(dataset.chunks))
     if dataset.filters:
         facts["filters"] = ", ".join(one.name or str(one.code) for one in dataset.filters)
-    missing = _missing_filter(dataset)
-    if missing:
+    if _missing_filter(asked, dataset):
         facts["readable"] = "false"
     modality = "rgb" if dataset.is_image else None
     data = array_data(source, asked, dataset)
@@ -115,13 +114,14 @@ def array_data(source: Source, asked: DatasetRequests, dataset: Dataset) -> Data
     """Return the elements of a dataset of numbers as they are shown."""
     kind = dataset.kind
     size = dataset.elements * dataset.item
-    missing = _missing_filter(dataset)
+    missing = _missing_filter(asked, dataset)
     if missing:
         return Unreadable(size, NotInstalled(missing, source.name))
     # Only the library converts unusual numbers, and elements that have more bytes than their values.
     if kind.stored is None or int(kind.stored[2:]) * prod(kind.dims) != dataset.size:
         return _decoded_by_library(source, asked, dataset, size)
-    return _stored_data(source, asked, dataset, _conversion(kind.stored, kind.shown), dataset.item)
+    convert = None if kind.stored == kind.shown else partial(compounds.converted, kind.stored, kind.shown)
+    return _stored_data(source, asked, dataset, convert, dataset.item)
 
 
 def _stored_data(source: Source, asked: DatasetRequests, dataset: Dataset, convert: Convert | None, item: int) -> Data:
@@ -129,32 +129,33 @@ def _stored_data(source: Source, asked: DatasetRequests, dataset: Dataset, conve
     size = dataset.elements * item
     if not size:
         return Zeros(0)
-    if dataset.layout == "compact" or not filters.are_known(dataset.filters):
+    if dataset.layout == "compact" or not _is_decoded_here(asked, dataset):
         return _decoded_by_library(source, asked, dataset, size)
+    stored = _raw_data(source, asked, dataset)
+    return stored if convert is None else Converted(stored, dataset.size, item, size, convert)
+
+
+def _raw_data(source: Source, asked: DatasetRequests, dataset: Dataset) -> Data:
+    """Return the elements as they are in the file, in C order."""
+    size = dataset.elements * dataset.size
     if dataset.layout == "contiguous":
         if dataset.offset is None:
             return Filled(dataset.fill, dataset.elements) if dataset.fill else Zeros(size)
         # The library does not compare these and would read what lies behind the values.
-        if dataset.stored != dataset.elements * dataset.size:
-            reason = f"has {dataset.stored} stored bytes, but its shape needs {dataset.elements * dataset.size}"
+        if dataset.stored != size:
+            reason = f"has {dataset.stored} stored bytes, but its shape needs {size}"
             return Unreadable(size, source.damage(reason))
-        extent = Extent(source, dataset.offset, dataset.stored)
-        if convert is None:
-            return extent
-        return Converted(extent, dataset.size, item, size, lambda raw: bytes(convert(raw)))
-    raw = prod(dataset.chunks) * max(dataset.size, item)
-    hindrance = chunks.why_unreadable(raw, dataset.filters, asked.cache.budget)
-    if hindrance:
-        return Unreadable(size, source.damage(hindrance))
+        return Extent(source, dataset.offset, dataset.stored)
     # A stored chunk takes eight bytes or more in the index of the file.
     most = min(dataset.most_chunks, source.size // 8) * RECORD.size
     index = ChunkIndex(Rendered(
         asked.cache, asked.key("chunks"), lambda: checked_index(asked.answers.chunks(asked.path)),
         cost=2 * min(most, asked.allowance.size),
     ))
-    coding = Coding(dataset.filters, dataset.size, item, convert)
-    chunked = Chunked(source, asked.cache, index, dataset.shape, dataset.chunks, coding, dataset.fill)
-    return in_slabs(asked.cache, chunked, asked.key("data"))
+    chunked = Chunked(
+        source, asked.cache, index, dataset.shape, dataset.chunks, dataset.size, dataset.filters, dataset.fill,
+    )
+    return in_slabs(asked.cache, chunked, asked.key("slab"))
 
 
 def _decoded_by_library(source: Source, asked: DatasetRequests, dataset: Dataset, size: int) -> Data:
@@ -166,30 +167,24 @@ def _decoded_by_library(source: Source, asked: DatasetRequests, dataset: Dataset
         dtype = dataset.kind.shown or None
     chunks = dataset.chunks or (1,) * len(dataset.shape)
     if prod(chunks) * max(dataset.size, dataset.item) > LARGEST_BY_LIBRARY:
-        reason = f"has chunks of more than {LARGEST_BY_LIBRARY >> 20} MiB that only the library decodes"
+        reason = f"has chunks of more than {LARGEST_BY_LIBRARY >> 20} MiB: a larger cache_size may allow more"
         return Unreadable(size, TooLarge(reason, source.name))
     return LibraryGrid(asked, dataset.shape, chunks, dataset.item, dtype)
 
 
-def _missing_filter(dataset: Dataset) -> str:
+def _is_decoded_here(asked: DatasetRequests, dataset: Dataset) -> bool:
+    """Return whether chunks are decoded here: their filters are known, and the cache has room for several of them."""
+    size = prod(dataset.chunks) * dataset.size
+    return not dataset.filters or (filters.are_known(dataset.filters) and size <= asked.cache.budget // 8)
+
+
+def _missing_filter(asked: DatasetRequests, dataset: Dataset) -> str:
     """Return why a dataset cannot be read, or "": neither glassfs nor the library has a filter."""
-    for one in () if filters.are_known(dataset.filters) else dataset.filters:
+    for one in () if _is_decoded_here(asked, dataset) else dataset.filters:
         if not one.is_available:
             name = f" ({one.name})" if one.name else ""
             return f"needs filter {one.code}{name}: install hdf5plugin, or set HDF5_PLUGIN_PATH to its folder"
     return ""
-
-
-def _conversion(stored: str, shown: str) -> Convert | None:
-    return None if stored == shown else partial(_converted, stored, shown)
-
-
-def _converted(stored: str, shown: str, raw: bytes | bytearray) -> bytes:
-    """Convert numbers to another byte order, or to booleans, of which every byte but 0 becomes 1."""
-    import numpy as np
-
-    converted: bytes = np.frombuffer(raw, stored).astype(shown).tobytes()
-    return converted
 
 
 def suffix(source: Source, asked: DatasetRequests, dataset: Dataset) -> bytes:

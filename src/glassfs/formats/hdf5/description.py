@@ -51,7 +51,7 @@ class Filter(NamedTuple):
 
 
 class Dataset(NamedTuple):
-    """A dataset. ``size`` is that of a stored element in bytes, ``fill`` a shown element, empty for zeros.
+    """A dataset. ``size`` is that of a stored element in bytes, ``fill`` such an element, empty for zeros.
 
     ``stored`` are the bytes of a contiguous one, ``offset`` is where they are, None if nothing is allocated.
     """
@@ -152,7 +152,7 @@ def _dataset(entry: Any) -> Dataset:
         bool(entry.get("image")),
     )
     is_wrong = dataset.layout == "chunked" and (len(chunks) != len(dataset.shape) or 0 in chunks or not chunks)
-    if is_wrong or (dataset.fill and len(dataset.fill) != dataset.item):
+    if is_wrong or (dataset.fill and len(dataset.fill) != dataset.size):
         raise ValueError
     if kind.name in ("number", "compound") and not dataset.item:
         raise ValueError

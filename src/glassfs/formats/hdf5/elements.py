@@ -55,7 +55,7 @@ class LibraryGrid(Grid):
     """
 
     def __init__(self, asked: DatasetRequests, shape: Shape, chunks: Shape, item: int, dtype: object) -> None:
-        super().__init__(asked.cache, shape, _together(shape, chunks, item), item)
+        super().__init__(asked.cache, shape, _together(shape, chunks, item, asked.cache.budget // 8), item)
         self._asked, self._dtype = asked, dtype
 
     def _block(self, number: int) -> Rendered:
@@ -87,9 +87,14 @@ class LibraryGrid(Grid):
         return bytearray(whole.tobytes())
 
 
-def _together(shape: Shape, chunks: Shape, item: int) -> Shape:
-    """Return the shape of what is asked for at once: whole chunks, as many as have PIECE bytes, in C order."""
+def _together(shape: Shape, chunks: Shape, item: int, most: int) -> Shape:
+    """Return the shape of what is asked for at once: whole chunks, as many as have PIECE bytes, in C order.
+
+    Of a chunk of more than ``most`` bytes, a part: the worker keeps the chunk while parts of it are asked for.
+    """
     found = [min(step, length) for step, length in zip(chunks, shape, strict=True)]
+    for axis in range(len(shape)):
+        found[axis] = max(1, min(found[axis], most // (prod(found[axis + 1 :]) * item)))
     for axis in reversed(range(len(shape))):
         times = min(-(-shape[axis] // found[axis]), PIECE // (prod(found) * item))
         found[axis] *= max(1, times)

@@ -1,4 +1,4 @@
-"""The filters of a pipeline that are undone here (§5), of a chunk in memory or as a stream. Any thread.
+"""The filters of a pipeline that are undone here (§5). Any thread.
 
 What a chunk has before and after each filter has a known size, but for the output of the compressor. So a pipeline has
 at most one, with nothing but checksums behind it; others are left to the library.
@@ -6,7 +6,7 @@ at most one, with nothing but checksums behind it; others are left to the librar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 
 from glassfs.codec import LZ4, ZSTD, checksum, compression, deflate, lzf
@@ -42,17 +42,6 @@ def are_known(filters: Sequence[Filter]) -> bool:
     return all(code in (Code.SHUFFLE, Code.FLETCHER32) for code in codes)
 
 
-def are_streamed(applied: Sequence[Filter]) -> bool:
-    """Return whether filters that are known can be undone in little memory.
-
-    Of a shuffle that was applied first, only the bytes that are read need be undone, each byte of an item with a read.
-    """
-    codes = [one.code for one in applied]
-    if codes[:1] == [Code.SHUFFLE] and item_of(applied[0]) <= 4096:
-        del codes[0]
-    return not {Code.SHUFFLE, Code.LZF, Code.LZ4} & {*codes}
-
-
 def most_stored(size: int) -> int:
     """Return the most bytes that a stored chunk of ``size`` raw bytes may take."""
     return 2 * size + (64 << 10)
@@ -68,11 +57,6 @@ def _size_before(filters: Sequence[Filter], size: int) -> int:
     return size + CHECKSUM_SIZE * sum(one.code == Code.FLETCHER32 for one in filters)
 
 
-def item_of(used: Filter) -> int:
-    """Return the bytes of an item of a shuffle; 0 if that is unknown."""
-    return used.values[0] if used.values else 0
-
-
 def undo(stored: bytearray, applied: Sequence[Filter], buffer: memoryview) -> None:
     """Fill ``buffer`` with the raw bytes of a stored chunk.
 
@@ -84,62 +68,23 @@ def undo(stored: bytearray, applied: Sequence[Filter], buffer: memoryview) -> No
     is_shuffled = bool(applied) and applied[0].code == Code.SHUFFLE
     for number in reversed(range(is_shuffled, len(applied))):
         raw = _UNDO[applied[number].code](raw, applied[number], _size_before(applied[:number], size))
-    demand(len(raw), size)
+    _demand(len(raw), size)
     if is_shuffled:
         _unshuffle_into(buffer, raw, applied[0])
     else:
         buffer[:] = raw
 
 
-def stream(pieces: Iterator[bytes], applied: Sequence[Filter], size: int) -> Iterator[bytes]:
-    """Yield the ``size`` raw bytes of a chunk in pieces, the last one only after all checksums were right.
-
-    Raises Damaged as ``undo`` does.
-    """
-    for number in reversed(range(len(applied))):
-        if applied[number].code == Code.FLETCHER32:
-            pieces = _unchecked_stream(pieces)
-        else:
-            pieces = _decompressed(pieces, applied[number].code, _size_before(applied[:number], size))
-    given, held = 0, b""
-    for piece in pieces:
-        # A stream may expand to any size: it is stopped at the first byte too many. The last piece is held back until
-        # the stream has ended, as only then all checksums were compared.
-        given += len(piece)
-        if given > size:
-            break
-        if piece:
-            piece, held = held, piece
-        yield piece
-    demand(given, size)
-    yield held
-
-
-def _decompressed(pieces: Iterator[bytes], code: int, size: int) -> Iterator[bytes]:
-    if code == Code.ZSTD:
-        yield from compression.decompress_stream(ZSTD, pieces, size)
-    else:
-        yield from deflate.decompress_zlib_stream(pieces)
-    for _ in pieces:  # a checksum behind also covers what the decoder did not need
-        pass
-
-
-def stream_cost(applied: Sequence[Filter], size: int) -> int:
-    """Return the memory in bytes that the filters of a chunk of ``size`` raw bytes take as a stream."""
-    is_zstd = any(one.code == Code.ZSTD for one in applied)
-    return compression.stream_cost(ZSTD if is_zstd else compression.DEFLATE, size)
-
-
-def demand(given: int, size: int) -> None:
+def _demand(given: int, size: int) -> None:
     """Raise Damaged unless a chunk has as many bytes as it needs."""
     if given != size:
         has = f"more than {size}" if given > size else str(given)
         raise Damaged(f"a chunk has {has} bytes, but its shape needs {size}")
 
 
-def planes_of(used: Filter, size: int) -> tuple[int, int]:
+def _planes(used: Filter, size: int) -> tuple[int, int]:
     """Return item size and number of the whole items that were shuffled; of one item if nothing was changed."""
-    item = item_of(used)
+    item = used.values[0] if used.values else 0
     if not 0 < item <= max(1, size):
         raise Damaged(f"a shuffle of items of {item} bytes cannot be undone")
     return (1, 1) if item == 1 else (item, size // item)
@@ -150,7 +95,7 @@ def _unlz4(data: Bytes, used: Filter, size: int) -> Bytes:
     whole, most = int.from_bytes(data[:8], "big"), int.from_bytes(data[8:12], "big")
     if len(data) < 12 or (whole and not most):
         raise Damaged("lz4 data begin with wrong sizes")
-    demand(whole, size)
+    _demand(whole, size)
     data = memoryview(data)
     blocks, position, left = [], 12, whole
     while left:
@@ -167,7 +112,7 @@ def _unlz4(data: Bytes, used: Filter, size: int) -> Bytes:
 
 def _unshuffle(data: Bytes, used: Filter, size: int) -> Bytes:
     """Undo the shuffle: all first bytes of the items, then all second ones … and bytes that are no whole item."""
-    demand(len(data), size)
+    _demand(len(data), size)
     raw = bytearray(size)
     _unshuffle_into(memoryview(raw), data, used)
     return raw
@@ -177,7 +122,7 @@ def _unshuffle_into(raw: memoryview, data: Bytes, used: Filter) -> None:
     """Fill ``raw`` with what was shuffled to ``data``, which has as many bytes."""
     import numpy as np
 
-    item, count = planes_of(used, len(data))
+    item, count = _planes(used, len(data))
     # NumPy transposes byte by byte. For the usual sizes of items, copying one plane at a time is several times as fast.
     planes = np.frombuffer(data, np.uint8, count * item).reshape(item, count)
     items = np.frombuffer(raw, np.uint8, count * item).reshape(count, item)
@@ -191,25 +136,15 @@ def _unshuffle_into(raw: memoryview, data: Bytes, used: Filter) -> None:
 
 def _unchecked(data: Bytes, used: Filter, size: int) -> Bytes:
     """Check and remove the checksum."""
-    (raw,) = _unchecked_stream(iter([data]))
-    return raw
-
-
-def _unchecked_stream(pieces: Iterator[Bytes]) -> Iterator[bytes]:
-    """Yield the bytes in front of the checksum, and raise Damaged at the end if it does not match."""
-    total, held = checksum.Fletcher32(), b""
-    for piece in pieces:
-        whole = held + piece if held else piece
-        raw, held = bytes(whole[:-CHECKSUM_SIZE]), bytes(whole[-CHECKSUM_SIZE:])
-        total.update(raw)
-        yield raw
-    if len(held) < CHECKSUM_SIZE:
+    raw, stored = memoryview(data)[:-CHECKSUM_SIZE], bytes(data[-CHECKSUM_SIZE:])
+    if len(stored) < CHECKSUM_SIZE:
         raise Damaged("a chunk is shorter than its checksum")
-    value = total.value
+    value = checksum.fletcher32(raw)
     # Old releases of HDF5 wrote the bytes of each half in the other order.
     swapped = (value & 0x00FF00FF) << 8 | value >> 8 & 0x00FF00FF
-    if int.from_bytes(held, "little") not in (value, swapped):
+    if int.from_bytes(stored, "little") not in (value, swapped):
         raise Damaged("its checksum does not match")
+    return raw
 
 
 _UNDO: dict[int, Callable[[Bytes, Filter, int], Bytes]] = {

@@ -168,7 +168,9 @@ class Blocks:
     def block(self, number: int, needed: int | None = None) -> Block:
         """Return a block, of which at most the first ``needed`` bytes may be read."""
         data, size = self._data(number, needed)
-        return Block(data, size, self.rows_in(number), self.file.source.name, self._part_of(number))
+        source = self.file.source
+        key = (source.version, self.key, number)
+        return Block(data, size, self.rows_in(number), source.name, self._part_of(number), self.file.cache, key)
 
     def _data(self, number: int, needed: int | None) -> tuple[Data, int]:
         """Return the block's raw bytes and their number. At most the first ``needed`` bytes may be read."""

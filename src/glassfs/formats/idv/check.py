@@ -10,18 +10,16 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
-from typing import Any
 
 from glassfs.codec import compression, deflate
 from glassfs.content import Extent, Fault
 from glassfs.errors import Damaged
-from glassfs.formats.idv.blocks import ENTRY_SIZE, FIRST_OFFSET, Blocks
+from glassfs.formats.idv.blocks import Blocks
 from glassfs.formats.idv.columns import ColumnValues
 from glassfs.formats.idv.runs import Texts, shown
 from glassfs.formats.idv.table import TAIL, ColumnEntry, IdvFile, MetadataEntry, is_damage
 from glassfs.sizes import PIECE
 
-MOST_EXTENTS = 2_000_000
 MOST_FAULTS = 20  # of one kind for one column
 
 
@@ -37,7 +35,6 @@ def faults(opened: IdvFile) -> Iterator[Fault]:
         else:
             yield from islice(_column_faults(opened.blocks(column), place), MOST_FAULTS)
         yield from islice(_metadata_faults(opened, column, f"meta/{place}"), MOST_FAULTS)
-    yield from islice(_layout_faults(opened), MOST_FAULTS)
 
 
 def _table_faults(opened: IdvFile) -> Iterator[Fault]:
@@ -118,7 +115,7 @@ def _stream_faults(extent: Extent, size: int, place: str) -> Iterator[Fault]:
 def _metadata_faults(opened: IdvFile, column: ColumnEntry, place: str) -> Iterator[Fault]:
     kinds: Counter[bytes] = Counter()
     try:
-        for entry in islice(opened.metadata(column), MOST_EXTENTS):
+        for entry in opened.metadata(column):
             kinds[entry.kind] += 1
             if kinds[entry.kind] == 2:
                 yield Fault(place, f"has {shown(entry.kind)} more than once")
@@ -142,56 +139,6 @@ def _value_faults(opened: IdvFile, column: ColumnEntry, entry: MetadataEntry, pl
         yield Fault(place, f"names {size} slots, but a vector has {codec.size}")
     if entry.kind == b"KeyValues" and codec.item.count not in (None, size):
         yield Fault(place, f"has {size} values, but keys go up to {codec.item.count}")
-
-
-def _layout_faults(opened: IdvFile) -> Iterator[Fault]:
-    """Yield parts that overlap without being identical, and bytes between parts that belong to nothing."""
-    import numpy as np
-
-    header = opened.header
-    parts = [np.array([(0, FIRST_OFFSET), (header.tail, header.tail + len(TAIL))], np.int64)]
-    toc_end = header.toc
-    for column in opened.columns():
-        toc_end = column.end
-        parts.append(_column_parts(opened, column))
-        if sum(map(len, parts)) > MOST_EXTENTS:
-            yield Fault("file", "has too many blocks to check for gaps and overlaps")
-            return
-    parts.append(np.array([(header.toc, toc_end)], np.int64).reshape(-1, 2))
-    extents = np.unique(np.concatenate(parts), axis=0)
-    extents = extents[(extents[:, 0] >= 0) & (extents[:, 1] > extents[:, 0])]
-    extents = extents[extents[:, 1] <= header.tail + len(TAIL)]
-    # Sorted by their beginning, parts are in order if each begins where the previous ones have ended.
-    reached = np.maximum.accumulate(extents[:, 1])[:-1]
-    starts = extents[1:, 0]
-    for index in np.nonzero(starts != reached)[0].tolist():
-        start, end = int(starts[index]), int(reached[index])
-        if start > end:
-            yield Fault("file", f"{start - end} bytes at {end} belong to nothing")
-        else:
-            yield Fault("file", f"the part starting at {start} overlaps the part ending at {end}")
-
-
-def _column_parts(opened: IdvFile, column: ColumnEntry) -> Any:
-    """Return (start, end) pairs of a column's blocks, lookup table and metadata."""
-    import numpy as np
-
-    rows, source = opened.header.rows, opened.source
-    count = -(-rows // column.rows_per_block) if rows else 0
-    size = min(count, MOST_EXTENTS) * ENTRY_SIZE
-    table = np.frombuffer(source.read(column.lookup, size) if count else b"", "<i8, <i4, <i4")
-    blocks = np.stack((table["f0"], table["f0"] + np.maximum(table["f1"], 0)), axis=1)
-    pairs = [(column.lookup, column.lookup + size)] if count else []
-    try:
-        end = column.metadata
-        for entry in islice(opened.metadata(column), MOST_EXTENTS):
-            end = entry.end
-            if opened.is_inside(entry):
-                pairs.append((entry.offset, entry.offset + entry.length))
-        pairs.append((column.metadata, end))
-    except Damaged:
-        pass
-    return np.concatenate((blocks, np.array(pairs, np.int64).reshape(-1, 2)))
 
 
 def _text(name: bytes) -> str:

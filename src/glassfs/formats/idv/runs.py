@@ -3,20 +3,22 @@
 Facts: docs/formats/idv.md §1, §8.1 to §8.3, §8.5.
 
 A run is all values of a block of single values, or all stored elements of a block of vectors. Decoding a range takes
-memory in proportion to the range. Texts need one pass over the block before the first value. Any thread may use a run.
+memory in proportion to the range. Texts are converted as a whole before the first one is shown. Any thread may use a
+run.
 """
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+import codecs
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from glassfs.cache import BlockCache
 from glassfs.codec import leb128
-from glassfs.content import Data
+from glassfs.content import Data, Stream
 from glassfs.errors import Damaged, TooLarge
 
 if TYPE_CHECKING:
@@ -28,8 +30,7 @@ NO_TIME = -(1 << 63)
 LONGEST_TEXT = 24 << 20
 """UTF-16 units of texts that are shown together."""
 TEXT_PIECE = 64 << 10
-"""Bytes of text between two places of which the number of units is kept; texts whose ends are checked at a time."""
-
+"""Bytes of text that are converted at a time, and texts whose ends are checked at a time."""
 
 Take = Callable[[int], bytes]
 """Returns the next bytes, as many as asked for, or raises Damaged."""
@@ -67,6 +68,9 @@ class Block:
     rows: int
     source: str
     part: str
+    cache: BlockCache
+    key: tuple[Hashable, ...]
+    """Identifies the block in the cache."""
 
     def read(self, offset: int, size: int) -> bytearray:
         self.demand(offset + size)
@@ -123,10 +127,8 @@ class ValueRun:
         """Return values ``[first, first + count)`` as shown, ``item.width`` bytes each."""
         return self.block.integers(self.base + first * self.item.width, count, self.item.unit)
 
-    @property
-    def weight(self) -> int:
-        """The approximate bytes of memory used."""
-        return 512
+    weight = 1024
+    """The approximate bytes of memory used."""
 
     def filled(self, count: int) -> NDArray[Any]:
         """Return ``count`` copies of the value of elements that are not stored."""
@@ -237,8 +239,8 @@ def _since_1970(block: Block, ticks: NDArray[Any], is_missing: NDArray[Any]) -> 
 class Texts(ValueRun):
     """The ends of texts, and one string with all of them. Missing texts are None.
 
-    Ends count UTF-16 units, so one pass over the string, a piece at a time, records the unit at which each piece
-    starts. If two texts split a surrogate pair, each gets a lone surrogate.
+    Ends count UTF-16 units, and the string is UTF-8: so the cache keeps it in UTF-16 as well. Invalid bytes are shown
+    as U+FFFD. If two texts split a surrogate pair, each gets a lone surrogate.
     """
 
     fill = ""
@@ -256,14 +258,19 @@ class Texts(ValueRun):
             return bytes(block.read(position - size, size))
 
         try:
-            self._size = varint(take, 31)
+            size = varint(take, 31)
         except Damaged as error:
             raise error.at(block.source, block.part) from error
-        self._start = position
-        block.demand(self.end)
-        self._piece_units, self._piece_bytes = array("q"), array("q")
-        if self._check_ends() != self._measure():
-            raise block.damage("has texts that do not end with their string")
+        self._start, self._end = position, position + size
+        block.demand(self._end)
+        last = self._check_ends()
+        make = partial(_as_utf16, block, self._start, self._end, last)
+        self._units = Stream(block.cache, (*block.key, "texts"), make, size=2 * last)
+        # No text is shown before all were checked: the last unit is there when the whole string has been converted.
+        if last:
+            self._units.read(2 * last - 2, 2)
+        elif size:
+            raise _wrong_end(block)
 
     @staticmethod
     def stored_size(item: Item, count: int) -> int:
@@ -271,21 +278,16 @@ class Texts(ValueRun):
 
     @property
     def end(self) -> int:
-        return self._start + self._size
-
-    @property
-    def weight(self) -> int:
-        return 1024 + 2 * self._piece_units.itemsize * len(self._piece_units)
+        return self._end
 
     @property
     def is_utf8(self) -> bool:
-        """Whether the string is valid UTF-8. Invalid bytes are shown as U+FFFD."""
-        for start, end in pairwise(self._piece_bytes):
-            try:
-                self.block.read(self._start + start, end - start).decode()
-            except UnicodeDecodeError:
-                return False
-        return True
+        """Whether the string is valid UTF-8."""
+        stored = _stored(self.block, self._start, self._end)
+        try:
+            return all(text is not None for text in codecs.iterdecode(stored, "utf-8"))
+        except UnicodeDecodeError:
+            return False
 
     def values(self, first: int, count: int) -> NDArray[Any]:
         import numpy as np
@@ -293,9 +295,17 @@ class Texts(ValueRun):
         texts = np.empty(count, object)
         if count:
             stored = self.block.integers(self.base + 4 + 4 * first, count, "<u4")
-            bounds = [self._start_of(first), *(stored & 0x7FFFFFFF).tolist()]
-            self._demand_short(bounds[-1] - bounds[0])
-            texts[:] = self._between(bounds)
+            begin = self._start_of(first)
+            bounds = [0, *((stored & 0x7FFFFFFF).astype(np.int64) - begin).tolist()]
+            self._demand_short(bounds[-1])
+            raw = self._units.read(2 * begin, 2 * bounds[-1])
+            text = raw.decode("utf-16-le", "surrogatepass")
+            # As many characters as units: none is a pair of surrogates, and slices of the text are right.
+            is_plain = len(text) == bounds[-1]
+            texts[:] = [
+                text[a:b] if is_plain else raw[2 * a : 2 * b].decode("utf-16-le", "surrogatepass")
+                for a, b in pairwise(bounds)
+            ]
             texts[stored >> 31 != 0] = None
         return texts
 
@@ -328,53 +338,27 @@ class Texts(ValueRun):
             last = int(stored[-1] & 0x7FFFFFFF)
         return last
 
-    def _measure(self) -> int:
-        """Return the string's length in UTF-16 units, and record where each piece starts."""
-        position = units = 0
-        while position < self._size:
-            piece = self.block.read(self._start + position, min(TEXT_PIECE, self._size - position))
-            # A piece must not end within a character, which would be counted as two wrong ones.
-            if position + len(piece) < self._size:
-                piece = piece[: _character_border(piece)]
-            self._piece_units.append(units)
-            self._piece_bytes.append(position)
-            units += len(piece) if piece.isascii() else len(_utf16(piece.decode("utf-8", "replace"))) // 2
-            position += len(piece)
-        self._piece_units.append(units)
-        self._piece_bytes.append(position)
-        return units
 
-    def _between(self, bounds: list[int]) -> list[str]:
-        """Return the texts between successive ``bounds``, in UTF-16 units."""
-        if bounds[0] == bounds[-1]:
-            return [""] * (len(bounds) - 1)
-        # Ends count UTF-16 units and the text is UTF-8, so a text is found from the last recorded place before it.
-        piece = bisect_right(self._piece_units, bounds[0]) - 1
-        end = bisect_left(self._piece_units, bounds[-1])
-        start = self._piece_bytes[piece]
-        raw = self.block.read(self._start + start, self._piece_bytes[end] - start)
-        text = raw.decode("utf-8", "replace")
-        begin = self._piece_units[piece]
-        spans = pairwise(bounds)
-        # As many characters as units: none is a pair of surrogates, and slices of the text are right.
-        if len(text) == self._piece_units[end] - begin:
-            return [text[a - begin : b - begin] for a, b in spans]
-        units = _utf16(text)
-        return [units[2 * (a - begin) : 2 * (b - begin)].decode("utf-16-le", "surrogatepass") for a, b in spans]
+def _stored(block: Block, start: int, end: int) -> Iterator[bytes]:
+    for position in range(start, end, TEXT_PIECE):
+        yield bytes(block.read(position, min(TEXT_PIECE, end - position)))
 
 
-def _utf16(text: str) -> bytes:
-    return text.encode("utf-16-le", "surrogatepass")
-
-
-def _character_border(piece: bytearray) -> int:
-    """Return where to cut ``piece`` without splitting a character."""
-    for back in (1, 2, 3):
-        if piece[-back] >= 0xC0:
-            return len(piece) - back
-        if piece[-back] < 0x80:
+def _as_utf16(block: Block, start: int, end: int, last: int) -> Iterator[bytes]:
+    """Yield a string in UTF-16. Raises Damaged if it has not ``last`` units."""
+    units = 0
+    for text in codecs.iterdecode(_stored(block, start, end), "utf-8", "replace"):
+        raw = text.encode("utf-16-le")
+        units += len(raw) // 2
+        if units > last:
             break
-    return len(piece)
+        yield raw
+    if units != last:
+        raise _wrong_end(block)
+
+
+def _wrong_end(block: Block) -> Damaged:
+    return block.damage("has texts that do not end with their string")
 
 
 @dataclass(frozen=True)

@@ -76,9 +76,8 @@ class Vectors:
 
     @property
     def weight(self) -> int:
-        """The approximate bytes of memory used: a run of texts keeps 16 bytes per 64 KiB."""
-        rows = 0 if self.is_dense else 25 * self.block.rows
-        return 2048 + rows + (self.block.size >> 12)
+        """The approximate bytes of memory used."""
+        return 2048 + (0 if self.is_dense else 25 * self.block.rows)
 
     def run(self, item: Item) -> ValueRun:
         """Return the stored elements as values of ``item``."""
@@ -138,40 +137,31 @@ class Vectors:
         if self.is_dense:
             return slots % self._length, slots // self._length * self._length
         starts, stored, indices = self._starts
-        # Rows [a, b) have these elements, the first and the last row maybe others as well.
-        a, b = int(stored.searchsorted(first, "right")) - 1, int(stored.searchsorted(end))
-        # Of the first and the last row only a part may be wanted.
-        counts = np.minimum(stored[a + 1 : b + 1], end) - np.maximum(stored[a:b], first)
-        is_index = np.repeat(self._is_sparse[a:b], counts)
-        slots -= np.repeat(stored[a:b], counts)
-        index = int(indices[a]) + (first - int(stored[a]) if self._is_sparse[a] else 0)
-        slots[is_index] = self._stored_indices(index, index + int(is_index.sum()))
-        return slots, np.repeat(starts[a:b], counts)
+        rows = stored.searchsorted(slots, "right") - 1
+        slots -= stored[rows]
+        is_index = self._is_sparse[rows]
+        if is_index.any():
+            # Of the first row only the last elements may be wanted.
+            index = int(indices[rows[0]]) + (int(slots[0]) if is_index[0] else 0)
+            slots[is_index] = self._stored_indices(index, index + int(is_index.sum()))
+        return slots, starts[rows]
 
     def _check_indices(self) -> None:
         """Raise Damaged unless the indices of each row rise within its length."""
         import numpy as np
 
-        all_starts = self._starts[2]
-        has_indices = all_starts[1:] > all_starts[:-1]
-        # Rows without indices begin where the next one does, and would hide its beginning from the search below.
-        starts, ends = all_starts[:-1][has_indices], all_starts[1:][has_indices]
-        lengths = np.diff(self._starts[0])[has_indices]
-        for first in range(0, int(all_starts[-1]), INDICES_AT_ONCE):
-            end = min(first + INDICES_AT_ONCE, int(all_starts[-1]))
-            before = max(first - 1, 0)
-            slots = self._stored_indices(before, end)
-            # Within a row each index must exceed the previous one. The first index of a row may be smaller than the one
-            # before it, which belongs to another row. A piece includes the last index of the previous piece, to be
-            # compared with its own first one.
-            is_right = slots[1:] > slots[:-1]
-            a, b = np.searchsorted(starts, (first, end))
-            firsts = starts[a:b] - before
-            is_right[firsts[firsts > 0] - 1] = True
-            c, d = np.searchsorted(ends, (first, end), "right")
-            lasts = ends[c:d] - 1 - before
-            if not is_right.all() or (slots[firsts] < 0).any() or (slots[lasts] >= lengths[c:d]).any():
+        starts, _, indices = self._starts
+        last = -1
+        for first in range(0, int(indices[-1]), INDICES_AT_ONCE):
+            end = min(first + INDICES_AT_ONCE, int(indices[-1]))
+            slots = self._stored_indices(first, end)
+            rows = indices.searchsorted(np.arange(first, end), "right") - 1
+            # Rows follow one another, so that the elements of the block rise if the indices of each row do.
+            elements = starts[rows] + slots
+            is_rising = (np.diff(elements, prepend=last) > 0).all()
+            if not is_rising or (slots < 0).any() or (elements >= starts[rows + 1]).any():
                 raise self.block.damage("has a sparse vector whose indices do not rise within its length")
+            last = int(elements[-1])
 
     def _stored_indices(self, first: int, end: int) -> NDArray[Any]:
         return self.block.integers(self._indices_at + 4 * first, end - first)

@@ -20,16 +20,16 @@ from glassfs.content import Container, Document, Fault, Group, Member
 from glassfs.errors import Refused
 from glassfs.formats.ikv import text
 from glassfs.formats.ikv.contents import Contents, IndexedRoot
-from glassfs.formats.ikv.nodes import OBJECT, TYPE_NAMES, ConvertedText, NodeReader, NodeSpan, measure, shown
-from glassfs.formats.registry import BUILT_IN, Format, Opening
+from glassfs.formats.ikv.nodes import OBJECT, TYPE_NAMES, ConvertedText, NodeReader, shown
+from glassfs.formats.registry import BUILT_IN, Format, Head, Opening
 from glassfs.source import Source
 
 MAGIC = b"iKv"
 MAGICS = tuple(MAGIC + b"%d" % version for version in range(1, 10))
 
 
-def recognises(head: bytes) -> bool:
-    """Return whether ``head`` starts a binary document of any version, or can only be an iKv text."""
+def recognises(head: Head) -> bool:
+    """Return whether ``head`` starts a binary document of any version, or a text."""
     return head.startswith(MAGICS) or text.recognises(head)
 
 
@@ -76,10 +76,8 @@ def _open_plain(
 ) -> Container:
     """Open a document whose root node is from ``start`` on in ``source``."""
     fields = NodeReader(source, start, source.size, "root")
-    tag, start = fields.u8(), fields.position
-    end, levels = measure(source, tag, start, source.size, "root")
-    root = NodeSpan(tag, start, end, levels)
-    unused = source.size - end
+    root = fields.span(fields.u8())
+    unused = source.size - root.end
     if unused:
         opening.warn(f"{unused} bytes after the root are unused")
     contents = Contents(source, opening)
@@ -93,9 +91,9 @@ def _open_plain(
             yield Fault("root", f"{unused} bytes after the root are unused")
         yield from contents.faults(root, "root")
 
-    facts = facts | {"root_name": shown(root_name), "root_type": TYPE_NAMES[tag], "members": None}
-    if tag == OBJECT:
-        facts["members"] = fields.varint()
+    facts = facts | {"root_name": shown(root_name), "root_type": TYPE_NAMES[root.tag], "members": None}
+    if root.tag == OBJECT:
+        facts["members"] = NodeReader(source, root.start, root.end, "root").varint()
     top = Group(b"", lambda: members)
     return Container("ikv", str(facts["version"] or "text"), top, [opening.source], facts, check)
 

@@ -16,7 +16,6 @@ from glassfs.formats.ikv.nodes import (
     ARRAY,
     BOOLEAN,
     DOUBLE,
-    FIXED_SIZES,
     INTEGER,
     NULL,
     OBJECT,
@@ -25,7 +24,6 @@ from glassfs.formats.ikv.nodes import (
     WINDOW,
     NodeReader,
     NodeSpan,
-    measure,
     part,
     shown,
 )
@@ -231,9 +229,6 @@ class IndexedRoot:
         """Yield errors of the index, bad entries, and errors inside good ones."""
         allowance = self._contents.opening.allowance.part()
         yield from repeated_keys((key for key, _ in self._named_nodes()), "root", allowance)
-        with suppress(TooLarge):
-            allowance.part().take(64 * self.count, "comparing entries")
-            yield from self._range_faults()
         seen: set[NodeSpan] = set()
         for key, node in self._named_nodes():
             what = f"root/{shown(key)}"
@@ -245,23 +240,6 @@ class IndexedRoot:
                 if node.tag in (OBJECT, ARRAY) and node not in seen:
                     seen.add(node)
                     yield from self._contents.faults(node, what)
-
-    def _range_faults(self) -> Iterator[Fault]:
-        """Yield bytes of the file that belong to no entry or to several."""
-        import numpy as np
-
-        # Offsets and sizes have 32 bits each, so that one sort of 64-bit numbers orders the payloads by their start.
-        # The end that any earlier payload reaches tells gaps from overlaps.
-        ranges = np.fromiter((node.start << 32 | node.end - node.start for node in self._nodes()), np.uint64)
-        ranges = np.sort(ranges[ranges & np.uint64(0xFFFFFFFF) > 0])
-        starts = (ranges >> np.uint64(32)).astype(np.int64)
-        ends = starts + (ranges & np.uint64(0xFFFFFFFF)).astype(np.int64)
-        before = np.concatenate(([self._end], np.maximum.accumulate(ends)))
-        gaps = np.concatenate((starts, [self._source.size])) - before
-        if (gaps[:-1] < 0).any():
-            yield Fault("root", f"{(gaps[:-1] < 0).sum()} entries share bytes with others")
-        if (gaps > 0).any():
-            yield Fault("root", f"{gaps[gaps > 0].sum()} bytes between or after the payloads are unused")
 
     def _named_nodes(self) -> Iterator[tuple[bytes, NodeSpan]]:
         keys = NodeReader(self._source, self._keys, self._entries, "index", WINDOW)
@@ -299,11 +277,7 @@ class IndexedRoot:
             return error.reason
 
     def _levels(self, node: NodeSpan, what: str) -> int:
-        levels = 0
-        if node.tag in FIXED_SIZES:
-            end = node.start + FIXED_SIZES[node.tag]
-        else:
-            end, levels = measure(self._source, node.tag, node.start, node.end, what, around=1)
-        if end != node.end:
-            raise self._source.damage(f"has {node.end - end} bytes after its value", what)
-        return levels
+        measured = NodeReader(self._source, node.start, node.end, what).span(node.tag, around=1)
+        if measured.end != node.end:
+            raise self._source.damage(f"has {node.end - measured.end} bytes after its value", what)
+        return measured.levels

@@ -25,9 +25,8 @@ from glassfs.formats.ikv.nodes import (
     NULL,
     OBJECT,
     STRING,
-    TYPE_NAMES,
 )
-from glassfs.formats.registry import HEAD
+from glassfs.formats.registry import BUILT_IN, HEAD, Head
 
 _SPACE = re.compile(rb"[ \t\r\n\v\f]*")
 _TOKEN = re.compile(rb'[ \t\r\n\v\f]*(?:"([^"\\]*)"|((?!//|#)[^ \t\r\n\v\f,"\[\]{}]+)|([,\[\]{}]))')
@@ -38,7 +37,6 @@ _QUOTE = ord('"')
 _TAG = re.compile(rb'(ikv[12])(?=[ \t\r\n\v\f"])')
 _INTEGER = re.compile(rb"[+-]?[0-9]+")
 _DOUBLE = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 _WORDS = {b"true": b"\4\1", b"false": b"\4\0", b"null": b"\0"}
 _OPENED = {b"{": OBJECT, b"[": ARRAY}
 _CLOSING = {OBJECT: b"}", ARRAY: b"]"}
@@ -62,15 +60,13 @@ def encode(text: bytes) -> tuple[int | None, bytes, bytes]:
     return parser.version, parser.root_name, parser.nodes.root
 
 
-def recognises(head: bytes) -> bool:
-    """Return whether a file can only be an iKv text, by its first HEAD bytes (or all if it has fewer).
+def recognises(head: Head) -> bool:
+    """Return whether a file is an iKv text, by its first HEAD bytes (or all if it has fewer).
 
-    A version, a name and a brace are enough. Without them the text must be valid as far as ``head`` goes, and must not
-    look like another notation: braces must contain a value (``{}`` is also JSON), and no colon or equals sign may
-    follow a key. Without braces there must be an array, or both an object and a number, boolean or null, since quoted
-    strings in pairs occur in many other files.
+    A version, a name and a brace are enough. Without them the file must be called ``.ikv``, and be valid as far as
+    ``head`` goes: much else looks like members without braces.
     """
-    parser = _Parser(head, is_strict=True)
+    parser = _Parser(head)
     is_sound = True
     try:
         parser.document()
@@ -80,12 +76,7 @@ def recognises(head: bytes) -> bool:
         is_sound = False
     if parser.version is not None:
         return parser.is_begun
-    if not is_sound or head[:2] == b"#!" or _CONTROL.search(head):
-        return False
-    seen = parser.nodes.seen
-    if parser.has_braces:
-        return seen(*range(len(TYPE_NAMES)))
-    return seen(ARRAY) or (seen(OBJECT) and seen(INTEGER, DOUBLE, BOOLEAN, NULL))
+    return is_sound and head.name.lower().endswith(BUILT_IN["ikv"])
 
 
 class _Ended(Exception):
@@ -93,21 +84,15 @@ class _Ended(Exception):
 
 
 class _Parser:
-    """Parses a text from its start. Raises _Ended, or ValueError with a reason to follow "line N".
+    """Parses a text from its start. Raises _Ended, or ValueError with a reason to follow "line N"."""
 
-    With ``is_strict``, no bare word may begin with the key-value sign of other notations, unless the text has a
-    version.
-    """
-
-    def __init__(self, text: bytes, is_strict: bool = False) -> None:
+    def __init__(self, text: bytes) -> None:
         self.version: int | None = None
         self.root_name = b""
-        self.has_braces = False
         self.is_begun = False
         self.position = 0
         self.nodes = _Nodes()
         self._text = text
-        self._is_strict = is_strict
 
     def document(self) -> None:
         """Parse the whole document."""
@@ -127,18 +112,18 @@ class _Parser:
                 raise ValueError("has no brace after the root's name")
         elif first not in b'{"':
             raise ValueError("starts without a version, brace or quoted key")
-        self.has_braces = self._next() == ord("{")
-        self.position += self.has_braces
+        has_braces = self._next() == ord("{")
+        self.position += has_braces
         self.is_begun = True
         self.nodes.open(OBJECT)
-        self._members()
+        self._members(_CLOSING[OBJECT] if has_braces else None)
         if self._peek() is not None:
             raise ValueError("continues after the root")
 
-    def _members(self) -> None:
-        """Parse everything up to the end of the root, including its closing brace."""
+    def _members(self, end: bytes | None) -> None:
+        """Parse everything up to the end of the root, including its closing brace; None if it has none."""
         text, nodes, match = self._text, self.nodes, _TOKEN.match
-        closing = [_CLOSING[OBJECT] if self.has_braces else None]
+        closing = [end]
         wants_key, may_have_comma = True, False
         while closing:
             found = match(text, self.position)
@@ -175,8 +160,6 @@ class _Parser:
             elif wants_key:
                 raise ValueError(f"has {token[:20]!r} where a quoted key is expected")
             elif kind == _WORD:
-                if self._is_strict and self.version is None and token[0] in b":=":
-                    raise ValueError("has a sign after a key")
                 nodes.word(token)
             elif token in _OPENED:
                 if len(closing) >= DEEPEST:
@@ -240,16 +223,9 @@ class _Nodes:
     def __init__(self) -> None:
         self.root = b""
         self.kind = NULL
-        self._types = 0
         self._open: list[_Frame] = []
 
-    def seen(self, *types: int) -> bool:
-        """Return whether the root contains a value of one of these types."""
-        return any(self._types >> tag & 1 for tag in types)
-
     def open(self, kind: int) -> None:
-        if self._open:
-            self._types |= 1 << kind
         self._open.append(_Frame(kind))
         self.kind = kind
 
@@ -282,7 +258,6 @@ class _Nodes:
         frame = self._open[-1]
         frame.count += 1
         frame.types |= 1 << tag
-        self._types |= 1 << tag
         frame.data.append(tag)
         frame.data += payload
         if frame.kind == ARRAY:

@@ -34,14 +34,15 @@ from glassfs.content import (
     Table,
 )
 from glassfs.content.allowance import OBJECT
+from glassfs.content.episodes import EPISODES_KEY
 from glassfs.errors import Refused, TooLarge
 from glassfs.formats.kinodb.episode import ENTRY, EpisodeEntry, KinoEpisode
-from glassfs.formats.kinodb.table import EPISODES, episode_table
+from glassfs.formats.kinodb.table import episode_table
 from glassfs.formats.registry import BUILT_IN, JOINED, Format, Opening
 
 MAGIC = b"KINO"
 STRETCH = 64  # entries of the index that are read at once
-_CONTENTS = Outline(collections=(b"meta", EPISODES))
+_CONTENTS = Outline(collections=(b"meta", EPISODES_KEY))
 _META = Outline(others=(b"file",))
 _HEADER = struct.Struct("<4sHHQQQQQ16s")  # 64 bytes
 
@@ -101,7 +102,7 @@ class _File:
 
     def episodes(self) -> Table:
         """Return the table of all episodes."""
-        return episode_table(self.opening, self._index, self.episode)
+        return episode_table(self.opening, self.count, self.episode)
 
     def check(self) -> Iterator[Fault]:
         yield from _header_faults(self)
@@ -130,7 +131,7 @@ class _File:
         return Series(name, self.count, lambda position: self.episode(position).contents(), has_groups=True)
 
     def _meanings(self) -> Iterator[Member]:
-        yield Member((EPISODES,), self.episodes())
+        yield Member((EPISODES_KEY,), self.episodes())
 
     def _facts(self) -> dict[str, Any]:
         header = self.header

@@ -22,6 +22,7 @@ from glassfs.content import (
     Fault,
     Group,
     Image,
+    Location,
     Member,
     Omitted,
     Series,
@@ -29,6 +30,7 @@ from glassfs.content import (
 )
 from glassfs.content import images as decoder
 from glassfs.content.allowance import OBJECT
+from glassfs.content.data import SizedData
 from glassfs.errors import Damaged
 from glassfs.formats.kinodb.scan import IMAGE_COST, MEDIA, Scan
 from glassfs.formats.registry import Opening
@@ -207,7 +209,7 @@ class Images(Group):
             media = media if decoded_size(data, media, self._opening.cache, kind.width * kind.height) else None
         return _shown(scan, image, media, data)
 
-    def data(self, scan: Scan, image: int) -> Extent:
+    def data(self, scan: Scan, image: int) -> Data:
         """Return the bytes of an image, whose offset may be a prediction."""
         start, size = scan.starts[image], scan.sizes[image]
         if scan.headers:
@@ -265,6 +267,7 @@ class _SeriesImages:
 
     def item(self, number: int) -> Content:
         scan, image = self._scan, self._numbers[number]
+        data: Data
         if self._images is None:
             data = Extent(self._source, scan.starts[image], scan.sizes[image])
         else:
@@ -275,7 +278,7 @@ class _SeriesImages:
         return map(self._scan.sizes.__getitem__, self._numbers[start:stop])
 
 
-def _shown(scan: Scan, image: int, media: str | None, data: Extent) -> Content:
+def _shown(scan: Scan, image: int, media: str | None, data: Data) -> Content:
     """Return an image, stored as ``media`` or, if that is None, as raw pixels."""
     kind = scan.types[scan.type_of[image]]
     if media:
@@ -292,63 +295,46 @@ def decoded_size(
 
     An image of more than ``most_pixels`` pixels is not decoded; its size is that of its header.
     """
-    cost = decoder.COPIES * min(data.size, decoder.MOST_BYTES)
-    with cache.reserved(cost):
-        size, is_quick = _inspect(data, media, is_decoded=False)
-    if size is None or not is_quick or size[0] * size[1] > min(most_pixels, decoder.MOST_PIXELS):
-        return size
-    with cache.reserved(cost + decoder.cost(media, *size)):
-        return _inspect(data, media, is_decoded=True)[0]
+    with cache.reserved(decoder.COPIES * min(data.size, decoder.MOST_BYTES)):
+        stored = data.read(0, min(data.size, decoder.MOST_BYTES))
+        try:
+            with decoder.opened(stored, media) as image:
+                width, height = image.size
+                is_quick = len(stored) == data.size and decoder.is_quick(stored, media)
+                if is_quick and width * height <= min(most_pixels, decoder.MOST_PIXELS):
+                    with cache.reserved(decoder.cost(media, width, height)):
+                        decoder.decode(image)
+                return width, height
+        except Damaged:
+            return None
 
 
-def _inspect(data: Data, media: str, is_decoded: bool) -> tuple[tuple[int, int] | None, bool]:
-    """Return width and height, and whether decoding the pixels is quick."""
-    stored = data.read(0, min(data.size, decoder.MOST_BYTES))
-    is_quick = len(stored) == data.size and decoder.is_quick(stored, media)
-    try:
-        with decoder.opened(stored, media) as image:
-            if is_decoded:
-                decoder.decode(image)
-            return image.size, is_quick
-    except Damaged:
-        return None, False
-
-
-class _PredictedImage(Extent):
-    """An image of a remote episode, at its offset if all frames are alike, as they usually are: ``header`` precedes it.
+class _PredictedImage(SizedData):
+    """An image of a remote episode, at ``offset`` if all frames are alike, as they usually are: ``header`` precedes it.
 
     Otherwise ``find`` scans all frames and returns the image's offset, or None if there is no such image, which raises
     Damaged. ``place`` names the images in messages.
     """
 
-    __slots__ = ("_find", "_header", "_place")
+    __slots__ = ("_find", "_header", "_offset", "_place", "_source")
 
     def __init__(
         self, source: Source, offset: int, size: int, header: bytes, place: str, find: Callable[[], int | None],
     ) -> None:
-        super().__init__(source, offset, size)
-        self._header = header
-        self._place = place
-        self._find = find
+        super().__init__(size)
+        self._source, self._offset, self._header, self._place, self._find = source, offset, header, place, find
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        self.source.read_into(buffer, self._start() + offset)
-
-    def scatter_into(self, buffers: Sequence[memoryview], offset: int) -> None:
-        self.source.scatter(buffers, self._start() + offset)
-
-    def mapped(self) -> None:
-        """Return None, as remote bytes are not in memory."""
-
-    def _start(self) -> int:
-        """Return the image's actual offset."""
-        start = self.offset - len(self._header)
-        if self.source.read(start, len(self._header)) == self._header:
-            return self.offset
-        actual = self._find()
+        start = self._offset - len(self._header)
+        actual: int | None = self._offset
+        if self._source.read(start, len(self._header)) != self._header:
+            actual = self._find()
         if actual is None:
-            raise self.source.damage(f"there is no image at {start}, where one was expected", self._place)
-        return actual
+            raise self._source.damage(f"there is no image at {start}, where one was expected", self._place)
+        self._source.read_into(buffer, actual + offset)
+
+    def location(self) -> Location:
+        return Location(self._offset, self.size)
 
 
 def _paths(scan: Scan) -> list[tuple[bytes, ...]]:

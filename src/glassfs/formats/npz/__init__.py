@@ -7,24 +7,24 @@ for replay buffers of DreamerV3, an episode. Opening raises Damaged; any thread 
 from __future__ import annotations
 
 from glassfs.content import Container, Group
-from glassfs.formats.npz.archive import END, LOCAL, LOCAL_HEADER, LONGEST_END
+from glassfs.formats.npz.archive import LOCAL, LOCAL_HEADER
 from glassfs.formats.npz.contents import SUFFIX, ArchiveContents
 from glassfs.formats.registry import BUILT_IN, Format, Head, Opening
 
 NAMED = BUILT_IN["npz"]
+END, LONGEST_END = b"PK\5\6", 22 + 0xFFFF
 
 
 def open_npz(opening: Opening) -> Container:
     """Open an archive. Raises Damaged if its end or its central directory contradicts itself or the file."""
     contents = ArchiveContents(opening)
     archive = contents.archive
-    facts = {"members": len(archive.entries), "directory_bytes": archive.directory_size}
+    facts = {"members": len(archive.entries)}
     if archive.in_front:
         facts["bytes_in_front"] = archive.in_front
     if archive.hidden:
         opening.warn(f"{archive.hidden} members share their name with a later one, which keeps it")
-    version = "ZIP64" if archive.is_zip64 else "ZIP"
-    return Container("npz", version, Group(b"", contents.members), [opening.source], facts, episodes=contents.episodes)
+    return Container("npz", "ZIP", Group(b"", contents.members), [opening.source], facts, episodes=contents.episodes)
 
 
 def recognises(head: Head) -> bool:

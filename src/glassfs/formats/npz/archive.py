@@ -1,43 +1,48 @@
 """The ZIP archive: its central directory, and where the bytes of members are (docs/formats/npz.md, cited as §).
 
-Any thread. What contradicts itself or the file raises Damaged: the directory as a whole when it is first needed, or one
-member when it is located.
+``zipfile`` reads the directory, and nothing else. Any thread. What contradicts itself or the file raises Damaged: the
+directory as a whole when the archive is opened, or one member when it is located.
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from enum import IntFlag
 from typing import NamedTuple
 
 from glassfs.codec import CRC32, DEFLATE, NONE, Checksum
 from glassfs.codec.compression import reach
 from glassfs.content import Data, Decoded, Extent, Location
-from glassfs.content.allowance import OBJECT
 from glassfs.content.data import SizedData
-from glassfs.errors import Damaged, NotInstalled
+from glassfs.errors import Damaged, GlassfsError, NotInstalled
 from glassfs.formats.registry import Opening
-from glassfs.once import once
+from glassfs.source import SourceFile
 
-END, END64, LOCATOR64, CENTRAL, LOCAL = b"PK\5\6", b"PK\6\6", b"PK\6\7", b"PK\1\2", b"PK\3\4"
-END_RECORD = struct.Struct("<4s4H2LH")
-END_RECORD64 = struct.Struct("<4sQ2H2L4Q")
-LOCATOR_RECORD64 = struct.Struct("<4sLQL")
-CENTRAL_HEADER = struct.Struct("<4s4BHHHHLLL5HLL")
+LOCAL = b"PK\3\4"
 LOCAL_HEADER = struct.Struct("<4sHHHHHLLLHH")
-LONGEST_END = END_RECORD.size + 0xFFFF
-IN_ZIP64 = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
 CODECS = {0: NONE, 8: DEFLATE}
 METHODS = {9: "Deflate64", 12: "bzip2", 14: "LZMA", 93: "Zstandard", 95: "XZ", 98: "PPMd", 99: "AES"}
+ENCRYPTED, UTF8 = 0x41, 0x800
+"""Flags of an entry."""
+ENTRY_COST = 12
+"""Bytes of memory for a byte of the directory: an entry has 46 or more, its objects take 550."""
 
 
-class Flag(IntFlag):
-    """Flags of an entry."""
+class _DirectoryFile(SourceFile):
+    """The file for zipfile, which reads a directory of whatever size the archive declares in one call."""
 
-    ENCRYPTED = 1 << 0 | 1 << 6
-    UTF8 = 1 << 11
+    def __init__(self, opening: Opening) -> None:
+        super().__init__(opening.source)
+        self._allowance = opening.allowance
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        return super().seek(offset if whence == 0 else max(0, self.size + offset))
+
+    def read(self, size: int = -1, /) -> bytes:
+        size = min(size, self.size)
+        if size > 0:
+            self._allowance.take(ENTRY_COST * size, "the central directory")
+        return super().read(size) or b""
 
 
 class ZipEntry(NamedTuple):
@@ -62,112 +67,45 @@ class ZipEntry(NamedTuple):
 
 
 class Archive:
-    """The archive in a source. Raises Damaged."""
+    """The archive in a source. Raises Damaged, and TooLarge beyond the container's allowance.
+
+    ``entries`` are all entries in order, those whose name a later one repeats at the end: that one keeps the name (§5).
+    ``hidden`` counts these. ``in_front`` are the bytes before the first member (§4).
+    """
 
     def __init__(self, opening: Opening) -> None:
+        import zipfile  # every file is compared with the formats, most are no archives
+
         self.source, self.cache = opening.source, opening.cache
-        self._allowance = opening.allowance
-        end, position = self._end_record()
-        self._count, size, offset = end[4:7]
-        """The number of members that the archive declares."""
-        self.is_zip64 = False
-        self.hidden = 0
-        """Entries whose name a later one repeats, once all were read."""
-        locator = position - LOCATOR_RECORD64.size
-        if locator >= 0 and self.source.read(locator, len(LOCATOR64)) == LOCATOR64:
-            position = locator - END_RECORD64.size
-            record = END_RECORD64.unpack(self.source.read(position, END_RECORD64.size)) if position >= 0 else (b"",)
-            if record[0] != END64:
-                raise self.source.damage("the ZIP64 record of its end is not before its locator")
-            self.is_zip64 = True
-            self._count, size, offset = record[-3:]
-        self._start, self._end = position - size, position
-        # The directory lies directly before the end. If its offset says otherwise, something was put in front of the
-        # archive, such as a program that unpacks it, and all offsets are too small by as much.
-        self.in_front = self._start - offset
-        """Bytes in front of the archive: offsets are relative to its first local header (§4)."""
-        if self._start < 0 or self.in_front < 0:
-            raise self.source.damage(
-                f"its central directory of {size} bytes at {offset} is not in front of its end at {position}"
-            )
-        if self._count * CENTRAL_HEADER.size > size:
-            raise self.source.damage(
-                f"declares {self._count} members, which do not fit a central directory of {size} bytes"
-            )
-
-    def _end_record(self) -> tuple[tuple[int, ...], int]:
-        """Return the fields of the end record and its offset (§4)."""
-        size = self.source.size
-        if size >= END_RECORD.size:
-            found = self.source.read(size - END_RECORD.size, END_RECORD.size)
-            if found.startswith(END) and found.endswith(b"\0\0"):
-                return END_RECORD.unpack(found), size - END_RECORD.size
-            # Otherwise a comment of up to 64 KiB follows the end record.
-            tail = self.source.read(size - min(size, LONGEST_END), min(size, LONGEST_END))
-            place = tail.rfind(END, 0, len(tail) - END_RECORD.size + len(END))
-            if place >= 0:
-                return END_RECORD.unpack_from(tail, place), size - len(tail) + place
-        raise self.source.damage("has no end record: it is cut short, or its writer has not finished it")
-
-    @property
-    def directory_size(self) -> int:
-        """Bytes of the central directory."""
-        return self._end - self._start
-
-    @once
-    def entries(self) -> list[ZipEntry]:
-        """All entries in order, those whose name a later one repeats at the end: that one keeps the name (§5).
-
-        Finding them raises TooLarge beyond the container's allowance.
-        """
-        entries = list(self._read_entries())
+        try:
+            with zipfile.ZipFile(_DirectoryFile(opening)) as archive:
+                infos, end = archive.infolist(), archive.start_dir
+        except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, OverflowError) as error:
+            if isinstance(error.__context__, GlassfsError):  # zipfile replaces errors of the file
+                raise error.__context__ from None
+            raise self.source.damage(f"is cut short, damaged, or not finished: {error}") from error
         # Members may lie in any order. The bytes of each end where the next one begins, so that no two share bytes:
         # archives whose members overlap expand without limit.
-        starts = sorted({entry.offset for entry in entries})
-        last = {entry.name: number for number, entry in enumerate(entries)}
-        kept: list[ZipEntry] = []
-        repeated: list[ZipEntry] = []
-        for number, entry in enumerate(entries):
-            following = bisect_right(starts, entry.offset)
-            limit = starts[following] if following < len(starts) else self._start
-            (kept if last[entry.name] == number else repeated).append(entry._replace(limit=limit))
+        starts = sorted({end, *(info.header_offset for info in infos)})
+        self.in_front = starts[0] if infos else 0
+        if self.in_front < 0:
+            raise self.source.damage("its central directory has offsets before the beginning of the file")
+        limits = [*starts, end]
+        entries = [
+            ZipEntry(
+                info.orig_filename.encode(), info.flag_bits, info.compress_type, info.CRC, info.compress_size,
+                info.file_size, info.header_offset, limits[bisect_right(starts, info.header_offset)],
+            )
+            for info in infos
+        ]
+        last = {entry.name: entry for entry in entries}
+        repeated = [entry for entry in entries if last[entry.name] is not entry]
+        self.entries = [entry for entry in entries if last[entry.name] is entry] + repeated
         self.hidden = len(repeated)
-        return kept + repeated
-
-    def _read_entries(self) -> Iterator[ZipEntry]:
-        """Yield the entries of the directory, limited only by the directory."""
-        self._allowance.take(self.directory_size, "the central directory")
-        data = self.source.read(self._start, self.directory_size)
-        count = place = 0
-        while place < len(data):
-            if len(data) - place < CENTRAL_HEADER.size:
-                raise self._bad_entry(count)
-            fields = CENTRAL_HEADER.unpack_from(data, place)
-            flags, method, crc, stored, size = fields[5], fields[6], fields[9], fields[10], fields[11]
-            name_start = place + CENTRAL_HEADER.size
-            name_end = name_start + fields[12]
-            extra_end = name_end + fields[13]
-            place = extra_end + fields[14]
-            if fields[0] != CENTRAL or place > len(data):
-                raise self._bad_entry(count)
-            name = _decoded(data[name_start:name_end], flags)
-            offset = fields[18]
-            if fields[13]:
-                size, stored, offset = _in_zip64(data[name_end:extra_end], size, stored, offset)
-            # A tuple of a name and seven numbers, and what sorting takes beside it.
-            self._allowance.take(3 * OBJECT + len(name), "members")
-            # An offset behind the directory is invalid, and may be of any size.
-            yield ZipEntry(name, flags, method, crc, stored, size, min(offset + self.in_front, self._end), self._start)
-            count += 1
-        if count != self._count and (self.is_zip64 or count & 0xFFFF != self._count):
-            raise self.source.damage(f"declares {self._count} members, but its central directory has {count}")
-
-    def _bad_entry(self, count: int) -> Damaged:
-        return self.source.damage(f"entry {count} of its central directory is damaged")
 
     def impossible(self, entry: ZipEntry) -> str | None:
         """Return why a member cannot be read, by its entry alone, or None."""
-        if entry.flags & Flag.ENCRYPTED:
+        if entry.flags & ENCRYPTED:
             return "is encrypted, and glassfs reads no encrypted members"
         codec = CODECS.get(entry.method)
         if codec is None:
@@ -190,7 +128,7 @@ class Archive:
         """
         reason = self.impossible(entry)
         if reason is not None:
-            is_intact = entry.flags & Flag.ENCRYPTED or entry.method not in CODECS
+            is_intact = entry.flags & ENCRYPTED or entry.method not in CODECS
             raise NotInstalled(reason, self.source.name, entry.label) if is_intact else self.damage(entry, reason)
         taken = min(LOCAL_HEADER.size + len(entry.name) + size, entry.limit - entry.offset)
         head = self.source.read(entry.offset, taken)
@@ -201,28 +139,22 @@ class Archive:
         # Only the local header says how long its own fields are, which may differ from those of the directory: the
         # bytes of the member follow them. The name proves that the entry leads to its member.
         name, start = head[LOCAL_HEADER.size :][: fields[9]], LOCAL_HEADER.size + fields[9] + fields[10]
-        if _decoded(name, fields[2]) != entry.name or len(name) < fields[9]:
+        found = name.decode("utf-8" if fields[2] & UTF8 else "cp437", "replace")
+        if found.encode() != entry.name or len(name) < fields[9]:
             raise self.damage(entry, "its name in the local header differs from that in the central directory")
         if entry.offset + start + entry.stored > entry.limit:
             raise self.damage(entry, "its bytes overlap another member or the central directory")
         return entry.offset + start, head[start : start + entry.stored]
-
-    def data(self, entry: ZipEntry, start: int) -> Decoded:
-        """Return the uncompressed bytes of a member whose stored bytes begin at ``start``.
-
-        The checksum of stored members is only checked when they are read as a whole, so that a part costs a part (§2).
-        """
-        return Decoded(
-            self.cache, Extent(self.source, start, entry.stored), CODECS[entry.method], entry.size, entry.label,
-            Checksum(CRC32, entry.crc), is_checked_at_end=True,
-        )
 
     def damage(self, entry: ZipEntry, reason: str) -> Damaged:
         return self.source.damage(reason, entry.label)
 
 
 class LazyMember(SizedData):
-    """A member that is located when it is first read."""
+    """The uncompressed bytes of a member, which is located when it is first read.
+
+    The checksum of stored members is only checked when they are read as a whole, so that a part costs a part (§2).
+    """
 
     __slots__ = ("_archive", "_entry", "_found")
 
@@ -235,14 +167,16 @@ class LazyMember(SizedData):
 
     def _data(self) -> Data:
         if self._found is None:
-            self._found = self._archive.data(self._entry, self._archive.locate(self._entry)[0])
+            archive, entry = self._archive, self._entry
+            extent = Extent(archive.source, archive.locate(entry)[0], entry.stored)
+            self._found = Decoded(
+                archive.cache, extent, CODECS[entry.method], entry.size, entry.label, Checksum(CRC32, entry.crc),
+                is_checked_at_end=True,
+            )
         return self._found
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         self._data().read_into(buffer, offset)
-
-    def scatter_into(self, buffers: Sequence[memoryview], offset: int) -> None:
-        self._data().scatter_into(buffers, offset)
 
     def mapped(self) -> memoryview | None:
         return self._data().mapped()
@@ -252,24 +186,3 @@ class LazyMember(SizedData):
             return self._data().location()
         except (Damaged, NotInstalled):
             return None
-
-
-def _decoded(name: bytes, flags: int) -> bytes:
-    """Return a name in UTF-8 (§5)."""
-    return name if flags & Flag.UTF8 or name.isascii() else name.decode("cp437").encode()
-
-
-def _in_zip64(extra: bytes, size: int, stored: int, offset: int) -> tuple[int, int, int]:
-    """Return the numbers of an entry, replaced by those of its ZIP64 field where they do not fit (§3)."""
-    place = 0
-    while place + 4 <= len(extra):
-        kind, length = struct.unpack_from("<HH", extra, place)
-        if kind == 1:
-            field = extra[place + 4 : place + 4 + length]
-            numbers = list(struct.unpack_from(f"<{len(field) // 8}Q", field))
-            found = []
-            for number, limits in ((size, IN_ZIP64), (stored, IN_ZIP64[:1]), (offset, IN_ZIP64[:1])):
-                found.append(numbers.pop(0) if number in limits and numbers else number)
-            return found[0], found[1], found[2]
-        place += 4 + length
-    return size, stored, offset

@@ -56,7 +56,7 @@ class ArchiveContents:
 
     def __init__(self, opening: Opening) -> None:
         self.archive = Archive(opening)
-        self._headers: dict[ZipEntry, tuple[int, header.ArrayHeader] | None] = {}
+        self._headers: dict[ZipEntry, header.ArrayHeader | None] = {}
 
     @property
     def cache(self) -> BlockCache:
@@ -69,7 +69,7 @@ class ArchiveContents:
         if len(signals) < len(EPISODE) or not self._is_described or signals[FIRST].size > PIECE:
             return None
         headers = map(self._header, signals.values())
-        lengths = {one[1].shape[0] if one is not None and one[1].shape else 0 for one in headers}
+        lengths = {one.shape[0] if one is not None and one.shape else 0 for one in headers}
         return lengths.pop() if len(lengths) == 1 and 0 not in lengths else None
 
     @property
@@ -161,11 +161,10 @@ class ArchiveContents:
         name = entry.name
         if name.endswith(b"/") and not (entry.size or entry.crc):
             return Member(_path(name[:-1]), Group(name, tuple))
-        found = self._header(entry) if self._is_described and name.endswith(SUFFIX) else None
-        if found is None:
+        described = self._header(entry) if self._is_described and name.endswith(SUFFIX) else None
+        if described is None:
             return Member(_path(name), self._file(entry))
-        start, described = found
-        key, file = name.removesuffix(SUFFIX), self.archive.data(entry, start)
+        key, file = name.removesuffix(SUFFIX), LazyMember(self.archive, entry)
         items = Slice(file, described.length, described.nbytes)
         array = array_as_stored(
             self.cache, (self.archive.source.version, entry.offset), key, items, described.dtype, described.shape,
@@ -190,8 +189,8 @@ class ArchiveContents:
         codec = CODECS[entry.method]
         return bytes(head if codec == NONE else decompress_prefix(codec, head, size))
 
-    def _header(self, entry: ZipEntry) -> tuple[int, header.ArrayHeader] | None:
-        """Return where the stored bytes of an array begin and its header, or None if the member is no array."""
+    def _header(self, entry: ZipEntry) -> header.ArrayHeader | None:
+        """Return the header of an array, or None if the member is no array."""
         if entry not in self._headers:
             try:
                 self._headers[entry] = self._read_header(entry)
@@ -199,22 +198,16 @@ class ArchiveContents:
                 self._headers[entry] = None
         return self._headers[entry]
 
-    def _read_header(self, entry: ZipEntry) -> tuple[int, header.ArrayHeader] | None:
-        start, head = self.archive.locate(entry, LOOKED_AT)
-        codec = CODECS[entry.method]
+    def _read_header(self, entry: ZipEntry) -> header.ArrayHeader | None:
         # The header of an array is in the first bytes of nearly every member: one read finds the local header and the
         # header of the array.
-        given = head if codec == NONE else decompress_prefix(codec, head, LOOKED_AT)
-        length = header.length_of(given[: header.PREFIX])
+        given = self._first_bytes(entry, LOOKED_AT)
+        length = header.length_of(given)
         if length is None or length > entry.size:
             return None
         if len(given) < length:
-            stored = self.archive.source.read(start, min(entry.stored, 2 * length))
-            given = stored if codec == NONE else decompress_prefix(codec, stored, length)
-        if len(given) < length:
-            return None
-        found = header.parsed(bytes(given[:length]), entry.size)
-        return None if found is None else (start, found)
+            given = self._first_bytes(entry, 2 * length)
+        return header.parsed(given[:length], entry.size) if len(given) >= length else None
 
     def _record(self, number: int) -> dict[str, Any]:
         """Return what is known of an episode: values for EPISODE_COLUMNS."""

@@ -29,14 +29,13 @@ from glassfs.content import (
 )
 from glassfs.content.allowance import Allowance
 from glassfs.content.dtypes import BFLOAT16, widened
-from glassfs.errors import Damaged
+from glassfs.errors import Damaged, TooLarge
 from glassfs.formats.wshard import metadata, residual
 from glassfs.formats.wshard.index import BlockEntry, Index
 from glassfs.formats.wshard.interleaved import Interleaved, Overlaps, find_overlaps
 from glassfs.once import once
 
 CHANNELS, EPISODE, WSHARD = b"meta/channels", b"meta/episode", b"meta/wshard"
-UNNAMED = b"unnamed"
 _PREDICTIONS = (b"omen/", b"uncert/")
 
 
@@ -46,19 +45,24 @@ class WShardEpisode:
     def __init__(self, index: Index, cache: BlockCache, allowance: Allowance) -> None:
         self.index = index
         self.cache = cache
+        self.allowance = allowance
         self._source = index.source
         self.damaged_metadata: dict[bytes, str] = {}
-        found = index.find(CHANNELS, EPISODE)
-        with metadata.room_for(cache, sum(entry.size for entry in found.values())):
-            channels, episode = (self._value(found.get(name)) for name in (CHANNELS, EPISODE))
+        with self.json(CHANNELS) as channels, self.json(EPISODE) as episode:
             self.metadata = metadata.BlockShapes(channels, episode, allowance)
 
     @contextmanager
     def json(self, name: bytes) -> Iterator[Any]:
         """Provide the JSON value of a metadata block within its memory budget. It is None, and noted, if damaged."""
-        entry = self.index.find(name).get(name)
-        with metadata.room_for(self.cache, entry.size if entry else 0):
-            yield self._value(entry)
+        entry = self.index.named.get(name)
+        with self.allowance.temporary(self.cache) as room:
+            value = None
+            try:
+                if entry is not None:
+                    value = metadata.parse(self._block(entry), room)
+            except (Damaged, TooLarge) as error:
+                self.damaged_metadata[name] = error.reason
+            yield value
 
     @once
     def overlaps(self) -> Overlaps:
@@ -75,9 +79,8 @@ class WShardEpisode:
 
     def blocks(self) -> Iterator[Member]:
         """Yield all blocks under their names, in the order of the index."""
-        for entry in self.index:
-            name = (UNNAMED, b"%d" % entry.number) if entry.name is None else tuple(entry.name.split(b"/"))
-            yield Member(name, self.content(entry))
+        for entry in self.index.entries:
+            yield Member(entry.path, self.content(entry))
 
     def content(self, entry: BlockEntry) -> Content:
         """Return a block's content by docs/formats/wshard.md §9. It need not be readable."""
@@ -129,7 +132,7 @@ class WShardEpisode:
         channel = name.partition(b"/")[2]
         for _ in range(8):  # the names of model and kind, after the channel, may contain slashes
             channel = channel.rpartition(b"/")[0]
-            signal = self._signals.get(b"signal/" + channel)
+            signal = self.index.named.get(b"signal/" + channel)
             if signal is not None and signal.size == entry.size:
                 return self.metadata.fit(b"signal/" + channel, entry.size)
         return self.metadata.fit_latent(name, entry.size)
@@ -140,7 +143,7 @@ class WShardEpisode:
         if channel is None:
             return None
         # The steps of the channel's signal are more reliable than the episode's length.
-        signal = self._signals.get(b"signal/" + channel)
+        signal = self.index.named.get(b"signal/" + channel)
         steps = None if signal is None else self._steps(signal)
         steps = self.metadata.length if steps is None else steps
         if steps is None:
@@ -180,22 +183,9 @@ class WShardEpisode:
         crc = Checksum(CRC32C, entry.crc, Covers.RAW | Covers.STORED) if entry.crc else None
         return Decoded(self.cache, extent, entry.codec, entry.size, entry.label, crc)
 
-    def _value(self, entry: BlockEntry | None) -> Any:
-        if entry is None or entry.name is None:
-            return None
-        try:
-            return metadata.parse(self._block(entry))
-        except Damaged as error:
-            self.damaged_metadata[entry.name] = error.reason
-            return None
-
     def _steps(self, entry: BlockEntry) -> int | None:
         fitted = self.metadata.fit(entry.name or b"", entry.size)
         return None if fitted is None else fitted[1]
-
-    @once
-    def _signals(self) -> dict[bytes, BlockEntry]:
-        return {entry.name: entry for entry in reversed(list(self.index)) if entry.name is not None}
 
     def _is_streamed(self) -> bool:
         """Return whether a streaming writer made the file; True if unknown."""

@@ -1,13 +1,12 @@
 """Header, index and names of a Shard container, as used by WShard (docs/formats/wshard.md §2, §3, §5).
 
-The index stays packed; ``BlockEntry`` objects are made on demand. An index is immutable; any thread may use it. Opening
-raises Damaged or Refused if the whole index cannot be trusted; ``Index.impossible`` reports errors of single blocks.
+An index is immutable; any thread may use it. Opening raises Damaged or Refused if the whole index cannot be trusted;
+``Index.impossible`` reports errors of single blocks.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ from glassfs.source import Source
 
 MAGIC = b"SHRD"
 VERSION = 2
-DEEPEST = 256  # components of a name: blocks with more have none
+UNNAMED = b"unnamed"
 CODECS = {1: compression.ZSTD, 2: compression.LZ4}
 
 
@@ -71,8 +70,8 @@ class ShardHeader(NamedTuple):
 class BlockEntry(NamedTuple):
     """One block: ``stored`` bytes at ``offset`` that decode to ``size`` raw bytes.
 
-    ``name`` is None if unusable, ``codec`` if unknown. ``original`` is the declared raw size, which is ignored for
-    blocks stored raw. ``crc`` 0 means none.
+    ``name`` is None if it lies outside the names, ``codec`` if unknown. ``original`` is the declared raw size, which is
+    ignored for blocks stored raw. ``crc`` 0 means none.
     """
 
     number: int
@@ -98,12 +97,17 @@ class BlockEntry(NamedTuple):
         return self.name is not None and self.name.startswith(b"meta/")
 
     @property
+    def path(self) -> tuple[bytes, ...]:
+        """The components of its name. A tree is at most 256 directories deep: the rest of a name is one component."""
+        return (UNNAMED, b"%d" % self.number) if self.name is None else tuple(self.name.split(b"/", 255))
+
+    @property
     def label(self) -> str:
         return label(self.name) if self.name else f"block {self.number}"
 
 
 class Index:
-    """Header and index of ``source``, within an allowance. ``names`` are the bytes of all names."""
+    """Header and index of ``source``, within an allowance. ``named`` has the first entry of each name."""
 
     def __init__(self, source: Source, allowance: Allowance) -> None:
         self.source = source
@@ -126,46 +130,27 @@ class Index:
                 f"names at {header.names_offset} to {header.data_offset} do not lie between the end of "
                 f"the index at {self.end} and that of the file at {source.size}"
             )
-        allowance.take(self.end - _HEADER.size, "the index")
-        self._packed = source.read(_HEADER.size, self.end - _HEADER.size)
-        self.names = self._read_names(allowance)
-
-    def _read_names(self, allowance: Allowance) -> bytes:
-        table_size = self.header.data_offset - self.header.names_offset
+        # An entry takes a tuple of nine, with numbers that are objects, and a place in a list and a dictionary.
+        allowance.take(6 * OBJECT * header.entry_count, "the index")
+        packed = list(_ENTRY.iter_unpack(source.read(_HEADER.size, self.end - _HEADER.size)))
         # The header says where names lie, and data follow after any padding: only what entries refer to is read.
-        used = total = 0
-        for _, start, length, *_ in _ENTRY.iter_unpack(self._packed):
-            if start + length <= table_size:
-                used = max(used, start + length)
-                total += length
-        # Entries may share bytes of names, so that all names can be longer than what is stored of them.
-        allowance.take(max(used, total), "names")
-        names = self.source.read(self.header.names_offset, used)
-        for _, start, length, *_ in _ENTRY.iter_unpack(self._packed):
+        table_size = header.data_offset - header.names_offset
+        ends = (start + length for _, start, length, *_ in packed)
+        used = max((end for end in ends if end <= table_size), default=0)
+        allowance.take(used, "names")
+        names = source.read(header.names_offset, used)
+        self.entries: list[BlockEntry] = []
+        self.named: dict[bytes, BlockEntry] = {}
+        for number, (name_hash, start, length, flags, offset, stored, original, crc, _) in enumerate(packed):
+            codec, name = self._codec(flags, stored, original), None
             if start + length <= used:
-                allowance.take(OBJECT * (1 + names.count(b"/", start, start + length)), "components of names")
-        return names
-
-    def __len__(self) -> int:
-        return self.header.entry_count
-
-    def __getitem__(self, number: int) -> BlockEntry:
-        return self._entry(number, _ENTRY.unpack_from(self._packed, number * _ENTRY.size))
-
-    def __iter__(self) -> Iterator[BlockEntry]:
-        for number, fields in enumerate(_ENTRY.iter_unpack(self._packed)):
-            yield self._entry(number, fields)
-
-    def _entry(self, number: int, fields: tuple[int, ...]) -> BlockEntry:
-        name_hash, start, length, flags, offset, stored, original, crc, _ = fields
-        name: bytes | None = None
-        if start + length <= len(self.names):
-            name = self.names[start : start + length]
-            if name.count(b"/") >= DEEPEST:
-                name = None
-        return BlockEntry(
-            number, name, name_hash, flags, offset, stored, original, crc, self._codec(flags, stored, original)
-        )
+                # Entries may share bytes of names, and each component becomes a directory.
+                name = names[start : start + length]
+                allowance.take(length + OBJECT * name.count(b"/"), "names")
+            entry = BlockEntry(number, name, name_hash, flags, offset, stored, original, crc, codec)
+            self.entries.append(entry)
+            if name is not None:
+                self.named.setdefault(name, entry)
 
     def _codec(self, flags: int, stored: int, original: int) -> str | None:
         if not flags & BlockFlag.COMPRESSED or stored == original:
@@ -175,14 +160,6 @@ class Index:
         if flags & BlockFlag.ZSTD:
             return compression.ZSTD
         return CODECS.get(self.header.compression)
-
-    def find(self, *names: bytes) -> dict[bytes, BlockEntry]:
-        """Return the first entry with each of these names."""
-        firsts: dict[bytes, BlockEntry] = {}
-        for entry in self:
-            if entry.name in names:
-                firsts.setdefault(entry.name, entry)
-        return firsts
 
     def impossible(self, entry: BlockEntry) -> str | None:
         """Return why a block cannot be what its entry says, or None."""

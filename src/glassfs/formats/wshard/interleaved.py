@@ -56,7 +56,7 @@ def find_overlaps(
     ``steps_of`` returns the steps of a block by its description, ``length`` is the steps of the episode, and
     ``is_streamed`` returns whether a streaming writer made the file; it is called only if extents overlap.
     """
-    entries = [entry for entry in index if entry.stored and index.impossible(entry) is None]
+    entries = [entry for entry in index.entries if entry.stored and index.impossible(entry) is None]
     entries.sort(key=lambda entry: (entry.offset, entry.end, entry.number))
     sharing = _sharing(entries)
     if not sharing:

@@ -24,7 +24,6 @@ from glassfs.formats.wshard.metadata import text
 from glassfs.formats.wshard.table import EpisodeRecord, members
 from glassfs.formats.wshard.verification import facts, faults
 from glassfs.names import raw
-from glassfs.source import Kind, Source
 from glassfs.source.sealed import SealedSource
 
 MANIFEST = b"meta/manifest"
@@ -110,15 +109,13 @@ def _records(own: WShardEpisode) -> tuple[list[PartRecord], dict[str, Any]]:
 
 
 def _record(entry: Any) -> PartRecord | None:
-    if isinstance(entry, dict):
-        uri, sha256, steps = (entry.get(key) for key in ("uri", "sha256", "timestep_range"))
-        numbers = [entry.get("chunk_index"), *(steps if isinstance(steps, list) else ()), entry.get("length_T")]
-        if (
-            isinstance(uri, str) and (sha256 is None or isinstance(sha256, str)) and len(numbers) == 4
-            and all(type(number) is int and -1 <= number < 1 << 63 for number in numbers)
-        ):
-            number, first, last, length = numbers
-            if min(number, first, length) >= 0:
+    match entry:
+        case {"uri": str(uri), "chunk_index": number, "timestep_range": [first, last], "length_T": length}:
+            sha256, numbers = entry.get("sha256"), (number, first, last, length)
+            is_valid = isinstance(sha256, (str, type(None))) and all(
+                type(value) is int and -1 <= value < 1 << 63 for value in numbers
+            )
+            if is_valid and min(number, first, length) >= 0:
                 return PartRecord(number, uri, sha256.lower() if sha256 else None, first, last, length)
     return None
 
@@ -148,7 +145,8 @@ def _discontinuity(records: Sequence[PartRecord], count: Any, steps: Any) -> str
 
 def _open_part(opening: Opening, record: PartRecord) -> EpisodePart:
     """Open a part. All parts together have the allowance of the manifest."""
-    file = _open_file(opening, record)
+    with _blamed_on(record, opening.source.name, "cannot be opened"):
+        file = opening.sibling(record.uri)
     try:
         with _blamed_on(record, opening.source.name):
             source = SealedSource(file, record.sha256)
@@ -178,26 +176,8 @@ def _blamed_on(record: PartRecord, manifest: str, what: str = "cannot be used") 
     except GlassfsError as error:
         part = ": ".join(filter(None, (str(record), error.part)))
         raise Refused(f"{what}: {error.reason}", manifest, part) from error
-
-
-def _open_file(opening: Opening, record: PartRecord) -> Source:
-    with _blamed_on(record, opening.source.name, "cannot be opened"):
-        try:
-            return opening.sibling(record.uri)
-        except Passing:
-            raise
-        except (GlassfsError, ValueError) as error:
-            reason = error.reason if isinstance(error, GlassfsError) else "its name is not a valid file name"
-            if _is_link(opening, record.uri):
-                reason = "is a symbolic link, and links are not followed"
-            raise Refused(reason) from error
-
-
-def _is_link(opening: Opening, name: str) -> bool:
-    try:
-        return opening.store is not None and opening.store.entry((*opening.path[:-1], name)).kind is Kind.LINK
-    except (GlassfsError, ValueError):
-        return False
+    except ValueError as error:
+        raise Refused(f"{what}: its name is not a valid file name", manifest, str(record)) from error
 
 
 class _Whole:
@@ -210,7 +190,7 @@ class _Whole:
         self._unjoined: list[bytes] = []
         blocks: dict[bytes, dict[int, Content]] = {}
         for part in parts:
-            for entry in part.episode.index:
+            for entry in part.episode.index.entries:
                 if entry.name is not None and not entry.is_metadata:
                     # Of blocks with equal names the first counts.
                     blocks.setdefault(entry.name, {}).setdefault(part.record.number, part.episode.content(entry))
@@ -225,14 +205,14 @@ class _Whole:
         yield from self._own.blocks()
         yield from self.record().members()
         for name in self._unjoined:
-            yield Member(tuple(name.split(b"/")), Omitted(name, NOT_JOINED, is_damage=True))
+            yield Member(tuple(name.split(b"/", 255)), Omitted(name, NOT_JOINED, is_damage=True))
         for part in self._parts:
             uri = raw(part.record.uri)
             group = Group(uri, partial(members, part.episode))
             yield Member((b"chunks", b"%04d" % part.record.number), group)
 
     def _members_joined(self) -> Iterator[Member]:
-        return (Member(tuple(content.key.split(b"/")), content) for content in self._joined)
+        return (Member(tuple(content.key.split(b"/", 255)), content) for content in self._joined)
 
     def record(self) -> EpisodeRecord:
         """Return the record from the manifest, completed from the first part."""

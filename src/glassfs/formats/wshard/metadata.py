@@ -7,17 +7,13 @@ may use them.
 from __future__ import annotations
 
 import json
-from contextlib import AbstractContextManager
 from math import prod
 from typing import Any, NamedTuple
 
-from glassfs.cache import BlockCache
 from glassfs.content import Data, Fault
-from glassfs.content.allowance import OBJECT, Allowance
+from glassfs.content.allowance import EXPANSION, OBJECT, Allowance
 from glassfs.errors import Damaged
 
-LARGEST_JSON = 4 << 20
-VALUE_COST = 48  # bytes of values per byte of JSON, as in a list of empty objects
 LARGEST = 1 << 63  # of a size or a count, which have 63 bits in NumPy and in file systems
 
 DTYPES = {
@@ -45,24 +41,21 @@ class StepShape(NamedTuple):
 
 
 _CONVENTIONS = {
-    b"reward": StepShape("f32", ()),
-    b"done": StepShape("bool", ()),
-    b"time/ticks": StepShape("i32", ()),
-    b"time/timestamps_ns": StepShape("i64", ()),
+    b"reward": [StepShape("f32", ())],
+    b"done": [StepShape("bool", ())],
+    b"time/ticks": [StepShape("i32", ())],
+    b"time/timestamps_ns": [StepShape("i64", ())],
 }
 _LATENT = {b"latent_action": "f32", b"latent_action_codebook": "i32"}
 """By the channel under ``omen/``: the type of latent actions and of codebook indices, by convention (§7)."""
 
 
-def room_for(cache: BlockCache, size: int) -> AbstractContextManager[None]:
-    """Reserve memory for parsing and using ``size`` bytes of JSON."""
-    return cache.reserved(VALUE_COST * min(size, LARGEST_JSON))
+def parse(data: Data, allowance: Allowance, is_strict: bool = False) -> Any:
+    """Return the JSON value in ``data``. Raises Damaged, with ``is_strict`` also for NaN and the infinities.
 
-
-def parse(data: Data, is_strict: bool = False) -> Any:
-    """Return the JSON value in ``data``. Raises Damaged, with ``is_strict`` also for NaN and the infinities."""
-    if data.size > LARGEST_JSON:
-        raise Damaged(f"is JSON of {data.size} bytes, more than {LARGEST_JSON}")
+    Raises TooLarge if its values may take more than the allowance.
+    """
+    allowance.take(EXPANSION * data.size, "JSON")
     try:
         return json.loads(data.whole().decode(), parse_constant=_refused if is_strict else float)
     except RecursionError:
@@ -85,7 +78,8 @@ class BlockShapes:
     def __init__(self, channels: Any, episode: Any, allowance: Allowance) -> None:
         self.faults: dict[Fault, None] = {}
         self.blocks: dict[bytes, list[StepShape]] = {}
-        self._by_id: dict[bytes, list[StepShape]] = {}
+        self._borrowed: dict[bytes, list[StepShape]] = {}
+        """By the action that has the id of a channel: descriptions of the channel."""
         self._action_spaces: dict[bytes, list[StepShape]] = {}
         if episode is not None and not isinstance(episode, dict):
             self._fault("meta/episode", "is not a JSON object")
@@ -144,7 +138,7 @@ class BlockShapes:
 
     def width(self, channel: bytes) -> int | None:
         """Return the values per step of a channel, or None."""
-        described = self.blocks.get(b"signal/" + channel) or self._by_id.get(channel)
+        described = self.blocks.get(b"signal/" + channel) or self._borrowed.get(b"action/" + channel)
         return prod(described[0].shape) if described else None
 
     def is_described(self, name: bytes) -> bool:
@@ -152,13 +146,10 @@ class BlockShapes:
         return name in self.blocks or bool(self._candidates(name)[0])
 
     def _candidates(self, name: bytes) -> tuple[list[StepShape], bool]:
-        if name in self.blocks:
-            return self.blocks[name], False
-        if name.startswith(b"action/"):
-            if name in self._action_spaces:
-                return self._action_spaces[name], False
-            return self._by_id.get(name.removeprefix(b"action/"), []), True
-        return ([_CONVENTIONS[name]] if name in _CONVENTIONS else []), False
+        for known in (self.blocks, self._action_spaces, _CONVENTIONS):
+            if name in known:
+                return known[name], False
+        return self._borrowed.get(name, []), True
 
     def _channels(self, value: Any) -> list[Any]:
         """Return the definitions of channels."""
@@ -184,7 +175,7 @@ class BlockShapes:
         else:
             self._fault("meta/channels", "has a channel without a name")
         if isinstance(identifier, str):
-            _add(self._by_id, identifier, channel)
+            _add(self._borrowed, f"action/{identifier}", channel)
 
     def _fault(self, place: str, reason: str) -> None:
         self.faults[Fault(place, reason)] = None

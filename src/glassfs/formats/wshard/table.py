@@ -114,7 +114,8 @@ class EpisodeRecord:
         return found
 
     def _cost(self, block: int) -> int:
-        sizes = [entry.size for episode, name in self._sources for entry in episode.index.find(name).values()]
+        found = [episode.index.named.get(name) for episode, name in self._sources]
+        sizes = [entry.size for entry in found if entry is not None]
         return COST + TEXT_COST * (sum(sizes) + 2 * sum(len(member.content.key) for member in self._blocks()))
 
 

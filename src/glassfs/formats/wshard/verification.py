@@ -10,12 +10,13 @@ import hashlib
 import struct
 from collections import Counter
 from collections.abc import Iterator
-from itertools import chain, pairwise
+from contextlib import suppress
+from itertools import chain, islice, pairwise
 from typing import Any
 
 from glassfs.codec import compression
 from glassfs.content import Array, Fault
-from glassfs.errors import Damaged, GlassfsError, Passing
+from glassfs.errors import Damaged, GlassfsError, Passing, TooLarge
 from glassfs.formats.wshard import metadata
 from glassfs.formats.wshard.episode import WShardEpisode
 from glassfs.formats.wshard.index import CODECS, BlockFlag, Role, label
@@ -34,7 +35,7 @@ def facts(episode: WShardEpisode) -> dict[str, Any]:
         "flags": f"0x{header.flags:04x}",
         "alignment": header.alignment,
         "compression_default": CODECS.get(header.compression, header.compression or compression.NONE),
-        "blocks": len(episode.index),
+        "blocks": len(episode.index.entries),
         "total_file_size": header.total_size,
     }
     found |= episode.metadata.names
@@ -71,9 +72,9 @@ def _name_faults(episode: WShardEpisode) -> Iterator[Fault]:
     import xxhash
 
     numbers: Counter[bytes] = Counter()
-    for entry in episode.index:
+    for entry in episode.index.entries:
         if entry.name is None:
-            yield Fault(entry.label, "its name lies outside the names or is nested too deeply")
+            yield Fault(entry.label, "its name lies outside the names")
             continue
         numbers[entry.name] += 1
         if numbers[entry.name] == 2:
@@ -99,7 +100,7 @@ def _fnv1a(name: str) -> int:
 
 
 def _entry_faults(episode: WShardEpisode) -> Iterator[Fault]:
-    for entry in episode.index:
+    for entry in episode.index.entries:
         if entry.flags & BlockFlag.ZSTD and entry.flags & BlockFlag.LZ4:
             yield Fault(entry.label, "is flagged as both zstd and lz4")
         if entry.flags & BlockFlag.CHUNKED:
@@ -113,8 +114,8 @@ def _entry_faults(episode: WShardEpisode) -> Iterator[Fault]:
 def _extent_faults(episode: WShardEpisode) -> Iterator[Fault]:
     overlaps, index = episode.overlaps, episode.index
     for number in sorted(overlaps.refused | overlaps.doubtful):
-        yield Fault(index[number].label, "shares bytes with other blocks")
-    entries = sorted((entry for entry in index if entry.stored), key=lambda entry: (entry.offset, entry.end))
+        yield Fault(index.entries[number].label, "shares bytes with other blocks")
+    entries = sorted((entry for entry in index.entries if entry.stored), key=lambda entry: (entry.offset, entry.end))
     for before, after in pairwise(entries):
         if (before.offset, before.end) == (after.offset, after.end):
             yield Fault(after.label, f"is stored in the same bytes as {before.label}")
@@ -134,30 +135,28 @@ def _extent_faults(episode: WShardEpisode) -> Iterator[Fault]:
 def _metadata_faults(episode: WShardEpisode) -> Iterator[Fault]:
     found, length = episode.metadata, episode.metadata.length
     yield from found.faults
-    present = {entry.name for entry in episode.index}
+    present = episode.index.named
     for name, descriptions in found.blocks.items():
         action = name.replace(b"signal/", b"action/", 1)
         if name.startswith(b"meta/"):
             yield Fault(label(name), "is described in meta/channels as an array")
         elif name not in present and action not in present and length != 0:
             yield Fault(label(name), "is described in meta/channels, but missing")
-        elif len(set(descriptions)) > 1 and action not in present - {name}:
+        elif len(set(descriptions)) > 1 and (action == name or action not in present):
             yield Fault(label(name), "has differing descriptions in meta/channels")
 
 
 def _block_faults(episode: WShardEpisode) -> Iterator[Fault]:
     """Yield metadata that are not valid JSON, and blocks that do not fit their description."""
-    for entry in episode.index:
+    for entry in episode.index.entries:
         if entry.name is None or episode.index.impossible(entry) is not None:
             continue
         if entry.is_metadata:
-            if entry.size > metadata.LARGEST_JSON:
-                continue
-            try:
-                with metadata.room_for(episode.cache, entry.size):
-                    metadata.parse(episode.data(entry, entry.size), is_strict=True)
-            except Damaged as error:
-                yield Fault(entry.label, error.reason)
+            with suppress(TooLarge), episode.allowance.temporary(episode.cache) as room:
+                try:
+                    metadata.parse(episode.data(entry, entry.size), room, is_strict=True)
+                except Damaged as error:
+                    yield Fault(entry.label, error.reason)
             continue
         content, length = episode.content(entry), episode.metadata.length
         if isinstance(content, Array) and content.known_shape is not None:
@@ -171,29 +170,20 @@ def _block_faults(episode: WShardEpisode) -> Iterator[Fault]:
 
 def _identity_faults(episode: WShardEpisode) -> Iterator[Fault]:
     """Yield blocks that differ from the SHA-256 by name that later writers store (§16), and names without a block."""
-    if not episode.index.find(IDENTITY):
+    present = episode.index.named
+    if IDENTITY not in present:
         return
-    present = {entry.name for entry in episode.index}
-    digests: dict[bytes, str] = {}
-    missing: list[bytes] = []
     with episode.json(IDENTITY) as value:
-        listed: Any = value.get("entries") if isinstance(value, dict) else None
-        has_list = isinstance(listed, dict)
-        for text, digest in listed.items() if has_list else ():
-            name = text.encode("utf-8", "surrogatepass")
-            if name in present:
-                digests[name] = str(digest)[:65]
-            elif len(missing) < 1000:  # so many are named
-                missing.append(name)
-        value = listed = None  # its memory is not reserved any longer
-    if not has_list:
-        if IDENTITY not in episode.damaged_metadata:
-            yield Fault(label(IDENTITY), "lists no entries")
-        return
-    for entry in episode.index:
+        listed = value.get("entries") if isinstance(value, dict) else None
+        if not isinstance(listed, dict):
+            if IDENTITY not in episode.damaged_metadata:
+                yield Fault(label(IDENTITY), "lists no entries")
+            return
+        found = {name.encode("utf-8", "surrogatepass"): str(digest)[:65] for name, digest in listed.items()}
+    for entry in episode.index.entries:
         if entry.name is None or entry.name == IDENTITY:
             continue
-        if entry.name not in digests:
+        if entry.name not in found:
             yield Fault(entry.label, "is not listed in meta/identity")
             continue
         digest = hashlib.sha256()
@@ -204,7 +194,7 @@ def _identity_faults(episode: WShardEpisode) -> Iterator[Fault]:
             raise
         except GlassfsError:
             continue  # reading the block reports it
-        if digest.hexdigest() != digests[entry.name]:
+        if digest.hexdigest() != found[entry.name]:
             yield Fault(entry.label, "its SHA-256 does not match meta/identity")
-    for name in sorted(missing):
+    for name in islice(sorted(found.keys() - present.keys()), 1000):
         yield Fault(label(name), "is listed in meta/identity, but missing")

@@ -11,18 +11,17 @@ import mmap
 import os
 import stat
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from glassfs.mount.engines import wire
-from glassfs.mount.engines.contract import LONGEST_READ
 from glassfs.mount.engines.wire import IN_HEADER, OUT_HEADER, Opcode
 from glassfs.mount.errors import Answer, Failures
-from glassfs.mount.operations import BLOCK, Listing, Missing, Operations
+from glassfs.mount.operations import BLOCK, LONGEST_NAME, Listing, Missing, Operations
 from glassfs.names import raw
 from glassfs.tree import Origin, Settled
 
 log = logging.getLogger(__name__)
 
+LONGEST_READ = 1 << 20
 OPCODES = max(Opcode) + 1
 UNANSWERED = (Opcode.FORGET, Opcode.BATCH_FORGET)
 _HEADER = OUT_HEADER.size
@@ -32,14 +31,15 @@ Send = Callable[[Sequence[bytes | bytearray | memoryview]], bool]
 """Sends one message in parts; returns whether the kernel was still waiting for it."""
 
 
-class Payload:
-    """One thread's pages for data that is read, and its number of answers by opcode."""
+class Buffers:
+    """The memory of one thread: for a request, and pages for data that is read."""
 
     def __init__(self) -> None:
+        # Mapped: the kernel demands space for the longest write, of which only the first page is ever used.
+        self.request = memoryview(mmap.mmap(-1, LONGEST_READ + wire.LEAST_READ))
         # Private: the first use of a shared page takes nearly twice as long.
         self._mapped = mmap.mmap(-1, LONGEST_READ, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.pages = memoryview(self._mapped)
-        self.counts = [0] * OPCODES
 
     def free(self) -> None:
         """Give the memory of the pages back until they are used again."""
@@ -58,12 +58,12 @@ class Answers:
         self._generation = int.from_bytes(os.urandom(4), "little")
         """Differs from mount to mount, as ids do not: else a file handle of an earlier mount, which servers of NFS and
         others give to their clients, would lead to another file of this one instead of ESTALE."""
-        self._ends: set[tuple[int, int]] = set()
-        """Directories that were just listed to the end, each with that position."""
-        handlers: dict[int, Callable[[int, int, bytes, Payload], None]] = {
+        # Threads add to it without a lock. If a count were lost, no more would be wrong than a figure of the status.
+        self.counts = [0] * OPCODES
+        """Number of requests by opcode."""
+        handlers: dict[int, Callable[[int, int, bytes, Buffers], None]] = {
             Opcode.LOOKUP: self._look_up, Opcode.GETATTR: self._getattr, Opcode.READ: self._read,
-            Opcode.READDIRPLUS: partial(self._list, is_plus=True),
-            Opcode.READDIR: self._list, Opcode.FORGET: self._forget,
+            Opcode.READDIRPLUS: self._list, Opcode.FORGET: self._forget,
             Opcode.BATCH_FORGET: self._batch_forget, Opcode.READLINK: self._readlink, Opcode.OPEN: self._open,
             Opcode.OPENDIR: self._opendir, Opcode.RELEASE: self._nothing, Opcode.RELEASEDIR: self._nothing,
             Opcode.GETXATTR: self._getxattr, Opcode.LISTXATTR: self._listxattr, Opcode.STATFS: self._statfs,
@@ -71,17 +71,17 @@ class Answers:
         }
         self._handlers = [handlers.get(opcode) for opcode in range(OPCODES)]
 
-    def answer(self, opcode: int, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+    def answer(self, opcode: int, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         """Answer the request ``message``; the other arguments are from its header."""
         handler = None
         if opcode < OPCODES:
-            payload.counts[opcode] += 1
+            self.counts[opcode] += 1
             handler = self._handlers[opcode]
         if handler is None:
             self.fail(unique, errno.ENOSYS)
             return
         try:
-            handler(unique, ident, message, payload)
+            handler(unique, ident, message, buffers)
         except BaseException as error:
             number = self._failures.errno_of(error)
             if opcode not in UNANSWERED:
@@ -93,15 +93,12 @@ class Answers:
     def _reply(self, unique: int, body: bytes | bytearray | memoryview) -> bool:
         return self._send((OUT_HEADER.pack(_HEADER + len(body), 0, unique), body))
 
-    def _look_up(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+    def _look_up(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         name = wire.name_at(message)
         try:
             found = self._operations.look_up(ident, name)
         except Missing as missing:
-            if missing.timeout:
-                self._reply(unique, wire.no_entry(missing.timeout))
-            else:
-                self.fail(unique, errno.ENOENT)
+            self._reply(unique, wire.no_entry(missing.timeout))
             return
         answer = wire.looked_up(
             unique, found.ident, self._generation, found.entry_timeout, found.timeout, found.attributes,
@@ -109,53 +106,30 @@ class Answers:
         if not self._send((answer,)):
             self._operations.forget(found.ident, 1)
 
-    def _getattr(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+    def _getattr(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         attributes, timeout = self._operations.attributes(ident)
         self._send((wire.described(unique, timeout, attributes),))
 
-    def _read(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+    def _read(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         _, offset, size = wire.READ_IN.unpack_from(message, _REQUEST)
         if size > LONGEST_READ:  # more than was negotiated
             raise Answer(errno.EINVAL)
-        count = self._operations.read_into(ident, payload.pages[:size], offset)
-        self._reply(unique, payload.pages[:count])
+        count = self._operations.read_into(ident, buffers.pages[:size], offset)
+        self._reply(unique, buffers.pages[:count])
 
-    def _list(self, unique: int, ident: int, message: bytes, payload: Payload, is_plus: bool = False) -> None:
+    def _list(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         """Reply with as many entries as fit; each that has attributes carries a reference."""
         operations = self._operations
         _, cookie, size = wire.READ_IN.unpack_from(message, _REQUEST)
-        # The kernel asks once more after the last entry. To know that there is none, no listing has to be made again.
-        if (ident, cookie) in self._ends:
-            self._ends.discard((ident, cookie))
-            operations.listed(ident, cookie)
-            self._send((OUT_HEADER.pack(_HEADER, 0, unique),))
-            return
         listing, position = operations.listing(ident, cookie)
-        body = bytearray()
+        body = bytearray(wire.dots(listing.directory.ino, listing.cookie)[position * wire.DOT :])
         given: list[tuple[int, int]] = []
-        is_full = False
-        if is_plus and not position and size >= wire.DOTS:
-            body += wire.dots(listing.directory.ino, listing.cookie)
-            position = 2
-        while position < 2 and not is_full:
-            # Of "." and ".." the kernel uses nothing but the name.
-            after = listing.cookie + position + 1
-            entry = wire.dirent(listing.directory.ino, after, stat.S_IFDIR, b".."[: position + 1])
-            entry = wire.NO_ENTRY + entry if is_plus else entry
-            is_full = len(body) + len(entry) > size
-            if not is_full:
-                body += entry
-                position += 1
         try:
-            if not is_full:
-                fill = self._fill_plus if is_plus else self._fill
-                is_full = fill(body, listing, position, size, given)
+            is_full = self._fill(body, listing, max(2, position), size, given)
+            if (is_full and not body) or len(body) > size:  # an empty reply would mean the end
+                raise Answer(errno.EINVAL)
             if not body:
-                if is_full:  # an empty reply would mean the end
-                    raise Answer(errno.EINVAL)
                 operations.listed(ident, cookie)
-            elif not is_full:
-                self._note_end(ident, listing.cookie + len(listing) + 2)
             # References count from the moment the kernel has the reply. If it refuses it, or making it failed midway,
             # all are given back.
             if self._reply(unique, body):
@@ -164,28 +138,13 @@ class Answers:
             for child, count in given:
                 operations.forget(child, 1, count)
 
-    def _note_end(self, ident: int, cookie: int) -> None:
-        """Remember the end of a listing: the kernel asks once more from there."""
-        if len(self._ends) >= 1000:
-            self._ends.clear()
-        self._ends.add((ident, cookie))
-
     def _fill(
         self, body: bytearray, listing: Listing, position: int, size: int, given: list[tuple[int, int]],
     ) -> bool:
-        """Append entries from ``position`` on; return whether there are more than fit."""
-        for node in listing.nodes_from(position - 2):
-            position += 1
-            entry = wire.dirent(node.ino, listing.cookie + position, node.mode, raw(node.name))
-            if len(body) + len(entry) > size:
-                return True
-            body += entry
-        return False
+        """Append entries from ``position`` on; return whether there are more than fit in ``size`` bytes.
 
-    def _fill_plus(
-        self, body: bytearray, listing: Listing, position: int, size: int, given: list[tuple[int, int]],
-    ) -> bool:
-        """Append entries with attributes; ``given`` gets the first and the number of ids that carry a reference."""
+        ``given`` gets the first and the number of ids that carry a reference.
+        """
         operations = self._operations
         for child, node in listing.held_from(position - 2):
             if child:
@@ -266,34 +225,34 @@ class Answers:
         body += wire.dirent(node.ino, after, node.mode, raw(node.name))
         return attributes is not None
 
-    def _forget(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+    def _forget(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         self._operations.forget(ident, wire.FORGET_IN.unpack_from(message, _REQUEST)[0])
 
-    def _batch_forget(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+    def _batch_forget(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         count, _ = wire.BATCH_FORGET_IN.unpack_from(message, _REQUEST)
         start = _REQUEST + wire.BATCH_FORGET_IN.size
         for one, references in wire.FORGET_ONE.iter_unpack(message[start : start + count * wire.FORGET_ONE.size]):
             self._operations.forget(one, references)
 
-    def _readlink(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+    def _readlink(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         self._reply(unique, raw(self._operations.readlink(ident)))
 
-    def _open(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+    def _open(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         if not self.opens:
             raise Answer(errno.ENOSYS)
         self._reply(unique, wire.OPEN_OUT.pack(0, wire.Open.KEEP_CACHE, 0))
 
-    def _opendir(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+    def _opendir(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         if not (self.opens_directories or self._operations.has_presumed):
             raise Answer(errno.ENOSYS)
         self._operations.enter(ident)
         self._reply(unique, wire.OPEN_OUT.pack(0, wire.Open.KEEP_CACHE | wire.Open.CACHE_DIR, 0))
 
-    def _getxattr(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+    def _getxattr(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         name = wire.name_at(message, _REQUEST + wire.XATTR_IN.size)
         self._reply_value(unique, message, self._operations.getxattr(ident, name))
 
-    def _listxattr(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+    def _listxattr(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         names = self._operations.listxattr(ident)
         self._reply_value(unique, message, b"".join(raw(name) + b"\0" for name in names))
 
@@ -304,11 +263,10 @@ class Answers:
             raise Answer(errno.ERANGE)
         self._reply(unique, value if size else wire.XATTR_OUT.pack(len(value), 0))
 
-    def _statfs(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
-        fields = self._operations.statfs()
-        self._reply(unique, wire.STATFS_OUT.pack(
-            fields["f_blocks"], 0, 0, 0, 0, fields["f_bsize"], fields["f_namemax"], fields["f_frsize"], 0,
-        ))
+    def _statfs(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
+        blocks = -(-self._operations.total_size() // wire.BLOCK_SIZE)
+        # No free space; names of up to 255 bytes.
+        self._reply(unique, wire.STATFS_OUT.pack(blocks, 0, 0, 0, 0, wire.BLOCK_SIZE, LONGEST_NAME, wire.BLOCK_SIZE, 0))
 
-    def _nothing(self, unique: int, ident: int, message: bytes, payload: Payload) -> None:
+    def _nothing(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         self._reply(unique, b"")

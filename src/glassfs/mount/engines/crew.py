@@ -6,7 +6,7 @@ out so. As long as answers come from memory, one thread gives them all, which is
 none competes for the interpreter.
 
 Users share threads and processors. Each user has a share of them (``Shares``), however many others ask: beyond it,
-further requests of that user wait in a queue, without a thread, until one of them is answered or begins to wait itself.
+further requests of that user wait in a queue, without a thread, until one of them is answered or stops computing.
 What has begun is never paused for others. So a request of another user competes with few that compute, and reads that
 hang in one file system leave threads for ``stat`` and for other file systems. Requests that the kernel makes itself
 never wait; those about the mount itself only for others of the same user.
@@ -17,19 +17,20 @@ A lack of memory costs the request that is being taken or answered, which gets a
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any
 
 from glassfs import threads, work
 from glassfs.errors import Unavailable
-from glassfs.mount.engines.requesters import Asked
 from glassfs.mount.engines.wire import READ, Opcode
 from glassfs.names import RESERVED
 from glassfs.settings import settings
+from glassfs.work import Work
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +40,8 @@ UNOWNED = (
 """Requests that the kernel makes itself, or that wait for nothing."""
 LONG_READ_BYTES = 128 << 10
 """A read of this size wakes a second thread at once."""
-FEW_CHECKS = 3
-
-State = TypeVar("State")
+COMPUTING = 0.001
+"""A request computes if its thread took more seconds of processor time since it began, or between two ticks."""
 
 
 @dataclass(frozen=True)
@@ -63,31 +63,29 @@ class Shares:
     """Those of one user."""
     user: int = 400
     """Requests of one user."""
-    volume: int = 128
-    """Requests of one user about one volume, beside reads."""
-    reads: int = 256
-    """Reads by one user from one volume."""
-    hanging: int = 48
-    """Of these, the ones that wait neither for another thread nor for a server. Those that do wait are more, as they
-    may wait for memory that is released only by further reads, of blocks that have it."""
+    volume: int = 256
+    """Reads by one user from one volume, and as many other requests about it. Many more than may compute: some may wait
+    for memory that is released only by further reads, of blocks that have it."""
     own: int = 4
     """Requests of one user about the mount itself."""
 
 
-class Task(Asked):
+class Task(Work):
     """A request: opcode, number, the node id it is about, its bytes, and how many bytes it reads.
 
-    It is the work of the user ``owner``.
+    It is the work of the user ``owner``, for ``thread``, by its id as this process sees it; 0 if that is not known.
     """
 
     within = 0
     """The node whose volume counts, if not ``ident``: for look-ups in the root, the node that is looked up."""
     is_own = False
     """Whether it looks up the mount's own directory."""
-    known_checks: int | None = None
-    """How often it was checked until the last tick."""
-    is_idle = False
-    """Whether it was not checked between the last two ticks, and so seems to hang in a read."""
+    answered_at: float | None = None
+    """If its thread was interrupted: the time when it was answered, or was seen to ask for the same again."""
+    took = math.inf
+    """The processor time of the thread that answers it, in seconds, when it began or at the last tick."""
+    has_computed: bool | None = None
+    """Whether it computed between the last two ticks; None before the first one."""
 
     def __init__(
         self, opcode: int, unique: int, ident: int, message: bytes, size: int = 0, thread: int = 0, owner: int = -1,
@@ -96,29 +94,35 @@ class Task(Asked):
         self.size, self.thread, self.owner = size, thread, owner
 
     @property
-    def about(self) -> object:
+    def about(self) -> tuple[int, int]:
+        """Equal for requests of which one may repeat the other."""
         return self.opcode, self.ident
 
-    @property
-    def is_computing(self) -> bool:
-        """Whether it seems to use the processor: a new one only after some checks, as many reads are over by then."""
-        return not (self.is_waiting or self.is_idle) and (self.known_checks is not None or self.checks > FEW_CHECKS)
 
+class Worker:
+    """One thread, its ``state``, and the ``task`` that it is busy with. Parked, it waits for the lock ``needed``.
 
-class Worker(Generic[State]):
-    """One thread, its ``state``, and the ``task`` that it is busy with. Parked, it waits for the lock ``needed``."""
+    ``clock`` is the clock of its processor time.
+    """
 
-    __slots__ = ("needed", "state", "task")
-
-    state: State
+    __slots__ = ("clock", "needed", "state", "task")
 
     def __init__(self) -> None:
+        self.clock = -1
+        self.state: Any = None
         self.task: Task | None = None
         self.needed = threading.Lock()
         self.needed.acquire()
 
+    def is_computing(self) -> bool:
+        """Return whether its task seems to use the processor."""
+        task = self.task
+        if task is None or task.has_computed is not None:
+            return task is not None and bool(task.has_computed)
+        return time.clock_gettime(self.clock) - task.took > COMPUTING
 
-class Crew(Generic[State]):
+
+class Crew:
     """Threads that ``take`` requests and ``answer`` them.
 
     ``take`` waits for a request and returns it, or None after the last one. Both callbacks get the worker, whose
@@ -127,8 +131,8 @@ class Crew(Generic[State]):
     """
 
     def __init__(
-        self, take: Callable[[Worker[State]], Task | None], answer: Callable[[Worker[State], Task], None],
-        make_state: Callable[[], State], volume_of: Callable[[int], str], refuse: Callable[[Task], None],
+        self, take: Callable[[Worker], Task | None], answer: Callable[[Worker, Task], None],
+        make_state: Callable[[], Any], volume_of: Callable[[int], str], refuse: Callable[[Task], None],
         ended: Callable[[], None], shares: Shares = Shares(),
     ) -> None:
         self._take = take
@@ -139,17 +143,15 @@ class Crew(Generic[State]):
         self._ended = ended
         self._shares = shares
         self._lock = threading.Lock()
-        self._workers: set[Worker[State]] = set()
-        self._waiting: set[Worker[State]] = set()
+        self._workers: set[Worker] = set()
+        self._waiting: set[Worker] = set()
         """Those that wait for requests, or are about to."""
         self._taken = 0
         """Requests taken so far."""
-        self._parked: list[Worker[State]] = []
+        self._parked: list[Worker] = []
         """The most recently used last."""
         self._queues: dict[tuple[int, str, bool], deque[Task]] = {}
         """Deferred requests by user, volume, and whether they read: of one queue either all may begin or none."""
-        self._handed: deque[Task] = deque()
-        """Deferred requests that the next thread begins."""
         self._next_warning = 0.0
         """Time before which no lack of threads is logged again."""
         self._is_slow = self._is_over = False
@@ -173,7 +175,8 @@ class Crew(Generic[State]):
     def tasks(self) -> list[Task]:
         """Return the requests that were taken and are not answered yet."""
         with self._lock:
-            return [*self._begun(), *(task for queue in self._queues.values() for task in queue)]
+            begun = [worker.task for worker in self._workers if worker.task is not None]
+            return begun + [task for queue in self._queues.values() for task in queue]
 
     def cancel(self, tasks: Collection[Task]) -> None:
         """Stop requests whose callers no longer wait; deferred ones are never begun."""
@@ -187,12 +190,15 @@ class Crew(Generic[State]):
 
     def tick(self) -> None:
         """Note which requests compute. Call this a few times a second while ``busy``, which is cleared before."""
+        computing = 0
         with self._lock:
-            begun = [task for task in self._begun() if not (task.opcode in UNOWNED or self._is_own(task))]
-        for task in begun:
-            task.is_idle = task.checks == task.known_checks
-            task.known_checks = task.checks
-        self.computing = sum(task.is_computing for task in begun)
+            for worker in self._workers:
+                if (task := worker.task) is None:
+                    continue
+                before, task.took = task.took, time.clock_gettime(worker.clock)
+                task.has_computed = task.took - before > COMPUTING
+                computing += task.has_computed and not (task.opcode in UNOWNED or self._volume(task) == RESERVED)
+        self.computing = computing
         if self.tasks():
             self.busy.set()
 
@@ -213,8 +219,9 @@ class Crew(Generic[State]):
                 self._waiting.discard(worker)
             raise
 
-    def _work(self, worker: Worker[State]) -> None:
+    def _work(self, worker: Worker) -> None:
         try:
+            worker.clock = time.pthread_getcpuclockid(threading.get_ident())
             worker.state = self._make_state()
             with self._lock:
                 self._workers.add(worker)
@@ -231,18 +238,22 @@ class Crew(Generic[State]):
                 self._workers.discard(worker)
                 self._waiting.discard(worker)
 
-    def _serve(self, worker: Worker[State]) -> bool:
+    def _serve(self, worker: Worker) -> bool:
         """Take one request, answer it, and then deferred ones that may begin; return whether to go on."""
         task: Task | None = None
         try:
-            task = (self._handed and self._handed_over()) or self._take(worker)
+            if self._queues:
+                task = self._deferred(worker)
             if task is None:
-                self._is_over = True
-                self._check.set()
-                self._ended()
-                return False
-            is_begun = self._begins(worker, task)
-            while is_begun and task is not None:
+                task = self._take(worker)
+                if task is None:
+                    self._is_over = True
+                    self._check.set()
+                    self._ended()
+                    return False
+                if not self._begins(worker, task):
+                    task = None
+            while task is not None:
                 task = self._answered(worker, task)
         except MemoryError:
             # Wherever it came from: the sets are restored by adding and discarding once more, which needs no memory,
@@ -254,7 +265,18 @@ class Crew(Generic[State]):
                 self._waiting.add(worker)
         return worker in self._waiting or self._park(worker)
 
-    def _begins(self, worker: Worker[State], task: Task) -> bool:
+    def _deferred(self, worker: Worker) -> Task | None:
+        """Return a deferred request that may begin now, with another thread to wait for further ones."""
+        with self._lock:
+            task = self._resumable()
+            if task is not None:
+                worker.task = task
+                self._waiting.discard(worker)
+        if task is not None:
+            self._relieve()
+        return task
+
+    def _begins(self, worker: Worker, task: Task) -> bool:
         """Return whether a request may begin now, with another thread to wait for the next one; or else defer it."""
         with self._lock:
             self._taken += 1
@@ -280,9 +302,10 @@ class Crew(Generic[State]):
             self._leave(task)
         return True
 
-    def _answered(self, worker: Worker[State], task: Task) -> Task | None:
+    def _answered(self, worker: Worker, task: Task) -> Task | None:
         """Answer a request. Return a deferred one to be answered next; None if this thread is to wait or to park."""
         work.begin(task)
+        task.took = time.thread_time()
         # Measured for reads only: other requests are short, or wait for the same stores as reads do.
         begun = time.perf_counter()
         self._answer(worker, task)
@@ -334,9 +357,12 @@ class Crew(Generic[State]):
                     idle_since = time.monotonic()
                     if taken == self._taken:  # else the threads are only busy
                         self._relieve()
-                elif self._queues or self._handed:
+                elif self._queues:
                     time.sleep(settings.resumption)
-                    self._resume()
+                    with self._lock:
+                        fits = any(self._fits(queue[0]) for queue in self._queues.values())
+                    if fits:  # others have stopped computing
+                        self._relieve()
                 elif time.monotonic() - idle_since > settings.supervised:
                     self._is_supervised = False
                     if self._waiting and not self._queues:  # else a thread did not see the flag just now
@@ -347,16 +373,7 @@ class Crew(Generic[State]):
             except MemoryError:  # there is more when a request has been answered
                 continue
 
-    def _resume(self) -> None:
-        """Begin deferred requests that fit now, as others began to wait."""
-        with self._lock:
-            while (task := self._resumable()) is not None:
-                self._handed.append(task)
-            handed = len(self._handed)  # also those for which no thread could be started before
-        for _ in range(handed):
-            self._relieve()
-
-    def _park(self, worker: Worker[State]) -> bool:
+    def _park(self, worker: Worker) -> bool:
         """Wait until one more thread is needed; return False at once if enough threads are parked."""
         with self._lock:
             # The thread that was parked last is woken first: its buffers and stack are in the processor's cache.
@@ -366,47 +383,35 @@ class Crew(Generic[State]):
         worker.needed.acquire()
         return True
 
-    def _begun(self) -> Iterator[Task]:
-        """Yield the requests that threads answer, or are about to. The caller holds the lock."""
-        for worker in self._workers:
-            if worker.task is not None:
-                yield worker.task
-        yield from self._handed
-
     def _volume(self, task: Task) -> str:
         """Return the volume that counts for a request."""
         return RESERVED if task.is_own else self._volume_of(task.within or task.ident)
-
-    def _is_own(self, task: Task) -> bool:
-        """Return whether a request is about the mount itself."""
-        return self._volume(task) == RESERVED
 
     def _fits(self, task: Task) -> bool:
         """Return whether ``task`` is within the share of its user beside all others. The caller holds the lock."""
         if task.opcode in UNOWNED:
             return True
         shares = self._shares
-        others = [other for other in self._begun() if other is not task]
-        of_user = [other for other in others if other.owner == task.owner]
-        if self._is_own(task):
-            return sum(map(self._is_own, of_user)) < shares.own
+        busy = [worker for worker in self._workers if worker.task is not None and worker.task is not task]
+        of_user = [worker.task for worker in busy if worker.task and worker.task.owner == task.owner]
+        volume = self._volume(task)
+        if volume == RESERVED:
+            return sum(self._volume(other) == RESERVED for other in of_user) < shares.own
         # A user who has nothing in progress may not be held up by all others together, so there is a reserve.
         if not of_user:
             return len(self._workers) < shares.threads + shares.reserved
         if len(of_user) >= shares.user or len(self._workers) >= shares.threads:
             return False
         # Users who compute divide the processors, and the interpreter, into equal parts of at least one request.
-        computing = [other.owner for other in others if other.is_computing]
+        computing = [worker.task.owner for worker in busy if worker.task and worker.is_computing()]
         part = max(1, shares.computing // len({task.owner, *computing}))
         if computing.count(task.owner) >= min(part, shares.user_computing):
             return False
         # What hangs in one file system must leave threads for others of the same user, and reads for ``stat`` there.
-        volume = self._volume(task)
-        beside = [other for other in of_user if self._volume(other) == volume]
-        reads = [other for other in beside if other.opcode == READ]
-        if task.opcode == READ:
-            return len(reads) < shares.reads and sum(not other.is_waiting for other in reads) < shares.hanging
-        return len(beside) - len(reads) < shares.volume
+        is_read = task.opcode == READ
+        return sum(
+            (other.opcode == READ) == is_read and self._volume(other) == volume for other in of_user
+        ) < shares.volume
 
     def _resumable(self) -> Task | None:
         """Take a deferred request that may begin now. The caller holds the lock."""
@@ -419,7 +424,3 @@ class Crew(Generic[State]):
                     self._queues[kind] = queue
                 return task
         return None
-
-    def _handed_over(self) -> Task | None:
-        with self._lock:
-            return self._handed.popleft() if self._handed else None

@@ -40,7 +40,7 @@ NODES_AT_ONCE, OF_VERSION = 32_768, 256
 """Nodes of versions that one call of ``send`` is about, and those of one version in a row."""
 SURPLUS = "surplus"
 """Stands for the version of nodes that are given up for their number."""
-IN_DIRECTORY = (Opcode.LOOKUP, Opcode.READDIR, Opcode.READDIRPLUS)
+IN_DIRECTORY = (Opcode.LOOKUP, Opcode.READDIRPLUS)
 """Requests during which the kernel holds the lock of a directory, the node that they are about."""
 
 Entry = tuple[int, str]

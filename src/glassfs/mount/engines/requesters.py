@@ -9,33 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Set
 from contextlib import suppress
-from typing import TypeVar
 
+from glassfs.mount.engines.crew import Task
 from glassfs.settings import settings
-from glassfs.work import Work
 
 _KILLED = 1 << 8
 """SIGKILL in a mask of pending signals; fatal signals of other numbers become one, too."""
 _ENDED = (b"Z", b"X")
-
-
-class Asked(Work):
-    """Work for ``thread``, by its id as this process sees it; 0 if that is not known."""
-
-    answered_at: float | None = None
-    """If its thread was interrupted: the time when it was answered, or was seen to ask for the same again."""
-
-    def __init__(self, owner: int = -1, thread: int = 0) -> None:
-        self.owner = owner
-        self.thread = thread
-
-    @property
-    def about(self) -> object:
-        """Equal for requests of which one may repeat the other."""
-        return None
-
-
-AnyAsked = TypeVar("AnyAsked", bound=Asked)
 
 
 class Requesters:
@@ -48,10 +28,10 @@ class Requesters:
             self._is_known = os.readlink("/proc/self") == str(os.getpid())
         self._has_found = False
         """Whether a thread was ever found: before that, one that is missing may be of another namespace."""
-        self._seen: Set[Asked] = frozenset()
+        self._seen: Set[Task] = frozenset()
         """The work that was in progress at the previous look."""
 
-    def gone(self, asked: Iterable[AnyAsked]) -> list[AnyAsked]:
+    def gone(self, asked: Iterable[Task]) -> list[Task]:
         """Return the work in progress whose thread has ended or been killed, of that which was at the last call, too.
 
         Most work does not take so long, and needs no look at its thread.
@@ -68,7 +48,7 @@ class Requesters:
         return [one for one in waiting if not states[one.thread]] if self._has_found else []
 
 
-def left(asked: Iterable[AnyAsked], now: float) -> list[AnyAsked]:
+def left(asked: Iterable[Task], now: float) -> list[Task]:
     """Return the work of interrupted threads whose results are no longer wanted, of all in the order of its beginning.
 
     A thread that asks for the same again finds what was done for it until then: locks, blocks, parsed containers. So

@@ -34,7 +34,6 @@ class Opcode(IntEnum):
     FLUSH = 25
     INIT = 26
     OPENDIR = 27
-    READDIR = 28
     RELEASEDIR = 29
     ACCESS = 34
     INTERRUPT = 36
@@ -86,7 +85,7 @@ class Offer(NamedTuple):
 
 # Requests
 IN_HEADER = struct.Struct("=IIQQIIII")  # length, opcode, unique, node id, uid, gid, pid, padding
-READ_IN = struct.Struct("=QQI")  # handle, offset, size; of both READ and READDIR
+READ_IN = struct.Struct("=QQI")  # handle, offset, size; of both READ and READDIRPLUS
 FORGET_IN = struct.Struct("=Q")
 BATCH_FORGET_IN = struct.Struct("=II")
 FORGET_ONE = struct.Struct("=QQ")
@@ -110,8 +109,9 @@ OPEN_OUT = struct.Struct("=QII")
 INIT_OUT = struct.Struct("=4I2H2I2HI28x")
 DIRENT = struct.Struct("=QQII")  # inode number, offset of the next, length of the name, type; the name follows
 NO_ENTRY = bytes(ENTRY_OUT.size)
-_DOTS = struct.Struct(f"={ENTRY_OUT.size}xQQII8s{ENTRY_OUT.size}xQQII8s")  # two of NO_ENTRY, DIRENT and the name
-DOTS = _DOTS.size
+DOT = ENTRY_OUT.size + DIRENT.size + 8
+"""Bytes of the entry "." or "..": NO_ENTRY, DIRENT and the name."""
+_DOTS = struct.Struct(f"={ENTRY_OUT.size}xQQII8s{ENTRY_OUT.size}xQQII8s")
 
 
 class Open(IntFlag):

@@ -17,10 +17,9 @@ from urllib.parse import urlsplit
 from glassfs.errors import NotFound, Refused
 from glassfs.names import raw
 from glassfs.source.contract import Path
-from glassfs.source.remote.answers import NO_SECRETS, Unbelievable, facts, reason
+from glassfs.source.remote.answers import Unbelievable, facts
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.obstore_module import not_installed
-from glassfs.source.remote.secrets import Secrets
 from glassfs.source.remote.server import NO_NAME, Listed, is_name
 from glassfs.source.remote.url import ALIASES, KNOWN, Url
 
@@ -30,10 +29,6 @@ NO_SERVERS = frozenset((
     "dir", "dvc", "file", "filecache", "generic", "git", "glassfs", "libarchive", "local", "pyscript", "reference",
     "simplecache", "tar", "zip",
 ))
-PACKAGES = {
-    "ftp": "fsspec", "github": "requests", "hf": "huggingface_hub", "sftp": "paramiko", "smb": "smbprotocol",
-    "ssh": "paramiko", "webhdfs": "requests",
-}
 LOGINS = ("ftp", "sftp", "smb", "ssh")
 """Protocols where each connection is a login; servers limit their number."""
 IDENTIFYING = ("endpoint", "endpoint_url", "host", "org", "port", "repo", "sha", "user", "username")
@@ -53,15 +48,10 @@ class Adapter:
     def __init__(self, url: Url, connection: Connection) -> None:
         self.name = f"{url.scheme}://{url.host}"
         self.connections = 4 if url.scheme in LOGINS else 8
-        user, _, password = url.userinfo.partition(":")
-        self.secrets = Secrets((
-            url.userinfo, user, password, connection.key, connection.secret, connection.token, connection.extra,
-        ), url.query)
         if url.scheme == "github":  # owner and repository, not user and password; versions are hashes of the bytes
             self.name = f"{url.scheme}://{url.userinfo}@{url.host}"
-            self.secrets = Secrets((connection.token, connection.extra))
             self.has_lasting_versions = True
-        elif password:
+        elif ":" in url.userinfo:
             raise Refused(
                 "contains a password, which other users could see; put it into the usual files", url.shown,
             )
@@ -99,6 +89,10 @@ class Adapter:
         if hasattr(system, "dircache"):
             system.dircache.clear()
         system.invalidate_cache()
+
+    def pinned(self, system: Any, key: str) -> str:
+        """Return the name of an object in its present version, if the file system has one."""
+        return key
 
     def info(self, system: Any, key: str) -> Any:
         self.drop_caches(system)
@@ -138,54 +132,38 @@ class Adapter:
         if is_file and path:
             raise NotFound("is a file")
 
-    def reader(self, system: Any, key: str) -> ObjectReader:
-        """Open an object."""
-        return FileReader(self, system, key)
-
-
-class ObjectReader:
-    """An object, read by name without opening it."""
-
-    def __init__(self, adapter: Adapter, system: Any, key: str) -> None:
-        self._adapter = adapter
-        self._system = system
-        self._key = key
-
-    def read(self, offset: int, size: int) -> Any:
-        """Return bytes, perhaps too few."""
-        return self._system.cat_file(self._key, offset, offset + size)
-
-    def info(self) -> Any:
-        """Describe what is at its path now."""
-        return self._adapter.info(self._system, self._key)
-
-    def close(self) -> None:
-        """Close the file, if there is one."""
-
-
-class FileReader(ObjectReader):
-    """An fsspec file object without its cache."""
-
-    def __init__(self, adapter: Adapter, system: Any, key: str, **options: Any) -> None:
+    def open(self, system: Any, key: str, **options: Any) -> Any:
+        """Open an object: a file with ``seek``, ``read`` and ``close`` that caches nothing."""
         from fsspec.caching import BaseCache
         from fsspec.spec import AbstractBufferedFile
 
-        super().__init__(adapter, system, key)
-        adapter.drop_caches(system)
+        self.drop_caches(system)
         try:
-            self._file = system.open(key, "rb", cache_type="none", **options)
+            file = system.open(key, "rb", cache_type="none", **options)
         except TypeError:  # a file system without caches
-            self._file = system.open(key, "rb", **options)
-        if isinstance(self._file, AbstractBufferedFile):
+            file = system.open(key, "rb", **options)
+        if isinstance(file, AbstractBufferedFile):
             # Some file systems do not pass ``cache_type`` on.
-            self._file.cache = BaseCache(self._file.blocksize, self._file._fetch_range, self._file.size)
+            file.cache = BaseCache(file.blocksize, file._fetch_range, file.size)
+        return file
 
-    def read(self, offset: int, size: int) -> Any:
-        self._file.seek(offset)
-        return self._file.read(size)
+
+class _UnopenedFile:
+    """An object that is read by its name."""
+
+    def __init__(self, system: Any, key: str) -> None:
+        self._system = system
+        self._key = key
+        self._position = 0
+
+    def seek(self, offset: int) -> None:
+        self._position = offset
+
+    def read(self, size: int) -> Any:
+        return self._system.cat_file(self._key, self._position, self._position + size)
 
     def close(self) -> None:
-        self._file.close()
+        """There is nothing to close."""
 
 
 class SshAdapter(Adapter):
@@ -223,18 +201,18 @@ class FtpAdapter(Adapter):
     def disconnect(self, system: Any) -> None:
         system.ftp.close()
 
-    def reader(self, system: Any, key: str) -> ObjectReader:
-        return _FtpReader(self, system, key)
+    def open(self, system: Any, key: str, **options: Any) -> Any:
+        return _FtpFile(system, key)
 
 
-class _FtpReader(ObjectReader):
-    def read(self, offset: int, size: int) -> Any:
+class _FtpFile(_UnopenedFile):
+    def read(self, size: int) -> Any:
         import ftplib
 
         ftp = self._system.ftp
         ftp.voidcmd("TYPE I")
         data = bytearray()
-        with ftp.transfercmd(f"RETR {self._key}", offset) as connection:
+        with ftp.transfercmd(f"RETR {self._key}", self._position) as connection:
             while len(data) < size and (piece := connection.recv(min(size - len(data), 1 << 18))):
                 data += piece
         with suppress(ftplib.Error):  # the server may complain that the transfer was incomplete
@@ -245,8 +223,8 @@ class _FtpReader(ObjectReader):
 class MemoryAdapter(Adapter):
     """Files in the memory of this process. All readers of one share a position, so it is never opened."""
 
-    def reader(self, system: Any, key: str) -> ObjectReader:
-        return ObjectReader(self, system, key)
+    def open(self, system: Any, key: str, **options: Any) -> Any:
+        return _UnopenedFile(system, key)
 
 
 def _class_of(url: Url) -> Any:
@@ -260,11 +238,9 @@ def _class_of(url: Url) -> Any:
     try:
         return fsspec.get_filesystem_class(url.scheme)
     except ImportError as error:
-        package = PACKAGES.get(url.scheme)
-        if package == "paramiko":
+        if url.scheme in ("sftp", "ssh"):
             raise Refused(not_installed("ssh"), url.shown) from None
-        what = f"the package {package}" if package else f"another package: {reason(error, NO_SECRETS)}"
-        raise Refused(f"{url.scheme}:// needs {what}", url.shown) from None
+        raise Refused(f"{url.scheme}:// needs another package: {error}", url.shown) from None
     except ValueError:
         raise Refused(f"unknown protocol {url.scheme}://; supported are {_supported()}", url.shown) from None
 

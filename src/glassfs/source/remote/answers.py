@@ -1,9 +1,13 @@
-"""Check what fsspec file systems report: facts of objects, and their exceptions as errors without secrets."""
+"""Check what fsspec file systems report: facts of objects, and exceptions.
+
+Messages name exceptions and their codes and never quote their texts, in which a server may repeat what it was sent.
+"""
 
 from __future__ import annotations
 
 import errno
 import math
+import os
 import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
@@ -12,11 +16,7 @@ from hashlib import sha256
 from typing import Any
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Unavailable
-from glassfs.source.remote.secrets import Secrets
 from glassfs.source.remote.server import Facts
-from glassfs.terminal import printable
-
-NO_SECRETS = Secrets(())
 
 # Keys of ``info`` that distinguish versions, best first.
 _VERSIONS = (
@@ -108,33 +108,26 @@ def _parsed_time(text: str) -> datetime | None:
     return None
 
 
-def reason(error: BaseException, secrets: Secrets) -> str:
-    """Return one short line about any exception, without secrets."""
-    try:
-        # An exception may quote a whole page.
-        text = " ".join(secrets.cut(str(error)[: 16 << 10]).split())
-    except Exception:  # even ``str`` of it may fail
-        text = ""
-    text = printable(f"{type(error).__name__}: {text}" if text else type(error).__name__)
-    return text if len(text) <= 200 else text[:199] + "…"
-
-
-def translated(error: BaseException, shown: str, secrets: Secrets) -> GlassfsError:
+def translated(error: BaseException, shown: str) -> GlassfsError:
     """Return the GlassfsError for an exception of a file system; messages call the object ``shown``."""
     if isinstance(error, GlassfsError):
         return error if error.source else error.at(shown)
     status = _http_status(error)
     code = _ftp_code(error)
-    text = reason(error, secrets)
+    number = getattr(error, "errno", None)
+    detail = f"HTTP {status}" if status else code
+    if isinstance(number, int) and number in errno.errorcode:
+        detail = os.strerror(number)
+    text = f"{type(error).__name__}: {detail}" if detail else type(error).__name__
     if isinstance(error, FileNotFoundError) or status in _MISSING or code == "550":
         return NotFound("does not exist", shown)
     if isinstance(error, (IsADirectoryError, NotADirectoryError)):
         return NotFound("is a folder where a file is expected, or a file where a folder is", shown)
-    if isinstance(error, PermissionError) or status in _DENIED or code in _FTP_DENIED or _is_login(error):
+    if isinstance(error, PermissionError) or status in _DENIED or code in _FTP_DENIED:
         return NotAllowed(f"access denied: {text}", shown)
     if status == 412:
         return Changed("has been replaced by another object", shown)
-    if isinstance(error, MemoryError) or getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+    if isinstance(error, MemoryError) or number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
         return Unavailable(f"no descriptors or no memory left: {text}", shown)
     return DeviceFailed(text, shown)
 
@@ -145,7 +138,7 @@ def is_retryable(error: BaseException) -> bool:
         return isinstance(error, DeviceFailed) and not isinstance(error, Unbelievable)
     if isinstance(error, (TypeError, ValueError, LookupError, AttributeError, NotImplementedError, MemoryError)):
         return False
-    return isinstance(error, Exception) and isinstance(translated(error, "", NO_SECRETS), DeviceFailed)
+    return isinstance(error, Exception) and isinstance(translated(error, ""), DeviceFailed)
 
 
 def _http_status(error: BaseException) -> int | None:
@@ -162,10 +155,3 @@ def _ftp_code(error: BaseException) -> str:
     found = _FTP_CODE.match(str(error)) if type(error).__module__ == "ftplib" else None
     return found[1] if found else ""
 
-
-def _is_login(error: BaseException) -> bool:
-    """Return whether this is a failed login in paramiko."""
-    names = {kind.__name__ for kind in type(error).__mro__ if kind.__module__.partition(".")[0] == "paramiko"}
-    return "AuthenticationException" in names or (
-        "SSHException" in names and str(error).startswith("No authentication methods")
-    )

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -31,13 +32,12 @@ from glassfs.settings import settings
 from glassfs.source.contract import ByteCache, Path, Version
 from glassfs.source.remote.disk import DiskCache
 from glassfs.source.remote.server import Facts, Server
-from glassfs.source.scattered import total
 
 BLOCK = 256 << 10
 AT_ONCE = 8
 """Blocks in one request."""
 WINDOW = 64
-"""Blocks requested ahead of a reader at most. A seek over as many is still the same reader."""
+"""Blocks requested ahead of a reader at most."""
 
 
 def version_of(server: Server, path: Path, facts: Facts) -> Version:
@@ -55,7 +55,7 @@ class RemoteBlocks:
         self._lock = threading.Lock()
         self._requests: dict[tuple[Version, int], _Request] = {}
         """The requests under way, by the blocks that they bring."""
-        self._bytes_ahead = self._unwritten = 0
+        self._unwritten = 0
         # Bytes under way and those that wait for the disk are in no budget, so few are allowed, however large that is.
         self._spare = min(cache.budget // 4, 64 << 20)
         # These threads begin on first use. The process waits at its end until the writer has written everything.
@@ -104,18 +104,20 @@ class RemoteBlocks:
             begun = self._added(of, missing)
             # A reader that waits gets its blocks in any case. What is only expected is bounded for all readers
             # together, as bytes under way are in no budget.
-            space = max(0, self.window - self._bytes_ahead // BLOCK)
             further = [number for number in ahead if self._part(of, number) is None]
-            later = self._added(of, further[:space], is_ahead=True)
+            if further:
+                further = further[: max(0, self.window - sum(one.is_ahead for one in self._requests.values()))]
+            later = self._added(of, further, is_ahead=True)
             found = [
                 self._requests[of.version, number] if part is None else part
                 for number, part in zip(wanted, parts, strict=True)
             ]
-        self._fetch_all(begun)
-        if self._disk is None:
-            self._fetch_all(later)
-        else:  # no reader waits for a disk on behalf of blocks that it may never read
-            for request in later:
+        for request in begun:
+            self._fetch(request)
+        for request in later:
+            if self._disk is None:
+                self._fetch(request)
+            else:  # no reader waits for a disk on behalf of blocks that it may never read
                 _run(self._lookups, self._fetch, request)
         return found
 
@@ -145,20 +147,10 @@ class RemoteBlocks:
             else:
                 requests.append(_Request(of, range(number, number + 1), is_ahead))
             self._requests[of.version, number] = requests[-1]
-        self._bytes_ahead += sum(request.size for request in requests if is_ahead)
         return requests
 
-    def _fetch_all(self, requests: Iterable[_Request]) -> None:
-        """Ask for blocks. Errors reach the readers that wait for them."""
-        rest = iter(requests)
-        try:
-            for request in rest:
-                self._fetch(request)
-        finally:
-            for request in rest:  # interrupted: other readers must not wait for these
-                self._fail(request, CancelledError())
-
     def _fetch(self, request: _Request) -> None:
+        """Ask for blocks. Errors reach the readers that wait for them."""
         of = request.object
         try:
             # One block that is missing on disk costs its neighbors as well: requests are written and evicted together,
@@ -218,10 +210,7 @@ class RemoteBlocks:
                 request.future.set_exception(reported)
 
     def _removed(self, request: _Request) -> list[int]:
-        """Count a request as done; return the blocks for which it was the present one. The caller holds the lock."""
-        if request.is_ahead:
-            self._bytes_ahead -= request.size
-            request.is_ahead = False
+        """Return the blocks for which a request was the present one until now. The caller holds the lock."""
         keys = ((request.object.version, number) for number in request.numbers)
         present = [key for key in keys if self._requests.get(key) is request]
         for key in present:
@@ -281,12 +270,12 @@ class RemoteObject:
     def size_of(self, number: int) -> int:
         return min(BLOCK, self.facts.size - number * BLOCK)
 
-    def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
-        """Fill ``buffers`` (bytes, writable) one after another with the bytes from ``offset`` on.
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fill ``buffer`` (bytes, writable) with the bytes from ``offset`` on.
 
         Raises what fetching raised. Each 2 MiB take no longer than the server's timeout.
         """
-        size = total(buffers)
+        size = len(buffer)
         if not 0 <= offset <= offset + size <= self.facts.size:
             reason = f"bytes {offset} to {offset + size} lie outside the file of {self.facts.size} bytes"
             raise Damaged(reason, self.name)
@@ -298,13 +287,10 @@ class RemoteObject:
             pieces = iter((memoryview(data)[start : start + size],))
             if ahead := self._ahead.after(offset, offset + size, self):
                 self._blocks.begin(self, range(0), ahead)
-        piece = memoryview(b"")
-        for buffer in buffers:
-            while len(buffer):
-                piece = piece or next(pieces)
-                copied = min(len(buffer), len(piece))
-                buffer[:copied] = piece[:copied]
-                buffer, piece = buffer[copied:], piece[copied:]
+        at = 0
+        for piece in pieces:
+            buffer[at : at + len(piece)] = piece
+            at += len(piece)
 
     def _pieces(self, offset: int, end: int) -> Iterator[memoryview]:
         """Yield the bytes ``[offset, end)`` in order."""
@@ -332,15 +318,17 @@ class RemoteObject:
                 raise
 
 
+@dataclass(eq=False, slots=True)
 class _Stream:
-    """A reader of an object: where it began, up to where it has read, and how many bytes."""
+    """A reader of an object: where it began, up to where it has read, and how many bytes.
 
-    __slots__ = ("asked", "end", "read", "start")
+    ``asked`` is the block up to which blocks were requested ahead.
+    """
 
-    def __init__(self, start: int, end: int, read: int = 0) -> None:
-        self.start, self.end, self.read = start, end, read
-        self.asked = 0
-        """The block up to which blocks were requested ahead."""
+    start: int
+    end: int
+    read: int = 0
+    asked: int = 0
 
 
 class _ReadAhead:
@@ -363,19 +351,17 @@ class _ReadAhead:
     def after(self, offset: int, end: int, of: RemoteObject) -> range:
         """Note that ``[offset, end)`` is read; return which blocks to request ahead."""
         with self._lock:
-            stream = self._streams[-1] if self._streams else None
-            if stream is None or not -self.NEAR <= offset - stream.end <= self.NEAR:
-                stream = min(self._streams, key=lambda one: abs(offset - one.end), default=None)
-            if stream is None or not -self.NEAR <= offset - stream.end <= WINDOW * BLOCK:
-                return self._add(_Stream(offset, end))
-            gap = offset - stream.end
-            if gap > min(self.NEAR, stream.read):
-                # A seek, or another reader: the sequence so far counts less, and this read is no evidence yet.
-                promise = max(stream.read // 2, stream.read - gap)
-                return self._add(_Stream(offset - promise, end, promise))
-            if stream is not self._streams[-1]:
-                self._streams.remove(stream)
-                self._streams.append(stream)
+            near = (
+                one for one in reversed(self._streams) if -self.NEAR <= offset - one.end <= min(self.NEAR, one.read)
+            )
+            stream = next(near, None)
+            if stream is None:
+                if len(self._streams) >= self.MOST:  # readers that are not sequential go first
+                    self._streams.remove(next((one for one in self._streams if not one.read), self._streams[0]))
+                self._streams.append(_Stream(offset, end))
+                return range(0)
+            self._streams.remove(stream)
+            self._streams.append(stream)
             stream.read += end - offset
             stream.end = max(stream.end, end)
             # Neither bytes that were read again count, nor those that were skipped: the sequence is no longer than the
@@ -389,13 +375,6 @@ class _ReadAhead:
                 return range(0)
             stream.asked = until
             return range(first, until)
-
-    def _add(self, stream: _Stream) -> range:
-        """Add a reader, and drop the one that read least recently if there are too many, not sequential ones first."""
-        if len(self._streams) >= self.MOST:
-            self._streams.remove(next((one for one in self._streams if not one.read), self._streams[0]))
-        self._streams.append(stream)
-        return range(0)
 
 
 def _run(threads: ThreadPoolExecutor, task: Callable[..., None], *arguments: Any) -> None:

@@ -38,24 +38,23 @@ class DiskCache:
         if not _identifies_bytes(validator):
             return None
         key = _owner(object_key, validator) + _BLOCK.pack(number)
-        found = self._cache.find([key]).get(key)
+        (found,) = self._cache.find([key])
         return found if found is not None and len(found) == size else None
 
     def put(self, object_key: str, validator: str, number: int, data: bytes | bytearray | memoryview) -> None:
         """Cache a block if possible."""
         if data and _identifies_bytes(validator):
-            self._cache.store({_owner(object_key, validator) + _BLOCK.pack(number): [data]})
+            self._cache.store({_owner(object_key, validator) + _BLOCK.pack(number): data})
 
     def facts(self, object_key: str) -> Facts | None:
         """Return the last facts of an object; the server must confirm them (If-None-Match) before they are trusted."""
-        key = _owner(object_key, "")
-        stored = self._cache.find([key]).get(key)
+        (stored,) = self._cache.find([_owner(object_key, "")])
         return None if stored is None else Facts(*json.loads(stored))
 
     def note_facts(self, object_key: str, facts: Facts) -> None:
         """Store the facts that a server reported of an object."""
         if _identifies_bytes(facts.etag) and len(facts.etag) <= 1024 and facts.is_possible:
-            self._cache.store({_owner(object_key, ""): [json.dumps(facts).encode()]})
+            self._cache.store({_owner(object_key, ""): json.dumps(facts).encode()})
 
     def close(self) -> None:
         """Release everything; afterwards the cache seems empty. May be called twice."""

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from glassfs.errors import Changed, DeviceFailed, NotFound
 from glassfs.settings import settings
 from glassfs.source.contract import Path
-from glassfs.source.remote.adapters import Adapter, FtpAdapter, MemoryAdapter, ObjectReader, SshAdapter
+from glassfs.source.remote.adapters import Adapter, FtpAdapter, MemoryAdapter, SshAdapter
 from glassfs.source.remote.answers import Unbelievable, are_same, is_retryable, translated
 from glassfs.source.remote.answers import facts as facts_of
 from glassfs.source.remote.connection import Connection
@@ -34,13 +34,15 @@ ADAPTERS: dict[str, type[Adapter]] = {
 
 
 class _FileSystem:
-    """A connected file system and its open objects, for one thread at a time."""
+    """A connected file system and the object that it has open, for one thread at a time."""
 
     def __init__(self, adapter: Adapter) -> None:
         self.used_at = 0.0
-        self.readers: dict[tuple[str, Facts], ObjectReader] = {}
+        self.opened: tuple[str, Facts] | None = None
         self._adapter = adapter
         self._system: Any = None
+        self._file: Any = None
+        self._pinned = ""
 
     @property
     def system(self) -> Any:
@@ -48,29 +50,40 @@ class _FileSystem:
             self._system = self._adapter.connect()
         return self._system
 
-    def reader(self, key: str, facts: Facts) -> ObjectReader:
-        """Return the object, opened now or earlier in that version."""
-        reader = self.readers.pop((key, facts), None)
-        # A connection has at most four objects open.
-        while reader is None and len(self.readers) >= 4:
-            self.close_reader(*next(iter(self.readers)))
-        reader = self.readers[key, facts] = reader or self._adapter.reader(self.system, key)
-        return reader
-
-    def close_reader(self, key: str, facts: Facts) -> None:
-        reader = self.readers.pop((key, facts), None)
-        if reader is not None:
-            with suppress(BaseException):
-                reader.close()
+    def part(self, call: Call, key: str, offset: int, size: int, facts: Facts) -> bytes | None:
+        """Return a range of an object in that version; None if it is in another one."""
+        # A file that is open may still be the old one while its path has a new one. So a version that does not fit is
+        # asked for once more with a file that was opened now, and only that one proves the change.
+        is_new = False
+        while not is_new:
+            is_new = self.opened != (key, facts)
+            if is_new:
+                self._close_file()
+                self._pinned = self._adapter.pinned(self.system, key)
+                self._file = self._adapter.open(self.system, self._pinned)
+                self.opened = key, facts
+            data = _read_all(self._file, offset, size, call)
+            now = facts_of(self._adapter.info(self.system, self._pinned))
+            if now is not None and are_same(now, facts):
+                if len(data) != size:
+                    raise DeviceFailed(f"the server sends {len(data)} bytes instead of {size}")
+                return data
+            self._close_file()
+        return None
 
     def close(self) -> None:
         """Close everything; the next use connects again."""
         system, self._system = self._system, None
-        for key in list(self.readers):
-            self.close_reader(*key)
+        self._close_file()
         if system is not None:
             with suppress(BaseException):
                 self._adapter.disconnect(system)
+
+    def _close_file(self) -> None:
+        file, self._file, self.opened = self._file, None, None
+        if file is not None:
+            with suppress(BaseException):
+                file.close()
 
 
 class FsspecServer(RetryingServer):
@@ -81,7 +94,6 @@ class FsspecServer(RetryingServer):
         self.name = self._adapter.name
         self.identity = self._adapter.identity
         self.has_lasting_versions = self._adapter.has_lasting_versions
-        self.secrets = self._adapter.secrets
         self.timeout = connection.timeout
         self._calls = BlockingCalls("fsspec", self._adapter.connections)
         self._lock = threading.Lock()
@@ -116,7 +128,7 @@ class FsspecServer(RetryingServer):
                     raise NotFound("is a folder")
                 if known is not None and are_same(facts, known):
                     return None
-                data = _range(connected, call, key, 0, min(size, facts.size), facts)
+                data = connected.part(call, key, 0, min(size, facts.size), facts)
                 if data is not None:
                     return facts, data
             raise Changed("changes again and again")
@@ -125,7 +137,7 @@ class FsspecServer(RetryingServer):
 
     async def _read(self, path: Path, offset: int, size: int, facts: Facts) -> bytes:
         def work(connected: _FileSystem, call: Call) -> bytes:
-            data = _range(connected, call, self._adapter.key(path), offset, size, facts)
+            data = connected.part(call, self._adapter.key(path), offset, size, facts)
             if data is None:
                 raise Changed("has been replaced by another object")
             return data
@@ -141,7 +153,7 @@ class FsspecServer(RetryingServer):
             try:
                 return work(connected, call)
             except BaseException as error:
-                found = translated(error, shown, self.secrets)
+                found = translated(error, shown)
                 # After any error but an answer of the server the state of the connection is unknown.
                 if not isinstance(found, (NotFound, Changed)):
                     connected.close()
@@ -162,7 +174,7 @@ class FsspecServer(RetryingServer):
     def _take(self, key: str) -> _FileSystem:
         """Return an idle connection, preferably one that has the object open, or a new one."""
         with self._lock:
-            near = [one for one in self._idle if any(opened == key for opened, _ in one.readers)]
+            near = [one for one in self._idle if one.opened is not None and one.opened[0] == key]
             connected = (near or self._idle or [_FileSystem(self._adapter)])[-1]
             if connected in self._idle:
                 self._idle.remove(connected)
@@ -176,32 +188,13 @@ class FsspecServer(RetryingServer):
             self._idle.append(connected)
 
 
-def _range(
-    connected: _FileSystem, call: Call, key: str, offset: int, size: int, facts: Facts,
-) -> bytes | None:
-    """Return a range of an object in that version; None if it is in another one."""
-    # A file that is open may still be the old one while its path has a new one. So a version that does not fit is asked
-    # for once more with a file that was opened now, and only that one proves the change.
-    is_new = False
-    while not is_new:
-        is_new = (key, facts) not in connected.readers
-        reader = connected.reader(key, facts)
-        data = _read_all(reader, offset, size, call)
-        now = facts_of(reader.info())
-        if now is not None and are_same(now, facts):
-            if len(data) != size:
-                raise DeviceFailed(f"the server sends {len(data)} bytes instead of {size}")
-            return data
-        connected.close_reader(key, facts)
-    return None
-
-
-def _read_all(reader: ObjectReader, offset: int, size: int, call: Call) -> bytes:
+def _read_all(file: Any, offset: int, size: int, call: Call) -> bytes:
     """Return the bytes of a range that the object has; they may be too few."""
     pieces: list[bytes] = []
     rest = size
     while rest and not call.is_abandoned:
-        piece = reader.read(offset + size - rest, rest)
+        file.seek(offset + size - rest)
+        piece = file.read(rest)
         if not isinstance(piece, (bytes, bytearray, memoryview)):
             raise DeviceFailed(f"its file system returns {type(piece).__name__} instead of bytes")
         piece = bytes(piece)

@@ -13,7 +13,7 @@ from typing import Any
 
 from glassfs.lru import LRU
 from glassfs.settings import settings
-from glassfs.source.remote.adapters import Adapter, FileReader, ObjectReader
+from glassfs.source.remote.adapters import Adapter
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.url import Url
 
@@ -36,10 +36,10 @@ class HubAdapter(Adapter):
         system.dircache.clear()
 
     def ls(self, system: Any, key: str) -> Iterable[Any]:
-        return super().ls(system, self._pinned(system, key))
+        return super().ls(system, self.pinned(system, key))
 
     def info(self, system: Any, key: str) -> Any:
-        key = self._pinned(system, key)
+        key = self.pinned(system, key)
         resolved = system.resolve_path(key)
         if _is_bucket(resolved) or not resolved.path_in_repo:
             return super().info(system, key)
@@ -58,13 +58,21 @@ class HubAdapter(Adapter):
             self._infos.put(key, info)
         return info
 
-    def reader(self, system: Any, key: str) -> ObjectReader:
-        key = self._pinned(system, key)
-        if _is_bucket(system.resolve_path(key)):
-            return super().reader(system, key)
-        return _HubReader(self, system, key)
+    def open(self, system: Any, key: str, **options: Any) -> Any:
+        resolved = system.resolve_path(key)
+        if _is_bucket(resolved):
+            return super().open(system, key)
+        from huggingface_hub import hf_hub_url
 
-    def _pinned(self, system: Any, key: str) -> str:
+        file = super().open(system, key, size=self.info(system, key)["size"])
+        url = hf_hub_url(
+            resolved.repo_id, resolved.path_in_repo, repo_type=resolved.repo_type, revision=resolved.revision,
+            endpoint=system.endpoint,
+        )
+        file.url = lambda: url  # its own method lists the folder each time
+        return file
+
+    def pinned(self, system: Any, key: str) -> str:
         """Return the same path at the commit that its branch points to; in a bucket, which has none, unchanged."""
         resolved = system.resolve_path(key)
         if _is_bucket(resolved):
@@ -80,26 +88,6 @@ class HubAdapter(Adapter):
             self._commits[branch] = commit, time.monotonic()
         kind = {"dataset": "datasets/", "space": "spaces/"}.get(resolved.repo_type, "")
         return f"{kind}{resolved.repo_id}@{commit}/{resolved.path_in_repo}".rstrip("/")
-
-
-class _HubReader(FileReader):
-    """A file at a commit."""
-
-    def __init__(self, adapter: HubAdapter, system: Any, key: str) -> None:
-        from huggingface_hub import hf_hub_url
-
-        self._info = adapter.info(system, key)
-        super().__init__(adapter, system, key, size=self._info["size"])
-        resolved = system.resolve_path(key)
-        url = hf_hub_url(
-            resolved.repo_id, resolved.path_in_repo, repo_type=resolved.repo_type, revision=resolved.revision,
-            endpoint=system.endpoint,
-        )
-        # Its own method lists the folder each time.
-        self._file.url = lambda: url
-
-    def info(self) -> Any:
-        return self._info
 
 
 def _api(system: Any) -> Any:

@@ -62,7 +62,7 @@ def located(
                     return second()
                 except (NotFound, Refused):
                     raise NotFound(error.reason, url.shown) from None
-        except DeviceFailed as error:
+        except (DeviceFailed, Refused) as error:
             raise server.explained(error) from None
 
     return [named(parsed(url)) for url in urls]

@@ -19,30 +19,23 @@ from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotF
 from glassfs.settings import settings
 from glassfs.source.contract import Path
 from glassfs.source.remote.retrying import SILENCE_PARTS, Attempt, Retryable, RetryingServer
-from glassfs.source.remote.secrets import Secrets
 from glassfs.source.remote.server import NO_NAME, SECOND, Facts, Listed
 from glassfs.terminal import printable
 
 log = logging.getLogger(__name__)
 
 _RETRYABLE = ("408", "425", "429", "500", "502", "503", "504")
-_URL = re.compile(r"\w+://\S+")
 _STATUS = re.compile(r"status code: (\d{3}(?: [A-Z][A-Za-z-]*)*)")
-_CODE = re.compile(r"<Code>(\w{1,60})</Code>")
+CODE = r"(?:[A-Z][a-z]{1,20}){2,8}"
+"""A code such as AccessDenied. Nothing else that a server writes becomes a message, as it may repeat a secret."""
+_CODE = re.compile(rf"<Code>({CODE})</Code>")
 NO_RANGES = "the server ignores the Range header and sends whole files"
 UNTRUSTED = "its certificate is not trusted"
-NO_TLS = "the server does not speak TLS on this port: write http:// instead of https://, if that is safe here"
-TLS = "the server speaks TLS on this port: write https:// instead of http://"
 NO_WEBDAV = "the server does not speak WebDAV"
 ENDLESS = "it redirects without end"
-LASTING = (UNTRUSTED, NO_TLS, TLS, NO_WEBDAV, ENDLESS)
+LASTING = (UNTRUSTED, NO_WEBDAV, ENDLESS)
 """Reasons that the next attempt would have as well."""
-_TLS_EXPECTED = (
-    "plain HTTP request was sent to HTTPS port", "an HTTP request to an HTTPS server", "SSL-enabled server port",
-)
-"""What nginx, servers in Go, and Apache answer to plain HTTP where they expect TLS."""
 _CAUSES = (
-    ("InvalidMessage(", NO_TLS),
     ("Error decoding PROPFIND response", NO_WEBDAV),
     ("InvalidCertificate", UNTRUSTED), ("certificate", UNTRUSTED),
     ("dns error", "there is no host of this name"),
@@ -74,19 +67,18 @@ class _Unlistable(Exception):
 class ObjectServer(RetryingServer):
     """``make`` makes an obstore store on first use; ``library`` is the obstore package that it is of.
 
-    ``secrets`` are cut from messages. ``list_pages`` is another way to list folders, if there is one.
+    ``list_pages`` is another way to list folders, if there is one.
     """
 
     def __init__(
         self, name: str, identity: str, make: Callable[[], Any], library: ModuleType, timeout: float,
-        has_lasting_versions: bool, secrets: Secrets,
+        has_lasting_versions: bool,
         list_pages: Callable[[Path, str], Coroutine[Any, Any, list[Listed]]] | None = None,
     ) -> None:
         self.name = name
         self.identity = identity
         self.timeout = timeout
         self.has_lasting_versions = has_lasting_versions
-        self.secrets = secrets
         self._make = make
         self._library = library
         self._store: Any = None
@@ -196,17 +188,19 @@ class ObjectServer(RetryingServer):
                 raise
             raise Retryable(DeviceFailed(NO_RANGES)) from None
 
-    async def _body(self, result: Any, size: int) -> bytes:
-        """Return exactly ``size`` bytes. Of a longer body little more is read."""
+    async def _body(self, result: Any, size: int, skip: int = 0, may_go_on: bool = False) -> bytes:
+        """Return the ``size`` bytes of a body after the first ``skip``. Of a longer body little more is read; it is an
+        error unless it ``may_go_on``."""
         pieces, rest = [], size
-        async with aclosing(self._pieces(result, size)) as body:
+        async with aclosing(self._pieces(result, skip + size)) as body:
             async for piece in body:
-                pieces.append(piece)
+                piece, skip = piece[skip:], max(0, skip - len(piece))
+                pieces.append(piece[:rest] if may_go_on else piece)
                 rest -= len(piece)
-                if rest < 0:
+                if rest < 0 or (may_go_on and not rest):
                     break
         # obstore does not repeat a request whose body breaks off, as it has returned the answer by then.
-        if rest:
+        if rest > 0 or (rest and not may_go_on):
             word = "more" if rest < 0 else "fewer"
             raise Retryable(DeviceFailed(f"the server sends {word} than the {size} bytes that it announced"))
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -281,15 +275,12 @@ def _detail(error: Exception) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Return one line about an error, which may quote a whole page, without URLs, which may contain secrets."""
-    text = _URL.sub("…", str(error))
-    if any(sign in text for sign in _TLS_EXPECTED):
-        return TLS
+    """Return a reason in words of this module: the error may quote what the server was sent."""
+    text = str(error)
     status = _STATUS.search(text)
     if status is not None:
         return f"the server answers {status[1]}{_detail(error)}"
     for sign, reason in _CAUSES:
         if sign in text:
             return reason
-    line = text.partition("\n")[0].rpartition(" - ")[2]
-    return line[:200] or type(error).__name__
+    return f"the request failed ({type(error).__name__})"

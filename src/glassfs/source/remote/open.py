@@ -15,10 +15,9 @@ from glassfs.names import raw
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.objects import ObjectServer
 from glassfs.source.remote.obstore_module import not_installed, obstore
-from glassfs.source.remote.probes import demand_no_redirect, explained
+from glassfs.source.remote.probes import explained, target_of
 from glassfs.source.remote.retrying import SILENCE_PARTS
 from glassfs.source.remote.s3_listing import S3Lister
-from glassfs.source.remote.secrets import Secrets
 from glassfs.source.remote.server import Server
 from glassfs.source.remote.url import WEB, Url
 from glassfs.source.remote.web import WebServer
@@ -27,7 +26,6 @@ DEFAULT_REGION = "us-east-1"
 CREDENTIALS_VALID = timedelta(minutes=10)
 """How long credentials of a provider are used before it is asked again."""
 ACCOUNT = "AZURE_STORAGE_ACCOUNT_NAME"
-SESSION_TOKEN = "X-Amz-Security-Token"
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _FILES = (("AWS_CONFIG_FILE", "~/.aws/config"), ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"))
 
@@ -54,16 +52,14 @@ def bucket_of(url: Url, connection: Connection, kind: type[AnyServer]) -> AnySer
     if not url.host:
         raise Refused("names no bucket", url.shown)
     library = obstore(url.shown)
-    secrets = Secrets((connection.secret, connection.token))
-    make, endpoint, lister = _BUCKETS[url.scheme](url, connection, kind.options(connection.timeout), secrets)
+    make, endpoint, lister = _BUCKETS[url.scheme](url, connection, kind.options(connection.timeout))
     try:
         make()
-    except Exception as error:
-        reason = secrets.cut(str(error).partition("\n")[0])
-        raise Refused(f"cannot be opened: {reason}", url.shown) from None
+    except Exception:  # its message may repeat a credential
+        raise Refused("cannot be opened: its name, an option or a credential is malformed", url.shown) from None
     name = f"{url.scheme}://{url.userinfo or url.host}"
     return kind(
-        name, f"{name} {endpoint}", make, library, connection.timeout, True, secrets,
+        name, f"{name} {endpoint}", make, library, connection.timeout, True,
         lister.entries if lister is not None else None,
     )
 
@@ -76,7 +72,7 @@ def _demand_no_password(url: Url) -> None:
         )
 
 
-def _s3(url: Url, connection: Connection, options: dict[str, Any], secrets: Secrets) -> _Bucket:
+def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
     from obstore.store import S3Store
 
     region = connection.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION", "")
@@ -99,7 +95,7 @@ def _s3(url: Url, connection: Connection, options: dict[str, Any], secrets: Secr
                 "there are no credentials, neither in the environment nor in the usual files; "
                 "for a public bucket pass the option anonymous", url.shown,
             )
-        credentials["credential_provider"] = partial(_provide, found, secrets)
+        credentials["credential_provider"] = partial(_provide, found)
     has_files = any(os.path.exists(os.path.expanduser(os.environ.get(name) or usual)) for name, usual in _FILES)
     if not (region and endpoint) and (session is not None or has_files):
         session = session or _session(url, connection.profile)
@@ -109,11 +105,11 @@ def _s3(url: Url, connection: Connection, options: dict[str, Any], secrets: Secr
         credentials["endpoint"] = endpoint
         _allow_http(endpoint, options)
     region = region or DEFAULT_REGION
-    lister = S3Lister(url.host, partial(_botocore_client, connection, region, endpoint, secrets))
+    lister = S3Lister(url.host, partial(_botocore_client, connection, region, endpoint))
     return lambda: S3Store(url.host, region=region, **credentials, **options), endpoint, lister
 
 
-def _botocore_client(connection: Connection, region: str, endpoint: str, secrets: Secrets) -> Any:
+def _botocore_client(connection: Connection, region: str, endpoint: str) -> Any:
     """Return a botocore client with the same credentials and endpoint. Raises ImportError without botocore."""
     import botocore.session
     from botocore import UNSIGNED
@@ -125,17 +121,11 @@ def _botocore_client(connection: Connection, region: str, endpoint: str, secrets
         retries={"total_max_attempts": 3, "mode": "standard"}, s3={"addressing_style": "path"},
         parameter_validation=False,
     )
-    client = botocore.session.Session(profile=connection.profile or None).create_client(
+    return botocore.session.Session(profile=connection.profile or None).create_client(
         "s3", region_name=region, endpoint_url=endpoint or None, config=config,
         aws_access_key_id=connection.key or None, aws_secret_access_key=connection.secret or None,
         aws_session_token=connection.token or None,
     )
-
-    def note(request: Any, **_: Any) -> None:
-        secrets.note(request.headers.get(SESSION_TOKEN))
-
-    client.meta.events.register("before-send.s3", note)
-    return client
 
 
 def _session(url: Url, profile: str) -> Any:
@@ -152,10 +142,9 @@ def _session(url: Url, profile: str) -> Any:
     return session
 
 
-def _provide(credentials: Any, secrets: Secrets) -> dict[str, Any]:
-    """Return botocore's credentials as obstore takes them, and note their secrets."""
+def _provide(credentials: Any) -> dict[str, Any]:
+    """Return botocore's credentials as obstore takes them."""
     found = credentials.get_frozen_credentials()
-    secrets.note(found.secret_key, found.token)
     return {
         "access_key_id": found.access_key, "secret_access_key": found.secret_key, "token": found.token,
         "expires_at": datetime.now(timezone.utc) + CREDENTIALS_VALID,
@@ -188,14 +177,14 @@ def _credentials(connection: Connection, options: dict[str, Any], endpoint: str,
     return credentials
 
 
-def _gs(url: Url, connection: Connection, options: dict[str, Any], secrets: Secrets) -> _Bucket:
+def _gs(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
     from obstore.store import GCSStore
 
     credentials = _credentials(connection, options, "base_url")
     return lambda: GCSStore(url.host, **credentials, **options), connection.endpoint, None
 
 
-def _az(url: Url, connection: Connection, options: dict[str, Any], secrets: Secrets) -> _Bucket:
+def _az(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
     from obstore.store import AzureStore
 
     # abfss://container@account.dfs.core.windows.net/path has both in its host.
@@ -209,7 +198,7 @@ def _az(url: Url, connection: Connection, options: dict[str, Any], secrets: Secr
     return make, connection.endpoint or account, None
 
 
-_BUCKETS: dict[str, Callable[[Url, Connection, dict[str, Any], Secrets], _Bucket]] = {"s3": _s3, "gs": _gs, "az": _az}
+_BUCKETS: dict[str, Callable[[Url, Connection, dict[str, Any]], _Bucket]] = {"s3": _s3, "gs": _gs, "az": _az}
 
 
 def _web(url: Url, connection: Connection) -> WebServer:
@@ -219,8 +208,7 @@ def _web(url: Url, connection: Connection) -> WebServer:
 
     options = ObjectServer.options(connection.timeout)
     options["client_options"]["allow_http"] = url.scheme == "http"
-    secrets = Secrets((connection.secret, connection.token), url.query)
-    authorization = _authorization(url, connection, secrets)
+    authorization = _authorization(url, connection)
     if authorization:
         options["client_options"]["default_headers"] = {"Authorization": authorization}
     base = f"{url.scheme}://{url.host}"
@@ -232,18 +220,20 @@ def _web(url: Url, connection: Connection) -> WebServer:
     identity = base
     if url.query:
         try:
-            demand_no_redirect(url, authorization, connection.timeout)
+            target = target_of(url, authorization, connection.timeout)
         except DeviceFailed as error:
             raise explained(url, error) from None
+        if target is not None:
+            raise Refused(
+                "redirects, and the next host would learn its query; name it without the query, or name the final URL",
+                url.shown,
+            )
         identity += f"?{blake2b(raw(url.query), digest_size=16).hexdigest()}"
-    return WebServer(url, authorization, identity, make, library, connection.timeout, secrets)
+    return WebServer(url, authorization, identity, make, library, connection.timeout)
 
 
-def _authorization(url: Url, connection: Connection, secrets: Secrets) -> str:
-    """Return the Authorization header: of the connection's credentials, or of those in ~/.netrc, or "".
-
-    Notes the password.
-    """
+def _authorization(url: Url, connection: Connection) -> str:
+    """Return the Authorization header: of the connection's credentials, or of those in ~/.netrc, or ""."""
     from netrc import NetrcParseError, netrc
 
     if connection.token:
@@ -258,6 +248,4 @@ def _authorization(url: Url, connection: Connection, secrets: Secrets) -> str:
             user, password = found[0], found[2] or ""
     if not user:
         return ""
-    encoded = b64encode(f"{user}:{password}".encode()).decode()
-    secrets.note(password, encoded)
-    return f"Basic {encoded}"
+    return f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"

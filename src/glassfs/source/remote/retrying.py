@@ -23,7 +23,6 @@ from glassfs.errors import DeviceFailed, GlassfsError
 from glassfs.forks import PerProcess, generation
 from glassfs.settings import settings
 from glassfs.source.contract import Path
-from glassfs.source.remote.secrets import Secrets
 from glassfs.source.remote.server import Facts, Listed, Server
 from glassfs.threads import DaemonPool
 
@@ -45,12 +44,7 @@ class Retryable(Exception):
 
 
 class RetryingServer(Server):
-    """Subclasses make single attempts, which raise GlassfsError or Retryable.
-
-    All errors pass through here, and lose the ``secrets`` that the server may have repeated.
-    """
-
-    secrets: Secrets
+    """Subclasses make single attempts, which raise GlassfsError or Retryable."""
 
     def list(self, path: Path) -> Sequence[Listed]:
         return result_of(self._safely(path, lambda: self._list(path)), self.timeout, self.shown(path))
@@ -62,11 +56,7 @@ class RetryingServer(Server):
         return _start(self._safely(path, lambda: self._read(path, offset, size, facts)))
 
     async def _safely(self, path: Path, attempt: Attempt[Result]) -> Result:
-        """Return what ``retried`` returns; errors contain no secret."""
-        try:
-            return await retried(attempt, self.timeout, self.shown(path))
-        except GlassfsError as error:
-            raise self.secrets.cut_from(error) from None
+        return await retried(attempt, self.timeout, self.shown(path))
 
     @abstractmethod
     async def _list(self, path: Path) -> Sequence[Listed]:
@@ -151,8 +141,7 @@ _loop: PerProcess[asyncio.AbstractEventLoop] = PerProcess(_make_loop)
 class Call:
     """One call on a thread of ``BlockingCalls``. ``is_abandoned`` once its caller has stopped waiting for it."""
 
-    def __init__(self) -> None:
-        self.is_abandoned = self.is_running = False
+    is_abandoned = False
 
 
 class BlockingCalls:
@@ -164,36 +153,27 @@ class BlockingCalls:
 
     def __init__(self, name: str, most: int) -> None:
         self._pool = DaemonPool(name, most)
-        self._lock = threading.Lock()
-        self._hanging = 0
+        self._hanging: set[Future[Any]] = set()
 
     async def run(self, work: Callable[[Call], Result]) -> Result:
         """Return or raise what ``work`` does. Raises Unavailable without threads."""
-        if self._hanging >= MOST_HANGING:
+        if len(self._hanging) >= MOST_HANGING:
             raise DeviceFailed("does not answer")
         # A thread cannot be ended from outside. So a call whose caller has stopped waiting keeps its thread, and
         # another thread takes its place, up to a number of threads that a machine can bear.
         call = Call()
-        future = self._pool.submit(partial(self._run, work, call))
+        future = self._pool.submit(partial(work, call))
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
-            with self._lock:
-                call.is_abandoned = True
-                self._hanging += call.is_running
+            call.is_abandoned = True
             if not future.cancel():
+                self._hanging.add(future)
+                future.add_done_callback(self._hanging.discard)
                 # Not at once: the calls that a new thread would take may be about to be canceled, too.
                 asyncio.get_running_loop().call_later(settings.server_replace, self._pool.abandon, future)
             raise
 
-    def _run(self, work: Callable[[Call], Result], call: Call) -> Result:
-        with self._lock:
-            if call.is_abandoned:
-                raise CancelledError
-            call.is_running = True
-        try:
-            return work(call)
-        finally:
-            with self._lock:
-                call.is_running = False
-                self._hanging -= call.is_abandoned
+
+calls: PerProcess[BlockingCalls] = PerProcess(lambda: BlockingCalls("calls", 8))
+"""Those of the standard library and of botocore."""

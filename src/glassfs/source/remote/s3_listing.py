@@ -7,6 +7,7 @@ own; any thread may call it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -15,9 +16,9 @@ from urllib.parse import unquote_plus
 from glassfs.errors import DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused, TooLarge
 from glassfs.forks import PerProcess
 from glassfs.source.contract import Path
-from glassfs.source.remote.objects import believable_facts
+from glassfs.source.remote.objects import CODE, believable_facts
 from glassfs.source.remote.obstore_module import not_installed
-from glassfs.source.remote.retrying import BlockingCalls, Call
+from glassfs.source.remote.retrying import Call, calls
 from glassfs.source.remote.server import MOST_NAMES, NO_NAME, Listed, is_name
 
 MOST_BYTES = 64 << 20
@@ -32,11 +33,10 @@ class S3Lister:
     def __init__(self, bucket: str, make: Callable[[], Any]) -> None:
         self._bucket = bucket
         self._client: PerProcess[Any] = PerProcess(make)
-        self._calls = BlockingCalls("listing", 4)
 
     async def entries(self, path: Path, shown: str) -> list[Listed]:
         """Return what is in a folder; errors call it ``shown``. Cancelling it ends it after the current page."""
-        return await self._calls.run(partial(self._list, path, shown))
+        return await calls.get().run(partial(self._list, path, shown))
 
     def _list(self, path: Path, shown: str, call: Call) -> list[Listed]:
         try:
@@ -66,10 +66,10 @@ class S3Lister:
         except GlassfsError:
             raise
         except ClientError as error:
-            code = str(error.response.get("Error", {}).get("Code", ""))[:60]
+            code = str(error.response.get("Error", {}).get("Code", ""))
             if code in _MISSING:
                 raise NotFound("there is no such bucket", shown) from None
-            reason = f"the server does not list it ({code})" if code.isalnum() else "the server does not list it"
+            reason = "the server does not list it" + (f" ({code})" if re.fullmatch(CODE, code) else "")
             raise (NotAllowed if code in _DENIED else DeviceFailed)(reason, shown) from None
         except (BotoCoreError, OSError) as error:
             raise DeviceFailed(f"the listing failed ({type(error).__name__})", shown) from None

@@ -10,19 +10,17 @@ answer, or answers nonsense. No message contains a secret.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
-from glassfs.errors import DeviceFailed
+from glassfs.errors import GlassfsError
 from glassfs.source.contract import Path
 
 SECOND = 10**9
 """In nanoseconds."""
 MOST_NAMES = 1_000_000
 """Names that one folder may have. A name takes some 400 bytes."""
-UNKNOWN_SIZE = -1
-"""The size of objects whose listing has only their names. Their ``etag`` is then a text that may change with them."""
 
 
 class Facts(NamedTuple):
@@ -59,7 +57,7 @@ class Facts(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A name in a folder; ``facts`` is None for a folder. Its size may be UNKNOWN_SIZE.
+    """A name in a folder; ``facts`` is None for a folder.
 
     ``omitted`` says why no file can have the name; ``name`` is then what follows the folder in the keys of its objects.
     """
@@ -100,18 +98,11 @@ class Server(ABC):
         Raises NotFound for a missing folder, or returns nothing if the server cannot tell it from an empty one.
         """
 
-    def describe(self, path: Path, names: Sequence[str]) -> Mapping[str, Facts | str]:
-        """Return facts of these objects, whose sizes the listing of their folder lacks.
-
-        Of an unreadable one the reason is returned instead, of a missing one nothing.
-        """
-        return {}
-
     def is_folder(self, path: Path) -> bool:
         """Return whether the server says so, without a listing; False if it does not say."""
         return False
 
-    def explained(self, error: DeviceFailed) -> DeviceFailed:
+    def explained(self, error: GlassfsError) -> GlassfsError:
         """Return the error of the first request, with its cause if that can be found out. May take a few seconds."""
         return error
 

@@ -82,6 +82,10 @@ class SftpSession:
             self._client.connect(host, **options)
         except paramiko.BadHostKeyException:
             raise NotAllowed("its host key differs from the one in known_hosts") from None
+        except paramiko.SSHException as error:
+            if isinstance(error, paramiko.AuthenticationException) or str(error).startswith("No authentication"):
+                raise NotAllowed("access denied: the host accepts no key of yours; connect with ssh once") from None
+            raise
         self._files = _Files.from_transport(self._client.get_transport())
         self._files.get_channel().settimeout(timeout)
 

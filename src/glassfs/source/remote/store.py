@@ -13,27 +13,25 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
-from glassfs.errors import Changed, NotADirectory, NotFound, TooLarge
+from glassfs.errors import Changed, DeviceFailed, NotADirectory, NotFound, TooLarge
 from glassfs.lru import LRU
 from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
 from glassfs.source.remote.blocks import RemoteBlocks, RemoteObject, version_of
 from glassfs.source.remote.cached import CachedValue, Loads, Value
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.disk import DiskCache
-from glassfs.source.remote.server import MOST_NAMES, SECOND, UNKNOWN_SIZE, Facts, Server
+from glassfs.source.remote.server import MOST_NAMES, Facts, Server
 
 FIRST_BYTES = 256 << 10
 """Size of the first request for an object that was named by its own URL."""
 REMEMBERED_NAMES = 250_000
 """Names in all folders that are remembered."""
-SETTLED_NS = 120 * SECOND
-"""Age from which an object that changes gets another time in a listing, which may have times in whole minutes."""
 
 
 class _Listing(NamedTuple):
@@ -43,16 +41,6 @@ class _Listing(NamedTuple):
     names: Mapping[str, Facts | None]
     omitted: Mapping[str, str]
     changed_ns: int
-
-
-class _Descriptions(NamedTuple):
-    """Facts of the objects of unknown size in a folder, and what its listing said of them at ``asked_ns``."""
-
-    facts: Mapping[str, Facts]
-    unreadable: Mapping[str, str]
-    """The reasons of objects that the server does not describe."""
-    hints: Mapping[str, str]
-    asked_ns: int
 
 
 class RemoteStore(Store):
@@ -80,7 +68,6 @@ class RemoteStore(Store):
         self._lock = threading.Lock()
         self._listings: LRU[Path, CachedValue[_Listing]] = LRU(REMEMBERED_NAMES)
         self._objects: LRU[Path, CachedValue[Facts]] = LRU(REMEMBERED_NAMES)
-        self._descriptions: LRU[Path, CachedValue[_Descriptions]] = LRU(REMEMBERED_NAMES)
         self._doubts: dict[Path, float] = {}
         """When reads found other versions of objects."""
         self._loads = Loads()
@@ -95,13 +82,11 @@ class RemoteStore(Store):
             return self._entry(path, self._undoubted(path, self._cached(self._objects, path, self._load_object)))
         if not path:
             return self._folder_entry(path, self._listing(path).peek().changed_ns)
-        doubted_at = self._doubts.get(path)
         listing = self._undoubted(path, self._listing(path[:-1]))
         if path[-1] in listing.names:
-            facts = listing.names[path[-1]]
-            if facts is not None and facts.size == UNKNOWN_SIZE:
-                facts = self._described(path, doubted_at)
-            return self._entry_of(path, facts)
+            return self._entry_of(path, listing.names[path[-1]])
+        if path[-1] in listing.omitted:
+            raise DeviceFailed(listing.omitted[path[-1]], self.shown(path))
         # Object stores list what does not exist as an empty folder. So a missing name may be below a file.
         if len(path) > 1 and not listing.names:
             with suppress(NotFound):
@@ -115,13 +100,6 @@ class RemoteStore(Store):
         names, omitted, changed_ns = self._listing(path).fresh()
         if not names and not omitted and path and self.entry(path).kind is not Kind.FOLDER:
             raise NotADirectory("is not a folder", self.shown(path))
-        if _of_unknown_size(names):
-            described, unreadable, *_ = self._cached(self._descriptions, path, self._load_descriptions).fresh()
-            omitted = {**omitted, **unreadable}
-            names = {
-                name: described.get(name) if facts is not None and facts.size == UNKNOWN_SIZE else facts
-                for name, facts in names.items() if facts is None or facts.size != UNKNOWN_SIZE or name in described
-            }
         shown = ((name, self._entry_of((*path, name), names[name])) for name in sorted(names, key=os.fsencode))
         return chain(shown, (
             (name, self._folder_entry((*path, name), changed_ns)._replace(kind=Kind.OTHER, omitted=reason))
@@ -156,7 +134,6 @@ class RemoteStore(Store):
     def close(self) -> None:
         self._listings.clear()
         self._objects.clear()
-        self._descriptions.clear()
         self._blocks.close()
         self._server.close()
 
@@ -199,42 +176,6 @@ class RemoteStore(Store):
         if previous is not None and (previous.names, previous.omitted) == (names, omitted):
             return previous
         return _Listing(names, omitted, self._began_ns if previous is None else time.time_ns())
-
-    def _described(self, path: Path, doubted_at: float | None) -> Facts:
-        """Return the facts of an object of unknown size, from a request for it or for its folder."""
-        if doubted_at is not None:
-            self._descriptions.pop(path[:-1])
-        descriptions = self._descriptions.peek(path[:-1])
-        if descriptions is not None and descriptions.last is not None:
-            facts = descriptions.peek().facts.get(path[-1])
-            if facts is not None:
-                return facts
-        found = self._cached(self._objects, path, self._load_object)
-        return found.peek() if doubted_at is None else found.newer_than(doubted_at)
-
-    def _load_descriptions(self, path: Path, previous: _Descriptions | None) -> _Descriptions:
-        """Ask for the facts of all objects in a folder except those of which the listing says the same as before."""
-        now_ns = time.time_ns()
-        listing = self._listing(path).last
-        hints = {} if listing is None else _of_unknown_size(listing.names)
-        facts: dict[str, Facts] = {}
-        if previous is not None:
-            facts = {
-                name: known for name, known in previous.facts.items()
-                if hints.get(name) and hints[name] == previous.hints.get(name)
-                and 0 < known.mtime_ns < previous.asked_ns - SETTLED_NS
-            }
-        unreadable: dict[str, str] = {}
-        asked = self._server.describe((*self._root, *path), [name for name in hints if name not in facts])
-        for name, found in asked.items():
-            if isinstance(found, Facts):
-                facts[name] = found
-            else:
-                unreadable[name] = found
-        for name in facts:
-            self._objects.pop((*path, name))
-        self._descriptions.reweigh(path, 1 + len(facts) + len(unreadable))
-        return _Descriptions(facts, unreadable, hints, now_ns)
 
     def _load_object(self, path: Path, previous: Facts | None) -> Facts:
         full_path = (*self._root, *path)
@@ -290,11 +231,11 @@ class RemoteSource(Source):
         self._object = opened
         self._is_closed = False
 
-    def scatter(self, buffers: Sequence[memoryview], offset: int) -> None:
+    def read_into(self, buffer: memoryview, offset: int) -> None:
         if self._is_closed:
             raise Changed("was closed", self.name)
         try:
-            self._object.scatter(buffers, offset)
+            self._object.read_into(buffer, offset)
         except (Changed, NotFound) as error:
             self._store.doubt(self._path)
             raise Changed(error.reason, self.name) from None
@@ -307,8 +248,3 @@ class RemoteSource(Source):
 
     def close(self) -> None:
         self._is_closed = True
-
-
-def _of_unknown_size(names: Mapping[str, Facts | None]) -> dict[str, str]:
-    """Return the names of objects whose listing lacks their sizes, and what it says instead."""
-    return {name: facts.etag for name, facts in names.items() if facts is not None and facts.size == UNKNOWN_SIZE}

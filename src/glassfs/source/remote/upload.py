@@ -8,16 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any
 
 from glassfs.errors import GlassfsError
 from glassfs.settings import settings
 from glassfs.source.contract import Path
-from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.objects import ObjectServer
-from glassfs.source.remote.open import bucket_of
 from glassfs.source.remote.server import SECOND
-from glassfs.source.remote.url import Url
 
 SCHEMES = ("s3", "gs", "az")
 MTIME = "mtime"
@@ -28,13 +25,6 @@ PART = 8 << 20
 
 class NotUploaded(GlassfsError):
     """Why a server cannot be written to."""
-
-
-class Uploaded(NamedTuple):
-    """An object: size in bytes, and nanoseconds since 1970, None if it has no time of its own."""
-
-    size: int
-    mtime_ns: int | None
 
 
 class UploadServer(ObjectServer):
@@ -75,15 +65,18 @@ class UploadServer(ObjectServer):
                 raise failed[0] from None
             raise self._failed(path, error) from None
 
-    def uploaded(self, path: Path) -> Uploaded | None:
-        """Return the facts of an object, None if there is none."""
+    def uploaded(self, path: Path) -> tuple[int, int | None] | None:
+        """Return size and time (ns since 1970, None if it has none of its own) of an object, None if there is none."""
         try:
             found = self._library.get(self._opened(), "/".join(path), options={"head": True})
-            return Uploaded(found.meta["size"], _nanoseconds(found.attributes.get(MTIME, "")))
         except FileNotFoundError:
             return None
         except Exception as error:
             raise self._failed(path, error) from None
+        try:
+            return found.meta["size"], int(Decimal(found.attributes.get(MTIME, "")[:40]) * SECOND)
+        except (ArithmeticError, ValueError):  # no number, or an infinite one
+            return found.meta["size"], None
 
     def has_below(self, path: Path) -> bool:
         """Return whether there are objects below a path; () is the whole bucket."""
@@ -94,16 +87,4 @@ class UploadServer(ObjectServer):
             raise self._failed(path, error) from None
 
     def _failed(self, path: Path, error: Exception) -> NotUploaded:
-        return NotUploaded(self.secrets.cut(self.failure(path, error)[0].reason), self.shown(path))
-
-
-def opened_bucket(url: Url, connection: Connection) -> UploadServer:
-    """Return the bucket of a URL. Raises Refused and NotAllowed."""
-    return bucket_of(url, connection, UploadServer)
-
-
-def _nanoseconds(text: str) -> int | None:
-    try:
-        return int(Decimal(text[:40]) * SECOND)
-    except (ArithmeticError, ValueError):  # no number, or an infinite one
-        return None
+        return NotUploaded(self.failure(path, error)[0].reason, self.shown(path))

@@ -1,32 +1,37 @@
 """Web servers: folders through WebDAV or from the pages that servers send for them, and servers without ranges.
 
-A page has names, and seldom exact sizes. Objects are therefore described by one request each, many at once. Any thread.
+A page has names, and no exact sizes. Objects are therefore described by one request each, many at once. Any thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import aclosing
+from functools import partial
 from types import ModuleType
 from typing import Any
+from urllib.parse import unquote, urljoin, urlsplit
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused
 from glassfs.lru import LRU
 from glassfs.sizes import human_size
 from glassfs.source.contract import Path
 from glassfs.source.remote.objects import NO_RANGES, NO_WEBDAV, ObjectServer, facts_of
-from glassfs.source.remote.probes import explained, is_redirected_to_folder
-from glassfs.source.remote.retrying import Retryable, result_of
-from glassfs.source.remote.secrets import Secrets
-from glassfs.source.remote.server import UNKNOWN_SIZE, Facts, Listed
+from glassfs.source.remote.pages import rows_of
+from glassfs.source.remote.probes import explained, page_of, target_of
+from glassfs.source.remote.retrying import SILENCE_PARTS, Call, Retryable, calls, retried
+from glassfs.source.remote.server import SECOND, Facts, Listed
 from glassfs.source.remote.url import Url
-from glassfs.source.remote.web_pages import PageLister
 
 MOST_WHOLE = 64 << 20
 """Size of an object up to which it is read from a server without ranges: each read fetches it from its start."""
-REMEMBERED = 10_000
+AT_ONCE = 32
+"""Objects that are asked for their facts at once."""
+REMEMBERED, REMEMBERED_ROWS = 10_000, 250_000
+SETTLED_NS = 120 * SECOND
+"""Age from which an object that changes gets another time on a page, which may have times in whole minutes."""
 _NO_WEBDAV = re.compile(rf"answers (400|403|405|501)\b|HTTP 403|{NO_WEBDAV}")
 
 
@@ -38,39 +43,37 @@ class WebServer(ObjectServer):
 
     def __init__(
         self, url: Url, authorization: str, identity: str, make: Callable[[], Any], library: ModuleType,
-        timeout: float, secrets: Secrets,
+        timeout: float,
     ) -> None:
         base = f"{url.scheme}://{url.host}"
-        super().__init__(base, identity, make, library, timeout, False, secrets)
+        super().__init__(base, identity, make, library, timeout, False)
         self._url = url
         self._authorization = authorization
-        self._pages = None if url.query else PageLister(base, authorization, timeout)
         self._sends_pages: LRU[Path, bool] = LRU(REMEMBERED)
         """Folders that were listed from pages. Those below them are, too."""
         self._sends_whole: LRU[Path, bool] = LRU(REMEMBERED)
         """Objects of which the server sends no ranges."""
-        self._is_listed_wrong: LRU[Path, bool] = LRU(REMEMBERED)
-        """Objects that differ from what the page of their folder says."""
+        self._described: LRU[Path, tuple[bytes, int, Facts]] = LRU(REMEMBERED_ROWS)
+        """Facts of objects on pages, with their rows there and when they were asked for, in ns since 1970."""
 
     def is_folder(self, path: Path) -> bool:
-        url = self._url._replace(path=path, is_folder=False, shown=self.shown(path))
+        # Servers redirect the name of a folder to the same with a slash.
+        if self._url.query:
+            return False
+        name = f"/{'/'.join(path)}"
         try:
-            return not url.query and is_redirected_to_folder(url, self._authorization, self.timeout)
-        except DeviceFailed:  # the next request reports that
+            target = target_of(self._url_of(path, False), self._authorization, self.timeout)
+            return target is not None and unquote(
+                urlsplit(urljoin(name, target)).path, errors="surrogateescape",
+            ) == f"{name}/"
+        except (DeviceFailed, ValueError):  # the next request reports that
             return False
 
-    def explained(self, error: DeviceFailed) -> DeviceFailed:
+    def explained(self, error: GlassfsError) -> GlassfsError:
         return explained(self._url, error)
 
-    def describe(self, path: Path, names: Sequence[str]) -> Mapping[str, Facts | str]:
-        found: dict[str, Facts | str] = {}
-        try:
-            describing = self._safely(path, lambda: self._describe(path, names, found))
-            result_of(describing, self.timeout, self.shown(path))
-        except DeviceFailed as error:
-            asked = f"{len(found)} of the {len(names)} files on its page are described in time"
-            raise DeviceFailed(f"{error.reason} ({asked})", error.source) from None
-        return found
+    def _url_of(self, path: Path, is_folder: bool) -> Url:
+        return self._url._replace(path=path, is_folder=is_folder, shown=self.shown(path))
 
     async def _list(self, path: Path) -> Sequence[Listed]:
         # A server that sent a page for a folder does so for those below it: asking for WebDAV again would double the
@@ -79,20 +82,22 @@ class WebServer(ObjectServer):
         if not any(self._sends_pages.get(path[:depth]) for depth in range(len(path) + 1)):
             by_webdav = await self._listed_by_webdav(path)
         # obstore returns nothing for a missing folder, and servers may call those missing that they only send.
-        if by_webdav or (by_webdav is not None and self._pages is None):
+        if by_webdav or (by_webdav is not None and self._url.query):
             return by_webdav
-        if self._pages is None:
+        if self._url.query:
             raise Refused("the server lists no folders; name what is in it by its own URL", self.shown(path))
         try:
-            listed = await self._pages.entries(path, self.shown(path))
+            rows = await calls.get().run(partial(self._rows, path))
         except Refused:
             if by_webdav is None:
                 raise
             return by_webdav
         self._sends_pages.put(path, True)
-        without = Facts(UNKNOWN_SIZE, "", 0)
-        wrong = {one.name for one in listed if one.facts is not None and self._is_listed_wrong.peek((*path, one.name))}
-        return [one._replace(facts=without) if one.name in wrong else one for one in listed]
+        return await self._with_facts(path, rows)
+
+    def _rows(self, path: Path, call: Call) -> Mapping[str, bytes | None]:
+        page, url = page_of(self._url_of(path, True), self._authorization, self.timeout / SILENCE_PARTS, call)
+        return rows_of(page, url, path, self.shown(path))
 
     async def _listed_by_webdav(self, path: Path) -> Sequence[Listed] | None:
         """Return what is in a folder, or None if the server does not speak WebDAV."""
@@ -103,41 +108,50 @@ class WebServer(ObjectServer):
                 return None
             raise
 
-    async def _describe(self, path: Path, names: Sequence[str], found: dict[str, Facts | str]) -> None:
-        """Add the facts of those objects that are not yet among the ``found`` ones, or why they have none."""
-        # All tasks draw from one iterator, so that a slow answer delays one of them only. What was found stays in
-        # ``found`` if the time is up, and the next attempt asks for the others.
-        rest = iter([name for name in names if name not in found])
-
-        failed: list[Retryable] = []
+    async def _with_facts(self, path: Path, rows: Mapping[str, bytes | None]) -> list[Listed]:
+        """Return what is on a page; objects are asked for their facts unless their rows are as before."""
+        listed: list[Listed] = []
+        # All tasks draw from one iterator, so that a slow answer delays one of them only.
+        rest = iter(rows.items())
 
         async def work() -> None:
-            for name in rest:
-                try:
-                    facts = await self._description((*path, name))
-                except Retryable as failure:
-                    failed.append(failure)
-                else:
-                    if facts is not None:
-                        found[name] = facts
+            for name, row in rest:
+                found = None if row is None else await self._description((*path, name), row)
+                if isinstance(found, str):
+                    listed.append(Listed(name, None, found))
+                elif row is None or found is not None:
+                    listed.append(Listed(name, found))
 
-        tasks = [asyncio.ensure_future(work()) for _ in range(min(32, len(names)))]
+        tasks = [asyncio.ensure_future(work()) for _ in range(min(AT_ONCE, len(rows)))]
         try:
             await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
-        if failed:
-            raise failed[0]
+        return listed
 
-    async def _description(self, path: Path) -> Facts | str | None:
-        """Return an object's facts, or why it cannot be read; None if it is missing. Raises Retryable."""
-        try:
-            return await self._translated(path, self._asked(path))
-        except NotFound:
-            return None
-        except GlassfsError as error:
-            return f"unreadable object: {error.reason}"
+    async def _description(self, path: Path, row: bytes) -> Facts | str | None:
+        """Return an object's facts, or why it cannot be read; None if it is missing.
+
+        Raises DeviceFailed if the server fails again and again.
+        """
+        known = self._described.get(path)
+        if known is not None and row and known[0] == row and 0 < known[2].mtime_ns < known[1] - SETTLED_NS:
+            return known[2]
+        now_ns = time.time_ns()
+
+        async def attempt() -> Facts | str | None:
+            try:
+                return await self._translated(path, self._asked(path))
+            except NotFound:
+                return None
+            except GlassfsError as error:
+                return f"unreadable object: {error.reason}"
+
+        found = await retried(attempt, self.timeout, self.shown(path))
+        if isinstance(found, Facts):
+            self._described.put(path, (row, now_ns, found))
+        return found
 
     async def _asked(self, path: Path) -> Facts | None:
         try:
@@ -159,7 +173,7 @@ class WebServer(ObjectServer):
         result, facts = await self._whole(path)
         if known is not None and known.fits(facts):
             return None
-        return facts, await self._part(result, 0, min(size, facts.size))
+        return facts, await self._body(result, min(size, facts.size), may_go_on=True)
 
     async def _read(self, path: Path, offset: int, size: int, facts: Facts) -> bytes:
         try:
@@ -169,15 +183,13 @@ class WebServer(ObjectServer):
             if failed.error.reason != NO_RANGES:
                 raise
         except Changed:
-            # The page of the folder may have another size or time than the answer, and the next one, too: then the
-            # object is asked for its facts instead.
-            self._is_listed_wrong.put(path, True)
+            self._described.pop(path)  # its row may be as before
             raise
         result, now = await self._whole(path)
         if not facts.fits(now):
-            self._is_listed_wrong.put(path, True)
+            self._described.pop(path)
             raise Changed("has been replaced by another object", self.shown(path))
-        return await self._part(result, offset, size)
+        return await self._body(result, size, offset, may_go_on=True)
 
     async def _whole(self, path: Path) -> tuple[Any, Facts]:
         """Request an object without a range. Raises DeviceFailed if it is too large for that."""
@@ -187,15 +199,3 @@ class WebServer(ObjectServer):
             raise DeviceFailed(f"{NO_RANGES}; it has to be smaller than {human_size(MOST_WHOLE)}", self.shown(path))
         self._sends_whole.put(path, True)
         return result, facts
-
-    async def _part(self, result: Any, offset: int, size: int) -> bytes:
-        """Return bytes of a body, of which little more is read."""
-        found, position = bytearray(), 0
-        async with aclosing(self._pieces(result, offset + size)) as body:
-            while len(found) < size:
-                piece = await anext(body, b"")
-                if not piece:
-                    raise Retryable(DeviceFailed("the server sends fewer bytes than it announced"))
-                found += piece[max(0, offset - position) : max(0, offset + size - position)]
-                position += len(piece)
-        return bytes(found)

@@ -1,8 +1,8 @@
 """The containers of a tree: which files are containers, and what is parsed of them. Any thread.
 
-A file is parsed when a caller asks what it is. The verdict is remembered (``verdicts``), parsed contents are cached
-within a memory budget (``parsed``), and a lease on the version is found again while anything refers to it
-(``leases``), so that its contents can be parsed again. ``watcher`` compares leased containers with their stores.
+A file is parsed when a caller asks what it is. The verdict is remembered, parsed contents are cached
+within a memory budget (``weight``), and a lease on the version is found again while anything refers to it, so that its
+contents can be parsed again. ``watcher`` compares leased containers with their stores.
 
 In a remote store opening each file costs too much, so the file name decides at listing. A possible container gets a
 presumed lease and is parsed when a caller needs its contents. If it turns out to be a plain file, that is its verdict,
@@ -12,6 +12,7 @@ and the caller gets Changed.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -29,8 +30,8 @@ from glassfs.source import Entry, Path, Source, Version
 from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer, Refusal
 from glassfs.tree.containers.nested import NestedContainers
 from glassfs.tree.containers.opener import Parts, format_errors, open_version, parse, parse_or_close, used_parts
-from glassfs.tree.containers.parsed import ParsedContainers
 from glassfs.tree.containers.watcher import Watcher
+from glassfs.tree.containers.weight import OpenContainers
 from glassfs.tree.lease import Lease
 from glassfs.tree.listings import LISTING_BYTES, Listings
 from glassfs.tree.nodes import NO_VIEWS, Children, Services
@@ -75,7 +76,7 @@ class Containers:
         self, settings: ContainerSettings, on_change: Callable[[], None] = lambda: None,
         on_drop: Callable[[Lease], None] = lambda lease: None,
     ) -> None:
-        listings: Listings[Children] = Listings(settings.listing_budget, settings.cache.memory)
+        listings: Listings[Children] = Listings(settings.cache.memory, settings.listing_budget)
         settings.cache.share(listings.evict)
         # What is inside others has a budget of its own: one container full of them must not evict all others.
         self._nested = NestedContainers(settings.cache, self._release_nodes, settings.budget // 3)
@@ -84,7 +85,10 @@ class Containers:
         self._on_change = on_change
         self._on_drop = on_drop
         self._parsing = KeyedLock()
-        self._parsed = ParsedContainers(self.services, settings.budget, settings.limit, self._forget_nodes)
+        self._parsed: OpenContainers[ContainerLease, OpenContainer] = OpenContainers(
+            settings.budget, self._evicted, max(1, settings.limit),
+        )
+        self._caching = threading.Lock()
         self._files: LRU[Location, ContainerLease | Refusal] = LRU(REMEMBERED_FILES)
         """What is known of files. A lease that is evicted is found in ``watcher`` as long as it is used."""
         self.kept = Findings(lambda: self.catalogue, __version__)
@@ -169,7 +173,7 @@ class Containers:
         container, parts = parse_or_close(opening)
         files = [(location.path, opening.source), *parts]
         lease = self._leased(ContainerLease(location, at, files, container.format, container.tables))
-        return self._parsed.put(container, lease)
+        return self._cached(container, lease)
 
     def _presumed(self, location: Location, entry: Entry, at: str) -> ContainerLease:
         source = location.store.source(location.path, entry)
@@ -197,7 +201,7 @@ class Containers:
     # From a lease to the contents
 
     def all_open(self) -> list[OpenContainer]:
-        return self._parsed.all()
+        return [opened for _, opened in self._parsed.items()]
 
     def parsed(self, lease: ContainerLease) -> OpenContainer | None:
         """Return the container of a lease if it is parsed now. That is no use of it: look-ups ask for each."""
@@ -205,17 +209,17 @@ class Containers:
 
     def opened(self, lease: ContainerLease) -> OpenContainer:
         """Return the leased container, parsing it again if needed. Raises Changed if it was replaced."""
-        opened = self._parsed.find(lease)
+        opened = self._parsed.get(lease)
         if opened is None:
             with self._parsing.hold(lease.location):
-                opened = self._parsed.find(lease) or self._parse_again(lease)
+                opened = self._parsed.get(lease) or self._parse_again(lease)
         return opened
 
     def _parse_again(self, lease: ContainerLease) -> OpenContainer:
         if lease.is_replaced:
             raise Changed("has been replaced by another file", lease.sources[0].name)
         opening = lease.opening(self.services.cache, self.kept)
-        lease.keep()  # so that each file is opened once
+        lease.acquire()  # so that each file is opened once
         try:
             container = parse(opening)
             if lease.is_presumed:
@@ -224,7 +228,7 @@ class Containers:
                 opening.close_asked()
                 self.watcher.retire(lease, is_replaced=True)
                 raise Changed("is made of other files than before", opening.source.name)
-            return self._parsed.put(container, lease)
+            return self._cached(container, lease)
         except Refused as error:
             if not lease.is_presumed:
                 raise
@@ -232,7 +236,23 @@ class Containers:
             self._refuse(opening, lease.location, error)
             raise Changed(error.reason, error.source, error.part) from None
         finally:
-            lease.unkeep()
+            lease.release()
+
+    def _cached(self, container: Container, lease: ContainerLease) -> OpenContainer:
+        """Cache a container that was just parsed, and return it with its root directory."""
+        weight = self._parsed.weight_of(container)
+        evicted = []
+        lease.acquire()
+        with self._caching:
+            opened = OpenContainer(container, lease, self.services)
+            # The sources of a deleted container are up to its readers: no event would say when to close them.
+            is_cached = not lease.is_retired
+            if is_cached:
+                evicted = self._parsed.put(lease, opened, weight)
+        if not is_cached:
+            lease.release()
+        self._parsed.was_put(lease, evicted)
+        return opened
 
     def _settle(self, lease: ContainerLease, container: Container, parts: Parts) -> None:
         """Record that a presumed container is one."""
@@ -274,7 +294,7 @@ class Containers:
         """
         known = self._known(location)
         if isinstance(known, ContainerLease) and known.version == version:
-            opened = self._parsed.find(known)
+            opened = self._parsed.get(known)
             if opened is not None:
                 yield opened.container, known.files
                 return
@@ -318,8 +338,8 @@ class Containers:
 
     def close(self) -> None:
         """Release all parsed containers, decoded blocks and descriptors. Later calls open containers again."""
-        for opened in self._parsed.all():
-            self._forget_contents(opened.lease)
+        for lease, _ in self._parsed.items():
+            self._forget_contents(lease)
         self.kept.flush()
         if "catalogue" in self.__dict__ and self.catalogue is not None:
             self.catalogue.close()
@@ -330,7 +350,10 @@ class Containers:
 
     def _update(self, lease: ContainerLease) -> None:
         """Use new attributes. Readers go on, but cached bytes are dropped: attributes may hint at new bytes."""
-        self._parsed.exchange(lease)
+        with self._caching:
+            opened = self._parsed.peek(lease)
+            if opened is not None:
+                self._parsed.exchange(lease, OpenContainer(opened.container, lease, self.services))
         self._forget_nodes(lease)
         for version in {lease.identity, *(entry.version for entry in lease.entries)}:
             self.services.cache.forget(version)
@@ -342,8 +365,16 @@ class Containers:
         self._forget_contents(lease)
 
     def _forget_contents(self, lease: ContainerLease) -> None:
-        self._parsed.drop(lease)
+        with self._caching:
+            opened = self._parsed.pop(lease)
+        if opened is not None:
+            lease.release()
         self._forget_nodes(lease)
+
+    def _evicted(self, evicted: list[tuple[ContainerLease, OpenContainer]], used: ContainerLease) -> None:
+        for lease, _ in evicted:
+            lease.release()
+            self._forget_nodes(lease)
 
     def _forget_nodes(self, lease: ContainerLease) -> None:
         self._nested.forget(lease)

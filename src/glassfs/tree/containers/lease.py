@@ -156,7 +156,7 @@ class OpenContainer:
     When only attributes of its files change, another object with the same container takes its place.
     """
 
-    __slots__ = ("_viewed", "container", "is_keeping", "lease", "origin", "root", "uses")
+    __slots__ = ("_viewed", "container", "lease", "origin", "root")
 
     def __init__(self, container: Container, lease: ContainerLease, services: Services) -> None:
         self.container = container
@@ -165,9 +165,6 @@ class OpenContainer:
         name = lease.at.rpartition("/")[2]
         self.root: Settled = container_root(container.root, self.origin, name, is_mount_root=not lease.at)
         self._viewed: Settled | None = None
-        self.is_keeping = False
-        """Whether it keeps the sources of the lease open."""
-        self.uses = 0
 
     def root_with(self, views: ViewSet) -> Settled:
         """Return a second root directory that shows ``views``, with inode numbers of its own; always the same one."""

@@ -14,11 +14,9 @@ from glassfs.content import Container, Group, Member, Nested, NestedSource, Omit
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.registry import Opening
 from glassfs.keyed_lock import KeyedLock
-from glassfs.lru import LRU
 from glassfs.tree.build import directory
 from glassfs.tree.containers.opener import parse
-from glassfs.tree.containers.parsed import CONTAINER_COST
-from glassfs.tree.containers.weight import weight_of
+from glassfs.tree.containers.weight import OpenContainers
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import OpenNested, Origin
 
@@ -29,15 +27,14 @@ class NestedContainers:
     """Open nested containers by lease and inode number, up to ``budget`` bytes.
 
     With the one that was used least recently all in the same outermost container are evicted, as ``on_evict``, called
-    with its lease and under no lock, releases the nodes of all that is in it. A container heavier than the whole budget
-    stays until another one comes.
+    with its lease and under no lock, releases the nodes of all that is in it.
     """
 
     def __init__(self, cache: BlockCache, on_evict: Callable[[Lease], None], budget: int) -> None:
         self._cache = cache
         self._on_evict = on_evict
         self._opening = KeyedLock()
-        self._cached: LRU[tuple[Lease, int], OpenNested] = LRU(budget)
+        self._cached: OpenContainers[tuple[Lease, int], OpenNested] = OpenContainers(budget, self._release)
 
     def opened(self, name: str, ino: int, origin: Origin, content: Nested) -> OpenNested:
         """Return the container in a directory, opening it if needed.
@@ -53,11 +50,8 @@ class NestedContainers:
                     container = self._open(content)
                     inside = replace(origin, format=container.format)
                     nested = OpenNested(container, directory(name, ino, inside, container.root))
-                    self._release(self._cached.put(key, nested, self._weight(nested)), key)
-                    return nested
-        nested.uses += 1
-        if nested.uses & (nested.uses - 1) == 0:  # what is allocated late is mostly allocated at the first use
-            self._release(self._cached.reweigh(key, self._weight(nested)), key)
+                    weight = self._cached.weight_of(container)
+                    self._cached.was_put(key, self._cached.put(key, nested, weight))
         return nested
 
     def forget(self, lease: Lease, used: tuple[Lease, int] | None = None) -> None:
@@ -76,10 +70,6 @@ class NestedContainers:
             file = Member((content.key.rpartition(b"/")[2],), Part(content.key, content.data))
             members = [file, Member((b"",), Omitted(b"", error.without_source, is_damage=True))]
             return Container("unknown", "", Group(content.key, lambda: members), [source])
-
-    def _weight(self, nested: OpenNested) -> int:
-        held = nested.container.held
-        return CONTAINER_COST + (weight_of(nested.container, self._cached.limit) if held is None else held)
 
     def _release(self, evicted: list[tuple[tuple[Lease, int], OpenNested]], used: tuple[Lease, int]) -> None:
         """Evict the others in the same outermost containers, except for the one that is used now."""

@@ -35,12 +35,8 @@ def open_version(
 
 def parse(opening: Opening) -> Container:
     """Return the container. Raises Refused if the file is not one, or if its format fails, and Postponed."""
-    try:
+    with format_errors(opening.source.name):
         return open_container(opening)
-    except GlassfsError:
-        raise
-    except Exception as error:
-        raise _format_error(error, opening.source.name) from error
 
 
 def parse_or_close(opening: Opening) -> tuple[Container, Parts]:
@@ -69,20 +65,16 @@ def used_parts(opening: Opening, container: Container) -> Parts:
 
 @contextmanager
 def format_errors(name: str) -> Iterator[None]:
-    """Turn unexpected exceptions of a format into Refused, so that they cost one container and not its folder."""
+    """Log unexpected exceptions of a format and turn them into Refused: they cost one container and not its folder."""
     try:
         yield
     except GlassfsError:
         raise
     except Exception as error:
-        raise _format_error(error, name) from error
-
-
-def _format_error(error: Exception, name: str) -> GlassfsError:
-    """Log an unexpected exception of a format, and return the error to raise. Raises KeyboardInterrupt."""
-    if isinstance(error.__cause__, KeyboardInterrupt):  # Python 3.11 and older: it came while a class was made
-        raise error.__cause__
-    if is_lack(error):
-        return Unavailable(f"cannot be opened now: {str(error) or 'there is not enough memory'}", name)
-    log.exception("%s", GlassfsError("cannot be opened, due to an error in its format", name))
-    return Refused(f"cannot be opened: {type(error).__name__}: {error}", name)
+        if isinstance(error.__cause__, KeyboardInterrupt):  # Python 3.11 and older: it came while a class was made
+            raise error.__cause__ from None
+        if is_lack(error):
+            reason = f"cannot be opened now: {str(error) or 'there is not enough memory'}"
+            raise Unavailable(reason, name) from error
+        log.exception("%s", GlassfsError("cannot be opened, due to an error in its format", name))
+        raise Refused(f"cannot be opened: {type(error).__name__}: {error}", name) from error

@@ -11,7 +11,7 @@ from contextlib import suppress
 from weakref import WeakValueDictionary
 
 from glassfs.errors import DeviceFailed, GlassfsError, NotADirectory, NotFound, Unavailable
-from glassfs.names import component, raw
+from glassfs.names import shown_name
 from glassfs.source import Entry, Path
 from glassfs.tree.containers.lease import ContainerLease, Location
 from glassfs.tree.lease import Lease
@@ -91,10 +91,8 @@ class Watcher:
 
     def is_current(self, lease: Lease) -> bool:
         """Ask the store, and return whether what is leased is still at its location, as far as is known."""
-        if isinstance(lease, ContainerLease) and not lease.is_retired:
-            store, path = lease.location
-            if not store.is_unchanged(path, lease.entries[0]):
-                self._poll(lease.location)
+        if isinstance(lease, ContainerLease) and not lease.is_retired and not _unchanged([lease]):
+            self._poll(lease.location)
         return not lease.is_retired
 
     def watch(self, folder: Location, at: str) -> bool:
@@ -149,7 +147,7 @@ class Watcher:
         for folder, at, name in notified:
             if name:
                 self._poll(Location(folder.store, (*folder.path, name)))
-            shown = _shown_name(name)
+            shown = shown_name(name) if name else ""
             if shown:
                 self.note(f"{at}/{shown}")
             if shown != name or not name:
@@ -210,11 +208,3 @@ def _entry_now(location: Location) -> Entry | None:
         return location.store.entry(location.path)
     except (NotFound, NotADirectory):
         return None
-
-
-def _shown_name(name: str) -> str:
-    """Return the name that a folder shows for one in a store unless it is taken, "" if it shows none."""
-    try:
-        return component(raw(name)) if name else ""
-    except UnicodeEncodeError:
-        return ""

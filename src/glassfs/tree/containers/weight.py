@@ -1,23 +1,100 @@
-"""Measure the memory of an object: what an untrusted container allocates cannot be estimated from its size."""
+"""A cache of open containers by their memory, which is measured: what an untrusted container allocates cannot be
+estimated from its size.
+"""
 
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from sys import getsizeof
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from glassfs.cache import BlockCache
 from glassfs.cache.findings import Findings
+from glassfs.content import Container
+from glassfs.content.allowance import OBJECT
+from glassfs.lru import LRU, Key
+from glassfs.settings import settings
+from glassfs.sizes import PIECE
 from glassfs.source import Source, Store
 from glassfs.tree.lease import Lease
 
+CONTAINER_COST = 32 * OBJECT
+"""Bytes counted for each container beside its measured weight: its sources, table entries and nodes."""
 _SHARED = (type, ModuleType, CodeType, FrameType, BlockCache, Findings, Store, Source, Lease)
 """Types of objects that outlive what refers to them."""
 
 _Below = Callable[[Any], Iterable[object]]
+
+
+
+
+class Opened(Protocol):
+    """What is kept of an open container."""
+
+    @property
+    def container(self) -> Container: ...
+
+
+Kept = TypeVar("Kept", bound=Opened)
+
+
+class OpenContainers(LRU[Key, Kept]):
+    """Open containers, up to ``limit`` bytes and ``most`` containers. Any thread.
+
+    Unless a container knows its weight, it is measured before it is put here, when the next one was, and later in
+    turn: some allocate at their first use. ``on_evict`` is called, under no lock, with those evicted for others, and
+    the key of the one that is used now. A container heavier than the whole limit stays until another one comes.
+    """
+
+    def __init__(
+        self, limit: int, on_evict: Callable[[list[tuple[Key, Kept]], Key], None], most: int | None = None,
+    ) -> None:
+        super().__init__(limit, most)
+        self._on_evict = on_evict
+        self._last: Key | None = None
+        self._to_weigh: list[Key] = []
+        self._next_round = 0.0
+
+    def weight_of(self, container: Container) -> int:
+        held = container.held
+        return CONTAINER_COST + (weight_of(container, self.limit) if held is None else held)
+
+    def was_put(self, key: Key, evicted: list[tuple[Key, Kept]]) -> None:
+        """Release what was evicted for a container, and weigh the previous one again. The caller holds no lock."""
+        if evicted:
+            self._on_evict(evicted, key)
+        last, self._last = self._last, key
+        if last is not None and last != key:
+            self.weigh(last)
+
+    def weigh(self, key: Key) -> int:
+        """Weigh a container again, unless it knows its weight; evict others if it has grown. Return its weight."""
+        opened = self.peek(key)
+        if opened is None or opened.container.held is not None:
+            return 0
+        weight = self.weight_of(opened.container)
+        evicted = self.reweigh(key, weight)
+        if evicted:
+            self._on_evict(evicted, key)
+        return weight
+
+    def weigh_some(self) -> None:
+        """Weigh some containers again, all in turn. Only one thread may call this, periodically."""
+        # In proportion to its own cost: weighing many containers must not take a noticeable part of a processor.
+        begun = time.monotonic()
+        if not self._to_weigh:
+            if begun < self._next_round:
+                return
+            self._to_weigh = [key for key, _ in self.items()]
+            self._next_round = begun + settings.weighing_pause
+        weighed = 0
+        while self._to_weigh and weighed < PIECE:
+            weighed += self.weigh(self._to_weigh.pop())
+        self._next_round += settings.weighing_pause * (time.monotonic() - begun)
 
 
 def weight_of(thing: object, limit: int) -> int:

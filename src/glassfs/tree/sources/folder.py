@@ -14,7 +14,7 @@ from functools import partial
 from glassfs.content import Extent
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotFound, Unavailable
 from glassfs.formats.registry import is_expected
-from glassfs.names import component, free_name, raw, shown_at_root
+from glassfs.names import component, free_name, raw, shown_name
 from glassfs.source import Entry, Kind, Source
 from glassfs.terminal import printable
 from glassfs.tree.containers.containers import Containers
@@ -199,7 +199,7 @@ class Folder(Directory):
 
     def child(self, name: str) -> Node:
         node = None
-        if _shown_name(name, self.is_mount_root) == name:
+        if shown_name(name, self.is_mount_root) == name:
             location = self.location.below(name)
             try:
                 entry, source = self.containers.looked_up(location)
@@ -256,21 +256,13 @@ def shown_entries(folder: Location, is_mount_root: bool) -> Iterator[tuple[str, 
     """Yield the name to show, the name in the store, and the entry of each file in a folder."""
     found = list(folder.store.list(folder.path))
     # Names that need no change come first: they keep their names whatever else is in the folder.
-    taken = {original for original, _ in found if _shown_name(original, is_mount_root) == original}
+    taken = {original for original, _ in found if shown_name(original, is_mount_root) == original}
     for original, entry in found:
-        name = _shown_name(original, is_mount_root)
+        name = shown_name(original, is_mount_root)
         if name and name != original:
             name = free_name(name, taken.__contains__, partial(component, raw(original)))
             taken.add(name)
         yield name, original, entry
-
-
-def _shown_name(original: str, is_mount_root: bool) -> str:
-    try:
-        name = component(raw(original))
-    except UnicodeEncodeError:  # no file can have this name
-        return ""
-    return shown_at_root(name) if is_mount_root else name
 
 
 class LostDirectory(Directory):

@@ -19,9 +19,16 @@ from glassfs.tree.containers.containers import Containers, ContainerSettings
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.containers.watcher import COMPARED
 from glassfs.tree.lease import Lease
-from glassfs.tree.nodes import Directory, Node, Origin, Settled, Standing, error_of, inode, not_found
+from glassfs.tree.nodes import Directory, FixedDirectory, Node, Origin, Settled, Standing, error_of, inode, not_found
 from glassfs.tree.omissions import Omission
-from glassfs.tree.sources.folder import ContainerDirectory, LostDirectory, PlainFile, node_at
+from glassfs.tree.sources.folder import (
+    ContainerDirectory,
+    Folder,
+    LostDirectory,
+    PlainFile,
+    node_at,
+    plain_file,
+)
 from glassfs.tree.tree import Tree
 from glassfs.view import ALL, ViewSet, chosen
 
@@ -281,8 +288,11 @@ def viewed(directory: Directory, name: str, ino: int) -> Directory:
     return _Viewed(name, ino, directory)
 
 
-class _Viewed(Directory):
-    """A directory outside containers. It is not watched: changes are reported for the original path."""
+class _Other(Directory):
+    """A directory outside containers under another name, whose children ``_other`` exchanges or, with None, leaves out.
+
+    It is not watched: changes are reported for the original path.
+    """
 
     __slots__ = ("_directory",)
 
@@ -295,10 +305,27 @@ class _Viewed(Directory):
         return self._directory.mode
 
     def listing(self) -> Sequence[Node]:
-        return [self._viewed(node) for node in self._directory.listing()]
+        return [other for node in self._directory.listing() if (other := self._exchanged(node)) is not None]
 
     def child(self, name: str) -> Node:
-        return self._viewed(self._directory.child(name))
+        other = self._exchanged(self._directory.child(name))
+        if other is None:
+            raise not_found(name)
+        return other
+
+    def _exchanged(self, node: Node) -> Node | None:
+        return self._other(node, node.name, inode(node.name, self.ino))
+
+    @staticmethod
+    @abstractmethod
+    def _other(node: Node, name: str, ino: int) -> Node | None:
+        """Return what is shown under a name instead of a node."""
+
+
+class _Viewed(_Other):
+    """Its containers have all views."""
+
+    __slots__ = ()
 
     def names(self) -> Iterator[str]:
         return self._directory.names()
@@ -306,8 +333,9 @@ class _Viewed(Directory):
     def omitted(self) -> Sequence[Omission]:
         return self._directory.omitted()
 
-    def _viewed(self, node: Node) -> Node:
-        return viewed(node, node.name, inode(node.name, self.ino)) if isinstance(node, Directory) else node
+    @staticmethod
+    def _other(node: Node, name: str, ino: int) -> Node:
+        return viewed(node, name, ino) if isinstance(node, Directory) else node
 
 
 class _ViewedContainer(Standing):
@@ -328,3 +356,52 @@ class _ViewedContainer(Standing):
 
     def shown(self) -> Settled:
         return self._container.opened().root_with(chosen(ALL))
+
+
+class _OwnFolder(_Other):
+    """It has its sub-folders, and its container files as plain files."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def _other(node: Node, name: str, ino: int) -> Node | None:
+        if isinstance(node, (Folder, SideBySide)):
+            return _OwnFolder(name, ino, node)
+        if not isinstance(node, ContainerDirectory):
+            return None
+        location = node.location
+        try:
+            # The entry of now, as the node may stand for an older version.
+            entry = location.store.entry(location.path)
+        except GlassfsError:
+            return None
+        return plain_file(node.containers, location, entry, name, ino) if entry.kind is Kind.FILE else None
+
+
+class OwnFiles(Directory):
+    """The container files themselves, under the names of their ``sources``. A folder named alone stands for the whole.
+
+    This is what ``.glassfs/source`` of a mount shows.
+    """
+
+    __slots__ = ("_sources",)
+
+    def __init__(self, name: str, ino: int, origin: Origin, sources: Sources) -> None:
+        super().__init__(name, ino, origin)
+        self._sources = sources
+
+    def listing(self) -> Sequence[Node]:
+        return self._shown().listing()
+
+    def child(self, name: str) -> Node:
+        return self._shown().child(name)
+
+    def _shown(self) -> Directory:
+        root = self._sources.plain_root()
+        node = _OwnFolder._other(root, self.name, self.ino)
+        if isinstance(node, Directory):
+            return node
+        # The only source is a container.
+        name = next(iter(self._sources.locations))
+        file = _OwnFolder._other(root, name, inode(name, self.ino))
+        return FixedDirectory(self.name, self.ino, self.origin, {} if file is None else {name: file})

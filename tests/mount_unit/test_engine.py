@@ -1,4 +1,4 @@
-"""The engine for libfuse 3 without a kernel: requests that are interrupted or counted, and a lack of memory."""
+"""The engine without a kernel: requests that are interrupted or counted, and a lack of memory."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from unittest.mock import Mock
 
 import pytest
 
-from glassfs.mount.engines import libfuse3, wire
-from glassfs.mount.engines.crew import Task, Worker
-from glassfs.mount.engines.libfuse3 import Libfuse3
+from glassfs.mount.engines import engine as engine_module
+from glassfs.mount.engines import wire
+from glassfs.mount.engines.answers import Buffers
+from glassfs.mount.engines.crew import Shares, Task, Worker
+from glassfs.mount.engines.engine import Engine
 from glassfs.mount.engines.wire import Opcode
 from glassfs.mount.errors import Failures
 from glassfs.settings import settings
 from tests.mount_unit.crews import Bench, progress
+from tests.mount_unit.protocol import kernel_of
 from tests.waiting import wait_until
 
 
-def engine_of(bench: Bench) -> tuple[Libfuse3, list[tuple[int, int]]]:
+def engine_of(bench: Bench) -> tuple[Engine, list[tuple[int, int]]]:
     """Return an engine over a crew, and the list of the requests that it answers with an error."""
     answered: list[tuple[int, int]] = []
-    engine = Libfuse3(cast(Any, SimpleNamespace(fuse_version=lambda: 314)), Failures())
+    engine = Engine(kernel_of().operations, Failures())
     engine._crew = cast(Any, bench.crew)
     engine._answers = cast(Any, SimpleNamespace(fail=lambda unique, number: answered.append((unique, number))))
     return engine, answered
@@ -34,7 +37,7 @@ def test_interrupted_requests_go_on_while_their_threads_ask_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr(libfuse3, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(engine_module, "time", SimpleNamespace(monotonic=lambda: now))
     engine, answered = engine_of(bench)
     bench.hang(1)
     numbers = bench.ask(Opcode.LOOKUP, 1, 3)
@@ -62,10 +65,10 @@ def test_interrupted_requests_go_on_while_their_threads_ask_again(
 
 def test_interrupted_requests_that_hang_are_answered(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr(libfuse3, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(engine_module, "time", SimpleNamespace(monotonic=lambda: now))
     engine, answered = engine_of(bench)
     bench.hang(1)
-    hanging = bench.ask(Opcode.READ, 1, 100)
+    hanging = bench.ask(Opcode.READ, 1, Shares().volume + 10)
     bench.wait_for_deferral(hanging)
     done = bench.ask(Opcode.LOOKUP, 2)
     bench.wait_for_answers(done)
@@ -89,28 +92,16 @@ def test_interrupted_requests_that_hang_are_answered(bench: Bench, monkeypatch: 
     assert waiting not in bench.begun
 
 
-def test_counts_of_ended_threads_stay() -> None:
-    engine = Libfuse3(cast(Any, SimpleNamespace(fuse_version=lambda: 314)), Failures())
-    states = [engine._thread_state() for _ in range(3)]
-    for state in states:
-        state.payload.counts[Opcode.READ] += 2
-    assert engine.requests() == {"READ": 6}
-    del state
-    states.clear()
-    assert engine.requests() == {"READ": 6}
-    assert len(engine._counts) == 1
-
-
 def test_requests_without_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, answered = engine_of(Bench())
     engine._descriptor, writable = os.pipe()
-    worker: Worker[Any] = Worker()
-    worker.state = engine._thread_state()
+    worker = Worker()
+    worker.state = Buffers()
     made = iter([MemoryError(), MemoryError(), Task(Opcode.GETATTR, 6, 1, b"")])
-    monkeypatch.setattr(libfuse3, "Task", Mock(side_effect=made))
+    monkeypatch.setattr(engine_module, "Task", Mock(side_effect=made))
     for opcode, unique in ((Opcode.GETATTR, 2), (Opcode.FORGET, 4), (Opcode.GETATTR, 6)):
         os.write(writable, wire.IN_HEADER.pack(wire.IN_HEADER.size, opcode, unique, 1, 0, 0, 1, 0).ljust(4096))
-        worker.state.buffers = (worker.state.request[:4096],)
+        worker.state.request = worker.state.request[:4096]
     task = engine._take(worker)
     assert task is not None
     assert task.unique == 6

@@ -1,0 +1,143 @@
+"""Mount and unmount, without a library: by mount(2), or for users by ``fusermount3`` or ``fusermount``. Linux.
+
+The programs come with libfuse 3 and 2, and are set-user-ID. They mount, and pass the descriptor of the connection back
+through a socket whose number is in the environment variable ``_FUSE_COMMFD``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import select
+import shutil
+import socket
+import stat
+import subprocess
+from contextlib import suppress
+from enum import IntFlag
+
+from glassfs.mount import system
+from glassfs.mount.errors import MountError
+from glassfs.source.mountinfo import FILE_SYSTEM
+
+DEVICE = "/dev/fuse"
+HELPERS = ("fusermount3", "fusermount")
+"""Programs that mount for users: that of libfuse 3, and that of libfuse 2."""
+
+
+class _Flag(IntFlag):
+    """Flags of mount(2)."""
+
+    RDONLY = 1
+    NOSUID = 2
+    NODEV = 4
+    NOEXEC = 8
+
+
+_FLAGS = _Flag.RDONLY | _Flag.NOSUID | _Flag.NODEV | _Flag.NOEXEC
+_DETACH = 2  # of umount2(2)
+
+
+class MountPoint:
+    """A mount point at ``path``, whose mount is ``name`` in the table of mounts. For the main thread.
+
+    ``allow_other`` lets other users access the mount. With ``auto_unmount`` a process unmounts it when this one dies.
+    """
+
+    def __init__(self, path: str, name: str, allow_other: bool = False, auto_unmount: bool = False) -> None:
+        self.path = path
+        self.device = ""
+        """The device number of the mount; "" before there is one."""
+        self._name = name
+        self._options = ["default_permissions", *(["allow_other"] if allow_other else [])]
+        self._auto_unmount = auto_unmount
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._socket: socket.socket | None = None
+
+    def mount(self) -> int:
+        """Mount; return the descriptor of the connection to the kernel, which the caller owns. Raises MountError."""
+        descriptor = None if self._auto_unmount else self._mounted_by_system()
+        if descriptor is None:
+            descriptor = self._mounted_by_helper()
+        mounted = system.mount_at(self.path)
+        self.device = mounted.device if mounted is not None else ""
+        return descriptor
+
+    def unmount(self, descriptor: int) -> None:
+        """Unmount if that was not done yet."""
+        # The system call and a program need no descriptor: none may be free. After an error on the connection, which
+        # was ended or aborted, another file system may be mounted here.
+        poll = select.poll()
+        poll.register(descriptor, 0)
+        if not poll.poll(0) and self._libc.umount2(os.fsencode(self.path), _DETACH) and (helper := _helper()):
+            os.waitpid(os.posix_spawn(helper, [helper, "-u", "-q", "-z", "--", self.path], os.environ), 0)
+        with suppress(MountError, OSError):
+            mounted = system.mount_at(self.path)
+            if mounted is not None and mounted.device == self.device:
+                system.unmount(self.path, lazy=True)
+        if self._socket is not None:
+            self._socket.close()
+
+    def _mounted_by_system(self) -> int | None:
+        """Mount by the system call; return None if this user may not do that."""
+        try:
+            descriptor = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise MountError(
+                f"{DEVICE} does not exist: 'modprobe fuse' as root, or in a container start it with "
+                f"'--device {DEVICE} --cap-add SYS_ADMIN'; all commands but 'mount', and Python, work without it"
+            ) from None
+        except OSError as error:
+            advice = f"ask for the group that owns it, or in a container for '--device {DEVICE}'"
+            if error.errno not in (errno.EACCES, errno.EPERM):
+                advice = "'modprobe fuse' as root loads the kernel's part"
+            raise MountError(f"{DEVICE} cannot be opened ({error.strerror}): {advice}") from None
+        try:
+            mode = stat.S_IFMT(os.stat(self.path).st_mode)
+            ids = f"rootmode={mode:o},user_id={os.getuid()},group_id={os.getgid()}"
+            data = ",".join([f"fd={descriptor}", ids, *self._options])
+            words = map(os.fsencode, (self._name, self.path, FILE_SYSTEM))
+            if self._libc.mount(*words, ctypes.c_ulong(_FLAGS), os.fsencode(data)) == 0:
+                return descriptor
+            number = ctypes.get_errno()
+            if number != errno.EPERM:
+                raise OSError(number, os.strerror(number))
+        except OSError as error:
+            os.close(descriptor)
+            raise MountError(f"mount(2): {error.strerror}") from None
+        os.close(descriptor)
+        return None
+
+    def _mounted_by_helper(self) -> int:
+        helper = _helper()
+        if helper is None:
+            raise MountError(f"{HELPERS[0]} is not installed, without which only root may mount: 'apt install fuse3'")
+        name = self._name.replace("\\", "\\\\").replace(",", "\\,")
+        subtype = FILE_SYSTEM.partition(".")[2]
+        options = ["ro", "nosuid", "nodev", "noexec", f"fsname={name}", f"subtype={subtype}", *self._options]
+        options += ["auto_unmount"] if self._auto_unmount else []
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                [helper, "-o", ",".join(options), "--", self.path], pass_fds=[theirs.fileno()],
+                env=os.environ | {"_FUSE_COMMFD": str(theirs.fileno())}, stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            )
+        _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
+        if not descriptors:
+            ours.close()
+            _, said = process.communicate()
+            raise MountError("; ".join(said.decode(errors="replace").split("\n")).strip("; ") or f"{helper} failed")
+        os.set_inheritable(descriptors[0], False)
+        if self._auto_unmount:  # it lives until the socket is closed
+            self._socket = ours
+        else:
+            ours.close()
+            process.communicate()
+        return descriptors[0]
+
+
+def _helper() -> str | None:
+    """Return the path of the program that mounts for users, or None."""
+    return next(filter(None, map(shutil.which, HELPERS)), None)
