@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from glassfs import work
 from glassfs.cache.budget import DEFAULT_BUDGET, MemoryBudget, Ticket
-from glassfs.cache.cores import CORES, cores, released, run_ahead
+from glassfs.cache.cores import CORES, core, released, run_ahead
 from glassfs.cache.spool import LongStream, Recipe, Spool, fresh, stored_error
 from glassfs.lru import LRU
 from glassfs.settings import settings
@@ -328,7 +328,7 @@ class BlockCache(ByteCache):
                 reserved = cost
             # Memory first, then a core: a thread that waits for memory must not keep a core from one that would
             # release some.
-            with cores().hold(), self.memory.nested():
+            with core(), self.memory.nested():
                 begun = time.monotonic()
                 raw = recipe.whole()
                 took = time.monotonic() - begun

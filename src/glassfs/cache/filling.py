@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from glassfs import work
 from glassfs.cache.blocks import BlockCache
 from glassfs.cache.budget import MemoryBudget
-from glassfs.cache.cores import CORES, cores, one_core, run_ahead
+from glassfs.cache.cores import CORES, core, run_ahead
 from glassfs.cache.spool import fresh, stored_error
 
 
@@ -22,18 +22,6 @@ def fill_all(cache: BlockCache, fills: Iterator[Callable[[], None]], cost: int) 
     nothing writes to the buffer afterwards. Raises what drawing or one of them raises.
     """
     _Filling(cache.memory, fills, cost).run()
-
-
-def fill_in_turn(cache: BlockCache, fills: Iterator[Callable[[], None]], cost: int) -> None:
-    """Call all ``fills`` on this thread, mostly while no other thread does so, with up to ``cost`` bytes of memory.
-
-    For fills in many short steps outside of the interpreter.
-    """
-    with cache.reserved(cost):
-        for fill in fills:
-            work.check()
-            with one_core().hold():
-                fill()
 
 
 class _Filling:
@@ -90,6 +78,6 @@ class _Filling:
             fill = None if self._is_over or self._error is not None else next(self._fills, None)
         if fill is None:
             return False
-        with cores().hold(), self._memory.nested():
+        with core(), self._memory.nested():
             fill()
         return True

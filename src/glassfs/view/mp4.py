@@ -19,7 +19,7 @@ from typing import Any, TypeGuard
 
 from glassfs.cache import BlockCache
 from glassfs.cache.cores import LEAST_AHEAD
-from glassfs.cache.filling import fill_all, fill_in_turn
+from glassfs.cache.filling import fill_all
 from glassfs.codec import h264
 from glassfs.content import Array, Blocked, Concatenated, Data, Memory, Regular, Rendered, Video
 from glassfs.content.video import video_of
@@ -108,11 +108,9 @@ class _EncodedFrames(Blocked):
         self._unit = h264.size_of(video.width, video.height)
         self._first = first
         self._key = key
-        # Handing a small frame to another thread takes longer than making it.
-        self._is_handed_over = self._unit >= LEAST_AHEAD
         super().__init__(
             cache, lambda: Regular(self._unit, video.count * self._unit), self._image, is_sized=True,
-            is_ahead=self._is_handed_over,
+            is_ahead=self._unit >= LEAST_AHEAD,
         )
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
@@ -143,8 +141,7 @@ class _EncodedFrames(Blocked):
         # A thread makes small frames some at a time, as handing over each would take longer than making it.
         together = max(1, (256 << 10) // size)
         fills = (partial(self._put_all, found[at : at + together]) for at in range(0, len(found), together))
-        fill = fill_all if self._is_handed_over else fill_in_turn
-        fill(self._cache, fills, planes.strip_cost(video.width, video.height))
+        fill_all(self._cache, fills, planes.strip_cost(video.width, video.height))
 
     def _put_all(self, found: Sequence[tuple[memoryview, int]]) -> None:
         for part, number in found:
