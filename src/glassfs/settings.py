@@ -179,8 +179,6 @@ class Settings:
     """A spool file is dropped after this time without a read."""
     spool_ahead: float = 0.05
     """After this time without a read nothing more is decoded ahead into a spool file."""
-    prefetch_valid: float = 0.05
-    """A block that no thread began to decode ahead within this time is no longer wanted: its reader has gone."""
 
     # Sources
 

@@ -22,12 +22,6 @@ from tests.cache.recipes import Block, Gated, interrupted, read
 from tests.waiting import wait_for, wait_until
 
 
-@pytest.fixture(autouse=True)
-def never_stale(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No block is too late to be decoded ahead, on the slowest machine."""
-    monkeypatch.setattr(settings, "prefetch_valid", 600)
-
-
 @contextmanager
 def busy_workers(cache: BlockCache) -> Iterator[list[Gated]]:
     """Occupy all threads that decode ahead; yield the blocks that they are making."""
@@ -193,17 +187,6 @@ def test_failed_prefetch_is_tried_again() -> None:
         read(cache, block, 0, 1)
     block.error = None
     assert read(cache, block, 0, 1) == b"\1"
-
-
-def test_stale_prefetch_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its reader has gone while all workers were busy."""
-    cache, late = BlockCache(1 << 20), Block(200, 100)
-    with busy_workers(cache) as busy:
-        cache.prefetch(late)
-        monkeypatch.setattr(settings, "prefetch_valid", -1)
-    wait_until(lambda: cache.used == 100 * len(busy) and not cache._pending)
-    assert late.wholes == 0
-    assert read(cache, late, 0, 1) == b"\xc8"
 
 
 def test_all_caches_share_their_threads() -> None:

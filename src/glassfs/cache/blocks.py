@@ -306,10 +306,6 @@ class BlockCache(ByteCache):
     def _make_unclaimed(self, pending: _Pending) -> None:
         with self._lock:
             is_mine = pending.claim()
-            # The reader now reads something else: other readers need the memory more.
-            if is_mine and pending.is_stale:
-                del self._pending[pending.recipe.key]
-                is_mine = False
         if is_mine:
             self._make(pending, is_ahead=True)
 
@@ -464,11 +460,6 @@ class _Pending:
         self.readers = 0
         """Readers that wait for the block. Changed under the cache's lock."""
         self._is_claimed = False
-        self._queued = time.monotonic()
-
-    @property
-    def is_stale(self) -> bool:
-        return time.monotonic() - self._queued > settings.prefetch_valid
 
     def claim(self) -> bool:
         """Return True for the first caller. The caller must hold the cache's lock."""
