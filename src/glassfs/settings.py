@@ -185,9 +185,9 @@ class Settings:
     root_check: float = 0.1
     """Interval between two checks whether the store's root was replaced, made when something below it is used."""
     disk_lock: float = 0.25
-    """TODO"""
+    """For so long a call waits for others that use the file of a disk cache."""
     catalogue_wait: float = 2.0
-    """TODO"""
+    """For so long callers wait for a search in the catalogue on a disk that may hang; one that failed is left alone."""
     findings_flush: float = 2.0
     """After so long, fewer are stored with the next call: workers of a library end without closing anything."""
     watching_pause: float = 0.02
