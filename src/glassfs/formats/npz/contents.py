@@ -10,7 +10,6 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from glassfs.cache import BlockCache
 from glassfs.codec import NONE
 from glassfs.codec.compression import decompress_prefix
 from glassfs.content import (
@@ -58,24 +57,15 @@ class ArchiveContents:
         self.archive = Archive(opening)
         self._headers: dict[ZipEntry, header.ArrayHeader | None] = {}
 
-    @property
-    def cache(self) -> BlockCache:
-        return self.archive.cache
-
     @once
     def steps(self) -> int | None:
         """The steps of the recording, None if the archive is none."""
-        signals = self._signals_of_episodes
-        if len(signals) < len(EPISODE) or not self._is_described or signals[FIRST].size > PIECE:
+        signals = [self.archive.named[name] for name in EPISODE if name in self.archive.named]
+        if len(signals) < len(EPISODE) or not self._is_described or self.archive.named[FIRST].size > PIECE:
             return None
-        headers = map(self._header, signals.values())
+        headers = map(self._header, signals)
         lengths = {one.shape[0] if one is not None and one.shape else 0 for one in headers}
         return lengths.pop() if len(lengths) == 1 and 0 not in lengths else None
-
-    @property
-    def _signals_of_episodes(self) -> dict[bytes, ZipEntry]:
-        """The members that make the archive a recording: of several of one name the first, which keeps it."""
-        return {entry.name: entry for entry in reversed(self.archive.entries) if entry.name in EPISODE}
 
     @property
     def _is_described(self) -> bool:
@@ -92,7 +82,7 @@ class ArchiveContents:
             return found
         import numpy as np
 
-        flags = self._member(self._signals_of_episodes[FIRST]).content
+        flags = self._member(self.archive.named[FIRST]).content
         found.append(0)
         if isinstance(flags, Array) and flags.data.size and parsed(flags.dtype).kind in "biuf":
             # Flags that cannot be read make one episode of all steps.
@@ -166,10 +156,8 @@ class ArchiveContents:
             return Member(_path(name), self._file(entry))
         key, file = name.removesuffix(SUFFIX), LazyMember(self.archive, entry)
         items = Slice(file, described.length, described.nbytes)
-        array = array_as_stored(
-            self.cache, (self.archive.source.version, entry.offset), key, items, described.dtype, described.shape,
-            described.order,
-        )
+        cache, ident = self.archive.cache, (self.archive.source.version, entry.offset)
+        array = array_as_stored(cache, ident, key, items, described.dtype, described.shape, described.order)
         array.file = file
         if described.shape and described.shape[0] == self.steps:
             array.axis = TIME
