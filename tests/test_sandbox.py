@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 from unittest import mock
 
 import numpy as np
@@ -20,7 +19,7 @@ import pytest
 import glassfs
 from glassfs import work
 from glassfs.errors import Damaged, GlassfsError, Unavailable
-from glassfs.sandbox import client, confinement, pool, seccomp, server, wire
+from glassfs.sandbox import client, confinement, pool, server, wire
 from glassfs.sandbox.client import Sandbox
 from glassfs.settings import settings
 from tests.formats.hdf5_files import h5py
@@ -142,7 +141,7 @@ def test_upgrade_is_no_damage_and_is_not_remembered(
 ) -> None:
     sandbox = Sandbox(local(made(tmp_path / "a.h5")), "hdf5")
     with monkeypatch.context() as upgraded:
-        upgraded.setattr(wire, "CODE", "another")
+        upgraded.setattr(wire, "__version__", "another")
         for _ in range(2):
             with pytest.raises(Unavailable, match=r"another version: glassfs was upgraded; mount.*again"):
                 sandbox.ask(dict(LIST))
@@ -182,11 +181,9 @@ def test_lack_of_descriptors_is_no_damage_and_is_not_remembered(
     assert second.ask(dict(LIST))[0]["count"] == 3
 
 
-@pytest.mark.parametrize(("module", "name"), [(seccomp, "restrict"), (confinement, "open")], ids=["filter", "proc"])
-def test_process_that_cannot_be_confined_is_refused(
-    module: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, name, mock.Mock(side_effect=OSError("not here")), raising=False)
+@pytest.mark.parametrize("name", ["restrict", "open"])
+def test_process_that_cannot_be_confined_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confinement, name, mock.Mock(side_effect=OSError("not here")), raising=False)
     assert worker_that(lambda: None) == 3
 
 
@@ -396,8 +393,8 @@ def test_worker_has_limits(act: Callable[[], object]) -> None:
 ], ids=["stat", "kill", "fork", "exec", "pipe", "limits", "write"])
 def test_worker_can_only_compute(act: Callable[[], object]) -> None:
     """Without privileges, it has the user id of the daemon, which it must not reach."""
-    if seccomp.why_impossible():
-        pytest.skip(seccomp.why_impossible())
+    if confinement.why_impossible():
+        pytest.skip(confinement.why_impossible())
     assert worker_that(act) == 3
 
 
@@ -407,7 +404,7 @@ def test_numbers_of_system_calls_are_those_of_the_headers(machine: int, header: 
     if path is None:
         pytest.skip("the kernel's headers are not installed")
     told = dict(re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", path.read_text()))
-    allowed = {**seccomp.ALLOWED, **seccomp.OWN}
+    allowed = {**confinement.ALLOWED, **confinement.OWN}
     assert {name: numbers[machine] for name, numbers in allowed.items()} == {name: int(told[name]) for name in allowed}
 
 

@@ -128,15 +128,14 @@ class Settings:
     cache_idle: float = 20.0
     spool_kept: float = 60.0  # a spool file is dropped after this time without a read
     spool_ahead: float = 0.05  # after this time without a read nothing more is decoded ahead into a spool file
-    # A block that no thread began to decode ahead within this time is no longer wanted: its reader has gone.
-    prefetch_valid: float = 0.05
 
     # Sources
 
     # Interval between two checks whether the store's root was replaced, made when something below it is used.
     root_check: float = 0.1
-    disk_lock: float = 0.25  # how long the cache on disk waits for another process or thread that writes it
-    catalogue_wait: float = 2.0  # how long callers wait for the catalogue, and do without it afterwards
+    disk_lock: float = 0.25  # how long a call waits for others that use the file of a disk cache
+    # How long callers wait for a search in the catalogue, on a disk that may hang; one that failed is left alone.
+    catalogue_wait: float = 2.0
     # After so long, fewer are stored with the next call: workers of a library end without closing anything.
     findings_flush: float = 2.0
     watching_pause: float = 0.02  # between two batches of events about watched folders

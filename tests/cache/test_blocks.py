@@ -22,12 +22,6 @@ from tests.cache.recipes import Block, Gated, interrupted, read
 from tests.waiting import wait_for, wait_until
 
 
-@pytest.fixture(autouse=True)
-def never_stale(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No block is too late to be decoded ahead, on the slowest machine."""
-    monkeypatch.setattr(settings, "prefetch_valid", 600)
-
-
 @contextmanager
 def busy_workers(cache: BlockCache) -> Iterator[list[Gated]]:
     """Occupy all threads that decode ahead; yield the blocks that they are making."""
@@ -167,23 +161,6 @@ def test_queued_prefetch_never_delays_a_reader() -> None:
     assert queued.wholes == 1
 
 
-def test_prefetch_is_refused_while_enough_blocks_are_made() -> None:
-    """Cached blocks, and blocks too large to prefetch, are not refused."""
-    cache = BlockCache(1 << 20)
-    queued, refused, large = Block(200, 100), Block(201, 100), Block(202, 1 << 20)
-    with busy_workers(cache) as busy:
-        assert cache.prefetch(queued)
-        assert not cache.prefetch(refused)
-        assert cache.prefetch(queued)
-        assert cache.prefetch(large)
-    wait_until(lambda: cache.used == 100 * (len(busy) + 1))
-    assert cache.prefetch(busy[0])
-    assert cache.prefetch(refused)
-    wait_until(lambda: cache.used == 100 * (len(busy) + 2))
-    assert busy[0].wholes == queued.wholes == refused.wholes == 1
-    assert large.wholes == 0
-
-
 def test_failed_prefetch_is_tried_again() -> None:
     cache, block = BlockCache(1 << 20), Block(1, 100)
     block.error = Damaged("bad")
@@ -193,25 +170,6 @@ def test_failed_prefetch_is_tried_again() -> None:
         read(cache, block, 0, 1)
     block.error = None
     assert read(cache, block, 0, 1) == b"\1"
-
-
-def test_stale_prefetch_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its reader has gone while all workers were busy."""
-    cache, late = BlockCache(1 << 20), Block(200, 100)
-    with busy_workers(cache) as busy:
-        cache.prefetch(late)
-        monkeypatch.setattr(settings, "prefetch_valid", -1)
-    wait_until(lambda: cache.used == 100 * len(busy) and not cache._pending)
-    assert late.wholes == 0
-    assert read(cache, late, 0, 1) == b"\xc8"
-
-
-def test_all_caches_share_their_threads() -> None:
-    caches = [BlockCache(1 << 20) for _ in range(30)]
-    for number, cache in enumerate(caches):
-        cache.prefetch(Block(number, 100))
-    wait_until(lambda: all(cache.used == 100 for cache in caches))
-    assert sum(thread.name == "glassfs-ahead" for thread in threading.enumerate()) <= CORES
 
 
 # Cores
@@ -255,21 +213,6 @@ def test_no_more_blocks_are_made_at_a_time_than_cores(monkeypatch: pytest.Monkey
         list(threads.map(lambda block: read(cache, block, 0, 1), outer))
     assert all(block.wholes == 1 for block in inner + outer)
     assert Counted.most == CORES
-
-
-def test_recipes_that_wait_need_no_core() -> None:
-    cache = BlockCache(1 << 20)
-    together = threading.Barrier(8, timeout=60)
-
-    class Waiting(Block):
-        def whole(self) -> bytes:
-            with cache.waiting():
-                together.wait()
-            return super().whole()
-
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda number: read(cache, Waiting(number, 100), 0, 1), range(8)))
-    assert cache.used == 800
 
 
 # The memory budget

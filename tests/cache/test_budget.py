@@ -113,34 +113,6 @@ def test_users_are_granted_equal_numbers_of_bytes() -> None:
     assert memory.used == 0
 
 
-def test_release_wakes_only_the_request_that_it_may_grant(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waking all of many waiting readers at each read would take longer than reading."""
-    monkeypatch.setattr(settings, "eviction_retry", 600)
-    memory, looked = Cache(100).memory, []
-    seconds_left = memory._seconds_left
-
-    def counted(ticket: Ticket, size: int, began: float) -> float:
-        looked.append(ticket)
-        return seconds_left(ticket, size, began)
-
-    monkeypatch.setattr(memory, "_seconds_left", counted)
-    memory.reserve(100)
-    with ThreadPoolExecutor(20) as threads:
-        waiting = [threads.submit(reserve_and_release, memory, 90) for _ in range(20)]
-        wait_until(lambda: memory.queued == 20)
-        with memory._lock:  # each has looked once
-            looked.clear()
-        for _ in range(9):
-            count = len(looked)
-            memory.release(1)
-            wait_until(lambda count=count: len(looked) > count)  # type: ignore[misc]
-        woken = set(looked)
-        memory.release(91)
-        for one in waiting:
-            one.result(60)
-    assert len(woken) == 1
-
-
 def test_request_beyond_the_limit_is_granted_alone() -> None:
     memory = Cache(100).memory
     memory.reserve(1)

@@ -91,27 +91,6 @@ def test_puts_are_dropped_while_the_disk_hangs(folder: Path, monkeypatch: pytest
     assert stored[2:] == [b"too large, but alone"]
 
 
-def test_readers_search_a_local_disk_in_their_own_threads(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(folder, key=b"data")
-    threads: list[str] = []
-    find_on_disk = PersistentCache.find
-
-    def noted(*arguments: Any) -> list[bytes | None]:
-        threads.append(threading.current_thread().name)
-        return find_on_disk(*arguments)
-
-    monkeypatch.setattr(PersistentCache, "find", noted)
-    for is_local in (True, False):
-        monkeypatch.setattr(catalogue_module, "is_local", lambda folder, is_local=is_local: is_local)
-        catalogue = Catalogue(lambda: str(folder))
-        found = [catalogue.find([b"key", b"none"]) for _ in range(3)]
-        assert found == [[b"data", None]] * 3
-        catalogue.close()
-        own = threading.current_thread().name
-        assert threads == ["glassfs-catalogue", *[own if is_local else "glassfs-catalogue"] * 2]
-        threads.clear()
-
-
 def test_readers_do_not_wait_twice_for_a_disk_that_hangs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue_module, "is_local", lambda folder: False)
     put(folder, key=b"data")

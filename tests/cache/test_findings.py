@@ -13,7 +13,6 @@ from glassfs.cache import findings
 from glassfs.cache.catalogue import FILE, Catalogue
 from glassfs.cache.findings import Findings
 from glassfs.persistent.cache import ALONG_BYTES
-from glassfs.settings import settings
 
 OLD = 10**18
 
@@ -46,17 +45,6 @@ def test_findings_are_added_to_those_of_other_processes(catalogue: Catalogue) ->
     assert [after.find("a", name) for name in (b"one", b"two")] == [b"one", b"two"]
 
 
-def test_few_findings_are_stored_after_a_while(catalogue: Catalogue) -> None:
-    clock = [0.0]
-    kept = Findings(lambda: catalogue, "1", lambda: clock[0])
-    kept.keep("a", OLD, b"one", b"1")
-    kept.find("b", b"one")
-    assert catalogue.find([findings._key("a", "1")]) == [None]
-    clock[0] = settings.findings_flush
-    kept.find("b", b"one")
-    assert catalogue.find([findings._key("a", "1")]) != [None]
-
-
 def test_what_changed_a_moment_ago_is_not_kept(catalogue: Catalogue) -> None:
     kept = Findings(lambda: catalogue, "1")
     kept.keep("a", time.time_ns(), b"one", b"1")
@@ -81,16 +69,6 @@ def test_without_a_catalogue_nothing_is_kept_but_in_memory() -> None:
     assert kept.find("a", b"one") == b"1"
 
 
-def test_unknown_containers_are_asked_for_less_and_less(catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
-    search = catalogue._search
-    monkeypatch.setattr(catalogue, "_search", lambda do: asked.append(do) or search(do))
-    kept = Findings(lambda: catalogue, "1")
-    for number in range(500):
-        assert kept.find(f"{number}", b"one") is None
-    assert findings.PATIENCE < len(asked) < findings.PATIENCE + 2 * 500 // findings.EACH
-
-
 def test_findings_of_other_containers_are_read_along(catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
     before = Findings(lambda: catalogue, "1")
     for number in range(200):
@@ -111,18 +89,6 @@ def test_findings_of_other_containers_are_read_along(catalogue: Catalogue, monke
     assert [after.find(stamp, b"one") for stamp in large] == list(large.values())
 
 
-def test_what_is_read_along_stays_within_its_bound(catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(findings, "AHEAD_BYTES", 5 * 2 * findings.ALONG_BYTES)
-    before = Findings(lambda: catalogue, "1")
-    for number in range(100):
-        before.keep(f"{number}", OLD, b"one", b"%d" % number)
-    before.flush()
-    after = Findings(lambda: catalogue, "1")
-    for number in range(100):
-        assert after.find(f"{number}", b"one") == b"%d" % number
-        assert after._along.weight <= 5 * 2 * findings.ALONG_BYTES
-
-
 def test_damaged_findings_are_dropped(catalogue: Catalogue, tmp_path: Path) -> None:
     before = Findings(lambda: catalogue, "1")
     for number in range(100):
@@ -137,4 +103,3 @@ def test_damaged_findings_are_dropped(catalogue: Catalogue, tmp_path: Path) -> N
     assert [after.find(f"{number}", b"one") for number in range(100)] == expected
     assert connection.execute("SELECT count(*) FROM entries WHERE key = ?", (damaged,)).fetchone() == (0,)
     connection.close()
-

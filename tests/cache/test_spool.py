@@ -47,16 +47,6 @@ def test_first_bytes_come_before_the_block_is_decoded() -> None:
     assert cache.used == block.stream_cost
 
 
-@pytest.mark.usefixtures("small_steps", "at_once")
-def test_nothing_is_decoded_ahead_of_idle_readers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "spool_ahead", 0)
-    cache, block = BlockCache(1 << 20), Block(5, 100 * PIECE)
-    read(cache, block, 0, 100)
-    assert block.pieces_given == 1
-    assert read(cache, block, 50 * PIECE, 10) == block.expected(50 * PIECE, 10)
-    assert block.pieces_given == 51
-
-
 def test_many_threads_read_the_right_bytes(small_steps: None) -> None:
     cache, block = BlockCache(1 << 20), Block(5, 10 * PIECE + 123)
     expected = block.expected(0, block.size)

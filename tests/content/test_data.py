@@ -233,14 +233,6 @@ def test_extent_reads_only_its_range(source: CountingSource) -> None:
     assert extent.location() == (100, 1000, "none", None)
 
 
-def test_extent_outside_the_source_is_damage_when_read(source: CountingSource) -> None:
-    extent = Extent(source, 4090, 1000)
-    assert extent.size == 1000
-    assert extent.read(0, 6) == bytes(range(250, 256))
-    with pytest.raises(Damaged):
-        extent.read(0, 7)
-
-
 def test_unreadable_data_has_a_size_and_a_reason() -> None:
     data = Unreadable(1 << 43, Damaged("is missing", "file", "block 7"))
     assert data.size == 1 << 43
@@ -301,20 +293,6 @@ def test_rendered_data_of_another_size_are_damage() -> None:
     for budget in (0, 1 << 20):
         with pytest.raises(Damaged):
             Rendered(BlockCache(budget), "k", lambda: b"abc", 4).read(0, 3)
-
-
-def test_rendered_data_are_made_once() -> None:
-    calls: list[int] = []
-
-    def make() -> bytes:
-        calls.append(1)
-        return b"rendered"
-
-    data = Rendered(BlockCache(), "k", make)
-    assert not data.is_sized
-    assert [data.size, data.read(0, 8), data.read(3, 2)] == [8, b"rendered", b"de"]
-    assert data.is_sized
-    assert len(calls) == 1
 
 
 # Stored blocks: a codec, a checksum over raw or stored bytes, and a cache that keeps or spools them.

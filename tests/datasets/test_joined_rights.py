@@ -157,22 +157,6 @@ def test_closed_rows_leave_a_valid_table(
     assert joins.snapshot() is after
 
 
-def test_watched_folders_without_changes_are_not_compared(store: Counting, joins: Joins, clock: Clock) -> None:
-    shown(joins.snapshot())
-    clock.now += LATER
-    joins.snapshot()
-    assert ("a", "z.take") in store.glanced and ("plain",) not in store.glanced
-    for _ in range(3):
-        store.glanced.clear()
-        clock.now += LATER
-        joins.snapshot()
-        assert store.glanced == [("",)], "only the root, which no folder of the source is above"
-    store.put("a/b/new", b"")
-    clock.now += LATER
-    joins.snapshot()
-    assert store.glanced[1:] == [("",), ("a", "b", "x.take")]
-
-
 def test_checks_take_a_share_of_the_time(
     store: Counting, joins: Joins, clock: Clock, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -187,14 +171,6 @@ def test_checks_take_a_share_of_the_time(
         clock.now += 0.1
         joins.snapshot()
     assert len(checks) == 2 and checks[1] - checks[0] >= 2.0 * (1 + CHECK_SHARE)
-
-
-def test_closed_before_the_rows_were_read(store: Counting, joins: Joins, clock: Clock) -> None:
-    """The walk may be long ago when a caller first needs the size of a table."""
-    snapshot = joins.snapshot()
-    clock.now += 30.0
-    store.set_permissions("other.take", 0o600)
-    assert shown(snapshot) == ALL[:-1]
 
 
 def test_files_on_a_disk_that_fails_keep_their_rows(store: Counting, joins: Joins, clock: Clock) -> None:

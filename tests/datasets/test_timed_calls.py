@@ -9,7 +9,6 @@ import pytest
 
 from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.errors import Changed, DeviceFailed
-from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -48,17 +47,6 @@ def test_results_and_errors_come_back(calls: TimedCalls) -> None:
             calls.call("key", "disk", fail)
     calls.close()
     assert calls.call("key", "disk", lambda: 7) == 7
-
-
-def test_a_call_that_hangs_is_not_tried_again(calls: TimedCalls, go_on: threading.Event) -> None:
-    hang(calls, "key", "disk", go_on.wait)
-    for _ in range(2):
-        with pytest.raises(DeviceFailed):
-            calls.call("key", "disk", lambda: pytest.fail("it is tried"))
-    assert calls.call("other", "disk", lambda: "well") == "well"
-    go_on.set()
-    wait_until(lambda: not len(calls))
-    assert calls.call("key", "disk", lambda: "again") == "again"
 
 
 @pytest.mark.parametrize("is_probed", [False, True])

@@ -192,16 +192,6 @@ def test_damage_in_a_large_chunk_is_found(tmp_path: Path) -> None:
                 opened[name].bytes()
 
 
-def test_chunk_with_a_filter_left_out_is_read(tmp_path: Path) -> None:
-    whole = values((40,), "<i4")
-    with h5py.File(tmp_path / "made.h5", "w") as file:
-        made = file.create_dataset("x", (40,), "<i4", chunks=(20,), compression="gzip", shuffle=True)
-        made.id.write_direct_chunk((0,), whole[:20].tobytes(), filter_mask=0b11)
-        made[20:] = whole[20:]
-    with glassfs.open(tmp_path / "made.h5") as opened:
-        assert np.array_equal(opened["x"].numpy(), whole)
-
-
 def test_wrong_checksum_is_damage(tmp_path: Path) -> None:
     path = tmp_path / "made.h5"
     with h5py.File(path, "w") as file:

@@ -98,17 +98,6 @@ def test_the_hidden_come_last_and_the_unreadable_not_at_all(make: Callable[..., 
     assert table.column_names == ["G", "F", "F~2", "F~3"]
 
 
-@pytest.mark.parametrize("rows", [0, 1])
-def test_few_rows(make: Callable[..., Path], rows: int) -> None:
-    def fill(view: IdvWriter) -> None:
-        view.add("A", np.zeros(rows))
-        view.add("B", ["x"] * rows, Codec("TextSpan"))
-        view.add("C", [np.zeros(2)] * rows, vector("Double"))
-
-    path = make(fill)
-    assert assert_is_all(open_path(path)).rows == table_file(path, "columns.parquet").num_rows == rows
-
-
 def test_a_table_reads_nothing_before_its_columns_are_asked_for(make: Callable[..., Path]) -> None:
     source = CountingSource(make(every_type))
     container = open_container(opening(source))
@@ -117,11 +106,6 @@ def test_a_table_reads_nothing_before_its_columns_are_asked_for(make: Callable[.
     assert source.bytes_read == before
     table.columns()
     assert source.bytes_read - before < source.size // 4
-
-
-def test_without_columns_there_is_no_table(make: Callable[..., Path]) -> None:
-    assert tables_of(open_path(make(lambda view: None, rows=3))) == {}
-    assert list(tables_of(open_path(make(every_type)))) == [b"columns"]
 
 
 def names_of(path: Path) -> list[str]:

@@ -8,7 +8,6 @@ import struct
 import zlib
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -26,7 +25,6 @@ from glassfs.formats.kinodb.images import Images, decoded_size
 from glassfs.formats.kinodb.scan import Scan
 from glassfs.library import open_tree
 from glassfs.tree import File
-from tests.formats.derived import shown_in, whole
 from tests.formats.kinodb_files import (
     FRONT,
     WRIST,
@@ -40,7 +38,6 @@ from tests.formats.kinodb_files import (
     with_images,
 )
 from tests.helpers import CountingSource, open_bytes
-from tests.view.pages import Page
 
 
 def test_cameras_that_come_go_change_and_repeat(tmp_path: Path) -> None:
@@ -234,25 +231,6 @@ def test_scan_finds_every_image(tmp_path: Path, data: st.DataObject) -> None:
 
 
 # Pages
-
-
-@pytest.mark.parametrize("name", ["awkward_names", "cameras_vary", "mixed_raw"])
-def test_pages_name_every_frame_of_samples_and_no_other(samples: Path, name: str) -> None:
-    shown = shown_in(samples / f"kinodb/{name}.kdb", "html")
-    pages = [place for place in shown if place.startswith("/episodes/") and place.endswith("/index.html")]
-    assert pages
-    for place in pages:
-        folder, named = place.removesuffix("index.html"), set()
-        for camera in Page(whole(shown[place])).facts["cameras"]:
-            runs, end = camera["runs"], 0
-            for gap, length in zip(runs[::2], runs[1::2], strict=True):
-                first = end + gap
-                end = first + length
-                named |= {f"{folder}{unquote(camera['folder'][2:])}{number:06d}" for number in range(first, end)}
-            assert f"{min(named)}{camera['suffix']}" in shown
-        # Of several images of one name in a frame, the first is shown; the script tries both suffixes.
-        images = {one for one in shown if one.startswith(f"{folder}images/") and "~" not in Path(one).name}
-        assert named == {str(Path(one).with_suffix("")) for one in images}
 
 
 # The older layout

@@ -14,13 +14,12 @@ import pytest
 from pyarrow import parquet
 
 import glassfs
-from glassfs.content import Array
 from glassfs.tree.containers.opener import parse
 from glassfs.tree.containers.weight import weight_of
 from tests.formats import npz_files
 from tests.formats.npz_files import saved
 from tests.formats.test_npz import CRC, patched_entry
-from tests.helpers import CountingSource, open_bytes, opening
+from tests.helpers import open_bytes, opening
 
 
 @pytest.mark.parametrize("is_compressed", [False, True])
@@ -89,24 +88,6 @@ def test_starts_of_a_million_episodes_take_four_bytes_each() -> None:
     table = open_bytes(stored).episodes()
     assert table is not None and table.rows == count and len(stored) < 10_000
     assert weight_of(table, 1 << 30) < 6 * count
-
-
-def test_episodes_of_a_deflated_chunk_are_decoded_once(tmp_path: Path) -> None:
-    steps = 2000
-    values = {
-        "action": np.zeros((steps, 2)), "reward": np.random.default_rng(1).random(steps),
-        "is_first": np.arange(steps) % 10 == 0, "signal": np.random.default_rng(2).random((steps, 500)),
-    }
-    path = tmp_path / "chunk.npz"
-    path.write_bytes(saved(values, True))
-    source = CountingSource(path)
-    table = parse(opening(source)).episodes()
-    assert table is not None and table.rows == 200 and table.recording is not None
-    for row in range(table.rows):
-        for column in table.recording(row).steps.columns():
-            assert isinstance(column.content, Array)
-            column.content.data.whole()
-    assert source.bytes_read < 2 * path.stat().st_size
 
 
 @pytest.mark.parametrize("change", [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,20 +58,6 @@ def test_blocks_are_joined_and_parts_are_there_whole(manifest: Path) -> None:
     ]
     assert container.facts["steps"] == TOTAL
     assert faults_of(container) == {}
-
-
-def test_residuals_are_joined_by_steps_not_by_bytes(tmp_path: Path) -> None:
-    bits = np.random.default_rng(2).integers(0, 2, (18, 3)).astype(bool)
-    chunks = []
-    for number, (first, last) in enumerate([(0, 8), (9, 17)]):
-        path = tmp_path / f"{number}.wshard"
-        with WShardWriter(path) as writer:
-            writer.add_channel("q", np.zeros((9, 3), "<f4"))
-            writer.add("residual/q/sign2nddiff", pack_residual(bits[first : last + 1]))
-        chunks.append({"chunk_index": number, "uri": path.name, "timestep_range": [first, last], "length_T": 9})
-    container = open_path(write_manifest(tmp_path / "m.wshard", {"chunks": chunks}))
-    assert np.array_equal(array_of(container, "residual/q/sign2nddiff"), bits)
-    assert faults_of(container) == {f"chunks/000{n}": "has no SHA-256 in the manifest" for n in (0, 1)}
 
 
 def test_parts_in_any_order(manifest: Path) -> None:
@@ -144,19 +131,33 @@ def test_large_parts_are_checked_when_they_are_first_read(manifest: Path, monkey
     assert "was changed" in faults_of(container)["chunks/0001"]
 
 
-def test_blocks_that_differ_between_parts_are_not_joined(tmp_path: Path) -> None:
+def in_parts(folder: Path, steps: int, *fills: Callable[[WShardWriter], None]) -> Container:
+    """Write and open an episode, each part of so many steps and filled by a function."""
     chunks = []
-    for number in range(2):
-        path = tmp_path / f"{number}.wshard"
-        with WShardWriter(path) as writer:
-            writer.add_channel("same", np.zeros((4, 2), "<f4"))
-            writer.add_channel("other", np.zeros((4, 2 + number), "<f4"))
-            if number:
-                writer.add("late", b"1")
-                writer.add("late", b"2")
-        first = number * 4
-        chunks.append({"chunk_index": number, "uri": path.name, "timestep_range": [first, first + 3], "length_T": 4})
-    container = open_path(write_manifest(tmp_path / "m.wshard", {"chunks": chunks}))
+    for number, fill in enumerate(fills):
+        path, first = folder / f"{number}.wshard", number * steps
+        path.write_bytes(made(fill))
+        steps_of_part = [first, first + steps - 1]
+        chunks.append({"chunk_index": number, "uri": path.name, "timestep_range": steps_of_part, "length_T": steps})
+    return open_path(write_manifest(folder / "m.wshard", {"chunks": chunks}))
+
+
+def test_residuals_are_joined_by_steps_not_by_bytes(tmp_path: Path) -> None:
+    bits = np.random.default_rng(2).integers(0, 2, (18, 3)).astype(bool)
+    container = in_parts(tmp_path, 9, *(
+        channels_of({"q": np.zeros((9, 3), "<f4")}, **{"residual/q/sign2nddiff": pack_residual(part)})
+        for part in (bits[:9], bits[9:])
+    ))
+    assert np.array_equal(array_of(container, "residual/q/sign2nddiff"), bits)
+    assert faults_of(container) == {f"chunks/000{n}": "has no SHA-256 in the manifest" for n in (0, 1)}
+
+
+def test_blocks_that_differ_between_parts_are_not_joined(tmp_path: Path) -> None:
+    same = np.zeros((4, 2), "<f4")
+    container = in_parts(
+        tmp_path, 4, channels_of({"same": same, "other": same}),
+        channels_of({"same": same, "other": np.zeros((4, 3), "<f4")}, late=b"1"),
+    )
     found = contents_of(container.root)
     assert b"signal/same" in found and b"signal/other" not in found and b"late" not in found
     assert b"chunks/0001/signal/other" in found
@@ -165,18 +166,11 @@ def test_blocks_that_differ_between_parts_are_not_joined(tmp_path: Path) -> None
 
 
 def test_guesses_are_joined_if_all_parts_have_the_same(tmp_path: Path) -> None:
-    chunks = []
     whole = np.arange(16, dtype="<f4").reshape(8, 2)
-    for number in range(2):
-        path, part = tmp_path / f"{number}.wshard", whole[4 * number :][:4]
-        with WShardWriter(path) as writer:
-            writer.add_channel("pose", part)
-            writer.add("omen/pose/model", part.tobytes())
-            writer.add("omen/other/model", part.tobytes() if number else b"1")
-        chunks.append({
-            "chunk_index": number, "uri": path.name, "timestep_range": [4 * number, 4 * number + 3], "length_T": 4,
-        })
-    container = open_path(write_manifest(tmp_path / "m.wshard", {"chunks": chunks}))
+    container = in_parts(tmp_path, 4, *(
+        channels_of({"pose": part}, **{"omen/pose/model": part.tobytes(), "omen/other/model": other})
+        for part, other in ((whole[:4], b"1"), (whole[4:], whole[4:].tobytes()))
+    ))
     found, other = only(container, "omen/pose/model"), only(container, "omen/other/model")
     assert isinstance(found, Guessed) and found.data.whole() == whole.tobytes()
     assert np.array_equal(values_of(found.likely), whole)

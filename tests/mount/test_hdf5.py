@@ -8,7 +8,6 @@ import shutil
 import stat
 from pathlib import Path
 
-import fsspec
 import numpy as np
 import pytest
 
@@ -79,12 +78,6 @@ def test_copy_of_a_mount_is_an_export(mounted: Mounted, tmp_path: Path) -> None:
     with mounted(path) as mount:
         shutil.copytree(mount.path / "data/demo_10", tmp_path / "copy")
     assert {file.name for file in (tmp_path / "copy").iterdir()} <= {file.name for file in one.iterdir()}
-
-
-def test_fsspec_reads_hdf5(tmp_path: Path) -> None:
-    path = write_everything(tmp_path / "made.h5")
-    with fsspec.open(f"glassfs://filters/gzip_all.npy::{path}") as file:
-        assert np.array_equal(np.load(file), values((50, 33, 5)))
 
 
 @pytest.mark.slow

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import io
 import os
 import random
-import shutil
-import subprocess
 import zipfile
 from functools import cache
 from pathlib import Path
 
-import fsspec
 import numpy as np
 import pytest
 
-from glassfs.filesystem import GlassfsFileSystem
 from tests.formats import npz_files
 from tests.formats.npz_files import npy, saved, streamed, with_zip64_end, zipped
 from tests.formats.test_npz import CRC, patched_entry
 from tests.mount.conftest import Mounted
-from tests.mount.mounts import Mount, glassfs, opened
+from tests.mount.mounts import Mount, opened
 
 pytestmark = pytest.mark.slow
 
@@ -73,15 +68,6 @@ def test_files_are_the_members(archives: Mount, name: str) -> None:
                 assert found.dtype == values.dtype and found.tobytes() == values.tobytes()
 
 
-def test_md5_is_that_of_unzip(archives: Mount, folder: Path) -> None:
-    unzip = shutil.which("unzip")
-    if unzip is None:
-        pytest.skip("unzip is not installed: apt install unzip")
-    for name, member in (("stored.npz", "big_fortran.npy"), ("packed.npz", "packed.npy"), ("piped.npz", "text.npy")):
-        printed = subprocess.run([unzip, "-p", folder / name, member], capture_output=True, check=True).stdout
-        assert hashlib.md5((archives.path / name / member).read_bytes()).digest() == hashlib.md5(printed).digest()
-
-
 @pytest.mark.parametrize("path", ["large.npz/stored.npy", "packed.npz/packed.npy"])
 def test_random_ranges(archives: Mount, path: str) -> None:
     expected, chance = npy(LARGE), random.Random(1)
@@ -103,17 +89,6 @@ def test_attributes_say_where_members_are(archives: Mount) -> None:
     assert os.getxattr(archives.path / "stored.npz/big_fortran.npy", "user.glassfs.dtype") == b">u4"
 
 
-def test_frames_and_steps_of_an_episode(archives: Mount) -> None:
-    image = pytest.importorskip("PIL.Image")
-    values = npz_files.episode()
-    for number in (0, npz_files.STEPS - 1):
-        with image.open(archives.path / f"replay.npz/image/{number:06d}.png") as frame:
-            assert np.array_equal(np.asarray(frame), values["image"][number])
-    with image.open(archives.path / "stored.npz/fortran_video/000002.png") as frame:
-        assert np.array_equal(np.asarray(frame), npz_files.arrays()["fortran_video"][2])
-    assert (archives.path / "replay.npz/steps.parquet").read_bytes().startswith(b"PAR1")
-
-
 def test_damage_costs_its_member(mounted: Mounted, tmp_path: Path) -> None:
     """EIO with one line in the log; a stored member fails when it is read to its end."""
     for name, is_compressed in (("stored.npz", False), ("packed.npz", True)):
@@ -127,23 +102,3 @@ def test_damage_costs_its_member(mounted: Mounted, tmp_path: Path) -> None:
             assert caught.value.errno == errno.EIO
         lines = [line for line in mount.log_lines() if "bad.npy" in line]
         assert len(lines) == 2 and all("its checksum does not match" in line for line in lines)
-
-
-@pytest.mark.parametrize("jobs", ["1", "2"])
-def test_verify_finds_damage_of_stored_members(tmp_path: Path, folder: Path, jobs: str) -> None:
-    assert glassfs("verify", "--jobs", jobs, folder).returncode == 0
-    for number in range(3):
-        data = bytearray(saved({"a": LARGE[:500], "b": LARGE[0]}))
-        data[len(data) // 2] ^= number & 1
-        (tmp_path / f"{number}.npz").write_bytes(data)
-    done = glassfs("verify", "--jobs", jobs, tmp_path)
-    assert done.returncode == 1
-    faults = [line for line in done.stdout.splitlines() if "checksum" in line]
-    assert faults == [f"{tmp_path}/1.npz: a.npy: its checksum does not match"]
-
-
-def test_files_through_fsspec(folder: Path) -> None:
-    files = GlassfsFileSystem(folder)
-    assert files.cat_file("large.npz/stored.npy", 1000, 2000) == npy(LARGE)[1000:2000]
-    with fsspec.open(f"glassfs://packed.npz/packed.npy::{folder}") as file:
-        assert np.array_equal(np.load(file), LARGE)

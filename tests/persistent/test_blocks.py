@@ -194,22 +194,6 @@ def test_reading_a_block_keeps_it(folder: Path, monkeypatch: pytest.MonkeyPatch)
     assert there[0] == 0 and there[1:] == list(range(there[1], 40)) and there[1] > 20
 
 
-def test_uses_are_noted_together_and_at_the_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = opened(folder)
-    fill(cache, range(3))
-    connection = sqlite3.connect(folder / FILE)
-    later = cache_module._now() + cache_module.USE_SECONDS
-
-    def used_later() -> int:
-        return int(connection.execute("SELECT count(*) FROM entries WHERE used >= ?", (later,)).fetchone()[0])
-
-    monkeypatch.setattr(cache_module, "_now", lambda: later)
-    assert cached(cache, range(2)) == [0, 1] and used_later() == 0
-    cache.close()
-    assert used_later() == 2
-    connection.close()
-
-
 def test_budget_holds_with_many_threads(folder: Path, scale: Scale) -> None:
     cache = opened(folder, BUDGET)
     whole = {number: content(number) for number in range(scale(60, 1000))}

@@ -20,15 +20,12 @@ from tests.source.test_local import held
 
 
 class Holder:
-    def __init__(self, is_reading: bool = False) -> None:
-        self.is_reading = is_reading
+    def __init__(self) -> None:
         self.is_open = True
         self.has_name = True
-        self.is_lost = False
 
     def evict(self, is_forced: bool = False) -> bool:
-        self.is_lost = not self.has_name
-        self.is_open = self.is_open and (self.is_reading or (self.is_lost and not is_forced))
+        self.is_open = not (self.has_name or is_forced)
         return not self.is_open
 
 
@@ -44,18 +41,6 @@ def test_the_oldest_descriptors_are_closed_first(few: Descriptors) -> None:
     for holder in holders:
         few.add(holder)
     assert [holder.is_open for holder in holders] == [False, False, True, True, True, True]
-
-
-def test_descriptors_being_read_stay_open(few: Descriptors) -> None:
-    reading = [Holder(is_reading=True) for _ in range(8)]
-    for holder in reading:
-        few.add(holder)
-    idle = Holder()
-    few.add(idle)
-    assert all(holder.is_open for holder in reading)
-    reading[0].is_reading = False
-    few.add(Holder(is_reading=True))
-    assert not reading[0].is_open
 
 
 def test_deleted_files_stay_open_while_there_is_room(few: Descriptors, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,19 +72,6 @@ def test_the_limit_follows_the_process_limit(monkeypatch: pytest.MonkeyPatch) ->
     ):
         monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, soft))
         assert (descriptors.limit(), descriptors.room_for_lost()) == (expected, lost)
-
-
-def test_a_pool_follows_a_new_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    limit = 6
-    monkeypatch.setattr(descriptors, "limit", lambda: limit)
-    pool = Descriptors()
-    holders = [Holder() for _ in range(9)]
-    for holder in holders[:6]:
-        pool.add(holder)
-    limit = 4
-    for holder in holders[6:]:
-        pool.add(holder)
-    assert sum(holder.is_open for holder in holders) == 4
 
 
 def test_a_deleted_file_in_use_keeps_its_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,16 +83,6 @@ def test_the_oldest_watch_makes_room(
     assert few.watch(("0",), listener)
 
 
-def test_a_path_too_long_to_be_watched_leaves_nothing(
-    store: LocalStore, few: LocalStore, root: Path, listener: Listener,
-) -> None:
-    path = tuple("abcdefghij")
-    root.joinpath(*path).mkdir(parents=True)
-    assert not few.watch(path, listener)
-    no_threads()
-    assert all(few.watch((f"{number}",), listener) for number in range(5))
-
-
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENOMEM, errno.EACCES, errno.ENOENT])
 def test_a_failed_watch_leaves_nothing(
     store: LocalStore, pool: watching.Watches, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
@@ -141,16 +131,17 @@ def test_watching_fails_cleanly_without_resources(
     assert store.watch(("a",), listener)
 
 
-def test_on_another_system_nothing_is_watched(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert not store.watch(("a",), lambda path, name: None)
-
-
-def test_without_the_package_nothing_is_watched(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_another_system", [True, False])
+def test_without_inotify_nothing_is_watched(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, is_another_system: bool,
+) -> None:
     import glassfs.source
 
-    monkeypatch.delattr(glassfs.source, "watching")
-    monkeypatch.setitem(sys.modules, "glassfs.source.watching", None)
+    if is_another_system:
+        monkeypatch.setattr(sys, "platform", "darwin")
+    else:
+        monkeypatch.delattr(glassfs.source, "watching")
+        monkeypatch.setitem(sys.modules, "glassfs.source.watching", None)
     assert not store.watch(("a",), lambda path, name: None)
 
 

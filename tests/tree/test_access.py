@@ -104,16 +104,6 @@ def test_a_changed_mode_shows_and_drops_cached_blocks(names: tuple[str, ...]) ->
         assert not node.origin.lease.is_retired
 
 
-def test_a_lookup_shows_the_current_mode() -> None:
-    store = MemoryStore({"some": made(a=b"a"), "plain": b"text"})
-    tree = sources_of(store).tree
-    assert tree.lookup("/some/a.bin").mode == 0o100444
-    for name in ("some", "plain"):
-        store.set_permissions(name, 0o640)
-    assert (tree.lookup("/some").mode, tree.lookup("/plain").mode) == (0o040550, 0o100440)
-    assert tree.lookup("/some/a.bin").mode == 0o100440
-
-
 def test_a_folder_gets_no_search_bit_added() -> None:
     class Closed(MemoryStore):
         def entry(self, path: tuple[str, ...]) -> Entry:

@@ -262,14 +262,6 @@ def test_the_root_as_people_write_it(typed: str) -> None:
         tree.file(typed)
 
 
-def test_a_letter_before_a_path_is_not_ignored() -> None:
-    tree = tree_of(numbered(SMALL))
-    for typed in ("Xa/d.bin", "Xe.bin", "xa/b/c.bin"):
-        with pytest.raises(NotFound) as raised:
-            tree.lookup(typed)
-        assert str(raised.value) == f"{typed}: no such file or directory"
-
-
 def test_walking_gives_parents_first_and_goes_on_after_errors() -> None:
     def bad() -> Iterator[Member]:
         raise Damaged("cut")

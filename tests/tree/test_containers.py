@@ -101,23 +101,6 @@ def test_lack_of_resources_is_reported_and_not_remembered(where: str) -> None:
     assert value(tree, "/0/a.bin") == b"0"
 
 
-def test_an_unavailable_store_closes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = many(1)
-    sources = sources_of(store, "0")
-    assert value(sources.tree, "/a.bin") == b"0"
-
-    def entry(path: Path) -> None:
-        raise Unavailable("too many open files")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "entry", entry)
-        assert sources.refresh() == []
-        with pytest.raises(Unavailable):
-            sources.tree.lookup("/")
-    assert names_open(sources) == ["0"]
-    assert value(sources.tree, "/a.bin") == b"0"
-
-
 @pytest.mark.parametrize("names", [(), ("0",)], ids=["in a folder", "named"])
 def test_a_device_that_fails_for_a_while_closes_nothing(
     monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...],
@@ -241,16 +224,6 @@ def test_a_container_that_cannot_be_opened_holds_nothing() -> None:
     with pytest.raises(Refused, match="missing"):
         sources_of(store, "bad")
     assert not store.held
-
-
-def test_a_file_of_an_evicted_container_still_reads() -> None:
-    store = many(2)
-    sources = sources_of(store, limit=1)
-    node = sources.tree.file("/0/a.bin")
-    sources.tree.directory("/1").listing()
-    assert node.read(0, 9) == b"0"
-    assert not node.origin.lease.is_retired
-    assert {source.name for source in store.held} == {"memory/1"}
 
 
 def test_a_closed_tree_holds_nothing_and_opens_again() -> None:

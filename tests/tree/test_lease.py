@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from glassfs.errors import Changed
 from glassfs.tree.lease import Lease
 from tests.memory_store import MemoryStore
 
@@ -40,19 +39,6 @@ def test_sources_stay_open_until_the_last_release(store: MemoryStore) -> None:
         assert read(lease) == b"ab"
         assert store.held == set(lease.sources)
     assert not store.held
-
-
-def test_a_deleted_file_is_readable_while_it_is_leased(store: MemoryStore) -> None:
-    lease = lease_of(store)
-    with lease:
-        read(lease)
-        store.remove("a")
-        store.put("b", b"new")
-        lease.retire(is_replaced=True)
-        assert read(lease) == b"ab"
-    with pytest.raises(Changed):
-        read(lease)
-    assert (lease.is_retired, lease.is_replaced) == (True, True)
 
 
 def test_releasing_too_often_raises_and_changes_nothing(store: MemoryStore) -> None:

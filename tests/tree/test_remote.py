@@ -168,16 +168,6 @@ def test_a_failed_entering_is_tried_again(error: GlassfsError, where: str) -> No
     assert files_of(sources.tree) == {"/a.made/a.bin": b"1"}
 
 
-@pytest.mark.parametrize("fault", ["KeyError", "MemoryError"])
-def test_a_failing_format_costs_only_its_container(fault: str) -> None:
-    tree = sources_of(distant({"bad.made": made(fault=fault), "good.made": made(a=b"1")})).tree
-    expected = Changed if fault == "KeyError" else Unavailable
-    with pytest.raises(expected):
-        entered(tree, "/bad.made")
-    assert isinstance(tree.node("/bad.made"), File if fault == "KeyError" else Directory)
-    assert entered(tree, "/good.made") == ["a.bin"]
-
-
 # Several files.
 
 

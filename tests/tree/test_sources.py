@@ -61,18 +61,6 @@ def test_a_private_source_leaves_the_root_of_several_public() -> None:
     assert {node.name: stat.S_IMODE(node.mode) for node in root.listing()} == {"open": 0o555, "closed": 0o500}
 
 
-def test_the_root_of_many_costs_one_look_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Evictions do not cause the whole root to be checked again."""
-    store = MemoryStore({f"{number}": made(a=b"%d" % number) for number in range(200)})
-    sources = sources_of(store, *(f"{number}" for number in range(200)), limit=4)
-    asked = []
-    entry = store.entry
-    monkeypatch.setattr(store, "entry", lambda path: asked.append(path) or entry(path))
-    for number in range(200):
-        assert sources.tree.file(f"/{number}/a.bin").read(0, 9) == b"%d" % number
-    assert len(asked) < 2000
-
-
 def test_a_folder_stays_the_same_whatever_is_in_it(tmp_path: Path) -> None:
     """And so does what lies in it: its own version is no part of what others are."""
     (tmp_path / "folder").mkdir()

@@ -21,10 +21,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Column, Memory, RaggedText, Records, Table, Unreadable
+from glassfs.content import Array, Column, Records, Table, Unreadable
 from glassfs.content.data import SizedData
 from glassfs.errors import Damaged, TooLarge
-from glassfs.view.csv import VIEW, file
+from glassfs.view.csv import file
 from glassfs.view.csv.file import csv_data
 from tests.view.tables import (
     array_column,
@@ -133,11 +133,6 @@ def test_the_dates_of_dotnet_are_exact() -> None:
         "0001-01-01T00:00:00.0000000", "9999-12-31T23:59:59.9999999", "2020-01-01T00:00:00.0000009",
         "1969-12-31T23:59:59.9999999",
     ]
-
-
-def test_times_beyond_64_bits_are_damage() -> None:
-    with pytest.raises(Damaged, match="does not fit"):
-        csv_bytes([array_column(b"when", np.array([1 << 62], "<i8").view("<M8[7D]"))], 1)
 
 
 def test_names_and_vectors_are_those_of_parquet(step: int) -> None:
@@ -340,13 +335,6 @@ def test_too_many_values_are_refused_at_once(shape: tuple[int, ...]) -> None:
         assert csv_data(Table(b"t", rows, lambda: [column]), BlockCache(), PLACE).size
 
 
-def test_tables_of_no_columns_and_of_too_many_are_refused() -> None:
-    with pytest.raises(Damaged):
-        list(VIEW.show(Table(b"t", 1, list, width=0), BlockCache(), PLACE))
-    with pytest.raises(TooLarge):
-        list(VIEW.show(Table(b"t", 1, list, width=10_001), BlockCache(), PLACE))
-
-
 def test_records_of_many_columns_keep_to_their_memory() -> None:
     def records(cost: int) -> list[Column]:
         return [
@@ -357,7 +345,7 @@ def test_records_of_many_columns_keep_to_their_memory() -> None:
     def size(cost: int) -> int:
         return csv_data(Table(b"t", 1, lambda: records(cost)), BlockCache(1 << 20), PLACE).size
 
-    assert size(500_000) - size(1000) == 40 * (500_000 + len('""') - 1000)
+    assert size(500_000) - size(1000) == 40 * (500_000 - 1000)
     with pytest.raises(TooLarge, match="take more than 32 MiB of memory, which a larger cache_size allows"):
         size(1 << 20)
 
@@ -370,20 +358,6 @@ def test_records_with_other_rows_are_damage(stored: list[int], reason: str) -> N
     for block in (1, 3, 9):
         with pytest.raises(Damaged, match=reason):
             csv_bytes([array_column(b"n", np.arange(3)), records_column(b"r", stored, block)], 3)
-
-
-def test_columns_with_other_rows_are_damage() -> None:
-    for column in (array_column(b"n", np.arange(4)), text_column(b"t", [b"a"] * 4), bytes_column(b"b", [b""] * 4)):
-        with pytest.raises(Damaged, match="but its table has 3"):
-            csv_bytes([column], 3)
-
-
-@pytest.mark.parametrize("offsets", [[1, 2, 3, 6], [0, 4, 3, 6], [0, 2, 3, 5], [0, 2, 3, 7], [0, 2**32 - 1, 3, 6]])
-def test_false_offsets_are_damage(offsets: list[int]) -> None:
-    packed = Memory(np.array(offsets, "<u4").tobytes())
-    column = Column(b"t", RaggedText(b"t", Memory(b"abcdef"), packed, "<u4", 3))
-    with pytest.raises(Damaged, match="offsets"):
-        csv_bytes([column], 3)
 
 
 def test_a_bad_column_is_damage_and_is_tried_again() -> None:

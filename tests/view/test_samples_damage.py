@@ -10,9 +10,8 @@ import pytest
 from glassfs.errors import GlassfsError
 from glassfs.library import open_tree
 from glassfs.tree import File
-from tests.conftest import DATA, SAMPLES
+from tests.conftest import SAMPLES
 from tests.formats.derived import BUDGET, LARGEST
-from tests.helpers import attributes_of
 from tests.view.test_samples import nodes_of, outcome
 
 CORPORA = ("malformed", "odd", "ambiguous", "upstream-v1")
@@ -63,10 +62,3 @@ def read_ends(file: File) -> None:
             assert len(file.read(start, LARGEST // 4)) == min(LARGEST // 4, size - start)
     except GlassfsError:
         return
-
-
-def test_too_long_video_is_left_out_with_a_reason() -> None:
-    with open_tree(DATA / "kinodb/malformed/num_frames_huge.kdb", views="all") as tree:
-        folder = tree.directory("/episodes/0/images")
-        assert {node.name for node in folder.listing()} == {"front", "wrist"}
-        assert "a video of 4294967295 frames is too long" in attributes_of(folder)["omitted"]

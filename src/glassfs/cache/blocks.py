@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from glassfs import work
 from glassfs.cache.budget import DEFAULT_BUDGET, MemoryBudget, Ticket
-from glassfs.cache.cores import CORES, cores, released, run_ahead
+from glassfs.cache.cores import CORES, core, released, run_ahead
 from glassfs.cache.spool import LongStream, Recipe, Spool, fresh, stored_error
 from glassfs.lru import LRU
 from glassfs.settings import settings
@@ -306,10 +306,6 @@ class BlockCache(ByteCache):
     def _make_unclaimed(self, pending: _Pending) -> None:
         with self._lock:
             is_mine = pending.claim()
-            # The reader now reads something else: other readers need the memory more.
-            if is_mine and pending.is_stale:
-                del self._pending[pending.recipe.key]
-                is_mine = False
         if is_mine:
             self._make(pending, is_ahead=True)
 
@@ -328,7 +324,7 @@ class BlockCache(ByteCache):
                 reserved = cost
             # Memory first, then a core: a thread that waits for memory must not keep a core from one that would
             # release some.
-            with cores().hold(), self.memory.nested():
+            with core(), self.memory.nested():
                 begun = time.monotonic()
                 raw = recipe.whole()
                 took = time.monotonic() - begun
@@ -464,11 +460,6 @@ class _Pending:
         self.readers = 0
         """Readers that wait for the block. Changed under the cache's lock."""
         self._is_claimed = False
-        self._queued = time.monotonic()
-
-    @property
-    def is_stale(self) -> bool:
-        return time.monotonic() - self._queued > settings.prefetch_valid
 
     def claim(self) -> bool:
         """Return True for the first caller. The caller must hold the cache's lock."""

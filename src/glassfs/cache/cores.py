@@ -1,8 +1,7 @@
 """Sharing the cores: no more threads make blocks at a time than there are cores. Any thread.
 
-More threads would make nothing faster, and would keep short requests from a core. Work in many short steps outside of
-the interpreter has one core: threads that hand over the interpreter at each step take longer than one after another.
-The threads that decode ahead of readers are here as well. All caches of a process share all of it.
+More threads would make nothing faster, and would keep short requests from a core. The threads that decode ahead of
+readers are here as well. All caches of a process share all of it.
 """
 
 from __future__ import annotations
@@ -24,65 +23,52 @@ LEAST_AHEAD = 128 << 10
 """Bytes of a block that is worth handing over to another thread: for smaller ones that takes longer."""
 
 
-class CoreLimiter:
-    """Lets ``count`` threads work at a time. A thread that holds a core already, of any limiter, takes no second one.
-
-    The wait for a core is short: a large block that is decoded ahead must not hold up readers of other blocks.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._free = threading.Semaphore(count)
-
-    @contextmanager
-    def hold(self) -> Iterator[None]:
-        """Hold a core while working."""
-        if _thread.limiter is not None:
-            yield
-            return
-        self.acquire()
-        try:
-            yield
-        finally:
-            self.release()
-
-    def acquire(self) -> None:
-        """Take a core for this thread, which has none, if one becomes free soon."""
-        # A thread that gets no core in time works without one: better a bit slower than behind a block of seconds.
-        _thread.limiter = self if self._free.acquire(timeout=settings.core_wait) else None
-
-    def release(self) -> None:
-        if _thread.limiter is self:
-            _thread.limiter = None
-            self._free.release()
-
-
 class _HeldCore(threading.local):
-    limiter: CoreLimiter | None = None
-    """The one of which this thread holds a core."""
+    held: threading.Semaphore | None = None
+    """That of the process, if this thread holds a core."""
 
 
 _thread = _HeldCore()
-_cores = PerProcess(lambda: CoreLimiter(CORES))
+_free = PerProcess(lambda: threading.Semaphore(CORES))
 _ahead = DaemonPool("ahead", CORES)
 
 
-def cores() -> CoreLimiter:
-    """Return the limiter of this process."""
-    return _cores.get()
+@contextmanager
+def core() -> Iterator[None]:
+    """Hold a core while working. A thread that holds one already takes no second one."""
+    if _thread.held is not None:
+        yield
+        return
+    _acquire()
+    try:
+        yield
+    finally:
+        _release()
 
 
 @contextmanager
 def released() -> Iterator[None]:
     """Let other threads work while this one, which may hold a core, waits for something."""
-    limiter = _thread.limiter
-    if limiter is None:
+    if _thread.held is None:
         yield
         return
-    limiter.release()
+    _release()
     try:
         yield
     finally:
-        limiter.acquire()
+        _acquire()
+
+
+def _acquire() -> None:
+    free = _free.get()
+    # A thread that gets no core in time works without one: better a bit slower than behind a block of seconds.
+    _thread.held = free if free.acquire(timeout=settings.core_wait) else None
+
+
+def _release() -> None:
+    held, _thread.held = _thread.held, None
+    if held is not None:
+        held.release()
 
 
 def run_ahead(task: Callable[[], object]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from glassfs import work
 from glassfs.cache.blocks import BlockCache
 from glassfs.cache.budget import MemoryBudget
-from glassfs.cache.cores import CORES, cores, run_ahead
+from glassfs.cache.cores import CORES, core, run_ahead
 from glassfs.cache.spool import fresh, stored_error
 
 
@@ -78,6 +78,6 @@ class _Filling:
             fill = None if self._is_over or self._error is not None else next(self._fills, None)
         if fill is None:
             return False
-        with cores().hold(), self._memory.nested():
+        with core(), self._memory.nested():
             fill()
         return True

@@ -20,7 +20,7 @@ from typing import IO, Protocol
 
 from glassfs import work
 from glassfs.cache.budget import MemoryBudget, Ticket
-from glassfs.cache.cores import cores, released, run_ahead
+from glassfs.cache.cores import core, released, run_ahead
 from glassfs.errors import Damaged, GlassfsError, NoSpool, Unavailable
 from glassfs.settings import settings
 
@@ -263,7 +263,7 @@ class Spool:
     def _decode_some(self) -> BaseException | None:
         """Write some more of the block to the file; return the error that stopped it."""
         try:
-            with cores().hold(), self._memory.nested():
+            with core(), self._memory.nested():
                 goal = self._position
                 if self._pieces is None and self._recipe is not None:
                     # A restarted decoder must get further than it repeats, or many readers would only repeat.

@@ -104,5 +104,5 @@ def held_by_content(content: Content) -> int:
     elif isinstance(content, Omitted):
         size += getsizeof(content.reason)
     elif isinstance(content, Series):
-        size += content.kept + (0 if content.numbers is None else getsizeof(content.numbers))
+        size += content.kept
     return size

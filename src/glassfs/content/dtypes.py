@@ -10,7 +10,6 @@ called by the names that ``ml_dtypes`` gives them.
 from __future__ import annotations
 
 import ast
-import struct
 from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,6 +21,7 @@ from glassfs.lru import cached_if_short
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import NDArray
 
 STRUCTURED = "["
 """The first character of a structured type's description."""
@@ -61,13 +61,13 @@ BFLOAT16 = "bfloat16"
 class _Float8(NamedTuple):
     """A float of a sign bit, unless there is no mantissa, and of exponent and mantissa bits.
 
-    ``infinity`` is the byte of the positive infinity, after which only NaNs follow, or None. ``nans`` are the other
-    bytes that are NaN.
+    ``infinity`` is the byte of the positive infinity, if there is one, after which only NaNs follow. ``nans`` are the
+    other bytes that are NaN.
     """
 
     mantissa_bits: int
     bias: int
-    infinity: int | None = None
+    infinity: int = 0x100
     nans: tuple[int, ...] = ()
 
 
@@ -103,32 +103,22 @@ def _from_float8(kind: str, raw: bytes) -> memoryview:
     """Convert bytes by a table of their values."""
     import numpy as np
 
-    table = np.frombuffer(_table(kind), "<u4")
-    return table[np.frombuffer(raw, np.uint8)].view(np.uint8).data
+    return _values(kind)[np.frombuffer(raw, np.uint8)].view(np.uint8).data
 
 
 @lru_cache
-def _table(kind: str) -> bytes:
+def _values(kind: str) -> NDArray[Any]:
     """Return the float32 of each byte."""
-    layout = _FLOAT8[kind]
-    return b"".join(struct.pack("<I", _bits(layout, byte)) for byte in range(256))
+    import numpy as np
 
-
-def _bits(layout: _Float8, byte: int) -> int:
-    """Return the bits of a byte's float32."""
-    is_signed = layout.mantissa_bits > 0
-    magnitude = byte & 0x7F if is_signed else byte
-    sign = 1 << 31 if is_signed and byte & 0x80 else 0
-    if byte in layout.nans or (layout.infinity is not None and magnitude > layout.infinity):
-        return sign | 0x7FC00000  # NaN
-    if magnitude == layout.infinity:
-        return sign | 0x7F800000  # infinity
-    # All finite values of 8 bits are exact in float32, so the bits come from Python's own arithmetic.
-    exponent, mantissa = divmod(magnitude, 1 << layout.mantissa_bits)
-    fraction = mantissa / (1 << layout.mantissa_bits)
-    if is_signed and not exponent:
-        value = fraction * 2.0 ** (1 - layout.bias)
-    else:
-        value = (1 + fraction) * 2.0 ** (exponent - layout.bias)
-    (bits,) = struct.unpack("<I", struct.pack("<f", value))
-    return sign | int(bits)
+    bits, bias, infinity, nans = _FLOAT8[kind]
+    byte = np.arange(256)
+    magnitude = byte & 0x7F if bits else byte
+    exponent, mantissa = np.divmod(magnitude, 1 << bits)
+    is_normal = (exponent > 0) | (not bits)
+    values: NDArray[Any] = np.ldexp(mantissa / (1 << bits) + is_normal, np.where(is_normal, exponent, 1) - bias)
+    values[magnitude > infinity] = np.nan
+    values[magnitude == infinity] = np.inf
+    values[list(nans)] = np.nan
+    found: NDArray[Any] = np.copysign(values, 0.5 - (byte != magnitude)).astype(WIDE)
+    return found

@@ -7,7 +7,6 @@ Contents are cheap to make: what costs reading is behind ``Data`` or a function.
 from __future__ import annotations
 
 import re
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -326,10 +325,9 @@ class Fields(Content):
 class Series(Content):
     """``count`` contents named ``0``, ``1`` … with at least ``digits`` digits, each made when looked up.
 
-    If numbers are missing, ``numbers`` has the rising ones of the contents, 32 bits each. Either all contents are
-    groups, or all are links, or none is; these have one view each, all with the same suffix. ``kept`` is the memory in
-    bytes that the series takes. If sizes are known without making contents, ``sizes(start, stop)`` yields them. If
-    ``is_uniform``, contents differ in nothing but their bytes.
+    Either all contents are groups or none is; these have one view each, all with the same suffix. ``kept`` is the
+    memory in bytes that the series takes. If sizes are known without making contents, ``sizes(start, stop)`` yields
+    them. If ``is_uniform``, contents differ in nothing but their bytes.
     """
 
     count: int
@@ -339,7 +337,6 @@ class Series(Content):
     kept: int = 0
     sizes: Callable[[int, int], Iterable[int]] | None = None
     is_uniform: bool = False
-    numbers: array[int] | None = None
 
 
 Collection: TypeAlias = Group | Fields | Series
@@ -356,7 +353,7 @@ def members_of(collection: Collection) -> Iterator[Member]:
             yield Member((name,), collection.item(name))
         yield from collection.meanings()
     else:
-        for number in range(collection.count) if collection.numbers is None else collection.numbers:
+        for number in range(collection.count):
             yield Member((b"%0*d" % (collection.digits, number),), collection.item(number))
 
 

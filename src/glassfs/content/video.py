@@ -64,23 +64,15 @@ def _layout_of(array: Array) -> _Layout | None:
 
 
 def _layout(dtype: str, shape: tuple[int, ...], modality: str | None) -> _Layout | None:
-    if 0 in shape or dtype not in ("|u1", "<u2"):
-        return None
-    layout = _frame_layout(dtype, shape, modality)
-    if layout is None or max(layout[:2]) >= 1 << 31:  # PNG has no larger images
-        return None
-    height, width, channels, is_planar = layout
-    return _Layout(shape[0], height, width, channels, 8 if dtype == "|u1" else 16, is_planar)
-
-
-def _frame_layout(dtype: str, shape: tuple[int, ...], modality: str | None) -> tuple[int, int, int, bool] | None:
-    """Return height and width, the number of channels, and whether these are planes."""
-    is_image = modality in ("rgb", "depth")
+    is_byte, is_image = dtype == "|u1", modality in ("rgb", "depth")
     # Channels at the end win: an array of three rows is more often an image than one of three planes.
-    if dtype == "|u1" and len(shape) == 4 and shape[3] in CHANNELS:
-        return shape[1], shape[2], shape[3], False
-    if dtype == "|u1" and len(shape) == 4 and shape[1] == 3 and is_image:
-        return shape[2], shape[3], 3, True
-    if len(shape) == 3 and (modality == "depth" or (dtype == "|u1" and is_image)):
-        return shape[1], shape[2], 1, False
-    return None
+    if is_byte and len(shape) == 4 and shape[3] in CHANNELS:
+        layout = _Layout(*shape, 8, is_planar=False)
+    elif is_byte and len(shape) == 4 and shape[1] == 3 and is_image:
+        layout = _Layout(shape[0], shape[2], shape[3], 3, 8, is_planar=True)
+    elif len(shape) == 3 and ((dtype == "<u2" and modality == "depth") or (is_byte and is_image)):
+        layout = _Layout(*shape, 1, 8 if is_byte else 16, is_planar=False)
+    else:
+        return None
+    is_possible = 0 not in shape and max(layout.height, layout.width) < 1 << 31  # PNG has no larger images
+    return layout if is_possible else None

@@ -11,7 +11,6 @@ import json as standard_json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import groupby
 from typing import Any, BinaryIO
 
 from glassfs.cache import BlockCache
@@ -36,16 +35,11 @@ _FORMULA = re.compile("'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 
 
 def chosen(placed: Iterable[ContainerPiece], is_chosen: Callable[[dict[str, Any]], bool]) -> Iterator[ContainerPiece]:
-    """Yield the rows that are chosen, consecutive ones in a piece."""
+    """Yield the rows that are chosen, each as a piece."""
     for one in placed:
-        numbers = [at for at, record in enumerate(records(one)) if is_chosen(record)]
-        columns = values_of(one.piece) if numbers else []
-        # Consecutive rows have the same difference between their number and their place among the chosen ones.
-        for _, group in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
-            run = [number for _, number in group]
-            start, rows = run[0], len(run)
-            kept = piece_of([column[start : start + rows] for column in columns], RECORD_COLUMNS)
-            yield ContainerPiece(one.path, one.first + start, kept)
+        for path, number, *values in _rows(one):
+            if is_chosen(dict(zip(COLUMNS, (path, number, *values), strict=True))):
+                yield ContainerPiece(path, number, piece_of([[value] for value in values], RECORD_COLUMNS))
 
 
 def records(placed: ContainerPiece) -> Iterator[dict[str, Any]]:

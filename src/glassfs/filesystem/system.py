@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, SupportsIndex, TypeVar
 from weakref import WeakValueDictionary, finalize
 
 from fsspec import AbstractFileSystem
@@ -34,11 +35,10 @@ from glassfs.errors import (
     NotFound,
     Refused,
 )
-from glassfs.filesystem.file import GlassfsFile
 from glassfs.filesystem.options import source_of
-from glassfs.library.finding import LibraryPaths
+from glassfs.library.finding import REPLACED, LibraryPaths, version_of
 from glassfs.library.session import LibrarySession, OpenArguments
-from glassfs.library.stream import bytes_of
+from glassfs.library.stream import BUFFERED, Raw, bytes_of
 from glassfs.names import text
 from glassfs.source.remote.storage_options import GENERAL
 from glassfs.source.remote.url import is_url, shown
@@ -370,6 +370,37 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     mkdir = makedirs = rmdir = _rm = rm = pipe_file = pipe = touch = _refuse_write(0)
     cp_file = copy = mv = put_file = put = _refuse_write(1)
+
+
+class GlassfsFile(io.BufferedReader):
+    """A file of the file system ``fs``, read directly from the tree, without fsspec's caches. One thread at a time.
+
+    Until closed it holds the lease on its container and keeps the file system open. Unpickled, it has the same position
+    in the same version.
+    """
+
+    def __init__(self, fs: AbstractFileSystem, path: str, file: File) -> None:
+        raw = Raw(file, path)
+        super().__init__(raw, BUFFERED)
+        self.fs = fs
+        self.path = path
+        self.size = raw.size
+        self._version = version_of(file)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (self.fs, self.path, self.tell(), self._version)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        return self.__reduce__()
+
+
+def _reopened(fs: AbstractFileSystem, path: str, position: int, version: str) -> GlassfsFile:
+    file: GlassfsFile = fs.open(path)
+    if file._version != version:
+        file.close()
+        raise Changed(REPLACED, part=path)
+    file.seek(position)
+    return file
 
 
 def _listed(directory: Directory) -> Iterator[tuple[str, Facts, Node]]:

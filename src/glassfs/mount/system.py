@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
+import shutil
+import subprocess
 import time
+from enum import IntFlag
 
 from glassfs.mount.errors import MountError
 from glassfs.settings import settings
 from glassfs.source.mountinfo import FILE_SYSTEM, Mount, mounts
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class _Umount(IntFlag):
+    """Flags of umount2(2)."""
+
+    DETACH = 2
+    NOFOLLOW = 8
 
 
 def mount_at(path: str) -> Mount | None:
@@ -60,27 +73,32 @@ def unmount(path: str, lazy: bool = False) -> None:
 
 def _unmount(path: str, lazy: bool) -> str | None:
     """Unmount; return the reason if that failed, else None."""
-    import shutil
-    import subprocess
+    number = detached(path, lazy)
+    if number != errno.EPERM:
+        return os.strerror(number) if number else None
+    program = fusermount()
+    if program is None:
+        return "fusermount3 is not installed"
+    command = [program, "-u", *(["-z"] if lazy else []), "--", path]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    return done.stderr.strip().rpartition(": ")[2] or f"{program} failed" if done.returncode else None
 
-    if os.geteuid() == 0:
-        commands = [["umount", *(["-l"] if lazy else []), path]]
-    else:
-        commands = [[name, "-u", *(["-z"] if lazy else []), path] for name in ("fusermount3", "fusermount")]
-    for command in commands:
-        if shutil.which(command[0]):
-            english = os.environ | {"LC_ALL": "C"}
-            done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=english)
-            if done.returncode == 0:
-                return None
-            return done.stderr.strip().rpartition(": ")[2].rstrip(".") or f"{command[0]} failed"
-    return f"{commands[0][0]} is not installed"
+
+def detached(path: str, lazy: bool) -> int:
+    """Unmount by the system call; return its errno, 0 for success. Only for root, and in namespaces of their own."""
+    flags = _Umount.NOFOLLOW | (_Umount.DETACH if lazy else 0)
+    return ctypes.get_errno() if _LIBC.umount2(os.fsencode(path), flags) else 0
+
+
+def fusermount() -> str | None:
+    """Return the path of the program that mounts and unmounts for users, of libfuse 3 or libfuse 2; None for none."""
+    return shutil.which("fusermount3") or shutil.which("fusermount")
 
 
 def raise_read_ahead(device: str, size: int) -> bool:
     """Set the kernel's read-ahead for a mount to ``size`` bytes; return whether that worked. Only root may.
 
-    libfuse itself cannot ask for more than 128 KiB.
+    The kernel does not let a daemon ask for more than 128 KiB.
     """
     try:
         with open(f"/sys/class/bdi/{device}/read_ahead_kb", "w", encoding="ascii") as file:

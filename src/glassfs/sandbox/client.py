@@ -160,7 +160,7 @@ class _Conversation:
         else:
             if kind == wire.NOT_NOW:
                 raise self._not_now(_text(payload))
-            if wire.is_same_code(greeting):
+            if wire.is_same_version(greeting):
                 self._worker.process = greeting["process"]
                 server.patience = settings.worker_next
                 self._until = time.monotonic() + settings.worker_silent

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import base64
 import codecs
+import ctypes
+import glob
 import io
 import json
+import os
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from math import prod
 from typing import Any
 
 import h5py
 import numpy as np
-from h5py import h5a, h5d, h5g, h5l, h5o, h5p, h5s, h5z
+from h5py import h5a, h5d, h5g, h5l, h5o, h5p, h5pl, h5s, h5z
 
 from glassfs.names import free_name
-from glassfs.sandbox import hdf5_filters, hdf5_values
+from glassfs.sandbox import hdf5_values
 from glassfs.sandbox.confinement import MOST_MEMORY
 from glassfs.sandbox.hdf5_chunks import stored_chunks, stored_size
 from glassfs.sandbox.hdf5_types import described_type, memory_type
@@ -30,8 +33,6 @@ from glassfs.sandbox.hdf5_values import MOST_TEXT, attribute_value, text_of
 from glassfs.sandbox.server import Answer, Handler, RemoteFile
 from glassfs.settings import settings
 from glassfs.sizes import PIECE
-
-hdf5_filters.load()
 
 MOST_LINKS = 100_000
 """Links of a group: each becomes a name in a listing."""
@@ -72,7 +73,7 @@ class _Container:
         """The dataset whose elements were read last, if it has a cache for a large chunk."""
 
     def __call__(self, request: dict[str, Any]) -> Answer:
-        with hdf5_filters.demanded_of(lambda: self._opened[1]):
+        with _demanding_filters(lambda: self._opened[1]):
             answer: Answer = getattr(self, "_" + request.pop("do"))(**request)
         return answer
 
@@ -135,7 +136,7 @@ class _Container:
         for name in names[first : first + count]:
             if found and page.left < 0:
                 break
-            found.append(page.added(self._described_link(path, group, name)))
+            found.append(page.added(self._described_link(group, name)))
         return len(names), found
 
     def _chunks(self, path: list[str], more: list[list[str]], most: int) -> Answer:
@@ -169,7 +170,7 @@ class _Container:
         if chunk > CHUNK_CACHE:
             del dataset  # one that is open keeps its cache
             dataset = self._with_cache(path, chunk)
-        with hdf5_filters.demanded_of(lambda: dataset):
+        with _demanding_filters(lambda: dataset):
             try:
                 for box in _divided(start, shape, max(1, PIECE // size)):
                     yield _elements_of(dataset, box, dtype)
@@ -222,13 +223,13 @@ class _Container:
                 found[name] = {"unreadable": _reason(error)}
         return found
 
-    def _described_link(self, path: list[str], group: Any, name: bytes) -> dict[str, Any]:
+    def _described_link(self, group: Any, name: bytes) -> dict[str, Any]:
         found: dict[str, Any] = {"name": name.decode("latin-1")}
         try:
             kind = group.links.get_info(name).type
             if kind == h5l.TYPE_SOFT:
                 target = group.links.get_val(name)
-                return {**found, "kind": "soft", "target": target.decode("latin-1"), "final": self._final(path, target)}
+                return {**found, "kind": "soft", "target": target.decode("latin-1"), "final": _final(group, target)}
             if kind != h5l.TYPE_HARD:
                 return {**found, "kind": "external" if kind == h5l.TYPE_EXTERNAL else "unknown"}
             return found | _described_object(h5o.open(group, name))
@@ -237,34 +238,6 @@ class _Container:
         except Exception as error:  # types and options of later libraries are no damage
             kind = "unknown" if isinstance(error, (TypeError, NotImplementedError)) else "damaged"
             return {**found, "kind": kind, "reason": _reason(error)}
-
-    def _final(self, path: list[str], target: bytes) -> dict[str, Any] | None:
-        """Describe the object to which a soft link leads, through others if need be; None if there is none here."""
-        left = 16  # further soft links: they may lead in a circle
-        parts = ([] if target.startswith(b"/") else [part.encode("latin-1") for part in path]) + target.split(b"/")
-        # The library would follow links to other files on the way. So the path is walked here, component by component,
-        # with the groups that it passed to go back to.
-        at: list[tuple[bytes, Any]] = [(b"", h5o.open(self._file.id, b"/"))]
-        try:
-            while parts:
-                part = parts.pop(0)
-                if part in (b"", b"."):
-                    continue
-                kind = at[-1][1].links.get_info(part).type
-                if kind == h5l.TYPE_SOFT and left:
-                    left -= 1
-                    value = at[-1][1].links.get_val(part)
-                    parts[:0] = value.split(b"/")
-                    del at[1 if value.startswith(b"/") else len(at) :]
-                elif kind == h5l.TYPE_HARD:
-                    at.append((part, h5o.open(at[-1][1], part)))
-                else:
-                    return None
-            return _described_object(at[-1][1])
-        except MemoryError:
-            raise
-        except Exception:
-            return None
 
     def _with_cache(self, path: list[str], size: int) -> Any:
         """Return the dataset at a path, with a cache for a chunk of ``size`` bytes while only its elements are read."""
@@ -313,6 +286,19 @@ def _divided(start: list[int], shape: list[int], most: int) -> Iterator[list[tup
         some = min(step, shape[axis] - first)
         inside = [*start[:axis], start[axis] + first, *start[axis + 1 :]]
         yield from _divided(inside, [*shape[:axis], some, *shape[axis + 1 :]], most)
+
+
+def _final(group: Any, target: bytes) -> dict[str, Any] | None:
+    """Describe the object to which a soft link in a group leads, through others if need be; None if there is none.
+
+    A worker can open no files, so that a link to another file leads nowhere.
+    """
+    try:
+        return _described_object(h5o.open(group, target))
+    except MemoryError:
+        raise
+    except Exception:
+        return None
 
 
 def _reason(error: Exception) -> str:
@@ -372,6 +358,46 @@ def _fill_of(properties: Any, kind: Any, what: str) -> str:
     return base64.b64encode(raw).decode() if any(raw) else ""
 
 
+class _Class(ctypes.Structure):
+    """The beginning of ``H5Z_class2_t``."""
+
+    _fields_ = (("version", ctypes.c_int), ("id", ctypes.c_int))
+
+
+def _load_filters() -> None:
+    """Load the package hdf5plugin, and the plugins in the folders where the library looks (``HDF5_PLUGIN_PATH``).
+
+    A worker, which is forked later, can open no files. Facts: H5PLextern.h and H5Zpublic.h of HDF5.
+    """
+    with suppress(Exception):
+        import hdf5plugin  # noqa: F401
+    for number in range(h5pl.size()):
+        folder = glob.escape(os.fsdecode(h5pl.get(number)))
+        for path in sorted(glob.glob(f"{folder}/lib*.so*")):
+            with suppress(OSError, AttributeError, ValueError):  # no plugin, or one for another machine
+                plugin = ctypes.CDLL(path, os.RTLD_LAZY)
+                if plugin.H5PLget_plugin_type() == 0:  # a filter
+                    plugin.H5PLget_plugin_info.restype = ctypes.POINTER(_Class)
+                    h5z.filter_avail(plugin.H5PLget_plugin_info().contents.id)  # the library loads it and keeps it
+
+
+@contextmanager
+def _demanding_filters(opened: Callable[[], Any]) -> Iterator[None]:
+    """Turn an error of the library into ImportError if it lacks a filter of the dataset that was opened last."""
+    try:
+        yield
+    except OSError as error:
+        found = opened()
+        if isinstance(found, h5d.DatasetID):
+            properties = found.get_create_plist()
+            for number in range(properties.get_nfilters()):
+                code, _, _, name = properties.get_filter(number)
+                if not h5z.filter_avail(code):
+                    text = name.decode("latin-1")[:60]
+                    raise ImportError(f"lacks filter {code} ({text}): install hdf5plugin") from error
+        raise
+
+
 def _warm_up() -> None:
     """Have the server import what a worker, which cannot open files, may need."""
     for encoding in ("ascii", "latin-1", "utf-8"):
@@ -403,4 +429,5 @@ def _warm_up() -> None:
         list(data)
 
 
+_load_filters()
 _warm_up()

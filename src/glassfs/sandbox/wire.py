@@ -9,8 +9,6 @@ verdict on the container); before that it sends ``READ`` for each range of the c
 from __future__ import annotations
 
 import struct
-from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 from glassfs import __version__
@@ -35,22 +33,12 @@ STATUS = struct.Struct("<i")
 """How a worker ended, as of waitpid(2)."""
 
 
-def _code() -> str:
-    files = sorted(Path(__file__).parent.glob("*.py"))
-    return sha256(b"".join(file.read_bytes() for file in files)).hexdigest() if files else ""
-
-
-CODE = _code()
-"""A digest of this package at the start of the process; "" in a frozen program, which has no such files."""
-
 
 def greeting(process: int) -> dict[str, Any]:
     """Return what a worker says when it is ready."""
-    return {"version": __version__, "code": CODE, "process": process}
+    return {"version": __version__, "process": process}
 
 
-def is_same_code(theirs: Any) -> bool:
-    """Return whether a worker that greeted so runs the code that this process does: an upgrade may come between."""
-    if not isinstance(theirs, dict) or theirs.get("version") != __version__:
-        return False
-    return not CODE or theirs.get("code") == CODE
+def is_same_version(theirs: Any) -> bool:
+    """Return whether a worker that greeted so is of this version of glassfs: an upgrade may come between."""
+    return isinstance(theirs, dict) and theirs.get("version") == __version__

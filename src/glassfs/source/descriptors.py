@@ -20,16 +20,26 @@ MOST_LOST = 4096
 Opened = TypeVar("Opened")
 
 
+class Descriptor:
+    """A descriptor, closed with the last reference to it."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
 class Holder(Protocol):
     """A source that may hold a descriptor."""
 
-    is_lost: bool
-    """Whether its file is in use but deleted, so that it could not be opened again."""
-
     def evict(self, is_forced: bool = False) -> bool:
-        """Close the descriptor and return whether it is closed. The pool has unregistered the source before.
+        """Give up the descriptor, which is closed when no thread reads it, and return whether there is none any more.
 
-        Not while it is being read, and that of a deleted file that is kept only if ``is_forced``.
+        That of a file in use but deleted, which could not be opened again, is given up only if ``is_forced``. The pool
+        has unregistered the source before.
         """
 
 
@@ -48,7 +58,7 @@ class Descriptors:
         self._lost: _Holders = OrderedDict()
 
     def add(self, holder: Holder) -> None:
-        """Register a source that has opened a descriptor, and close others if there are too many."""
+        """Register a source that has opened a descriptor; the oldest give up theirs if there are too many."""
         most = limit()
         if len(self._holders) >= most:
             self._reduce(self._holders, most - 1)
@@ -62,7 +72,7 @@ class Descriptors:
         self._lost.pop(id(holder), None)
 
     def release_all(self) -> None:
-        """Close all descriptors that are not being read, except those of deleted files."""
+        """Close all descriptors, except those of deleted files."""
         self._reduce(self._holders, 0)
 
     def release_lost(self) -> None:
@@ -70,7 +80,7 @@ class Descriptors:
         self._reduce(self._lost, 0, is_forced=True)
 
     def _reduce(self, holders: _Holders, most: int, is_forced: bool = False) -> None:
-        for _ in range(len(holders)):  # some are being read, or return as lost ones
+        for _ in range(len(holders)):  # lost ones may return
             if len(holders) <= most:
                 return
             try:
@@ -79,7 +89,7 @@ class Descriptors:
                 return
             holder = weak()
             if holder is not None and not holder.evict(is_forced):
-                (self._lost if holder.is_lost else self._holders)[number] = weak
+                self._lost[number] = weak
 
 
 def limit() -> int:

@@ -339,13 +339,13 @@ class LocalStore(Store):
         return NotFound("is not a valid file name", self.shown(path))  # a NUL, or a surrogate that stands for no byte
 
 
-class _OpenFolder:
-    """A descriptor of a folder on ``device``, closed with the last reference to it."""
+class _OpenFolder(descriptors.Descriptor):
+    """A descriptor of a folder on ``device``."""
 
-    __slots__ = ("_device", "fd")
+    __slots__ = ("_device",)
 
     def __init__(self, fd: int) -> None:
-        self.fd = fd
+        super().__init__(fd)
         self._device: int | None = -1
 
     @property
@@ -353,9 +353,6 @@ class _OpenFolder:
         if self._device == -1:
             self._device = system.device_of(self.fd)
         return self._device
-
-    def __del__(self) -> None:
-        os.close(self.fd)
 
 
 def _walked(start: str, folder: int | None, names: Iterable[str], refusal: OSError | None) -> int:

@@ -13,15 +13,14 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TypeVar
 from weakref import WeakSet
 
 from glassfs import work
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotAllowed, NotFound, Unavailable
-from glassfs.sizes import PIECE
 from glassfs.source import descriptors
 from glassfs.source.contract import Entry, Path, Source
+from glassfs.source.descriptors import Descriptor
 
 _mappings: WeakSet[mmap.mmap] = WeakSet()
 MISSING = (errno.ENOENT, errno.ELOOP, errno.ENAMETOOLONG)
@@ -50,9 +49,7 @@ class LocalSource(Source):
     ``open_again`` opens it by its path. ``head`` are first bytes of this version, see ``read_ahead``.
     """
 
-    is_lost = False
     _is_closed = False
-    _readers = 0
 
     def __init__(
         self, open_again: Open, name: str, path: Path, entry: Entry, fd: int | None = None, head: bytes = b"",
@@ -63,16 +60,14 @@ class LocalSource(Source):
         self._path = path
         self._checked = (entry.size, entry.mtime_ns)
         self._lock = threading.Lock()
-        self._fd = fd
+        self._opened = None if fd is None else Descriptor(fd)
         self._head = head
         self._is_parked = fd is None
-        self._is_pooled = fd is not None
         if fd is not None:
             descriptors.pool.add(self)
 
     def __del__(self) -> None:
-        with suppress(AttributeError):  # __init__ failed
-            self._give_back()  # without the lock: in a forked child, a thread that does not exist may hold it
+        descriptors.pool.discard(self)
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         wanted = len(buffer)
@@ -85,7 +80,7 @@ class LocalSource(Source):
 
     def read(self, offset: int, size: int) -> bytes:
         end = offset + size
-        if size > PIECE or not 0 <= offset <= end <= self.entry.size:
+        if not 0 <= offset <= end <= self.entry.size:
             return super().read(offset, size)
         head = self._head
         if end <= len(head):
@@ -99,19 +94,16 @@ class LocalSource(Source):
 
     def _done(self, size: int, offset: int, do: Callable[[int], Result]) -> Result:
         """Return what ``do`` returns for the descriptor, if the file still is the one that was opened."""
-        # The descriptor must stay open while it is read, also if another thread parks or closes the source meanwhile:
-        # the last reader closes it then.
         work.check(size)
-        with self._lock:
-            fd = self._begun() if self._fd is None or self._is_closed else self._fd
-            self._readers += 1
+        # It stays open while this thread refers to it, also if another one parks or closes the source meanwhile.
+        opened = self._opened or self._reopened()
         try:
-            found = do(fd)
-            status = os.fstat(fd)
+            found = do(opened.fd)
+            status = os.fstat(opened.fd)
         except OSError as error:
             raise DeviceFailed(f"cannot be read at {offset}: {error.strerror or error}", self.name) from error
         finally:
-            self._end()
+            del opened  # an error refers to this frame
         # Compared after the read, as a writer changes these before the kernel has any of its bytes.
         if (status.st_size, status.st_mtime_ns) != self._checked:
             raise Changed("was changed while it was open", self.name)
@@ -131,55 +123,35 @@ class LocalSource(Source):
             self._give_back()
 
     def evict(self, is_forced: bool = False) -> bool:
-        """Close the descriptor, unless it is being read; the next read opens it again. Return whether it is closed.
+        """Give up the descriptor; the next read opens it again. Return whether there is none any more.
 
-        The descriptor of a deleted or replaced file that is in use is closed only if ``is_forced``.
+        The descriptor of a deleted or replaced file that is in use is given up only if ``is_forced``.
         """
-        if not self._lock.acquire(False):
+        opened = self._opened
+        # A deleted file cannot be opened again, so its descriptor is the only way to its bytes.
+        if opened is not None and not (self._is_parked or is_forced) and os.fstat(opened.fd).st_nlink == 0:
             return False
-        try:
-            fd = self._fd
-            if fd is None:
-                return True
-            # A deleted file cannot be opened again, so its descriptor is the only way to its bytes.
-            if not self._is_parked and not is_forced:
-                self.is_lost = os.fstat(fd).st_nlink == 0
-                if self.is_lost:
-                    return False
-            if self._readers:
-                return False
-            self._fd = None
-            self._is_pooled = False
-            os.close(fd)
-            return True
-        finally:
-            self._lock.release()
-
-    def _begun(self) -> int:
-        """Return the descriptor, open. The caller holds the lock."""
-        if self._is_closed:
-            raise Changed("was closed", self.name)
-        if self._fd is None:
-            self._fd = self._opened_again()
-        return self._fd
-
-    def _end(self) -> None:
-        with self._lock:
-            self._readers -= 1
-            if self._is_parked or self._is_closed:
-                self._give_back()
-                return
-            if self._is_pooled:
-                return
-            self._is_pooled = True
-        descriptors.pool.add(self)
+        self._opened = None
+        return True
 
     def _give_back(self) -> None:
-        if self._readers == 0 and self._fd is not None:
-            fd, self._fd = self._fd, None
-            self._is_pooled = False
-            descriptors.pool.discard(self)
-            os.close(fd)
+        self._opened = None
+        descriptors.pool.discard(self)
+
+    def _reopened(self) -> Descriptor:
+        """Open the file, once for all readers unless the source is parked."""
+        with self._lock:
+            if self._is_closed:
+                raise Changed("was closed", self.name)
+            opened = self._opened
+            if opened is not None:
+                return opened
+            opened = Descriptor(self._opened_again())
+            if self._is_parked:
+                return opened
+            self._opened = opened
+        descriptors.pool.add(self)
+        return opened
 
     def _opened_again(self) -> int:
         try:

@@ -6,7 +6,6 @@ others get ``~2``, ``~3`` … before the extension.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -30,12 +29,11 @@ from glassfs.content import (
 )
 from glassfs.content.allowance import OBJECT, held
 from glassfs.errors import Damaged, GlassfsError
-from glassfs.names import component, free_name, raw, shown_at_root
+from glassfs.names import component, free_name, shown_at_root
 from glassfs.terminal import printable
 from glassfs.tree.draft import CHECKED_AT_ONCE, Below, Draft
 from glassfs.tree.nested import NestedDirectory, is_container
 from glassfs.tree.nodes import (
-    LINK_MODE,
     NO_VIEWS,
     XATTR_PREFIX,
     Children,
@@ -245,22 +243,17 @@ class FieldsDirectory(Settled):
     def find(self, name: str) -> int:
         return self.found(name)[0]
 
-    def found(self, name: str) -> tuple[int, Node]:
+    def found(self, name: str, is_whole: bool = True) -> tuple[int, Node]:
         # The only child that may have this name: the extension of a file is known once it is made.
         number = self.fields.outline.stems.get(name.partition(".")[0])
         if number is not None:
             node = self.at(number)
-            if node.name == name:
+            if name == node.name or (not is_whole and name == stem(node.name)):
                 return number, node
         raise not_found(name)
 
     def named(self, name: str) -> Node:
-        number = self.fields.outline.stems.get(name.partition(".")[0])
-        if number is not None:
-            node = self.at(number)
-            if name in (node.name, stem(node.name)):
-                return node
-        raise not_found(name)
+        return self.found(name, is_whole=False)[1]
 
     def at(self, number: int) -> Node:
         fields, origin, ino = self.fields, self.origin, self.ino
@@ -281,32 +274,28 @@ class FieldsDirectory(Settled):
 
 
 @lru_cache(1024)
-def _shape(digits: int, suffix: str, is_of_links: bool) -> tuple[str, str, bool]:
+def _shape(digits: int, suffix: str) -> tuple[str, str]:
     """Return one object for all directories of one shape, as there may be many."""
-    return f"%0{digits}d" + suffix.replace("%", "%%"), suffix, is_of_links
+    return f"%0{digits}d" + suffix.replace("%", "%%"), suffix
 
 
 class SeriesDirectory(Settled):
     """A directory of numbered contents. Nothing is cached."""
 
-    __slots__ = ("_numbers", "_series", "_shape")
+    __slots__ = ("_series", "_shape")
 
     def __init__(self, name: str, ino: int, origin: Origin, series: Series) -> None:
         self.name, self.ino, self.origin = name, ino, origin
         self._series = series
-        self._numbers: Sequence[int] = range(series.count) if series.numbers is None else series.numbers
-        self._shape: tuple[str, str, bool] | None = None
+        self._shape: tuple[str, str] | None = None
 
-    def _shaped(self) -> tuple[str, str, bool]:
-        """Return the pattern of all names, the suffix in it, and whether the contents are links."""
+    def _shaped(self) -> tuple[str, str]:
+        """Return the pattern of all names, and the suffix in it."""
         if self._shape is None:
-            series, suffix, is_of_links = self._series, "", False
+            series, suffix = self._series, ""
             if series.count and not series.has_groups:
-                first = series.item(self._numbers[0])
-                is_of_links = isinstance(first, Link)
-                if not is_of_links:
-                    suffix = file_of(first, self.origin.services.cache, ()).suffix
-            self._shape = _shape(series.digits, suffix, is_of_links)
+                suffix = file_of(series.item(0), self.origin.services.cache, ()).suffix
+            self._shape = _shape(series.digits, suffix)
         return self._shape
 
     @property
@@ -314,13 +303,11 @@ class SeriesDirectory(Settled):
         return self._series.count
 
     def find(self, name: str) -> int:
-        pattern, suffix, _ = self._shaped()
+        pattern, suffix = self._shaped()
         digits = name.removesuffix(suffix)
         if digits.isascii() and digits.isdigit() and len(digits) <= 20:
-            # Without numbers of its own a series counts from 0. Otherwise they ascend, and may leave some out.
-            number, numbers = int(digits), self._series.numbers
-            index = number if numbers is None else bisect_left(numbers, number)
-            if index < self._series.count and pattern % self._numbers[index] == name:
+            index = int(digits)
+            if index < self._series.count and pattern % index == name:
                 return index
         raise not_found(name)
 
@@ -329,28 +316,24 @@ class SeriesDirectory(Settled):
         return self.child(name if not suffix or name.endswith(suffix) else name + suffix)
 
     def at(self, number: int) -> Node:
-        number, series, origin = self._numbers[number], self._series, self.origin
+        series, origin = self._series, self.origin
         content = series.item(number)
         name = self._shaped()[0] % number
         ino = inode(name, self.ino)
         if series.has_groups:
             return directory(name, ino, origin, cast("Collection", content))
-        if isinstance(content, Link):
-            return Symlink(name, ino, origin, target_of(content))
         data = data_of(content, origin.services.cache, (origin.identity, self.ino, number))
         return File(name, ino, origin, data, content)
 
     def facts(self, start: int, stop: int) -> Iterator[Facts]:
-        series, origin, numbers = self._series, self.origin, self._numbers[start:stop]
+        series, origin, numbers = self._series, self.origin, range(self._series.count)[start:stop]
         sizes: Iterable[int | None] | None = repeat(None) if series.has_groups else self._sizes(start, stop)
         if sizes is None:
             yield from super().facts(start, stop)
             return
         # Making contents and nodes would take several times as long.
-        shown, _, is_of_links = self._shaped()
-        pattern, parent = shown.encode(), self.ino
-        mode = LINK_MODE if is_of_links else origin.file_mode
-        mode = origin.directory_mode if series.has_groups else mode
+        pattern, parent = self._shaped()[0].encode(), self.ino
+        mode = origin.directory_mode if series.has_groups else origin.file_mode
         all_sizes = iter(sizes)
         for at in range(0, len(numbers), FACTS_AT_ONCE):
             names = [pattern % number for number in numbers[at : at + FACTS_AT_ONCE]]
@@ -359,8 +342,6 @@ class SeriesDirectory(Settled):
     def _sizes(self, start: int, stop: int) -> Iterable[int] | None:
         """Return the sizes of these files, if they are known without making any but the first."""
         series, origin = self._series, self.origin
-        if self._shaped()[2]:
-            return (len(raw(target_of(cast(Link, series.item(number))))) for number in self._numbers[start:stop])
         if not series.count or not (series.is_uniform or series.sizes):
             return None
         first = series.item(0)

@@ -1,19 +1,17 @@
 """Episodes by instruction and by success: symbolic links to their directories.
 
-Listing them takes a pass over the records; of a container's own, only the numbers of the episodes with each word are
-kept. A word of more than 255 bytes is kept as its name. Any thread.
+Listing them takes a pass over the records. A word of more than 255 bytes is kept as its name. Any thread.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
-from glassfs.content import Group, Link, Member, Series, Table
-from glassfs.content.allowance import OBJECT, Allowance, held, held_by_member
+from glassfs.content import Group, Link, Member, Table
+from glassfs.content.allowance import Allowance, held_by_member
 from glassfs.content.episodes import POSITION
 from glassfs.content.join import Joined
 from glassfs.content.summary import CONTAINER, EPISODES
@@ -24,7 +22,6 @@ from glassfs.view.contract import Key, Shown, View
 
 MOST = 100_000
 """Limit of links in a directory: listing it takes all of them in memory, and a file may declare any number."""
-_UP = (b"..", b"..")
 
 
 class Grouping(NamedTuple):
@@ -69,11 +66,7 @@ def show(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
     if not isinstance(table, Joined):  # its number of rows is found when it is listed
         _demand_few(table)
     for grouping in GROUPINGS:
-        if isinstance(table, Joined):
-            links = partial(_of_containers, table, grouping, cache)
-        else:
-            links = partial(_of_container, table, grouping, cache)
-        yield Shown(Group(grouping.name, links), name=grouping.name)
+        yield Shown(Group(grouping.name, partial(_links, table, grouping, cache)), name=grouping.name)
 
 
 def _demand_few(table: Table) -> None:
@@ -81,39 +74,24 @@ def _demand_few(table: Table) -> None:
         raise TooLarge(f"links to {table.rows} episodes are too many for a directory, at most {MOST} are shown")
 
 
-def _of_container(table: Table, grouping: Grouping, cache: BlockCache) -> Iterator[Member]:
-    """Yield a directory for each word, with links to the episodes of one container."""
-    found: dict[bytes, array[int]] = {}
+def _links(table: Table, grouping: Grouping, cache: BlockCache) -> Iterator[Member]:
+    """Yield links to the episodes of one container, or of many, below their words."""
     with _allowance(cache).temporary(cache) as allowance:
-        for number, (word, _) in enumerate(grouping.rows(table)):
-            numbers = found.get(word)
-            if numbers is None:
-                numbers = found[word] = array("I")
-                allowance.take(5 * OBJECT + held(word), "links")
-            numbers.append(number)
-        for word, numbers in found.items():
-            link = partial(_link, table.directory)
-            yield Member((word,), Series(word, len(numbers), link, DIGITS, numbers=numbers))
+        for number, (word, record) in enumerate(grouping.rows(table)):
+            if isinstance(table, Joined):
+                name = shortened(raw(f"{record[CONTAINER]}~{record[POSITION]}"))
+                link = Link(name, (), f"../../{table.path_of(record)}")
+            else:
+                name = b"%0*d" % (DIGITS, number)
+                link = Link(name, (b"..", b"..", table.directory, b"%d" % number))
+            member = Member((word, name), link)
+            allowance.take(held_by_member(member), "links")
+            yield member
 
 
 def _allowance(cache: BlockCache) -> Allowance:
     """Return what bounds the names of links: half of the cache, or 32 MiB if that is more."""
     return Allowance(max(32 << 20, cache.budget // 2))
-
-
-def _link(directory: bytes, number: int) -> Link:
-    name = b"%d" % number
-    return Link(name, (*_UP, directory, name))
-
-
-def _of_containers(table: Joined, grouping: Grouping, cache: BlockCache) -> Iterator[Member]:
-    """Yield links to the episodes of many containers, below their words."""
-    with _allowance(cache).temporary(cache) as allowance:
-        for word, record in grouping.rows(table):
-            name = raw(f"{record[CONTAINER]}~{record[POSITION]}")
-            member = Member((word, shortened(name)), Link(name, (), f"../../{table.path_of(record)}"))
-            allowance.take(held_by_member(member), "links")
-            yield member
 
 
 VIEW = View("by-task", "episodes by their instructions and by success, as symbolic links", (Table,), show)

@@ -1,8 +1,8 @@
 """Images as planes of luma and chroma, 4:2:0, scaled to any size, one strip of rows after another.
 
-BT.601 at full range, as in JPEG, so that a JPEG need not be converted to RGB. Alpha is dropped. Samples of 16 bits are
-scaled by a range, from black to white. Pixels of the right size are read a strip at a time. Images that must be scaled
-or decoded are held in memory as a whole, up to ``MOST_PIXELS``, which is reserved from the cache. Any thread.
+BT.601 at full range. Alpha is dropped. Samples of 16 bits are scaled by a range, from black to white. Pixels of the
+right size are read a strip at a time. Images that must be scaled or decoded are held in memory as a whole, up to
+``MOST_PIXELS``, which is reserved from the cache. Any thread.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GRAY = 128
 Range = tuple[int, int]
 FULL: Range = (0, 0xFFFF)
 
-_READY = ("L", "RGB", "YCbCr")
+_READY = ("L", "RGB")
 _DEEP = ("I", "I;16", "I;16B", "I;16L")
 
 
@@ -77,7 +77,7 @@ def strips(
 @contextmanager
 def rgb(content: Content, width: int, height: int, cache: BlockCache) -> Iterator[Pillow.Image]:
     """Yield an image of 8 bits in the mode RGB, scaled to a size. Raises Damaged or TooLarge."""
-    with _whole(content, cache, lambda: FULL, is_rgb=True) as whole:
+    with _whole(content, cache, lambda: FULL) as whole:
         yield _part(whole if whole.mode == "RGB" else whole.convert("RGB"), width, height, 0, height)
 
 
@@ -95,10 +95,8 @@ def range_of(content: Content, cache: BlockCache) -> Range:
 
 
 @contextmanager
-def _whole(
-    content: Content, cache: BlockCache, shown: Callable[[], Range], is_rgb: bool = False,
-) -> Iterator[Pillow.Image]:
-    """Yield a whole image, in a mode of ``_READY``; preferably in RGB if ``is_rgb``, otherwise as it is stored."""
+def _whole(content: Content, cache: BlockCache, shown: Callable[[], Range]) -> Iterator[Pillow.Image]:
+    """Yield a whole image, in a mode of ``_READY``."""
     if isinstance(content, Image):
         _demand_few(content.width, content.height)
         with cache.reserved(COST * content.width * content.height):
@@ -106,14 +104,14 @@ def _whole(
                 stored = _stored(content, 0, content.height)
             yield _image(content, stored, content.height, shown)
     elif isinstance(content, EncodedImage):
-        with _decoded(content, cache, is_rgb) as decoded:
+        with _decoded(content, cache) as decoded:
             yield _ready(decoded, shown)
     else:
         raise Damaged("is neither pixels nor an encoded image")
 
 
 @contextmanager
-def _decoded(content: EncodedImage, cache: BlockCache, is_rgb: bool = False) -> Iterator[Pillow.Image]:
+def _decoded(content: EncodedImage, cache: BlockCache) -> Iterator[Pillow.Image]:
     """Yield a decoded image. One that would take too much is refused by its header."""
     data, media = content.data, content.media
     if data.size > images.MOST_BYTES:
@@ -128,18 +126,8 @@ def _decoded(content: EncodedImage, cache: BlockCache, is_rgb: bool = False) -> 
             _demand_few(*decoded.size)
             extra = 0 if decoded.mode in _READY else COST * decoded.width * decoded.height
             with cache.measuring(extra + images.cost(media, *decoded.size)):
-                if not is_rgb and _is_ycbcr(decoded):
-                    decoded.draft("YCbCr", None)
                 images.decode(decoded)
                 yield decoded
-
-
-def _is_ycbcr(decoded: Any) -> bool:
-    """Return whether a JPEG is certainly stored as YCbCr, and so needs no conversion."""
-    if decoded.format != "JPEG" or decoded.mode != "RGB":
-        return False
-    transform = decoded.info.get("adobe_transform")
-    return transform == 1 or (transform is None and "jfif" in decoded.info)
 
 
 def _demand_few(width: int, height: int, most: int = MOST_PIXELS) -> None:
@@ -224,17 +212,12 @@ def _part(whole: Pillow.Image, width: int, height: int, first: int, count: int) 
 def _planes(strip: Pillow.Image) -> Planes:
     import numpy as np
 
+    luma = _band(strip.convert("L"), "L")
     if strip.mode == "L":
-        luma = _band(strip, "L")
         gray = np.full((-(-strip.height // 2), -(-strip.width // 2)), GRAY, np.uint8)
         return Planes(luma, gray, gray)
-    # Each sample of chroma is the mean of four pixels.
-    half = strip.reduce(2)
-    if strip.mode == "RGB":
-        # Luma and chroma are converted separately: only a quarter of the pixels needs chroma.
-        luma, half = _band(strip.convert("L"), "L"), half.convert("YCbCr")
-    else:
-        luma = _band(strip, "Y")
+    # Each sample of chroma is the mean of four pixels. So only a quarter of the pixels is converted to chroma.
+    half = strip.reduce(2).convert("YCbCr")
     return Planes(luma, _band(half, "Cb"), _band(half, "Cr"))
 
 

@@ -19,7 +19,7 @@ from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.cache.cores import LEAST_AHEAD
 from glassfs.cache.filling import fill_all
-from glassfs.content import Data, Extent, Rendered
+from glassfs.content import Data, Extent, Made, Rendered
 from glassfs.content.data import SizedData
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5 import filters
@@ -123,7 +123,7 @@ class Chunk(Rendered):
             raise error.at(self._source.name, f"chunk at {self._stored.start}") from error
 
 
-class Filled(SizedData):
+class Filled(SizedData, Made):
     """``count`` elements that are all ``fill``."""
 
     __slots__ = ("_fill",)
@@ -132,17 +132,12 @@ class Filled(SizedData):
         super().__init__(len(fill) * count)
         self._fill = fill
 
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        offset %= len(self._fill)
-        # Copying a pattern of about a piece is much faster than element by element. It begins in the middle of an
-        # element if the range does, and is therefore one element longer.
-        copies = min(PIECE, len(buffer)) // len(self._fill) or 1
-        pattern = (self._fill * (copies + 1))[offset:]
-        step = copies * len(self._fill)
-        for start in range(0, len(buffer), step):
-            work.check()
-            piece = buffer[start : start + step]
-            piece[:] = pattern[: len(piece)]
+    @property
+    def unit(self) -> int:
+        return len(self._fill)
+
+    def make(self, first: int, count: int) -> bytes:
+        return self._fill * count
 
 
 class Grid(SizedData):

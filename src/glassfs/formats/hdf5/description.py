@@ -88,7 +88,7 @@ class Dataset(NamedTuple):
 class Object(NamedTuple):
     """A link and the object at its end. ``kind`` is ``group``, ``dataset``, ``soft`` and so on, as the worker says.
 
-    ``address`` identifies the object, which has ``names`` names. ``final`` is the object at the end of a soft link.
+    ``address`` identifies the object, which has ``names`` names. ``final`` is the dataset at the end of a soft link.
     """
 
     name: bytes
@@ -99,7 +99,7 @@ class Object(NamedTuple):
     dataset: Dataset | None = None
     target: bytes = b""
     reason: str = ""
-    final: Object | None = None
+    final: Dataset | None = None
 
 
 Inner: TypeAlias = "tuple[tuple[bytes, ...], list[Object]]"
@@ -137,7 +137,7 @@ def _object(entry: Any) -> Object:
         str(entry.get("name", "")).encode("latin-1"), kind, _integer(entry.get("address", 0)),
         _integer(entry.get("names", 1)), _integer(entry.get("attributes", 0)),
         _dataset(entry) if kind == "dataset" else None, str(entry.get("target", "")).encode("latin-1"),
-        str(entry.get("reason", "")), None if final is None else _object({**final, "final": None}),
+        str(entry.get("reason", "")), _dataset(final) if final and final["kind"] == "dataset" else None,
     )
 
 

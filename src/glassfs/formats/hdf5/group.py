@@ -184,9 +184,9 @@ class GroupListing:
         parts = [part for part in described.target.split(b"/") if part not in (b"", b".")]
         if b".." in parts:
             return Member((path[-1],), Omitted(path[-1], "reserved link: its target contains .."))
-        final = None if described.final is None else described.final.dataset
         inside = tuple(parts) if described.target.startswith(b"/") else (*path[:-1], *parts)
         # The target of the link is a name in HDF5, and the file that shows it has a suffix.
+        final = described.final
         suffix = b"" if final is None else dataset.suffix(self._opening.source, self.asked(inside), final)
         target = (*(b"..",) * (len(path) - 1), *parts) if described.target.startswith(b"/") else tuple(parts)
         if suffix and target:

@@ -12,8 +12,9 @@ import struct
 import threading
 from array import array
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple
 
 from glassfs import work
 from glassfs.cache import BlockCache
@@ -22,7 +23,7 @@ from glassfs.content import Data, Decoded, Extent, Location
 from glassfs.content.allowance import OBJECT, Allowance
 from glassfs.errors import Damaged, GlassfsError
 from glassfs.formats.idv.codecs import Codec
-from glassfs.formats.idv.runs import Block, Item, ValueRun
+from glassfs.formats.idv.runs import Block
 from glassfs.formats.idv.vectors import ROW_COST, Vectors
 from glassfs.lru import LRU
 from glassfs.sizes import PIECE
@@ -30,10 +31,8 @@ from glassfs.source import Source
 
 FIRST_OFFSET = 256
 ENTRY_SIZE = 16
-ENTRIES_AT_ONCE = 256
 
 _ENTRY = struct.Struct("<qii")
-OpenBlock = TypeVar("OpenBlock", ValueRun, Vectors)
 
 
 class BlockLocation(NamedTuple):
@@ -44,24 +43,9 @@ class BlockLocation(NamedTuple):
     raw_length: int | None
 
 
-class LookupTable:
-    """The lookup table of a column; one window of it is kept in memory."""
-
-    def __init__(self, source: Source, offset: int, count: int) -> None:
-        self._source = source
-        self._offset = offset
-        self._count = count
-        self._window = (0, b"")
-
-    def __call__(self, number: int) -> BlockLocation:
-        first, entries = self._window
-        inside = (number - first) * ENTRY_SIZE
-        if not 0 <= inside < len(entries):
-            first, inside = number, 0
-            count = min(ENTRIES_AT_ONCE, self._count - number)
-            entries = self._source.read(self._offset + number * ENTRY_SIZE, count * ENTRY_SIZE)
-            self._window = first, entries
-        return BlockLocation(*_ENTRY.unpack_from(entries, inside))
+def located(source: Source, table: int, number: int) -> BlockLocation:
+    """Return an entry of the lookup table at offset ``table``."""
+    return BlockLocation(*_ENTRY.unpack(source.read(table + number * ENTRY_SIZE, ENTRY_SIZE)))
 
 
 @dataclass(frozen=True)
@@ -72,7 +56,7 @@ class BlockSource:
     cache: BlockCache
     tail: int
     allowance: Allowance
-    decoded: LRU[Hashable, ValueRun | Vectors] = field(default_factory=lambda: LRU(8 * PIECE, 32))
+    decoded: LRU[Hashable, Vectors] = field(default_factory=lambda: LRU(8 * PIECE, 32))
 
 
 @dataclass(eq=False)
@@ -118,45 +102,30 @@ class Blocks:
                 self._totals = elements, stored
         return self._totals[is_stored]
 
-    def run(self, number: int, item: Item) -> ValueRun:
-        """Return the values of a block of single values."""
-        def open_run() -> ValueRun:
-            block = self.block(number)
-            return item.form(item, block, 0, block.rows)
-
-        return self._decoded((self.key, number, item.label), open_run)
-
     def vectors(self, number: int) -> Vectors:
-        """Return a block of vectors, fully checked."""
-        return self._decoded((self.key, number), lambda: self._open_vectors(number))
+        """Return the values of a block, fully checked. Threads that ask at once may all decode it."""
+        key, decoded = (self.key, number), self.file.decoded
+        known = decoded.get(key)
+        if known is None:
+            known = self._open_vectors(number)
+            if known.weight <= decoded.limit:
+                decoded.put(key, known, known.weight)
+        return known
 
     def _open_vectors(self, number: int, is_header: bool = False) -> Vectors:
         rows = self.rows_in(number)
-        self.file.allowance.part().take(ROW_COST * rows, "the rows of a block")
+        if self.codec.dimensions is not None:
+            self.file.allowance.part().take(ROW_COST * rows, "the rows of a block")
         block = self.block(number, 12 + 8 * rows if is_header else None)  # up to the end of its counts
         return Vectors(block, self.codec, is_header)
 
-    def _decoded(self, key: Hashable, decode: Callable[[], OpenBlock]) -> OpenBlock:
-        """Return the entry of ``key``, or what ``decode`` returns. Threads that ask at once may all decode."""
-        known = self.file.decoded.get(key)
-        if known is None:
-            known = decode()
-            if known.weight <= self.file.decoded.limit:
-                self.file.decoded.put(key, known, known.weight)
-        return cast(OpenBlock, known)
-
-    def ahead(self, number: int) -> bool:
-        """Start decompressing a block that will soon be read; errors are raised when it is read.
-
-        Returns False if the caller should try again later.
-        """
-        if self.compression == compression.NONE or number >= self.count:
-            return True
-        try:
-            data, _ = self._data(number, None)
-        except GlassfsError:
-            return True
-        return not isinstance(data, Decoded) or self.file.cache.prefetch(data)
+    def ahead(self, number: int) -> None:
+        """Start decompressing a block that will soon be read; errors are raised when it is read."""
+        if self.compression != compression.NONE and number < self.count:
+            with suppress(GlassfsError):
+                data, _ = self._data(number, None)
+                if isinstance(data, Decoded):
+                    self.file.cache.prefetch(data)
 
     def location(self) -> Location | None:
         """Return where the values are stored, or None if they are in more than one block."""

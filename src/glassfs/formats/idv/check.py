@@ -69,13 +69,10 @@ def _column_faults(blocks: Blocks, place: str) -> Iterator[Fault]:
 
 
 def _block_faults(blocks: Blocks, number: int, place: str) -> Iterator[Fault]:
-    if blocks.codec.dimensions is None:
-        run = blocks.run(number, blocks.codec.item)
-    else:
-        vectors = blocks.vectors(number)
-        run = vectors.run(blocks.codec.item)
-        if vectors.unused_indices:
-            yield Fault(place, f"{vectors.unused_indices} indices are used by no row")
+    vectors = blocks.vectors(number)
+    run = vectors.run(blocks.codec.item)
+    if vectors.unused_indices:
+        yield Fault(place, f"{vectors.unused_indices} indices are used by no row")
     if run.end < run.block.size:
         yield Fault(place, f"{run.block.size - run.end} bytes follow its values")
     if isinstance(run, Texts) and not run.is_utf8:

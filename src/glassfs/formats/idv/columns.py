@@ -12,13 +12,13 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from glassfs.cache.cores import CORES
 from glassfs.content import Data, Location, Made, Parted, Records, Regular
 from glassfs.errors import TooLarge
 from glassfs.formats.idv.blocks import Blocks
 from glassfs.formats.idv.codecs import INT32
 from glassfs.formats.idv.runs import Block, Item, Texts
 from glassfs.formats.idv.vectors import Vectors
+from glassfs.once import once
 from glassfs.sizes import PIECE
 
 if TYPE_CHECKING:
@@ -56,21 +56,6 @@ class _Array(Made):
         return np.ascontiguousarray(self._give(first, count)).view("u1").data
 
 
-class _Scaled(Sequence[int]):
-    """Bounds in bytes, computed from bounds in values."""
-
-    __slots__ = ("_bounds", "_width")
-
-    def __init__(self, bounds: Sequence[int], width: int) -> None:
-        self._bounds, self._width = bounds, width
-
-    def __len__(self) -> int:
-        return len(self._bounds)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._bounds[index] * self._width
-
-
 class ColumnValues(Parted):
     """Values of a column, one part per block: all elements of vectors, or only the stored ones."""
 
@@ -78,7 +63,7 @@ class ColumnValues(Parted):
         self._blocks = blocks
         self._item = item
         self._is_stored = is_stored
-        self._last = self._ahead = -1
+        self._last = -1
 
     @property
     def is_sized(self) -> bool:
@@ -87,15 +72,16 @@ class ColumnValues(Parted):
     @property
     def bounds(self) -> Sequence[int]:
         slots, width = self._blocks.codec.size, self._item.width
-        if self._is_stored or slots == 0:
-            return _Scaled(self._blocks.totals(self._is_stored), width)
-        return Regular(self._blocks.rows_per_block * slots * width, self._blocks.rows * slots * width)
+        if self.is_sized:
+            return Regular(self._blocks.rows_per_block * slots * width, self._blocks.rows * slots * width)
+        return self._bounds
+
+    @once
+    def _bounds(self) -> Sequence[int]:
+        return [total * self._item.width for total in self._blocks.totals(self._is_stored)]
 
     def _part(self, number: int) -> tuple[Block, int] | Make:
         """Return (block, offset) for values shown as stored, or a function that makes the values."""
-        if self._blocks.codec.dimensions is None:
-            run = self._blocks.run(number, self._item)
-            return (run.block, 0) if run.is_plain else run.values
         vectors = self._blocks.vectors(number)
         run = vectors.run(self._item)
         # Plain values of dense vectors are as in the file: a range of the column is one of the block.
@@ -108,16 +94,9 @@ class ColumnValues(Parted):
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
         # A large first read is taken for the start of a sequential one, as is a step to the next block.
-        if 0 <= number - self._last <= 1 and (self._last >= 0 or len(buffer) >= 64 << 10):
-            size = max(1, self.bounds[number + 1] - self.bounds[number])
-            # All cores decode ahead, as far as the blocks fit into half of the cache.
-            distance = max(1, min(CORES, self._blocks.file.cache.budget // (2 * size) - 2))
-            for ahead in range(max(number, self._ahead) + 1, number + distance + 1):
-                if not self._blocks.ahead(ahead):
-                    break
-                self._ahead = ahead
-        elif number < self._last:
-            self._ahead = -1
+        if number - self._last == 1 and (self._last >= 0 or len(buffer) >= 64 << 10):
+            self._blocks.ahead(number + 1)
+            self._blocks.ahead(number + 2)
         self._last = number
         part = self._part(number)
         if isinstance(part, tuple):
@@ -176,8 +155,6 @@ class _Texts(NamedTuple):
     starts: list[int] | None = None
 
     def read(self) -> list[Any]:
-        if self.blocks.codec.dimensions is None:
-            return list(self._run().values(self.first, self.total))
         vectors = self._vectors()
         texts: list[Any] = vectors.spread(vectors.run(self.blocks.codec.item), self.first, self.total).tolist()
         if self.starts is None:
@@ -186,15 +163,10 @@ class _Texts(NamedTuple):
 
     def cost(self) -> int:
         """Return the peak memory of ``read``."""
-        if self.blocks.codec.dimensions is None:
-            return self._run().cost(self.first, self.total)
         vectors = self._vectors()
         stored = vectors.stored_at(self.first)
         run = cast(Texts, vectors.run(self.blocks.codec.item))
         return 32 * self.total + run.cost(stored, vectors.stored_at(self.first + self.total) - stored)
-
-    def _run(self) -> Texts:
-        return cast(Texts, self.blocks.run(self.number, self.blocks.codec.item))
 
     def _vectors(self) -> Vectors:
         vectors = self.blocks.vectors(self.number)
@@ -233,8 +205,6 @@ def text_slots(key: bytes, blocks: Blocks) -> Records:
     slots = TEXT_SLOTS if size else MOST_TEXT_SLOTS
 
     def texts(group: int) -> _Texts:
-        if blocks.codec.dimensions is None:
-            return _Texts(blocks, 0, 0, 1)
         first = group * slots
         left = blocks.vectors(0).elements - first
         return _Texts(blocks, 0, first, min(left, slots) if size else left)

@@ -127,9 +127,6 @@ class ValueRun:
         """Return values ``[first, first + count)`` as shown, ``item.width`` bytes each."""
         return self.block.integers(self.base + first * self.item.width, count, self.item.unit)
 
-    weight = 1024
-    """The approximate bytes of memory used."""
-
     def filled(self, count: int) -> NDArray[Any]:
         """Return ``count`` copies of the value of elements that are not stored."""
         import numpy as np
@@ -155,24 +152,18 @@ class BitRun(ValueRun):
         return bits[skipped:]
 
 
-class OldBits(ValueRun):
+class OldBits(BitRun):
     """Two bits per value, 16 values per 32-bit word: 0 false, 1 true, 2 missing, which ML.NET reads as false."""
-
-    is_plain = False
 
     @staticmethod
     def stored_size(item: Item, count: int) -> int:
         return 4 * -(-count // 16)
 
     def values(self, first: int, count: int) -> NDArray[Any]:
-        import numpy as np
-
-        start, skipped = divmod(first, 4)
-        packed = self.block.integers(self.base + start, -(-(skipped + count) // 4), "u1")
-        pairs = (packed[:, None] >> np.array([0, 2, 4, 6], "u1") & 3).reshape(-1)[skipped : skipped + count]
-        if (pairs == 3).any():
+        pairs = super().values(2 * first, 2 * count).reshape(-1, 2)
+        if pairs.all(axis=1).any():
             raise self.block.damage("has a boolean that is not false, true or missing")
-        is_true: NDArray[Any] = pairs == 1
+        is_true: NDArray[Any] = pairs[:, 0] == 1
         return is_true
 
 

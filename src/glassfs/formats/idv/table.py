@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 from glassfs.cache import BlockCache
@@ -16,7 +17,7 @@ from glassfs.content import Member, Omitted
 from glassfs.content.allowance import Allowance
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.idv import codecs, runs
-from glassfs.formats.idv.blocks import ENTRY_SIZE, FIRST_OFFSET, BlockLocation, Blocks, BlockSource, LookupTable
+from glassfs.formats.idv.blocks import ENTRY_SIZE, FIRST_OFFSET, BlockLocation, Blocks, BlockSource, located
 from glassfs.formats.idv.codecs import Codec
 from glassfs.formats.idv.runs import Item, shown
 from glassfs.source import Reader, Source
@@ -205,7 +206,7 @@ class IdvFile:
 
     def blocks(self, column: ColumnEntry) -> Blocks:
         rows, rows_per_block = self.header.rows, max(1, column.rows_per_block)
-        lookup = LookupTable(self.source, column.lookup, -(-rows // rows_per_block))
+        lookup = partial(located, self.source, column.lookup)
         return Blocks(
             self.file, column.codec, COMPRESSIONS[column.compression], rows, rows_per_block, lookup,
             f"column {shown(column.name)}", (column.number,),

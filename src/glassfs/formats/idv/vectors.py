@@ -24,12 +24,18 @@ DENSE = b"\xff\xff\xff\xff"  # the count -1
 class Vectors:
     """The vectors of a block: lengths and counts, indices, and one run of stored elements.
 
+    Single values are vectors of one slot, of which only the run is stored.
     With ``is_header``, the block may end after the counts and only the sums may be used. The caller has counted
     ROW_COST for each row.
     """
 
     def __init__(self, block: Block, codec: Codec, is_header: bool = False) -> None:
         self.block = block
+        self._runs: dict[str, ValueRun] = {}
+        if codec.dimensions is None:
+            self.is_dense, self._length, self.base, self.unused_indices = True, 1, 0, 0
+            self.elements = self.stored = block.rows
+            return
         self._length = block.integer(4)
         if block.integer(0) != block.rows:
             raise block.damage(f"declares {block.integer(0)} vectors, but has {block.rows} rows")
@@ -37,7 +43,6 @@ class Vectors:
             raise block.damage(f"declares vectors of {self._length} slots, but its column declares {codec.size}")
         counts_at = 8 if self._length else 8 + 4 * block.rows
         self._indices_at = counts_at + 4 * block.rows + 4
-        self._runs: dict[str, ValueRun] = {}
         block.demand(self._indices_at)
         # Compares bytes: most vectors are dense, and importing NumPy takes longer than decoding a block.
         self.is_dense = self._length > 0 and block.read(counts_at, 4 * block.rows) == DENSE * block.rows

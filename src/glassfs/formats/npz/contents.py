@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from glassfs.cache import BlockCache
 from glassfs.codec import NONE
 from glassfs.codec.compression import decompress_prefix
 from glassfs.content import Group, Member, Nested, Part, Slice, array_as_stored
@@ -29,10 +28,6 @@ class ArchiveContents:
         self._headers: dict[ZipEntry, header.ArrayHeader | None] = {}
 
     @property
-    def cache(self) -> BlockCache:
-        return self.archive.cache
-
-    @property
     def _is_described(self) -> bool:
         return len(self.archive.entries) <= MOST_DESCRIBED
 
@@ -50,10 +45,8 @@ class ArchiveContents:
             return Member(_path(name), self._file(entry))
         key, file = name.removesuffix(SUFFIX), LazyMember(self.archive, entry)
         items = Slice(file, described.length, described.nbytes)
-        array = array_as_stored(
-            self.cache, (self.archive.source.version, entry.offset), key, items, described.dtype, described.shape,
-            described.order,
-        )
+        cache, ident = self.archive.cache, (self.archive.source.version, entry.offset)
+        array = array_as_stored(cache, ident, key, items, described.dtype, described.shape, described.order)
         array.file = file
         return Member(_path(key), array)
 

@@ -7,12 +7,10 @@ step, the pieces follow from the index alone and are reassembled; otherwise such
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.codec import compression
 from glassfs.codec.checksum import CRC32C, Checksum
@@ -133,27 +131,23 @@ def _rounds(
 
 
 class Interleaved(Parted):
-    """``size`` bytes in pieces, readable after the extents that cover them, as indexed, pass their checksums."""
+    """``size`` bytes in pieces, readable if the extents that cover them, as indexed, pass their checksums."""
 
-    __slots__ = ("_bounds", "_is_verified", "_lock", "_pieces", "_source", "_witnesses")
+    __slots__ = ("_bounds", "_pieces", "_source", "_witnesses")
 
     def __init__(self, source: Source, pieces: Pieces, size: int, witnesses: Sequence[Data]) -> None:
         self._source = source
         self._pieces = pieces
         self._bounds = Regular(pieces.width, size)
         self._witnesses = witnesses
-        self._is_verified = False
-        self._lock = threading.Lock()
 
     @property
     def bounds(self) -> Regular:
         return self._bounds
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        with work.holding(self._lock):
-            for witness in () if self._is_verified else self._witnesses:
-                witness.read(witness.size - 1, 1)  # reading the end of a block checks the whole
-            self._is_verified = True
+        for witness in self._witnesses:
+            witness.read(witness.size - 1, 1)  # reading the end of a block checks the whole, the first time
         super().read_into(buffer, offset)
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain, islice, pairwise
@@ -49,7 +48,7 @@ def facts(episode: WShardEpisode) -> dict[str, Any]:
 def faults(episode: WShardEpisode) -> Iterator[Fault]:
     """Yield every error that reading all blocks does not reveal."""
     return chain(
-        _header_faults(episode), _name_faults(episode), _entry_faults(episode), _extent_faults(episode),
+        _header_faults(episode), _entry_faults(episode), _extent_faults(episode),
         _metadata_faults(episode), _block_faults(episode), _identity_faults(episode),
     )
 
@@ -68,37 +67,6 @@ def _header_faults(episode: WShardEpisode) -> Iterator[Fault]:
         yield Fault("header", f"schema_offset {header.schema_offset} lies outside the data")
 
 
-def _name_faults(episode: WShardEpisode) -> Iterator[Fault]:
-    import xxhash
-
-    numbers: Counter[bytes] = Counter()
-    for entry in episode.index.entries:
-        if entry.name is None:
-            yield Fault(entry.label, "its name lies outside the names")
-            continue
-        numbers[entry.name] += 1
-        if numbers[entry.name] == 2:
-            yield Fault(entry.label, "is the name of several blocks")
-        if not entry.name:
-            yield Fault(entry.label, "has an empty name")
-        try:
-            readable = entry.name.decode()
-        except ValueError:
-            yield Fault(entry.label, "its name is not UTF-8")
-            continue
-        if entry.name_hash not in (xxhash.xxh64_intdigest(entry.name), _fnv1a(readable)):
-            yield Fault(entry.label, "name_hash does not match its name")
-
-
-def _fnv1a(name: str) -> int:
-    """Return the 64-bit hash that the TypeScript writer stores: FNV-1a over UTF-16 units."""
-    value = 14695981039346656037
-    units = name.encode("utf-16-le", "surrogatepass")
-    for unit in struct.unpack(f"<{len(units) // 2}H", units):
-        value = (value ^ unit) * 1099511628211 & 0xFFFF_FFFF_FFFF_FFFF
-    return value
-
-
 def _entry_faults(episode: WShardEpisode) -> Iterator[Fault]:
     for entry in episode.index.entries:
         if entry.flags & BlockFlag.ZSTD and entry.flags & BlockFlag.LZ4:
@@ -109,6 +77,33 @@ def _entry_faults(episode: WShardEpisode) -> Iterator[Fault]:
             yield Fault(entry.label, f"has unknown flags 0x{entry.flags:04x}")
         if entry.codec == compression.NONE and entry.original != entry.stored:
             yield Fault(entry.label, f"declares {entry.original} bytes, but {entry.stored} are stored, uncompressed")
+        if entry.name is None:
+            yield Fault(entry.label, "its name lies outside the names")
+            continue
+        if episode.index.named[entry.name] is not entry:
+            yield Fault(entry.label, "is the name of several blocks")
+        if not entry.name:
+            yield Fault(entry.label, "has an empty name")
+        if not _is_hash(entry.name, entry.name_hash):
+            yield Fault(entry.label, "its name is not UTF-8, or name_hash does not match it")
+
+
+def _is_hash(name: bytes, name_hash: int) -> bool:
+    import xxhash
+
+    try:
+        return name_hash in (xxhash.xxh64_intdigest(name), _fnv1a(name.decode()))
+    except ValueError:
+        return False
+
+
+def _fnv1a(name: str) -> int:
+    """Return the 64-bit hash that the TypeScript writer stores: FNV-1a over UTF-16 units."""
+    value = 14695981039346656037
+    units = name.encode("utf-16-le", "surrogatepass")
+    for unit in struct.unpack(f"<{len(units) // 2}H", units):
+        value = (value ^ unit) * 1099511628211 & 0xFFFF_FFFF_FFFF_FFFF
+    return value
 
 
 def _extent_faults(episode: WShardEpisode) -> Iterator[Fault]:

@@ -10,7 +10,6 @@ import ctypes
 import errno
 import os
 import select
-import shutil
 import socket
 import stat
 import subprocess
@@ -22,8 +21,6 @@ from glassfs.mount.errors import MountError
 from glassfs.source.mountinfo import FILE_SYSTEM
 
 DEVICE = "/dev/fuse"
-HELPERS = ("fusermount3", "fusermount")
-"""Programs that mount for users: that of libfuse 3, and that of libfuse 2."""
 
 
 class _Flag(IntFlag):
@@ -36,7 +33,6 @@ class _Flag(IntFlag):
 
 
 _FLAGS = _Flag.RDONLY | _Flag.NOSUID | _Flag.NODEV | _Flag.NOEXEC
-_DETACH = 2  # of umount2(2)
 
 
 class MountPoint:
@@ -52,7 +48,6 @@ class MountPoint:
         self._name = name
         self._options = ["default_permissions", *(["allow_other"] if allow_other else [])]
         self._auto_unmount = auto_unmount
-        self._libc = ctypes.CDLL(None, use_errno=True)
         self._socket: socket.socket | None = None
 
     def mount(self) -> int:
@@ -70,8 +65,8 @@ class MountPoint:
         # was ended or aborted, another file system may be mounted here.
         poll = select.poll()
         poll.register(descriptor, 0)
-        if not poll.poll(0) and self._libc.umount2(os.fsencode(self.path), _DETACH) and (helper := _helper()):
-            os.waitpid(os.posix_spawn(helper, [helper, "-u", "-q", "-z", "--", self.path], os.environ), 0)
+        if not poll.poll(0) and system.detached(self.path, lazy=True) and (program := system.fusermount()):
+            os.waitpid(os.posix_spawn(program, [program, "-u", "-q", "-z", "--", self.path], os.environ), 0)
         with suppress(MountError, OSError):
             mounted = system.mount_at(self.path)
             if mounted is not None and mounted.device == self.device:
@@ -98,7 +93,7 @@ class MountPoint:
             ids = f"rootmode={mode:o},user_id={os.getuid()},group_id={os.getgid()}"
             data = ",".join([f"fd={descriptor}", ids, *self._options])
             words = map(os.fsencode, (self._name, self.path, FILE_SYSTEM))
-            if self._libc.mount(*words, ctypes.c_ulong(_FLAGS), os.fsencode(data)) == 0:
+            if ctypes.CDLL(None, use_errno=True).mount(*words, ctypes.c_ulong(_FLAGS), os.fsencode(data)) == 0:
                 return descriptor
             number = ctypes.get_errno()
             if number != errno.EPERM:
@@ -110,9 +105,9 @@ class MountPoint:
         return None
 
     def _mounted_by_helper(self) -> int:
-        helper = _helper()
+        helper = system.fusermount()
         if helper is None:
-            raise MountError(f"{HELPERS[0]} is not installed, without which only root may mount: 'apt install fuse3'")
+            raise MountError("fusermount3 is not installed, without which only root may mount: 'apt install fuse3'")
         name = self._name.replace("\\", "\\\\").replace(",", "\\,")
         subtype = FILE_SYSTEM.partition(".")[2]
         options = ["ro", "nosuid", "nodev", "noexec", f"fsname={name}", f"subtype={subtype}", *self._options]
@@ -136,8 +131,3 @@ class MountPoint:
             ours.close()
             process.communicate()
         return descriptors[0]
-
-
-def _helper() -> str | None:
-    """Return the path of the program that mounts for users, or None."""
-    return next(filter(None, map(shutil.which, HELPERS)), None)

@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
 from hashlib import sha256
 from typing import Any
 
@@ -96,16 +95,14 @@ def _seconds(value: Any) -> float | None:
 
 
 def _parsed_time(text: str) -> datetime | None:
-    """Parse ISO 8601, the format of HTTP, or that of FTP's listings (digits only, UTC)."""
+    """Parse ISO 8601, or the format of FTP's listings (digits only, UTC)."""
     text = text.strip()[:64]
     if re.fullmatch(r"\d{14}(\.\d+)?", text):
         text = f"{text[:4]}-{text[4:6]}-{text[6:8]}T{text[8:10]}:{text[10:12]}:{text[12:14]}"
-    for parse in (datetime.fromisoformat, parsedate_to_datetime):
-        try:
-            return parse(re.sub(r"Z$", "+00:00", text))
-        except (ValueError, TypeError, IndexError, OverflowError):
-            continue
-    return None
+    try:
+        return datetime.fromisoformat(re.sub(r"Z$", "+00:00", text))
+    except ValueError:
+        return None
 
 
 def translated(error: BaseException, shown: str) -> GlassfsError:

@@ -55,9 +55,10 @@ class RemoteBlocks:
         self._lock = threading.Lock()
         self._requests: dict[tuple[Version, int], _Request] = {}
         """The requests under way, by the blocks that they bring."""
-        self._unwritten = 0
         # Bytes under way and those that wait for the disk are in no budget, so few are allowed, however large that is.
-        self._spare = min(cache.budget // 4, 64 << 20)
+        self.window = min(cache.budget // 4, 64 << 20) // BLOCK
+        """How many blocks may be under way that no reader waits for yet."""
+        self._writes = threading.Semaphore(max(1, self.window))
         # These threads begin on first use. The process waits at its end until the writer has written everything.
         self._lookups = ThreadPoolExecutor(2, "glassfs-lookups")
         self._writer = ThreadPoolExecutor(1, "glassfs-writer")
@@ -79,15 +80,6 @@ class RemoteBlocks:
         """Cache nothing that is still under way."""
         with self._lock:
             self._requests.clear()
-
-    @property
-    def window(self) -> int:
-        """How many blocks may be under way that no reader waits for yet."""
-        return self._spare // BLOCK
-
-    def known(self, of: RemoteObject, number: int) -> bytes | None:
-        """Return a block if it is cached."""
-        return self._cache.known((of.version, number))
 
     def begin(self, of: RemoteObject, wanted: range, ahead: range) -> list[bytes | _Request]:
         """Return the ``wanted`` blocks, or the requests that bring them; also begin to request those ``ahead``."""
@@ -219,20 +211,14 @@ class RemoteBlocks:
 
     def _write(self, of: RemoteObject, number: int, data: bytes) -> None:
         """Have a block written to disk, unless too much waits for that. Under a weak ETag nothing is."""
-        if self._disk is None or not of.facts.has_strong_etag:
-            return
-        with self._lock:
-            if self._unwritten + len(data) > self._spare:
-                return
-            self._unwritten += len(data)
-        _run(self._writer, self._write_now, self._disk, of, number, data)
+        if self._disk is not None and of.facts.has_strong_etag and self._writes.acquire(blocking=False):
+            _run(self._writer, self._write_now, self._disk, of, number, data)
 
     def _write_now(self, disk: DiskCache, of: RemoteObject, number: int, data: bytes) -> None:
         try:
             disk.put(of.key, of.facts.etag, number, data)
         finally:
-            with self._lock:
-                self._unwritten -= len(data)
+            self._writes.release()
 
 
 class _Request:
@@ -279,16 +265,8 @@ class RemoteObject:
         if not 0 <= offset <= offset + size <= self.facts.size:
             reason = f"bytes {offset} to {offset + size} lie outside the file of {self.facts.size} bytes"
             raise Damaged(reason, self.name)
-        number, start = divmod(offset, BLOCK)
-        data = self._blocks.known(self, number) if start + size <= BLOCK else None
-        if data is None:
-            pieces = self._pieces(offset, offset + size)
-        else:  # most small reads
-            pieces = iter((memoryview(data)[start : start + size],))
-            if ahead := self._ahead.after(offset, offset + size, self):
-                self._blocks.begin(self, range(0), ahead)
         at = 0
-        for piece in pieces:
+        for piece in self._pieces(offset, offset + size):
             buffer[at : at + len(piece)] = piece
             at += len(piece)
 

@@ -60,6 +60,10 @@ def believable_facts(size: int, etag: str, modified: datetime) -> Facts | None:
     return facts if facts.is_possible else None
 
 
+class NoRanges(Retryable):
+    """A server sends a whole object instead of a range."""
+
+
 class _Unlistable(Exception):
     """obstore cannot list a folder."""
 
@@ -161,8 +165,7 @@ class ObjectServer(RetryingServer):
             raise DeviceFailed("the server reports an impossible size", self.shown(path))
         if known is not None and known.fits(facts):
             return None
-        _demand_range(result, 0, min(size, facts.size))
-        return facts, await self._body(result, min(size, facts.size))
+        return facts, await self._body(result, 0, min(size, facts.size))
 
     async def _read(self, path: Path, offset: int, size: int, facts: Facts) -> bytes:
         options: dict[str, Any] = {"range": (offset, offset + size)}
@@ -176,33 +179,35 @@ class ObjectServer(RetryingServer):
         now = facts_of(result.meta)
         if now is None or not facts.fits(now):
             raise Changed("has been replaced by another object", self.shown(path))
-        _demand_range(result, offset, offset + size)
-        return await self._body(result, size)
+        return await self._body(result, offset, offset + size)
 
     async def _get(self, path: Path, options: dict[str, Any]) -> Any:
+        """Return obstore's answer. Raises NoRanges if the server sends the whole object."""
         exceptions = self._library.exceptions
         try:
             return await self._library.get_async(self._opened(), "/".join(path), options=options)
         except (exceptions.NotSupportedError, exceptions.GenericError) as error:
             if isinstance(error, exceptions.GenericError) and "non-partial response" not in str(error):
                 raise
-            raise Retryable(DeviceFailed(NO_RANGES)) from None
+            raise NoRanges(DeviceFailed(NO_RANGES)) from None
 
-    async def _body(self, result: Any, size: int, skip: int = 0, may_go_on: bool = False) -> bytes:
-        """Return the ``size`` bytes of a body after the first ``skip``. Of a longer body little more is read; it is an
-        error unless it ``may_go_on``."""
-        pieces, rest = [], size
-        async with aclosing(self._pieces(result, skip + size)) as body:
+    async def _body(self, result: Any, start: int, end: int) -> bytes:
+        """Return the bytes ``[start, end)`` of an object from an answer, of which little more is read."""
+        first, last = result.range
+        if not first <= start <= end <= last:
+            raise Retryable(DeviceFailed("the server sends another range of bytes than the one asked for"))
+        pieces, rest, skip = [], end - start, start - first
+        async with aclosing(self._pieces(result, end - first)) as body:
             async for piece in body:
                 piece, skip = piece[skip:], max(0, skip - len(piece))
-                pieces.append(piece[:rest] if may_go_on else piece)
+                pieces.append(piece[:rest] if last > end else piece)
                 rest -= len(piece)
-                if rest < 0 or (may_go_on and not rest):
+                if rest < 0 or (not rest and last > end):
                     break
         # obstore does not repeat a request whose body breaks off, as it has returned the answer by then.
-        if rest > 0 or (rest and not may_go_on):
+        if rest > 0 or (rest and last == end):
             word = "more" if rest < 0 else "fewer"
-            raise Retryable(DeviceFailed(f"the server sends {word} than the {size} bytes that it announced"))
+            raise Retryable(DeviceFailed(f"the server sends {word} than the {end - start} bytes that it announced"))
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def _pieces(self, result: Any, size: int) -> AsyncGenerator[bytes, None]:
@@ -262,11 +267,6 @@ class ObjectServer(RetryingServer):
 def facts_of(meta: Any) -> Facts | None:
     """Return the facts that obstore reports of an object; None for an impossible size."""
     return believable_facts(meta["size"], meta["e_tag"] or "", meta["last_modified"])
-
-
-def _demand_range(result: Any, start: int, end: int) -> None:
-    if result.range != (start, end):
-        raise Retryable(DeviceFailed("the server sends another range of bytes than the one asked for"))
 
 
 def _detail(error: Exception) -> str:

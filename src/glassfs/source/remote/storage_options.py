@@ -29,8 +29,8 @@ NAMES = {
 NESTED = "client_kwargs"
 """An option that contains options."""
 ANONYMOUS = ("anon", "anonymous")
-TOKENS = {"anon": True, "google_default": False, "cloud": False, "cache": False}
-"""Words that gcsfs accepts as a token, and whether they mean anonymous access or the usual credentials."""
+USUAL_CREDENTIALS = ("google_default", "cloud", "cache")
+"""What gcsfs accepts as a token besides anon and tokens."""
 GENERAL = frozenset((
     "asynchronous", "auto_mkdir", "batch_size", "block_size", "cache_options", "cache_type", "listings_expiry_time",
     "loop", "max_paths", "skip_instance_cache", "use_listings_cache",
@@ -79,19 +79,20 @@ def _known(protocol: str, options: dict[str, Any], source: str) -> Connection:
         name = names.get(option, option)
         # What only tunes how another library reads has no effect here. Anything else that is not known could change
         # what is read, or under whose name, so it is refused.
-        if value is None or option in IGNORED:
+        if value is None or option in IGNORED or ((protocol, option) == ("s3", "use_ssl") and value):
             continue
-        if option in ANONYMOUS:
+        if (protocol, name) == ("gs", "token") and isinstance(value, str):
+            if value in USUAL_CREDENTIALS:
+                continue
+            if value == "anon":
+                name = value
+            elif "/" in value:
+                raise Refused(
+                    "the option token names a file: "
+                    "that of a service account is taken from GOOGLE_APPLICATION_CREDENTIALS", source,
+                )
+        if name in ANONYMOUS:
             found["anonymous"] = bool(value)
-        elif protocol == "gs" and name == "token" and isinstance(value, str) and value in TOKENS:
-            found["anonymous"] = TOKENS[value] or found.get("anonymous", False)
-        elif protocol == "gs" and name == "token" and isinstance(value, str) and "/" in value:
-            raise Refused(
-                "the option token names a file: that of a service account is taken from GOOGLE_APPLICATION_CREDENTIALS",
-                source,
-            )
-        elif protocol == "s3" and option == "use_ssl" and value:
-            continue
         elif name in OWN_TEXTS or name in OWN_NUMBERS:
             if found.setdefault(name, value) != value:
                 raise Refused(f"the option {name} is there twice, as {option}, too", source)

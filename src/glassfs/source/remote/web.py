@@ -18,10 +18,10 @@ from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotF
 from glassfs.lru import LRU
 from glassfs.sizes import human_size
 from glassfs.source.contract import Path
-from glassfs.source.remote.objects import NO_RANGES, NO_WEBDAV, ObjectServer, facts_of
+from glassfs.source.remote.objects import NO_RANGES, NO_WEBDAV, NoRanges, ObjectServer, facts_of
 from glassfs.source.remote.pages import rows_of
 from glassfs.source.remote.probes import explained, page_of, target_of
-from glassfs.source.remote.retrying import SILENCE_PARTS, Call, Retryable, calls, retried
+from glassfs.source.remote.retrying import SILENCE_PARTS, Call, calls, retried
 from glassfs.source.remote.server import SECOND, Facts, Listed
 from glassfs.source.remote.url import Url
 
@@ -163,39 +163,21 @@ class WebServer(ObjectServer):
             begun = await self._begin(path, 1, None)
             return None if begun is None else begun[0]
 
-    async def _begin(self, path: Path, size: int, known: Facts | None) -> tuple[Facts, bytes] | None:
-        if not self._sends_whole.get(path):
-            try:
-                return await super()._begin(path, size, known)
-            except Retryable as failed:
-                if failed.error.reason != NO_RANGES:
-                    raise
-        result, facts = await self._whole(path)
-        if known is not None and known.fits(facts):
-            return None
-        return facts, await self._body(result, min(size, facts.size), may_go_on=True)
-
     async def _read(self, path: Path, offset: int, size: int, facts: Facts) -> bytes:
         try:
-            if not self._sends_whole.get(path):
-                return await super()._read(path, offset, size, facts)
-        except Retryable as failed:
-            if failed.error.reason != NO_RANGES:
-                raise
+            return await super()._read(path, offset, size, facts)
         except Changed:
             self._described.pop(path)  # its row may be as before
             raise
-        result, now = await self._whole(path)
-        if not facts.fits(now):
-            self._described.pop(path)
-            raise Changed("has been replaced by another object", self.shown(path))
-        return await self._body(result, size, offset, may_go_on=True)
 
-    async def _whole(self, path: Path) -> tuple[Any, Facts]:
-        """Request an object without a range. Raises DeviceFailed if it is too large for that."""
+    async def _get(self, path: Path, options: dict[str, Any]) -> Any:
+        if not self._sends_whole.get(path):
+            try:
+                return await super()._get(path, options)
+            except NoRanges:
+                pass
         result = await self._library.get_async(self._opened(), "/".join(path))
-        facts = facts_of(result.meta)
-        if facts is None or facts.size > MOST_WHOLE:
+        if result.meta["size"] > MOST_WHOLE:
             raise DeviceFailed(f"{NO_RANGES}; it has to be smaller than {human_size(MOST_WHOLE)}", self.shown(path))
         self._sends_whole.put(path, True)
-        return result, facts
+        return result

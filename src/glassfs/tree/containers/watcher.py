@@ -76,23 +76,31 @@ class Watcher:
         self._on_retire(lease)
         self._on_change()
 
-    def check(self, location: Location, entry: Entry | None) -> bool:
-        """Compare a leased container with what is at its location now; return whether anything changed."""
+    def check(self, location: Location, entry: Entry | None = None) -> bool:
+        """Compare a leased container with what is at its location; return whether anything changed.
+
+        ``entry`` was there a moment ago.
+        """
         # Without a lease no node shows this file as a container, and there is nothing to compare.
         lease = self.find(location)
         if lease is None:
             return False
         if entry is None or entry.version != lease.version:
             # Another thread may have leased the new version after the caller asked for the entry.
-            with suppress(GlassfsError):
-                entry = _entry_now(location)
+            try:
+                entry = location.store.entry(location.path)
+            except (NotFound, NotADirectory):
+                entry = None
+            except GlassfsError as error:
+                log.debug("not compared: %s", error)
+                return False
         before = lease.entries
         return self.compare(lease, before, None if entry is None else (entry, *before[1:]))
 
     def is_current(self, lease: Lease) -> bool:
         """Ask the store, and return whether what is leased is still at its location, as far as is known."""
         if isinstance(lease, ContainerLease) and not lease.is_retired and not _unchanged([lease]):
-            self._poll(lease.location)
+            self.check(lease.location)
         return not lease.is_retired
 
     def watch(self, folder: Location, at: str) -> bool:
@@ -146,7 +154,7 @@ class Watcher:
             notified, self._notified = self._notified, set()
         for folder, at, name in notified:
             if name:
-                self._poll(Location(folder.store, (*folder.path, name)))
+                self.check(folder.below(name))
             shown = shown_name(name) if name else ""
             if shown:
                 self.note(f"{at}/{shown}")
@@ -160,12 +168,6 @@ class Watcher:
         """Report a tree path with the next ``changes``."""
         with self._lock:
             self._changed.add(at)
-
-    def _poll(self, location: Location) -> None:
-        try:
-            self.check(location, _entry_now(location))
-        except GlassfsError as error:
-            log.debug("not compared: %s", error)
 
     def compare(self, lease: ContainerLease, before: Sequence[Entry], now: tuple[Entry, ...] | None) -> bool:
         """Use what was found out about the files of a lease; return whether anything changed."""
@@ -201,10 +203,3 @@ def _unchanged(leases: Sequence[ContainerLease]) -> set[ContainerLease]:
             if glance is not None and glance[0] == lease.entries[0].stamp
         )
     return found
-
-
-def _entry_now(location: Location) -> Entry | None:
-    try:
-        return location.store.entry(location.path)
-    except (NotFound, NotADirectory):
-        return None

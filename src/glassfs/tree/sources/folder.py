@@ -66,7 +66,7 @@ def node_at(
             break
     else:
         return plain_file(containers, location, entry, name, ino, reason)
-    containers.watcher.check(location, None)
+    containers.watcher.check(location)
     return None
 
 
@@ -207,7 +207,7 @@ class Folder(Directory):
                     self.containers, location, entry, name, inode(name, self.ino), f"{self._at}/{name}", source=source,
                 )
             except (NotFound, NotADirectory):
-                self.containers.watcher.check(location, None)
+                self.containers.watcher.check(location)
         # Only listing the folder tells which file is shown under a name that was changed.
         if node is None and _MAY_BE_CHANGED.search(name):
             node = next((self._node(*found) for found in self._entries() if found[0] == name), None)

@@ -147,7 +147,7 @@ class Sources:
         except GlassfsError as error:
             # A container that is gone is retired now; one on a disk that fails may be there again.
             if not isinstance(error, DeviceFailed):
-                self.containers.watcher.check(location, None)
+                self.containers.watcher.check(location)
             last = self._shown.get(name)
             if last is None:
                 raise

@@ -164,11 +164,6 @@ class RecordColumn:
         """Return the cells of the rows ``[first, end)``, which are in memory."""
         return [list(map(cells.cell, self._block[first - self.begin : end - self.begin]))]
 
-    def pieces(self, row: int) -> Iterator[str]:
-        """Yield the cell of a row, which is in memory, in pieces."""
-        whole = str(cells.cell(self._block[row - self.begin]))
-        return (whole[start : start + LONG_CELL] for start in range(0, len(whole), LONG_CELL))
-
     def _damage(self, reason: str) -> Damaged:
         return Damaged(reason, part=self._records.key.decode("utf-8", "replace"))
 

@@ -11,7 +11,7 @@ from glassfs.errors import TooLarge
 from glassfs.sizes import PIECE
 from glassfs.view.contract import Key
 from glassfs.view.csv import cells
-from glassfs.view.csv.columns import CELL, LONG_CELL, TEXT_WEIGHT, FixedColumn, RecordColumn, RunColumn, column_of
+from glassfs.view.csv.columns import CELL, LONG_CELL, TEXT_WEIGHT, RecordColumn, RunColumn, column_of
 from glassfs.view.parquet.columns import Names, layouts_of
 
 RECORDS_MEMORY = 32 << 20
@@ -102,7 +102,7 @@ class CsvPass:
         """Yield the line of a row in pieces."""
         separator = b""
         for column in self._columns:
-            if not isinstance(column, FixedColumn) and column.weights(row, row + 1)[0] > LONG_CELL * TEXT_WEIGHT:
+            if isinstance(column, RunColumn) and column.weights(row, row + 1)[0] > LONG_CELL * TEXT_WEIGHT:
                 made: Iterable[bytes] = _quoted(column.pieces(row))
             else:
                 made = [_together(*(cell for cell, in column.cells(row, row + 1)))]

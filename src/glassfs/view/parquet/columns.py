@@ -128,60 +128,42 @@ class Leaf(NamedTuple):
     pages: Pages | RecordPages
 
 
-class Leaves:
-    """All columns of a file, ``rows_a_group`` rows of each in a group.
+def leaves_of(
+    table: Table, layouts: Sequence[ColumnPlan], rows_a_group: int, cache: BlockCache, key: Key,
+) -> Iterator[Leaf]:
+    """Yield the columns of the file, ``rows_a_group`` rows of each in a group."""
+    rows, taken = table.rows, Names()
 
-    Finds sizes that need a pass. Raises Damaged if a column has not the rows of the table.
-    """
+    def single(name: bytes, kind: ParquetType, values: Data, key: Key) -> Leaf:
+        if kind.is_time:
+            return Leaf(SchemaColumn(name, kind, is_nullable=True), TimePages(values, rows, rows_a_group, cache, key))
+        return Leaf(SchemaColumn(name, kind), FlatPages(values, kind, rows, rows_a_group))
 
-    def __init__(self, table: Table, cache: BlockCache, key: Key) -> None:
-        self._rows, self._cache = table.rows, cache
-        layouts = layouts_of(table)
-        self.rows_a_group = _rows_a_group(table, layouts)
-        names = Names()
-        self.all = [
-            leaf for number, layout in enumerate(layouts)
-            for leaf in self._made(layout, layout.names(names), (*key, number))
-        ]
-
-    def _made(self, layout: ColumnPlan, names: Sequence[bytes], key: Key) -> Iterator[Leaf]:
-        (column, kind, *_), content = layout, layout.column.content
-        if isinstance(content, Array):
-            yield from self._array(content, layout, names, key)
-        elif isinstance(content, RaggedText) or (isinstance(content, Ragged) and kind is BYTES):
+    for number, layout in enumerate(layouts):
+        (column, kind, length, slots, _), content = layout, layout.column.content
+        names, own = layout.names(taken), (*key, number)
+        if isinstance(content, RaggedText) or (isinstance(content, Ragged) and kind is BYTES):
             data = content.text if isinstance(content, RaggedText) else content.values
-            offsets = offsets_of(content)
-            pages: Pages = TextPages(data, offsets, self.rows_a_group, kind is TEXT, self._cache, key)
+            pages: Pages = TextPages(data, offsets_of(content), rows_a_group, kind is TEXT, cache, own)
             yield Leaf(SchemaColumn(names[0], kind), pages)
         elif isinstance(content, Ragged):
-            pages = ListPages(kind.shown(content.values), kind, offsets_of(content, kind.stored), self.rows_a_group)
+            pages = ListPages(kind.shown(content.values), kind, offsets_of(content, kind.stored), rows_a_group)
             yield Leaf(SchemaColumn(names[0], kind, lists=1), pages)
-        else:
-            records = RecordPages(content, kind, column.is_list, self._rows, self.rows_a_group, self._cache, key)
+        elif not isinstance(content, Array):
+            records = RecordPages(content, kind, column.is_list, rows, rows_a_group, cache, own)
             yield Leaf(SchemaColumn(names[0], kind, is_nullable=True, lists=int(column.is_list)), records)
-
-    def _array(self, array: Array, layout: ColumnPlan, names: Sequence[bytes], key: Key) -> Iterator[Leaf]:
-        kind, length, rows = layout.kind, layout.length, self._rows
-        values = kind.shown(array.data)
-        if length is None:
-            yield self._single(names[0], kind, values, key)
-        elif layout.slots:
-            transposed = partial(_transposed, values, kind, length)
-            blocks = ColumnBlocks(rows, kind.width * length, transposed, self._cache, key)
-            for number, name in enumerate(names):
-                element = blocks.column(number * kind.width, kind.width)
-                yield self._single(name, kind, element, (*key, number))
+        elif length is None:
+            yield single(names[0], kind, kind.shown(content.data), own)
+        elif slots:
+            transposed = partial(_transposed, kind.shown(content.data), kind, length)
+            blocks = ColumnBlocks(rows, kind.width * length, transposed, cache, own)
+            for slot, name in enumerate(names):
+                yield single(name, kind, blocks.column(slot * kind.width, kind.width), (*own, slot))
         else:
             # Matrices are lists of all their values, as other views show them, unless lists of lists are asked for.
-            inner = array.resolved_shape[2:] if layout.column.is_list else ()
-            lists = ListPages(values, kind, EvenOffsets(length, rows), self.rows_a_group, inner)
-            yield Leaf(SchemaColumn(names[0], kind, lists=1 + len(inner)), lists)
-
-    def _single(self, name: bytes, kind: ParquetType, values: Data, key: Key) -> Leaf:
-        if kind.is_time:
-            times = TimePages(values, self._rows, self.rows_a_group, self._cache, key)
-            return Leaf(SchemaColumn(name, kind, is_nullable=True), times)
-        return Leaf(SchemaColumn(name, kind), FlatPages(values, kind, self._rows, self.rows_a_group))
+            inner = content.resolved_shape[2:] if column.is_list else ()
+            pages = ListPages(kind.shown(content.data), kind, EvenOffsets(length, rows), rows_a_group, inner)
+            yield Leaf(SchemaColumn(names[0], kind, lists=1 + len(inner)), pages)
 
 
 def _transposed(values: Data, kind: ParquetType, length: int, first: int, rows: int) -> bytes:
@@ -193,7 +175,7 @@ def _transposed(values: Data, kind: ParquetType, length: int, first: int, rows: 
     return np.ascontiguousarray(vectors.T).tobytes()
 
 
-def _rows_a_group(table: Table, layouts: Sequence[ColumnPlan]) -> int:
+def rows_a_group(table: Table, layouts: Sequence[ColumnPlan]) -> int:
     """Return a power of two: few bytes of vectors or shared blocks in a group, so that they are made once, and few
     groups.
     """

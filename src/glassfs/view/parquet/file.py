@@ -8,21 +8,19 @@ rows and each column whose rows differ in length. What is known of the columns i
 from __future__ import annotations
 
 import struct
-import threading
 from array import array
 from collections.abc import Sequence
 from itertools import pairwise
 
-from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.content import Parted, Table
+from glassfs.content import Data, Parted, Table
 from glassfs.content.allowance import OBJECT
 from glassfs.content.table import is_sized
 from glassfs.errors import LASTING, Damaged, TooLarge
 from glassfs.once import once
 from glassfs.view.contract import Key
 from glassfs.view.known import Known
-from glassfs.view.parquet.columns import Leaves
+from glassfs.view.parquet.columns import layouts_of, leaves_of, rows_a_group
 from glassfs.view.parquet.footer import ColumnChunk, Metadata, footer, group, length
 from glassfs.view.parquet.pages import LARGEST_I32
 
@@ -31,7 +29,7 @@ LARGEST_FILE = 1 << 61
 """What the digits of positions in the footer hold."""
 
 
-class Parquet(Parted):
+class Parquet(Data):
     """The file: the magic, a part for each column of each group of rows, the footer and its length.
 
     ``metadata`` are further keys and values in the footer, for other programs.
@@ -39,55 +37,44 @@ class Parquet(Parted):
 
     def __init__(self, table: Table, cache: BlockCache, key: Key, metadata: Metadata = ()) -> None:
         self._table = table
-        self._lock = threading.RLock()
         self._size: int | None = None
-        self._is_sized: bool | None = None
         # A listing has thousands of these files. What is known of the columns of all of them has a limit together, and
         # is found again when a file is read after it was dropped.
         self._known = Known(cache, lambda: _Contents(table, cache, key, metadata), lambda columns: columns.cost)
 
     @property
     def is_sized(self) -> bool:
-        if self._size is not None:
-            return True
-        if self._is_sized is None:
-            try:
-                self._is_sized = all(map(is_sized, self._table.columns()))
-            except LASTING:  # raised again to callers that need the size
-                self._is_sized = False
-        return self._is_sized
+        return self._size is not None or self._has_sizes
+
+    @once
+    def _has_sizes(self) -> bool:
+        try:
+            return all(map(is_sized, self._table.columns()))
+        except LASTING:  # raised again to callers that need the size
+            return False
 
     @property
     def size(self) -> int:
         if self._size is None:
-            with work.holding(self._lock):
-                self._size = self._columns.size
+            self._size = self._known.get().size
         return self._size
 
-    @property
-    def bounds(self) -> Sequence[int]:
-        return self._columns.bounds
-
-    def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
-        self._columns.read_part(number, buffer, offset)
-
-    @property
-    def _columns(self) -> _Contents:
-        return self._known.get()
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        self._known.get().read_into(buffer, offset)
 
 
-class _Contents:
+class _Contents(Parted):
     """What is known of the columns of a table, and so of the file."""
 
     def __init__(self, table: Table, cache: BlockCache, key: Key, metadata: Metadata) -> None:
         self._metadata = metadata
-        leaves = Leaves(table, cache, key)
-        self._leaves = leaves.all
+        layouts = layouts_of(table)
+        rows = rows_a_group(table, layouts)
+        self._leaves = list(leaves_of(table, layouts, rows, cache, key))
         self._fields = [leaf.field for leaf in self._leaves]
-        self._groups = list(pairwise([*range(0, table.rows, leaves.rows_a_group), table.rows]))
+        self._groups = list(pairwise([*range(0, table.rows, rows), table.rows]))
         """The first row of each group, and the row after it."""
         self._rows = table.rows
-        self._lock = threading.RLock()
 
     @property
     def cost(self) -> int:
@@ -104,23 +91,16 @@ class _Contents:
             raise TooLarge("is larger than a Parquet file can be")
         return size
 
-    @property
-    def bounds(self) -> Sequence[int]:
-        with work.holding(self._lock):
-            return self._bounds
-
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
-        if 0 < number < len(self._bounds) - 2:
+        if 0 < number < len(self.bounds) - 2:
             group_number, column = divmod(number - 1, len(self._leaves))
             pages = self._leaves[column].pages
             pages.read_into(buffer, pages.start(self._groups[group_number][0]) + offset)
-            return
-        with work.holding(self._lock):
-            part = self._tail if number else MAGIC
-        buffer[:] = part[offset : offset + len(buffer)]
+        else:
+            buffer[:] = (self._tail if number else MAGIC)[offset : offset + len(buffer)]
 
     @once
-    def _bounds(self) -> Sequence[int]:
+    def bounds(self) -> Sequence[int]:
         bounds = array("Q", [0, len(MAGIC)])
         for first, end in self._groups:
             for field, pages in self._leaves:
@@ -134,7 +114,7 @@ class _Contents:
 
     @once
     def _tail(self) -> bytes:
-        groups, chunks = [], pairwise(self._bounds[1:])
+        groups, chunks = [], pairwise(self.bounds[1:])
         for first, end in self._groups:
             positions = [
                 ColumnChunk(start, after - start, leaf.pages.entries(first, end))

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from glassfs.cache import BlockCache
 from glassfs.codec import thrift
 from glassfs.codec.thrift import i32, varint
-from glassfs.content import Computed, Concatenated, Data, Made, Parted, Rendered, Slice
-from glassfs.content.data import SizedData
+from glassfs.content import Computed, Concatenated, Converted, Data, Parted, Rendered, Slice
 from glassfs.errors import TooLarge
 from glassfs.sizes import PIECE
 from glassfs.view.parquet.kinds import Encoding, ParquetType
@@ -76,7 +75,6 @@ class Pages(Parted):
 
     def __init__(self, rows: int, rows_a_page: int) -> None:
         self.rows, self.rows_a_page = rows, rows_a_page
-        self._last = 0, 0, 0  # number, start and end of the page read last: readers mostly go on there
 
     @abstractmethod
     def start(self, row: int) -> int:
@@ -95,19 +93,10 @@ class Pages(Parted):
         return self.start(self.rows)
 
     def part_at(self, offset: int) -> tuple[int, int, int]:
-        # Two readers may replace each other's position here. That costs a search and nothing else, as it is one object.
-        number, start, end = self._last
-        if not start <= offset < end:
-            # No list of all positions is kept, as there may be millions of pages. Each takes one offset to find.
-            if start < offset == end:
-                number, start = number + 1, end
-            else:
-                pages = range(-(-self.rows // self.rows_a_page))
-                number = bisect_right(pages, offset, key=self._page_start) - 1
-                start = self._page_start(number)
-            end = self._page_start(number + 1)
-            self._last = number, start, end
-        return number, start, end
+        # No list of all positions is kept, as there may be millions of pages. Each takes one offset to find.
+        pages = range(-(-self.rows // self.rows_a_page))
+        number = bisect_right(pages, offset, key=self._page_start) - 1
+        return number, self._page_start(number), self._page_start(number + 1)
 
     def _page_start(self, number: int) -> int:
         return self.start(min(number * self.rows_a_page, self.rows))
@@ -129,7 +118,7 @@ class FlatPages(Pages):
 
     def __init__(self, values: Data, kind: ParquetType, rows: int, rows_a_group: int) -> None:
         self._width = 0 if kind.is_bits else kind.width
-        self._values = values if self._width else PackedBits(values, 0, rows, -(-rows // 8))
+        self._values = values if self._width else packed_bits(values, rows)
         super().__init__(rows, rows_for(self._width, rows_a_group))
 
     def start(self, row: int) -> int:
@@ -143,26 +132,15 @@ class FlatPages(Pages):
         return rows * self._width or -(-rows // 8)
 
 
-class PackedBits(SizedData, Made):
-    """``size`` bytes of bits: first those of ``count`` bytes of 0 and 1 from ``begin`` on in ``data``, then zeros.
+def packed_bits(data: Data, count: int) -> Data:
+    """Return ``count`` bytes of 0 and 1 as bits, the first one the lowest of its byte."""
+    return Converted(data, 8, 1, -(-count // 8), _packed)
 
-    The first bit is the lowest of its byte.
-    """
 
-    unit = 1
-    at_once = PIECE // 8
+def _packed(raw: bytes) -> bytes:
+    import numpy as np
 
-    def __init__(self, data: Data, begin: int, count: int, size: int) -> None:
-        super().__init__(size)
-        self._data, self._begin, self._count = data, begin, count
-
-    def make(self, first: int, count: int) -> bytes:
-        import numpy as np
-
-        # The last bytes may have fewer than eight bits, or none: a list has space for as many values as it might have.
-        begin = min(8 * first, self._count)
-        raw = self._data.read(self._begin + begin, min(8 * count, self._count - begin))
-        return np.packbits(np.frombuffer(raw, np.uint8), bitorder="little").tobytes().ljust(count, b"\0")
+    return np.packbits(np.frombuffer(raw, np.uint8), bitorder="little").tobytes()
 
 
 class TimePages(Pages):

@@ -12,7 +12,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from glassfs.cache import BlockCache
-from glassfs.content import Computed, Data, Made, Slice, Stream
+from glassfs.content import Computed, Data, Made, Slice, Stream, Zeros
 from glassfs.content.data import SizedData
 from glassfs.content.rows import Offsets
 from glassfs.errors import Damaged
@@ -21,9 +21,9 @@ from glassfs.view.parquet.kinds import ParquetType
 from glassfs.view.parquet.pages import (
     HEADER,
     LEVELS_HEAD,
-    PackedBits,
     Pages,
     levels_head,
+    packed_bits,
     packed_levels,
     rows_for,
 )
@@ -181,11 +181,14 @@ class ListPages(RaggedPages):
         size = self._level_bytes(1, end, until) - self._level_bytes(0, first, begin)
         head = Computed(LEVELS_HEAD, lambda: levels_head(size, self._bits))
         width = self._value_bytes(1, until) - self._value_bytes(0, begin)
+        stored = self._kind.width
+        values: Data = Slice(self._values, begin * stored, (until - begin) * stored)
+        if self._kind.is_bits:
+            values = packed_bits(values, until - begin)
         return [
             head, _Levels(size, offsets, self._inner, is_depth=False),
             head, _Levels(size, offsets, self._inner, is_depth=True),
-            PackedBits(self._values, begin, until - begin, width) if self._kind.is_bits
-            else Slice(self._values, begin * self._kind.width, width),
+            values, Zeros(width - values.size),
         ]
 
 
