@@ -30,9 +30,18 @@ from glassfs.content.allowance import OBJECT, Allowance
 from glassfs.content.episodes import EPISODES_KEY, recording_in
 from glassfs.content.features import features_of
 from glassfs.errors import LASTING
-from glassfs.layouts.expressions import Call, Comparison, Expression, Reference
+from glassfs.layouts.expressions import Comparison, Expression, FunctionCall, Reference
 from glassfs.layouts.form import EACH, ENDS, FIRST, NUMBER, WHOLE, Layout, Pattern
-from glassfs.layouts.recording import Episode, EpisodeContents, child, flattened, items_of, name_of, path_of, texts_of
+from glassfs.layouts.recording import (
+    EpisodeContents,
+    EpisodePlace,
+    child,
+    flattened,
+    items_of,
+    name_of,
+    path_of,
+    texts_of,
+)
 from glassfs.names import text
 from glassfs.once import once
 from glassfs.sizes import PIECE
@@ -51,7 +60,7 @@ class _Found(NamedTuple):
 
     layout: Layout
     number: int
-    episode: Callable[[int], Episode]
+    episode: Callable[[int], EpisodePlace]
 
     @property
     def has_groups(self) -> bool:
@@ -115,7 +124,7 @@ class Episodes:
 
     def _by(self, layout: Layout) -> _Found:
         if layout.kind == WHOLE:
-            return _Found(layout, 1, lambda number: Episode((self._root,)))
+            return _Found(layout, 1, lambda number: EpisodePlace((self._root,)))
         if layout.kind == EACH:
             episodes = self._numbered(layout.places[0])
             return _Found(layout, len(episodes), episodes.__getitem__)
@@ -124,10 +133,10 @@ class Episodes:
         self._allowance.take(bounds.itemsize * len(bounds), "episodes")
         return _Found(
             layout, len(bounds) - 1,
-            lambda number: Episode((self._root,), range(bounds[number], bounds[number + 1]), total),
+            lambda number: EpisodePlace((self._root,), range(bounds[number], bounds[number + 1]), total),
         )
 
-    def _numbered(self, place: str) -> list[Episode]:
+    def _numbered(self, place: str) -> list[EpisodePlace]:
         """Return the groups below a path whose names have numbers, in the order of these."""
         *above, last = place.split("/")
         groups = [self._root]
@@ -142,7 +151,7 @@ class Episodes:
             match = named.fullmatch(text(name[0])) if len(name) == 1 else None
             if match is not None and isinstance(content, Group):
                 self._allowance.take(3 * OBJECT, "episodes")
-                found.append((int(match[1]), name, Episode((*groups, content))))
+                found.append((int(match[1]), name, EpisodePlace((*groups, content))))
         return [episode for *_, episode in sorted(found, key=lambda one: one[:2])]
 
     def _bounds(self, layout: Layout) -> tuple[array[int], int]:
@@ -314,7 +323,7 @@ def _attribute(expression: Expression) -> str | None:
     """Return the attribute of the episode that an expression needs, if it needs one."""
     if isinstance(expression, Comparison):
         return _attribute(expression.left)
-    if isinstance(expression, Call):
+    if isinstance(expression, FunctionCall):
         return _attribute(expression.argument)
     is_own = isinstance(expression, Reference) and expression.is_attribute and not expression.level
     return expression.path if is_own and isinstance(expression, Reference) else None

@@ -59,7 +59,7 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Call:
+class FunctionCall:
     function: str
     argument: Expression
 
@@ -71,7 +71,7 @@ class Comparison:
     right: Constant
 
 
-Expression: TypeAlias = Constant | Reference | Call | Comparison
+Expression: TypeAlias = Constant | Reference | FunctionCall | Comparison
 
 
 def parse(text: str) -> Expression:
@@ -113,9 +113,9 @@ def _operand(tokens: list[str], text: str) -> tuple[Expression, list[str]]:
         raise ValueError(f"{text!r}: a parenthesis is not closed")
     if word == KEYS and not (isinstance(argument, Constant) and isinstance(argument.value, str)):
         raise ValueError(f"{text!r}: {KEYS}() takes a pattern in quotes")
-    if word != KEYS and isinstance(argument, (Constant, Call)):
+    if word != KEYS and isinstance(argument, (Constant, FunctionCall)):
         raise ValueError(f"{text!r}: {word}() takes a path, an attribute, or a comparison")
-    return Call(word, argument), rest[1:]
+    return FunctionCall(word, argument), rest[1:]
 
 
 def _single(word: str, text: str) -> Constant | Reference:

@@ -108,7 +108,7 @@ class LayoutError(GlassfsError, ValueError):
     """A layout that cannot be used, with the file, the line and the reason."""
 
 
-class _Wrong(ValueError):
+class _WrongKey(ValueError):
     """What is wrong with the value of a key."""
 
     def __init__(self, section: str, key: str, reason: str) -> None:
@@ -127,7 +127,7 @@ def read(text: bytes, file: str) -> Layout:
         raise LayoutError(f"is no TOML: {error}", file) from error
     try:
         return _layout(found)
-    except _Wrong as error:
+    except _WrongKey as error:
         line = _line(decoded, error.section, error.key)
         raise LayoutError(error.reason, f"{file}:{line}" if line else file) from error
 
@@ -136,17 +136,17 @@ def _layout(found: Mapping[str, Any]) -> Layout:
     sections = {name: _section(found, name) for name in _SECTIONS}
     for key in found:
         if key not in _PLAIN and key not in _SECTIONS:
-            raise _Wrong("", key, _unknown(key, (*_PLAIN, *_SECTIONS)))
+            raise _WrongKey("", key, _unknown(key, (*_PLAIN, *_SECTIONS)))
     name = found.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise _Wrong("", "name", "needs a name of lower-case letters, digits, '.', '_' and '-'")
+        raise _WrongKey("", "name", "needs a name of lower-case letters, digits, '.', '_' and '-'")
     episodes, cameras = sections["episodes"], sections["cameras"]
     kinds = [kind for kind in _KINDS if kind in episodes]
     if len(kinds) != 1:
-        raise _Wrong("episodes", kinds[1] if kinds else "", f"[episodes] needs exactly one of {', '.join(_KINDS)}")
+        raise _WrongKey("episodes", kinds[1] if kinds else "", f"[episodes] needs exactly one of {', '.join(_KINDS)}")
     match = _checked(found, "", "match", _patterns)
     if not match:
-        raise _Wrong("", "match", "needs paths to match, such as match = ['data/demo_*/actions']")
+        raise _WrongKey("", "match", "needs paths to match, such as match = ['data/demo_*/actions']")
     return Layout(
         name, _checked(found, "", "formats", _texts), match, kinds[0],
         _checked(episodes, "episodes", kinds[0], partial(_places, kinds[0])),
@@ -166,10 +166,10 @@ def _values(sections: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, t
 def _section(found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     section = found.get(name, {})
     if not isinstance(section, dict):
-        raise _Wrong("", name, f"[{name}] must be a table")
+        raise _WrongKey("", name, f"[{name}] must be a table")
     for key in section if _SECTIONS[name] else ():
         if key not in _SECTIONS[name]:
-            raise _Wrong(name, key, _unknown(key, _SECTIONS[name]))
+            raise _WrongKey(name, key, _unknown(key, _SECTIONS[name]))
     return section
 
 
@@ -182,7 +182,7 @@ def _checked(section: Mapping[str, Any], name: str, key: str, make: Callable[[An
     try:
         return make(section.get(key, []))
     except (ValueError, re.error) as error:
-        raise _Wrong(name, key, f"{key}: {error}") from error
+        raise _WrongKey(name, key, f"{key}: {error}") from error
 
 
 def _texts(value: Any) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ MOST_TEXTS = 1_000
 Lists = Callable[[str, bytes], "list[str] | None"]
 
 
-class Episode(NamedTuple):
+class EpisodePlace(NamedTuple):
     """An episode: the groups from the root to it, its own last.
 
     ``flat`` are its steps, if they are some of the ``rows`` of flat arrays.
@@ -51,7 +51,7 @@ class EpisodeContents:
     What cannot be read is unknown, and ``has_faults`` says that something was.
     """
 
-    def __init__(self, layout: Layout, episode: Episode, lists: Lists) -> None:
+    def __init__(self, layout: Layout, episode: EpisodePlace, lists: Lists) -> None:
         self._layout, self._episode, self._lists = layout, episode, lists
         self.has_faults = False
 
