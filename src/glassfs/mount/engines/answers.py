@@ -67,7 +67,6 @@ class Answers:
             Opcode.BATCH_FORGET: self._batch_forget, Opcode.READLINK: self._readlink, Opcode.OPEN: self._open,
             Opcode.OPENDIR: self._opendir, Opcode.RELEASE: self._nothing, Opcode.RELEASEDIR: self._nothing,
             Opcode.GETXATTR: self._getxattr, Opcode.LISTXATTR: self._listxattr, Opcode.STATFS: self._statfs,
-            Opcode.DESTROY: self._nothing,
         }
         self._handlers = [handlers.get(opcode) for opcode in range(OPCODES)]
 
