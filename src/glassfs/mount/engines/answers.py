@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from glassfs.mount.engines import wire
 from glassfs.mount.engines.wire import IN_HEADER, OUT_HEADER, Opcode
 from glassfs.mount.errors import Answer, Failures
-from glassfs.mount.operations import BLOCK, LONGEST_NAME, Listing, Missing, Operations
+from glassfs.mount.operations import BLOCK, LONGEST_NAME, Listing, Operations
 from glassfs.names import raw
 from glassfs.tree import Origin, Settled
 
@@ -93,11 +93,9 @@ class Answers:
         return self._send((OUT_HEADER.pack(_HEADER + len(body), 0, unique), body))
 
     def _look_up(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
-        name = wire.name_at(message)
-        try:
-            found = self._operations.look_up(ident, name)
-        except Missing as missing:
-            self._reply(unique, wire.no_entry(missing.timeout))
+        found = self._operations.look_up(ident, wire.name_at(message))
+        if found.attributes is None:
+            self._reply(unique, wire.no_entry(found.entry_timeout))
             return
         answer = wire.looked_up(
             unique, found.ident, self._generation, found.entry_timeout, found.timeout, found.attributes,
