@@ -24,16 +24,24 @@ import glassfs
 from glassfs.cache import BlockCache
 from glassfs.datasets.joined import open_sources
 from glassfs.mount import allocator
-from glassfs.mount.engines.answers import Answers, Buffers
+from glassfs.mount.engines.answers import Answers
 from glassfs.mount.errors import Failures
 from glassfs.mount.operations import Operations
-from glassfs.mount.options import MountOptions
 from glassfs.tree import ContainerSettings, Sources
 
 try:
     from glassfs import collector
 except ImportError:
     collector = None  # type: ignore[assignment]
+try:
+    from glassfs.mount.engines.answers import Buffers
+
+    OPTIONS: tuple[Any, ...] = ()
+except ImportError:  # versions that had more than one engine
+    from glassfs.mount.engines.answers import Payload as Buffers  # type: ignore[no-redef, attr-defined]
+    from glassfs.mount.options import MountOptions
+
+    OPTIONS = (MountOptions(),)
 try:
     from glassfs import work
     from glassfs.mount.engines.crew import Task
@@ -70,7 +78,7 @@ class Kernel:
         self.profile: cProfile.Profile | None = None
         self._reply = b""
         self._operations = Operations(
-            lambda: self._sources.root(), lambda: self._sources.root(), MountOptions(), lambda: 0,
+            lambda: self._sources.root(), lambda: self._sources.root(), *OPTIONS, lambda: 0,
         )
         self._sources = open_sources(sources, settings, on_drop=self._operations.inodes.drop_nodes)
         self._answers = Answers(self._operations, Failures(), self._take)

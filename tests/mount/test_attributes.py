@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from pathlib import Path
-
-import pytest
 
 import glassfs
 from tests.mount.conftest import Mounted
@@ -50,19 +47,6 @@ def test_array_attributes(shown: Mount, gallery: Gallery) -> None:
     offset, stored = int(found["user.glassfs.offset"]), int(found["user.glassfs.stored_bytes"])
     payload = (gallery.folder / "store.kas").read_bytes()[offset : offset + stored]
     assert payload == gallery.exact()["store.kas/big.npy"][128:]
-
-
-@pytest.mark.parametrize("path", [".", "store.kas", "store.kas/nodes", "store.kas/big.npy", "notes.txt"])
-def test_unknown_attribute_names(shown: Mount, path: str) -> None:
-    """ENODATA in the user namespace; ENOTSUP in others, so that `ls` stops asking."""
-    for name, expected in (
-        ("user.nothing", errno.ENODATA), ("user.glassfs.nothing", errno.ENODATA), ("security.selinux", errno.ENOTSUP),
-        ("security.capability", errno.ENOTSUP), ("trusted.overlay.opaque", errno.ENOTSUP),
-        ("system.posix_acl_access", errno.ENOTSUP), ("system.posix_acl_default", errno.ENOTSUP),
-    ):
-        with pytest.raises(OSError) as caught:
-            os.getxattr(shown.path / path, name)
-        assert caught.value.errno == expected, name
 
 
 def test_status_is_json_of_the_size_in_stat(shown: Mount, gallery: Gallery) -> None:

@@ -82,28 +82,6 @@ def test_failed_episodes_whose_instruction_contains_a_word(
 
 
 @pytest.mark.slow
-def test_csv_of_many_containers_is_that_of_parquet(mounted: Mounted, tmp_path: Path, cache: Path) -> None:
-    folder = tmp_path / "many"
-    folder.mkdir()
-    for number in range(200):
-        write_takes(folder / f"part_{number % 5}/take {number:03d}.kdb", number)
-    with mounted(folder, options=["views=csv+parquet", "cache_size=1M"]) as mount:
-        text, table = mount.path / "episodes.csv", mount.path / "episodes.parquet"
-        size = text.stat().st_size
-        raw = text.read_bytes()
-        assert len(raw) == size and raw.count(b"\r\n") == 1 + 600
-        with duckdb.connect() as connection:
-            names = [row[0] for row in connection.execute("describe from read_parquet(?)", [str(table)]).fetchall()]
-            query = "select container, position, success, language_instruction, cameras::varchar from {}(?)"
-            found, expected = (
-                connection.execute(query.format(reader), [str(path)]).fetchall()
-                for reader, path in (("read_csv", text), ("read_parquet", table))
-            )
-        assert raw.split(b"\r\n", 1)[0].decode().split(",") == names
-        assert found == expected and len(found) == 600
-
-
-@pytest.mark.slow
 def test_table_changes_except_in_an_open_file(mounted: Mounted, dataset: Path) -> None:
     with mounted(dataset, options=["views=jsonl"]) as mount:
         table = mount.path / "episodes.jsonl"

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 import tskit
 
-from tests.conftest import Scale
 from tests.formats.tree_files import write_random, write_trees
 from tests.mount.conftest import Mounted
 from tests.mount.test_joined import write_takes
@@ -96,23 +95,3 @@ def test_tables_come_and_go_with_their_containers(mounted: Mounted, folder: Path
         wait_until(lambda: not (mount.path / "episodes.jsonl").exists())
         wait_until(lambda: not EPISODES & {*os.listdir(mount.path)})
         assert len((mount.path / "trees.jsonl").read_text().splitlines()) == 1
-
-
-@pytest.mark.slow
-def test_many_tree_sequences_take_little(mounted: Mounted, folder: Path, scale: Scale) -> None:
-    count = scale(100, 1000)
-    write_trees(folder / "0/0.trees", schema=SCHEMA, metadata={"seed": 0})
-    for number in range(1, count):
-        path = folder / f"{number % 10}/{number}.trees"
-        path.parent.mkdir(exist_ok=True)
-        shutil.copy(folder / "0/0.trees", path)
-    with mounted(folder, options=["views=all"]) as mount:
-        os.listdir(mount.path)
-        assert mount.status()["open_containers"] == []
-        before = mount.resident()
-        for name in ("trees.parquet", "trees.jsonl", "index.html"):
-            assert (mount.path / name).stat().st_size == len((mount.path / name).read_bytes())
-        assert pq.read_table(mount.path / "trees.parquet").num_rows == count
-        assert mount.status()["open_containers"] == []
-        assert mount.descriptors() < 64
-        assert mount.resident() - before < 64 << 20

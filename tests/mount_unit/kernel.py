@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from glassfs.errors import NotFound
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import Listing, Operations, Stale
 from glassfs.mount.options import MountOptions
@@ -57,6 +58,8 @@ class Kernel:
         for name in path.split("/")[1:]:
             if name:
                 ident = self.operations.look_up(ident, name).ident
+                if not ident:
+                    raise NotFound(path)
                 self.held[ident] += 1
         return ident
 

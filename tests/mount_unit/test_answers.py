@@ -23,7 +23,6 @@ from tests.mount_unit.protocol import (
     ANSWERED,
     BATCH_FORGET,
     BIG,
-    DESTROY,
     FORGET,
     GETATTR,
     GETXATTR,
@@ -213,10 +212,6 @@ def test_forget_releases_references() -> None:
     kernel.send(BATCH_FORGET, 0, struct.pack("=II", 2, 0) + pairs)
     assert (kernel.operations.inodes.held, len(kernel.operations.inodes)) == (0, 0)
     assert kernel.sent == []  # FORGET has no reply
-
-
-def test_destroy() -> None:
-    assert kernel_of().ask(DESTROY, 0) == b""
 
 
 OTHERS = [number for number in range(60) if number not in {*ANSWERED, FORGET, BATCH_FORGET}]

@@ -255,7 +255,10 @@ class KernelAtWork(RuleBasedStateMachine):
         try:
             found = self.operations.look_up(parent, name)
         except GlassfsError as error:
-            self.check_fault(place, error, isinstance(error, NotFound) and name not in self.names_in(place))
+            self.check_fault(place, error, False)
+            return
+        if not found.ident:
+            self.check_fault(place, NotFound(name), name not in self.names_in(place))
             return
         if name == ".glassfs":
             self.operations.forget(found.ident, 1)

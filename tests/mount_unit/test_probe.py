@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from glassfs.mount import probe
 from glassfs.mount.probe import FOREIGN, ask, statuses
 from glassfs.settings import settings
 
@@ -25,8 +24,7 @@ def _fail() -> bytes:
     raise OSError("no")
 
 
-def test_answers_come_in_the_order_of_the_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "AT_A_TIME", 3)
+def test_answers_come_in_the_order_of_the_questions() -> None:
     answers = ask([lambda number=number: b"%d" % number for number in range(8)], 60)
     assert answers == [b"%d" % number for number in range(8)]
     assert ask([]) == []

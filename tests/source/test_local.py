@@ -5,9 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -239,38 +237,6 @@ def test_a_component_replaced_by_a_link_is_refused(tmp_path: Path, secret: Path,
         for ask in (store.entry, store.list):
             with pytest.raises(GlassfsError):
                 ask(place[:-1] if ask == store.list else place)
-
-
-def test_files_swapped_with_links_never_leak(root: Path, secret: Path) -> None:
-    store = LocalStore(root)
-    is_over = threading.Event()
-
-    def swap() -> None:
-        while not is_over.is_set():
-            (root / "new").write_bytes(b"public")
-            (root / "new").replace(root / "file")
-            (root / "new").symlink_to(secret / "file")
-            (root / "new").replace(root / "file")
-
-    swapping = threading.Thread(target=swap)
-    swapping.start()
-    seen: Counter[bytes] = Counter()
-
-    def has_both() -> bool:
-        for _ in range(100):
-            try:
-                source = store.open(("file",))
-                seen[source.read(0, source.size)] += 1
-            except (NotFound, Changed):
-                seen[b"refused"] += 1
-        return seen[b"public"] > 100 and seen[b"refused"] > 100
-
-    try:
-        wait_until(has_both)
-    finally:
-        is_over.set()
-        swapping.join()
-    assert seen.keys() == {b"public", b"refused"}
 
 
 def test_a_root_replaced_by_a_link_is_not_found(root: Path, secret: Path) -> None:

@@ -197,27 +197,6 @@ def test_a_settled_container_has_attributes_of_all_its_files() -> None:
     assert store.opens == 3
 
 
-@pytest.mark.parametrize("change", ["one", "m.made"])
-def test_any_of_its_files_may_change(change: str) -> None:
-    store = manifest()
-    sources = sources_of(store)
-    assert set(files_of(sources.tree, "/sub/m.made").values()) == {b"1", b"2"}
-    sources.heard()
-    store.put(f"sub/{change}", b"11" if change == "one" else made(parts=["two"], a=b"3"))
-    assert sources.refresh() == ["/sub/m.made"]
-    expected = {"/sub/m.made/parts/two.bin": b"2"}
-    expected |= {"/sub/m.made/parts/one.bin": b"11"} if change == "one" else {"/sub/m.made/a.bin": b"3"}
-    assert files_of(sources.tree, "/sub/m.made") == expected
-
-
-def test_a_container_without_its_parts_is_a_file_until_they_exist() -> None:
-    store = distant({"m.made": made(parts=["one"])})
-    tree = sources_of(store).tree
-    assert b"one" in tree.lookup("/m.made").xattrs()["user.glassfs.error"]
-    store.put("one", b"1")
-    assert files_of(tree, "/m.made") == {"/m.made/parts/one.bin": b"1"}
-
-
 def test_open_readers_keep_its_files() -> None:
     store = manifest()
     sources = sources_of(store)

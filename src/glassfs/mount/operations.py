@@ -54,11 +54,13 @@ class Attributes(NamedTuple):
 
 
 class Lookup(NamedTuple):
-    """The result of a look-up: a node id with one more reference, attributes, and timeouts in seconds."""
+    """The result of a look-up: a node id with one more reference, attributes, and timeouts in seconds.
+
+    If there is no such name, the id is 0, and the kernel may remember that for ``entry_timeout`` seconds.
+    """
 
     ident: int
-    node: Node
-    attributes: Attributes
+    attributes: Attributes | None
     entry_timeout: float
     timeout: float
 
@@ -85,14 +87,6 @@ class _Listed:
     mtime_ns: int
     shift: int = 0
     cached: int = 0
-
-
-class Missing(NotFound):
-    """There is no such name. The kernel may remember that for ``timeout`` seconds."""
-
-    def __init__(self, reason: str = "", source: str = "", part: str = "", timeout: float = 0.0) -> None:
-        super().__init__(reason, source, part)
-        self.timeout = timeout
 
 
 class Listing:
@@ -177,7 +171,7 @@ class Operations:
         """When to check folders again that were listed just after a change, by node id."""
 
     def look_up(self, parent: int, name: str) -> Lookup:
-        """Look up a name in a directory. Raises Missing if it does not exist.
+        """Look up a name in a directory.
 
         In a version that has just been replaced the name is looked up in the present one. The kernel itself would try
         again only once, and that version, too, may be replaced by then. Raises Changed if that goes on.
@@ -203,9 +197,8 @@ class Operations:
         timeout = settings.cached if is_settled and parent != ROOT else self._timeout_in(parent, directory)
         try:
             ident, node = self.inodes.look_up(parent, directory, name)
-        except NotFound as error:
-            # No variable holds the exception: that would be a reference cycle with its frames.
-            raise Missing(error.reason, error.source, error.part, timeout) from None
+        except NotFound:
+            return Lookup(0, None, timeout, 0.0)
         try:
             is_listed = not is_settled and isinstance(node, Directory)
             attributes = self._shown(ident, node) if is_listed else self.attributes_of(node)
@@ -216,10 +209,10 @@ class Operations:
             self.inodes.forget(ident, 1)
             raise
         if node.is_volatile:
-            return Lookup(ident, node, attributes, 0.0, settings.cached)
+            return Lookup(ident, attributes, 0.0, settings.cached)
         if node.origin.has_other_names:
             timeout = self.timeout_of(node, timeout)
-        return _new(Lookup, (ident, node, attributes, timeout, timeout))
+        return _new(Lookup, (ident, attributes, timeout, timeout))
 
     def timeout_of(self, node: Node, timeout: float) -> float:
         """Return the timeout of a node in a directory where ``timeout`` is that of others."""

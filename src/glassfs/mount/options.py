@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from glassfs.cache import DEFAULT_BUDGET, DEFAULT_SPOOL_SIZE
 from glassfs.errors import GlassfsError, NotFound
 from glassfs.layouts import known as layouts
 from glassfs.mount.errors import WrongOption
+from glassfs.sizes import parse_size
 from glassfs.source.remote import options as remote
 from glassfs.source.remote.connection import Connection
 from glassfs.tree import ViewSet, views_named
@@ -30,11 +31,28 @@ _FLAGS = {
 READ_AHEAD_KIB = 1024
 LARGEST_ID = 0xFFFFFFFE  # the next number means "no change" to the system
 
-_SIZE = "a size, such as 64M or 2G"
-_EXPECTED = {
-    "uid": "the number of a user", "gid": "the number of a group", "umask": "an octal number up to 777",
-    "cache_size": _SIZE, "spool_size": _SIZE, "read_ahead": _SIZE, "max_open": "a number of at least 1",
+
+
+def _number(least: int, most: int, base: int = 10) -> Callable[[str], int]:
+    """Return a function that parses such a number. It raises ValueError."""
+
+    def parse(text: str) -> int:
+        number = int(text, base) if text.isascii() and text.isdigit() else -1
+        if not least <= number <= most:
+            raise ValueError(text)
+        return number
+
+    return parse
+
+
+_SIZE = parse_size, "a size, such as 64M or 2G"
+_VALUES: dict[str, tuple[Callable[[str], object], str]] = {
+    "uid": (_number(0, LARGEST_ID), "the number of a user"), "gid": (_number(0, LARGEST_ID), "the number of a group"),
+    "umask": (_number(0, 0o777, 8), "an octal number up to 777"), "cache_size": _SIZE, "spool_size": _SIZE,
+    "read_ahead": _SIZE, "max_open": (_number(1, sys.maxsize), "a number of at least 1"),
+    "catalogue": (lambda text: bool(("no", "yes").index(text)), "yes or no"),
 }
+"""How values are parsed, with a ValueError for wrong ones, and what they must be."""
 
 DESCRIPTIONS = {
     "allow_other": "let other users access the mount, subject to modes and owners",
@@ -139,15 +157,12 @@ class MountOptions:
             except GlassfsError as error:
                 raise WrongOption(f"option layout: {error}") from None
             self.layout = layouts.absolute(value)
-        elif name == "catalogue":
-            if value not in ("yes", "no"):
-                raise WrongOption(f"option catalogue: {value!r} is neither yes nor no")
-            self.catalogue = value == "yes"
-        elif name in _EXPECTED:
+        elif name in _VALUES:
+            parse, expected = _VALUES[name]
             try:
-                setattr(self, name, _number(name, value))
+                setattr(self, name, parse(value))
             except ValueError:
-                raise WrongOption(f"option {name}: {value!r} is not {_EXPECTED[name]}") from None
+                raise WrongOption(f"option {name}: {value!r} is not {expected}") from None
         else:
             try:
                 changed = remote.with_option(self.remote, option)
@@ -180,17 +195,3 @@ class MountOptions:
             "max_open": self.max_open, "read_ahead": self.read_ahead, "views": "+".join(self._view_names()),
             "catalogue": self.catalogue, "layout": self.layout, "metrics": self.metrics,
         } | remote.public_options(self.remote)
-
-
-def _number(name: str, value: str) -> int:
-    from glassfs.sizes import parse_size
-
-    if name in ("cache_size", "spool_size", "read_ahead"):
-        return parse_size(value)
-    if not (value.isascii() and value.isdigit()):
-        raise ValueError(value)
-    number = int(value, 8 if name == "umask" else 10)
-    least, most = {"max_open": (1, sys.maxsize), "umask": (0, 0o777)}.get(name, (0, LARGEST_ID))
-    if not least <= number <= most:
-        raise ValueError(value)
-    return number

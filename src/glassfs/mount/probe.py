@@ -21,8 +21,6 @@ from glassfs.sizes import PIECE
 
 Question = Callable[[], bytes]
 
-AT_A_TIME = 16
-
 GONE = "its daemon is gone; 'glassfs umount' removes it"
 SILENT = "does not answer"
 NOT_ALLOWED = "only root and the user who mounted it may see more"
@@ -39,19 +37,12 @@ def statuses(paths: Sequence[str]) -> list[dict[str, Any]]:
 
 def ask(questions: Sequence[Question], seconds: float | None = None) -> list[bytes | None]:
     """Return the answer to each question, or None if it raised or took longer; by default, than a mount may take."""
-    answers: list[bytes | None] = []
-    for first in range(0, len(questions), AT_A_TIME):
-        answers += _ask_together(questions[first : first + AT_A_TIME], settings.probe if seconds is None else seconds)
-    return answers
-
-
-def _ask_together(questions: Sequence[Question], seconds: float) -> list[bytes | None]:
     answers: list[bytes | None] = [None] * len(questions)
     with selectors.DefaultSelector() as selector:
         for number, question in enumerate(questions):
             child, pipe = _put(question)
             selector.register(pipe, selectors.EVENT_READ, (number, child, bytearray()))
-        end = time.monotonic() + seconds
+        end = time.monotonic() + (settings.probe if seconds is None else seconds)
         while selector.get_map() and (left := end - time.monotonic()) > 0:
             for key, _ in selector.select(left):
                 number, child, said = key.data

@@ -50,7 +50,11 @@ class Tree:
         """Return the node at a normal path (see ``normal``); a presumed directory is not parsed. Raises as ``lookup``.
         """
         try:
-            return self._listed(path)
+            try:
+                return self._walked(path)
+            except Changed:
+                # A directory on the way belongs to a container that was replaced meanwhile: look the path up again.
+                return self._walked(path)
         except NotFound as missing:
             if self._unlisted is None:
                 raise
@@ -58,13 +62,6 @@ class Tree:
                 return self._unlisted.node(path)
             except NotFound:
                 raise missing from None
-
-    def _listed(self, path: str) -> Node:
-        try:
-            return self._walked(path)
-        except Changed:
-            # A directory on the way belongs to a container that was replaced meanwhile: look the path up again.
-            return self._walked(path)
 
     def _walked(self, path: str) -> Node:
         node: Node = self._root()

@@ -38,8 +38,6 @@ _TAG = re.compile(rb'(ikv[12])(?=[ \t\r\n\v\f"])')
 _INTEGER = re.compile(rb"[+-]?[0-9]+")
 _DOUBLE = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _WORDS = {b"true": b"\4\1", b"false": b"\4\0", b"null": b"\0"}
-_OPENED = {b"{": OBJECT, b"[": ARRAY}
-_CLOSING = {OBJECT: b"}", ARRAY: b"]"}
 _ESCAPE = re.compile(rb'\\(["\\nrt])')
 _MEANT = {b'"': b'"', b"\\": b"\\", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 
@@ -57,7 +55,7 @@ def encode(text: bytes) -> tuple[int | None, bytes, bytes]:
     except ValueError as error:
         line = text.count(b"\n", 0, parser.position) + 1
         raise Refused(f"is not a valid iKv text: line {line} {error}") from None
-    return parser.version, parser.root_name, parser.nodes.root
+    return parser.version, parser.root_name, parser.root
 
 
 def recognises(head: Head) -> bool:
@@ -91,7 +89,7 @@ class _Parser:
         self.root_name = b""
         self.is_begun = False
         self.position = 0
-        self.nodes = _Nodes()
+        self.root = b""
         self._text = text
 
     def document(self) -> None:
@@ -115,62 +113,85 @@ class _Parser:
         has_braces = self._next() == ord("{")
         self.position += has_braces
         self.is_begun = True
-        self.nodes.open(OBJECT)
-        self._members(_CLOSING[OBJECT] if has_braces else None)
+        self.root = bytes((OBJECT,)) + self._object(b"}" if has_braces else b"", 1)
         if self._peek() is not None:
             raise ValueError("continues after the root")
 
-    def _members(self, end: bytes | None) -> None:
-        """Parse everything up to the end of the root, including its closing brace; None if it has none."""
-        text, nodes, match = self._text, self.nodes, _TOKEN.match
-        closing = [end]
-        wants_key, may_have_comma = True, False
-        while closing:
-            found = match(text, self.position)
-            if found:
-                kind, self.position = found.lastindex, found.end()
-                token = found[kind]  # type: ignore[index]  # every match has one of the three
-            else:
-                character = self._peek()
-                if character is None and closing[-1] is not None:
-                    raise _Ended
-                kind, token = _SIGN, b""
-                if character == _QUOTE:
-                    kind, token = _QUOTED, self._string()
-                elif character is not None:  # a comment was skipped
-                    continue
-            if kind == _QUOTED:
-                if wants_key:
-                    nodes.key(token)
-                    wants_key = may_have_comma = False
-                    continue
-                nodes.scalar(STRING, leb128.encode(len(token)) + token)
-            elif token == b",":
-                if not may_have_comma:
-                    raise ValueError("has a comma without a value before it")
-                may_have_comma = False
-                continue
-            elif kind == _SIGN and (token == closing[-1] or not token):
-                if nodes.kind == OBJECT and not wants_key:
-                    raise ValueError("has a key without a value")
-                closing.pop()
-                nodes.close()
-                if not closing:
-                    break
-            elif wants_key:
-                raise ValueError(f"has {token[:20]!r} where a quoted key is expected")
-            elif kind == _WORD:
-                nodes.word(token)
-            elif token in _OPENED:
-                if len(closing) >= DEEPEST:
-                    raise ValueError(f"is nested more than {DEEPEST} deep")
-                nodes.open(_OPENED[token])
-                closing.append(_CLOSING[nodes.kind])
-                wants_key, may_have_comma = nodes.kind == OBJECT, False
-                continue
-            else:
-                raise ValueError(f"has {token!r} where a value is expected")
-            wants_key, may_have_comma = nodes.kind == OBJECT, True
+    def _object(self, closing: bytes, levels: int) -> bytearray:
+        """Parse an object in so many levels, itself included, up to its end, and return its payload.
+
+        The end is a brace, or that of the text if ``closing`` is empty.
+        """
+        # Counts come before the items, but are known only now: so each object or array collects its items in bytes of
+        # its own, which move into the one around it when it ends.
+        count, members = 0, bytearray()
+        kind, key = self._token()
+        while kind != _SIGN or key != closing:
+            if kind != _QUOTED:
+                raise self._unexpected(key, "a quoted key")
+            if len(key) > LONGEST_NAME:
+                raise ValueError(f"has a key of {len(key)} bytes")
+            tag, payload = self._value(*self._token(), levels)
+            members += leb128.encode(len(key)) + key
+            members.append(tag)
+            members += payload
+            count += 1
+            kind, key = self._token_after_value()
+        return bytearray(leb128.encode(count)) + members
+
+    def _array(self, levels: int) -> bytearray:
+        items, ends, types = bytearray(), array("I"), 0
+        kind, token = self._token()
+        while kind != _SIGN or token != b"]":
+            tag, payload = self._value(kind, token, levels)
+            items.append(tag)
+            items += payload
+            ends.append(len(items))
+            types |= 1 << tag
+            kind, token = self._token_after_value()
+        element = next((tag for tag in (STRING, INTEGER, DOUBLE, BOOLEAN) if types == 1 << tag), NULL)
+        made = bytearray((element,)) + leb128.encode(len(ends))
+        if element == NULL:
+            return made + items
+        start = 0
+        for end in ends:  # the items have no types of their own
+            made += items[start + 1 : end]
+            start = end
+        return made
+
+    def _value(self, kind: int, token: bytes, levels: int) -> tuple[int, bytes | bytearray]:
+        """Return type and payload of the value that begins with a token."""
+        if kind == _QUOTED:
+            return STRING, leb128.encode(len(token)) + token
+        if kind == _WORD:
+            return _word(token)
+        if token not in (b"{", b"["):
+            raise self._unexpected(token, "a value")
+        if levels == DEEPEST:
+            raise ValueError(f"is nested more than {DEEPEST} deep")
+        return (OBJECT, self._object(b"}", levels + 1)) if token == b"{" else (ARRAY, self._array(levels + 1))
+
+    def _token(self) -> tuple[int, bytes]:
+        """Return the kind of the next token, and the token; a sign of no bytes at the end of the text."""
+        while True:
+            found = _TOKEN.match(self._text, self.position)
+            if found and found.lastindex:
+                self.position = found.end()
+                return found.lastindex, found[found.lastindex]
+            character = self._peek()
+            if character is None:
+                return _SIGN, b""
+            if character == _QUOTE:
+                return _QUOTED, self._string()
+            # Else comments were skipped.
+
+    def _token_after_value(self) -> tuple[int, bytes]:
+        """Return the same, passing over one comma."""
+        found = self._token()
+        return self._token() if found == (_SIGN, b",") else found
+
+    def _unexpected(self, token: bytes, wanted: str) -> Exception:
+        return ValueError(f"has {token[:20]!r} where {wanted} is expected") if token else _Ended()
 
     def _next(self) -> int:
         """Return the next character outside white space and comments, without consuming it."""
@@ -207,75 +228,16 @@ class _Parser:
         return _ESCAPE.sub(lambda escape: _MEANT[escape[1]], raw) if b"\\" in raw else raw
 
 
-class _Frame:
-    """An open object or array: its items with their types, the end of each if it is an array, and its types as bits."""
-
-    def __init__(self, kind: int) -> None:
-        self.kind = kind
-        self.data = bytearray()
-        self.ends = array("I")
-        self.count = self.types = 0
-
-
-class _Nodes:
-    """Writes nodes. ``kind`` is the type of the innermost open one, OBJECT or ARRAY; ``root`` is the finished root."""
-
-    def __init__(self) -> None:
-        self.root = b""
-        self.kind = NULL
-        self._open: list[_Frame] = []
-
-    def open(self, kind: int) -> None:
-        self._open.append(_Frame(kind))
-        self.kind = kind
-
-    def close(self) -> None:
-        # Counts come before the items, and the element type before both, but they are known only now: so each open
-        # object or array collects its items in bytes of its own, which move into the one around it when it ends.
-        frame = self._open.pop()
-        payload = bytearray(leb128.encode(frame.count) + frame.data)
-        if frame.kind == ARRAY:
-            element = next((tag for tag in (STRING, INTEGER, DOUBLE, BOOLEAN) if frame.types == 1 << tag), NULL)
-            if element != NULL:  # the items have no types of their own
-                payload = bytearray(leb128.encode(frame.count))
-                start = 0
-                for end in frame.ends:
-                    payload += frame.data[start + 1 : end]
-                    start = end
-            payload.insert(0, element)
-        self.kind = self._open[-1].kind if self._open else NULL
-        if self._open:
-            self.scalar(frame.kind, payload)
-        else:
-            self.root = bytes((frame.kind,)) + payload
-
-    def key(self, raw: bytes) -> None:
-        if len(raw) > LONGEST_NAME:
-            raise ValueError(f"has a key of {len(raw)} bytes")
-        self._open[-1].data += leb128.encode(len(raw)) + raw
-
-    def scalar(self, tag: int, payload: bytes | bytearray) -> None:
-        frame = self._open[-1]
-        frame.count += 1
-        frame.types |= 1 << tag
-        frame.data.append(tag)
-        frame.data += payload
-        if frame.kind == ARRAY:
-            frame.ends.append(len(frame.data))
-
-    def word(self, word: bytes) -> None:
-        """Write an unquoted value."""
-        known = _WORDS.get(word)
-        if known is not None:
-            self.scalar(known[0], known[1:])
-        elif _INTEGER.fullmatch(word):
-            digits = word.lstrip(b"+-").lstrip(b"0") or b"0"
-            value = int(digits) * (-1 if word[:1] == b"-" else 1) if len(digits) < 20 else 1 << 64
-            if -(1 << 63) <= value < 1 << 63:
-                self.scalar(INTEGER, leb128.encode(value * 2 if value >= 0 else -value * 2 - 1))
-            else:
-                self.scalar(STRING, leb128.encode(len(word)) + word)
-        elif _DOUBLE.fullmatch(word):
-            self.scalar(DOUBLE, struct.pack("<d", float(word)))
-        else:
-            self.scalar(STRING, leb128.encode(len(word)) + word)
+def _word(word: bytes) -> tuple[int, bytes]:
+    """Return type and payload of an unquoted value."""
+    known = _WORDS.get(word)
+    if known is not None:
+        return known[0], known[1:]
+    if _INTEGER.fullmatch(word):
+        digits = word.lstrip(b"+-").lstrip(b"0") or b"0"
+        value = int(digits) * (-1 if word[:1] == b"-" else 1) if len(digits) < 20 else 1 << 64
+        if -(1 << 63) <= value < 1 << 63:
+            return INTEGER, leb128.encode(value * 2 if value >= 0 else -value * 2 - 1)
+    elif _DOUBLE.fullmatch(word):
+        return DOUBLE, struct.pack("<d", float(word))
+    return STRING, leb128.encode(len(word)) + word

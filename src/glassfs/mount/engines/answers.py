@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from glassfs.mount.engines import wire
 from glassfs.mount.engines.wire import IN_HEADER, OUT_HEADER, Opcode
 from glassfs.mount.errors import Answer, Failures
-from glassfs.mount.operations import BLOCK, LONGEST_NAME, Listing, Missing, Operations
+from glassfs.mount.operations import BLOCK, LONGEST_NAME, Listing, Operations
 from glassfs.names import raw
 from glassfs.tree import Origin, Settled
 
@@ -58,6 +58,8 @@ class Answers:
         self._generation = int.from_bytes(os.urandom(4), "little")
         """Differs from mount to mount, as ids do not: else a file handle of an earlier mount, which servers of NFS and
         others give to their clients, would lead to another file of this one instead of ESTALE."""
+        self._ends: set[tuple[int, int]] = set()
+        """Directories that were just listed to the end, each with that position."""
         # Threads add to it without a lock. If a count were lost, no more would be wrong than a figure of the status.
         self.counts = [0] * OPCODES
         """Number of requests by opcode."""
@@ -67,7 +69,6 @@ class Answers:
             Opcode.BATCH_FORGET: self._batch_forget, Opcode.READLINK: self._readlink, Opcode.OPEN: self._open,
             Opcode.OPENDIR: self._opendir, Opcode.RELEASE: self._nothing, Opcode.RELEASEDIR: self._nothing,
             Opcode.GETXATTR: self._getxattr, Opcode.LISTXATTR: self._listxattr, Opcode.STATFS: self._statfs,
-            Opcode.DESTROY: self._nothing,
         }
         self._handlers = [handlers.get(opcode) for opcode in range(OPCODES)]
 
@@ -94,11 +95,9 @@ class Answers:
         return self._send((OUT_HEADER.pack(_HEADER + len(body), 0, unique), body))
 
     def _look_up(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
-        name = wire.name_at(message)
-        try:
-            found = self._operations.look_up(ident, name)
-        except Missing as missing:
-            self._reply(unique, wire.no_entry(missing.timeout))
+        found = self._operations.look_up(ident, wire.name_at(message))
+        if found.attributes is None:
+            self._reply(unique, wire.no_entry(found.entry_timeout))
             return
         answer = wire.looked_up(
             unique, found.ident, self._generation, found.entry_timeout, found.timeout, found.attributes,
@@ -121,6 +120,13 @@ class Answers:
         """Reply with as many entries as fit; each that has attributes carries a reference."""
         operations = self._operations
         _, cookie, size = wire.READ_IN.unpack_from(message, _REQUEST)
+        # The kernel asks once more after the last entry. That there is none is known without making the listing again,
+        # which takes a fifth of the time of a short one.
+        if (ident, cookie) in self._ends:
+            self._ends.discard((ident, cookie))
+            operations.listed(ident, cookie)
+            self._reply(unique, b"")
+            return
         listing, position = operations.listing(ident, cookie)
         body = bytearray(wire.dots(listing.directory.ino, listing.cookie)[position * wire.DOT :])
         given: list[tuple[int, int]] = []
@@ -130,6 +136,10 @@ class Answers:
                 raise Answer(errno.EINVAL)
             if not body:
                 operations.listed(ident, cookie)
+            elif not is_full:
+                if len(self._ends) >= 1000:
+                    self._ends.clear()
+                self._ends.add((ident, listing.cookie + len(listing) + 2))
             # References count from the moment the kernel has the reply. If it refuses it, or making it failed midway,
             # all are given back.
             if self._reply(unique, body):

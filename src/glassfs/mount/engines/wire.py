@@ -37,7 +37,6 @@ class Opcode(IntEnum):
     RELEASEDIR = 29
     ACCESS = 34
     INTERRUPT = 36
-    DESTROY = 38
     IOCTL = 39
     BATCH_FORGET = 42
     READDIRPLUS = 44

@@ -196,6 +196,8 @@ class ObjectServer(RetryingServer):
         first, last = result.range
         if not first <= start <= end <= last:
             raise Retryable(DeviceFailed("the server sends another range of bytes than the one asked for"))
+        # A server without ranges sends what comes before and after as well. The first is skipped, and the connection is
+        # given up before the second. If nothing should come after, a longer body is an error.
         pieces, rest, skip = [], end - start, start - first
         async with aclosing(self._pieces(result, end - first)) as body:
             async for piece in body:

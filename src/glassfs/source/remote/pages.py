@@ -56,6 +56,8 @@ def rows_of(page: bytes, url: str, path: Path, shown: str) -> dict[str, bytes | 
             foreign += path[: len(above)] != above
         elif not (at.query or at.fragment) and names[depth + 1 :] in ([], [""]) and is_name("".join(names[depth:])):
             name = names[depth]
+            # The markup up to the next link has the file's time, in a form of each server's own. It need not be
+            # understood: other markup says that the file may have changed.
             row = page[link.end() : min(following.start() if following else len(page), link.end() + LONGEST_ROW)]
             if len(names) > depth + 1:
                 rows[name] = None
@@ -69,6 +71,7 @@ def rows_of(page: bytes, url: str, path: Path, shown: str) -> dict[str, bytes | 
         unescape(_TAG.sub(b"", found[1]).decode("utf-8", "surrogateescape"))
         for found in islice(_TITLE.finditer(page), MOST_TITLES)
     ]
+    # A web site with links must not become a folder, as each of them would be requested and shown as a file.
     if not any(map(_CALLED_LISTING.match, titles)):
         ends = [title.strip().rstrip("/").rpartition("/")[2] for title in titles if title.strip()]
         if (path[-1] if path else "") not in ends or foreign > max(1, len(rows)):

@@ -164,6 +164,7 @@ def _requested(
             raise DeviceFailed(UNTRUSTED, url.shown) from None
         if isinstance(cause, TimeoutError):
             raise Retryable(DeviceFailed("it does not answer")) from None
+        # Only these say that the request did not reach a server: after any other error it may redirect the next one.
         if isinstance(cause, (ConnectionRefusedError, socket.gaierror, ssl.SSLError)):
             raise _Unreachable(DeviceFailed("it cannot be reached")) from None
         raise Retryable(DeviceFailed("its answer is incomplete or is not HTTP")) from None

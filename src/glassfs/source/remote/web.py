@@ -148,6 +148,7 @@ class WebServer(ObjectServer):
             except GlassfsError as error:
                 return f"unreadable object: {error.reason}"
 
+        # Each object is retried by itself: repeating the whole listing would ask for all others again.
         found = await retried(attempt, self.timeout, self.shown(path))
         if isinstance(found, Facts):
             self._described.put(path, (row, now_ns, found))
