@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from glassfs.codec.leb128 import TooLong, end_at, read, read_at
+from glassfs.codec.leb128 import TooLong, read, read_at
 from glassfs.content import Data, Extent, Memory, Slice
 from glassfs.source import Reader, Source
 from glassfs.source.contract import distribute
@@ -174,7 +174,7 @@ class _Measure:
                     size, pos = read_at(data, pos - 1, 32)
                 pos += size
             elif tag == INTEGER:
-                pos = pos + 1 if data[pos] < 0x80 else end_at(data, pos, 64)
+                pos = pos + 1 if data[pos] < 0x80 else read_at(data, pos, 64)[1]
             elif tag == DOUBLE:
                 pos += 8
             elif tag == BOOLEAN:
@@ -269,7 +269,7 @@ def _pass_integers(data: bytes, pos: int, limit: int, count: int) -> tuple[int, 
         while pos > first and data[pos - 1] >= 0x80:
             pos -= 1
     while count and pos <= limit:
-        pos = pos + 1 if data[pos] < 0x80 else end_at(data, pos, 64)
+        pos = pos + 1 if data[pos] < 0x80 else read_at(data, pos, 64)[1]
         count -= 1
     return count, pos
 
