@@ -31,7 +31,8 @@ HARMLESS = {
         mount.engines.wire.direntplus mount.engines.wire.tail mount.engines.wire.times source.local._volume
         tree.build._shape tree.nodes._access view.lerobot.statistics._of_steps view.mp4._head
     """,
-    "four types": "content.dtypes._table",
+    "five types": "content.dtypes._values",
+    "the tables of tskit, made once": "formats.tskit.TABLES",
     "weak references, to what other objects own": """
         filesystem.system._all forks._all_per_process library.session._sessions persistent.cache._all
         source.local_source._mappings
