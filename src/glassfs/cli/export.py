@@ -16,9 +16,8 @@ import click
 from glassfs.cli.common import complain, located, lookup, name_of, nodes_from, opened, report, views_option
 from glassfs.cli.completion import complete_path_or_folder, connection_option, misuse, progress_option, source_argument
 from glassfs.cli.exporting import Export, Links, Written, is_within, opened_target
-from glassfs.cli.many import batch, fault_of, found_under, many_options, progress, where_option
+from glassfs.cli.many import Progress, batch, fault_of, found_under, many_options, progress, where_option
 from glassfs.cli.picking import picked_episodes
-from glassfs.cli.progress import Progress
 from glassfs.cli.stopping import stoppable
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable
 from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problem, Problems, SearchHit, WorkItem

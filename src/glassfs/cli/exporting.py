@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from glassfs.cli.common import nodes_from
-from glassfs.cli.many import as_fault
-from glassfs.cli.progress import Progress
+from glassfs.cli.many import Progress, as_fault
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable, opened_folder
 from glassfs.errors import Damaged, GlassfsError, NotADirectory, NotFound
 from glassfs.library.finding import Found, followed

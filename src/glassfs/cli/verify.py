@@ -16,9 +16,8 @@ import click
 
 from glassfs.cli.common import reason_of
 from glassfs.cli.completion import connection_option, json_option, progress_option, sources_argument
-from glassfs.cli.many import batch, fault_of, found_under, many_options, summary
+from glassfs.cli.many import Progress, batch, fault_of, found_under, many_options, summary
 from glassfs.cli.many import progress as progress_over
-from glassfs.cli.progress import Progress
 from glassfs.cli.stopping import stoppable
 from glassfs.content import Image, Json, Stored
 from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problem, Problems, SearchHit, WorkItem

@@ -25,7 +25,7 @@ from glassfs.errors import (
     NotFound,
     Unsuited,
 )
-from glassfs.library import images, selecting, shown
+from glassfs.library import arrays, selecting, shown
 from glassfs.library.arraylike import VIDEO, ArrayLike, PartInErrors, canonical, is_plain_image
 from glassfs.library.finding import REPLACED, below, parts, version_of
 from glassfs.library.globbing import matching
@@ -209,11 +209,11 @@ class Entry(ArrayLike):
         with PartInErrors(self):
             content = canonical(file)
             if isinstance(content, contents.EncodedImage):
-                return images.decoded(content)
+                return arrays.decoded_image(content)
             if isinstance(content, contents.Image):
-                return images.of_raw(content) or images.of_file(bytes_of(file))
+                return arrays.image_of(content) or arrays.image_in(bytes_of(file))
             if is_plain_image(file):
-                return images.of_file(bytes_of(file))
+                return arrays.image_in(bytes_of(file))
         raise self._unsuited("an image")
 
     def bytes(self) -> builtins.bytes:
