@@ -80,9 +80,9 @@ def test_errors_name_a_missing_path_as_typed(
 
 def test_a_missing_path_gets_a_suggestion(store: Path) -> None:
     done = glassfs("cat", store, "nodes/time")
-    fails(done, f"nodes/time: no such file or directory in {store}; did you mean 'nodes/time.npy'?")
+    fails(done, f"nodes/time: no such file or directory in {store}; the nearest: nodes/time.npy")
     for words, shown in (([store, "node"], "node"), ([f"{store}/node"], "/node")):
-        fails(glassfs("ls", *words), f"{shown}: no such file or directory in {store}; did you mean 'nodes'?")
+        fails(glassfs("ls", *words), f"{shown}: no such file or directory in {store}; the nearest: nodes")
 
 
 def test_paths_in_every_form(store: Path) -> None:

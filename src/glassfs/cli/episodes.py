@@ -18,7 +18,6 @@ from typing import BinaryIO, NamedTuple, TypeAlias
 import click
 
 from glassfs import outputs
-from glassfs.cli.common import complain
 from glassfs.cli.completion import connection_option, misuse, sources_argument
 from glassfs.cli.many import Progress, batch, fault_of, found_under, many_options, summary, where_option
 from glassfs.cli.many import progress as progress_over
@@ -142,12 +141,8 @@ def _run(plan: RunPlan, search: Search, work: Rows, bar: Progress, output: str) 
     form = work.form
     tables: Counter[str] = Counter()
 
-    def show(name: str, fault: Problem) -> None:
-        with bar.aside():
-            complain(f"{name}: {fault}")
-
     # The file is entered last, so that it gets its name before the workers end, and is removed first after an error.
-    with batch(plan, bar, show) as run, ExitStack() as stack:
+    with batch(plan, bar, lambda name, fault: bar.complain(f"{name}: {fault}")) as run, ExitStack() as stack:
         table, is_still, writing, rows = stack.enter_context(_opened(plan, search, run.report, form, output))
         for done in run.outcomes(search.all(), work, is_ordered=True, is_still=is_still):
             if done.outcome.data:
@@ -155,7 +150,7 @@ def _run(plan: RunPlan, search: Search, work: Rows, bar: Progress, output: str) 
                     table.write(done.outcome.data)
             rows += done.outcome.rows or 0
             for fault in done.outcome.faults:
-                show(done.item.found.name, fault)
+                bar.complain(f"{done.item.found.name}: {fault}")
             if done.is_last:
                 tables.update(done.outcome.tables)
                 bar.advance(done.item.found.size)

@@ -16,7 +16,7 @@ from typing import Any
 import click
 from tqdm import tqdm
 
-from glassfs.cli.common import reason_of, with_hint
+from glassfs.cli.common import complain, reason_of, with_hint
 from glassfs.cli.completion import misuse
 from glassfs.datasets.batch.contract import Problem, SearchHit
 from glassfs.datasets.batch.found import Search, Unlisted
@@ -73,6 +73,11 @@ class Progress:
     def aside(self) -> AbstractContextManager[None]:
         """Hide the bar while lines are written to standard output or standard error."""
         return nullcontext() if self._bar is None else tqdm.external_write_mode(file=sys.stderr)
+
+    def complain(self, line: object) -> None:
+        """Print a line on standard error."""
+        with self.aside():
+            complain(str(line))
 
     def _add_up(self, sizes: Callable[[], Iterator[int]]) -> None:
         total = 0

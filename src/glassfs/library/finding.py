@@ -106,14 +106,8 @@ class LibraryPaths:
             return None
 
     def hint(self, path: str) -> str:
-        """Return why there is nothing at a path, if that is known, or the existing paths most similar to it."""
-        def directory_at(known: str) -> Directory:
-            return self._listed.at(known)[1]
-
-        if omitted := why_omitted(directory_at, path):
-            return f"; {omitted}"
-        near = nearest(directory_at, path)
-        return f"; the nearest: {', '.join(near)}" if near else ""
+        """Return what ``hint`` does."""
+        return hint(lambda known: self._listed.at(known)[1], path)
 
     def expire(self) -> None:
         """Compare containers with their stores at the next lookup."""
@@ -306,6 +300,14 @@ def _collection_in(fields: Directory, outer: str, name: str) -> tuple[Directory,
     return node, NODE_COST + held_by_content(found)
 
 
+def hint(directory_at: Callable[[str], Directory], path: str) -> str:
+    """Return a clause that says why there is nothing at a path, or the existing paths most similar to it."""
+    if omitted := why_omitted(directory_at, path):
+        return f"; {omitted}"
+    near = nearest(directory_at, path)
+    return f"; the nearest: {', '.join(near)}" if near else ""
+
+
 def nearest(directory_at: Callable[[str], Directory], path: str) -> list[str]:
     """Return the existing paths most similar to a missing one. ``directory_at`` takes "" for the root."""
     import difflib  # rarely needed
@@ -346,8 +348,10 @@ def _end_of_way(directory_at: Callable[[str], Directory], path: str) -> tuple[st
     return above, directory, name
 
 
-def followed(tree: Tree, path: str) -> Found:
-    """Return what a normal path leads to in a tree, links included. Raises as ``Tree.lookup``.
+def followed(tree: Tree, path: str, is_link_kept: bool = False) -> Found:
+    """Return what a normal path leads to in a tree through links; a link at its end only unless it ``is_link_kept``.
+
+    Raises as ``Tree.lookup``.
 
     Raises UnfollowedLink for a link that leads out of the tree.
     """
@@ -356,7 +360,7 @@ def followed(tree: Tree, path: str) -> Found:
     while names:
         above, place = place, below(place, names.pop())
         node = tree.lookup(place)
-        if isinstance(node, Symlink):
+        if isinstance(node, Symlink) and (names or not is_link_kept):
             links += 1
             if links > LINKS:
                 raise UnfollowedLink("there are too many links one after another", part=printable(path))
