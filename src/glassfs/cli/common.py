@@ -12,11 +12,10 @@ import click
 from glassfs.arguments import harmless
 from glassfs.content import Array, Image
 from glassfs.content.dtypes import STRUCTURED
-from glassfs.datasets.joined import open_sources
 from glassfs.errors import GlassfsError, NotADirectory, NotFound
 from glassfs.formats.registry import may_be_container
-from glassfs.library import open_tree
 from glassfs.library.finding import Found, UnfollowedLink, followed, hint
+from glassfs.library.session import OpenArguments
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.url import is_url, local_name, parsed, shown
 from glassfs.terminal import printable
@@ -109,12 +108,23 @@ views_option = click.option(
 @contextmanager
 def opened(source: str, views: str = "", connection: Connection = Connection()) -> Iterator[Tree]:  # noqa: B008
     """Open the tree of one source for a ``with``. Errors name it as it was typed."""
+    with opened_sources(source, connection, views) as sources:
+        yield sources.reachable
+
+
+@contextmanager
+def opened_sources(source: str, connection: Connection, views: str = "") -> Iterator[Sources]:
+    """Open a named source for a ``with``, for its facts, files and checks."""
+    if is_url(source):
+        from glassfs.source.remote.options import demand_plain
+
+        demand_plain(source)
     try:
-        tree = open_tree(source, views=views, connection=connection)
+        sources = OpenArguments((source,), views=views, connection=connection).opened()
     except NotFound as error:
         raise with_hint(error, source) from None
-    with tree:
-        yield tree
+    with sources.tree:
+        yield sources
 
 
 def with_hint(error: NotFound, source: str) -> NotFound:
@@ -122,21 +132,6 @@ def with_hint(error: NotFound, source: str) -> NotFound:
     from glassfs.source.remote.options import meant_by
 
     return type(error)(f"{error.reason}{meant_by(source)}", error.source, error.part) if not is_url(source) else error
-
-
-@contextmanager
-def opened_sources(source: str, connection: Connection = Connection()) -> Iterator[Sources]:  # noqa: B008
-    """Open a named source for a ``with``, for its facts, files and checks."""
-    if is_url(source):
-        from glassfs.source.remote.options import demand_plain
-
-        demand_plain(source)
-    try:
-        sources = open_sources([source], connection=connection)
-    except NotFound as error:
-        raise with_hint(error, source) from None
-    with sources.tree:
-        yield sources
 
 
 def reason_of(error: Exception, source: str = "", path: str = "") -> str:
