@@ -82,20 +82,6 @@ def test_every_cache_of_a_module_is_known_to_be_harmless() -> None:
     assert all_caches() == {name for names in HARMLESS.values() for name in names.split()}
 
 
-def test_caches_of_modules_are_found() -> None:
-    text = """
-import functools
-_recent: LRU[str, bytes] = LRU(2_000)
-_known = functools.lru_cache(64)(parsed)
-TABLE = {"a": 1}
-@functools.cache
-def one(): ...
-class Kept:
-    all = {}
-"""
-    assert list(caches_in(ast.parse(text))) == ["one", "_recent", "_known", "all"]
-
-
 @pytest.mark.parametrize("length", [LONGEST_CACHED, LONGEST_CACHED + 1])
 def test_results_for_long_texts_are_not_kept(length: int) -> None:
     computed: list[str] = []
