@@ -454,10 +454,9 @@ def _changed(whole: bytes, chance: random.Random) -> tuple[bytes, str]:
         # Headers and indexes are short, so random places in the whole file would mostly hit payload.
         near = min(len(whole), chance.choice((64, 512, 4096, len(whole))))
         at = chance.randrange(near) if chance.random() < 0.7 else len(whole) - 1 - chance.randrange(near)
-        new = chance.choice((
-            bytes([chance.randrange(256)]), bytes([changed[at] ^ 1 << chance.randrange(8)]), b"\xff" * 4, b"\xff" * 8,
-            b"\xff\xff\xff\x7f", b"\0" * 4, b"\0" * 8, chance.randbytes(4), (1 << 43).to_bytes(8, "little"),
-        ))
+        count = chance.choice((1, 4, 8))
+        few, many = b"\0" * count, b"\xff" * count
+        new = chance.choice((chance.randbytes(count), few, many, many[1:] + b"\x7f", (1 << 43).to_bytes(8, "little")))
         changed[at : at + len(new)] = new[: len(whole) - at]
         changes.append(f"{new.hex()} at {at}")
     return bytes(changed), ", ".join(changes)

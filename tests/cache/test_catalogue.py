@@ -92,7 +92,6 @@ def test_puts_are_dropped_while_the_disk_hangs(folder: Path, monkeypatch: pytest
 
 
 def test_readers_do_not_wait_twice_for_a_disk_that_hangs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue_module, "is_local", lambda folder: False)
     put(folder, key=b"data")
     answers = threading.Event()
     searches: list[Any] = []

@@ -59,7 +59,7 @@ def test_exported_parts_keep_their_paths(robot: Path, tmp_path: Path) -> None:
 
 def test_a_missing_part_writes_nothing(robot: Path, tmp_path: Path) -> None:
     done = glassfs("export", robot, "meta", "none", tmp_path / "out")
-    fails(done, f"none: no such file or directory in {robot}; the nearest: 'episodes', 'meta'")
+    fails(done, f"none: no such file or directory in {robot}; the nearest: episodes, meta")
     assert not (tmp_path / "out").exists()
 
 

@@ -63,14 +63,6 @@ def test_workers_write_the_same_parts(folder: Path, paths: list[str], tmp_path: 
     assert written(tmp_path / "one") == written(tmp_path / "two") != {}
 
 
-def test_a_single_container_has_one_line_in_the_report(folder: Path, tmp_path: Path) -> None:
-    assert glassfs("export", folder / "a.kdb", tmp_path / "one").status == 0
-    report = tmp_path / "report.jsonl"
-    assert glassfs("export", "--jobs", 2, "--report", report, folder / "a.kdb", tmp_path / "two").status == 0
-    assert written(tmp_path / "one") == written(tmp_path / "two")
-    assert [(line["path"], line["ok"]) for line in lines_of(report)] == [(f"{folder}/a.kdb", True)]
-
-
 @pytest.mark.slow
 def test_workers_write_the_same_views(folder: Path, tmp_path: Path) -> None:
     """Views of the root cover everything below it."""

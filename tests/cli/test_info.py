@@ -47,15 +47,6 @@ def test_a_folder_is_summed_by_format(dataset: Path, robot: Path, store: Path, d
     assert lines[2].endswith(", 2 episodes, 6 frames")
 
 
-def test_unreadable_containers_in_a_folder_are_listed(dataset: Path) -> None:
-    (dataset / "cut.kas").write_bytes(b"\x89KAS\r\n\x1a\n")
-    done = glassfs("info", dataset)
-    assert done.status == 1
-    assert done.lines[0].startswith(f"{dataset}: 4 containers, ")
-    assert done.lines[-1].startswith(f"  unreadable: {dataset}/cut.kas: ")
-    assert done.lines[-1].count("cut.kas") == 1
-
-
 def test_an_empty_folder_has_no_containers(tmp_path: Path) -> None:
     assert glassfs("info", tmp_path).lines == [f"{tmp_path}: 0 containers"]
 

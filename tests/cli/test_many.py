@@ -243,7 +243,7 @@ LocalStore.open, LocalStore.found = failing(LocalStore.open), failing(LocalStore
 
 
 def test_progress_counts_what_resume_skips(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from glassfs.cli.progress import Progress
+    from glassfs.cli.many import Progress
 
     totals: list[int] = []
     for words in ([], ["--resume"]):

@@ -78,23 +78,6 @@ def test_errors_name_a_missing_path_as_typed(
         fails(glassfs(command, place), f"{place}: No such file or directory")
 
 
-def test_a_missing_path_gets_a_suggestion(store: Path) -> None:
-    done = glassfs("cat", store, "nodes/time")
-    fails(done, f"nodes/time: no such file or directory in {store}; did you mean 'nodes/time.npy'?")
-    for words, shown in (([store, "node"], "node"), ([f"{store}/node"], "/node")):
-        fails(glassfs("ls", *words), f"{shown}: no such file or directory in {store}; did you mean 'nodes'?")
-
-
-def test_paths_in_every_form(store: Path) -> None:
-    raw = glassfs("cat", store, "nodes/flags.npy").output
-    for path in ("//nodes//flags.npy", "./nodes/./flags.npy"):
-        assert glassfs("cat", store, path).output == raw
-    for path in ("", "//"):
-        assert "nodes/" in glassfs("ls", store, path).lines
-        done = glassfs("cat", store, path)
-        fails(done, f"{path or '/'}: is a directory; list it with 'glassfs ls {store} {path or '/'}'")
-
-
 def test_patterns_and_a_second_source_are_explained(store: Path, robot: Path, tmp_path: Path) -> None:
     done = glassfs("cat", store, "nodes/*.npy")
     fails(done, f"nodes/*.npy: no such file or directory in {store}; patterns such as * only work in a mount")

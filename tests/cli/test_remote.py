@@ -99,7 +99,7 @@ def test_commands_read_signed_urls(web: HttpServer) -> None:
     done = glassfs("info", "--quick", url)
     assert done.lines[0].startswith(f"{web.url}/lone.kas: kastore 1.0")
     fails(glassfs("cat", url, "nodes/tim"), (
-        f"nodes/tim: no such file or directory in {web.url}/lone.kas; did you mean 'nodes/time.npy'?"
+        f"nodes/tim: no such file or directory in {web.url}/lone.kas; the nearest: nodes/time.npy"
     ))
     assert glassfs("tree", url).lines[0] == f"{web.url}/lone.kas"
 

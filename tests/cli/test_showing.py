@@ -142,9 +142,9 @@ def test_sources_that_are_no_containers_are_refused(command: str, tmp_path: Path
 
 @pytest.mark.parametrize("command", ["ls", "cat", "tree"])
 def test_missing_paths_are_errors(command: str, store: Path) -> None:
-    hint = "the nearest: 'nodes/flags.npy', 'nodes/time.npy'"
+    hint = "the nearest: nodes/flags.npy, nodes/time.npy"
     fails(glassfs(command, store, "nodes/none"), f"nodes/none: no such file or directory in {store}; {hint}")
-    hint = "did you mean 'nodes'?"
+    hint = "the nearest: nodes"
     fails(glassfs(command, store, "node/time"), f"node/time: no such file or directory in {store}; {hint}")
     fails(glassfs(command, store, "zeros.npy/x"), f"zeros.npy/x: not a directory in {store}")
 
@@ -186,4 +186,4 @@ def test_info_of_what_is_in_a_container(store: Path, robot: Path) -> None:
     assert (found["kind"], found["bytes"]) == ("file", len(glassfs("cat", robot, "episodes.parquet").output))
     assert glassfs("info", f"{store}/nodes").lines[:2] == [f"{store}/nodes: directory", "  contents: 2 arrays"]
     done = glassfs("info", f"{store}/node")
-    assert done.status == 1 and done.errors[0].endswith("; did you mean 'nodes'?")
+    assert done.status == 1 and done.errors[0].endswith("; the nearest: nodes")

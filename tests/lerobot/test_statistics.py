@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -129,15 +128,3 @@ def recomputed(dataset: Any, episodes: list[Episode]) -> dict[str, Any]:
         parts.append(part)
     found: dict[str, Any] = client.statistics().aggregate_stats(parts)
     return found
-
-
-def test_nan_does_not_damage_the_file(tmp_path: Path, mounted: Mounting) -> None:
-    one = episode(1)
-    one.state[3, 1] = np.nan
-    write(tmp_path / "a.kdb", [one, episode(2)])
-    root = mounted(tmp_path)
-    state = json.loads((root / "meta/stats.json").read_bytes())["observation.state"]
-    assert np.isfinite(state["mean"]).all()
-    rows = np.concatenate([np.delete(one.state, 3, 0), episode(2).state])[:, 1]
-    assert state["min"][1] == rows.min() and state["max"][1] == rows.max()
-    assert np.isfinite(opened(root).meta.stats["observation.state"]["std"]).all()

@@ -69,16 +69,6 @@ def test_episodes_have_the_columns_that_lerobot_writes(copy: Path, native: Path)
     assert dict(columns(copy)) == dict(columns(native))
 
 
-def test_statistics_of_episodes_are_those_of_lerobot(copy: Path, written: list[Episode]) -> None:
-    found = pq.read_table(copy / "meta/episodes/chunk-000/file-000.parquet").to_pylist()
-    for one, row in zip(written, found, strict=True):
-        for feature, values in (("action", one.action), ("next.reward", one.reward[:, None])):
-            expected = client.statistics().get_feature_stats(values.astype(np.float64), axis=0, keepdims=False)
-            for name, numbers in expected.items():
-                np.testing.assert_allclose(row[f"stats/{feature}/{name}"], np.ravel(numbers), 1e-5, 1e-6)
-        assert row["stats/next.done/max"] == [True] and np.shape(row[f"stats/{IMAGES}front/mean"]) == (3, 1, 1)
-
-
 def test_an_episode_is_appended(copy: Path, written: list[Episode]) -> None:
     new = episode(9, 14, "a new task")
     dataset = opened(copy)

@@ -44,31 +44,6 @@ def test_keys_of_a_container_find_their_values(tmp_path: Path, key: str) -> None
         opened[f"{key}\n"]
 
 
-def found(entry: glassfs.Entry, path: str) -> str:
-    """Return the path of what an entry has at a path, or the kind of the error."""
-    try:
-        return entry[path].path
-    except (NotFound, NotADirectory) as error:
-        return type(error).__name__
-
-
-@pytest.mark.parametrize("views", ["", "all"])
-def test_paths_below_an_entry_are_those_from_the_root(datasets: Path, views: str) -> None:
-    inner = (
-        "state", "state.npy", "images/front", "images/front/000003", "images//front/./000003.png", "images/front/",
-        "images/front.mp4", "images/front/front", "meta/episode", "meta", "", ".", "..", "../1/state", "steps", "../..",
-        "../../meta/file", "../../../run2.kdb/episodes/1/action", "nothing", "images/nothing/000003", "state/nothing",
-        "images/front/000003/nothing", "../../by-task/open the drawer/000001/state", "../nothing/../0/state",
-    )
-    starts = ("run1.kdb", EPISODE, f"{EPISODE}/images", "run1.kdb/by-task", "wave.wshard/signal", "trees.trees/nodes")
-    with glassfs.open(datasets, views=views) as data:
-        for start in starts:
-            entry = data[start]
-            for path in (*inner, "open the drawer/000001/state", "rgb/000002", "rgb.mp4", "time", "time.npy"):
-                expected = found(data, f"{start}/{path}")
-                assert found(entry, path) == found(entry, path) == expected, (start, path)
-
-
 def test_arrays_come_before_other_files_of_one_name(tmp_path: Path) -> None:
     for name in ("a.json", "a.npy", "a.txt", "b.json", "b.tar.gz"):
         (tmp_path / name).write_text(name)

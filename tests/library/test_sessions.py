@@ -136,22 +136,6 @@ def write_state(path: Path, value: float) -> None:
     os.replace(path.with_suffix(".new"), path)
 
 
-def test_lookups_from_an_entry_find_the_current_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "container_valid", 0.0)
-    write_state(tmp_path / "a.kdb", 1)
-    with glassfs.open(tmp_path) as data:
-        episode = data["a.kdb/episodes/0"]
-        first = episode["state"]
-        for value in (2, 3):
-            write_state(tmp_path / "a.kdb", value)
-            assert (episode["state"].numpy() == value).all()
-            assert (episode["images/cam/000001"].numpy() == value).all()
-        with pytest.raises(Changed):
-            first.numpy()
-        (tmp_path / "a.kdb").unlink()
-        assert episode.get("state") is None and episode.get("images/cam/000001") is None
-
-
 def test_a_container_is_compared_again_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("time.monotonic", lambda: now)

@@ -64,22 +64,6 @@ def test_what_is_found_is_what_is_listed(tmp_path: Path, shots: Shots, simple: s
     assert found == simple
 
 
-def test_directories_are_the_same_from_the_root_and_from_entries(datasets: Path) -> None:
-    paths = [
-        f"run1.kdb/episodes/0/{path}"
-        for path in ("images/front", "images/nothing", "meta/episode", "state/nothing", "nothing/front", "images/.")
-    ]
-    with glassfs.open(datasets) as data, glassfs.open(datasets, views="all") as viewed:
-        for path in paths:
-            expected = viewed.get(path)
-            for known in (data.get(path), data["run1.kdb/episodes/0"].get(path.removeprefix("run1.kdb/episodes/0/"))):
-                assert (known is None) == (expected is None)
-                assert known is None or expected is None or known.path == expected.path
-        for frame in range(3):
-            path = f"run1.kdb/episodes/0/images/front/{frame:06d}"
-            assert data[path].bytes() == viewed[path].bytes()
-
-
 def test_sections_with_errors_are_listed(tmp_path: Path) -> None:
     data = with_images(tmp_path, frames())
     length = index_entry(data, 0).images_length

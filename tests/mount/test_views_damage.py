@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import SAMPLES
 from tests.formats.derived import LARGEST
 from tests.mount.conftest import Mounted
-from tests.view.test_samples_damage import broken
+from tests.view.test_samples import broken
 
 ALLOWED = {errno.EIO, errno.EFBIG}
 PIECE = 1 << 20

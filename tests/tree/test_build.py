@@ -19,7 +19,7 @@ from glassfs.content import (
     Text,
 )
 from glassfs.errors import Damaged, IsADirectory, NotADirectory, NotFound
-from glassfs.library.paths import PathCache
+from glassfs.library.finding import PathCache
 from glassfs.names import component
 from glassfs.tree import Directory, File, Tree
 from glassfs.tree.build import container_root
@@ -278,7 +278,7 @@ def test_walking_gives_parents_first_and_goes_on_after_errors() -> None:
 
 
 def test_a_path_cache_is_bounded() -> None:
-    cache: PathCache[int] = PathCache(3)
+    cache = PathCache(3)
     lease = Lease(())
     for number in range(5):
         cache.put(f"/{number}", number, lease, cache.generation)

@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from glassfs import work
@@ -430,15 +431,14 @@ class BlockCache(ByteCache):
                 self._spools.pop(spool.key)
 
 
+@dataclass(slots=True, eq=False)
 class _Block:
     """A decoded block, the number of readers that are using it, and until when it is kept for them."""
 
-    __slots__ = ("kept_until", "pins", "raw", "read_at")
-
-    def __init__(self, raw: bytes | bytearray, pins: int) -> None:
-        self.raw = raw
-        self.pins = pins
-        self.read_at = self.kept_until = 0.0
+    raw: bytes | bytearray
+    pins: int
+    read_at: float = 0.0
+    kept_until: float = 0.0
 
     def keep(self, seconds: float) -> None:
         """Have the block kept for its readers, for at most so long."""
@@ -450,18 +450,18 @@ class _Block:
         return self.pins > 0 or now < min(self.kept_until, self.read_at + settings.kept_gap)
 
 
+@dataclass(slots=True, eq=False)
 class _Pending:
     """A block to be made by the first thread that claims it, so that a queued block never delays a reader."""
 
-    def __init__(self, recipe: Recipe) -> None:
-        self.recipe = recipe
-        self.future: Future[_Block] = Future()
-        self.ticket = Ticket()
-        self.readers = 0
-        """Readers that wait for the block. Changed under the cache's lock."""
-        self._is_claimed = False
+    recipe: Recipe
+    future: Future[_Block] = field(default_factory=Future)
+    ticket: Ticket = field(default_factory=Ticket)
+    readers: int = 0
+    """Readers that wait for the block. Changed under the cache's lock."""
+    is_claimed: bool = False
 
     def claim(self) -> bool:
         """Return True for the first caller. The caller must hold the cache's lock."""
-        was_claimed, self._is_claimed = self._is_claimed, True
+        was_claimed, self.is_claimed = self.is_claimed, True
         return not was_claimed

@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from glassfs import work
 from glassfs.settings import settings
@@ -25,18 +26,17 @@ from glassfs.settings import settings
 DEFAULT_BUDGET = 256 << 20
 
 
+@dataclass(slots=True, eq=False)
 class Ticket:
     """A position in the queue. ``is_hurried`` once a thread that holds memory waits for the owner of the ticket."""
 
-    __slots__ = ("begin", "end", "is_hurried", "owner", "woken")
-
-    def __init__(self) -> None:
-        self.is_hurried = False
-        self.owner = -1
-        self.begin = self.end = 0
-        """What its owner got before and with it, in bytes: lesser ends go first (start-time fair queuing)."""
-        self.woken: threading.Condition | None = None
-        """Notified when the request may be granted."""
+    is_hurried: bool = False
+    owner: int = -1
+    begin: int = 0
+    end: int = 0
+    """What its owner got before and with it, in bytes: lesser ends go first (start-time fair queuing)."""
+    woken: threading.Condition | None = None
+    """Notified when the request may be granted."""
 
 
 class MemoryBudget:

@@ -1,10 +1,9 @@
 """The catalogue: rows of tables found in containers, kept on disk in the user's cache for the next process.
 
 Everything in it can be found again, so nothing here raises: a damaged file is thrown away, and one that cannot be used
-is done without. A thread of its own opens the file and writes to it, as the disk may be slow or hang. On a local file
-system callers read in their own threads: handing a search to another thread takes several times as long as the search.
-On others that thread reads, too: callers wait up to ``settings.catalogue_wait`` seconds, and after one wait failed they
-do not wait again until the disk has answered. Any thread, and any process.
+is done without. A thread of its own uses the file, as the disk may be slow or hang: callers wait up to
+``settings.catalogue_wait`` seconds for it, and after one wait failed they do not wait again until the disk has
+answered. Any thread, and any process.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from glassfs.errors import Refused, Unavailable
 from glassfs.forks import PerProcess
 from glassfs.persistent.private import own_home
 from glassfs.settings import settings
-from glassfs.source.mountinfo import is_local
 from glassfs.threads import DaemonPool
 
 if TYPE_CHECKING:
@@ -52,8 +50,6 @@ class Catalogue:
         self._budget = budget
         self._pool = DaemonPool("catalogue", most=1)
         self._cache: PersistentCache | None = None
-        self._readable: PersistentCache | None = None
-        """The cache, if callers may read in their own threads."""
         self._pause_until = 0.0
         self._state = PerProcess(_State)
 
@@ -68,19 +64,14 @@ class Catalogue:
         return self._search(lambda cache: cache.find_with_others(key, count)) or {}
 
     def _search(self, do: Callable[[PersistentCache], Result]) -> Result | None:
-        state = self._state.get()
-        cache = self._readable if state.is_written else None
-        if cache is not None:
-            return do(cache)
-        # What this process is still writing would not be found by another thread, and a disk that may hang is waited
-        # for no longer than a search is worth: then the thread searches, in order behind what it has to write.
+        # The thread searches behind what it has to write, so this process finds what it stored.
         future = self._submit(do)
         if future is None:
             return None
         try:
             return future.result(settings.catalogue_wait)
         except FutureTimeout:
-            state.late = future
+            self._state.get().late = future
             return None
 
     def put(self, values: Mapping[Key, bytes]) -> None:
@@ -133,8 +124,6 @@ class Catalogue:
                     from glassfs.persistent.cache import PersistentCache
 
                     self._cache = PersistentCache(folder, self._budget, FILE, logging.DEBUG, made=2)
-                    with suppress(OSError):
-                        self._readable = self._cache if is_local(folder) else None
             except Refused as error:
                 log.debug("no catalogue: %s", error)
             if self._cache is None:
@@ -142,7 +131,7 @@ class Catalogue:
         return self._cache
 
     def _close(self) -> None:
-        cache, self._cache, self._readable = self._cache, None, None
+        cache, self._cache = self._cache, None
         if cache is not None:
             cache.close()
 
@@ -157,11 +146,6 @@ class _State:
         self.late: Future[Any] | None = None
         self._lock = threading.Lock()
         self._count = self._bytes = 0
-
-    @property
-    def is_written(self) -> bool:
-        """Whether all was written that this process wanted to store, so that a search finds it."""
-        return not self._count
 
     def add(self, size: int) -> bool:
         """Count a task that holds so many bytes; return False if it is too much. One alone never is."""

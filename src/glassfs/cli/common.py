@@ -12,11 +12,10 @@ import click
 from glassfs.arguments import harmless
 from glassfs.content import Array, Image
 from glassfs.content.dtypes import STRUCTURED
-from glassfs.datasets.joined import open_sources
 from glassfs.errors import GlassfsError, NotADirectory, NotFound
 from glassfs.formats.registry import may_be_container
-from glassfs.library import open_tree
-from glassfs.library.finding import Found, UnfollowedLink, below, followed, nearest, why_omitted
+from glassfs.library.finding import Found, UnfollowedLink, followed, hint
+from glassfs.library.session import OpenArguments
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.url import is_url, local_name, parsed, shown
 from glassfs.terminal import printable
@@ -109,12 +108,23 @@ views_option = click.option(
 @contextmanager
 def opened(source: str, views: str = "", connection: Connection = Connection()) -> Iterator[Tree]:  # noqa: B008
     """Open the tree of one source for a ``with``. Errors name it as it was typed."""
+    with opened_sources(source, connection, views) as sources:
+        yield sources.reachable
+
+
+@contextmanager
+def opened_sources(source: str, connection: Connection, views: str = "") -> Iterator[Sources]:
+    """Open a named source for a ``with``, for its facts, files and checks."""
+    if is_url(source):
+        from glassfs.source.remote.options import demand_plain
+
+        demand_plain(source)
     try:
-        tree = open_tree(source, views=views, connection=connection)
+        sources = OpenArguments((source,), views=views, connection=connection).opened()
     except NotFound as error:
         raise with_hint(error, source) from None
-    with tree:
-        yield tree
+    with sources.tree:
+        yield sources
 
 
 def with_hint(error: NotFound, source: str) -> NotFound:
@@ -122,21 +132,6 @@ def with_hint(error: NotFound, source: str) -> NotFound:
     from glassfs.source.remote.options import meant_by
 
     return type(error)(f"{error.reason}{meant_by(source)}", error.source, error.part) if not is_url(source) else error
-
-
-@contextmanager
-def opened_sources(source: str, connection: Connection = Connection()) -> Iterator[Sources]:  # noqa: B008
-    """Open a named source for a ``with``, for its facts, files and checks."""
-    if is_url(source):
-        from glassfs.source.remote.options import demand_plain
-
-        demand_plain(source)
-    try:
-        sources = open_sources([source], connection=connection)
-    except NotFound as error:
-        raise with_hint(error, source) from None
-    with sources.tree:
-        yield sources
 
 
 def reason_of(error: Exception, source: str = "", path: str = "") -> str:
@@ -175,17 +170,12 @@ def lookup(tree: Tree, path: str, source: str, is_link_kept: bool = True) -> Fou
     A link at its end is returned as such if it ``is_link_kept``. Errors name source and path, and suggest similar
     names.
     """
-    above, _, name = normal(path).rpartition("/")
     try:
-        if not (is_link_kept and name):
-            return followed(tree, normal(path))
-        inside = below(followed(tree, above or "/")[0], name)
-        return inside, tree.lookup(inside)
+        return followed(tree, normal(path), is_link_kept)
     except UnfollowedLink as error:
         raise NotFound(f"{path}: {error.reason}") from None
     except NotFound:
-        hint = _hint(tree, path)
-        raise NotFound(f"{path}: no such file or directory in {source}{f'; {hint}' if hint else ''}") from None
+        raise NotFound(f"{path}: no such file or directory in {source}{_hint(tree, path)}") from None
     except NotADirectory:
         raise NotADirectory(f"{path}: not a directory in {source}") from None
 
@@ -227,18 +217,8 @@ def _type_name(descr: str) -> str:
 
 def _hint(tree: Tree, path: str) -> str:
     """Suggest what a missing path may stand for."""
-
     if is_url(path) or os.path.isfile(path):
-        return "it is a separate file; only one source is allowed"
+        return "; it is a separate file; only one source is allowed"
     if any(character in path for character in "*?["):
-        return "patterns such as * only work in a mount"
-
-    def directory_at(above: str) -> Directory:
-        return tree.directory(above or "/")
-
-    if omitted := why_omitted(directory_at, path):
-        return omitted
-    names = [f"'{name}'" for name in nearest(directory_at, path)]
-    if len(names) == 1:
-        return f"did you mean {names[0]}?"
-    return f"the nearest: {', '.join(names)}" if names else ""
+        return "; patterns such as * only work in a mount"
+    return hint(lambda above: tree.directory(above or "/"), path)

@@ -9,20 +9,19 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from types import TracebackType
 from typing import BinaryIO, NamedTuple, TypeAlias
 
 import click
 
-from glassfs.cli.atomic import SUFFIX, AtomicFile
-from glassfs.cli.common import complain
+from glassfs import outputs
 from glassfs.cli.completion import connection_option, misuse, sources_argument
 from glassfs.cli.layouts import layout_option
-from glassfs.cli.many import batch, fault_of, found_under, many_options, summary, where_option
+from glassfs.cli.many import Progress, batch, fault_of, found_under, many_options, summary, where_option
 from glassfs.cli.many import progress as progress_over
-from glassfs.cli.progress import Progress
 from glassfs.cli.stopping import stoppable
 from glassfs.content.pieces import ContainerPiece, pieces_of
 from glassfs.content.summary import EPISODES, RECORD_COLUMNS, Summary
@@ -50,6 +49,8 @@ from glassfs.sizes import PIECE, counted
 from glassfs.source import Connection, Named, is_url
 from glassfs.terminal import printable
 
+PART = ".part"
+"""The suffix of a file that is not complete."""
 _Opened: TypeAlias = (
     "tuple[LineWriter | ParquetWriter, Callable[[SearchHit], bool], Callable[[], AbstractContextManager[None]], int]"
 )
@@ -127,7 +128,7 @@ def _form_of(output: str) -> str:
 def _demand_replaceable(output: str, sources: Sequence[str], report: str) -> None:
     """Raise Refused if FILE must not be overwritten: the report, a source or a container."""
     path = os.path.realpath(output)
-    if report and os.path.realpath(report) in (path, path + SUFFIX):
+    if report and os.path.realpath(report) in (path, path + PART):
         raise Refused("is the report; name another file", output)
     if os.path.isfile(path):
         if any(os.path.realpath(source) == path for source in sources if not is_url(source)):
@@ -142,12 +143,8 @@ def _run(plan: RunPlan, search: Search, work: Rows, bar: Progress, output: str) 
     form = work.form
     tables: Counter[str] = Counter()
 
-    def show(name: str, fault: Problem) -> None:
-        with bar.aside():
-            complain(f"{name}: {fault}")
-
     # The file is entered last, so that it gets its name before the workers end, and is removed first after an error.
-    with batch(plan, bar, show) as run, ExitStack() as stack:
+    with batch(plan, bar, lambda name, fault: bar.complain(f"{name}: {fault}")) as run, ExitStack() as stack:
         table, is_still, writing, rows = stack.enter_context(_opened(plan, search, run.report, form, output))
         for done in run.outcomes(search.all(), work, is_ordered=True, is_still=is_still):
             if done.outcome.data:
@@ -155,7 +152,7 @@ def _run(plan: RunPlan, search: Search, work: Rows, bar: Progress, output: str) 
                     table.write(done.outcome.data)
             rows += done.outcome.rows or 0
             for fault in done.outcome.faults:
-                show(done.item.found.name, fault)
+                bar.complain(f"{done.item.found.name}: {fault}")
             if done.is_last:
                 tables.update(done.outcome.tables)
                 bar.advance(done.item.found.size)
@@ -269,6 +266,123 @@ def _take(
         if table is not None and table.records is not None and position != table.rows:
             raise Damaged(f"has {position} rows, but its table should have {table.rows}")
     return None
+
+
+class AtomicFile:
+    """The file at ``name``, open as ``file`` in a ``with``; it gets its name when it is complete.
+
+    Until then it is locked, and has another name. If it ``is_kept``, an incomplete part stays after an interruption.
+
+    Entering raises GlassfsError if the file cannot be written.
+    """
+
+    file: BinaryIO
+
+    def __init__(self, name: str, is_kept: bool) -> None:
+        self._name, self._part = name, name + PART
+        self._is_kept = is_kept
+        self._is_over = False
+
+    def __enter__(self) -> AtomicFile:
+        if os.path.isdir(self._name):
+            raise GlassfsError("is a folder", self._name)
+        self.file = self._opened(self._part)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if not self._is_over and not self._is_kept:
+            with suppress(OSError):
+                os.unlink(self._part)
+        try:
+            self.file.close()
+        except OSError:  # reported already if an error is under way
+            if kind is None:
+                raise
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Turn errors of the system into GlassfsError with the name of the file."""
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, GlassfsError):
+                raise
+            raise GlassfsError(f"cannot be written: {error.strerror or error}", self._name) from error
+
+    def begin(self, head: bytes, mark: bytes) -> None:
+        """Start over with ``head``. Raises GlassfsError if there is a part that does not begin with ``mark``."""
+        with self.writing():
+            # An empty part, or one with the beginning of our own head, was interrupted early and has nothing to lose.
+            if not mark.startswith(os.pread(self.file.fileno(), len(mark), 0)):
+                self._is_over = True
+                raise GlassfsError("exists and is not from this command; move it away first", self._part)
+            self.file.truncate(0)
+            self.file.write(head)
+            self.file.flush()
+
+    def resume(self, kept: Callable[[BinaryIO], Iterable[bytes]]) -> None:
+        """Continue with the lines that ``kept`` yields from the part, or from the complete file if there is no part.
+
+        The complete file stays until the new one is complete. Raises GlassfsError if neither exists; what ``kept``
+        raises passes through with the file's name, and both files are then unchanged.
+        """
+        before, name = self.file, self._part
+        if not os.path.getsize(self._part):
+            try:
+                before, name = open(self._name, "rb"), self._name  # noqa: SIM115
+            except FileNotFoundError:
+                with suppress(OSError):
+                    os.unlink(self._part)
+                raise GlassfsError("nothing to resume: neither it nor its .part file exists", self._name) from None
+        # The rows that are kept are written to a third file, so that an interruption leaves the part or the complete
+        # file as it was.
+        new = f"{self._part}-{os.urandom(8).hex()}"
+        file = self._opened(new)
+        try:
+            with self.writing():
+                for line in kept(before):
+                    file.write(line)
+                file.flush()
+                os.rename(new, self._part)
+        except BaseException as error:
+            with suppress(OSError):
+                file.close()
+            os.unlink(new)
+            if name == self._name:
+                os.unlink(self._part)
+            if isinstance(error, GlassfsError):
+                raise error.at(name) from None
+            raise
+        finally:
+            if before is not self.file:
+                before.close()
+        self.file.close()
+        self.file = file
+
+    def end(self) -> None:
+        """Give the complete file its name."""
+        with self.writing():
+            self.file.flush()
+            os.rename(self._part, self._name)
+        self._is_over = True
+
+    def _opened(self, name: str) -> BinaryIO:
+        """Open and lock a file, created if missing; a signal leaves no new file."""
+        is_new = not os.path.lexists(name)
+        try:
+            number = outputs.opened(name, is_shared=True)
+            file = open(number, "r+b")  # noqa: SIM115
+        except OSError as error:
+            raise GlassfsError(f"cannot be written: {error.strerror}", name) from error
+        except BaseException:
+            if is_new:
+                with suppress(OSError):
+                    os.unlink(name)
+            raise
+        if outputs.is_locked(number):
+            file.close()
+            raise GlassfsError("another program is writing to it", name)
+        return file
 
 
 class _Rest(NamedTuple):

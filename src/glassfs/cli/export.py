@@ -7,22 +7,20 @@ exist. What a killed worker had begun is begun again by another one, so complete
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import click
 
-from glassfs.cli.common import complain, located, lookup, name_of, nodes_from, opened, report, views_option
+from glassfs.cli.common import located, lookup, name_of, nodes_from, opened, views_option
 from glassfs.cli.completion import complete_path_or_folder, connection_option, misuse, progress_option, source_argument
-from glassfs.cli.exporting import Export, Links, Written, is_within, opened_target
+from glassfs.cli.exporting import Export, ExportJob, Links, Written, is_within
 from glassfs.cli.layouts import layout_option
-from glassfs.cli.many import batch, fault_of, found_under, many_options, progress, where_option
+from glassfs.cli.many import Progress, batch, found_under, many_options, progress, where_option
 from glassfs.cli.picking import picked_episodes
-from glassfs.cli.progress import Progress
 from glassfs.cli.stopping import stoppable
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable
-from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problem, Problems, SearchHit, WorkItem
+from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problems, SearchHit, WorkItem
 from glassfs.datasets.batch.found import Search, Unlisted
 from glassfs.datasets.batch.run import RunPlan
 from glassfs.datasets.joined import WithJoined
@@ -89,28 +87,23 @@ def command(
         raise misuse(f"--where needs a container or a folder, not {at.path[1:]} in one")
     source, name = at.source, at.shown
     where_to = name_of(folder)
+    settings = BatchSettings(views, connection)
     with opened(source, views, connection) as tree, stoppable(can_resume=True):
         try:
-            if where:
-                picked = picked_episodes(tree, source, BatchSettings(connection=connection), where)
-                starts = picked.places
-            else:
-                picked = None
-                starts = {path: path for path in _starts(tree, name, [at.inner(path) for path in chosen] or [at.path])}
+            picked = picked_episodes(tree, source, BatchSettings(connection=connection), where) if where else None
+            inside = [at.inner(path) for path in chosen] or [at.path]
+            starts = {path: path for path in _starts(tree, name, inside)} if picked is None else picked.places
+            job = ExportJob(source, name, folder, folder, existing, Links(links), starts, settings)
             if plan.is_plain:
                 with (
-                    opened_target(folder, tree.root.mode, existing, source, connection) as target,
-                    Progress(lambda: _sizes(tree, list(starts)), progress) as bar,
+                    job.opened_target(tree.root.mode) as target,
+                    Progress(lambda: _sizes(tree, starts), progress) as bar,
                 ):
-                    failed = report_failure(name, folder, bar.aside)
-                    written = Export(tree, source, target, existing, bar, failed, starts, Links(links)).run()
+                    written = Export(job, tree, target, bar.complain, bar).run()
                     if picked is not None:
                         written.add(picked.write_table(target))
             else:
-                settings = BatchSettings(views, connection)
-                written = export_many(
-                    plan, tree, source, list(starts), folder, existing, settings, Links(links), progress,
-                )
+                written = export_many(plan, job, tree, progress)
         except NotWritten as error:
             raise click.ClickException(f"{where_to}: {error}") from error
     size = human_size(written.bytes) if written.bytes >= 1024 else counted(written.bytes, "byte")
@@ -135,7 +128,7 @@ def _demand_target(folder: str) -> str:
     return local_name(folder)
 
 
-def _sizes(tree: Tree, starts: list[str]) -> Iterator[int]:
+def _sizes(tree: Tree, starts: Iterable[str]) -> Iterator[int]:
     for start in starts:
         for _, node in nodes_from(tree, start, lambda *_: None):
             if isinstance(node, File) and node.data.is_sized:
@@ -151,61 +144,32 @@ def _starts(tree: Tree, source: str, paths: list[str]) -> list[str]:
     return found
 
 
-Failed = Callable[[str, Exception], None]
-
-
-def report_failure(source: str, folder: str, aside: Callable[[], AbstractContextManager[None]]) -> Failed:
-    """Return a function that reports what is left out, under its name in the source or the target."""
-
-    def failed(path: str, error: Exception) -> None:
-        with aside():
-            if isinstance(error, NotWritten):
-                report(os.path.join(folder, path[1:]), error)
-            else:
-                report(path, error, source)
-
-    return failed
-
-
-def export_many(
-    plan: RunPlan, tree: Tree, source: str, starts: list[str], folder: str, existing: Existing, settings: BatchSettings,
-    links: Links, is_shown: bool | None,
-) -> Written:
+def export_many(plan: RunPlan, job: ExportJob, tree: Tree, is_shown: bool | None) -> Written:
     """Return how much was written. Raises NotWritten if continuing is pointless."""
-    search = found_under([source], settings.connection, has_all=True)
-    name = name_of(source)
-    with (
-        opened_target(folder, tree.root.mode, existing, source, settings.connection) as target,
-        progress(search, plan.shard, is_shown) as bar,
-    ):
+    search = found_under([job.source], job.settings.connection, has_all=True)
+    with job.opened_target(tree.root.mode) as target, progress(search, plan.shard, is_shown) as bar:
         # A worker that was killed left complete files, which its successor must not refuse.
-        existing = Existing.OVERWRITE if existing is Existing.OVERWRITE else Existing.RESUME
-        report_node = report_failure(name, folder, bar.aside)
-        places = {start: start for start in starts}
-        here = Export(tree, source, target, existing, Progress(), report_node, places, links)
-
-        def show(name: str, fault: Problem) -> None:
-            with bar.aside():
-                complain(f"{name}: {fault}")
+        is_overwriting = job.existing is Existing.OVERWRITE
+        job = replace(job, existing=Existing.OVERWRITE if is_overwriting else Existing.RESUME)
+        here = Export(job, tree, target, bar.complain)
 
         def is_still(found: SearchHit) -> bool:
             return target.has_anything(_path(found)) or _path(found) == "/"
 
         written = Written()
-        walk = _SourceWalk(plan, search, tree, source, here)
-        work = Exporting(settings, name, absolute(source), folder, absolute(folder), existing, links, tuple(starts))
-        with batch(plan, bar, show) as run:
-            for done in run.outcomes(walk.files(starts), work, is_still=is_still):
+        walk = _SourceWalk(plan, search, tree, job.source, here)
+        work = Exporting(replace(job, source=absolute(job.source), target=absolute(job.target)))
+        with batch(plan, bar, lambda name, fault: bar.complain(f"{name}: {fault}")) as run:
+            for done in run.outcomes(walk.files(list(job.starts)), work, is_still=is_still):
                 if done.outcome.fatal:
                     raise Unusable(done.outcome.fatal)
                 for fault in done.outcome.faults:
-                    with bar.aside():
-                        complain(str(fault))
+                    bar.complain(fault)
                 bar.advance(done.item.found.size)
                 if done.outcome.data is not None:
                     written.add(done.outcome.data)
         # Tables over all containers are of no single shard: the first one writes them.
-        if settings.views and "/" in starts and not plan.shard.number:
+        if job.settings.views and "/" in job.starts and not plan.shard.number:
             walk.write_joined()
     here.written.add(Written(written.files, written.bytes, run.faults, run.omitted))
     return here.written
@@ -283,24 +247,16 @@ class _SourceWalk:
 
 @dataclass(frozen=True)
 class Exporting:
-    """The work: write each file, or all of a container, to the target. ``name`` and ``folder`` are for messages."""
+    """The work: write each file, or all of a container, to the target."""
 
-    settings: BatchSettings
-    name: str
-    source: str
-    folder: str
-    target: str
-    existing: Existing
-    links: Links
-    starts: tuple[str, ...]
+    job: ExportJob
 
     def __call__(self, items: Iterator[WorkItem]) -> Iterator[Outcome]:
+        settings = self.job.settings
         try:
             with (
-                open_tree(self.source, views=self.settings.views, connection=self.settings.connection) as tree,
-                opened_target(
-                    self.target, 0, self.existing, self.source, self.settings.connection, is_begun=True,
-                ) as target,
+                open_tree(self.job.source, views=settings.views, connection=settings.connection) as tree,
+                self.job.opened_target(is_begun=True) as target,
             ):
                 for item in items:
                     yield self._outcome(tree, target, item.found)
@@ -309,17 +265,8 @@ class Exporting:
 
     def _outcome(self, tree: Tree, target: Target, found: SearchHit) -> Outcome:
         faults = Problems()
-
-        def failed(path: str, error: Exception) -> None:
-            if isinstance(error, NotWritten):
-                faults.add(Problem(os.path.join(self.folder, path[1:]), str(error)))
-            else:
-                fault = fault_of(error, name_of(self.source), path)
-                faults.add(fault._replace(place=f"{self.name}: {path}"))
-
+        export = Export(self.job, tree, target, faults.add)
         path = _path(found)
-        starts = {start: start for start in self.starts}
-        export = Export(tree, self.source, target, self.existing, Progress(), failed, starts, self.links)
         is_container = is_several = False
         try:
             node = tree.lookup(path)
@@ -329,7 +276,7 @@ class Exporting:
         except Unusable as error:
             return Outcome(is_container=False, fatal=str(error))
         except Exception as error:
-            failed(path, error)
+            export.failed(path, error)
         return Outcome(faults.all, is_container, export.written, is_several=is_several)
 
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from enum import Enum
 
 from glassfs.cli.common import nodes_from
-from glassfs.cli.many import as_fault
-from glassfs.cli.progress import Progress
+from glassfs.cli.many import Progress, fault_of
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable, opened_folder
+from glassfs.datasets.batch.contract import BatchSettings, Problem
 from glassfs.errors import Damaged, GlassfsError, NotADirectory, NotFound
 from glassfs.library.finding import Found, followed
 from glassfs.library.finding import target as goal_of
 from glassfs.sizes import PIECE
-from glassfs.source import Connection, is_url
+from glassfs.source import is_url
 from glassfs.tree import Directory, File, Node, Symlink, Tree
 from glassfs.tree.omissions import Omission
 from glassfs.tree.tree import normal
@@ -47,27 +47,48 @@ class Written:
         self.omitted += other.omitted
 
 
-class Export:
-    """Writes nodes of a tree of ``source`` to a target. Nodes that fail are reported, counted and left out.
+@dataclass(frozen=True)
+class ExportJob:
+    """What to export, and where to. ``name`` and ``folder`` are what messages call the source and the target.
 
-    ``starts`` are the paths of what is exported, and where each is in the target. ``failed`` is called with the path of
-    a node that is left out, and the reason.
+    ``starts`` are the paths of what is exported, and where each is in the target.
     """
 
+    source: str
+    name: str
+    target: str
+    folder: str
+    existing: Existing
+    links: Links
+    starts: Mapping[str, str]
+    settings: BatchSettings = BatchSettings()  # noqa: RUF009
+
+    @contextmanager
+    def opened_target(self, mode: int = 0, is_begun: bool = False) -> Iterator[Target]:
+        """Open the target for a ``with``; see ``opened_folder`` and ``opened_bucket_target`` for what is refused."""
+        if is_url(self.target):
+            from glassfs.cli.bucket import opened_bucket_target  # needs packages that local targets do not
+
+            yield opened_bucket_target(self.target, self.existing, self.source, self.settings.connection, is_begun)
+            return
+        with opened_folder(self.target, mode, self.existing, self.source, is_begun) as target:
+            yield target
+
+
+class Export:
+    """Writes nodes of a tree to the open target of a job. Nodes that fail are shown, counted and left out."""
+
     def __init__(
-        self, tree: Tree, source: str, target: Target, existing: Existing, bar: Progress,
-        failed: Callable[[str, Exception], None], starts: Mapping[str, str], links: Links = Links.AUTO,
+        self, job: ExportJob, tree: Tree, target: Target, show: Callable[[Problem], object], bar: Progress = Progress(),  # noqa: B008
     ) -> None:
-        self._tree, self._source = tree, source
-        self._target = target
-        self._is_resumed = existing is Existing.RESUME
-        self._bar = bar
-        self._report = failed
+        self._job, self._tree, self._target = job, tree, target
+        self._show, self._bar = show, bar
+        self._is_resumed = job.existing is Existing.RESUME
         self._buffer = memoryview(bytearray(PIECE))
         self._unusable: set[str] = set()
-        self._has_folders = os.path.isdir(source)
-        self._links = links if links is not Links.AUTO or target.has_links else Links.FOLLOW
-        self._copies = dict(starts)
+        self._has_folders = os.path.isdir(job.source)
+        self._links = job.links if job.links is not Links.AUTO or target.has_links else Links.FOLLOW
+        self._copies = dict(job.starts)
         """Where the target has what is at a path of the tree."""
         self._under_way: list[str] = []
         """The goals of links that are being copied."""
@@ -117,10 +138,8 @@ class Export:
             below = " and nothing below it is written" if isinstance(node, Directory) else ""
             self._report(place, NotWritten(f"{error}{below}"))
             self.leave_out(place, node)
-        except (GlassfsError, OSError) as error:  # from the source; the target raises NotWritten
+        except Exception as error:  # from the source; the target raises NotWritten
             self.failed(path, error)
-        except Exception as error:
-            self.failed(path, as_fault(error, f"{self._source}: {path}"))
 
     def _make_folder(self, path: str, node: Directory, place: str) -> None:
         # The target may be visible below the source through another mount: the export would copy itself without end.
@@ -131,7 +150,7 @@ class Export:
     def _is_target(self, path: str) -> bool:
         """Return whether a folder of the source is the target, which may be mounted a second time in there."""
         try:
-            return self._target.is_at(self._source + path)
+            return self._target.is_at(self._job.source + path)
         except OSError:
             return False
 
@@ -224,6 +243,14 @@ class Export:
         self.written.failures += omission.is_damage
         self._report(path, omission.error)
 
+    def _report(self, path: str, error: Exception) -> None:
+        """Show what is left out, under its name in the source or the target."""
+        job = self._job
+        if isinstance(error, NotWritten):
+            self._show(Problem(os.path.join(job.folder, path[1:]), str(error)))
+        else:
+            self._show(fault_of(error, job.name, path)._replace(place=f"{job.name}: {path}"))
+
     def _unlisted(self, path: str, error: GlassfsError) -> None:
         if path not in self._unusable:
             self.failed(path, error)
@@ -257,16 +284,3 @@ def _leading_to(goal: str, text: str, place: str) -> str:
     above = place.rpartition("/")[0] or "/"
     return text if normal(f"{above}/{text}") == goal else os.path.relpath(goal, above)
 
-
-@contextmanager
-def opened_target(
-    name: str, mode: int, existing: Existing, source: str, connection: Connection, is_begun: bool = False,
-) -> Iterator[Target]:
-    """Open a target for a ``with``; see ``opened_folder`` and ``opened_bucket_target`` for what is refused."""
-    if is_url(name):
-        from glassfs.cli.bucket import opened_bucket_target  # needs packages that local targets do not
-
-        yield opened_bucket_target(name, existing, source, connection, is_begun)
-        return
-    with opened_folder(name, mode, existing, source, is_begun) as target:
-        yield target

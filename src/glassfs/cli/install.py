@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import stat
 import sys
 import sysconfig
@@ -70,11 +71,10 @@ def find_program(name: str) -> str:
         os.path.dirname(os.path.abspath(sys.executable)), sysconfig.get_path("scripts"),
         sysconfig.get_path("scripts", f"{os.name}_user"),
     ]
-    for folder in folders:
-        path = os.path.join(folder, name)
-        if os.path.isfile(path) and os.access(path, os.X_OK):
-            return path
-    raise click.ClickException(f"{name} not found in {', '.join(folders)}; install the glassfs package")
+    path = shutil.which(name, path=os.pathsep.join(folders))
+    if path is None:
+        raise click.ClickException(f"{name} not found in {', '.join(folders)}; install the glassfs package")
+    return path
 
 
 def unit(name: str) -> str:

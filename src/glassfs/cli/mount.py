@@ -7,7 +7,6 @@ import shlex
 import sys
 
 import click
-from click.shell_completion import CompletionItem
 
 from glassfs.cli.completion import complete_file, completed_option, misuse
 from glassfs.mount import probe
@@ -25,17 +24,12 @@ def _described() -> str:
     return "\n".join(["\b", "Options for -o, separated by commas:", *lines])
 
 
-def complete_options(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the last of several mount options separated by commas."""
-    return completed_option(DESCRIPTIONS, incomplete)
-
-
 @click.command(epilog=_described())
 @click.argument("paths", metavar="SOURCE... [MOUNTPOINT]", nargs=-1, shell_complete=complete_file)
 @click.option("-f", "--foreground", is_flag=True, help="Stay in the foreground; Ctrl-C and SIGTERM unmount.")
 @click.option(
     "-o", "options", metavar="OPTION[,OPTION]...", multiple=True, help="Mount options, see below.",
-    shell_complete=complete_options,
+    shell_complete=lambda _context, _parameter, incomplete: completed_option(DESCRIPTIONS, incomplete),
 )
 @click.option("--views", default="", metavar="NAME+NAME…", help="The same as -o views=NAME+NAME….")
 @click.option("--log-file", type=click.Path(dir_okay=False), help="Log to this file instead of syslog.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import click
@@ -36,19 +37,11 @@ def _line(found: dict[str, Any]) -> str:
 def _details(found: dict[str, Any]) -> str:
     cache = found["cache"]
     return (
-        f"pid {found['pid']}, up {_duration(found['uptime_seconds'])}, "
+        f"pid {found['pid']}, up {timedelta(seconds=int(found['uptime_seconds']))}, "
         f"{counted(len(found['open_containers']), 'container')} open, "
         f"cache {human_size(cache['used'])} of {human_size(cache['budget'])}, "
         f"{cache['hits']:,} hits, {cache['misses']:,} misses, {found['errors']:,} errors"
     )
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    parts = [f"{days} d" if days else "", f"{hours} h" if hours else "", f"{minutes} min" if minutes else ""]
-    return " ".join(part for part in parts if part) or f"{rest} s"
 
 
 @click.command()

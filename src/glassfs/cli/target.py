@@ -192,9 +192,10 @@ class FolderTarget(Target):
         """Return the open folder of a path, and the name in it."""
         place, _, name = path.rpartition("/")
         if place != self._place:
+            names = list(map(_component, place.split("/")[1:]))
             folder = os.dup(self._root)
-            for below in place.split("/")[1:]:
-                folder = self._entered(folder, _component(below))
+            for below in names:
+                folder = self._entered(folder, below)
             os.close(self._folder)
             self._place, self._folder = place, folder
         return self._folder, _component(name)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeAlias
 
 import click
@@ -17,11 +17,10 @@ import click
 from glassfs.cli.common import reason_of
 from glassfs.cli.completion import connection_option, json_option, progress_option, sources_argument
 from glassfs.cli.layouts import layout_option
-from glassfs.cli.many import batch, fault_of, found_under, many_options, summary
+from glassfs.cli.many import Progress, batch, fault_of, found_under, many_options, summary
 from glassfs.cli.many import progress as progress_over
-from glassfs.cli.progress import Progress
 from glassfs.cli.stopping import stoppable
-from glassfs.content import Image, Json, Stored
+from glassfs.content import Container, Image, Json, Stored
 from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problem, Problems, SearchHit, WorkItem
 from glassfs.datasets.batch.found import Opener, Search
 from glassfs.datasets.batch.run import BatchRun, RunPlan
@@ -131,11 +130,7 @@ def _faults(opener: Opener, named: Named, name: str, threads: int) -> Iterator[_
         # Several threads would take longer for a small container than one.
         is_small = container.sources[0].size <= PIECE
         yield from _faults_in_files(tree, name, 1 if is_small else threads or os.cpu_count() or 1)
-        try:
-            for place, reason in container.check():
-                yield Problem(place, reason), reason
-        except GlassfsError as error:
-            yield _finding("", error, name)
+        yield from _faults_of_checks(container, "", name)
 
 
 def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Finding]:
@@ -146,29 +141,27 @@ def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Finding
         fault = fault_of(one.error, source, path[1:])
         unlisted.append((fault, str(fault)))
 
+    def on_error(path: str, error: GlassfsError) -> None:
+        unlisted.append(_finding(path[1:], error, source))
+
     def files() -> Iterator[tuple[str, File]]:
-        for path, node in tree.walk(
-            "/", lambda path, error: unlisted.append(_finding(path[1:], error, source)), on_omitted,
-        ):
+        for path, node in tree.walk("/", on_error, on_omitted):
             if isinstance(node, File):
                 yield path[1:], node  # as checks of containers name places
             elif isinstance(node, NestedDirectory):
                 yield path[1:], node.file  # what is in it may leave out some of its bytes
-                unlisted.extend(_faults_in_nested(node, path[1:], source))
+                unlisted.extend(_faults_of_checks(node, path[1:], source))
+
+    def fault_in(one: tuple[str, File]) -> _Finding | None:
+        return _fault_in(one[1], source, one[0], is_over)
 
     if threads == 1:
-        for path, file in files():
-            if finding := _fault_in(file, source, path, is_over):
-                yield finding
+        yield from filter(None, map(fault_in, files()))
     else:
-        pool = ThreadPoolExecutor(threads)
+        pool, all_files = ThreadPoolExecutor(threads), files()
         try:
-            waiting: deque[Future[_Finding | None]] = deque()
-            for path, file in files():
-                waiting.append(pool.submit(_fault_in, file, source, path, is_over))
-                if len(waiting) > 64 and (finding := waiting.popleft().result()):
-                    yield finding
-            yield from filter(None, (future.result() for future in waiting))
+            while some := list(islice(all_files, 256)):
+                yield from filter(None, pool.map(fault_in, some))
         finally:  # also if the consumer stops early
             # Files that are being read are given up at the next piece.
             is_over.set()
@@ -176,12 +169,14 @@ def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Finding
     yield from unlisted
 
 
-def _faults_in_nested(node: NestedDirectory, path: str, source: str) -> Iterator[_Finding]:
+def _faults_of_checks(one: Container | NestedDirectory, place: str, source: str) -> Iterator[_Finding]:
+    """Yield what the checks of a container find that is shown at ``place``."""
     try:
-        for place, reason in node.opened().container.check():
-            yield Problem(f"{path}/{place}" if place else path, reason), reason
-    except GlassfsError as failure:
-        yield _finding(path, failure, source)
+        container = one.opened().container if isinstance(one, NestedDirectory) else one
+        for inner, reason in container.check():
+            yield Problem("/".join(filter(None, (place, inner))), reason), reason
+    except GlassfsError as error:
+        yield _finding(place, error, source)
 
 
 def _fault_in(file: File, source: str, path: str, is_over: threading.Event) -> _Finding | None:

@@ -17,21 +17,13 @@ class TooLong(ValueError):
 
 def read(byte: Callable[[], int], bits: int) -> int:
     """Return the next integer of at most ``bits`` bits; ``byte`` returns the next byte. Raises TooLong."""
-    value = byte()
-    if value < 0x80:
-        return value
-    value &= 0x7F
-    for shift in range(7, bits, 7):
-        found = byte()
-        if found >> (bits - shift) and (shift + 7 > bits):
-            break
-        value |= (found & 0x7F) << shift
-        if found < 0x80:
-            return value
-    raise TooLong(f"has a number of more than {bits} bits")
+    taken = bytearray([byte()])
+    while taken[-1] >= 0x80 and 7 * len(taken) < bits:
+        taken.append(byte())
+    return read_at(taken, 0, bits)[0]
 
 
-def read_at(data: bytes, position: int, bits: int) -> tuple[int, int]:
+def read_at(data: bytes | bytearray, position: int, bits: int) -> tuple[int, int]:
     """Return the integer at ``position`` and its end. Raises TooLong, and IndexError if the data end first."""
     value = shift = 0
     while True:
@@ -44,17 +36,6 @@ def read_at(data: bytes, position: int, bits: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, position
         shift += 7
-
-
-def end_at(data: bytes, position: int, bits: int) -> int:
-    """Return the end of the integer at ``position``. Raises TooLong, and IndexError if the data end first."""
-    last = position + (bits - 1) // 7
-    for end in range(position, last):
-        if data[end] < 0x80:
-            return end + 1
-    if data[last] >> (bits - 7 * (last - position)):
-        raise TooLong(f"has a number of more than {bits} bits")
-    return last + 1
 
 
 def encode(value: int) -> bytes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -65,9 +65,8 @@ class Joins(Overview):
         self._before: Snapshot | None = None
         """The previous snapshot, which a reader may still be using."""
         self._until = 0.0
-        self._names: set[str] = set()
-        """Names that views of tables may have, and for which tables and views they were noted."""
-        self._noted: set[Hashable] = set()
+        self.names: dict[Hashable, set[str]] = {}
+        """Names that views of tables may have, by these tables and views."""
         self._listed: Sequence[str] = ()
         """The tables that were listed last."""
         self._walking = threading.Lock()
@@ -101,15 +100,9 @@ class Joins(Overview):
             self._listed = tables
         return tables
 
-    def note(self, key: Hashable, nodes: Callable[[], Iterable[Node]]) -> None:
-        """Remember the names of nodes, for ``may_have``, once for each key."""
-        if key not in self._noted:
-            self._names.update(node.name for node in nodes())
-            self._noted.add(key)
-
     def may_have(self, name: str) -> bool:
         """Whether a view of a table may have this name. Cheap, as it is called often; takes no snapshot."""
-        return not self._names or any(_may_become(known, name) for known in list(self._names))
+        return not self.names or any(_may_become(known, name) for known in set().union(*list(self.names.values())))
 
     def _valid(self) -> Snapshot | None:
         with self._lock:
@@ -219,11 +212,12 @@ class WithJoined(Directory):
 
     def _note(self, snapshot: Snapshot) -> None:
         """Note all names that views of tables may have, whether or not a table has rows or is the first one."""
-        views = tuple(view.name for view in self._views.views)
-        for name in {*joined_names(), *self._joins.tables(snapshot)}:
+        tables = {*joined_names(), *self._joins.tables(snapshot)}
+        key = tuple(view.name for view in self._views.views), frozenset(tables)
+        if key not in self._joins.names:
             # The first of all tables may have other views than the rest, such as the start page.
-            for order in ([name], ["", name]):
-                self._joins.note((views, *order), partial(self._derived, snapshot, order))
+            orders = [order for name in tables for order in ([name], ["", name])]
+            self._joins.names[key] = {node.name for order in orders for node in self._derived(snapshot, order)}
 
     def _derived(self, snapshot: Snapshot, tables: Sequence[str]) -> Sequence[Node]:
         """Return the nodes of the views of some tables."""

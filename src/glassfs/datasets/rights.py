@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 
 from glassfs import work
@@ -29,34 +30,30 @@ FurtherFiles = dict[int, Sequence[tuple[Path, str]]]
 _CLOSED = (NotFound, NotADirectory, NotAllowed)
 
 
+@dataclass(slots=True, eq=False)
 class _PublicItem:
     """A file or folder that must be public, and the numbers of the containers that need it.
 
     If another file has replaced it, its rows stay if the owner is the same: no other user can have done that.
     """
 
-    __slots__ = ("containers", "needed", "stamp", "uid", "version")
-
-    def __init__(self, needed: int, stamp: str, version: Version | None = None, uid: int = 0) -> None:
-        self.needed = needed
-        self.stamp = stamp
-        self.version = version
-        self.uid = uid
-        self.containers: list[int] = []
+    needed: int
+    stamp: str
+    version: Version | None = None
+    uid: int = 0
+    containers: list[int] = field(default_factory=list)
 
 
+@dataclass(slots=True, eq=False)
 class _PublicFolder:
     """Items in a folder by name; ``at`` is its path in the tree, or None if watching it would not help."""
 
-    __slots__ = ("at", "change", "items", "location", "volume")
-
-    def __init__(self, location: Location, volume: str, at: str | None) -> None:
-        self.location = location
-        self.volume = volume
-        self.at = at
-        self.items: dict[str, _PublicItem] = {}
-        self.change: int | None = None
-        """The last change in it before it was compared; None if it was not watched then."""
+    location: Location
+    volume: str
+    at: str | None
+    items: dict[str, _PublicItem] = field(default_factory=dict)
+    change: int | None = None
+    """The last change in it before it was compared; None if it was not watched then."""
 
 
 class Rights:

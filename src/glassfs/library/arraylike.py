@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassfs import content as contents
 from glassfs.errors import GlassfsError, Unsuited
-from glassfs.library import arrays, images, selecting
+from glassfs.library import arrays, selecting
 from glassfs.library.stream import bytes_of, stream_of
 from glassfs.terminal import printable
 from glassfs.tree import File
@@ -84,7 +84,7 @@ class ArrayLike(ABC):
             elif file.name.endswith(FIRST_EXTENSION):
                 values = arrays.loaded(stream_of(file, self.path), copy)
             elif is_plain_image(file):
-                values = arrays.of_pixels(images.of_file(bytes_of(file)), copy)
+                values = arrays.of_pixels(arrays.image_in(bytes_of(file)), copy)
             else:
                 values = None
         if values is None:
@@ -166,4 +166,4 @@ def canonical(file: File) -> contents.Content | None:
 
 def is_plain_image(file: File) -> bool:
     """Return whether a file beside the containers is an image: its suffix says so, as in a folder without glassfs."""
-    return file.content is None and file.name.lower().endswith(images.SUFFIXES)
+    return file.content is None and file.name.lower().endswith(arrays.IMAGE_SUFFIXES)

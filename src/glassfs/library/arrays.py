@@ -1,16 +1,17 @@
-"""Convert contents to NumPy arrays. Any thread."""
+"""Convert contents and files to NumPy arrays and Pillow images. Any thread."""
 
 from __future__ import annotations
 
 import io
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import prod
 from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
 from glassfs.content import Array, Content, Data, EncodedImage, Image, Order, Scalar, Video, dtypes
 from glassfs.errors import Damaged, Unavailable, Unsuited
-from glassfs.library import images
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,6 +28,12 @@ faster up to 512 KiB, but a program may need few of them, and keeps a copy in it
 UNALIGNED_FROM = 1 << 20
 """Size in bytes; smaller arrays whose items are not aligned in the container are read, as some libraries need them
 aligned."""
+
+IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "GIF", "BMP")
+"""Formats decoded in plain files. Other formats of Pillow run programs, or are rarely tested."""
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".gif", ".bmp")
+_MODES = {(1, 8): "L", (2, 8): "LA", (3, 8): "RGB", (4, 8): "RGBA", (1, 16): "I;16"}
+_AS_PIXELS = {"1": "L", "P": "RGBA", "PA": "RGBA"}
 
 
 class Frames(Data):
@@ -109,7 +116,7 @@ def dtype_of(content: Content) -> np.dtype[Any] | None:
     if isinstance(content, Scalar):
         return np.asarray(content.value).dtype
     if isinstance(content, EncodedImage):
-        return np.dtype("<u2" if images.head(content).mode.startswith("I;16") else "|u1")
+        return np.dtype("<u2" if _head(content).mode.startswith("I;16") else "|u1")
     if isinstance(content, Video):
         return Frames(content).dtype
     return None
@@ -124,8 +131,10 @@ def shape_of(content: Content) -> tuple[int, ...] | None:
     if isinstance(content, Scalar):
         return ()
     if isinstance(content, EncodedImage):
-        head = images.head(content)
-        return _pixels(head.height, head.width, images.channels(head.mode))
+        from PIL import Image as Pillow
+
+        head = _head(content)
+        return _pixels(head.height, head.width, Pillow.getmodebands(_AS_PIXELS.get(head.mode, head.mode)))
     if isinstance(content, Video):
         return Frames(content).shape
     return None
@@ -146,7 +155,7 @@ def array_of(content: Content, is_copy: bool) -> NDArray[Any] | None:
     if isinstance(content, Scalar):
         return _finished(np.array(content.value), is_copy)
     if isinstance(content, EncodedImage):
-        return of_pixels(images.decoded(content), is_copy)
+        return of_pixels(decoded_image(content), is_copy)
     if isinstance(content, Video):
         frames = Frames(content)
         return _finished(_values(frames, frames.dtype, frames.shape, True), is_copy)
@@ -156,7 +165,7 @@ def array_of(content: Content, is_copy: bool) -> NDArray[Any] | None:
 def of_pixels(image: Decoded, is_copy: bool) -> NDArray[Any]:
     import numpy as np
 
-    return _finished(np.array(images.pixels(image)), is_copy)
+    return _finished(np.array(_in_pixels(image)), is_copy)
 
 
 def loaded(stream: io.BufferedIOBase, is_copy: bool) -> NDArray[Any]:
@@ -237,3 +246,57 @@ def _finished(values: NDArray[Any], is_copy: bool) -> NDArray[Any]:
     if not is_copy and values.flags.writeable:
         values.flags.writeable = False
     return values
+
+
+def _head(image: EncodedImage) -> Decoded:
+    """Return an encoded image of which only the header was decoded. Raises Damaged."""
+    return _opened(image.data.whole(), (image.media.upper(),))
+
+
+def decoded_image(image: EncodedImage) -> Decoded:
+    """Return an encoded image, decoded. Raises Damaged."""
+    return _loaded(_head(image))
+
+
+def image_in(stored: bytes) -> Decoded:
+    """Return the image in a plain file of one of ``IMAGE_FORMATS``. Raises Damaged."""
+    return _loaded(_opened(stored, IMAGE_FORMATS))
+
+
+def image_of(image: Image) -> Decoded | None:
+    """Return an image of raw pixels, or None if Pillow has no mode for them."""
+    from PIL import Image as Pillow
+
+    mode = _MODES.get((image.channels, image.bits))
+    if mode is None or (image.is_planar and image.channels > 1):
+        return None
+    return Pillow.frombytes(mode, (image.width, image.height), image.data.whole())
+
+
+def _in_pixels(image: Decoded) -> Decoded:
+    """Return the image in a mode whose values are pixels: no palette, no packed bits."""
+    mode = _AS_PIXELS.get(image.mode)
+    return image if mode is None else image.convert(mode)
+
+
+def _opened(stored: Any, formats: tuple[str, ...]) -> Decoded:
+    from PIL import Image as Pillow
+
+    with _as_damage("is not an image that can be decoded"):
+        return Pillow.open(io.BytesIO(stored), formats=formats)
+
+
+def _loaded(image: Decoded) -> Decoded:
+    with _as_damage("is an image that cannot be decoded"):
+        image.load()
+    return image
+
+
+@contextmanager
+def _as_damage(reason: str) -> Iterator[None]:
+    try:
+        yield
+    except MemoryError as error:
+        raise Unavailable("there is not enough memory for an image") from error
+    except Exception as error:  # decoders raise exceptions of any kind
+        raise Damaged(reason) from error

@@ -9,7 +9,8 @@ import builtins
 import io
 import os
 from collections.abc import ItemsView as Items
-from collections.abc import Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Iterator, KeysView, Mapping, Sequence, ValuesView
+from fnmatch import fnmatchcase
 from itertools import islice
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, cast, overload
@@ -18,17 +19,20 @@ from glassfs import content as contents
 from glassfs.errors import (
     Changed,
     Closed,
+    Damaged,
     GlassfsError,
     IsADirectory,
     NoSuchEntry,
     NotADirectory,
+    NotAllowed,
     NotFound,
+    Refused,
+    TooLarge,
     Unsuited,
 )
-from glassfs.library import images, selecting, shown
+from glassfs.library import arrays, selecting, shown
 from glassfs.library.arraylike import VIDEO, ArrayLike, PartInErrors, canonical, is_plain_image
 from glassfs.library.finding import REPLACED, below, parts, version_of
-from glassfs.library.globbing import matching
 from glassfs.library.session import LibrarySession, OpenArguments, named
 from glassfs.library.stream import bytes_of, stream_of, value_of
 from glassfs.source import Connection
@@ -44,6 +48,9 @@ if TYPE_CHECKING:
     from glassfs.library.table import Table
 
 Default = TypeVar("Default")
+_WILD = frozenset("*?[")
+_BROKEN = (Damaged, Refused, Changed, TooLarge, NotAllowed, NotFound, NotADirectory)
+"""Errors of a directory that do not concern other directories."""
 
 
 class Entry(ArrayLike):
@@ -184,7 +191,7 @@ class Entry(ArrayLike):
         directories whose listing raises ``Damaged`` or the like, but not the one from which it starts.
         """
         self._directory()
-        return matching(self, builtins.list(parts(pattern)))
+        return _matching(self, builtins.list(parts(pattern)))
 
     def episodes(self) -> Table:
         """Return the table of all episodes in this container, or in this folder and all below it."""
@@ -209,11 +216,11 @@ class Entry(ArrayLike):
         with PartInErrors(self):
             content = canonical(file)
             if isinstance(content, contents.EncodedImage):
-                return images.decoded(content)
+                return arrays.decoded_image(content)
             if isinstance(content, contents.Image):
-                return images.of_raw(content) or images.of_file(bytes_of(file))
+                return arrays.image_of(content) or arrays.image_in(bytes_of(file))
             if is_plain_image(file):
-                return images.of_file(bytes_of(file))
+                return arrays.image_in(bytes_of(file))
         raise self._unsuited("an image")
 
     def bytes(self) -> builtins.bytes:
@@ -419,3 +426,59 @@ def opened(
     session = LibrarySession(OpenArguments(names, cache_size, spool, views, connection, layout))
     _, node = session.paths.find("/")
     return Library(session, "/", node)
+
+
+def _matching(entry: Entry, pattern: Sequence[str], is_lenient: bool = False) -> Iterator[Entry]:
+    """Yield the entries that match. If ``is_lenient``, directories that cannot be listed are skipped."""
+    if not pattern:
+        yield entry
+        return
+    first, rest = pattern[0], pattern[1:]
+    if first == "**":
+        yield from _below(entry, rest or ["*"], is_lenient)
+    elif not _WILD & set(first):
+        found = _inner(entry, first, is_lenient)
+        if found is not None and (not rest or found.is_dir()):
+            yield from _matching(found, rest, is_lenient)
+    else:
+        # With ``**`` further on, a directory that is broken costs its own entries only.
+        is_lenient = is_lenient or "**" in rest
+        for name in _names(entry, is_lenient):
+            if fnmatchcase(name, first):
+                found = _inner(entry, name, is_lenient)
+                if found is not None and (not rest or found.is_dir()):
+                    yield from _matching(found, rest, is_lenient)
+
+
+def _below(entry: Entry, rest: Sequence[str], is_lenient: bool) -> Iterator[Entry]:
+    """Yield the matches of ``rest`` in a directory, which must be listable unless ``is_lenient``, and all below it."""
+    _names(entry, is_lenient)
+    waiting = [entry]
+    while waiting:
+        directory = waiting.pop()
+        yield from _matching(directory, rest, True)
+        inner = [
+            found for name in _names(directory, True)
+            if (found := _inner(directory, name, True)) is not None and found.is_dir()
+            and found.path == below(directory.path, name)[1:]  # not through a link, which may lead in a circle
+        ]
+        waiting += reversed(inner)
+
+
+def _names(directory: Entry, is_lenient: bool) -> list[str]:
+    try:
+        return list(directory.keys())
+    except _BROKEN as error:
+        # What was only presumed to be a directory has no names, and that is no error.
+        if not (is_lenient or isinstance(error, NotADirectory)):
+            raise
+        return []
+
+
+def _inner(directory: Entry, name: str, is_lenient: bool) -> Entry | None:
+    try:
+        return directory.get(name)
+    except _BROKEN:
+        if not is_lenient:
+            raise
+        return None

@@ -6,6 +6,7 @@ store now and then, not on each lookup. Any thread.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,7 +15,6 @@ from itertools import islice
 from glassfs.content import Group
 from glassfs.content.allowance import held_by_content
 from glassfs.errors import Changed, GlassfsError, NoSuchEntry, NotADirectory, NotFound
-from glassfs.library.paths import PathCache
 from glassfs.names import component, raw
 from glassfs.settings import settings
 from glassfs.terminal import printable
@@ -106,14 +106,8 @@ class LibraryPaths:
             return None
 
     def hint(self, path: str) -> str:
-        """Return why there is nothing at a path, if that is known, or the existing paths most similar to it."""
-        def directory_at(known: str) -> Directory:
-            return self._listed.at(known)[1]
-
-        if omitted := why_omitted(directory_at, path):
-            return f"; {omitted}"
-        near = nearest(directory_at, path)
-        return f"; the nearest: {', '.join(near)}" if near else ""
+        """Return what ``hint`` does."""
+        return hint(lambda known: self._listed.at(known)[1], path)
 
     def expire(self) -> None:
         """Compare containers with their stores at the next lookup."""
@@ -128,13 +122,61 @@ class LibraryPaths:
         self._viewed.forget(lease)
 
 
+class PathCache:
+    """Directories by path, up to a total weight of ``limit``; when there are more, all others are dropped. Any thread.
+
+    A value found before ``forget`` and added after it would be stale: callers take ``generation`` first and pass it to
+    ``put``, which then does nothing.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._values: dict[str, Directory] = {}
+        self._weights: dict[str, int] = {}
+        self._weight = 0
+        self._paths_of: dict[Lease, tuple[str, ...]] = {}
+        """Tuples, as the garbage collector stops visiting those of strings; it would visit lists again and again."""
+        self.generation = 0
+        """Changes with each ``forget``."""
+
+    def get(self, path: str) -> Directory | None:
+        return self._values.get(path)
+
+    def put(self, path: str, value: Directory, lease: Lease, generation: int, weight: int = 1) -> None:
+        with self._lock:
+            if self.generation != generation or lease.is_retired:
+                return
+            if path not in self._values:
+                if self._weight + weight > self._limit:
+                    self._drop_all()
+                self._paths_of[lease] = (*self._paths_of.get(lease, ()), path)
+                self._weights[path] = weight
+                self._weight += weight
+            self._values[path] = value
+
+    def forget(self, lease: Lease | None = None) -> None:
+        """Drop all values, or those of one lease."""
+        with self._lock:
+            self.generation += 1
+            if lease is None:
+                self._drop_all()
+            else:
+                for path in self._paths_of.pop(lease, ()):
+                    self._values.pop(path, None)
+                    self._weight -= self._weights.pop(path, 0)
+
+    def _drop_all(self) -> None:
+        self._values, self._paths_of, self._weights, self._weight = {}, {}, {}, 0
+
+
 class _Directories:
     """The directories of a tree by their paths, which begin with a slash; the root's is empty."""
 
     def __init__(self, root: Callable[[], Directory], is_current: Callable[[Lease], bool], budget: int) -> None:
         self._root = root
         self._compare = is_current
-        self._cached: PathCache[Directory] = PathCache(budget)
+        self._cached = PathCache(budget)
         self.forget = self._cached.forget
         self._expired = 0.0
         """Containers that were compared with their stores up to this time are compared again."""
@@ -258,6 +300,14 @@ def _collection_in(fields: Directory, outer: str, name: str) -> tuple[Directory,
     return node, NODE_COST + held_by_content(found)
 
 
+def hint(directory_at: Callable[[str], Directory], path: str) -> str:
+    """Return a clause that says why there is nothing at a path, or the existing paths most similar to it."""
+    if omitted := why_omitted(directory_at, path):
+        return f"; {omitted}"
+    near = nearest(directory_at, path)
+    return f"; the nearest: {', '.join(near)}" if near else ""
+
+
 def nearest(directory_at: Callable[[str], Directory], path: str) -> list[str]:
     """Return the existing paths most similar to a missing one. ``directory_at`` takes "" for the root."""
     import difflib  # rarely needed
@@ -298,8 +348,10 @@ def _end_of_way(directory_at: Callable[[str], Directory], path: str) -> tuple[st
     return above, directory, name
 
 
-def followed(tree: Tree, path: str) -> Found:
-    """Return what a normal path leads to in a tree, links included. Raises as ``Tree.lookup``.
+def followed(tree: Tree, path: str, is_link_kept: bool = False) -> Found:
+    """Return what a normal path leads to in a tree through links; a link at its end only unless it ``is_link_kept``.
+
+    Raises as ``Tree.lookup``.
 
     Raises UnfollowedLink for a link that leads out of the tree.
     """
@@ -308,7 +360,7 @@ def followed(tree: Tree, path: str) -> Found:
     while names:
         above, place = place, below(place, names.pop())
         node = tree.lookup(place)
-        if isinstance(node, Symlink):
+        if isinstance(node, Symlink) and (names or not is_link_kept):
             links += 1
             if links > LINKS:
                 raise UnfollowedLink("there are too many links one after another", part=printable(path))

@@ -71,15 +71,6 @@ def glassfs_devices() -> set[int]:
     return {mount.number for mount in mounts() if mount.file_system == FILE_SYSTEM}
 
 
-def is_local(folder: str) -> bool:
-    """Return whether a folder is on one of the ``LOCAL`` file systems. False also if the table does not tell.
-
-    Waits for the file system. Raises OSError, and Unavailable if the table cannot be read now.
-    """
-    device = os.stat(folder).st_dev
-    return any(mount.number == device and mount.file_system in LOCAL for mount in mounts())
-
-
 def unescape(field: bytes) -> str:
     """Decode a field: mountinfo writes spaces, tabs, newlines and backslashes in octal."""
     return os.fsdecode(_OCTAL.sub(lambda match: bytes([int(match[1], 8)]), field))

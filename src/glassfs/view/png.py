@@ -165,7 +165,7 @@ def _plan(row: int, inside: int, size: int) -> tuple[list[tuple[slice, bytes]], 
             rows.append((slice(place, place + length), slice(done, done + length)))
             done += length
 
-    for number, start in enumerate(range(0, size, STORED)):
+    for number, start in enumerate(range(0, size or 1, STORED)):
         length = min(STORED, size - start)
         place = number * STEP + BEFORE
         head = CHUNK.pack(BLOCK_HEAD.size + length, b"IDAT") + BLOCK_HEAD.pack(0, length, length ^ 0xFFFF)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from glassfs.cli.episodes import Rows
 from glassfs.cli.export import Exporting
-from glassfs.cli.exporting import Links
+from glassfs.cli.exporting import ExportJob, Links
 from glassfs.cli.target import Existing
 from glassfs.cli.verify import Verification
 from glassfs.datasets.batch.contract import MOST_FAULTS, BatchSettings, Problem, Problems
@@ -34,11 +34,11 @@ def test_work_is_pickled_with_its_connection() -> None:
     settings = BatchSettings("jsonl", Connection(endpoint="http://127.0.0.1:9", key="known"), 2)
     for work in (
         Verification(settings), Rows(settings, "csv", "success"),
-        Exporting(settings, "a", "/a", "b", "/b", Existing.RESUME, Links.KEEP, ("/",)),
+        Exporting(ExportJob("/a", "a", "/b", "b", Existing.RESUME, Links.KEEP, {"/": "/"}, settings)),
     ):
         found = pickle.loads(pickle.dumps(work))
         assert found == work
-        assert found.settings.connection.key == "known"
+        assert (found.job if isinstance(found, Exporting) else found).settings.connection.key == "known"
 
 
 @given(PATHS, st.integers(1, 50))

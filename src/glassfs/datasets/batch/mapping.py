@@ -46,13 +46,12 @@ class _TaskResult(NamedTuple):
 @dataclass(eq=False)
 class _Task:
     items: list[WorkItem]
+    is_suspect: bool = False
+    """Whether it has a single item, with which a worker may have ended."""
     outcomes: deque[tuple[WorkItem, Outcome]] = field(default_factory=deque)
-    sent: int = 0
-    """Items being worked on."""
     is_running: bool = False
     lost: int = 0
-    """How often a worker ended that had only the first item."""
-    is_suspect: bool = False
+    """How often a worker ended since it is a suspect."""
 
 
 def here(work: Work, items: Iterator[WorkItem]) -> Iterator[Done]:
@@ -113,28 +112,27 @@ class Mapping:
         if suspects:
             if not self._running:
                 # In order, the results of earlier tasks are needed first, whether these are suspects or not.
-                first = self._tasks[0] if self._is_ordered else suspects[0]
-                self._send(first, 1 if first.is_suspect else len(first.items))
+                self._send(self._tasks[0] if self._is_ordered else suspects[0])
             return
         # What is left of tasks, because time or space ran out, comes before new ones.
         for task in islice(self._tasks, 1 if self._is_ordered else None):
             # In ordered mode, the rest of a task waits for its turn, or its results would pile up in memory.
             if not task.is_running:
-                self._send(task, len(task.items))
+                self._send(task)
         most = self._workers.width * TASKS_PER_WORKER
         while len(self._tasks) < most and not self._are_lost:
             some = list(islice(items, self._count))
             if not some:
                 return
             self._tasks.append(_Task(some))
-            self._send(self._tasks[-1], len(some))
+            self._send(self._tasks[-1])
 
-    def _send(self, task: _Task, count: int) -> None:
-        task.sent, task.is_running = count, True
+    def _send(self, task: _Task) -> None:
+        task.is_running = True
         # Results of all tasks together stay within some 64 MiB.
         most = max(1, min(PIECE, 64 * PIECE // (self._workers.width * TASKS_PER_WORKER)))
         try:
-            future = self._workers.submit(_run, self._work, task.items[:count], most)
+            future = self._workers.submit(_run, self._work, task.items, most)
         except self._workers.lost as error:
             # The executor is broken already: treat the task like one whose worker ended.
             future = Future()
@@ -149,10 +147,15 @@ class Mapping:
             result: _TaskResult = future.result()
         except self._workers.lost:
             self._are_lost = True
-            task.lost += task.is_suspect
-            task.is_suspect = True
-            if task.lost >= self._workers.tries:
-                self._blame(task)
+            if not task.is_suspect:  # its containers become tasks of their own, in their order
+                place = self._tasks.index(task)
+                for item in reversed(task.items[1:]):
+                    self._tasks.insert(place + 1, _Task([item], is_suspect=True))
+                task.items, task.is_suspect = task.items[:1], True
+            else:
+                task.lost += 1
+                if task.lost >= self._workers.tries:
+                    self._blame(task)
             return
         except CancelledError:
             raise BatchError("the scheduler is gone or has dropped its tasks", self._workers.name) from None
@@ -160,9 +163,7 @@ class Mapping:
             reason = f"a worker failed: {type(error).__name__}: {error}"
             raise BatchError(reason, self._workers.name) from error
         task.outcomes += result.outcomes
-        task.items[: task.sent] = result.left
-        task.lost = 0
-        task.is_suspect = task.is_suspect and bool(task.items)
+        task.items, task.lost = result.left, 0
         done = len(result.outcomes)
         if done:
             # As many containers as take the target time. It grows by a factor of two at most, as one task of quick
@@ -171,16 +172,12 @@ class Mapping:
             self._count = max(1, min(MAX_ITEMS, wanted, 2 * max(done, self._count)))
 
     def _blame(self, task: _Task) -> None:
-        """Report the first item as the one that ends its workers, if workers can run at all."""
+        """Report the item as one that ends its workers, if workers can run at all."""
         self._workers.renew()
         self._workers.demand_alive()
         self._are_lost = False
-        item = task.items.pop(0)
         problem = Problem("", "processes that read it crash or are killed by the system")
-        task.outcomes.append((item, Outcome((problem,))))
-        task.lost = 0
-        # Others that were with it are still under suspicion.
-        task.is_suspect = bool(task.items)
+        task.outcomes.append((task.items.pop(), Outcome((problem,))))
 
     def _ready(self, task: _Task) -> Iterator[Done]:
         """Yield the outcomes that may be passed on now."""

@@ -21,7 +21,7 @@ CAMERA_BYTES = 512  # of the names in a row
 COLUMNS = {
     name: dtype for name, dtype in EPISODE_COLUMNS.items() if name not in ("episode_name", "channels", "splits")
 }
-_CAMERAS, _FEATURES = "cameras", "features"
+_CAMERAS, _VIDEOS = "cameras", "videos"
 
 
 def episode_table(opening: Opening, count: int, episode: Callable[[int], KinoEpisode]) -> Table:
@@ -46,10 +46,16 @@ def episode_table(opening: Opening, count: int, episode: Callable[[int], KinoEpi
         found: list[dict[str, Any]] = json.loads(kept.read(0, kept.size))
         return found
 
+    def features(block: int) -> list[str]:
+        known = (row[_VIDEOS] for row in rows(block))
+        return [
+            one.features(None if videos is None else [Camera(*video) for video in videos])
+            for one, videos in zip(episodes(block), known, strict=True)
+        ]
+
     return episodes_table(
         count, rows, -(-count // AT_ONCE), COLUMNS, cost, EPISODES_KEY,
-        recording=lambda position: episode(position).recording(),
-        features=lambda block: [row[_FEATURES] for row in rows(block)],
+        recording=lambda position: episode(position).recording(), features=features,
     )
 
 
@@ -69,7 +75,7 @@ def _rows(episodes: Sequence[KinoEpisode]) -> list[dict[str, Any]]:
             for camera in cameras
         ]
         values = described(episode.position, episode.entry, sections[section])
-        rows.append(values | {_CAMERAS: names, _FEATURES: episode.features(cameras)})
+        rows.append(values | {_CAMERAS: names, _VIDEOS: cameras})
     return rows
 
 
