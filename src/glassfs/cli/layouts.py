@@ -14,15 +14,21 @@ from glassfs.source.remote.connection import Connection
 from glassfs.terminal import printable
 
 
-def _chosen(_context: click.Context, _parameter: click.Parameter, asked: str) -> None:
-    """Have the layouts used that were asked for, also by processes that the command starts."""
+def _chosen(context: click.Context, _parameter: click.Parameter, asked: str) -> None:
     if not asked:
         return
     try:
         chosen(asked)
     except GlassfsError as error:
         raise click.BadParameter(str(error)) from None
+    _use(asked, context)
+
+
+def _use(asked: str, context: click.Context) -> None:
+    """Have these layouts used until the command ends, also by processes that it starts."""
+    before = os.environ.get(VARIABLE, "")
     os.environ[VARIABLE] = absolute(asked)
+    context.call_on_close(lambda: os.environ.update({VARIABLE: before}))
 
 
 layout_option = click.option(
@@ -60,8 +66,8 @@ def command(name: str | None, source: str | None, is_tried: bool, connection: Co
 
 
 def _tried(asked: str, source: str, connection: Connection) -> int:
-    os.environ[VARIABLE] = asked
     chosen(asked)
+    _use(asked, click.get_current_context())
     with opened_sources(source, connection) as sources:
         containers = sources.containers.all_open()
         if not containers:

@@ -255,20 +255,26 @@ class Episodes:
             yield from self._episode(found, 0)
         else:
             yield from self._around(found, self._root, 0) if found.has_groups else self._root.members()
-            episodes = Series(
-                EPISODES_KEY, found.number, partial(self._shown, found), has_groups=not found.has_groups,
-            )
-            yield Member((EPISODES_KEY,), episodes)
+            yield Member((EPISODES_KEY,), self._directory(found))
             table = self.table()
             if table is not None:
                 yield Member((EPISODES_KEY,), table)
 
-    def _shown(self, found: _Found, number: int) -> Content:
-        """Return what the directory of all episodes has for one: its steps, or a link to its group."""
-        key = b"%d" % number
+    def _directory(self, found: _Found) -> Content:
+        """Return the directory of all episodes by their numbers: their steps, or links to their groups."""
         if not found.has_groups:
-            return Group(key, partial(self._episode, found, number))
-        return Link(key, (b"..", *(group.key for group in found.episode(number).groups[1:])))
+            return Series(
+                EPISODES_KEY, found.number, lambda number: Group(b"%d" % number, partial(self._episode, found, number)),
+                has_groups=True,
+            )
+
+        def links() -> Iterator[Member]:
+            for number in range(found.number):
+                key = b"%d" % number
+                above = (group.key for group in found.episode(number).groups[1:])
+                yield Member((key,), Link(key, (b"..", *above)))
+
+        return Group(EPISODES_KEY, links)
 
     def _around(self, found: _Found, group: Group, depth: int) -> Iterator[Member]:
         """Yield the contents of a group around the episodes, these with what makes them episodes."""
