@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
 
 import click
 
@@ -14,27 +18,37 @@ from glassfs.source.remote.connection import Connection
 from glassfs.terminal import printable
 
 
-def _chosen(context: click.Context, _parameter: click.Parameter, asked: str) -> None:
-    if not asked:
-        return
+def _checked(_context: click.Context, _parameter: click.Parameter, asked: str) -> str:
     try:
         chosen(asked)
     except GlassfsError as error:
         raise click.BadParameter(str(error)) from None
-    _use(asked, context)
+    return asked
 
 
-def _use(asked: str, context: click.Context) -> None:
-    """Have these layouts used until the command ends, also by processes that it starts."""
+def layout_option(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the option to a command. It has to be the decorator next to the function."""
+
+    @wraps(command)
+    def with_layout(*arguments: Any, layout: str, **named: Any) -> int:
+        with _used(layout):
+            return command(*arguments, **named)
+
+    return click.option(
+        "--layout", default="", metavar="FILE|FOLDER|NAME", callback=_checked,
+        help="Find episodes by this layout first; see 'glassfs layouts'.",
+    )(with_layout)
+
+
+@contextmanager
+def _used(asked: str) -> Iterator[None]:
+    """Have layouts used for a ``with``, also by processes that are started in it."""
     before = os.environ.get(VARIABLE, "")
-    os.environ[VARIABLE] = absolute(asked)
-    context.call_on_close(lambda: os.environ.update({VARIABLE: before}))
-
-
-layout_option = click.option(
-    "--layout", default="", metavar="FILE|FOLDER|NAME", callback=_chosen, expose_value=False,
-    help="Find episodes by this layout first; see 'glassfs layouts'.",
-)
+    os.environ[VARIABLE] = absolute(asked) or before
+    try:
+        yield
+    finally:
+        os.environ[VARIABLE] = before
 
 
 @click.command()
@@ -67,8 +81,7 @@ def command(name: str | None, source: str | None, is_tried: bool, connection: Co
 
 def _tried(asked: str, source: str, connection: Connection) -> int:
     chosen(asked)
-    _use(asked, click.get_current_context())
-    with opened_sources(source, connection) as sources:
+    with _used(asked), opened_sources(source, connection) as sources:
         containers = sources.containers.all_open()
         if not containers:
             raise NotFound("is a folder; name one of its containers", source)
