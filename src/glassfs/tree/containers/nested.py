@@ -30,7 +30,7 @@ class NestedContainers:
     with its lease and under no lock, releases the nodes of all that is in it.
     """
 
-    def __init__(self, cache: BlockCache, on_evict: Callable[[Lease], None], budget: int, layout: str) -> None:
+    def __init__(self, cache: BlockCache, on_evict: Callable[[Lease], None], budget: int, layout: str = "") -> None:
         self._cache, self._layout = cache, layout
         self._on_evict = on_evict
         self._opening = KeyedLock()
