@@ -9,6 +9,7 @@ import pytest
 
 import glassfs
 from glassfs.errors import IsADirectory, NotADirectory
+from glassfs.source.descriptors import Descriptor
 from glassfs.source.local import LocalStore
 from glassfs.source.local_source import LocalSource
 from tests.library.conftest import write_store
@@ -30,13 +31,13 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Record the names of the files that are read."""
     names: list[str] = []
-    begun = LocalSource._begun
+    reopened = LocalSource._reopened
 
-    def begin(source: LocalSource) -> int:
+    def reopen(source: LocalSource) -> Descriptor:
         names.append(source.name.rpartition("/")[2])
-        return begun(source)
+        return reopened(source)
 
-    monkeypatch.setattr(LocalSource, "_begun", begin)
+    monkeypatch.setattr(LocalSource, "_reopened", reopen)
     return names
 
 

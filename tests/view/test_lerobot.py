@@ -217,12 +217,12 @@ def test_robomimic_is_a_dataset(folder: Path) -> None:
         info = info_of(tree, "/lerobot/Panda")
         assert (info["total_episodes"], info["fps"]) == (4, 20)
         features = {name: (one["dtype"], one["shape"]) for name, one in info["features"].items()}
-        assert features["observation.state"] == ("float32", [3]) and features["action"] == ("float32", [7])
-        assert features["next.done"] == ("bool", [1]) and features["observation.states"] == ("float32", [5])
+        assert features["observation.state"] == ("float32", [5]) and features["action"] == ("float32", [7])
+        assert features["next.done"] == ("bool", [1]) and features["observation.eef_pos"] == ("float32", [3])
         data = data_of(tree, "/lerobot/Panda")
         place = "/b.hdf5/data/demo_8"
         rows = data[data["episode_index"] == 3]
-        paths = {"action": "actions", "observation.state": "obs/eef_pos", "observation.states": "states"}
+        paths = {"action": "actions", "observation.eef_pos": "obs/eef_pos", "observation.state": "states"}
         for name, path in paths.items():
             found = np.stack(rows[name].to_list())
             assert np.array_equal(found, values(tree, f"{place}/{path}.npy").astype("f4"))
@@ -245,11 +245,10 @@ def test_containers_of_one_episode_are_a_dataset(folder: Path) -> None:
         by_state = {tuple(one["features"]["observation.state"]["shape"]): name for name, one in found.items()
                     if "observation.state" in one["features"]}
         assert {one["total_episodes"] for one in found.values()} == {3} and len(found) == 3
-        aloha = data_of(tree, f"/lerobot/{by_state[28,]}")
-        joined = np.concatenate(
-            [values(tree, f"/aloha_0.hdf5/observations/{name}.npy") for name in ("qpos", "qvel")], axis=1,
-        )
-        assert np.array_equal(np.stack(aloha["observation.state"].to_list())[:5], joined)
+        aloha = data_of(tree, f"/lerobot/{by_state[14,]}")
+        for feature, name in (("observation.state", "qpos"), ("observation.qvel", "qvel")):
+            wanted = values(tree, f"/aloha_0.hdf5/observations/{name}.npy")
+            assert np.array_equal(np.stack(aloha[feature].to_list())[:5], wanted)
         shards = data_of(tree, f"/lerobot/{by_state[3,]}")
         for number in range(3):
             rows = shards[shards["episode_index"] == number]

@@ -79,14 +79,11 @@ class ArrayLike(ABC):
         file = self._of_array()
         with PartInErrors(self):
             content = canonical(file)
-            if content is not None:
-                values = arrays.array_of(content, copy)
-            elif file.name.endswith(FIRST_EXTENSION):
+            values = None if content is None else arrays.array_of(content, copy)
+            if values is None and file.name.endswith(FIRST_EXTENSION):  # of a plain file, or a member of an archive
                 values = arrays.loaded(stream_of(file, self.path), copy)
-            elif is_plain_image(file):
+            elif content is None and is_plain_image(file):
                 values = arrays.of_pixels(arrays.image_in(bytes_of(file)), copy)
-            else:
-                values = None
         if values is None:
             raise Unsuited("is not an array", part=printable(self.path))
         return values
