@@ -11,10 +11,15 @@ import numpy as np
 import pytest
 
 import glassfs
-from glassfs.errors import NotFound, Unsuited
+from glassfs.content import Array, Container, Group, Member, Omitted, Zeros
+from glassfs.content.allowance import Allowance
+from glassfs.errors import Damaged, NotFound, TooLarge, Unsuited
+from glassfs.layouts.episodes import interpreted
 from glassfs.layouts.form import LayoutError
+from glassfs.layouts.known import built_in
 from tests.cli.glassfs_command import glassfs as run
 from tests.conftest import ROOT
+from tests.formats.hdf5_files import h5py
 from tests.layouts import files
 from tests.layouts.files import FILM, STEPS, Rows, numbers, write
 
@@ -152,3 +157,47 @@ def test_arrays_that_contradict_their_layout_hide_nothing(tmp_path: Path) -> Non
         path = write(tmp_path / f"{name}.npz", contents)
         with glassfs.open(path) as opened:
             assert opened["data/action"].shape == (20, 2) and "episodes" not in opened
+
+
+def test_lists_may_have_many_names(tmp_path: Path) -> None:
+    path, _ = files.isaaclab(tmp_path)
+    with h5py.File(path, "a") as file:
+        del file["mask/valid"]
+        file["mask/valid"] = np.array([f"demo_{number}".encode() for number in range(2_000, -1, -1)])
+    with glassfs.open(path) as opened:
+        assert [row["splits"] for row in opened.episodes()] == [["valid"], ["train", "valid"], ["train", "valid"]]
+
+
+def test_damaged_episode_hides_no_other() -> None:
+    def broken() -> list[Member]:
+        raise Damaged("is broken")
+
+    def demo(number: int) -> Group:
+        actions = Array(b"actions", Zeros(8 * STEPS), "<f4", (STEPS, 2))
+        inner = [Member((b"obs",), Group(b"obs", broken)), Member((b"actions",), actions)]
+        return Group(b"demo_%d" % number, broken if number == 1 else lambda: inner)
+
+    data = Group(b"data", lambda: [Member((b"demo_%d" % number,), demo(number)) for number in range(3)])
+    root = Group(b"", lambda: [Member((b"data",), data)])
+    layouts = [known.layout for known in built_in()]
+    found = interpreted(Container("hdf5", "", root, [], is_generic=True), layouts, Allowance(1 << 20))
+    table = found.episodes()
+    assert table is not None and table.records is not None
+    assert [row["num_frames"] for row in table.records.block(0)] == [STEPS, None, STEPS]
+    assert table.recording is not None
+    (omitted,) = table.recording(2).omitted()
+    assert omitted.name == (b"obs",) and isinstance(omitted.content, Omitted) and omitted.content.is_damage
+    with pytest.raises(Damaged):
+        table.recording(1)
+
+
+def test_contents_of_an_episode_are_bounded() -> None:
+    array = Array(b"action", Zeros(8 * STEPS), "<f4", (STEPS, 2))
+    more = Group(b"more", lambda: (Member((b"%d" % number,), array) for number in range(10_000)))
+    root = Group(b"", lambda: [
+        Member((b"action",), array), Member((b"observations", b"qpos"), array), Member((b"more",), more),
+    ])
+    layouts = [known.layout for known in built_in()]
+    found = interpreted(Container("hdf5", "", root, [], is_generic=True), layouts, Allowance(1 << 20))
+    with pytest.raises(TooLarge, match="contents of an episode"):
+        list(found.root.members())  # type: ignore[union-attr]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -120,7 +121,7 @@ class Episodes:
             yield f"episodes: none; {layout.kind} = {where} leads to no steps" if where else "episodes: none"
             return
         yield f"episodes: {found.number}"
-        yield from EpisodeContents(layout, found.episode(0), self._lists).report(found.has_groups)
+        yield from self._contents(found, 0).report(found.has_groups)
 
     def _by(self, layout: Layout) -> _Found:
         if layout.kind == WHOLE:
@@ -205,12 +206,18 @@ class Episodes:
                 self._container.prepare(paths, self._attributes)
             described = []
             for number in numbers:
-                contents = EpisodeContents(found.layout, found.episode(number), self._lists)
-                row = contents.row(None if found.is_one else number, found.has_groups)
-                features = features_of(contents.recorded(), contents.steps, found.layout.camera_name)
+                contents, position = self._contents(found, number), None if found.is_one else number
+                try:
+                    row = contents.row(position, found.has_groups)
+                    features = features_of(contents.recorded(), contents.steps, found.layout.camera_name)
+                except LASTING:  # it cannot be listed, which hides no other episode
+                    row, features = {"position": position}, ""
                 described.append((row, features))
             self._last = block, described
         return described
+
+    def _contents(self, found: _Found, number: int) -> EpisodeContents:
+        return EpisodeContents(found.layout, found.episode(number), self._lists, self._allowance.part())
 
     @once
     def _attributes(self) -> list[str]:
@@ -219,9 +226,9 @@ class Episodes:
         return sorted(set(filter(None, map(_attribute, _expressions(layout))))) if layout else []
 
     def _lists(self, pattern: str, name: bytes) -> list[str] | None:
-        known = self._known_lists.get(pattern)
-        if known is None:
-            known = self._known_lists[pattern] = self._read_lists(pattern)
+        if pattern not in self._known_lists:
+            self._known_lists[pattern] = self._read_lists(pattern)
+        known = self._known_lists[pattern]
         return None if known is None else list(known.get(text(name), ()))
 
     @once
@@ -232,11 +239,11 @@ class Episodes:
         """Return the names of the lists that match, by the texts in them. None if they cannot be read."""
         wanted, found = Pattern(pattern), dict[str, list[str]]()
         above: Content | None = self._root
-        for part in wanted.parts[:-1]:
-            above = child(above, part) if isinstance(above, Group) else None
-        if not isinstance(above, Group):
-            return None
         try:
+            for part in wanted.parts[:-1]:
+                above = child(above, part) if isinstance(above, Group) else None
+            if not isinstance(above, Group):
+                return None
             for name, content in above.members():
                 texts = texts_of(content) if wanted.fits((*wanted.parts[:-1], *name_of(name))) else None
                 for one in texts if isinstance(texts, list) else ():
@@ -290,7 +297,7 @@ class Episodes:
 
     def _episode(self, found: _Found, number: int) -> Iterator[Member]:
         """Yield the contents of an episode, the table of its steps, and the episode as a whole."""
-        contents = EpisodeContents(found.layout, found.episode(number), self._lists)
+        contents = self._contents(found, number)
         yield from contents.shown()
         record = partial(contents.record, None if found.is_one else number, found.has_groups)
         yield Member((b"meta", b"episode"), Document(b"episode", record))
@@ -310,8 +317,9 @@ def _exists(group: Group, parts: Sequence[str]) -> bool:
                 return True
             if isinstance(content, Group):
                 tried += 1
-                if _exists(content, rest):
-                    return True
+                with suppress(*LASTING):  # another one may be readable
+                    if _exists(content, rest):
+                        return True
                 if tried == TRIED:
                     return False
     return False

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from glassfs.content import TIME, Array, Group, Member, Records, Slice, Text, Video, dtypes
+from glassfs.content import TIME, Array, Group, Member, Omitted, Records, Slice, Text, Video, dtypes
+from glassfs.content.allowance import OBJECT, Allowance
 from glassfs.content.episodes import EPISODE_COLUMNS, TEXT, TEXTS, is_camera, steps_of
 from glassfs.content.model import Content, Name
-from glassfs.errors import LASTING
+from glassfs.errors import LASTING, Damaged
 from glassfs.layouts.expressions import ROOT, evaluate
 from glassfs.layouts.form import Choice, Layout, Pattern
 from glassfs.names import text
@@ -48,24 +50,28 @@ class EpisodePlace(NamedTuple):
 class EpisodeContents:
     """An episode and a layout. ``lists`` returns the names of lists, by their pattern, that have the episode.
 
-    What cannot be read is unknown, and ``has_faults`` says that something was.
+    Its contents take from the allowance. A value that cannot be read is unknown.
     """
 
-    def __init__(self, layout: Layout, episode: EpisodePlace, lists: Lists) -> None:
+    def __init__(self, layout: Layout, episode: EpisodePlace, lists: Lists, allowance: Allowance) -> None:
         self._layout, self._episode, self._lists = layout, episode, lists
-        self.has_faults = False
+        self._allowance = allowance
 
     @once
     def _contents(self) -> list[Member]:
-        """All contents, those of groups under longer names; of flat ones, the arrays that have the steps."""
-        members, flat = flattened(self._episode.group), self._episode.flat
-        if flat is None:
-            return list(members)
-        found = []
-        for name, content in members:
-            shape = content.known_shape if isinstance(content, Array) else None
-            if isinstance(content, Array) and shape and shape[0] == self._episode.rows:
-                found.append(Member(name, rows_of(content, flat.start, len(flat))))
+        """All contents, those of groups under longer names; of flat ones, the arrays that have the steps.
+
+        Raises Damaged if the group cannot be listed, and TooLarge.
+        """
+        found, flat = [], self._episode.flat
+        for name, content in flattened(self._episode.group):
+            if flat is not None:
+                shape = content.known_shape if isinstance(content, Array) else None
+                if not isinstance(content, Array) or not shape or shape[0] != self._episode.rows:
+                    continue
+                content = rows_of(content, flat.start, len(flat))
+            self._allowance.take(3 * OBJECT, "the contents of an episode")
+            found.append(Member(name, content))
         return found
 
     @once
@@ -149,10 +155,8 @@ class EpisodeContents:
         """Return all that is known of the episode: its row, further values of the layout, and its attributes."""
         found = self.row(position, is_named)
         more = {name: self.value(name, choices) for name, choices in self._layout.record.items()}
-        try:
+        with suppress(*LASTING):
             more |= self._episode.group.facts(None)
-        except LASTING:
-            self.has_faults = True
         return found | {name: value for name, value in more.items() if name not in found and value is not None}
 
     def report(self, is_named: bool) -> Iterator[str]:
@@ -175,7 +179,7 @@ class EpisodeContents:
     def _total(self, signals: Mapping[str, Array]) -> float | None:
         for path, one in signals.items():
             if self._roles.get(path) == "reward":
-                values = self._values(one)
+                values = items_of(one)
                 total = None if values is None or values.dtype.kind not in "biuf" else float(values.sum(dtype="f8"))
                 return total if total is not None and isfinite(total) else None
         return None
@@ -195,42 +199,40 @@ class EpisodeContents:
     def attribute(self, level: int, name: str) -> Any:
         groups = self._episode.groups
         group = groups[0] if level == ROOT else groups[-1 - level] if level < len(groups) else None
-        try:
+        with suppress(*LASTING):
             return None if group is None else group.facts((name,)).get(name)
-        except LASTING:
-            self.has_faults = True
-            return None
+        return None
 
     def content(self, level: int, path: str) -> Any:
-        if not level:
-            found: Content | None = {path_of(name): one for name, one in self._contents}.get(path)
-        else:
-            groups = self._episode.groups
-            found = groups[0] if level == ROOT else groups[-1 - level] if level < len(groups) else None
-            for part in path.split("/"):
-                found = child(found, part) if isinstance(found, Group) else None
-        try:
-            return self._values(found) if isinstance(found, Array) else texts_of(found)
-        except LASTING:
-            self.has_faults = True
-            return None
+        groups = self._episode.groups
+        with suppress(*LASTING):
+            if not level:
+                found: Content | None = {path_of(name): one for name, one in self._contents}.get(path)
+            else:
+                found = groups[0] if level == ROOT else groups[-1 - level] if level < len(groups) else None
+                for part in path.split("/"):
+                    found = child(found, part) if isinstance(found, Group) else None
+            return items_of(found) if isinstance(found, Array) else texts_of(found, MOST_TEXTS)
+        return None
 
     def lists(self, pattern: str) -> list[str] | None:
         return self._lists(pattern, self._episode.group.key)
 
-    def _values(self, found: Array) -> NDArray[Any] | None:
-        values = items_of(found)
-        self.has_faults |= values is None
-        return values
-
 
 def flattened(group: Group, above: Name = ()) -> Iterator[Member]:
-    """Yield the contents of a group, those of groups in it under longer names."""
+    """Yield the contents of a group, those of groups in it under longer names. Raises Damaged.
+
+    A group in it that cannot be listed is omitted.
+    """
     for name, content in group.members():
-        if isinstance(content, Group) and len(above) < DEEPEST:
-            yield from flattened(content, (*above, *name))
-        else:
-            yield Member((*above, *name), content)
+        longer = (*above, *name)
+        if not isinstance(content, Group) or len(above) >= DEEPEST:
+            yield Member(longer, content)
+            continue
+        try:
+            yield from flattened(content, longer)
+        except LASTING as error:
+            yield Member(longer, Omitted(content.key, error.reason, is_damage=isinstance(error, Damaged)))
 
 
 def child(group: Group, name: str) -> Content | None:
@@ -267,13 +269,13 @@ def items_of(found: Array) -> NDArray[Any] | None:
         return None
 
 
-def texts_of(found: Content | None) -> str | list[Any] | None:
-    """Return the text of a content, or its texts if it has one in each row."""
+def texts_of(found: Content | None, most: int | None = None) -> str | list[Any] | None:
+    """Return the text of a content, or its texts, at most so many, if it has one in each row. Raises Damaged."""
     if isinstance(found, Text):
         return found.data.read(0, min(found.data.size, PIECE)).decode("utf-8", "replace")
     if isinstance(found, Records):
         rows = (row for block in range(found.blocks) for row in found.block(block))
-        return list(islice(rows, MOST_TEXTS))
+        return list(islice(rows, most))
     return None
 
 
