@@ -160,7 +160,8 @@ def _run(operation: Operation, dataset: Dataset, source: Path, caches: str, *opt
     """Return what one process measured with the code in ``source``."""
     os.makedirs(caches, mode=0o700, exist_ok=True)
     words: Sequence[str] = [sys.executable, "-m", "benchmarks.kernel", operation.work, *options]
-    scripts = str(Path(__file__).parents[1])
+    # Each side brings the script for its own names of modules.
+    scripts = source.parent / "scripts"
     ended = subprocess.run(
         words, input=json.dumps([str(dataset.container), operation.asked(dataset)]), stdout=subprocess.PIPE,
         check=True, text=True, timeout=TIMEOUT_SECONDS,
