@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -37,6 +38,7 @@ def test_long_answers_and_empty_ones(capfd: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.slow
 def test_hanging_question_costs_only_its_timeout() -> None:
+    gc.collect()  # descriptors of other tests are closed with their sources
     before = sorted(os.listdir("/proc/self/fd"))
     answers = ask([_hang, lambda: b"here", _hang], 3)
     assert (answers[0], answers[2]) == (None, None)

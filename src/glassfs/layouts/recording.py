@@ -35,7 +35,7 @@ Lists = Callable[[str, bytes], "list[str] | None"]
 class EpisodePlace(NamedTuple):
     """An episode: the groups from the root to it, its own last.
 
-    ``flat`` are its steps, if they are some of the ``rows`` of flat arrays.
+    ``flat`` are its steps, if they are some of the ``rows`` of flat arrays, or all.
     """
 
     groups: tuple[Group, ...]
@@ -65,7 +65,7 @@ class EpisodeContents:
         """
         found, flat = [], self._episode.flat
         for name, content in flattened(self._episode.group):
-            if flat is not None:
+            if flat is not None and len(flat) < self._episode.rows:
                 shape = content.known_shape if isinstance(content, Array) else None
                 if not isinstance(content, Array) or not shape or shape[0] != self._episode.rows:
                     continue

@@ -11,9 +11,10 @@ from importlib import import_module
 from pkgutil import walk_packages
 
 from glassfs.formats import registry
+from glassfs.layouts.known import chosen
 from glassfs.view import available
 
-ROOMS = ("cache", "codec", "content", "datasets", "formats", "persistent", "source", "tree", "view")
+ROOMS = ("cache", "codec", "content", "datasets", "formats", "layouts", "persistent", "source", "tree", "view")
 REMOTE = "glassfs.source.remote"
 BATCH = "glassfs.datasets.batch"
 """What only commands need."""
@@ -42,6 +43,7 @@ def preload() -> None:
                 _import(found.name)
     registry.installed()
     available()
+    chosen()
 
 
 def _import(name: str) -> None:
