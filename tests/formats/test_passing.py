@@ -11,6 +11,7 @@ from glassfs.cache import BlockCache
 from glassfs.content import Container, Document, Records
 from glassfs.content.model import Stored
 from glassfs.errors import Damaged, DeviceFailed, GlassfsError, Unavailable
+from glassfs.formats.idv.blocks import Blocks
 from glassfs.formats.registry import Opening, open_container
 from tests.conftest import DATA, Scale
 from tests.helpers import contents_of
@@ -75,6 +76,7 @@ def samples() -> list[Path]:
 def nothing_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """What fails ahead of a reader is tried again by the reader."""
     monkeypatch.setattr(BlockCache, "prefetch", lambda cache, recipe: None)
+    monkeypatch.setattr(Blocks, "ahead", lambda blocks, number: None)
 
 
 @pytest.mark.slow

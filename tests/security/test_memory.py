@@ -22,7 +22,7 @@ HEADER = 128
 TABLE = (16, 4, 1 << 20)  # columns, blocks in each, rows in each block of 8 MiB
 WIDE = (8, 1, 15 << 19)  # the same for blocks of 60 MiB
 BLOCKS, BLOCK = 64, 48 * MIB
-CHUNKS, CHUNK = 2, 128 * MIB
+CHUNKS, CHUNK = 2, 48 * MIB  # the library decodes what is too large for the cache of 64 MiB
 
 Reader = Callable[[Path], bool]
 
