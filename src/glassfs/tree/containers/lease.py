@@ -72,6 +72,7 @@ class ContainerLease(Lease):
         self.at = at
         self.format = format_name
         self.tables = tables
+        self.entries: tuple[Entry, ...] = ()
         self._paths: tuple[Path, ...] = ()
         self._rounds = 0
         self._add(files)
@@ -80,7 +81,8 @@ class ContainerLease(Lease):
         self.extend([source for _, source in files])  # not under the lock, as it may have to wait for a disk
         with self._lock:
             self._paths = (*self._paths, *[path for path, _ in files])
-            self.entries = tuple([source.entry for source in self.sources])
+            # Attributes of a file that is known already may have changed since its source was made.
+            self.entries = (*self.entries, *[source.entry for _, source in files])
             self.identity = identity_of(self.entries)
 
     def update(self, before: Sequence[Entry], now: tuple[Entry, ...]) -> bool:
