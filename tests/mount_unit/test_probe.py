@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import subprocess
@@ -38,12 +37,11 @@ def test_long_answers_and_empty_ones(capfd: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.slow
 def test_hanging_question_costs_only_its_timeout() -> None:
-    gc.collect()  # descriptors of other tests are closed with their sources
-    before = sorted(os.listdir("/proc/self/fd"))
+    before = set(os.listdir("/proc/self/fd"))
     answers = ask([_hang, lambda: b"here", _hang], 3)
     assert (answers[0], answers[2]) == (None, None)
     assert answers[1] == b"here"
-    assert sorted(os.listdir("/proc/self/fd")) == before
+    assert set(os.listdir("/proc/self/fd")) <= before  # what other tests left may be closed meanwhile
 
 
 def test_hanging_child_does_not_hold_the_output_open() -> None:
