@@ -24,6 +24,7 @@ from glassfs.errors import Unrecognised
 from glassfs.formats.registry import GROUP
 from glassfs.layouts.known import chosen
 from glassfs.names import component
+from glassfs.once import once
 from glassfs.sizes import PIECE
 from glassfs.source import Entry, Path
 from glassfs.threads import DaemonPool
@@ -110,8 +111,13 @@ class RowReader:
 
     def _key(self, file: SnapshotFile, number: int) -> bytes:
         """Return the key of a piece of a file's rows."""
-        dependencies = _dependencies(self._containers.layout)
-        return xxhash.xxh128_digest(f"{dependencies}\0{file.stamp}\0{number}".encode())
+        return xxhash.xxh128_digest(f"{self._dependencies}\0{file.stamp}\0{number}".encode())
+
+    @once
+    def _dependencies(self) -> str:
+        """What else the rows depend on: the program, and the layouts that this pass uses."""
+        texts = "\0".join(known.text for known in chosen(self._containers.layout))
+        return f"{_program()}\0{xxhash.xxh128_hexdigest(texts.encode())}"
 
     def _of(self, file: SnapshotFile, kept: bytes | None, begun: Iterator[TablePiece] | None) -> Iterator[TablePiece]:
         if kept is None:
@@ -240,10 +246,9 @@ def _is_lasting(file: SnapshotFile) -> bool:
 
 
 @cache
-def _dependencies(layout: str) -> str:
-    """Return what else the rows depend on."""
+def _program() -> str:
+    """Return what all rows depend on: glassfs, the form of rows, and the formats of other packages."""
     from importlib.metadata import entry_points, version
 
-    layouts = xxhash.xxh128_hexdigest("\0".join(known.text for known in chosen(layout)).encode())
     added = [f"{one.name}={one.value}@{one.dist.version if one.dist else ''}" for one in entry_points(group=GROUP)]
-    return "\0".join([version("glassfs"), f"{LAYOUT}", layouts, *sorted(added)])
+    return "\0".join([version("glassfs"), f"{LAYOUT}", *sorted(added)])

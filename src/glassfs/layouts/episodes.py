@@ -36,6 +36,7 @@ from glassfs.layouts.form import EACH, ENDS, FIRST, NUMBER, WHOLE, Layout, Patte
 from glassfs.layouts.recording import (
     EpisodeContents,
     EpisodePlace,
+    below,
     child,
     flattened,
     items_of,
@@ -92,6 +93,8 @@ class Episodes:
         self._allowance = allowance
         self._last: tuple[int, list[_Described]] = (-1, [])
         """The number of the block of the table that was described last, and its rows."""
+        self._known_lists: dict[str, dict[str, list[str]] | None] = {}
+        """Of each pattern of lists, the names of those that have an episode, by its name; None if unreadable."""
 
     @once
     def _found(self) -> _Found | None:
@@ -209,7 +212,7 @@ class Episodes:
                 contents, position = self._contents(found, number), None if found.is_one else number
                 try:
                     row = contents.row(position, found.has_groups)
-                    features = features_of(contents.recorded(), contents.steps, found.layout.camera_name)
+                    features = features_of(contents.recorded, contents.steps, found.layout.camera_name)
                 except LASTING:  # it cannot be listed, which hides no other episode
                     row, features = {"position": position}, ""
                 described.append((row, features))
@@ -231,17 +234,11 @@ class Episodes:
         known = self._known_lists[pattern]
         return None if known is None else list(known.get(text(name), ()))
 
-    @once
-    def _known_lists(self) -> dict[str, dict[str, list[str]] | None]:
-        return {}
-
     def _read_lists(self, pattern: str) -> dict[str, list[str]] | None:
         """Return the names of the lists that match, by the texts in them. None if they cannot be read."""
         wanted, found = Pattern(pattern), dict[str, list[str]]()
-        above: Content | None = self._root
         try:
-            for part in wanted.parts[:-1]:
-                above = child(above, part) if isinstance(above, Group) else None
+            above = below(self._root, wanted.parts[:-1])
             if not isinstance(above, Group):
                 return None
             for name, content in above.members():
@@ -301,7 +298,7 @@ class Episodes:
         yield from contents.shown()
         record = partial(contents.record, None if found.is_one else number, found.has_groups)
         yield Member((b"meta", b"episode"), Document(b"episode", record))
-        whole = with_recording(contents.recorded, record, contents.steps)
+        whole = with_recording(lambda: contents.recorded, record, contents.steps)
         yield from (member for member in whole if isinstance(member.content, (Table, Recording)))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import translate
 from functools import partial
@@ -258,7 +258,7 @@ def _renamings(value: Any) -> tuple[tuple[re.Pattern[str], str], ...]:
 def _line(text: str, section: str, key: str) -> int:
     """Return the number of the line that sets a key, else that of its section; 0 if neither is there."""
     found, current = 0, ""
-    for number, line in _lines(text):
+    for number, line in enumerate(text.splitlines(), 1):
         header = re.match(r"\s*\[\s*([\w.-]+)\s*\]", line)
         if header:
             current = header[1]
@@ -267,6 +267,3 @@ def _line(text: str, section: str, key: str) -> int:
             return number
     return found
 
-
-def _lines(text: str) -> Iterator[tuple[int, str]]:
-    return enumerate(text.splitlines(), 1)

@@ -100,8 +100,10 @@ class EpisodeContents:
                 content = replace(content, fps=self._rate)
             yield Member(name, content)
 
-    def recorded(self) -> Iterator[Member]:
-        """Yield what belongs to the recording: with one more row than there are steps, arrays lose the last one."""
+    @once
+    def recorded(self) -> list[Member]:
+        """What belongs to the recording: with one more row than there are steps, arrays lose the last one."""
+        found = []
         for name, content in self.shown():
             path = name_of(name)
             if any(pattern.covers(path) for pattern in self._layout.omit):
@@ -113,7 +115,8 @@ class EpisodeContents:
                 content = replace(rows_of(content, 0, steps), axis=TIME)
             elif isinstance(content, Video) and content.count - 1 == steps:
                 content = replace(content, count=steps)
-            yield Member(name, content)
+            found.append(Member(name, content))
+        return found
 
     def _is_camera(self, path: str) -> bool:
         patterns = self._layout.cameras
@@ -136,7 +139,7 @@ class EpisodeContents:
 
     def row(self, position: int | None, is_named: bool) -> dict[str, Any]:
         """Return the values of the columns; those of the layout are more than what follows from contents."""
-        contents = list(self.recorded())
+        contents = self.recorded
         signals = {path_of(name): one for name, one in contents if isinstance(one, Array)}
         found = {
             "position": position,
@@ -196,22 +199,23 @@ class EpisodeContents:
     def _rate(self) -> float:
         return self.value("fps", self._layout.columns.get("fps", ())) or 0.0
 
-    def attribute(self, level: int, name: str) -> Any:
+    def _group(self, level: int) -> Group | None:
+        """Return the group at the level of a reference, None if there are not so many around the episode."""
         groups = self._episode.groups
-        group = groups[0] if level == ROOT else groups[-1 - level] if level < len(groups) else None
+        return groups[0] if level == ROOT else groups[-1 - level] if level < len(groups) else None
+
+    def attribute(self, level: int, name: str) -> Any:
+        group = self._group(level)
         with suppress(*LASTING):
             return None if group is None else group.facts((name,)).get(name)
         return None
 
     def content(self, level: int, path: str) -> Any:
-        groups = self._episode.groups
         with suppress(*LASTING):
             if not level:
-                found: Content | None = {path_of(name): one for name, one in self._contents}.get(path)
+                found = {path_of(name): one for name, one in self._contents}.get(path)
             else:
-                found = groups[0] if level == ROOT else groups[-1 - level] if level < len(groups) else None
-                for part in path.split("/"):
-                    found = child(found, part) if isinstance(found, Group) else None
+                found = below(self._group(level), path.split("/"))
             return items_of(found) if isinstance(found, Array) else texts_of(found, MOST_TEXTS)
         return None
 
@@ -238,6 +242,13 @@ def flattened(group: Group, above: Name = ()) -> Iterator[Member]:
 def child(group: Group, name: str) -> Content | None:
     """Return the first content of this name."""
     return next((content for path, content in group.members() if name_of(path) == [name]), None)
+
+
+def below(found: Content | None, parts: Sequence[str]) -> Content | None:
+    """Return the content at a path below another one, which itself has the empty path."""
+    for part in parts:
+        found = child(found, part) if isinstance(found, Group) else None
+    return found
 
 
 def name_of(name: Name) -> list[str]:
