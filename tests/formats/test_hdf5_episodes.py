@@ -67,13 +67,32 @@ def test_splits_are_named_in_the_table_and_by_lerobot(tmp_path: Path) -> None:
         file["mask/train"] = np.array([b"demo_8", b"demo_12"])
         file.create_dataset("mask/valid", data=["demo_10", "demo_8"], dtype=h5py.string_dtype())
         file["mask/number"] = np.arange(3)
-    with glassfs.open(path, views="lerobot") as opened:
+    with glassfs.open(path) as opened:
         assert [row["splits"] for row in opened.episodes()] == [["train", "valid"], ["valid"], ["train"]]
     done = run("export", "--views", "lerobot", path, "lerobot", tmp_path / "out")
     assert done.status == 1
-    assert any("splits: all episodes are in this dataset (train 2, valid 2)" in line for line in done.errors)
+    assert any("splits: the episodes of some are not consecutive (train 2)" in line for line in done.errors)
+    assert info(tmp_path / "out/lerobot/Panda")["splits"] == {"train": "0:3"}
+    done = run("export", "--views", "lerobot-splits", path, "lerobot", tmp_path / "apart")
+    assert done.status == 0
+    assert sorted(one.name for one in (tmp_path / "apart/lerobot").iterdir()) == ["Panda-train", "Panda-valid"]
+    assert info(tmp_path / "apart/lerobot/Panda-valid")["splits"] == {"valid": "0:2"}
     done = run("episodes", "--where", "'train' in splits", path)
     assert done.output.count(b"\n") == 2
+
+
+def info(dataset: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((dataset / "meta/info.json").read_bytes())
+    return found
+
+
+def test_consecutive_splits_are_those_of_lerobot(tmp_path: Path) -> None:
+    path = write_robomimic(tmp_path / "lift.hdf5")
+    with h5py.File(path, "a") as file:
+        file["mask/train"], file["mask/valid"] = np.array([b"demo_10", b"demo_8"]), np.array([b"demo_12"])
+    done = run("export", "--views", "lerobot", path, "lerobot", tmp_path / "out")
+    assert done.status == 0
+    assert info(tmp_path / "out/lerobot/Panda")["splits"] == {"train": "0:2", "valid": "2:3"}
 
 
 def test_without_lists_splits_are_unknown(tmp_path: Path) -> None:

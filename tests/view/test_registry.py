@@ -73,6 +73,9 @@ def test_each_view_has_a_name_and_a_summary(installed: list[Entry]) -> None:
 def test_views_are_chosen_by_name(installed: list[Entry]) -> None:
     assert [view.name for view in chosen("parquet+mp4").views] == ["mp4", "parquet"]
     assert [view.name for view in chosen(ALL).views] == BUILT_IN
+    apart = chosen("lerobot+lerobot-splits+mp4")
+    assert [view.name for view in apart.views] == ["mp4", "lerobot-splits"]
+    assert [view.name for view in apart.with_all().views] == [*BUILT_IN[:-1], "lerobot-splits"]
     assert not chosen("")
     with pytest.raises(NotFound, match="there is no view 'mp5'; there are mp4, "):
         chosen("mp4+mp5")

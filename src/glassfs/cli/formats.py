@@ -46,7 +46,7 @@ def _formats() -> Iterator[dict[str, Any]]:
 @click.command()
 def views() -> None:
     """Each view appears beside what it is made from if '--views' or '-o views=' names it: mp4+parquet, or all."""
-    found = available()
-    width = max(map(len, found))
-    for name, view in found.items():
-        click.echo(printable(f"{name:{width}}  {view.summary}"))
+    found = [one for view in available().values() for one in (view, *view.variants)]
+    width = max(len(view.name) for view in found)
+    for view in found:
+        click.echo(printable(f"{view.name:{width}}  {view.summary}"))

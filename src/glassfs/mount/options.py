@@ -25,7 +25,7 @@ _IGNORED = {
 }
 _FLAGS = {
     "allow_other", "allow_root", "default_permissions", "nonempty", "auto_unmount", "nosuid", "nodev", "noexec",
-    "debug", "follow_links",
+    "debug", "follow_links", "lerobot_splits",
 }
 
 READ_AHEAD_KIB = 1024
@@ -68,6 +68,7 @@ DESCRIPTIONS = {
     "follow_links": "follow your own links out of a local source to your own files; not with allow_other, nor for root",
     "nonempty": "allow a mount point that is not empty",
     "views=NAME+NAME…": "derived views to show beside the files, such as mp4+parquet, or all",
+    "lerobot_splits": "show a LeRobot dataset for each split, such as train and valid (the view lerobot-splits)",
     "layout=FILE": "find episodes in HDF5 and NPZ by this layout first; also a folder of them, or the name of one",
     "metrics=FILE": "write counters for monitoring to this file, every ten seconds",
     "catalogue=no": "do not cache on disk what tables over folders and look-ups of images have found",
@@ -120,6 +121,8 @@ class MountOptions:
             except UnknownOption:
                 if not is_lenient:
                     raise
+        if "lerobot_splits" in options.flags:
+            options.views = views_named("+".join([*options._view_names(), "lerobot-splits"]))
         if {"allow_other", "allow_root"} <= options.flags:
             raise WrongOption("options allow_other and allow_root: only one of them may be given")
         if "follow_links" in options.flags and (os.geteuid() == 0 or "allow_other" in options.flags):

@@ -40,10 +40,11 @@ class View:
     """A view. ``show`` is called with contents of ``kinds``, and yields nothing for those that it does not show.
 
     It decodes nothing, and raises GlassfsError with the reason if a content cannot be shown. ``summary`` is one line
-    for users.
+    for users. ``variants`` show the same contents otherwise: one that is chosen takes the place of this view.
     """
 
     name: str
     summary: str
     kinds: tuple[type[Content], ...]
     show: Callable[[Any, BlockCache, Key], Iterable[Shown]]
+    variants: tuple[View, ...] = ()

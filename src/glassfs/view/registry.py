@@ -28,6 +28,10 @@ class ViewSet:
     def __bool__(self) -> bool:
         return bool(self.views)
 
+    def with_all(self) -> ViewSet:
+        """Return all views, in the variants that are chosen here."""
+        return chosen("+".join([ALL, *(view.name for view in self.views)]))
+
     def shown(
         self, content: Content, cache: BlockCache, key: Key, on_error: Callable[[str, GlassfsError], None],
     ) -> Iterator[Shown]:
@@ -69,12 +73,15 @@ def available() -> dict[str, View]:
 
 
 def chosen(names: str) -> ViewSet:
-    """Return the views with these names, separated by ``+``, or ``all``. Raises NotFound for an unknown name."""
-    if not names:
+    """Return the views with these names, separated by ``+``; ``all`` are all but variants. Raises NotFound."""
+    wanted = [name for name in names.split("+") if name]
+    if not wanted:
         return ViewSet()
-    known = available()
-    wanted = list(known) if names == ALL else [name for name in names.split("+") if name]
+    known = [(view, *view.variants) for view in available().values()]
+    every = [one.name for forms in known for one in forms]
     for name in wanted:
-        if name not in known:
-            raise NotFound(f"there is no view {name!r}; there are {', '.join(known)}, and {ALL}")
-    return ViewSet(*(view for name, view in known.items() if name in wanted))
+        if name not in (ALL, *every):
+            raise NotFound(f"there is no view {name!r}; there are {', '.join(every)}, and {ALL}")
+    # A variant has files of the same names, so it takes the place of its view.
+    by_place = [[one for one in forms if one.name in wanted] or list(forms[: ALL in wanted]) for forms in known]
+    return ViewSet(*(forms[-1] for forms in by_place if forms))

@@ -30,7 +30,7 @@ from glassfs.tree.sources.folder import (
     plain_file,
 )
 from glassfs.tree.tree import Tree
-from glassfs.view import ALL, ViewSet, chosen
+from glassfs.view import ViewSet
 
 VIEWED = 2
 """The inode number of the root with all views."""
@@ -120,7 +120,7 @@ class Sources:
 
     def viewed(self, name: str, ino: int) -> Directory:
         """Return the root with all views, as a directory of this name."""
-        return self._with_overview(viewed(self.plain_root(), name, ino), chosen(ALL))
+        return self._with_overview(viewed(self.plain_root(), name, ino), self.containers.services.views.with_all())
 
     def plain_root(self) -> Directory:
         """Return the root directory without the overview."""
@@ -355,7 +355,8 @@ class _ViewedContainer(Standing):
         return {} if self.is_presumed else self._container.xattrs() | error_of(self.shown())
 
     def shown(self) -> Settled:
-        return self._container.opened().root_with(chosen(ALL))
+        opened = self._container.opened()
+        return opened.root_with(opened.origin.services.views.with_all())
 
 
 class _OwnFolder(_Other):

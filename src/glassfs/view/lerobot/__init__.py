@@ -1,7 +1,7 @@
 """Episodes as datasets of LeRobot, format 3.0, as ``LeRobotDataset`` reads them: ``lerobot/NAME/``.
 
-Episodes of one embodiment with the same signals, cameras and rate are one dataset. What LeRobot calls these is in
-``plan``. ``data/`` has Parquet files of up to 100 MB. ``videos/`` has MP4 files of up to 17 minutes for each camera, as
+Episodes of one embodiment with the same signals, cameras and rate are one dataset, in the view ``lerobot-splits`` those
+of each split. What LeRobot calls these is in ``plan``. ``data/`` has Parquet files of up to 100 MB. ``videos/`` has MP4 files of up to 17 minutes for each camera, as
 LeRobot keeps open what it has read. Sizes follow from the rows of the table of episodes, without opening a container,
 but for ``stats.json``.
 """
@@ -29,9 +29,9 @@ from glassfs.view.lerobot.videos import VideoFile
 NAME = b"lerobot"
 
 
-def show(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
+def show(table: Table, cache: BlockCache, key: Key, is_by_split: bool = False) -> Iterator[Shown]:
     if table.key == EPISODES_KEY and table.has_recordings:
-        known = known_datasets(table, cache)
+        known = known_datasets(table, cache, is_by_split)
         group = Group(NAME, lambda: _directories(table, known, cache, key))
         yield Shown(group, name=NAME)
 
@@ -107,4 +107,8 @@ def _member(path: bytes, data: Data) -> Member:
     return Member(tuple(path.split(b"/")), content)
 
 
-VIEW = View("lerobot", "episodes as datasets of LeRobot: Parquet, MP4 and their index", (Table,), show)
+SPLITS = View(
+    "lerobot-splits", "the same, a dataset for each split such as train and valid", (Table,),
+    partial(show, is_by_split=True),
+)
+VIEW = View("lerobot", "episodes as datasets of LeRobot: Parquet, MP4 and their index", (Table,), show, (SPLITS,))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections import Counter
 from typing import NamedTuple
 
 from glassfs import work
@@ -32,6 +31,8 @@ LONGEST_FILM = 1024
 
 LeRobot compares times as float32 with a tolerance of 1e-4 s. Below 1024 s the steps of float32 are 6e-5 s.
 """
+MOST_SPLITS = 100
+"""Splits of a dataset: a container may name any number."""
 DEFAULTS = {
     "timestamp": "<f4", "frame_index": "<i8", "episode_index": "<i8", "index": "<i8", "task_index": "<i8",
 }
@@ -43,6 +44,14 @@ class Place(NamedTuple):
 
     container: str
     number: int
+
+
+class SplitEpisodes(NamedTuple):
+    """The first and the last episode of a split, and how many it has."""
+
+    first: int
+    last: int
+    count: int
 
 
 class Files:
@@ -75,13 +84,17 @@ class Files:
 
 
 class EpisodeSet:
-    """Episodes with the same features, in the order of the table. Frames are counted over all of them."""
+    """Episodes with the same features, in the order of the table. Frames are counted over all of them.
 
-    def __init__(self, embodiment: str, fps: float, plan: Plan, allowance: Allowance) -> None:
+    ``split`` is the only split that it has, empty if it has all.
+    """
+
+    def __init__(self, embodiment: str, fps: float, plan: Plan, split: str, allowance: Allowance) -> None:
         self._allowance, self.cost = allowance, 32 * OBJECT
         """The bytes of memory that it takes, roughly: first for the plan."""
         allowance.take(self.cost, "datasets")
         self.embodiment = embodiment
+        self.split = split
         self.fps = fps
         self.plan = plan
         self.step_width = plan.width + sum(int(dtype[2:]) for dtype in DEFAULTS.values())
@@ -91,8 +104,7 @@ class EpisodeSet:
         self.tasks: dict[str, int] = {}
         """The numbers of the tasks by their texts."""
         self.task_of = array("I")
-        self._splits = Counter[str]()
-        """How many episodes each of the container's splits has."""
+        self._splits: dict[str, SplitEpisodes] = {}
         self.files = Files(FILE_BYTES)
         self.videos = Files(LONGEST_FILM)
         """The MP4 files of each camera."""
@@ -102,7 +114,7 @@ class EpisodeSet:
 
     def add(self, episode: Episode, frames: int, task: str) -> None:
         """Add an episode. Raises TooLarge if it takes more than is left of the allowance."""
-        splits = episode.record.get("splits") or ()
+        splits = [self.split] if self.split else episode.record.get("splits") or ()
         texts = [split for split in splits if split not in self._splits] + [task] * (task not in self.tasks)
         if episode.container not in self._paths[-1:]:
             # Episodes of one container mostly follow each other; a path that comes again is kept again.
@@ -111,7 +123,9 @@ class EpisodeSet:
         cost = OBJECT + sum(OBJECT + len(text) for text in texts)
         self._allowance.take(cost, "episodes of datasets")
         self.cost += cost
-        self._splits.update(splits)
+        for split in splits:
+            before = self._splits.get(split, SplitEpisodes(self.episodes, 0, 0))
+            self._splits[split] = SplitEpisodes(before.first, self.episodes, before.count + 1)
         self.files.add(frames * self.step_width)
         self.videos.add(frames / self.fps)
         self._container_of.append(len(self._paths) - 1)
@@ -128,12 +142,28 @@ class EpisodeSet:
         return self.starts[-1]
 
     @property
+    def splits(self) -> dict[str, str]:
+        """The splits as LeRobot has them: ranges of episodes, or one of all if those of any are not consecutive."""
+        if not self._splits or self._scattered or len(self._splits) > MOST_SPLITS:
+            return {"train": f"0:{self.episodes}"}
+        return {name: f"{one.first}:{one.last + 1}" for name, one in self._splits.items()}
+
+    @property
+    def _scattered(self) -> list[str]:
+        """The splits whose episodes are not consecutive, and the numbers of these."""
+        scattered = ((name, one) for name, one in self._splits.items() if one.last - one.first + 1 > one.count)
+        return [f"{name} {one.count}" for name, one in scattered]
+
+    @property
     def omitted(self) -> tuple[str, ...]:
         """What is left out: signals, cameras and splits."""
-        if not self._splits:
+        if len(self._splits) > MOST_SPLITS:
+            return *self.plan.omitted, f"splits: {len(self._splits)} are too many, so all episodes are one split"
+        if not self._scattered:
             return self.plan.omitted
-        splits = ", ".join(f"{name} {count}" for name, count in self._splits.most_common(20))
-        return *self.plan.omitted, f"splits: all episodes are in this dataset ({splits})"
+        names = ", ".join(self._scattered)
+        reason = f"the episodes of some are not consecutive ({names}), so all are one split"
+        return *self.plan.omitted, f"splits: {reason}; -o lerobot_splits, or --views lerobot-splits, has them apart"
 
     def place(self, episode: int) -> Place:
         return Place(self._paths[self._container_of[episode]], self._numbers[episode])
@@ -158,42 +188,43 @@ class Datasets(NamedTuple):
         return sum(dataset.cost for dataset in self.by_name.values())
 
 
-def known_datasets(table: Table, cache: BlockCache) -> Known[Datasets]:
+def known_datasets(table: Table, cache: BlockCache, is_by_split: bool) -> Known[Datasets]:
     """Return the datasets of a table, found when they are first needed."""
-    return Known(cache, lambda: datasets_of(table, cache.budget), lambda datasets: datasets.cost)
+    return Known(cache, lambda: datasets_of(table, cache.budget, is_by_split), lambda datasets: datasets.cost)
 
 
-def datasets_of(table: Table, budget: int) -> Datasets:
-    """Return the datasets of a table, which take a part of ``budget`` bytes of memory at most.
+def datasets_of(table: Table, budget: int, is_by_split: bool = False) -> Datasets:
+    """Return the datasets of a table, of each split if asked for, in a part of ``budget`` bytes of memory at most.
 
     Raises TooLarge if there are too many, and what reading the rows raises.
     """
     allowance = Allowance(max(LEAST, budget // 4))
-    found: dict[tuple[str, float, str], EpisodeSet | str] = {}
+    found: dict[tuple[str, float, str, str], EpisodeSet | str] = {}
     omitted: dict[str, int] = {}
     for count, episode in enumerate(table.described()):
         if not count % CHUNKS_SIZE:
             work.check()
         record = episode.record
         second, frame = rate(record.get("fps"))
-        key = record.get("embodiment") or UNKNOWN, second / frame, episode.features
-        # Readers expect one rate, and each feature with one shape, throughout a dataset.
-        dataset = found.get(key)
-        if dataset is None:
-            dataset = found[key] = _dataset(*key, allowance)
-        frames = record.get("num_frames") or 0
-        reason = dataset if isinstance(dataset, str) else "has no steps" if not frames else ""
-        if frames and frames > MOST_FRAMES:
-            reason = "has too many steps"
-        if reason or isinstance(dataset, str):
-            omitted[reason] = omitted.get(reason, 0) + 1
-        else:
+        for split in (is_by_split and record.get("splits")) or ("",):
+            # Readers expect one rate, and each feature with one shape, throughout a dataset.
+            key = record.get("embodiment") or UNKNOWN, second / frame, episode.features, split
+            dataset = found.get(key)
+            if dataset is None:
+                dataset = found[key] = _dataset(*key, allowance)
+            frames = record.get("num_frames") or 0
+            reason = dataset if isinstance(dataset, str) else "has no steps" if not frames else ""
+            if frames > MOST_FRAMES:
+                reason = "has too many steps"
+            if reason or isinstance(dataset, str):
+                omitted[reason] = omitted.get(reason, 0) + 1
+                break  # whichever splits have it, it is one episode
             dataset.add(episode, frames, record.get("language_instruction") or "")
     datasets = [one for one in found.values() if isinstance(one, EpisodeSet) and one.episodes]
     return Datasets(_named(datasets), omitted)
 
 
-def _dataset(embodiment: str, fps: float, features: str, allowance: Allowance) -> EpisodeSet | str:
+def _dataset(embodiment: str, fps: float, features: str, split: str, allowance: Allowance) -> EpisodeSet | str:
     """Return an empty dataset of such episodes, or why there is none."""
     known = parsed(features)
     if known is None:
@@ -201,7 +232,7 @@ def _dataset(embodiment: str, fps: float, features: str, allowance: Allowance) -
     plan = plan_of(known)
     if not plan.columns and not plan.films:
         return "has no signals"
-    return EpisodeSet(embodiment, fps, plan, allowance)
+    return EpisodeSet(embodiment, fps, plan, split, allowance)
 
 
 def _named(datasets: list[EpisodeSet]) -> dict[str, EpisodeSet]:
@@ -209,6 +240,7 @@ def _named(datasets: list[EpisodeSet]) -> dict[str, EpisodeSet]:
     found: dict[str, EpisodeSet] = {}
     # The one with the most frames gets the plain name: users expect it there. Others have numbers after it.
     for dataset in sorted(datasets, key=lambda one: -one.frames):
-        name = text(shortened(raw(dataset.embodiment.encode("utf-8", "replace").decode())))
+        called = f"{dataset.embodiment}-{dataset.split}" if dataset.split else dataset.embodiment
+        name = text(shortened(raw(called.encode("utf-8", "replace").decode())))
         found[free_name(name, found.__contains__, name.__add__)] = dataset
     return found

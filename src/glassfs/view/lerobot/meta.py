@@ -40,7 +40,7 @@ def info(dataset: EpisodeSet) -> bytes:
         "data_files_size_in_mb": FILE_BYTES >> 20,
         "video_files_size_in_mb": VIDEO_MEGABYTES,
         "fps": fps,
-        "splits": {"train": f"0:{dataset.episodes}"},
+        "splits": dataset.splits,
         "data_path": DATA_PATH,
         "video_path": VIDEO_PATH if dataset.plan.films else None,
         "features": _features(dataset, fps),
