@@ -14,6 +14,7 @@ import pytest
 from pyarrow import parquet
 
 import glassfs
+from glassfs.content import Group, Omitted
 from glassfs.tree.containers.opener import parse
 from glassfs.tree.containers.weight import weight_of
 from tests.formats import npz_files
@@ -99,10 +100,14 @@ def test_replay_without_starts_is_one_episode(change: dict[str, Any]) -> None:
     assert table is not None and table.rows == 1 and table.directory == b""
 
 
-def test_damaged_starts_leave_one_episode() -> None:
+def test_damaged_starts_join_no_episodes() -> None:
+    """Several episodes must not look like one: there are none, and the reason is named."""
     values = npz_files.episode() | {"is_first": np.ones(npz_files.STEPS, bool)}
-    table = open_bytes(patched_entry(saved(values), b"is_first.npy", CRC, "<L", 1)).episodes()
-    assert table is not None and table.rows == 1
+    opened = open_bytes(patched_entry(saved(values), b"is_first.npy", CRC, "<L", 1))
+    assert opened.episodes() is None
+    assert isinstance(opened.root, Group)
+    (omitted,) = (one.content for one in opened.root.members() if one.name == (b"episodes",))
+    assert isinstance(omitted, Omitted) and omitted.is_damage
 
 
 @pytest.mark.parametrize("change", [

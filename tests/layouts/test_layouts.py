@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +18,27 @@ from glassfs.errors import Damaged, NotFound, TooLarge, Unsuited
 from glassfs.layouts.episodes import interpreted
 from glassfs.layouts.form import LayoutError
 from glassfs.layouts.known import built_in
+from glassfs.tree.containers.opener import parse
 from tests.cli.glassfs_command import glassfs as run
 from tests.conftest import ROOT
 from tests.formats.hdf5_files import h5py
+from tests.helpers import opening
 from tests.layouts import files
 from tests.layouts.files import FILM, STEPS, Rows, numbers, write
+
+
+@dataclass
+class Opened:
+    """What layouts get of an open container: nothing is kept on disk."""
+
+    allowance: Allowance
+
+    def found(self, name: bytes) -> bytes | None:
+        return None
+
+    def keep(self, name: bytes, value: bytes) -> None:
+        pass
+
 
 MINE = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/manual/layouts.md").read_text(), re.DOTALL)[0]
 
@@ -68,6 +85,11 @@ def test_rows_behind_the_last_action_are_shown_but_not_recorded(tmp_path: Path) 
         assert info["features"]["observation.state"]["shape"] == [9]
         assert info["features"]["action"]["shape"] == [8]
         assert "observation.images.base" in info["features"]
+    with glassfs.open(path, views="html") as opened:
+        facts = re.search(rb'id="facts">(.*?)</script>', opened["episodes/1/index.html"].bytes())
+        assert facts is not None
+        (camera,) = json.loads(facts[1])["cameras"]
+        assert (camera["name"], camera["folder"]) == ("base", "./obs/sensor_data/base/rgb/")
 
 
 def test_groups_around_episodes_keep_what_else_they_have(tmp_path: Path) -> None:
@@ -138,6 +160,32 @@ def test_trying_a_layout_says_what_it_finds(tmp_path: Path) -> None:
     ).read_bytes()
 
 
+def opened_again(path: Path, kept: dict[bytes, bytes], monkeypatch: pytest.MonkeyPatch) -> Container:
+    """Open a container in which ``kept`` stands for the catalogue."""
+    found = opening(path)
+    monkeypatch.setattr(found, "found", kept.get)
+    monkeypatch.setattr(found, "keep", kept.__setitem__)
+    return parse(found)
+
+
+def test_borders_and_rows_are_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, expected = files.ogbench(tmp_path)
+    kept: dict[bytes, bytes] = {}
+    table = opened_again(path, kept, monkeypatch).episodes()
+    assert table is not None and table.records is not None
+    rows = table.records.block(0)
+    monkeypatch.setattr("glassfs.layouts.borders._flagged", None)
+    monkeypatch.setattr("glassfs.layouts.recording.items_of", None)
+    again = opened_again(path, kept, monkeypatch).episodes()
+    assert again is not None and again.records is not None and again.records.block(0) == rows
+    assert [row["num_frames"] for row in rows] == [row["num_frames"] for row in expected]
+    for name in kept:
+        kept[name] = b"nonsense"
+    monkeypatch.undo()  # what is kept is compared with the container
+    found = opened_again(path, kept, monkeypatch).episodes()
+    assert found is not None and found.records is not None and found.records.block(0) == rows
+
+
 def test_unknown_layouts_are_said_in_one_line(tmp_path: Path) -> None:
     path, _ = files.d4rl(tmp_path)
     for words in (("episodes", "--layout", "none", path), ("layouts", "none")):
@@ -180,7 +228,7 @@ def test_damaged_episode_hides_no_other() -> None:
     data = Group(b"data", lambda: [Member((b"demo_%d" % number,), demo(number)) for number in range(3)])
     root = Group(b"", lambda: [Member((b"data",), data)])
     layouts = [known.layout for known in built_in()]
-    found = interpreted(Container("hdf5", "", root, [], is_generic=True), layouts, Allowance(1 << 20))
+    found = interpreted(Container("hdf5", "", root, [], is_generic=True), layouts, Opened(Allowance(1 << 20)))
     table = found.episodes()
     assert table is not None and table.records is not None
     assert [row["num_frames"] for row in table.records.block(0)] == [STEPS, None, STEPS]
@@ -198,6 +246,6 @@ def test_contents_of_an_episode_are_bounded() -> None:
         Member((b"action",), array), Member((b"observations", b"qpos"), array), Member((b"more",), more),
     ])
     layouts = [known.layout for known in built_in()]
-    found = interpreted(Container("hdf5", "", root, [], is_generic=True), layouts, Allowance(1 << 20))
+    found = interpreted(Container("hdf5", "", root, [], is_generic=True), layouts, Opened(Allowance(1 << 20)))
     with pytest.raises(TooLarge, match="contents of an episode"):
         list(found.root.members())  # type: ignore[union-attr]

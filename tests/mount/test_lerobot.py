@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from tests.layouts.files import isaaclab
 from tests.mount.conftest import Mounted
 from tests.view.test_lerobot import write
 from tests.waiting import wait_until
@@ -36,6 +37,14 @@ def test_a_copy_of_a_dataset_is_complete(mounted: Mounted, tmp_path: Path) -> No
         shutil.copytree(dataset, copy)
         assert {path.relative_to(copy): path.stat().st_size for path in copy.rglob("*") if path.is_file()} == sizes
         assert pq.read_table(copy / DATA).num_rows == info_of(dataset)["total_frames"] == 22
+
+
+def test_splits_are_datasets_where_asked_for(mounted: Mounted, tmp_path: Path) -> None:
+    path, _ = isaaclab(tmp_path)
+    with mounted(path, options=["lerobot_splits"]) as mount:
+        for place in (mount.path, mount.path / ".glassfs/views"):
+            assert sorted(os.listdir(place / "lerobot")) == ["unknown-train", "unknown-valid"]
+        assert info_of(mount.path / "lerobot/unknown-train")["total_episodes"] == 2
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import click
 
 from glassfs.cli.common import opened_sources
 from glassfs.cli.completion import connection_option
+from glassfs.content.container import LayoutReport
 from glassfs.errors import GlassfsError, NotFound, Refused
 from glassfs.layouts.known import VARIABLE, absolute, chosen
 from glassfs.source.remote.connection import Connection
@@ -88,7 +90,18 @@ def _tried(asked: str, source: str, connection: Connection) -> int:
         container = containers[0].container
         if not container.is_generic:
             raise Refused(f"is {container.format}, which knows its episodes itself", source)
-        lines = list(container.layout_report())
-    for line in lines:
+        report = container.layout_report()
+    for line in _lines(report):
         click.echo(printable(line))
-    return 0 if not lines[0].startswith("no match") else 1
+    return 1 if report.mismatch else 0
+
+
+def _lines(report: LayoutReport) -> Iterator[str]:
+    if report.mismatch:
+        yield f"no match: {report.mismatch}"
+        return
+    yield from (f"match: {path} is there" for path in report.matches)
+    yield f"episodes: {report.episodes or 'none'}"
+    yield from (f"role {role}: {', '.join(paths)}" for role, paths in report.roles.items() if paths)
+    yield from (f"{name}: {json.dumps(value)}" for name, value in report.row.items() if name not in report.missing)
+    yield from (f"{name}: {reason}" for name, reason in report.missing.items())

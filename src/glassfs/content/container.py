@@ -19,6 +19,20 @@ class Fault(NamedTuple):
     reason: str
 
 
+@dataclass(frozen=True)
+class LayoutReport:
+    """What the first layout finds in a container: why it does not match, empty if it does; the paths that are there;
+    how many episodes it has; what is missing, by name; and of the first episode the paths of its roles and its row.
+    """
+
+    mismatch: str = ""
+    matches: Sequence[str] = ()
+    episodes: int = 0
+    missing: Mapping[str, str] = field(default_factory=dict)
+    roles: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    row: Mapping[str, Any] = field(default_factory=dict)
+
+
 def _no_episodes() -> None:
     """Return nothing, for containers of other things."""
 
@@ -34,8 +48,9 @@ class Container:
     it has none after all. ``held`` is the most memory in bytes that the container ever takes while it is open, without
     its sources, if the format knows that beforehand; otherwise it is measured, which takes as long as opening it.
     ``is_generic`` says that the format knows of no episodes: layouts may find some. ``prepare`` then reads at once what
-    groups at some paths have, and those of their attributes that have some names, as far as that saves time.
-    ``layout_report`` yields lines that say what the first of its layouts finds in it, and what it does not find.
+    groups at some paths have, except for groups in them of some names, and those of their attributes that have some
+    names, as far as that saves time.
+    ``layout_report`` says what the first of its layouts finds in it.
     """
 
     format: str
@@ -48,8 +63,8 @@ class Container:
     summaries: Mapping[str, Callable[[], Summary | None]] = field(default_factory=dict)
     held: int | None = None
     is_generic: bool = False
-    prepare: Callable[[Sequence[Name], Sequence[str]], None] = lambda paths, names: None
-    layout_report: Callable[[], Iterator[str]] = lambda: iter(())
+    prepare: Callable[[Sequence[Name], Sequence[str], Sequence[str]], None] = lambda paths, names, skipped: None
+    layout_report: Callable[[], LayoutReport] = LayoutReport
 
     @property
     def tables(self) -> tuple[str, ...]:

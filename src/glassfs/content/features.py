@@ -7,7 +7,7 @@ episode which others are of the same kind. Pure functions.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from glassfs.content.episodes import MOST_CAMERAS, is_camera, steps_of
@@ -52,12 +52,10 @@ class Features(NamedTuple):
     cameras: tuple[Camera, ...]
 
 
-def features_of(
-    members: Iterable[Member], steps: int | None, title: Callable[[str], str] = lambda path: "",
-) -> str:
+def features_of(members: Iterable[Member], steps: int | None) -> str:
     """Return the features of an episode with these contents as text; empty if they are unknown.
 
-    If ``steps`` is unknown, the first signal gives it, as for ``with_recording``. ``title`` returns that of a camera.
+    If ``steps`` is unknown, the first signal gives it, as for ``with_recording``.
     """
     signals: list[Signal] = []
     videos: list[tuple[str, Content]] = []
@@ -69,7 +67,7 @@ def features_of(
             steps = found
             shape = content.known_shape or ()
             signals.append(Signal(text, content.dtype, shape[1] if len(shape) == 2 else None, content.role))
-    cameras = [_camera(text, content, steps, title(text)) for text, content in videos]
+    cameras = [_camera(text, content, steps) for text, content in videos]
     return as_text(signals, list(filter(None, cameras))[:MOST_CAMERAS])
 
 
@@ -92,10 +90,10 @@ def decoded(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape")
 
 
-def _camera(name: str, content: Content, steps: int | None, title: str) -> Camera | None:
+def _camera(name: str, content: Content, steps: int | None) -> Camera | None:
     """Return a camera, or None if it has not a frame for each step."""
     video = video_of(content)
     if video is None or video.count != steps:
         return None
     is_deep = isinstance(content, Array) and content.dtype == "<u2"
-    return Camera(name, video.width, video.height, "has samples of 16 bits" if is_deep else "", title)
+    return Camera(name, video.width, video.height, "has samples of 16 bits" if is_deep else "", video.title)

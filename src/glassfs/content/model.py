@@ -76,7 +76,7 @@ class Array(Stored):
     ``TIME`` if there is a row for each step of a recording, else empty. ``as_stored`` is given if the container has
     another order of bytes or axes: ``array_as_stored`` makes such an array. ``file`` is the NPY file of the array, if
     the container stores one, which is then shown unchanged. ``role`` is what the array is in an episode, if a layout
-    says it: ``action``, ``state`` or ``reward``.
+    says it: ``action``, ``state`` or ``reward``. ``title`` is that of a ``Video``.
     """
 
     dtype: str
@@ -89,6 +89,7 @@ class Array(Stored):
     as_stored: AsStored | None = None
     file: Data | None = None
     role: str = ""
+    title: str = ""
 
     @property
     def known_shape(self) -> tuple[int, ...] | None:
@@ -144,7 +145,8 @@ class Video(Content):
     The rate is a function if finding it takes reading; 0 means that it is unknown. ``frame(number)`` returns an Image
     or EncodedImage, and may raise Damaged; a frame of another size is scaled, and any other content is one that cannot
     be shown. ``present`` has the rising numbers of the frames that exist. If it is None, ``is_missing`` says whether a
-    frame is missing; without that, all exist. A missing frame shows the previous one.
+    frame is missing; without that, all exist. A missing frame shows the previous one. ``title`` is the name of the
+    camera for people, if it has one beside its path.
     """
 
     count: int
@@ -154,6 +156,7 @@ class Video(Content):
     frame: Callable[[int], Content]
     present: Sequence[int] | None = None
     is_missing: Callable[[int], bool] | None = None
+    title: str = ""
 
 
 @dataclass(slots=True)

@@ -49,7 +49,9 @@ def video_of(content: Content) -> Video | None:
     if layout is None:
         return None
     frame = partial(_frame, content, layout)
-    return Video(content.key, layout.length, content.fps, layout.width, layout.height, frame)
+    return Video(
+        content.key, layout.length, content.fps, layout.width, layout.height, frame, title=content.title,
+    )
 
 
 def _frame(array: Array, layout: _Layout, number: int) -> Image:

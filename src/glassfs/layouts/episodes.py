@@ -5,48 +5,52 @@ Nothing is listed or read before it is needed, and what cannot be read hides not
 
 from __future__ import annotations
 
+import json
 import re
-from array import array
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from glassfs import work
 from glassfs.content import (
-    Array,
     Container,
     Content,
     Document,
     Group,
     Link,
     Member,
+    Omitted,
     Recording,
     Series,
     Table,
     episodes_table,
     with_recording,
 )
-from glassfs.content.allowance import OBJECT, Allowance
+from glassfs.content.allowance import OBJECT
+from glassfs.content.container import LayoutReport
 from glassfs.content.episodes import EPISODES_KEY, recording_in
 from glassfs.content.features import features_of
-from glassfs.errors import LASTING
+from glassfs.errors import LASTING, Damaged, GlassfsError
+from glassfs.layouts.borders import Opened, borders_of
 from glassfs.layouts.expressions import Comparison, Expression, FunctionCall, Reference
-from glassfs.layouts.form import EACH, ENDS, FIRST, NUMBER, WHOLE, Layout, Pattern
+from glassfs.layouts.form import EACH, NUMBER, WHOLE, Layout, Pattern
 from glassfs.layouts.recording import (
     EpisodeContents,
     EpisodePlace,
     below,
     child,
-    flattened,
-    items_of,
     name_of,
-    path_of,
     texts_of,
 )
 from glassfs.names import text
 from glassfs.once import once
 from glassfs.sizes import PIECE
+from glassfs.threads import DaemonPool
+
+_ahead = DaemonPool("episodes")
 
 AT_ONCE = 16
 """Episodes in a block of the table."""
@@ -75,11 +79,11 @@ class _Found(NamedTuple):
         return self.number == 1 and not self.has_groups
 
 
-def interpreted(container: Container, layouts: Sequence[Layout], allowance: Allowance) -> Container:
+def interpreted(container: Container, layouts: Sequence[Layout], opened: Opened) -> Container:
     """Return a generic container with the episodes that the first matching layout finds in it, others unchanged."""
     if not container.is_generic or not isinstance(container.root, Group):
         return container
-    episodes = Episodes(container, container.root, layouts, allowance)
+    episodes = Episodes(container, container.root, layouts, opened)
     root = replace(container.root, members=episodes.members, find=None)
     return replace(container, root=root, episodes=episodes.table, layout_report=episodes.report)
 
@@ -87,10 +91,14 @@ def interpreted(container: Container, layouts: Sequence[Layout], allowance: Allo
 class Episodes:
     """The episodes of a container with this root, by the first of the layouts that it matches."""
 
-    def __init__(self, container: Container, root: Group, layouts: Sequence[Layout], allowance: Allowance) -> None:
+    def __init__(self, container: Container, root: Group, layouts: Sequence[Layout], opened: Opened) -> None:
         self._container, self._root = container, root
         self._layouts = layouts
-        self._allowance = allowance
+        self._opened, self._allowance = opened, opened.allowance
+        self._fault: GlassfsError | None = None
+        """Why the episodes cannot be found, if that is so."""
+        self._prepared = -1
+        """The block of the table that was prepared last."""
         self._last: tuple[int, list[_Described]] = (-1, [])
         """The number of the block of the table that was described last, and its rows."""
         self._known_lists: dict[str, dict[str, list[str]] | None] = {}
@@ -99,32 +107,36 @@ class Episodes:
     @once
     def _found(self) -> _Found | None:
         """The episodes, None if there are none."""
-        layout = next((layout for layout in self._layouts if self._why_not(layout) is None), None)
-        found = self._by(layout) if layout is not None else None
+        layout = next((layout for layout in self._layouts if not self._why_not(layout)), None)
+        try:
+            found = self._by(layout) if layout is not None else None
+        except LASTING as error:
+            # Without a flag that cannot be read, several episodes would be shown as one.
+            self._fault = error
+            return None
         return found if found is not None and found.number else None
 
-    def _why_not(self, layout: Layout) -> str | None:
-        """Return why the container does not match a layout, None if it does."""
+    def _why_not(self, layout: Layout) -> str:
+        """Return why the container does not match a layout, empty if it does."""
         if layout.formats and self._container.format not in layout.formats:
             return f"formats: {', '.join(layout.formats)}, but the container is {self._container.format}"
         missing = (pattern.text for pattern in layout.match if not _exists(self._root, pattern.parts))
-        return next((f"match: nothing is at {path}" for path in missing), None)
+        return next((f"match: nothing is at {path}" for path in missing), "")
 
-    def report(self) -> Iterator[str]:
-        """Yield lines that say what the first layout finds, and what it does not find and why."""
+    def report(self) -> LayoutReport:
+        """Return what the first layout finds, and what it does not find and why."""
         layout = self._layouts[0]
-        reason = self._why_not(layout)
-        if reason is not None:
-            yield f"no match: {reason}"
-            return
-        yield from (f"match: {pattern.text} is there" for pattern in layout.match)
-        found = self._found
+        mismatch = self._why_not(layout)
+        if mismatch:
+            return LayoutReport(mismatch)
+        matches, found = [pattern.text for pattern in layout.match], self._found
         if found is None:
-            where = ", ".join(layout.places)
-            yield f"episodes: none; {layout.kind} = {where} leads to no steps" if where else "episodes: none"
-            return
-        yield f"episodes: {found.number}"
-        yield from self._contents(found, 0).report(found.has_groups)
+            reason = f"{layout.kind} = {', '.join(layout.places)} leads to no steps"
+            return LayoutReport("", matches, missing={"episodes": self._fault.reason if self._fault else reason})
+        contents = self._contents(found, 0)
+        return LayoutReport(
+            "", matches, found.number, contents.missing(), contents.role_paths(), contents.row(0, found.has_groups),
+        )
 
     def _by(self, layout: Layout) -> _Found:
         if layout.kind == WHOLE:
@@ -133,11 +145,10 @@ class Episodes:
             episodes = self._numbered(layout.places[0])
             return _Found(layout, len(episodes), episodes.__getitem__)
         # There may be millions: of each, only its first step is kept.
-        bounds, total = self._bounds(layout)
-        self._allowance.take(bounds.itemsize * len(bounds), "episodes")
+        steps, rows = borders_of(self._root, layout, self._opened)
         return _Found(
-            layout, len(bounds) - 1,
-            lambda number: EpisodePlace((self._root,), range(bounds[number], bounds[number + 1]), total),
+            layout, len(steps) - 1,
+            lambda number: EpisodePlace((self._root,), range(steps[number], steps[number + 1]), rows),
         )
 
     def _numbered(self, place: str) -> list[EpisodePlace]:
@@ -158,35 +169,6 @@ class Episodes:
                 found.append((int(match[1]), name, EpisodePlace((*groups, content))))
         return [episode for *_, episode in sorted(found, key=lambda one: one[:2])]
 
-    def _bounds(self, layout: Layout) -> tuple[array[int], int]:
-        """Return the first step of each episode in flat arrays and the end of the last one, and the rows of arrays."""
-        import numpy as np
-
-        arrays = {path_of(name): one for name, one in flattened(self._root) if isinstance(one, Array)}
-        rows = {path: one.known_shape[0] for path, one in arrays.items() if one.known_shape}
-        flags = [path for path in layout.places if path in rows]
-        total = next((rows[path] for path in (*layout.count, *flags) if path in rows), 0)
-        bounds = array("I" if total < 1 << 32 else "Q", [0])
-        if not total:
-            return bounds, 0
-        items = [values for path in flags if (values := items_of(arrays[path])) is not None]
-        if layout.kind == ENDS:
-            ends = items[0].ravel() if items and items[0].dtype.kind in "iu" else np.zeros(0, "i8")
-            is_rising = len(ends) > 0 and ends[0] > 0 and bool((ends[1:] > ends[:-1]).all()) and ends[-1] <= total
-            steps = ends if is_rising else ends[:0]
-        elif any(rows.get(pattern.text, 0 if pattern.is_literal else total) != total for pattern in layout.match):
-            steps = np.zeros(0, "i8")  # arrays of other lengths are no steps of one recording
-        else:
-            is_border = np.zeros(total, bool)
-            for values in items:
-                if len(values) == total and values.dtype.kind in "biuf":
-                    is_border |= values.reshape(total, -1).any(1)
-            # A flag at the last step of an episode is one before the first step of the next.
-            inner = 1 + np.flatnonzero(is_border[1:] if layout.kind == FIRST else is_border[:-1])
-            steps = np.append(inner, total)
-        bounds.frombytes(steps.astype(bounds.typecode).tobytes())
-        return bounds, total
-
     def table(self) -> Table | None:
         """Return the table of episodes, None if there are none."""
         found = self._found
@@ -200,24 +182,57 @@ class Episodes:
         )
 
     def _described(self, found: _Found, block: int) -> list[_Described]:
-        """Return the rows of a block of the table with their features."""
+        """Return the rows of a block of the table with their features, kept ones if there are some."""
         last, described = self._last
         if last != block:
-            numbers = range(block * AT_ONCE, min(found.number, (block + 1) * AT_ONCE))
-            if found.has_groups:
-                paths = [tuple(group.key for group in found.episode(number).groups[1:]) for number in numbers]
-                self._container.prepare(paths, self._attributes)
-            described = []
-            for number in numbers:
+            name = b"rows 1 %b %d" % (found.layout.digest, block)
+            described = _unpacked(self._opened.found(name) or b"", len(self._numbers(found, block)))
+            if not described:
+                described, is_whole = self._made(found, block, block == last + 1)
+                if is_whole:  # what is missing may be there tomorrow: a filter, for example
+                    self._opened.keep(name, zlib.compress(json.dumps(described).encode(), 1))
+            self._last = block, described
+        return described
+
+    def _made(self, found: _Found, block: int, is_next: bool) -> tuple[list[_Described], bool]:
+        """Return the rows of a block from the contents, and whether all could be read.
+
+        If a pass over all blocks is likely, another thread asks for the contents of the next one meanwhile.
+        """
+        self._prepare(found, block)
+        ahead = work.derived()
+        if is_next and found.has_groups and self._numbers(found, block + 1):
+            prepared = _ahead.submit(partial(work.done_for, ahead, partial(self._prepare, found, block + 1)))
+        else:
+            prepared = None
+        described, is_whole = [], True
+        try:
+            for number in self._numbers(found, block):
                 contents, position = self._contents(found, number), None if found.is_one else number
                 try:
                     row = contents.row(position, found.has_groups)
-                    features = features_of(contents.recorded, contents.steps, found.layout.camera_name)
+                    described.append((row, features_of(contents.recorded, contents.steps)))
                 except LASTING:  # it cannot be listed, which hides no other episode
-                    row, features = {"position": position}, ""
-                described.append((row, features))
-            self._last = block, described
-        return described
+                    described.append(({"position": position}, ""))
+                    contents.is_whole = False
+                is_whole = is_whole and contents.is_whole
+            if prepared is not None:
+                work.is_done(prepared)
+        except BaseException:
+            ahead.cancel()
+            raise
+        return described, is_whole
+
+    def _numbers(self, found: _Found, block: int) -> range:
+        return range(found.number)[block * AT_ONCE : (block + 1) * AT_ONCE]
+
+    def _prepare(self, found: _Found, block: int) -> None:
+        """Ask for all that the rows of a block need of groups at once, unless that was asked already."""
+        if found.has_groups and block != self._prepared:
+            numbers = self._numbers(found, block)
+            paths = [tuple(group.key for group in found.episode(number).groups[1:]) for number in numbers]
+            self._container.prepare(paths, self._attributes, [pattern.text for pattern in found.layout.omit])
+            self._prepared = block
 
     def _contents(self, found: _Found, number: int) -> EpisodeContents:
         return EpisodeContents(found.layout, found.episode(number), self._lists, self._allowance.part())
@@ -255,6 +270,9 @@ class Episodes:
         found = self._found
         if found is None:
             yield from self._root.members()
+            if self._fault is not None:
+                is_damage = isinstance(self._fault, Damaged)
+                yield Member((EPISODES_KEY,), Omitted(EPISODES_KEY, f"episodes: {self._fault.reason}", is_damage))
         elif found.is_one:
             yield from self._episode(found, 0)
         else:
@@ -300,6 +318,15 @@ class Episodes:
         yield Member((b"meta", b"episode"), Document(b"episode", record))
         whole = with_recording(lambda: contents.recorded, record, contents.steps)
         yield from (member for member in whole if isinstance(member.content, (Table, Recording)))
+
+
+def _unpacked(kept: bytes, count: int) -> list[_Described]:
+    """Return rows that were kept, none if they are not ``count``."""
+    with suppress(ValueError, TypeError, zlib.error):
+        found = json.loads(zlib.decompress(kept))
+        described = [(dict(row), str(features)) for row, features in found]
+        return described if len(described) == count else []
+    return []
 
 
 def _exists(group: Group, parts: Sequence[str]) -> bool:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import translate
 from functools import partial
 from typing import Any
+
+import xxhash
 
 from glassfs.content.summary import RECORD_COLUMNS
 from glassfs.errors import GlassfsError
@@ -78,7 +80,7 @@ class Layout:
 
     That of ``each`` is the path of the groups that are episodes, with NUMBER in its last component. Roles have
     alternatives, each of which is patterns whose arrays are joined. ``cameras`` is None if everything is a camera that
-    may be a video.
+    may be a video. ``digest`` is that of the text.
     """
 
     name: str
@@ -93,6 +95,7 @@ class Layout:
     record: Mapping[str, tuple[Choice, ...]] = field(default_factory=dict)
     cameras: tuple[Pattern, ...] | None = None
     names: tuple[tuple[re.Pattern[str], str], ...] = ()
+    digest: bytes = b""
 
     def camera_name(self, path: str) -> str:
         """Return the name of a camera for LeRobot, empty if it is that of the path."""
@@ -126,7 +129,7 @@ def read(text: bytes, file: str) -> Layout:
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and TOMLDecodeError, which names the line
         raise LayoutError(f"is no TOML: {error}", file) from error
     try:
-        return _layout(found)
+        return replace(_layout(found), digest=xxhash.xxh128_digest(text))
     except _WrongKey as error:
         line = _line(decoded, error.section, error.key)
         raise LayoutError(error.reason, f"{file}:{line}" if line else file) from error

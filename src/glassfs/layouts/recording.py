@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -55,28 +54,39 @@ class EpisodeContents:
 
     def __init__(self, layout: Layout, episode: EpisodePlace, lists: Lists, allowance: Allowance) -> None:
         self._layout, self._episode, self._lists = layout, episode, lists
+        self._items: dict[str, Any] = {}
+        """The items of arrays that were read, by path."""
+        self.is_whole = True
+        """Whether all that was asked for could be read."""
         self._allowance = allowance
 
-    @once
-    def _contents(self) -> list[Member]:
-        """All contents, those of groups under longer names; of flat ones, the arrays that have the steps.
+    def _all(self, omit: Sequence[Pattern] = ()) -> Iterator[Member]:
+        """Yield all contents, those of groups under longer names; of flat ones, the arrays that have the steps.
 
         Raises Damaged if the group cannot be listed, and TooLarge.
         """
-        found, flat = [], self._episode.flat
-        for name, content in flattened(self._episode.group):
+        flat = self._episode.flat
+        for name, content in flattened(self._episode.group, omit=omit):
             if flat is not None and len(flat) < self._episode.rows:
                 shape = content.known_shape if isinstance(content, Array) else None
                 if not isinstance(content, Array) or not shape or shape[0] != self._episode.rows:
                     continue
                 content = rows_of(content, flat.start, len(flat))
             self._allowance.take(3 * OBJECT, "the contents of an episode")
-            found.append(Member(name, content))
-        return found
+            yield Member(name, content)
+
+    @once
+    def _contents(self) -> list[Member]:
+        """The contents that the layout does not omit."""
+        return list(self._all(self._layout.omit))
+
+    @once
+    def _by_path(self) -> dict[str, Content]:
+        return {path_of(name): one for name, one in self._contents}
 
     @once
     def _arrays(self) -> dict[str, Array]:
-        return {path_of(name): one for name, one in self._contents if isinstance(one, Array)}
+        return {path: one for path, one in self._by_path.items() if isinstance(one, Array)}
 
     @once
     def steps(self) -> int | None:
@@ -88,34 +98,37 @@ class EpisodeContents:
 
     def shown(self) -> Iterator[Member]:
         """Yield the contents that have files."""
-        for name, content in self._contents:
-            if isinstance(content, Array):
-                shape, path = content.known_shape, path_of(name)
-                is_image = self._is_camera(path) and self._layout.cameras is not None
-                content = replace(
-                    content, axis=TIME if shape and shape[0] == self.steps else "", role=self._roles.get(path, ""),
-                    modality="rgb" if is_image else content.modality, fps=self._rate,
-                )
-            elif isinstance(content, Video):
-                content = replace(content, fps=self._rate)
-            yield Member(name, content)
+        for name, content in self._all():
+            yield Member(name, self._dressed(path_of(name), content))
+
+    def _dressed(self, path: str, content: Content, count: int | None = None) -> Content:
+        """Return a content with what the layout says of it, and of its rows or frames only the first ``count``."""
+        is_camera = self._is_camera(path)
+        title = self._layout.camera_name(path) if is_camera else ""
+        if isinstance(content, Video):
+            return replace(content, fps=self._rate, title=title, count=content.count if count is None else count)
+        if not isinstance(content, Array):
+            return content
+        if count is not None:
+            content = rows_of(content, 0, count)
+        shape, is_image = content.known_shape, is_camera and self._layout.cameras is not None
+        return replace(
+            content, axis=TIME if shape and shape[0] == self.steps else "", role=self._roles.get(path, ""),
+            modality="rgb" if is_image else content.modality, fps=self._rate, title=title,
+        )
 
     @once
     def recorded(self) -> list[Member]:
         """What belongs to the recording: with one more row than there are steps, arrays lose the last one."""
         found = []
-        for name, content in self.shown():
-            path = name_of(name)
-            if any(pattern.covers(path) for pattern in self._layout.omit):
-                continue
-            if is_camera(content) and not self._is_camera("/".join(path)):
-                continue
-            steps, shape = self.steps, content.known_shape if isinstance(content, Array) else None
-            if isinstance(content, Array) and steps is not None and shape and shape[0] == steps + 1:
-                content = replace(rows_of(content, 0, steps), axis=TIME)
-            elif isinstance(content, Video) and content.count - 1 == steps:
-                content = replace(content, count=steps)
-            found.append(Member(name, content))
+        for name, content in self._contents:
+            path = path_of(name)
+            shape = content.known_shape if isinstance(content, Array) else None
+            rows = content.count if isinstance(content, Video) else shape[0] if shape else 0
+            has_more = self.steps is not None and rows == self.steps + 1
+            content = self._dressed(path, content, self.steps if has_more else None)
+            if self._is_camera(path) or not is_camera(content):
+                found.append(Member(name, content))
         return found
 
     def _is_camera(self, path: str) -> bool:
@@ -162,30 +175,34 @@ class EpisodeContents:
             more |= self._episode.group.facts(None)
         return found | {name: value for name, value in more.items() if name not in found and value is not None}
 
-    def report(self, is_named: bool) -> Iterator[str]:
-        """Yield lines that say what the layout finds in this episode, and what it does not find."""
+    def role_paths(self) -> dict[str, list[str]]:
+        """Return the paths of the arrays of each role."""
+        return {role: [path for path, one in self._roles.items() if one == role] for role in self._layout.roles}
+
+    def missing(self) -> dict[str, str]:
+        """Return what the layout does not find in this episode, and where it looks for it."""
+        found = {}
         if self.steps is None:
-            yield f"steps: unknown, as no array is at {' or '.join(self._layout.count) or 'the paths of count'}"
-        for role, alternatives in self._layout.roles.items():
-            found = [path for path, one in self._roles.items() if one == role]
-            wanted = " or ".join(pattern.text for patterns in alternatives for pattern in patterns)
-            yield f"role {role}: {', '.join(found) or f'no signal is at {wanted}'}"
-        row = self.row(0, is_named)
-        for name, value in row.items():
-            is_missing = name in self._layout.columns and value is None
-            yield f"{name}: {'no alternative has a value' if is_missing else json.dumps(value)}"
+            found["steps"] = f"no array is at {' or '.join(self._layout.count) or 'the paths of count'}"
+        for role, paths in self.role_paths().items():
+            wanted = " or ".join(pattern.text for patterns in self._layout.roles[role] for pattern in patterns)
+            found |= {} if paths else {f"role {role}": f"no signal is at {wanted}"}
+        row = self.row(0, False)
+        return found | {
+            name: "no alternative has a value" for name in self._layout.columns if row.get(name) is None
+        }
 
     def _width(self, signals: Mapping[str, Array], role: str) -> int | None:
         shapes = [one.known_shape or () for path, one in signals.items() if self._roles.get(path) == role]
         return sum(shape[1] if len(shape) == 2 else 1 for shape in shapes) if shapes else None
 
     def _total(self, signals: Mapping[str, Array]) -> float | None:
-        for path, one in signals.items():
-            if self._roles.get(path) == "reward":
-                values = items_of(one)
-                total = None if values is None or values.dtype.kind not in "biuf" else float(values.sum(dtype="f8"))
-                return total if total is not None and isfinite(total) else None
-        return None
+        path = next((path for path in signals if self._roles.get(path) == "reward"), None)
+        values = None if path is None else self.content(0, path)
+        if values is None or values.dtype.kind not in "biuf":
+            return None
+        total = float(values[: self.steps].sum(dtype="f8"))
+        return total if isfinite(total) else None
 
     def value(self, column: str, choices: Sequence[Choice]) -> Any:
         """Return the first value that fits the column, None if there is none."""
@@ -204,37 +221,47 @@ class EpisodeContents:
         groups = self._episode.groups
         return groups[0] if level == ROOT else groups[-1 - level] if level < len(groups) else None
 
+    def _known(self, read: Callable[[], Any]) -> Any:
+        """Return a value, None if it cannot be read."""
+        try:
+            return read()
+        except LASTING:
+            self.is_whole = False
+            return None
+
     def attribute(self, level: int, name: str) -> Any:
         group = self._group(level)
-        with suppress(*LASTING):
-            return None if group is None else group.facts((name,)).get(name)
-        return None
+        return None if group is None else self._known(lambda: group.facts((name,)).get(name))
 
     def content(self, level: int, path: str) -> Any:
-        with suppress(*LASTING):
-            if not level:
-                found = {path_of(name): one for name, one in self._contents}.get(path)
-            else:
-                found = below(self._group(level), path.split("/"))
+        def read() -> Any:
+            found = self._by_path.get(path) if not level else below(self._group(level), path.split("/"))
             return items_of(found) if isinstance(found, Array) else texts_of(found, MOST_TEXTS)
-        return None
+
+        if level:
+            return self._known(read)
+        if path not in self._items:
+            self._items[path] = self._known(read)
+        return self._items[path]
 
     def lists(self, pattern: str) -> list[str] | None:
         return self._lists(pattern, self._episode.group.key)
 
 
-def flattened(group: Group, above: Name = ()) -> Iterator[Member]:
-    """Yield the contents of a group, those of groups in it under longer names. Raises Damaged.
+def flattened(group: Group, above: Name = (), omit: Sequence[Pattern] = ()) -> Iterator[Member]:
+    """Yield the contents of a group, those of groups in it under longer names, except for what is to be omitted.
 
-    A group in it that cannot be listed is omitted.
+    A group in it that cannot be listed is omitted. Raises Damaged.
     """
     for name, content in group.members():
         longer = (*above, *name)
+        if omit and any(pattern.covers(name_of(longer)) for pattern in omit):
+            continue
         if not isinstance(content, Group) or len(above) >= DEEPEST:
             yield Member(longer, content)
             continue
         try:
-            yield from flattened(content, longer)
+            yield from flattened(content, longer, omit)
         except LASTING as error:
             yield Member(longer, Omitted(content.key, error.reason, is_damage=isinstance(error, Damaged)))
 
@@ -269,15 +296,12 @@ def rows_of(found: Array, first: int, count: int) -> Array:
 
 
 def items_of(found: Array) -> NDArray[Any] | None:
-    """Return the items of an array, None if they are too many or cannot be read."""
+    """Return the items of an array, None if they are too many. Raises Damaged."""
     import numpy as np
 
-    try:
-        if found.data.size > 16 * PIECE or not isinstance(found.shape, tuple):
-            return None
-        return np.frombuffer(found.data.whole(), dtypes.parsed(found.dtype)).reshape(found.shape)
-    except LASTING:
+    if found.data.size > 16 * PIECE or not isinstance(found.shape, tuple):
         return None
+    return np.frombuffer(found.data.whole(), dtypes.parsed(found.dtype)).reshape(found.shape)
 
 
 def texts_of(found: Content | None, most: int | None = None) -> str | list[Any] | None:

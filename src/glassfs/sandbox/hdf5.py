@@ -15,7 +15,7 @@ import io
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from math import prod
 from typing import Any
@@ -81,26 +81,30 @@ class _Container:
         root = h5o.open(self._file.id, b"/")
         return _described_object(root), ()
 
-    def _list(self, path: list[str], first: int, count: int, more: list[list[str]]) -> Answer:
+    def _list(
+        self, path: list[str], first: int, count: int, more: list[list[str]], skipped: Sequence[str] = (),
+    ) -> Answer:
         """Describe ``count`` objects in a group, in the order of their names, from number ``first`` on; of many bytes
         only the first ones.
 
         The answer to the first request also describes what is in groups below, and ``more`` groups, while that are few
-        objects: ``inner`` has the path and the objects of each.
+        objects: ``inner`` has the path and the objects of each. Groups called like one of ``skipped`` are left out.
         """
         page = _Page()
         total, entries = self._entries(path, first, count, page)
         inner: list[tuple[list[str], list[dict[str, Any]]]] = []
         if not first and len(entries) == total:
-            self._add_below(path, entries, page, inner)
+            self._add_below(path, entries, page, inner, skipped)
         until = time.monotonic() + settings.worker_more
         for other in more:
             if page.left < 0 or time.monotonic() > until:
                 break
-            self._add_below(other, self._add(other, page, inner), page, inner)
+            self._add_below(other, self._add(other, page, inner), page, inner, skipped)
         return {"count": total, "entries": entries, "inner": inner}, ()
 
-    def _add_below(self, path: list[str], entries: list[dict[str, Any]], page: _Page, inner: list[Any]) -> None:
+    def _add_below(
+        self, path: list[str], entries: list[dict[str, Any]], page: _Page, inner: list[Any], skipped: Sequence[str],
+    ) -> None:
         """Add what is in groups below a group with these objects to ``inner``, while that are few objects."""
         left = FEW_OBJECTS - len(entries)
         # Breadth first, as callers list the groups of a level one after another. Groups with several names are left
@@ -108,7 +112,8 @@ class _Container:
         above = [(path, entries)]
         for parent, found in above:
             for entry in found:
-                if entry["kind"] == "group" and entry["links"] <= left and entry["names"] == 1 and page.left >= 0:
+                is_wanted = entry["kind"] == "group" and entry["name"] not in skipped
+                if is_wanted and entry["links"] <= left and entry["names"] == 1 and page.left >= 0:
                     below = [*parent, entry["name"]]
                     above.append((below, self._add(below, page, inner)))
                     left -= 1 + entry["links"]

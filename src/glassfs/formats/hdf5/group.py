@@ -47,8 +47,8 @@ class GroupListing:
         self._answers = answers
         self._recent: LRU[Path, list[Object]] = LRU(PIECE)
         """What was listed last. It belongs to the container, and is weighed and dropped with it."""
-        self._attributes: LRU[Path, tuple[frozenset[str], dict[str, Any]]] = LRU(PIECE)
-        """Attributes of groups that were asked for together: the names, and what was found."""
+        self._attributes: LRU[Path, tuple[frozenset[str] | None, dict[str, Any]]] = LRU(PIECE)
+        """Attributes of groups: the names that were asked for, None for all, and what was found."""
 
     def root(self, described: Object) -> Group:
         """Return the root group."""
@@ -74,22 +74,28 @@ class GroupListing:
             yield from objects
             first += len(objects)
 
-    def prepare(self, paths: Sequence[Path], names: Sequence[str]) -> None:
-        """List several groups at once, and ask for those of their attributes that have these names."""
+    def prepare(self, paths: Sequence[Path], names: Sequence[str], skipped: Sequence[str]) -> None:
+        """List several groups at once, and ask for those of their attributes that have these names.
+
+        What is in groups in them is listed along, unless they are called like one of ``skipped``.
+        """
         wanted = [path for path in paths if self._recent.peek(path) is None]
         with suppress(Damaged):  # as asking for one of them will show
             if wanted:
-                self._some_objects(wanted[0], 0, wanted[1:])
+                self._some_objects(wanted[0], 0, wanted[1:], skipped)
             request = {"do": "some_attributes", "paths": list(map(as_text, paths)), "names": list(names)}
             found = self._answers.described(request) if names else None
             for path, facts in zip(paths, found if isinstance(found, list) else (), strict=False):
                 if isinstance(facts, dict):
                     self._attributes.put(path, (frozenset(names), facts), held(facts))
 
-    def _some_objects(self, path: Path, first: int, more: Iterable[Path]) -> tuple[int, list[Object]]:
+    def _some_objects(
+        self, path: Path, first: int, more: Iterable[Path], skipped: Sequence[str] = (),
+    ) -> tuple[int, list[Object]]:
         """Return the number of objects in a group and some of them, and remember those of small groups."""
         request = {"do": "list", "path": as_text(path), "first": first, "count": AT_ONCE}
-        count, objects, inner = description.listed(self._answers.described(request, more=list(map(as_text, more))))
+        answer = self._answers.described(request, more=list(map(as_text, more)), skipped=list(skipped))
+        count, objects, inner = description.listed(answer)
         for group, found in [*inner, (path, objects)] if len(objects) == count else inner:
             for one in found:
                 if one.dataset is not None and one.dataset.layout == "chunked":
@@ -119,9 +125,10 @@ class GroupListing:
     def _facts(self, path: Path, names: Sequence[str] | None) -> dict[str, Any]:
         """Return the attributes of a group that have these names, or all."""
         asked, found = self._attributes.get(path) or (frozenset(), {})
-        if names is None or not asked.issuperset(names):
+        if asked is not None and (names is None or not asked.issuperset(names)):
             answer = self.attributes(path)
             found = answer if isinstance(answer, dict) else {}
+            self._attributes.put(path, (None, found), held(list(found.items())))
         return found if names is None else {name: found[name] for name in names if name in found}
 
     def contents(self, path: Path, above: tuple[Ancestor, ...]) -> Iterator[Member]:

@@ -45,7 +45,7 @@ def parse(opening: Opening) -> Container:
         from glassfs.layouts.known import chosen
 
         layouts = [known.layout for known in chosen(opening.layout)]
-        return interpreted(container, layouts, opening.allowance)
+        return interpreted(container, layouts, opening)
 
 
 def parse_or_close(opening: Opening) -> tuple[Container, Parts]:

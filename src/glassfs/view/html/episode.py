@@ -109,7 +109,7 @@ def _cameras(members: Iterable[Member], cache: BlockCache, notes: list[str]) -> 
     shared = len({name[:1] for name, _ in cameras}) == 1 and all(len(name) > 1 for name, _ in cameras)
     facts, left = [], page.BUDGET
     for name, video in cameras[:MOST_CAMERAS]:
-        label = escape.brief(b"/".join(name[shared:]), page.LONGEST_TEXT)
+        label = escape.brief(video.title or b"/".join(name[shared:]), page.LONGEST_TEXT)
         runs, end = _runs(video, left)
         left -= RUN * len(runs) // 2
         if end < video.count:

@@ -51,7 +51,7 @@ class SplitEpisodes(NamedTuple):
 
     first: int
     last: int
-    count: int
+    episodes: int
 
 
 class Files:
@@ -125,7 +125,7 @@ class EpisodeSet:
         self.cost += cost
         for split in splits:
             before = self._splits.get(split, SplitEpisodes(self.episodes, 0, 0))
-            self._splits[split] = SplitEpisodes(before.first, self.episodes, before.count + 1)
+            self._splits[split] = SplitEpisodes(before.first, self.episodes, before.episodes + 1)
         self.files.add(frames * self.step_width)
         self.videos.add(frames / self.fps)
         self._container_of.append(len(self._paths) - 1)
@@ -151,8 +151,8 @@ class EpisodeSet:
     @property
     def _scattered(self) -> list[str]:
         """The splits whose episodes are not consecutive, and the numbers of these."""
-        scattered = ((name, one) for name, one in self._splits.items() if one.last - one.first + 1 > one.count)
-        return [f"{name} {one.count}" for name, one in scattered]
+        scattered = ((name, one) for name, one in self._splits.items() if one.last - one.first + 1 > one.episodes)
+        return [f"{name} {one.episodes}" for name, one in scattered]
 
     @property
     def omitted(self) -> tuple[str, ...]:

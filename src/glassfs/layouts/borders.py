@@ -1,0 +1,102 @@
+"""The borders of episodes in flat arrays, found in the arrays that a layout names. Any thread.
+
+Finding them reads whole arrays of flags, so they are kept in the catalogue: later processes read no flags.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from glassfs import work
+from glassfs.content import Array, Group, dtypes
+from glassfs.content.allowance import Allowance
+from glassfs.layouts.form import ENDS, FIRST, Layout
+from glassfs.layouts.recording import flattened, items_of, path_of
+from glassfs.sizes import PIECE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class Opened(Protocol):
+    """An open container (``formats.registry.Opening``): the memory that may be taken, and what is kept of it on disk.
+    """
+
+    @property
+    def allowance(self) -> Allowance: ...
+
+    def found(self, name: bytes) -> bytes | None:
+        """Return what ``keep`` stored under a name, perhaps in another process."""
+
+    def keep(self, name: bytes, value: bytes) -> None: ...
+
+
+class Borders(NamedTuple):
+    """The first step of each episode and the end of the last one, and how many ``rows`` the arrays have."""
+
+    steps: array[int]
+    rows: int
+
+
+def borders_of(root: Group, layout: Layout, opened: Opened) -> Borders:
+    """Return the borders of all episodes. Raises Damaged if a flag cannot be read, and TooLarge."""
+    import numpy as np
+
+    arrays = {path_of(name): one for name, one in flattened(root) if isinstance(one, Array)}
+    rows = {path: one.known_shape[0] for path, one in arrays.items() if one.known_shape}
+    total = next((rows[path] for path in (*layout.count, *layout.places) if path in rows), 0)
+    found = array("I" if total < 1 << 32 else "Q", [0])
+    # Arrays of other lengths are no steps of one recording.
+    counted = (pattern for pattern in layout.match if layout.kind != ENDS)
+    if not total or any(rows.get(one.text, 0 if one.is_literal else total) != total for one in counted):
+        return Borders(found, 0)
+    name = b"borders 1 %b %d" % (layout.digest, total)
+    kept = opened.found(name) or b""
+    ends = np.frombuffer(kept if not len(kept) % found.itemsize else b"", f"u{found.itemsize}")
+    if not len(ends) or not _are_ends(ends, total):
+        ends = _ends(arrays, layout, total)
+        opened.keep(name, ends.astype(f"u{found.itemsize}").tobytes())
+    opened.allowance.take(found.itemsize * len(ends), "episodes")
+    found.frombytes(ends.astype(found.typecode).tobytes())
+    return Borders(found, total)
+
+
+def _are_ends(ends: NDArray[Any], total: int) -> bool:
+    """Return whether these can be the ends of episodes: they rise up to ``total`` steps at most."""
+    return bool(ends[0] > 0 and ends[-1] <= total and (ends[1:] > ends[:-1]).all())
+
+
+def _ends(arrays: Mapping[str, Array], layout: Layout, total: int) -> NDArray[Any]:
+    """Return the end of each episode, none if the arrays contradict each other."""
+    import numpy as np
+
+    flags = [arrays[path] for path in layout.places if path in arrays]
+    if layout.kind == ENDS:
+        ends = items_of(flags[0]) if flags else None
+        if ends is None or ends.dtype.kind not in "iu":
+            return np.zeros(0, "i8")
+        ends = ends.ravel()
+        return ends if len(ends) and _are_ends(ends, total) else ends[:0]
+    # A flag at the last step of an episode is one before the first step of the next.
+    shift = 0 if layout.kind == FIRST else 1
+    steps = [step + shift for one in flags for step in _flagged(one, total)]
+    inner = np.unique(np.concatenate(steps)) if steps else np.zeros(0, "i8")
+    return np.append(inner[(inner > 0) & (inner < total)], total)
+
+
+def _flagged(flag: Array, total: int) -> Iterator[NDArray[Any]]:
+    """Yield the steps at which a flag is true, those of some bytes at a time."""
+    import numpy as np
+
+    dtype, shape = dtypes.parsed(flag.dtype), flag.known_shape
+    if dtype.kind not in "biuf" or not shape or shape[0] != total:
+        return
+    row = flag.data.size // total
+    at_once = max(1, PIECE // max(1, row))
+    for first in range(0, total, at_once):
+        work.check()
+        count = min(at_once, total - first)
+        values = np.frombuffer(flag.data.read(first * row, count * row), dtype).reshape(count, -1)
+        yield first + np.flatnonzero(values.any(1))
