@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassfs.layouts.expressions import evaluate, parse
+from glassfs.layouts.expressions import parse
 from glassfs.layouts.form import LayoutError, read
 from glassfs.layouts.known import built_in
 
@@ -82,7 +82,7 @@ class Known:
     ("any(none)", None),
 ])
 def test_expressions_have_values(text: str, value: Any) -> None:
-    assert evaluate(parse(text), Known()) == value
+    assert parse(text).value(Known()) == value
 
 
 @given(st.text(alphabet="ab(),@:./'=<>! 3*é", max_size=20))
@@ -91,4 +91,4 @@ def test_every_text_is_an_expression_or_refused(text: str) -> None:
         expression = parse(text)
     except ValueError:
         return
-    evaluate(expression, Known())
+    expression.value(Known())

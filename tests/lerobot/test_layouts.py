@@ -57,7 +57,7 @@ def demand_arrays(path: Path, features: Mapping[str, Sequence[str]], lengths: Se
     assert done.status == 0, done.errors
     (root,) = (folder / "out/lerobot").iterdir()
     dataset = opened(root)
-    expected = list(episodes_in(path, sum(map(list, features.values()), []), lengths))
+    expected = list(episodes_in(path, [one for paths in features.values() for one in paths], lengths))
     assert len(dataset) == sum(lengths) and len(expected) == len(lengths)
     index = 0
     for arrays, steps in zip(expected, lengths, strict=True):

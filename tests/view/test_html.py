@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Blob, Content, Member, Memory, Table, Video
+from glassfs.content.join import Joined
 from glassfs.errors import Changed, Damaged
 from glassfs.names import component
 from glassfs.view.html import episode, escape, listing, page
@@ -258,15 +259,17 @@ def test_tables_without_directories_have_no_page() -> None:
     assert not files(Table(b"steps", 4, list))
 
 
-class Joined(Table):
-    """A table over a folder."""
+class OverFolder(Joined):
+    """A table over a folder, with the records of another one."""
 
     name = "episodes"
     title = "robots </script>"
     is_first = True
+    rows = 0
 
-    def tables(self) -> list[str]:
-        return [self.name, "</script>"]
+    def __init__(self, plain: Table) -> None:
+        self.key, self.records, self.directory = plain.key, plain.records, b""
+        self.tables = lambda: [self.name, "</script>"]
 
     def path_of(self, record: dict[str, Any]) -> str:
         return f"{record['container']}/{record['position']}"
@@ -279,14 +282,14 @@ def test_folder_page_loads_no_data() -> None:
     """A folder may have a data.js of its own."""
     records = [{"container": f"{text}.kdb", "position": number} for number, text in enumerate(HOSTILE)]
     plain = table(records, directory=b"")
-    joined = Joined(plain.key, plain.rows, plain.columns, plain.records)
+    joined = OverFolder(plain)
     assert list(files(joined)) == ["index.html"]
     data = whole(lambda: files(joined)["index.html"])
     rows, told = listed(data)
     names = [re.sub("[\ud800-\udfff]", "\ufffd", text) for text in HOSTILE]
     assert rows == [[f"{name}.kdb", number, f"{name}.kdb/{number}"] for number, name in enumerate(names)]
     assert (told["omitted"], told["error"], told["directory"]) == ("3", "</script>", None)
-    assert told["title"] == Joined.title
+    assert told["title"] == OverFolder.title
     assert (told["table"], told["tables"]) == ("episodes", ["episodes", "</script>"])
     found = Page(data)
     assert [tag for tag, _ in found.tags].count("script") == 2
@@ -296,12 +299,12 @@ def test_folder_page_loads_no_data() -> None:
 
 
 def test_pages_of_other_tables_have_their_names() -> None:
-    class Others(Joined):
+    class Others(OverFolder):
         name = "<b>things"
         is_first = False
 
     plain = table([{"container": "a", "position": 0, "size": 3}], directory=b"")
-    found = files(Others(plain.key, plain.rows, plain.columns, plain.records))
+    found = files(Others(plain))
     assert list(found) == ["<b>things.html"]
     page = whole(lambda: found["<b>things.html"])
     assert "b" not in [tag for tag, _ in Page(page).tags] and b"things.jsonl" in page

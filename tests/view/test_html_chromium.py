@@ -15,7 +15,7 @@ from writers.kinodb import KinoWriter, Stored, jpeg
 from tests.chromium import Browser, browser, needs_chromium
 from tests.formats.derived import shown_in
 from tests.view.pages import files, table
-from tests.view.test_html import HOSTILE, Joined
+from tests.view.test_html import HOSTILE, OverFolder
 
 pytestmark = [needs_chromium, pytest.mark.slow]
 FRAMES = 30
@@ -327,7 +327,7 @@ def test_folder_page_links_into_containers(chromium: Browser, run: Path, tmp_pat
     names = ["sub/a b%#?.kdb", "javascript:window.hacked=1", "ü/x.wshard"]
     records = [{"container": name, "position": number, "success": None} for number, name in enumerate(names)]
     plain = table(records, directory=b"")
-    joined = Joined(plain.key, plain.rows, plain.columns, plain.records)
+    joined = OverFolder(plain)
     (tmp_path / "index.html").write_bytes(files(joined)["index.html"].whole())
     (tmp_path / "data.js").write_text("window.hacked = 1")
     for name, number in zip(names, range(3), strict=True):
@@ -338,7 +338,7 @@ def test_folder_page_links_into_containers(chromium: Browser, run: Path, tmp_pat
         (place / "poster").write_bytes((run / "episodes/0/poster").read_bytes())
     for number, label in enumerate(("a b%#?.kdb · 0", "javascript:window.hacked=1 · 1", "x.wshard · 2")):
         chromium.open(tmp_path / "index.html")
-        assert text(chromium, "h1") == Joined.title
+        assert text(chromium, "h1") == OverFolder.title
         assert labels(chromium)[number] == label
         chromium.wait_for("[...document.querySelectorAll('#rows img')].every((image) => image.naturalWidth === 64)")
         assert "left out: 3" in text(chromium, "#notes") and "</script>" in text(chromium, "#notes")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Opened(Protocol):
+class KeptFacts(Protocol):
     """An open container (``formats.registry.Opening``): the memory that may be taken, and what is kept of it on disk.
     """
 
@@ -40,7 +40,7 @@ class Borders(NamedTuple):
     rows: int
 
 
-def borders_of(root: Group, layout: Layout, opened: Opened) -> Borders:
+def borders_of(root: Group, layout: Layout, opened: KeptFacts) -> Borders:
     """Return the borders of all episodes. Raises Damaged if a flag cannot be read, and TooLarge."""
     import numpy as np
 

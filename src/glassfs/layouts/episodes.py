@@ -34,29 +34,20 @@ from glassfs.content.container import LayoutReport
 from glassfs.content.episodes import EPISODES_KEY, recording_in
 from glassfs.content.features import features_of
 from glassfs.errors import LASTING, Damaged, GlassfsError
-from glassfs.layouts.borders import Opened, borders_of
-from glassfs.layouts.expressions import Comparison, Expression, FunctionCall, Reference
+from glassfs.layouts.borders import KeptFacts, borders_of
 from glassfs.layouts.form import EACH, NUMBER, WHOLE, Layout, Pattern
-from glassfs.layouts.recording import (
-    EpisodeContents,
-    EpisodePlace,
-    below,
-    child,
-    name_of,
-    texts_of,
-)
+from glassfs.layouts.recording import EpisodeContents, EpisodePlace, below, child, name_of, texts_of
 from glassfs.names import text
 from glassfs.once import once
 from glassfs.sizes import PIECE
 from glassfs.threads import DaemonPool
-
-_ahead = DaemonPool("episodes")
 
 AT_ONCE = 16
 """Episodes in a block of the table."""
 TRIED = 4
 """Groups that a wildcard of ``match`` looks into: a container of another layout costs no more."""
 
+_ahead = DaemonPool("episodes")
 _Described = tuple[dict[str, Any], str]
 """A row and the features of its episode."""
 
@@ -79,7 +70,7 @@ class _Found(NamedTuple):
         return self.number == 1 and not self.has_groups
 
 
-def interpreted(container: Container, layouts: Sequence[Layout], opened: Opened) -> Container:
+def interpreted(container: Container, layouts: Sequence[Layout], opened: KeptFacts) -> Container:
     """Return a generic container with the episodes that the first matching layout finds in it, others unchanged."""
     if not container.is_generic or not isinstance(container.root, Group):
         return container
@@ -91,7 +82,7 @@ def interpreted(container: Container, layouts: Sequence[Layout], opened: Opened)
 class Episodes:
     """The episodes of a container with this root, by the first of the layouts that it matches."""
 
-    def __init__(self, container: Container, root: Group, layouts: Sequence[Layout], opened: Opened) -> None:
+    def __init__(self, container: Container, root: Group, layouts: Sequence[Layout], opened: KeptFacts) -> None:
         self._container, self._root = container, root
         self._layouts = layouts
         self._opened, self._allowance = opened, opened.allowance
@@ -240,8 +231,11 @@ class Episodes:
     @once
     def _attributes(self) -> list[str]:
         """The attributes of episodes that rows need."""
-        layout = self._found.layout if self._found else None
-        return sorted(set(filter(None, map(_attribute, _expressions(layout))))) if layout else []
+        if self._found is None:
+            return []
+        layout = self._found.layout
+        choices = [one for some in (*layout.columns.values(), *layout.record.values()) for one in some]
+        return sorted({one.own for choice in choices for one in (choice.value, choice.when) if one and one.own})
 
     def _lists(self, pattern: str, name: bytes) -> list[str] | None:
         if pattern not in self._known_lists:
@@ -347,21 +341,3 @@ def _exists(group: Group, parts: Sequence[str]) -> bool:
                 if tried == TRIED:
                     return False
     return False
-
-
-def _expressions(layout: Layout) -> Iterator[Expression]:
-    for choices in (*layout.columns.values(), *layout.record.values()):
-        for choice in choices:
-            yield choice.value
-            if choice.when is not None:
-                yield choice.when
-
-
-def _attribute(expression: Expression) -> str | None:
-    """Return the attribute of the episode that an expression needs, if it needs one."""
-    if isinstance(expression, Comparison):
-        return _attribute(expression.left)
-    if isinstance(expression, FunctionCall):
-        return _attribute(expression.argument)
-    is_own = isinstance(expression, Reference) and expression.is_attribute and not expression.level
-    return expression.path if is_own and isinstance(expression, Reference) else None

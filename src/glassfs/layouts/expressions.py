@@ -14,14 +14,15 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ROOT = -1
 """The level of a reference that begins at the root; others are the number of groups to go up from the episode."""
+CONSTANT, REFERENCE, FUNCTION, COMPARISON = "constant", "reference", "function", "comparison"
 _TOKEN = re.compile(r"\s*(?:('[^']*')|(!=|<=|>=|[=<>])|([()])|([^\s()<>=!']+))")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
@@ -43,35 +44,15 @@ class Scope(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class Constant:
-    value: bool | int | float | str
+class Expression(NamedTuple):
+    """What is evaluated in a scope: to a JSON value, an array, or None if it is unknown.
 
+    ``own`` is the attribute of the episode that it needs, empty if it needs none.
+    """
 
-@dataclass(frozen=True)
-class Reference:
-    """A content at ``path``, or the attribute of that name; ``keys`` lead into its JSON text."""
-
-    level: int
-    path: str
-    is_attribute: bool = False
-    keys: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class FunctionCall:
-    function: str
-    argument: Expression
-
-
-@dataclass(frozen=True)
-class Comparison:
-    left: Expression
-    sign: str
-    right: Constant
-
-
-Expression: TypeAlias = Constant | Reference | FunctionCall | Comparison
+    kind: str
+    value: Callable[[Scope], Any]
+    own: str = ""
 
 
 def parse(text: str) -> Expression:
@@ -95,9 +76,17 @@ def _value(tokens: list[str], text: str) -> tuple[Expression, list[str]]:
     if not rest or rest[0] not in _COMPARISONS:
         return left, rest
     right, after = _operand(rest[1:], text)
-    if not isinstance(right, Constant):
+    if right.kind != CONSTANT:
         raise ValueError(f"{text!r}: compares with something that is no constant")
-    return Comparison(left, rest[0], right), after
+    compare = _COMPARISONS[rest[0]]
+
+    def compared(scope: Scope) -> Any:
+        value = left.value(scope)
+        with suppress(TypeError):  # a text and a number, for example
+            return None if value is None else compare(value, right.value(scope))
+        return None
+
+    return Expression(COMPARISON, compared, left.own), after
 
 
 def _operand(tokens: list[str], text: str) -> tuple[Expression, list[str]]:
@@ -108,55 +97,48 @@ def _operand(tokens: list[str], text: str) -> tuple[Expression, list[str]]:
         return _single(word, text), rest
     if word not in FUNCTIONS and word != KEYS:
         raise ValueError(f"{text!r}: there is no function {word!r} ({', '.join((*FUNCTIONS, KEYS))})")
-    argument, rest = _value(rest[1:], text)
+    start = rest[1:]
+    argument, rest = _value(start, text)
     if not rest or rest[0] != ")":
         raise ValueError(f"{text!r}: a parenthesis is not closed")
-    if word == KEYS and not (isinstance(argument, Constant) and isinstance(argument.value, str)):
-        raise ValueError(f"{text!r}: {KEYS}() takes a pattern in quotes")
-    if word != KEYS and isinstance(argument, (Constant, FunctionCall)):
+    if word == KEYS:
+        if argument.kind != CONSTANT or not start[0].startswith("'"):
+            raise ValueError(f"{text!r}: {KEYS}() takes a pattern in quotes")
+        pattern = start[0][1:-1]
+        return Expression(FUNCTION, lambda scope: scope.lists(pattern)), rest[1:]
+    if argument.kind in (CONSTANT, FUNCTION):
         raise ValueError(f"{text!r}: {word}() takes a path, an attribute, or a comparison")
-    return FunctionCall(word, argument), rest[1:]
+
+    def called(scope: Scope) -> Any:
+        value = argument.value(scope)
+        return None if value is None else _called(word, value)
+
+    return Expression(FUNCTION, called, argument.own), rest[1:]
 
 
-def _single(word: str, text: str) -> Constant | Reference:
+def _single(word: str, text: str) -> Expression:
+    constant: Any = None
     if word.startswith("'"):
-        return Constant(word[1:-1])
-    if word in ("true", "false"):
-        return Constant(word == "true")
-    if _NUMBER.fullmatch(word):
-        return Constant(float(word) if set(word) & set(".eE") else int(word))
+        constant = word[1:-1]
+    elif word in ("true", "false"):
+        constant = word == "true"
+    elif _NUMBER.fullmatch(word):
+        constant = float(word) if set(word) & set(".eE") else int(word)
+    if constant is not None:
+        return Expression(CONSTANT, lambda scope: constant)
     level, path = 0, word
     if path.startswith("/"):
         level, path = ROOT, path[1:]
     while path.startswith("../") and level != ROOT:
         level, path = level + 1, path[3:]
-    is_attribute, keys = path.startswith("@"), ""
-    if is_attribute:
-        path, _, keys = path[1:].partition(":")
-    if not path or (not is_attribute and not all(part not in ("", ".", "..") for part in path.split("/"))):
+    name, _, keys = path[1:].partition(":") if path.startswith("@") else ("", "", "")
+    if name:
+        found = tuple(keys.split(".")) if keys else ()
+        own = "" if level else name
+        return Expression(REFERENCE, lambda scope: _within(scope.attribute(level, name), found), own)
+    if path.startswith("@") or not all(part not in ("", ".", "..") for part in path.split("/")):
         raise ValueError(f"{text!r}: {word!r} is neither a path nor an attribute")
-    return Reference(level, path, is_attribute, tuple(keys.split(".")) if keys else ())
-
-
-def evaluate(expression: Expression, scope: Scope) -> Any:
-    """Return the value of an expression in an episode: a JSON value, an array, or None if it is unknown."""
-    if isinstance(expression, Constant):
-        return expression.value
-    if isinstance(expression, Reference):
-        if expression.is_attribute:
-            return _within(scope.attribute(expression.level, expression.path), expression.keys)
-        return scope.content(expression.level, expression.path)
-    if isinstance(expression, Comparison):
-        left = evaluate(expression.left, scope)
-        try:
-            return None if left is None else _COMPARISONS[expression.sign](left, expression.right.value)
-        except TypeError:  # a text and a number, for example
-            return None
-    if expression.function == KEYS:
-        assert isinstance(expression.argument, Constant)
-        return scope.lists(str(expression.argument.value))
-    argument = evaluate(expression.argument, scope)
-    return None if argument is None else _called(expression.function, argument)
+    return Expression(REFERENCE, lambda scope: scope.content(level, path))
 
 
 def _called(function: str, argument: Any) -> Any:

@@ -14,7 +14,7 @@ from glassfs.content.allowance import OBJECT, Allowance
 from glassfs.content.episodes import EPISODE_COLUMNS, TEXT, TEXTS, is_camera, steps_of
 from glassfs.content.model import Content, Name
 from glassfs.errors import LASTING, Damaged
-from glassfs.layouts.expressions import ROOT, evaluate
+from glassfs.layouts.expressions import ROOT
 from glassfs.layouts.form import Choice, Layout, Pattern
 from glassfs.names import text
 from glassfs.once import once
@@ -207,8 +207,8 @@ class EpisodeContents:
     def value(self, column: str, choices: Sequence[Choice]) -> Any:
         """Return the first value that fits the column, None if there is none."""
         for choice in choices:
-            if choice.when is None or evaluate(choice.when, self) is True:
-                found = _fitting(evaluate(choice.value, self), EPISODE_COLUMNS.get(column, ""))
+            if choice.when is None or choice.when.value(self) is True:
+                found = _fitting(choice.value.value(self), EPISODE_COLUMNS.get(column, ""))
                 if found is not None:
                     return found
         return None

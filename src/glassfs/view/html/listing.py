@@ -8,12 +8,13 @@ contains other files and its ``data.js`` could be any of them. Any thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache as cached
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from glassfs.cache import BlockCache
 from glassfs.content import EPISODES, Data, Memory, Records, Stream, Table
+from glassfs.content.join import Joined
 from glassfs.view.contract import Key, Shown
 from glassfs.view.html import escape, page
 
@@ -23,27 +24,11 @@ MOST_ROWS = 100_000
 MOST_BYTES = 32 << 20
 
 
-@runtime_checkable
-class OfManyContainers(Protocol):
-    """A table called ``name`` of what is in several containers. ``title`` is the name of the folder, or empty.
-
-    ``tables`` returns the names of all such tables with rows; the first is the one with ``is_first``.
-    """
-
-    name: str
-    title: str
-    is_first: bool
-    tables: Callable[[], Sequence[str]]
-
-    def path_of(self, record: dict[str, Any]) -> str:
-        """Return the path of a row's episode from the folder: components as trees show them, joined by slashes."""
-
-
 def shown(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
     """Yield the page, or nothing for a table whose rows have no directories."""
     if table.records is None:
         return
-    if isinstance(table, OfManyContainers):
+    if isinstance(table, Joined):
         words = _words(table.name)
         before, after = page.frame(words["{Things}"], _body(words), SCRIPT, has_data=False)
         rows = _ListedRows(table, table.records, cache, before + b'{"rows": [\n', after)
@@ -85,7 +70,7 @@ class _ListedRows:
         self._records = records
         self._cache = cache
         self._before, self._after = before, after
-        self._path_of = table.path_of if isinstance(table, OfManyContainers) else None
+        self._path_of = table.path_of if isinstance(table, Joined) else None
         self._names: list[str] | None = None
         """The names of the first record; a row with the same names is a list of its values."""
 
@@ -128,7 +113,7 @@ class _ListedRows:
             "error": escape.brief(known.get("error"), page.LONGEST_TEXT),
             "directory": escape.address((self._table.directory,)) if self._table.directory else None,
         }
-        if isinstance(self._table, OfManyContainers):
+        if isinstance(self._table, Joined):
             facts["table"] = escape.brief(self._table.name, page.LONGEST_TITLE)
             facts["tables"] = [escape.brief(name, page.LONGEST_TITLE) for name in self._table.tables()]
             facts["title"] = escape.brief(self._table.title, page.LONGEST_TITLE)
