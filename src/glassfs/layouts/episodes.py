@@ -9,7 +9,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ from glassfs.content.allowance import OBJECT
 from glassfs.content.container import LayoutReport
 from glassfs.content.episodes import EPISODES_KEY, recording_in
 from glassfs.content.features import features_of
-from glassfs.errors import LASTING, Damaged, GlassfsError
+from glassfs.errors import LASTING, Damaged, GlassfsError, Unavailable
 from glassfs.layouts.borders import KeptFacts, borders_of
 from glassfs.layouts.form import EACH, NUMBER, WHOLE, Layout, Pattern
 from glassfs.layouts.recording import EpisodeContents, EpisodePlace, below, child, name_of, texts_of
@@ -179,25 +179,18 @@ class Episodes:
             name = b"rows 1 %b %d" % (found.layout.digest, block)
             described = _unpacked(self._opened.found(name) or b"", len(self._numbers(found, block)))
             if not described:
-                described, is_whole = self._made(found, block, block == last + 1)
+                described, is_whole = self._made(found, block, found.has_groups and block == last + 1)
                 if is_whole:  # what is missing may be there tomorrow: a filter, for example
                     self._opened.keep(name, zlib.compress(json.dumps(described).encode(), 1))
             self._last = block, described
         return described
 
     def _made(self, found: _Found, block: int, is_next: bool) -> tuple[list[_Described], bool]:
-        """Return the rows of a block from the contents, and whether all could be read.
-
-        If a pass over all blocks is likely, another thread asks for the contents of the next one meanwhile.
-        """
+        """Return the rows of a block from the contents, and whether all could be read."""
         self._prepare(found, block)
-        ahead = work.derived()
-        if is_next and found.has_groups and self._numbers(found, block + 1):
-            prepared = _ahead.submit(partial(work.done_for, ahead, partial(self._prepare, found, block + 1)))
-        else:
-            prepared = None
         described, is_whole = [], True
-        try:
+        # A pass over all blocks is likely, and a worker process can describe the next groups meanwhile.
+        with self._preparing(found, block + 1) if is_next else nullcontext():
             for number in self._numbers(found, block):
                 contents, position = self._contents(found, number), None if found.is_one else number
                 try:
@@ -207,20 +200,30 @@ class Episodes:
                     described.append(({"position": position}, ""))
                     contents.is_whole = False
                 is_whole = is_whole and contents.is_whole
+        return described, is_whole
+
+    @contextmanager
+    def _preparing(self, found: _Found, block: int) -> Iterator[None]:
+        """Prepare a block on another thread during a ``with``."""
+        ahead = work.derived()
+        prepared = None
+        with suppress(Unavailable):  # without a thread it is prepared when it is needed
+            prepared = _ahead.submit(partial(work.done_for, ahead, partial(self._prepare, found, block)))
+        try:
+            yield
             if prepared is not None:
                 work.is_done(prepared)
         except BaseException:
             ahead.cancel()
             raise
-        return described, is_whole
 
     def _numbers(self, found: _Found, block: int) -> range:
         return range(found.number)[block * AT_ONCE : (block + 1) * AT_ONCE]
 
     def _prepare(self, found: _Found, block: int) -> None:
         """Ask for all that the rows of a block need of groups at once, unless that was asked already."""
-        if found.has_groups and block != self._prepared:
-            numbers = self._numbers(found, block)
+        numbers = self._numbers(found, block)
+        if found.has_groups and numbers and block != self._prepared:
             paths = [tuple(group.key for group in found.episode(number).groups[1:]) for number in numbers]
             self._container.prepare(paths, self._attributes, [pattern.text for pattern in found.layout.omit])
             self._prepared = block
