@@ -31,7 +31,7 @@ HARMLESS = {
         mount.engines.wire.direntplus mount.engines.wire.tail mount.engines.wire.times source.local._volume
         tree.build._shape tree.nodes._access view.lerobot.statistics._of_steps view.mp4._head
     """,
-    "layouts that were asked for, and those of glassfs": "layouts.known._chosen layouts.known.built_in",
+    "layouts that were asked for, and those of glassfs": "layouts.known._chosen",
     "five types": "content.dtypes._values",
     "the tables of tskit, made once": "formats.tskit.TABLES",
     "weak references, to what other objects own": """

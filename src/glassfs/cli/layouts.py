@@ -102,6 +102,5 @@ def _lines(report: LayoutReport) -> Iterator[str]:
         return
     yield from (f"match: {path} is there" for path in report.matches)
     yield f"episodes: {report.episodes or 'none'}"
-    yield from (f"role {role}: {', '.join(paths)}" for role, paths in report.roles.items() if paths)
-    yield from (f"{name}: {json.dumps(value)}" for name, value in report.row.items() if name not in report.missing)
+    yield from (f"{name}: {json.dumps(value)}" for name, value in report.found.items())
     yield from (f"{name}: {reason}" for name, reason in report.missing.items())

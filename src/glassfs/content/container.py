@@ -22,15 +22,14 @@ class Fault(NamedTuple):
 @dataclass(frozen=True)
 class LayoutReport:
     """What the first layout finds in a container: why it does not match, empty if it does; the paths that are there;
-    how many episodes it has; what is missing, by name; and of the first episode the paths of its roles and its row.
+    how many episodes it has; and of the first one, by name, what is found and why something is not.
     """
 
     mismatch: str = ""
     matches: Sequence[str] = ()
     episodes: int = 0
+    found: Mapping[str, Any] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
-    roles: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    row: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _no_episodes() -> None:

@@ -124,10 +124,7 @@ class Episodes:
         if found is None:
             reason = f"{layout.kind} = {', '.join(layout.places)} leads to no steps"
             return LayoutReport("", matches, missing={"episodes": self._fault.reason if self._fault else reason})
-        contents = self._contents(found, 0)
-        return LayoutReport(
-            "", matches, found.number, contents.missing(), contents.role_paths(), contents.row(0, found.has_groups),
-        )
+        return LayoutReport("", matches, found.number, *self._contents(found, 0).tried(found.has_groups))
 
     def _by(self, layout: Layout) -> _Found:
         if layout.kind == WHOLE:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
 from glassfs.errors import NotFound
@@ -35,13 +35,6 @@ class KnownLayout(NamedTuple):
     text: str
 
 
-@cache
-def built_in() -> tuple[KnownLayout, ...]:
-    """Return the layouts of glassfs."""
-    folder = os.path.join(os.path.dirname(__file__), "builtin")
-    return tuple(_read(os.path.join(folder, f"{name}{SUFFIX}"), "glassfs") for name in BUILT_IN)
-
-
 def chosen(asked: str = "") -> tuple[KnownLayout, ...]:
     """Return the layouts to compare containers with, in order.
 
@@ -54,8 +47,12 @@ def chosen(asked: str = "") -> tuple[KnownLayout, ...]:
 @lru_cache(4)
 def _chosen(asked: str, user: str) -> tuple[KnownLayout, ...]:
     found: dict[str, KnownLayout] = {}
-    for known in (*_of_user(user), *_of_packages(), *built_in()):
-        found.setdefault(known.layout.name, known)
+    for file, origin in (*((file, file) for file in _files(user)), *_of_packages(), *_built_in()):
+        try:
+            known = _read(file, origin)
+            found.setdefault(known.layout.name, known)
+        except LayoutError as error:
+            log.warning("%s", error)
     everywhere = tuple(found.values())
     if not asked:
         return everywhere
@@ -63,9 +60,9 @@ def _chosen(asked: str, user: str) -> tuple[KnownLayout, ...]:
         files = _files(asked)
         if not files:
             raise NotFound(f"has no layouts: no {SUFFIX} file is in it", asked)
-        return (*map(_read, files), *everywhere)
+        return (*(_read(file, file) for file in files), *everywhere)
     if os.path.exists(asked):
-        return _read(asked), *everywhere
+        return _read(asked, asked), *everywhere
     if asked not in found:
         raise NotFound(f"is neither a file nor a known layout; known are {', '.join(found)}", asked)
     return (found[asked],)
@@ -81,11 +78,6 @@ def user_folder() -> str:
     return os.path.join(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "glassfs", "layouts")
 
 
-def _of_user(folder: str) -> Iterator[KnownLayout]:
-    for file in _files(folder):
-        yield from _readable(file)
-
-
 def _files(folder: str) -> list[str]:
     try:
         return [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(SUFFIX)]
@@ -93,7 +85,14 @@ def _files(folder: str) -> list[str]:
         return []
 
 
-def _of_packages() -> Iterator[KnownLayout]:
+def _built_in() -> Iterator[tuple[str, str]]:
+    """Yield the files of the layouts of glassfs, and that these are from glassfs."""
+    folder = os.path.join(os.path.dirname(__file__), "builtin")
+    return ((os.path.join(folder, f"{name}{SUFFIX}"), "glassfs") for name in BUILT_IN)
+
+
+def _of_packages() -> Iterator[tuple[str, str]]:
+    """Yield the files of layouts of other packages, and the entry points that name them."""
     from importlib.metadata import entry_points
     from importlib.resources import as_file, files
 
@@ -101,20 +100,12 @@ def _of_packages() -> Iterator[KnownLayout]:
         try:
             # The value is a package with files, and the name of one of these.
             with as_file(files(entry.module).joinpath(f"{entry.attr or entry.name}{SUFFIX}")) as file:
-                yield from _readable(os.fspath(file), entry.value)
+                yield os.fspath(file), entry.value
         except Exception as error:  # of any type, as it is code of others
             log.warning("layout %s cannot be loaded: %s: %s", entry.name, type(error).__name__, error)
 
 
-def _readable(file: str, origin: str = "") -> Iterator[KnownLayout]:
-    try:
-        yield _read(file, origin)
-    except LayoutError as error:
-        log.warning("%s", error)
-
-
-def _read(file: str, origin: str = "") -> KnownLayout:
-    origin = origin or file
+def _read(file: str, origin: str) -> KnownLayout:
     try:
         with open(file, "rb") as opened:
             raw = opened.read(LARGEST + 1)

@@ -175,22 +175,22 @@ class EpisodeContents:
             more |= self._episode.group.facts(None)
         return found | {name: value for name, value in more.items() if name not in found and value is not None}
 
-    def role_paths(self) -> dict[str, list[str]]:
-        """Return the paths of the arrays of each role."""
-        return {role: [path for path, one in self._roles.items() if one == role] for role in self._layout.roles}
-
-    def missing(self) -> dict[str, str]:
-        """Return what the layout does not find in this episode, and where it looks for it."""
-        found = {}
+    def tried(self, is_named: bool) -> tuple[dict[str, Any], dict[str, str]]:
+        """Return what the layout finds in this episode, its roles and its row, and what it does not find and why."""
+        found, missing = dict[str, Any](), dict[str, str]()
         if self.steps is None:
-            found["steps"] = f"no array is at {' or '.join(self._layout.count) or 'the paths of count'}"
-        for role, paths in self.role_paths().items():
-            wanted = " or ".join(pattern.text for patterns in self._layout.roles[role] for pattern in patterns)
-            found |= {} if paths else {f"role {role}": f"no signal is at {wanted}"}
-        row = self.row(0, False)
-        return found | {
-            name: "no alternative has a value" for name in self._layout.columns if row.get(name) is None
-        }
+            missing["steps"] = f"no array is at {' or '.join(self._layout.count) or 'the paths of count'}"
+        for role, alternatives in self._layout.roles.items():
+            paths = [path for path, one in self._roles.items() if one == role]
+            wanted = " or ".join(pattern.text for patterns in alternatives for pattern in patterns)
+            found |= {f"role {role}": paths} if paths else {}
+            missing |= {} if paths else {f"role {role}": f"no signal is at {wanted}"}
+        for name, value in self.row(0, is_named).items():
+            if value is None and name in self._layout.columns:
+                missing[name] = "no alternative has a value"
+            else:
+                found[name] = value
+        return found, missing
 
     def _width(self, signals: Mapping[str, Array], role: str) -> int | None:
         shapes = [one.known_shape or () for path, one in signals.items() if self._roles.get(path) == role]

@@ -20,8 +20,8 @@ DATA_NAME, DATA_SUFFIX = b"data", ".js"
 BUDGET = 1 << 20
 """Characters of a part of a page, such as its rows of metadata or its notes. What is more is left out."""
 LONGEST_TITLE, LONGEST_TEXT = 200, 4000
-STYLE, COMMON = "page.css", "common.js"
-BESIDE = "'self' file:"
+FRAME, STYLE, COMMON = "frame.html", "page.css", "common.js"
+BESIDE = " 'self' file:"
 """Sources of files beside a page, in the syntax of the policy."""
 # Read now: later the package may have been upgraded or removed.
 _PARTS = {
@@ -44,33 +44,13 @@ def frame(title: str, body: str, script: str, has_data: bool = True) -> tuple[by
     # Names and texts of a container are in this page. If one were ever taken for markup, the policy still lets no
     # script run but the one with this digest, and nothing is sent anywhere.
     style, code = part(STYLE), code_of(script)
-    more = f" {BESIDE}" if has_data else ""
-    policy = "; ".join((
-        "default-src 'none'",
-        f"script-src {_digest(code)}{more}",
-        f"style-src {_digest(style)}",
-        f"img-src {BESIDE}",
-        f"media-src {BESIDE}",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "require-trusted-types-for 'script'",
-        "trusted-types 'none'",
-    ))
-    shown = escape.brief(title, LONGEST_TITLE)
-    head = (
-        "<!DOCTYPE html>\n"
-        '<html lang="en">\n'
-        '<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        '<meta name="referrer" content="no-referrer">\n'
-        f"<title>{escape.html(shown)}</title>\n"
-        f"<style>{style}</style>\n<body>\n"
-    )
-    data = f'<script src="{DATA_NAME.decode()}{DATA_SUFFIX}" defer></script>\n' if has_data else ""
-    tail = f"</script>\n<script>{code}</script>\n{data}</body>\n</html>\n"
-    return f'{head}{body}<script type="application/json" id="facts">'.encode(), tail.encode()
+    words = {
+        "script": f"{_digest(code)}{BESIDE if has_data else ''}", "look": _digest(style), "style": style, "code": code,
+        "title": escape.html(escape.brief(title, LONGEST_TITLE)), "body": body,
+        "data": f'<script src="{DATA_NAME.decode()}{DATA_SUFFIX}" defer></script>\n' if has_data else "",
+    }
+    before, after = (text.format(**words).encode() for text in part(FRAME).split("FACTS"))
+    return before, after
 
 
 def fitting(texts: Iterable[str]) -> Iterator[str]:
