@@ -7,7 +7,7 @@ numbers; all of it is dropped with what else files know, and made again when nee
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
 from glassfs import work
@@ -61,26 +61,21 @@ class Files:
         self._most = most
         self._filled = 0.0
         self.of = array("I")
-        """The file of each episode."""
-        self.firsts = array("I")
-        """The first episode of each file."""
+        """The file of each episode, rising."""
 
     def __len__(self) -> int:
-        return len(self.firsts)
+        return self.of[-1] + 1 if self.of else 0
 
     def add(self, size: float) -> None:
         """Add an episode: to the last file, unless that is full."""
         # An episode is in one file: LeRobot reads it from there with the position of its first frame.
-        if not self.of or self._filled + size >= self._most:
-            self.firsts.append(len(self.of))
-            self._filled = 0
-        self._filled += size
-        self.of.append(len(self.firsts) - 1)
+        is_full = self._filled + size >= self._most
+        self._filled = size if is_full else self._filled + size
+        self.of.append(len(self) - (not is_full) if self.of else 0)
 
     def episodes(self, number: int) -> range:
         """Return the episodes of a file."""
-        end = self.firsts[number + 1] if number + 1 < len(self.firsts) else len(self.of)
-        return range(self.firsts[number], end)
+        return range(bisect_left(self.of, number), bisect_right(self.of, number))
 
 
 class EpisodeSet:

@@ -122,9 +122,8 @@ def _episode_columns(dataset: EpisodeSet, statistics: EpisodeStatistics) -> Sequ
         _numbers("dataset_from_index", starts[:-1]),
         _numbers("dataset_to_index", starts[1:]),
     ]
-    firsts = np.frombuffer(dataset.videos.firsts, np.uint32)
     # Times count from the first frame of the MP4 file, which has several episodes.
-    begun = (starts[:-1] - starts[firsts[videos]]) / dataset.fps
+    begun = (starts[:-1] - starts[np.searchsorted(videos, videos)]) / dataset.fps
     for film in dataset.plan.films:
         place = f"videos/{film.name}/"
         columns += [

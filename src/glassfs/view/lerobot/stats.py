@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import xxhash
@@ -67,28 +68,12 @@ class StatisticsFeature(NamedTuple):
         """The numbers of an episode: how many samples, and the statistics of each dimension."""
         return 1 + len(NAMES) * self.dimensions
 
-
-class StatisticsColumn(NamedTuple):
-    """A column of the table of episodes: a list of ``length`` values, or of lists with the lengths ``inner``."""
-
-    name: str
-    dtype: str
-    length: int
-    inner: tuple[int, ...]
-
-    @property
-    def width(self) -> int:
-        """The bytes of an episode."""
-        return self.length * int(self.dtype[2:])
-
-
-def _statistics_of(feature: StatisticsFeature) -> Iterator[StatisticsColumn]:
-    """Yield the columns of a feature in the order of its numbers."""
-    yield StatisticsColumn(f"stats/{feature.name}/count", "<i8", 1, ())
-    for name in NAMES:
-        dtype = feature.dtype if name in ("min", "max") else "<f8"
-        inner = (1, 1) if feature.is_camera else ()
-        yield StatisticsColumn(f"stats/{feature.name}/{name}", dtype, feature.dimensions, inner)
+    def columns(self) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+        """Yield the columns of the table of episodes in the order of the numbers: names, dtypes and shapes of a row."""
+        yield f"stats/{self.name}/count", "<i8", (1,)
+        shape = (self.dimensions, 1, 1) if self.is_camera else (self.dimensions,)
+        for name in NAMES:
+            yield f"stats/{self.name}/{name}", self.dtype if name in ("min", "max") else "<f8", shape
 
 
 _DEFAULTS = (StatisticsFeature("timestamp", 1, "<f8"), *(
@@ -118,19 +103,19 @@ class EpisodeStatistics:
         self._key = key
         self._inside = tuple(_features(dataset.plan))
         self.features = (*self._inside, *_DEFAULTS)
-        self._statistics = [one for feature in self.features for one in _statistics_of(feature)]
-        self.width = sum(one.width for one in self._statistics)
+        self._columns = [column for feature in self.features for column in feature.columns()]
+        self.width = sum(prod(shape) * int(dtype[2:]) for _, dtype, shape in self._columns)
         """The bytes of an episode in all columns."""
         self._blocks = ColumnBlocks(dataset.episodes, self.width, self._columns_of, cache, key)
 
     def columns(self) -> Iterator[Column]:
         """Yield the columns that LeRobot has for each episode."""
         offset = 0
-        for one in self._statistics:
-            shape = (self._dataset.episodes, one.length, *one.inner)
-            values = Array(b"", self._blocks.column(offset, one.width), one.dtype, shape)
-            yield Column(one.name.encode(), values, is_list=True)
-            offset += one.width
+        for name, dtype, shape in self._columns:
+            width = prod(shape) * int(dtype[2:])
+            values = Array(b"", self._blocks.column(offset, width), dtype, (self._dataset.episodes, *shape))
+            yield Column(name.encode(), values, is_list=True)
+            offset += width
 
     def as_json(self) -> bytes:
         """Return ``stats.json``: the statistics of all episodes together. Takes a pass over them.
@@ -164,12 +149,12 @@ class EpisodeStatistics:
         import numpy as np
 
         numbers, at, made = self._numbers(first, first + count), 0, []
-        for one in self._statistics:
-            values = numbers[:, at : at + one.length]
-            at += one.length
-            if one.dtype == "<i8":  # the ends are the float64 next to those of int64, which a float64 cannot have
+        for _, dtype, shape in self._columns:
+            values = numbers[:, at : at + prod(shape)]
+            at += prod(shape)
+            if dtype == "<i8":  # the ends are the float64 next to those of int64, which a float64 cannot have
                 values = values.clip(-(1 << 63), (1 << 63) - 1024)
-            made.append(np.ascontiguousarray(values, one.dtype).tobytes())
+            made.append(np.ascontiguousarray(values, dtype).tobytes())
         return b"".join(made)
 
     def _numbers(self, first: int, end: int) -> Floats:
