@@ -19,23 +19,6 @@ from tests.cli.glassfs_command import glassfs as run
 from tests.formats.hdf5_files import h5py, jpeg, values, write_aloha, write_robomimic
 
 
-def test_robomimic_has_a_table_in_the_order_of_its_numbers(tmp_path: Path) -> None:
-    path = write_robomimic(tmp_path / "lift.hdf5")
-    with glassfs.open(path) as opened:
-        rows = list(opened.episodes())
-        assert [row["episode_name"] for row in rows] == ["demo_8", "demo_10", "demo_12"]
-        assert [row["num_frames"] for row in rows] == [6, 7, 8]
-        first = rows[0]
-        assert first["language_instruction"] == "lift the cube"
-        assert first["embodiment"] == "Panda"
-        assert (first["fps"], first["action_dim"], first["state_dim"]) == (20.0, 7, 5)
-        assert first["total_reward"] == pytest.approx(np.linspace(0, 1, 6).sum())
-        assert first["cameras"] == ["obs/agentview_image"]
-        assert set(first["channels"]) == {"actions", "rewards", "dones", "states", "obs/eef_pos"}
-        assert sorted(opened["episodes"]) == ["0", "1", "2"]
-        assert np.array_equal(opened["episodes/1/actions"].numpy(), opened["data/demo_10/actions"].numpy())
-
-
 def test_robomimic_episodes_have_steps_videos_and_pages(tmp_path: Path) -> None:
     path = write_robomimic(tmp_path / "lift.hdf5", options={"chunks": (1, 12, 10, 3), "compression": "gzip"})
     with glassfs.open(path, views="all") as opened:
@@ -93,11 +76,6 @@ def test_consecutive_splits_are_those_of_lerobot(tmp_path: Path) -> None:
     done = run("export", "--views", "lerobot", path, "lerobot", tmp_path / "out")
     assert done.status == 0
     assert info(tmp_path / "out/lerobot/Panda")["splits"] == {"train": "0:2", "valid": "2:3"}
-
-
-def test_without_lists_splits_are_unknown(tmp_path: Path) -> None:
-    with glassfs.open(write_robomimic(tmp_path / "lift.hdf5")) as opened:
-        assert {row["splits"] for row in opened.episodes()} == {None}
 
 
 @pytest.mark.parametrize("is_compressed", [False, True])

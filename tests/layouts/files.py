@@ -73,7 +73,10 @@ def sparse(folder: Path) -> tuple[Path, Rows]:
             ("actions", numbers(STEPS, 7)), ("states", numbers(STEPS, 32, dtype="f8")), ("rewards", rewards),
         )}
     return write(folder / "sparse.hdf5", contents), [
-        {"success": bool(number), "total_reward": float(number), "state_dim": 32, "embodiment": "Panda", "fps": 10.0}
+        {
+            "success": bool(number), "total_reward": float(number), "state_dim": 32, "embodiment": "Panda", "fps": 10.0,
+            "channels": ["actions", "rewards", "states"], "splits": None,
+        }
         for number in range(2)
     ]
 

@@ -154,26 +154,6 @@ def test_a_container_is_a_dataset(folder: Path, fps: float) -> None:
         assert np.allclose(episodes[f"{key}/to_timestamp"], np.array([1, 3, 6, 10]) / fps)
 
 
-def test_episodes_of_a_folder_are_one_dataset(folder: Path) -> None:
-    for number in range(3):
-        write(folder / f"{number}.kdb", "pick", "place", first=number)
-    with open_tree(folder, views="lerobot", cache_size=1 << 20) as tree:
-        assert names(tree, "/lerobot") == ["arm"]
-        info = info_of(tree, "/lerobot/arm")
-        assert (info["total_episodes"], info["total_frames"]) == (6, 3 * 11)
-        data = data_of(tree, "/lerobot/arm")
-        frames: list[bytes] = []
-        for number in range(6):
-            rows = data[data["episode_index"] == number]
-            wanted = values(tree, f"/{number // 2}.kdb/episodes/{number % 2}/state.npy")
-            assert np.array_equal(np.stack(rows["observation.state"].to_list()), wanted)
-            with open_tree(folder / f"{number // 2}.kdb", views="mp4") as container:
-                film = bytes_of(container, f"/episodes/{number % 2}/images/front.mp4")
-            frames += frames_of(film, 8, 6, 10)
-        assert frames_of(bytes_of(tree, f"/lerobot/arm/{FILM}"), 8, 6, 10) == frames
-        assert len(json.loads(bytes_of(tree, "/lerobot/arm/meta/stats.json"))["action"]["mean"]) == 2
-
-
 def test_other_features_are_other_datasets(folder: Path) -> None:
     write(folder / "a.kdb", "pick")
     write(folder / "b.kdb", "pick", "pick", size=(7, 9))
@@ -213,7 +193,7 @@ def test_what_cannot_be_in_a_dataset_is_named(folder: Path) -> None:
 def test_robomimic_is_a_dataset(folder: Path) -> None:
     write_robomimic(folder / "a.hdf5")
     write_robomimic(folder / "b.hdf5", episodes=1, steps=4)
-    with open_tree(folder, views="lerobot") as tree:
+    with open_tree(folder, views="lerobot", cache_size=1 << 20) as tree:
         info = info_of(tree, "/lerobot/Panda")
         assert (info["total_episodes"], info["fps"]) == (4, 20)
         features = {name: (one["dtype"], one["shape"]) for name, one in info["features"].items()}
