@@ -208,11 +208,12 @@ def test_arrays_that_contradict_their_layout_hide_nothing(tmp_path: Path) -> Non
             assert opened["data/action"].shape == (20, 2) and "episodes" not in opened
 
 
-def test_lists_may_have_many_names(tmp_path: Path) -> None:
+def test_lists_may_have_many_names_and_some_twice(tmp_path: Path) -> None:
     path, _ = files.isaaclab(tmp_path)
     with h5py.File(path, "a") as file:
         del file["mask/valid"]
-        file["mask/valid"] = np.array([f"demo_{number}".encode() for number in range(2_000, -1, -1)])
+        names = [f"demo_{number}".encode() for number in range(2_000, -1, -1)]
+        file["mask/valid"] = np.array([*names, *names])
     with glassfs.open(path) as opened:
         assert [row["splits"] for row in opened.episodes()] == [["valid"], ["train", "valid"], ["train", "valid"]]
 

@@ -252,9 +252,9 @@ class Episodes:
                 return None
             for name, content in above.members():
                 texts = texts_of(content) if wanted.fits((*wanted.parts[:-1], *name_of(name))) else None
-                for one in texts if isinstance(texts, list) else ():
+                for one in dict.fromkeys(map(str, texts)) if isinstance(texts, list) else ():
                     self._allowance.take(2 * OBJECT, "lists of episodes")
-                    found.setdefault(str(one), []).append(name_of(name)[-1])
+                    found.setdefault(one, []).append(name_of(name)[-1])
         except LASTING:
             return None
         return found

@@ -31,8 +31,6 @@ LONGEST_FILM = 1024
 
 LeRobot compares times as float32 with a tolerance of 1e-4 s. Below 1024 s the steps of float32 are 6e-5 s.
 """
-MOST_SPLITS = 100
-"""Splits of a dataset: a container may name any number."""
 DEFAULTS = {
     "timestamp": "<f4", "frame_index": "<i8", "episode_index": "<i8", "index": "<i8", "task_index": "<i8",
 }
@@ -139,7 +137,7 @@ class EpisodeSet:
     @property
     def splits(self) -> dict[str, str]:
         """The splits as LeRobot has them: ranges of episodes, or one of all if those of any are not consecutive."""
-        if not self._splits or self._scattered or len(self._splits) > MOST_SPLITS:
+        if not self._splits or self._scattered:
             return {"train": f"0:{self.episodes}"}
         return {name: f"{one.first}:{one.last + 1}" for name, one in self._splits.items()}
 
@@ -152,11 +150,9 @@ class EpisodeSet:
     @property
     def omitted(self) -> tuple[str, ...]:
         """What is left out: signals, cameras and splits."""
-        if len(self._splits) > MOST_SPLITS:
-            return *self.plan.omitted, f"splits: {len(self._splits)} are too many, so all episodes are one split"
         if not self._scattered:
             return self.plan.omitted
-        names = ", ".join(self._scattered)
+        names = ", ".join(self._scattered[:20])
         reason = f"the episodes of some are not consecutive ({names}), so all are one split"
         return *self.plan.omitted, f"splits: {reason}; -o lerobot_splits, or --views lerobot-splits, has them apart"
 
