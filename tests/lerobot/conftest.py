@@ -36,14 +36,14 @@ def no_decoders(reader: None) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def mounted(reader: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounting]:
     """Mount a folder until the end of the session, and return the root of its dataset."""
-    require("3")
+    require()
     mounts: list[Mount] = []
 
     def mount(folder: Path) -> Path:
         place = tmp_path_factory.mktemp("mount")
         path = place / "mnt"
         path.mkdir()
-        mounts.append(Mount([folder], path, place / "log", "3", ["views=lerobot"]))
+        mounts.append(Mount([folder], path, place / "log", ["views=lerobot"]))
         return path / "lerobot" / EMBODIMENT
 
     yield mount
