@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import glassfs
-from glassfs.content import Array, Container, Group, Member, Omitted, Zeros
+from glassfs.content import Array, Container, Data, Group, Member, Memory, Omitted, Zeros
 from glassfs.content.allowance import Allowance
 from glassfs.errors import Damaged, NotFound, TooLarge, Unsuited
 from glassfs.layouts.episodes import interpreted
@@ -251,3 +251,17 @@ def test_contents_of_an_episode_are_bounded() -> None:
     found = interpreted(Container("hdf5", "", root, [], is_generic=True), layouts, Opened(Allowance(1 << 20)))
     with pytest.raises(TooLarge, match="contents of an episode"):
         list(found.root.members())  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("flags", [Zeros(1 << 40), Memory(b"\1" * (4 << 20))], ids=["many", "all true"])
+def test_flags_of_small_files_are_bounded(flags: Data) -> None:
+    """They are left out with the reason; what else the container has is shown."""
+    names = b"observations", b"actions", b"terminals"
+    members = [Member((name,), Array(name, flags, "|b1", (flags.size,))) for name in names]
+    container = Container("npz", "", Group(b"", lambda: members), [], is_generic=True)
+    found = interpreted(container, [known.layout for known in chosen()], Opened(Allowance(1 << 20)))
+    assert found.episodes() is None
+    *shown, omitted = found.root.members()  # type: ignore[union-attr]
+    assert [one.name for one in shown] == [(name,) for name in names]
+    assert isinstance(omitted.content, Omitted) and not omitted.content.is_damage
+    assert omitted.content.reason.startswith("episodes: ")

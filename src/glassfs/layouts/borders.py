@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from glassfs import work
 from glassfs.content import Array, Group, dtypes
 from glassfs.content.allowance import Allowance
+from glassfs.errors import TooLarge
 from glassfs.layouts.form import ENDS, FIRST, Layout
 from glassfs.layouts.recording import flattened, items_of, path_of
-from glassfs.sizes import PIECE
+from glassfs.sizes import PIECE, human_size
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,10 +57,10 @@ def borders_of(root: Group, layout: Layout, opened: KeptFacts) -> Borders:
     kept = opened.found(name) or b""
     ends = np.frombuffer(kept if not len(kept) % found.itemsize else b"", f"u{found.itemsize}")
     if not len(ends) or not _are_ends(ends, total):
-        ends = _ends(arrays, layout, total)
-        opened.keep(name, ends.astype(f"u{found.itemsize}").tobytes())
+        ends = _ends(arrays, layout, total, opened.allowance.part()).astype(f"u{found.itemsize}")
+        opened.keep(name, ends.tobytes())
     opened.allowance.take(found.itemsize * len(ends), "episodes")
-    found.frombytes(ends.astype(found.typecode).tobytes())
+    found.frombytes(ends.tobytes())
     return Borders(found, total)
 
 
@@ -68,7 +69,7 @@ def _are_ends(ends: NDArray[Any], total: int) -> bool:
     return bool(ends[0] > 0 and ends[-1] <= total and (ends[1:] > ends[:-1]).all())
 
 
-def _ends(arrays: Mapping[str, Array], layout: Layout, total: int) -> NDArray[Any]:
+def _ends(arrays: Mapping[str, Array], layout: Layout, total: int, allowance: Allowance) -> NDArray[Any]:
     """Return the end of each episode, none if the arrays contradict each other."""
     import numpy as np
 
@@ -81,22 +82,27 @@ def _ends(arrays: Mapping[str, Array], layout: Layout, total: int) -> NDArray[An
         return ends if len(ends) and _are_ends(ends, total) else ends[:0]
     # A flag at the last step of an episode is one before the first step of the next.
     shift = 0 if layout.kind == FIRST else 1
-    steps = [step + shift for one in flags for step in _flagged(one, total)]
+    steps = [step + shift for one in flags for step in _flagged(one, total, allowance)]
     inner = np.unique(np.concatenate(steps)) if steps else np.zeros(0, "i8")
     return np.append(inner[(inner > 0) & (inner < total)], total)
 
 
-def _flagged(flag: Array, total: int) -> Iterator[NDArray[Any]]:
-    """Yield the steps at which a flag is true, those of some bytes at a time."""
+def _flagged(flag: Array, total: int, allowance: Allowance) -> Iterator[NDArray[Any]]:
+    """Yield the steps at which a flag is true, those of some bytes at a time. Raises TooLarge."""
     import numpy as np
 
     dtype, shape = dtypes.parsed(flag.dtype), flag.known_shape
     if dtype.kind not in "biuf" or not shape or shape[0] != total:
         return
+    # A small compressed file may declare any number of flags, and each of them may be true.
+    if flag.data.size > 4 * allowance.size:
+        raise TooLarge(f"flags of {human_size(flag.data.size)} are too many to be read")
     row = flag.data.size // total
     at_once = max(1, PIECE // max(1, row))
     for first in range(0, total, at_once):
         work.check()
         count = min(at_once, total - first)
         values = np.frombuffer(flag.data.read(first * row, count * row), dtype).reshape(count, -1)
-        yield first + np.flatnonzero(values.any(1))
+        found = first + np.flatnonzero(values.any(1))
+        allowance.take(found.nbytes, "episodes")
+        yield found

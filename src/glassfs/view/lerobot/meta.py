@@ -86,17 +86,15 @@ def tasks(dataset: EpisodeSet, cache: BlockCache, key: Key) -> Data:
         Column(b"task", RaggedText(b"", Memory(b"".join(texts)), Memory(offsets.tobytes()), "<u8", count)),
     ]
     # LeRobot looks tasks up by the index of the data frame, so pandas must make the text its index.
-    described = [_described("task_index", "int64", "int64"), _described("task", "unicode", "object")]
+    types = ("task_index", "int64", "int64"), ("task", "unicode", "object")
+    described = [
+        {"name": name, "field_name": name, "pandas_type": pandas_type, "numpy_type": numpy_type, "metadata": None}
+        for name, pandas_type, numpy_type in types
+    ]
     pandas = json.dumps({
         "index_columns": ["task"], "column_indexes": [], "columns": described, "creator": {"library": "glassfs"},
     })
     return Parquet(Table(b"tasks", count, lambda: columns), cache, key, ((b"pandas", pandas.encode()),))
-
-
-def _described(name: str, pandas_type: str, numpy_type: str) -> dict[str, Any]:
-    return {
-        "name": name, "field_name": name, "pandas_type": pandas_type, "numpy_type": numpy_type, "metadata": None,
-    }
 
 
 def episodes(dataset: EpisodeSet, statistics: EpisodeStatistics, cache: BlockCache, key: Key) -> Data:
