@@ -169,7 +169,7 @@ def test_a_failing_format_costs_only_its_container(fault: str, caplog: pytest.Lo
 
 
 def test_verdicts_are_kept_up_to_a_number_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(containers, "REMEMBERED_FILES", 20)
+    monkeypatch.setattr(watcher, "REMEMBERED_FILES", 20)
     store = many(30)
     store.put("m", made(parts=[f"{number}" for number in range(10)]))
     tree = sources_of(store, limit=1).tree

@@ -1,4 +1,4 @@
-"""Compare leased containers with their stores, and collect the tree paths of what changed. Any thread."""
+"""What is known of files, as long as they are unchanged, and the tree paths of what changed. Any thread."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from contextlib import suppress
 from weakref import WeakValueDictionary
 
 from glassfs.errors import DeviceFailed, GlassfsError, NotADirectory, NotFound, Unavailable
+from glassfs.lru import LRU
 from glassfs.names import shown_name
 from glassfs.source import Entry, Path
-from glassfs.tree.containers.lease import ContainerLease, Location
+from glassfs.tree.containers.lease import ContainerLease, Location, Refusal
 from glassfs.tree.lease import Lease
 
 log = logging.getLogger(__name__)
@@ -22,8 +23,14 @@ COMPARED = 256
 """Containers compared with their stores in one round, and as many of their further files; more are compared in turn."""
 
 
+REMEMBERED_FILES = 20_000
+"""Files that are remembered, or on which what is remembered of others rests: about 1 KiB each."""
+
+
 class Watcher:
-    """The current lease of each location, found as long as anything refers to it, and what changes.
+    """What is known of the file at each location, its current lease or why it is no container, and what changes.
+
+    A number of files is remembered; a lease is found as long as anything refers to it.
 
     ``on_update`` is called with a lease after attributes of its files changed but not their bytes, ``on_retire`` after
     another version, or none, is at its location. ``on_change`` follows either, and any notification by a store. None
@@ -38,7 +45,9 @@ class Watcher:
         self._on_retire = on_retire
         self._on_change = on_change
         self._lock = threading.Lock()
-        self._current: WeakValueDictionary[Location, ContainerLease] = WeakValueDictionary()
+        self._known: LRU[Location, ContainerLease | Refusal] = LRU(REMEMBERED_FILES)
+        self._forgotten_leases: WeakValueDictionary[Location, ContainerLease] = WeakValueDictionary()
+        """Those that are no longer among the remembered files, but used."""
         self._queue: list[Location] = []
         """Locations still to be compared before the next pass over all of them begins."""
         self._changed: set[str] = set()
@@ -48,14 +57,25 @@ class Watcher:
         self._last_changes: dict[Location, int] = {}
         self._forgotten = 0
 
-    def find(self, location: Location) -> ContainerLease | None:
-        return self._current.get(location)
+    def known(self, location: Location) -> ContainerLease | Refusal | None:
+        """Return what is known of a file, which may have changed since."""
+        return self._known.get(location) or self._forgotten_leases.get(location)
 
-    def add(self, lease: ContainerLease) -> None:
-        """Make a lease the current one of its location. The previous one is retired, as another version replaced it."""
+    def find(self, location: Location) -> ContainerLease | None:
+        found = self.known(location)
+        return found if isinstance(found, ContainerLease) else None
+
+    def add(self, location: Location, found: ContainerLease | Refusal, weight: int) -> None:
+        """Remember what was found about a file, which counts as ``weight`` files.
+
+        A lease that was the current one is retired, as another version replaced it.
+        """
         with self._lock:
-            previous = self._current.get(lease.location)
-            self._current[lease.location] = lease
+            previous = self.find(location)
+            self._forgotten_leases.pop(location, None)
+            for other, evicted in self._known.put(location, found, weight):
+                if isinstance(evicted, ContainerLease):
+                    self._forgotten_leases[other] = evicted
             if previous is not None:
                 previous.retire(is_replaced=True)
         if previous is not None:
@@ -64,9 +84,10 @@ class Watcher:
     def retire(self, lease: ContainerLease, is_replaced: bool) -> bool:
         """Retire a lease whose location has another version, or nothing. Open files of it stay readable."""
         with self._lock:
-            if self._current.get(lease.location) is not lease:
+            if self.find(lease.location) is not lease:
                 return False
-            del self._current[lease.location]
+            self._known.pop(lease.location)
+            self._forgotten_leases.pop(lease.location, None)
             lease.retire(is_replaced)
         self._is_over(lease)
         return True
@@ -138,12 +159,12 @@ class Watcher:
     def _next_round(self) -> list[ContainerLease]:
         """Return the leases to compare next: all, or the next ``COMPARED`` of them."""
         with self._lock:
-            # Weak references: a lease that nothing uses is not compared, and those that end meanwhile are left out.
-            if not self._queue or len(self._current) <= COMPARED:
-                self._queue = list(self._current)
+            if not self._queue:
+                self._queue = [*self._forgotten_leases]
+                self._queue += [at for at, known in self._known.items() if isinstance(known, ContainerLease)]
             some = self._queue[-COMPARED:]
             del self._queue[-COMPARED:]
-            return [lease for location in some if (lease := self._current.get(location)) is not None]
+            return [lease for location in some if (lease := self.find(location)) is not None]
 
     def changes(self) -> list[str]:
         """Return the tree paths of what changed since the last call, of containers and of watched folders.
