@@ -188,11 +188,13 @@ class _Directories:
             if not name:
                 return "/", self.at("")[1]
             try:
-                place, node = self._named(parent, name, is_exact)
+                place, directory = self.at(parent)
+                node = directory.child(name) if is_exact else directory.named(name)
             except Changed:
                 # The container was replaced meanwhile: look the path up again.
                 self.forget()
-                place, node = self._named(parent, name, is_exact)
+                place, directory = self.at(parent)
+                node = directory.child(name) if is_exact else directory.named(name)
             if not isinstance(node, Symlink):
                 return f"{place}/{node.name}", node
             path = target(place, node)
@@ -201,6 +203,9 @@ class _Directories:
     def at(self, path: str) -> Resolved:
         """Return the directory at a path, following links. Raises NotFound and NotADirectory."""
         for _ in range(LINKS):
+            known = self._get(path)
+            if known is not None:
+                return path, known
             generation = self._cached.generation
             place, directory, names = self._nearest(path)
             while names:
@@ -229,23 +234,20 @@ class _Directories:
     def expire(self) -> None:
         self._expired = time.monotonic()
 
-    def _named(self, parent: str, name: str, is_exact: bool) -> Found:
-        """Return the path of the parent without links, and its child."""
-        place, directory = self.at(parent)
-        return place, directory.child(name) if is_exact else directory.named(name)
+    def _get(self, path: str) -> Directory | None:
+        directory = self._cached.get(path)
+        return directory if directory is not None and self._is_current(directory.origin.lease) else None
 
     def _nearest(self, path: str) -> tuple[str, Directory, list[str]]:
         """Return the last cached directory on the way to a path, and the names that lead on from it, the last first."""
         names: list[str] = []
         generation = self._cached.generation
-        while True:
-            directory = self._cached.get(path)
-            if directory is not None and self._is_current(directory.origin.lease):
-                return path, directory, names
-            if not path:
-                break
+        while path:
             path, _, name = path.rpartition("/")
             names.append(name)
+            directory = self._get(path)
+            if directory is not None:
+                return path, directory, names
         root = self._root()
         if not isinstance(root, LostDirectory):
             self._put("", root, generation)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from weakref import WeakValueDictionary
@@ -120,8 +119,10 @@ class Watcher:
 
     def is_current(self, lease: Lease) -> bool:
         """Ask the store, and return whether what is leased is still at its location, as far as is known."""
-        if isinstance(lease, ContainerLease) and not lease.is_retired and not _unchanged([lease]):
-            self.check(lease.location)
+        if isinstance(lease, ContainerLease) and not lease.is_retired:
+            store, path = lease.location
+            if not store.is_unchanged(path, lease.entries[0]):
+                self.check(lease.location)
         return not lease.is_retired
 
     def watch(self, folder: Location, at: str) -> bool:
@@ -149,10 +150,9 @@ class Watcher:
         """Compare the leased containers with their stores, or the next round of them. Waits for each store."""
         leases = self._next_round()
         parts = 8 + COMPARED // (len(leases) or 1)
-        unchanged = _unchanged(leases)
         for lease in leases:
-            before = lease.entries
-            if lease not in unchanged:
+            before, (store, path) = lease.entries, lease.location
+            if len(before) > 1 or not store.is_unchanged(path, before[0]):
                 with suppress(Unavailable, DeviceFailed):
                     self.compare(lease, before, lease.entries_now(before, parts=parts))
 
@@ -202,25 +202,3 @@ class Watcher:
         self._on_change()
         return True
 
-
-def _unchanged(leases: Sequence[ContainerLease]) -> set[ContainerLease]:
-    """Return leases on single files that certainly have not changed, after one glance at each of their folders.
-
-    Asking for their entries, as for those that are left, takes five times as long.
-    """
-    by_folder: defaultdict[Location, list[ContainerLease]] = defaultdict(list)
-    for lease in leases:
-        store, path = lease.location
-        if path and not store.is_remote and len(lease.entries) == 1:
-            by_folder[Location(store, path[:-1])].append(lease)
-    found: set[ContainerLease] = set()
-    for (store, folder), there in by_folder.items():
-        try:
-            glances = store.glances(folder, [lease.location.path[-1] for lease in there])
-        except GlassfsError:
-            continue
-        found.update(
-            lease for lease, glance in zip(there, glances, strict=True)
-            if glance is not None and glance[0] == lease.entries[0].stamp
-        )
-    return found
