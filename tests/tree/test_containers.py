@@ -368,6 +368,25 @@ def test_a_part_that_changes_changes_the_container(change: str) -> None:
         assert sources.tree.file("/m/parts/one.bin").ino != old.ino
 
 
+def test_containers_in_watched_folders_are_compared_when_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refresh asks the store for others alone. A report without a name may be about any of them."""
+    store = MemoryStore({"f/a": made(a=b"0"), "g/b": made(a=b"0")})
+    sources = sources_of(store)
+    leases = [sources.tree.file(f"/{name}/a.bin").origin.lease for name in ("f/a", "g/b")]
+    assert sources.tree.directory("/f").watch()
+    notify, asked, entry = store.watched["f",], list[Path](), store.entry
+    monkeypatch.setattr(store, "entry", lambda path: (asked.append(path), entry(path))[1])
+    assert sources.refresh() == []
+    assert ("g", "b") in asked
+    assert ("f", "a") not in asked
+    del store.watched["f",]  # a change that is not reported by its name
+    store.put("f/a", made(a=b"1"))
+    store.watched["f",] = notify
+    notify(("f",), "")
+    assert sources.heard() == ["/f", "/f/a"]
+    assert [lease.is_retired for lease in leases] == [True, False]
+
+
 def test_all_parts_are_compared_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some in each round, of several containers side by side."""
     monkeypatch.setattr(watcher, "COMPARED", 4)

@@ -229,6 +229,10 @@ class Store(ABC):
         """
         return False
 
+    def is_watched(self, path: Path) -> bool:
+        """Return whether changes in the folder at ``path`` are reported now, since an earlier call of ``watch``."""
+        return False
+
     def finish(self) -> None:  # noqa: B027
         """Wait, for a short time, until data read so far is stored. Called before the process ends."""
 

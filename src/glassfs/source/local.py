@@ -152,6 +152,9 @@ class LocalStore(Store):
     def watch(self, path: Path, notify: Callable[[Path, str], None]) -> bool:
         return self._watched.watch(path, notify, self._has_root)
 
+    def is_watched(self, path: Path) -> bool:
+        return self._watched.is_watched(path)
+
     def close(self) -> None:
         self._watched.close()
         self._root = None

@@ -152,16 +152,25 @@ class Watcher:
         parts = 8 + COMPARED // (len(leases) or 1)
         for lease in leases:
             before, (store, path) = lease.entries, lease.location
+            # Of a folder that is watched, each change is reported, but those by another name of the file.
+            if len(before) == 1 and not before[0].has_other_names and store.is_watched(path[:-1]):
+                continue
             if len(before) > 1 or not store.is_unchanged(path, before[0]):
                 with suppress(Unavailable, DeviceFailed):
                     self.compare(lease, before, lease.entries_now(before, parts=parts))
+
+    def _leased(self, folder: Location | None = None) -> list[Location]:
+        """Return the locations of all leases, or of those in one folder."""
+        # Those that end meanwhile are left out: a lease that nothing uses need not be compared.
+        leased = [at for at, known in self._known.items() if isinstance(known, ContainerLease)]
+        leased += self._forgotten_leases
+        return leased if folder is None else [at for at in leased if (at.store, at.path[:-1]) == folder]
 
     def _next_round(self) -> list[ContainerLease]:
         """Return the leases to compare next: all, or the next ``COMPARED`` of them."""
         with self._lock:
             if not self._queue:
-                self._queue = [*self._forgotten_leases]
-                self._queue += [at for at, known in self._known.items() if isinstance(known, ContainerLease)]
+                self._queue = self._leased()
             some = self._queue[-COMPARED:]
             del self._queue[-COMPARED:]
             return [lease for location in some if (lease := self.find(location)) is not None]
@@ -174,8 +183,9 @@ class Watcher:
         with self._lock:
             notified, self._notified = self._notified, set()
         for folder, at, name in notified:
-            if name:
-                self.check(folder.below(name))
+            # Without a name anything in the folder may have changed, and its watch may be over.
+            for location in (folder.below(name),) if name else self._leased(folder):
+                self.check(location)
             shown = shown_name(name) if name else ""
             if shown:
                 self.note(f"{at}/{shown}")
