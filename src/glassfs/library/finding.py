@@ -84,26 +84,21 @@ class LibraryPaths:
         return node
 
     def beside(self, path: str, directory: Directory, suffix: str) -> Node | None:
-        """Return the file called like a directory plus ``suffix``, among all views, or None.
+        """Return the file called like a directory plus ``suffix``, also one of a view that is not listed, or None.
 
         Raises Changed if its container has another version than the directory.
         """
         version = version_of(directory)
         for _ in range(2):
-            found = self._child(path + suffix)
+            # Listed directories come first: they are mostly made already, and those with all views take longer.
+            found = _child(self._listed, path + suffix) or _child(self._viewed, path + suffix)
             # Without such a file, the directory itself shows which version is there now.
-            now = found or self._child(path)
+            now = found or _child(self._viewed, path)
             if not version or (now is not None and version_of(now) == version):
                 return found
-            self._viewed.forget()  # the cached paths with views may be the outdated ones
+            self._listed.forget()  # the cached paths may be the outdated ones
+            self._viewed.forget()
         raise Changed(REPLACED, part=printable(path.lstrip("/")))
-
-    def _child(self, path: str) -> Node | None:
-        parent, _, name = path.rpartition("/")
-        try:
-            return self._viewed.at(parent)[1].child(name)
-        except (NotFound, NotADirectory):
-            return None
 
     def hint(self, path: str) -> str:
         """Return what ``hint`` does."""
@@ -272,6 +267,14 @@ class _Directories:
         if path and not lease.sources and isinstance(directory, (FixedDirectory, Settled)):
             return  # Its listing never changes, and nothing would report that another directory took its place.
         self._cached.put(path, directory, lease, generation, cost)
+
+
+def _child(directories: _Directories, path: str) -> Node | None:
+    parent, _, name = path.rpartition("/")
+    try:
+        return directories.at(parent)[1].child(name)
+    except (NotFound, NotADirectory):
+        return None
 
 
 def _collection_in(fields: Directory, outer: str, name: str) -> tuple[Directory, int] | None:

@@ -246,7 +246,6 @@ class Containers:
 
     def _cached(self, container: Container, lease: ContainerLease) -> OpenContainer:
         """Cache a container that was just parsed, and return it with its root directory."""
-        weight = self._parsed.weight_of(container)
         evicted = []
         lease.acquire()
         with self._caching:
@@ -254,7 +253,7 @@ class Containers:
             # The sources of a deleted container are up to its readers: no event would say when to close them.
             is_cached = not lease.is_retired
             if is_cached:
-                evicted = self._parsed.put(lease, opened, weight)
+                evicted = self._parsed.put(lease, opened)
         if not is_cached:
             lease.release()
         self._parsed.was_put(lease, evicted)

@@ -47,7 +47,7 @@ class NestedContainers:
             container = self._open(content)
             inside = replace(origin, format=container.format)
             nested = OpenNested(container, directory(name, ino, inside, container.root))
-            self._cached.was_put(key, self._cached.put(key, nested, self._cached.weight_of(container)))
+            self._cached.was_put(key, self._cached.put(key, nested))
             return nested
 
         return self._cached.get(key) or self._opening.once(key, lambda: self._cached.get(key), opened)
