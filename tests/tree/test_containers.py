@@ -21,7 +21,7 @@ from glassfs.errors import (
 from glassfs.formats import registry
 from glassfs.source import Path, Source
 from glassfs.tree import Directory, File, Sources, Tree
-from glassfs.tree.containers import containers, watcher
+from glassfs.tree.containers import watcher
 from glassfs.tree.containers.lease import Location, OpenContainer
 from tests.memory_store import MemoryStore
 from tests.tree.made import FORMAT, made
