@@ -22,13 +22,13 @@ from glassfs import __version__
 from glassfs.cache import BlockCache
 from glassfs.cache.findings import Findings
 from glassfs.content import Container
-from glassfs.errors import Changed, Postponed, Refused, Unrecognised
+from glassfs.errors import Changed, GlassfsError, Postponed, Refused, Unrecognised
 from glassfs.formats.registry import AHEAD, HEAD, Opening
 from glassfs.keyed_lock import KeyedLock
 from glassfs.source import Entry, Path, Source, Version
 from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer, Refusal
 from glassfs.tree.containers.nested import NestedContainers
-from glassfs.tree.containers.opener import Parts, fail, opened_version, parse, parse_or_close, used_parts
+from glassfs.tree.containers.opener import Parts, failure, opened_version, parse, parse_or_close, used_parts
 from glassfs.tree.containers.watcher import Watcher
 from glassfs.tree.containers.weight import OpenContainers
 from glassfs.tree.lease import Lease
@@ -317,8 +317,10 @@ class Containers:
         try:
             files = [(location.path, opening.source), *parts]
             yield container, [(path, source.entry) for path, source in files]
+        except GlassfsError:
+            raise
         except Exception as error:
-            fail(error, opening.source.name)
+            raise failure(error, opening.source.name) from error
         finally:
             container.close()
 

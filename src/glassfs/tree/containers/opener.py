@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import NoReturn
 
 from glassfs.content import Container
 from glassfs.errors import Changed, GlassfsError, Refused, Unavailable, is_lack
@@ -32,8 +31,10 @@ def parse(opening: Opening) -> Container:
     try:
         container = open_container(opening)
         return _interpreted(container, opening) if container.is_generic else container
+    except GlassfsError:
+        raise
     except Exception as error:
-        fail(error, opening.source.name)
+        raise failure(error, opening.source.name) from error
 
 
 def _interpreted(container: Container, opening: Opening) -> Container:
@@ -67,16 +68,15 @@ def used_parts(opening: Opening, container: Container) -> Parts:
     return parts
 
 
-def fail(error: Exception, name: str) -> NoReturn:
-    """Raise an error of glassfs again, and Refused for any other of a format, with a record in the log.
+def failure(error: Exception, name: str) -> BaseException:
+    """Return what to raise for an unexpected error of a format: Refused, after a record in the log.
 
-    So an unexpected one costs one container and not its folder. Raises Unavailable if memory or descriptors lack.
+    So it costs one container and not its folder. It is Unavailable if memory or descriptors lack.
     """
-    if isinstance(error, GlassfsError):
-        raise error
     if isinstance(error.__cause__, KeyboardInterrupt):  # Python 3.11 and older: it came while a class was made
-        raise error.__cause__ from None
+        interruption, error.__cause__ = error.__cause__, None
+        return interruption
     if is_lack(error):
-        raise Unavailable(f"cannot be opened now: {str(error) or 'there is not enough memory'}", name) from error
+        return Unavailable(f"cannot be opened now: {str(error) or 'there is not enough memory'}", name)
     log.exception("%s", GlassfsError("cannot be opened, due to an error in its format", name))
-    raise Refused(f"cannot be opened: {type(error).__name__}: {error}", name) from error
+    return Refused(f"cannot be opened: {type(error).__name__}: {error}", name)
