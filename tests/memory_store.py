@@ -116,6 +116,9 @@ class MemoryStore(Store):
                 self.watched.setdefault(path, notify)
             return path in self.watched
 
+    def is_watched(self, path: Path) -> bool:
+        return path in self.watched
+
     def close(self) -> None:
         with self._lock:
             self.watched = {}

@@ -158,8 +158,8 @@ def test_keyed_lock_excludes_equal_keys_only() -> None:
     with locks.hold(("a", 1)):
         thread.start()
         with locks.hold(("a", 2)):
-            assert len(locks._locks) == 2
+            assert len(locks._held) == 2
         assert not inside.is_set()
     wait_for(inside)
     thread.join()
-    assert not locks._locks
+    assert not locks._held

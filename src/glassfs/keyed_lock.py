@@ -3,38 +3,56 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from glassfs import work
+
+Value = TypeVar("Value")
 
 
 class KeyedLock:
     """Locks by key. A lock exists only while a thread holds it or waits for it. Any thread.
 
-    ::
-
-        with locks.hold(key):
-            ...  # no other thread is here with an equal key
+    Keys are compared while other threads change the mapping: they consist of strings, numbers and objects that are
+    compared by identity.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._locks: dict[Hashable, tuple[threading.Lock, list[int]]] = {}
-        """The lock of each key, with the numbers of the threads that hold it or wait for it."""
+        self._held: dict[Hashable, threading.Lock] = {}
 
     @contextmanager
     def hold(self, key: Hashable) -> Iterator[None]:
         """Hold the lock of ``key``, waiting while another thread holds it. Not reentrant. Raises Canceled."""
-        thread = threading.get_ident()
-        with self._lock:
-            lock, users = self._locks.setdefault(key, (threading.Lock(), []))
-            users.append(thread)
+        lock = self._entered(key)
         try:
-            with work.holding(lock):
-                yield
+            yield
         finally:
-            with self._lock:
-                users.remove(thread)
-                if not users:
-                    del self._locks[key]
+            self._leave(key, lock)
+
+    def once(self, key: Hashable, known: Callable[[], Value | None], make: Callable[[], Value]) -> Value:
+        """Return what ``known`` returns, or what ``make`` returns if that is None.
+
+        Of callers with equal keys one at a time is asked: the others wait, and find what it has made. Raises Canceled.
+        """
+        lock = self._entered(key)
+        try:
+            found = known()
+            return make() if found is None else found
+        finally:
+            self._leave(key, lock)
+
+    def _entered(self, key: Hashable) -> threading.Lock:
+        lock = threading.Lock()
+        lock.acquire()
+        # The lock of the thread that holds the key is in the mapping. A thread that waits for it tries again when
+        # that one has left, so the threads that wait need not be counted.
+        while (other := self._held.setdefault(key, lock)) is not lock:
+            with work.holding(other):
+                pass
+        return lock
+
+    def _leave(self, key: Hashable, lock: threading.Lock) -> None:
+        del self._held[key]
+        lock.release()

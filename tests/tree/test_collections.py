@@ -64,11 +64,6 @@ def test_a_series_makes_what_is_asked_for(count: int, digits: int, has_groups: b
         listing[count]
 
 
-def test_nodes_are_the_same_looked_up_and_listed() -> None:
-    folder = tree_of([Member((b"s",), series(12)[0])]).directory("/s")
-    assert [folder.child(f"{number}.bin").ino for number in range(12)] == [node.ino for node in folder.listing()]
-
-
 @pytest.mark.parametrize("label", ["", ".of.it", "-of-it"])
 def test_suffixes_of_a_series_may_begin_with_any_character(label: str) -> None:
     content = Series(b"s", 3, lambda number: Array(b"", Memory(bytes(number)), "|u1", (number,), label=label))

@@ -21,7 +21,7 @@ from glassfs.errors import (
 from glassfs.formats import registry
 from glassfs.source import Path, Source
 from glassfs.tree import Directory, File, Sources, Tree
-from glassfs.tree.containers import containers, watcher
+from glassfs.tree.containers import watcher
 from glassfs.tree.containers.lease import Location, OpenContainer
 from tests.memory_store import MemoryStore
 from tests.tree.made import FORMAT, made
@@ -41,17 +41,6 @@ def names_open(sources: Sources) -> list[str]:
 
 
 # Verdicts.
-
-
-def test_a_verdict_is_found_once() -> None:
-    store = many(5)
-    store.put("plain", b"text")
-    tree = sources_of(store).tree
-    assert paths_of(tree) >= {"/0/", "/4/", "/plain"}
-    opens = store.opens
-    for _ in range(3):
-        tree.root.listing()
-    assert store.opens == opens
 
 
 def test_a_refused_container_is_a_file_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
@@ -169,7 +158,7 @@ def test_a_failing_format_costs_only_its_container(fault: str, caplog: pytest.Lo
 
 
 def test_verdicts_are_kept_up_to_a_number_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(containers, "REMEMBERED_FILES", 20)
+    monkeypatch.setattr(watcher, "REMEMBERED_FILES", 20)
     store = many(30)
     store.put("m", made(parts=[f"{number}" for number in range(10)]))
     tree = sources_of(store, limit=1).tree
@@ -213,6 +202,7 @@ def test_looking_at_a_folder_opens_each_container_once() -> None:
     opens, reads = store.opens, store.reads
     for number in range(30):
         assert sources.tree.directory(f"/{number}").listing()
+    assert len(sources.tree.root.listing()) == 33
     assert (store.opens, store.reads) == (opens, reads)
     sources.tree.close()
     assert not store.held
@@ -366,6 +356,25 @@ def test_a_part_that_changes_changes_the_container(change: str) -> None:
     else:
         assert value(sources.tree, "/m/parts/two.bin") == b"new"
         assert sources.tree.file("/m/parts/one.bin").ino != old.ino
+
+
+def test_containers_in_watched_folders_are_compared_when_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refresh asks the store for others alone. A report without a name may be about any of them."""
+    store = MemoryStore({"f/a": made(a=b"0"), "g/b": made(a=b"0")})
+    sources = sources_of(store)
+    leases = [sources.tree.file(f"/{name}/a.bin").origin.lease for name in ("f/a", "g/b")]
+    assert sources.tree.directory("/f").watch()
+    notify, asked, entry = store.watched["f",], list[Path](), store.entry
+    monkeypatch.setattr(store, "entry", lambda path: (asked.append(path), entry(path))[1])
+    assert sources.refresh() == []
+    assert ("g", "b") in asked
+    assert ("f", "a") not in asked
+    del store.watched["f",]  # a change that is not reported by its name
+    store.put("f/a", made(a=b"1"))
+    store.watched["f",] = notify
+    notify(("f",), "")
+    assert sources.heard() == ["/f", "/f/a"]
+    assert [lease.is_retired for lease in leases] == [True, False]
 
 
 def test_all_parts_are_compared_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:

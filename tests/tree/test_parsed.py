@@ -21,7 +21,6 @@ from glassfs.source import Named
 from glassfs.source.local import LocalStore
 from glassfs.tree import ContainerSettings, Sources
 from glassfs.tree.containers import weight as weighing
-from glassfs.tree.containers.watcher import COMPARED
 from glassfs.tree.containers.weight import CONTAINER_COST, weight_of
 from glassfs.tree.lease import Lease
 from glassfs.tree.sources.folder import ContainerDirectory
@@ -128,21 +127,6 @@ def test_evicted_containers_are_still_watched(change: str) -> None:
     assert told == ["/0007"]
     assert [lease.is_retired for lease in leases].count(True) == 1
     assert leases[7].is_replaced == (change == "put")
-
-
-def test_containers_are_compared_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = many(1000)
-    sources = sources_within(store, 16 << 20)
-    leases = [container_at(sources, f"/{number:04d}").origin.lease for number in range(1000)]
-    asked = []
-    entry = store.entry
-    monkeypatch.setattr(store, "entry", lambda path: asked.append(path) or entry(path))
-    rounds = -(-len(leases) // COMPARED)
-    for _ in range(rounds):
-        before = len(asked)
-        assert sources.containers.refresh() == []
-        assert len(asked) - before <= COMPARED
-    assert len(set(asked)) == len(asked) == 1000
 
 
 def test_on_drop_reports_evicted_and_exchanged_contents() -> None:

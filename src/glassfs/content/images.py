@@ -7,6 +7,8 @@ callers reserve memory from the cache (``COPIES`` of the stored bytes, and ``cos
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from glassfs.errors import Damaged, Unavailable
@@ -27,24 +29,27 @@ def opened(stored: bytes, media: str) -> ImageFile:
     from PIL.JpegImagePlugin import JpegImageFile
     from PIL.PngImagePlugin import PngImageFile
 
-    try:
+    with decoding(f"is not a {media.upper()} that can be decoded"):
         if media == "png":
             return PngImageFile(io.BytesIO(_without_text(stored)))
         return JpegImageFile(io.BytesIO(stored))
-    except MemoryError as error:
-        raise Unavailable("there is not enough memory to decode an image") from error
-    except Exception as error:  # decoders raise exceptions of any type
-        raise Damaged(f"is not a {media.upper()} that can be decoded") from error
 
 
 def decode(image: ImageFile) -> None:
     """Decode the pixels of an opened image. Raises Damaged."""
-    try:
+    with decoding("is an image that does not decode"):
         image.load()
+
+
+@contextmanager
+def decoding(reason: str) -> Iterator[None]:
+    """Turn what a decoder raises into Damaged with this reason, or Unavailable without enough memory."""
+    try:
+        yield
     except MemoryError as error:
         raise Unavailable("there is not enough memory to decode an image") from error
-    except Exception as error:
-        raise Damaged("is an image that does not decode") from error
+    except Exception as error:  # decoders raise exceptions of any type
+        raise Damaged(reason) from error
 
 
 def is_quick(stored: bytes, media: str) -> bool:

@@ -95,21 +95,23 @@ class ArrayLike(ABC):
     def _fact(self, name: str, of_content: Callable[[contents.Content], Any]) -> Any:
         """Return an attribute of ``numpy()``, without its values if possible."""
         with PartInErrors(self):
-            content = canonical(self._of_array())
-            fact = getattr(self._rows(), name, None) if content is None else of_content(content)
+            file = self._of_array()
+            content = canonical(file)
+            fact = getattr(self._rows(file), name, None) if content is None else of_content(content)
         return getattr(self.numpy(), name) if fact is None else fact
 
     def _selected(self, key: Any) -> Any:
         """Return what an index selects of the array, read into memory of its own."""
         with PartInErrors(self):
-            content = self._of_array().content
+            file = self._of_array()
+            content = file.content
             if isinstance(content, contents.Video) and selecting.is_integer(key):
                 return arrays.frame_of(content, integer(key))  # without the first one, which gives the shape
-            rows = self._rows()
+            rows = self._rows(file)
             return self.numpy(copy=True)[key] if rows is None else selecting.select(rows, key)
 
     def _iterated(self) -> Iterator[Any]:
-        rows = self._rows()
+        rows = self._rows(self._of_array())
         if not self.shape:
             raise Unsuited("is a single value and cannot be iterated", part=printable(self.path))
         return iter(self.numpy()) if rows is None else selecting.iterated(rows)
@@ -121,9 +123,8 @@ class ArrayLike(ABC):
             return file.content is None and (file.name.endswith(FIRST_EXTENSION) or is_plain_image(file))
         return isinstance(content, ARRAYS)
 
-    def _rows(self) -> selecting.Rows | None:
+    def _rows(self, file: File) -> selecting.Rows | None:
         """Return the rows of an array or a video, which can be read one by one; None for other files."""
-        file = self._of_array()
         if file.content is None and file.name.endswith(FIRST_EXTENSION):
             with stream_of(file, self.path) as stream:
                 return selecting.rows_of_npy(stream, file.data)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import io
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
-from contextlib import contextmanager
 from math import prod
 from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
 from glassfs.content import Array, Content, Data, EncodedImage, Image, Order, Scalar, Video, dtypes
+from glassfs.content.images import decoding
 from glassfs.errors import Damaged, Unavailable, Unsuited
 
 if TYPE_CHECKING:
@@ -282,21 +281,11 @@ def _in_pixels(image: Decoded) -> Decoded:
 def _opened(stored: Any, formats: tuple[str, ...]) -> Decoded:
     from PIL import Image as Pillow
 
-    with _as_damage("is not an image that can be decoded"):
+    with decoding("is not an image that can be decoded"):
         return Pillow.open(io.BytesIO(stored), formats=formats)
 
 
 def _loaded(image: Decoded) -> Decoded:
-    with _as_damage("is an image that cannot be decoded"):
+    with decoding("is an image that cannot be decoded"):
         image.load()
     return image
-
-
-@contextmanager
-def _as_damage(reason: str) -> Iterator[None]:
-    try:
-        yield
-    except MemoryError as error:
-        raise Unavailable("there is not enough memory for an image") from error
-    except Exception as error:  # decoders raise exceptions of any kind
-        raise Damaged(reason) from error

@@ -84,26 +84,21 @@ class LibraryPaths:
         return node
 
     def beside(self, path: str, directory: Directory, suffix: str) -> Node | None:
-        """Return the file called like a directory plus ``suffix``, among all views, or None.
+        """Return the file called like a directory plus ``suffix``, also one of a view that is not listed, or None.
 
         Raises Changed if its container has another version than the directory.
         """
         version = version_of(directory)
         for _ in range(2):
-            found = self._child(path + suffix)
+            # Listed directories come first: they are mostly made already, and those with all views take longer.
+            found = _child(self._listed, path + suffix) or _child(self._viewed, path + suffix)
             # Without such a file, the directory itself shows which version is there now.
-            now = found or self._child(path)
+            now = found or _child(self._viewed, path)
             if not version or (now is not None and version_of(now) == version):
                 return found
-            self._viewed.forget()  # the cached paths with views may be the outdated ones
+            self._listed.forget()  # the cached paths may be the outdated ones
+            self._viewed.forget()
         raise Changed(REPLACED, part=printable(path.lstrip("/")))
-
-    def _child(self, path: str) -> Node | None:
-        parent, _, name = path.rpartition("/")
-        try:
-            return self._viewed.at(parent)[1].child(name)
-        except (NotFound, NotADirectory):
-            return None
 
     def hint(self, path: str) -> str:
         """Return what ``hint`` does."""
@@ -188,11 +183,13 @@ class _Directories:
             if not name:
                 return "/", self.at("")[1]
             try:
-                place, node = self._named(parent, name, is_exact)
+                place, directory = self.at(parent)
+                node = directory.child(name) if is_exact else directory.named(name)
             except Changed:
                 # The container was replaced meanwhile: look the path up again.
                 self.forget()
-                place, node = self._named(parent, name, is_exact)
+                place, directory = self.at(parent)
+                node = directory.child(name) if is_exact else directory.named(name)
             if not isinstance(node, Symlink):
                 return f"{place}/{node.name}", node
             path = target(place, node)
@@ -201,6 +198,9 @@ class _Directories:
     def at(self, path: str) -> Resolved:
         """Return the directory at a path, following links. Raises NotFound and NotADirectory."""
         for _ in range(LINKS):
+            known = self._get(path)
+            if known is not None:
+                return path, known
             generation = self._cached.generation
             place, directory, names = self._nearest(path)
             while names:
@@ -229,23 +229,20 @@ class _Directories:
     def expire(self) -> None:
         self._expired = time.monotonic()
 
-    def _named(self, parent: str, name: str, is_exact: bool) -> Found:
-        """Return the path of the parent without links, and its child."""
-        place, directory = self.at(parent)
-        return place, directory.child(name) if is_exact else directory.named(name)
+    def _get(self, path: str) -> Directory | None:
+        directory = self._cached.get(path)
+        return directory if directory is not None and self._is_current(directory.origin.lease) else None
 
     def _nearest(self, path: str) -> tuple[str, Directory, list[str]]:
         """Return the last cached directory on the way to a path, and the names that lead on from it, the last first."""
         names: list[str] = []
         generation = self._cached.generation
-        while True:
-            directory = self._cached.get(path)
-            if directory is not None and self._is_current(directory.origin.lease):
-                return path, directory, names
-            if not path:
-                break
+        while path:
             path, _, name = path.rpartition("/")
             names.append(name)
+            directory = self._get(path)
+            if directory is not None:
+                return path, directory, names
         root = self._root()
         if not isinstance(root, LostDirectory):
             self._put("", root, generation)
@@ -270,6 +267,14 @@ class _Directories:
         if path and not lease.sources and isinstance(directory, (FixedDirectory, Settled)):
             return  # Its listing never changes, and nothing would report that another directory took its place.
         self._cached.put(path, directory, lease, generation, cost)
+
+
+def _child(directories: _Directories, path: str) -> Node | None:
+    parent, _, name = path.rpartition("/")
+    try:
+        return directories.at(parent)[1].child(name)
+    except (NotFound, NotADirectory):
+        return None
 
 
 def _collection_in(fields: Directory, outer: str, name: str) -> tuple[Directory, int] | None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple, NewType
 
-from glassfs.errors import Damaged, NotADirectory, NotFound
+from glassfs.errors import Damaged, GlassfsError, NotADirectory, NotFound
 
 Version = NewType("Version", str)
 """Opaque: equal for the same bytes of the same file, different after any change that can be detected."""
@@ -179,6 +179,13 @@ class Store(ABC):
         """
         return self.entry(path), None
 
+    def is_unchanged(self, path: Path, entry: Entry) -> bool:
+        """Return whether what is at ``path`` certainly has the stamp of ``entry``. It may cost less than ``entry``."""
+        try:
+            return self.entry(path).stamp == entry.stamp
+        except GlassfsError:
+            return False
+
     def glances(self, folder: Path, names: Sequence[str]) -> list[tuple[str, int] | None]:
         """Return stamp and mode bits of what has these names in a folder, None for names that are not there.
 
@@ -220,6 +227,10 @@ class Store(ABC):
         ``notify``. Changes through a hard link in another folder are never reported; changes through a mapping are
         reported when the writer closes it.
         """
+        return False
+
+    def is_watched(self, path: Path) -> bool:
+        """Return whether changes in the folder at ``path`` are reported now, since an earlier call of ``watch``."""
         return False
 
     def finish(self) -> None:  # noqa: B027

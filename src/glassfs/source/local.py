@@ -30,7 +30,7 @@ _NAME = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO must not wait for a writer.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_SEARCH_BENEATH, _READ_BENEATH = system.How(_SEARCH), system.How(_READ)
+_SEARCH_BENEATH, _NAME_BENEATH, _READ_BENEATH = system.How(_SEARCH), system.How(_NAME), system.How(_READ)
 _HAS_XATTRS = hasattr(os, "getxattr")
 _KINDS = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.FOLDER, stat.S_IFLNK: Kind.LINK}
 _FAILURES = (GlassfsError, OSError, ValueError)
@@ -117,6 +117,19 @@ class LocalStore(Store):
             raise self._explained(error, path) from None
         return iter(found)
 
+    def is_unchanged(self, path: Path, entry: Entry) -> bool:
+        self._renew_root(is_due=False)
+        try:
+            fd = system.opened_beneath(self._current_root().fd, path, _NAME_BENEATH)
+            if fd is None:
+                return super().is_unchanged(path, entry)
+            try:
+                return _stamp(os.fstat(fd)) == entry.stamp
+            finally:
+                os.close(fd)
+        except _FAILURES:
+            return False
+
     def glances(self, path: Path, names: Sequence[str]) -> builtins.list[tuple[str, int] | None]:
         self._renew_root(is_due=not path)
         try:
@@ -138,6 +151,9 @@ class LocalStore(Store):
 
     def watch(self, path: Path, notify: Callable[[Path, str], None]) -> bool:
         return self._watched.watch(path, notify, self._has_root)
+
+    def is_watched(self, path: Path) -> bool:
+        return self._watched.is_watched(path)
 
     def close(self) -> None:
         self._watched.close()

@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from glassfs import work
@@ -72,7 +72,7 @@ class LocalSource(Source):
     def read_into(self, buffer: memoryview, offset: int) -> None:
         wanted = len(buffer)
         try:
-            got = self._done(wanted, offset, lambda fd: _filled(fd, buffer, offset))
+            got = self._done(wanted, offset, _filled, buffer, offset)
         except OverflowError:  # beyond any file
             raise self.outside(offset, wanted) from None
         if got != wanted:
@@ -86,19 +86,19 @@ class LocalSource(Source):
         if end <= len(head):
             return head[offset:end]
         # The system writes into the result, so there is no buffer to copy it from.
-        found = self._done(size, offset, lambda fd: os.pread(fd, size, offset))
+        found = self._done(size, offset, os.pread, size, offset)
         return found if len(found) == size else super().read(offset, size)
 
     def mapped(self, offset: int, size: int) -> memoryview | None:
-        return self._done(0, offset, lambda fd: _mapped(fd, offset, size))
+        return self._done(0, offset, _mapped, offset, size)
 
-    def _done(self, size: int, offset: int, do: Callable[[int], Result]) -> Result:
-        """Return what ``do`` returns for the descriptor, if the file still is the one that was opened."""
+    def _done(self, size: int, offset: int, do: Callable[..., Result], *arguments: Any) -> Result:
+        """Return what ``do`` returns for the descriptor and these, if the file still is the one that was opened."""
         work.check(size)
         # It stays open while this thread refers to it, also if another one parks or closes the source meanwhile.
         opened = self._opened or self._reopened()
         try:
-            found = do(opened.fd)
+            found = do(opened.fd, *arguments)
             status = os.fstat(opened.fd)
         except OSError as error:
             raise DeviceFailed(f"cannot be read at {offset}: {error.strerror or error}", self.name) from error

@@ -36,8 +36,7 @@ class Watched:
 
         The folder watched is the one there now, while the store might still read from a replaced one.
         """
-        known = self._watches.get(path)
-        if known is not None and not known.is_over:
+        if self.is_watched(path):
             return True
         if sys.platform != "linux":
             return False
@@ -51,13 +50,16 @@ class Watched:
             return False
         is_right = has_root(watch.root)
         with self._lock:
-            known = self._watches.get(path)
-            is_first = known is None or known.is_over
+            is_first = not self.is_watched(path)
             if is_right and is_first:
                 self._watches[path] = watch
         if not (is_right and is_first):
             watch.release()
         return is_right and not (is_first and watch.is_over)
+
+    def is_watched(self, path: Path) -> bool:
+        known = self._watches.get(path)
+        return known is not None and not known.is_over
 
     def close(self) -> None:
         with self._lock:

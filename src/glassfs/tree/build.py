@@ -311,14 +311,20 @@ class SeriesDirectory(Settled):
                 return index
         raise not_found(name)
 
+    def found(self, name: str) -> tuple[int, Node]:
+        number = self.find(name)
+        return number, self._node(number, name)
+
     def named(self, name: str) -> Node:
         suffix = self._shaped()[1]
-        return self.child(name if not suffix or name.endswith(suffix) else name + suffix)
+        return self.found(name if not suffix or name.endswith(suffix) else name + suffix)[1]
 
     def at(self, number: int) -> Node:
+        return self._node(number, self._shaped()[0] % number)
+
+    def _node(self, number: int, name: str) -> Node:
         series, origin = self._series, self.origin
         content = series.item(number)
-        name = self._shaped()[0] % number
         ino = inode(name, self.ino)
         if series.has_groups:
             return directory(name, ino, origin, cast("Collection", content))

@@ -71,14 +71,13 @@ class Listings(Generic[Children]):
 
     def children(self, owner: Owner, ino: int, make: Callable[[], Children]) -> Children:
         """Return the children of a directory, calling ``make`` on one thread if they are not cached."""
+        def made() -> Children:
+            children = make()
+            self._put((owner, ino), children)
+            return children
+
         found = self.known(owner, ino)
-        if found is None:
-            with self._making.hold((owner, ino)):
-                found = self.known(owner, ino)  # another thread may have made them meanwhile
-                if found is None:
-                    found = make()
-                    self._put((owner, ino), found)
-        return found
+        return self._making.once((owner, ino), lambda: self.known(owner, ino), made) if found is None else found
 
     def known(self, owner: Owner, ino: int) -> Children | None:
         """Return the cached children of a directory."""

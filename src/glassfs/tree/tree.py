@@ -146,10 +146,12 @@ def demand_shallow(directory: Directory, depth: int) -> None:
 
 def normal(path: str) -> str:
     """Return the path with a leading slash, no trailing one, no ``.``, and ``..`` resolved within the root."""
-    parts: list[str] = []
-    for part in path.split("/"):
-        if part == "..":
-            del parts[-1:]
-        elif part not in ("", "."):
-            parts.append(part)
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        named, parts = parts, []
+        for part in named:
+            if part == "..":
+                del parts[-1:]
+            else:
+                parts.append(part)
     return "/" + "/".join(parts)

@@ -35,15 +35,15 @@ class Known(Generic[Value]):
 
     def get(self, *part: int) -> Value:
         key, known = (id(self), *part), known_with(self._cache)
+
+        def make() -> Value:
+            made = self._make(*part)
+            self._keys.add(key)
+            known.put(key, made, self._cost(made))
+            return made
+
         found: Value | None = known.get(key)
-        if found is None:
-            with self._making.hold(part):
-                found = known.get(key)
-                if found is None:
-                    found = self._make(*part)
-                    self._keys.add(key)
-                    known.put(key, found, self._cost(found))
-        return found
+        return self._making.once(part, lambda: known.get(key), make) if found is None else found
 
 
 def _drop(known: LRU[Hashable, Any], keys: Iterable[Hashable]) -> None:

@@ -22,14 +22,13 @@ from glassfs import __version__
 from glassfs.cache import BlockCache
 from glassfs.cache.findings import Findings
 from glassfs.content import Container
-from glassfs.errors import Changed, Postponed, Refused, Unrecognised
+from glassfs.errors import Changed, GlassfsError, Postponed, Refused, Unrecognised
 from glassfs.formats.registry import AHEAD, HEAD, Opening
 from glassfs.keyed_lock import KeyedLock
-from glassfs.lru import LRU
 from glassfs.source import Entry, Path, Source, Version
 from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer, Refusal
 from glassfs.tree.containers.nested import NestedContainers
-from glassfs.tree.containers.opener import Parts, format_errors, open_version, parse, parse_or_close, used_parts
+from glassfs.tree.containers.opener import Parts, failure, opened_version, parse, parse_or_close, used_parts
 from glassfs.tree.containers.watcher import Watcher
 from glassfs.tree.containers.weight import OpenContainers
 from glassfs.tree.lease import Lease
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OPEN_CONTAINERS = 10_000
-REMEMBERED_FILES = 20_000
-"""Files that are remembered, or on which what is remembered of others rests: about 1 KiB each."""
 PARSED_BYTES = 6 << 20
 """Memory budget for parsed containers, beside the cache of decoded blocks."""
 
@@ -92,13 +89,11 @@ class Containers:
             settings.budget, self._evicted, max(1, settings.limit),
         )
         self._caching = threading.Lock()
-        self._files: LRU[Location, ContainerLease | Refusal] = LRU(REMEMBERED_FILES)
-        """What is known of files. A lease that is evicted is found in ``watcher`` as long as it is used."""
         self.kept = Findings(lambda: self.catalogue, __version__)
         """What formats found out about containers, beside their contents."""
         self._named: set[Location] = set()
         """Files that a user named as containers, whatever their suffixes."""
-        self.watcher = Watcher(self._update, self._drop, on_change)
+        self.watcher = Watcher(self._update, self._forget_contents, on_change)
 
     @cached_property
     def catalogue(self) -> Catalogue | None:
@@ -113,7 +108,7 @@ class Containers:
 
     def looked_up(self, location: Location) -> tuple[Entry, Source | None]:
         """Return what is at a location, for ``verdict``, and its bytes if it is a file that ``verdict`` would open."""
-        if self._known(location) is None and not location.store.is_remote:
+        if not location.store.is_remote and self.watcher.known(location) is None:
             return location.store.found(location.path, HEAD, AHEAD)
         return location.store.entry(location.path), None
 
@@ -124,27 +119,28 @@ class Containers:
         open already, and becomes part of the container or is closed. Raises GlassfsError if that cannot be determined
         now; nothing is remembered then.
         """
-        try:
-            # Mostly it is remembered, and no lock is taken. Otherwise one thread finds out, and others of the same file
-            # wait for it: parsing it twice would cost more, and give two leases for one version.
-            verdict = self._remembered(location, entry)
-            if verdict is None:
-                with self._parsing.hold(location):
-                    verdict = self._remembered(location, entry)
-                    if verdict is None:
-                        used, source = source, None
-                        verdict = self._examined(location, entry, at, used)
+        # Mostly it is remembered, and no lock is taken. With a source it was not, a moment ago.
+        verdict = self._remembered(location, entry) if source is None else None
+        if verdict is not None:
             return verdict
-        finally:
-            if source is not None:
-                source.close()
+        unused = source
 
-    def _known(self, location: Location) -> ContainerLease | Refusal | None:
-        return self._files.get(location) or self.watcher.find(location)
+        def examine() -> ContainerLease | str:
+            nonlocal unused
+            unused = None
+            return self._examined(location, entry, at, source)
+
+        try:
+            # One thread finds out, and others of the same file wait for it: parsing it twice would cost more, and give
+            # two leases for one version.
+            return self._parsing.once(location, lambda: self._remembered(location, entry), examine)
+        finally:
+            if unused is not None:
+                unused.close()
 
     def _remembered(self, location: Location, entry: Entry) -> ContainerLease | str | None:
         """Return what is known of a file, if it and all others that this rests on are unchanged."""
-        known = self._known(location)
+        known = self.watcher.known(location)
         if isinstance(known, Refusal):
             return known.reason if known.holds(location.store, entry.version) else None
         if known is None:
@@ -163,7 +159,7 @@ class Containers:
         is_named = location in self._named
         if location.store.is_remote and not is_named:
             return self._presumed(location, entry, at) if location.may_be_container else ""
-        opening = self._version(location, entry.version, source, may_wait=not is_named)
+        opening = self._opening(location, entry.version, source, may_wait=not is_named)
         try:
             return self._parse(opening, location, at).lease
         except Refused as error:
@@ -171,10 +167,15 @@ class Containers:
         except Postponed:
             return self._presumed(location, entry, at)
 
-    def _version(
+    def _opening(
         self, location: Location, version: Version, source: Source | None = None, may_wait: bool = False,
     ) -> Opening:
-        return open_version(location, version, self.services.cache, source, self.kept, may_wait, self.layout)
+        """Return what a format needs to open that version. Raises Changed if the file has another one now."""
+        if source is None:
+            source = opened_version(location, version)
+        return Opening(
+            source, self.services.cache, *location, findings=self.kept, may_wait=may_wait, layout=self.layout,
+        )
 
     def _parse(self, opening: Opening, location: Location, at: str) -> OpenContainer:
         """Parse a new version and lease it. Raises Refused if the file is not shown as a container."""
@@ -189,8 +190,7 @@ class Containers:
 
     def _leased(self, lease: ContainerLease) -> ContainerLease:
         """Remember a new lease as that of its location."""
-        self.watcher.add(lease)
-        self._files.put(lease.location, lease, len(lease.entries))
+        self.watcher.add(lease.location, lease, len(lease.entries))
         return lease
 
     def _refuse(self, opening: Opening, location: Location, error: Refused) -> str:
@@ -199,11 +199,11 @@ class Containers:
         if not isinstance(error, Unrecognised):
             # A folder is listed again and again, and the log should say once what is wrong with a file in it.
             reason = error.without_source
-            before = self._files.peek(location)
+            before = self.watcher.known(location)
             if not isinstance(before, Refusal) or before.reason != reason:
                 log.warning("%s", error)
             asked = [(path, "" if source is None else source.entry.stamp) for path, source in opening.asked]
-        self._files.put(location, Refusal(opening.source.version, reason, asked), 1 + len(asked))
+        self.watcher.add(location, Refusal(opening.source.version, reason, asked), 1 + len(asked))
         return reason
 
     # From a lease to the contents
@@ -217,11 +217,9 @@ class Containers:
 
     def opened(self, lease: ContainerLease) -> OpenContainer:
         """Return the leased container, parsing it again if needed. Raises Changed if it was replaced."""
-        opened = self._parsed.get(lease)
-        if opened is None:
-            with self._parsing.hold(lease.location):
-                opened = self._parsed.get(lease) or self._parse_again(lease)
-        return opened
+        return self._parsed.get(lease) or self._parsing.once(
+            lease.location, lambda: self._parsed.get(lease), lambda: self._parse_again(lease),
+        )
 
     def _parse_again(self, lease: ContainerLease) -> OpenContainer:
         if lease.is_replaced:
@@ -248,7 +246,6 @@ class Containers:
 
     def _cached(self, container: Container, lease: ContainerLease) -> OpenContainer:
         """Cache a container that was just parsed, and return it with its root directory."""
-        weight = self._parsed.weight_of(container)
         evicted = []
         lease.acquire()
         with self._caching:
@@ -256,7 +253,7 @@ class Containers:
             # The sources of a deleted container are up to its readers: no event would say when to close them.
             is_cached = not lease.is_retired
             if is_cached:
-                evicted = self._parsed.put(lease, opened, weight)
+                evicted = self._parsed.put(lease, opened)
         if not is_cached:
             lease.release()
         self._parsed.was_put(lease, evicted)
@@ -276,13 +273,16 @@ class Containers:
 
         From then on later versions there are parsed too, also where file names decide.
         """
-        with self._parsing.hold(location):
-            self._named.add(location)
+        self._named.add(location)
+
+        def known() -> ContainerLease | None:
             lease = self.watcher.find(location)
-            if lease is None or lease.version != version:
-                opening = self._version(location, version)
-                return self._parse(opening, location, at)
-        return self.opened(lease)
+            return lease if lease is not None and lease.version == version else None
+
+        def parsed() -> ContainerLease:
+            return self._parse(self._opening(location, version), location, at).lease
+
+        return self.opened(self._parsing.once(location, known, parsed))
 
     def leased(self, location: Location, version: Version, at: str) -> ContainerLease:
         """Return the lease on the container of that version at a location. Raises Changed, or why it is none."""
@@ -300,7 +300,7 @@ class Containers:
         For passes over many containers: nothing is cached for them, and nothing is evicted. Raises Changed, or why it
         is not a container.
         """
-        known = self._known(location)
+        known = self.watcher.known(location)
         if isinstance(known, ContainerLease) and known.version == version:
             opened = self._parsed.get(known)
             if opened is not None:
@@ -308,7 +308,7 @@ class Containers:
                 return
         if isinstance(known, Refusal) and known.version == version and not known.reason:
             raise Unrecognised("is not a container of a known format", location.store.shown(location.path))
-        opening = self._version(location, version)
+        opening = self._opening(location, version)
         try:
             container, parts = parse_or_close(opening)
         except Unrecognised as error:
@@ -316,14 +316,17 @@ class Containers:
             raise
         try:
             files = [(location.path, opening.source), *parts]
-            with format_errors(opening.source.name):
-                yield container, [(path, source.entry) for path, source in files]
+            yield container, [(path, source.entry) for path, source in files]
+        except GlassfsError:
+            raise
+        except Exception as error:
+            raise failure(error, opening.source.name) from error
         finally:
             container.close()
 
     def tables_of(self, location: Location, version: Version) -> Sequence[str] | None:
         """Return the joined tables to which a file may give rows, or None if it was not parsed yet. Cheap."""
-        known = self._known(location)
+        known = self.watcher.known(location)
         if known is None or known.version != version:
             return None
         if isinstance(known, Refusal):
@@ -366,13 +369,8 @@ class Containers:
         for version in {lease.identity, *(entry.version for entry in lease.entries)}:
             self.services.cache.forget(version)
 
-    def _drop(self, lease: ContainerLease) -> None:
-        """Forget a version that was retired."""
-        if self._files.peek(lease.location) is lease:
-            self._files.pop(lease.location)
-        self._forget_contents(lease)
-
     def _forget_contents(self, lease: ContainerLease) -> None:
+        """Forget what is parsed of a version, as it was retired."""
         with self._caching:
             opened = self._parsed.pop(lease)
         if opened is not None:

@@ -67,23 +67,15 @@ class ContainerLease(Lease):
         self, location: Location, at: str, files: Sequence[tuple[Path, Source]], format_name: str = "",
         tables: Sequence[str] = (),
     ) -> None:
-        super().__init__(())
+        super().__init__([source for _, source in files])
         self.location = location
         self.at = at
         self.format = format_name
         self.tables = tables
-        self.entries: tuple[Entry, ...] = ()
-        self._paths: tuple[Path, ...] = ()
+        self.entries = tuple([source.entry for source in self.sources])
+        self.identity = identity_of(self.entries)
+        self._paths = tuple([path for path, _ in files])
         self._rounds = 0
-        self._add(files)
-
-    def _add(self, files: Sequence[tuple[Path, Source]]) -> None:
-        self.extend([source for _, source in files])  # not under the lock, as it may have to wait for a disk
-        with self._lock:
-            self._paths = (*self._paths, *[path for path, _ in files])
-            # Attributes of a file that is known already may have changed since its source was made.
-            self.entries = (*self.entries, *[source.entry for _, source in files])
-            self.identity = identity_of(self.entries)
 
     def update(self, before: Sequence[Entry], now: tuple[Entry, ...]) -> bool:
         """Exchange the entries ``before`` for those of now. Returns False if another thread changed them first."""
@@ -122,7 +114,12 @@ class ContainerLease(Lease):
 
     def settle(self, container: Container, parts: Sequence[tuple[Path, Source]]) -> None:
         """Record what parsing it found out, and its further files. May wait for a disk."""
-        self._add(parts)
+        self.extend([source for _, source in parts])  # not under the lock, as it may have to wait for a disk
+        with self._lock:
+            self._paths = (*self._paths, *[path for path, _ in parts])
+            # Attributes of its own file may have changed since its source was made.
+            self.entries = (*self.entries, *[source.entry for _, source in parts])
+            self.identity = identity_of(self.entries)
         self.tables = container.tables
         self.format = container.format
 

@@ -42,17 +42,15 @@ class NestedContainers:
         One that cannot be opened has nothing in it but its own file. Raises Passing.
         """
         key = origin.lease, ino
-        nested = self._cached.get(key)
-        if nested is None:
-            with self._opening.hold(key):
-                nested = self._cached.get(key)
-                if nested is None:
-                    container = self._open(content)
-                    inside = replace(origin, format=container.format)
-                    nested = OpenNested(container, directory(name, ino, inside, container.root))
-                    weight = self._cached.weight_of(container)
-                    self._cached.was_put(key, self._cached.put(key, nested, weight))
-        return nested
+
+        def opened() -> OpenNested:
+            container = self._open(content)
+            inside = replace(origin, format=container.format)
+            nested = OpenNested(container, directory(name, ino, inside, container.root))
+            self._cached.was_put(key, self._cached.put(key, nested))
+            return nested
+
+        return self._cached.get(key) or self._opening.once(key, lambda: self._cached.get(key), opened)
 
     def forget(self, lease: Lease, used: tuple[Lease, int] | None = None) -> None:
         """Drop what is inside one version of a container, but for what is ``used``. ``on_evict`` is not called."""

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
-from glassfs.cache import BlockCache
-from glassfs.cache.findings import Findings
 from glassfs.content import Container
 from glassfs.errors import Changed, GlassfsError, Refused, Unavailable, is_lack
 from glassfs.formats.registry import Opening, open_container
@@ -20,32 +17,31 @@ Parts = Sequence[tuple[Path, Source]]
 """The further files that a container is made of."""
 
 
-def open_version(
-    location: Location, version: Version, cache: BlockCache, source: Source | None = None,
-    findings: Findings | None = None, may_wait: bool = False, layout: str = "",
-) -> Opening:
-    """Open the file at a location, unless ``source`` is that, for parsing. Raises Changed if it is not that version."""
-    if source is None:
-        source = location.store.open(location.path)
+def opened_version(location: Location, version: Version) -> Source:
+    """Open the file at a location. Raises Changed if it is not that version."""
+    source = location.store.open(location.path)
     if source.version != version:
         source.close()
         raise Changed("has been replaced by another file", source.name)
-    return Opening(
-        source, cache, location.store, location.path, findings=findings, may_wait=may_wait, layout=layout,
-    )
+    return source
 
 
 def parse(opening: Opening) -> Container:
     """Return the container. Raises Refused if the file is not one, or if its format fails, and Postponed."""
-    with format_errors(opening.source.name):
+    try:
         container = open_container(opening)
-        if not container.is_generic:
-            return container
-        from glassfs.layouts.episodes import interpreted  # most formats know what their episodes are
-        from glassfs.layouts.known import chosen
+        return _interpreted(container, opening) if container.is_generic else container
+    except GlassfsError:
+        raise
+    except Exception as error:
+        raise failure(error, opening.source.name) from error
 
-        layouts = [known.layout for known in chosen(opening.layout)]
-        return interpreted(container, layouts, opening)
+
+def _interpreted(container: Container, opening: Opening) -> Container:
+    from glassfs.layouts.episodes import interpreted  # most formats know what their episodes are
+    from glassfs.layouts.known import chosen
+
+    return interpreted(container, [known.layout for known in chosen(opening.layout)], opening)
 
 
 def parse_or_close(opening: Opening) -> tuple[Container, Parts]:
@@ -72,18 +68,15 @@ def used_parts(opening: Opening, container: Container) -> Parts:
     return parts
 
 
-@contextmanager
-def format_errors(name: str) -> Iterator[None]:
-    """Log unexpected exceptions of a format and turn them into Refused: they cost one container and not its folder."""
-    try:
-        yield
-    except GlassfsError:
-        raise
-    except Exception as error:
-        if isinstance(error.__cause__, KeyboardInterrupt):  # Python 3.11 and older: it came while a class was made
-            raise error.__cause__ from None
-        if is_lack(error):
-            reason = f"cannot be opened now: {str(error) or 'there is not enough memory'}"
-            raise Unavailable(reason, name) from error
-        log.exception("%s", GlassfsError("cannot be opened, due to an error in its format", name))
-        raise Refused(f"cannot be opened: {type(error).__name__}: {error}", name) from error
+def failure(error: Exception, name: str) -> BaseException:
+    """Return what to raise for an unexpected error of a format: Refused, after a record in the log.
+
+    So it costs one container and not its folder. It is Unavailable if memory or descriptors lack.
+    """
+    if isinstance(error.__cause__, KeyboardInterrupt):  # Python 3.11 and older: it came while a class was made
+        interruption, error.__cause__ = error.__cause__, None
+        return interruption
+    if is_lack(error):
+        return Unavailable(f"cannot be opened now: {str(error) or 'there is not enough memory'}", name)
+    log.exception("%s", GlassfsError("cannot be opened, due to an error in its format", name))
+    return Refused(f"cannot be opened: {type(error).__name__}: {error}", name)

@@ -1,19 +1,19 @@
-"""Compare leased containers with their stores, and collect the tree paths of what changed. Any thread."""
+"""What is known of files, as long as they are unchanged, and the tree paths of what changed. Any thread."""
 
 from __future__ import annotations
 
 import itertools
 import logging
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from weakref import WeakValueDictionary
 
 from glassfs.errors import DeviceFailed, GlassfsError, NotADirectory, NotFound, Unavailable
+from glassfs.lru import LRU
 from glassfs.names import shown_name
 from glassfs.source import Entry, Path
-from glassfs.tree.containers.lease import ContainerLease, Location
+from glassfs.tree.containers.lease import ContainerLease, Location, Refusal
 from glassfs.tree.lease import Lease
 
 log = logging.getLogger(__name__)
@@ -22,8 +22,14 @@ COMPARED = 256
 """Containers compared with their stores in one round, and as many of their further files; more are compared in turn."""
 
 
+REMEMBERED_FILES = 20_000
+"""Files that are remembered, or on which what is remembered of others rests: about 1 KiB each."""
+
+
 class Watcher:
-    """The current lease of each location, found as long as anything refers to it, and what changes.
+    """What is known of the file at each location, its current lease or why it is no container, and what changes.
+
+    A number of files is remembered; a lease is found as long as anything refers to it.
 
     ``on_update`` is called with a lease after attributes of its files changed but not their bytes, ``on_retire`` after
     another version, or none, is at its location. ``on_change`` follows either, and any notification by a store. None
@@ -38,7 +44,9 @@ class Watcher:
         self._on_retire = on_retire
         self._on_change = on_change
         self._lock = threading.Lock()
-        self._current: WeakValueDictionary[Location, ContainerLease] = WeakValueDictionary()
+        self._known: LRU[Location, ContainerLease | Refusal] = LRU(REMEMBERED_FILES)
+        self._forgotten_leases: WeakValueDictionary[Location, ContainerLease] = WeakValueDictionary()
+        """Those that are no longer among the remembered files, but used."""
         self._queue: list[Location] = []
         """Locations still to be compared before the next pass over all of them begins."""
         self._changed: set[str] = set()
@@ -48,14 +56,25 @@ class Watcher:
         self._last_changes: dict[Location, int] = {}
         self._forgotten = 0
 
-    def find(self, location: Location) -> ContainerLease | None:
-        return self._current.get(location)
+    def known(self, location: Location) -> ContainerLease | Refusal | None:
+        """Return what is known of a file, which may have changed since."""
+        return self._known.get(location) or self._forgotten_leases.get(location)
 
-    def add(self, lease: ContainerLease) -> None:
-        """Make a lease the current one of its location. The previous one is retired, as another version replaced it."""
+    def find(self, location: Location) -> ContainerLease | None:
+        found = self.known(location)
+        return found if isinstance(found, ContainerLease) else None
+
+    def add(self, location: Location, found: ContainerLease | Refusal, weight: int) -> None:
+        """Remember what was found about a file, which counts as ``weight`` files.
+
+        A lease that was the current one is retired, as another version replaced it.
+        """
         with self._lock:
-            previous = self._current.get(lease.location)
-            self._current[lease.location] = lease
+            previous = self.find(location)
+            self._forgotten_leases.pop(location, None)
+            for other, evicted in self._known.put(location, found, weight):
+                if isinstance(evicted, ContainerLease):
+                    self._forgotten_leases[other] = evicted
             if previous is not None:
                 previous.retire(is_replaced=True)
         if previous is not None:
@@ -64,9 +83,10 @@ class Watcher:
     def retire(self, lease: ContainerLease, is_replaced: bool) -> bool:
         """Retire a lease whose location has another version, or nothing. Open files of it stay readable."""
         with self._lock:
-            if self._current.get(lease.location) is not lease:
+            if self.find(lease.location) is not lease:
                 return False
-            del self._current[lease.location]
+            self._known.pop(lease.location)
+            self._forgotten_leases.pop(lease.location, None)
             lease.retire(is_replaced)
         self._is_over(lease)
         return True
@@ -99,8 +119,10 @@ class Watcher:
 
     def is_current(self, lease: Lease) -> bool:
         """Ask the store, and return whether what is leased is still at its location, as far as is known."""
-        if isinstance(lease, ContainerLease) and not lease.is_retired and not _unchanged([lease]):
-            self.check(lease.location)
+        if isinstance(lease, ContainerLease) and not lease.is_retired:
+            store, path = lease.location
+            if not store.is_unchanged(path, lease.entries[0]):
+                self.check(lease.location)
         return not lease.is_retired
 
     def watch(self, folder: Location, at: str) -> bool:
@@ -128,22 +150,30 @@ class Watcher:
         """Compare the leased containers with their stores, or the next round of them. Waits for each store."""
         leases = self._next_round()
         parts = 8 + COMPARED // (len(leases) or 1)
-        unchanged = _unchanged(leases)
         for lease in leases:
-            before = lease.entries
-            if lease not in unchanged:
+            before, (store, path) = lease.entries, lease.location
+            # Of a folder that is watched, each change is reported, but those by another name of the file.
+            if len(before) == 1 and not before[0].has_other_names and store.is_watched(path[:-1]):
+                continue
+            if len(before) > 1 or not store.is_unchanged(path, before[0]):
                 with suppress(Unavailable, DeviceFailed):
                     self.compare(lease, before, lease.entries_now(before, parts=parts))
+
+    def _leased(self, folder: Location | None = None) -> list[Location]:
+        """Return the locations of all leases, or of those in one folder."""
+        # Those that end meanwhile are left out: a lease that nothing uses need not be compared.
+        leased = [at for at, known in self._known.items() if isinstance(known, ContainerLease)]
+        leased += self._forgotten_leases
+        return leased if folder is None else [at for at in leased if (at.store, at.path[:-1]) == folder]
 
     def _next_round(self) -> list[ContainerLease]:
         """Return the leases to compare next: all, or the next ``COMPARED`` of them."""
         with self._lock:
-            # Weak references: a lease that nothing uses is not compared, and those that end meanwhile are left out.
-            if not self._queue or len(self._current) <= COMPARED:
-                self._queue = list(self._current)
+            if not self._queue:
+                self._queue = self._leased()
             some = self._queue[-COMPARED:]
             del self._queue[-COMPARED:]
-            return [lease for location in some if (lease := self._current.get(location)) is not None]
+            return [lease for location in some if (lease := self.find(location)) is not None]
 
     def changes(self) -> list[str]:
         """Return the tree paths of what changed since the last call, of containers and of watched folders.
@@ -153,8 +183,9 @@ class Watcher:
         with self._lock:
             notified, self._notified = self._notified, set()
         for folder, at, name in notified:
-            if name:
-                self.check(folder.below(name))
+            # Without a name anything in the folder may have changed, and its watch may be over.
+            for location in (folder.below(name),) if name else self._leased(folder):
+                self.check(location)
             shown = shown_name(name) if name else ""
             if shown:
                 self.note(f"{at}/{shown}")
@@ -181,25 +212,3 @@ class Watcher:
         self._on_change()
         return True
 
-
-def _unchanged(leases: Sequence[ContainerLease]) -> set[ContainerLease]:
-    """Return leases on single files that certainly have not changed, after one glance at each of their folders.
-
-    Asking for their entries, as for those that are left, takes five times as long.
-    """
-    by_folder: defaultdict[Location, list[ContainerLease]] = defaultdict(list)
-    for lease in leases:
-        store, path = lease.location
-        if path and not store.is_remote and len(lease.entries) == 1:
-            by_folder[Location(store, path[:-1])].append(lease)
-    found: set[ContainerLease] = set()
-    for (store, folder), there in by_folder.items():
-        try:
-            glances = store.glances(folder, [lease.location.path[-1] for lease in there])
-        except GlassfsError:
-            continue
-        found.update(
-            lease for lease, glance in zip(there, glances, strict=True)
-            if glance is not None and glance[0] == lease.entries[0].stamp
-        )
-    return found

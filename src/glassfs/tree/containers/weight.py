@@ -45,9 +45,10 @@ Kept = TypeVar("Kept", bound=Opened)
 class OpenContainers(LRU[Key, Kept]):
     """Open containers, up to ``limit`` bytes and ``most`` containers. Any thread.
 
-    Unless a container knows its weight, it is measured before it is put here, when the next one was, and later in
-    turn: some allocate at their first use. ``on_evict`` is called, under no lock, with those evicted for others, and
-    the key of the one that is used now. A container heavier than the whole limit stays until another one comes.
+    Unless a container knows its weight, it is measured when the next one was put here, and later in turn: until then
+    it is not evicted, and most allocate at their first use. ``on_evict`` is called, under no lock, with those evicted
+    for others, and the key of the one that is used now. A container heavier than the whole limit stays until another
+    one comes.
     """
 
     def __init__(
@@ -59,12 +60,12 @@ class OpenContainers(LRU[Key, Kept]):
         self._to_weigh: list[Key] = []
         self._next_round = 0.0
 
-    def weight_of(self, container: Container) -> int:
-        held = container.held
-        return CONTAINER_COST + (weight_of(container, self.limit) if held is None else held)
+    def put(self, key: Key, value: Kept, weight: int = 0) -> list[tuple[Key, Kept]]:
+        """Add a container; return those that were evicted for it. The caller then calls ``was_put``."""
+        return super().put(key, value, CONTAINER_COST + (value.container.held or 0))
 
     def was_put(self, key: Key, evicted: list[tuple[Key, Kept]]) -> None:
-        """Release what was evicted for a container, and weigh the previous one again. The caller holds no lock."""
+        """Release what was evicted for a container, and weigh the previous one. The caller holds no lock."""
         if evicted:
             self._on_evict(evicted, key)
         last, self._last = self._last, key
@@ -76,7 +77,7 @@ class OpenContainers(LRU[Key, Kept]):
         opened = self.peek(key)
         if opened is None or opened.container.held is not None:
             return 0
-        weight = self.weight_of(opened.container)
+        weight = CONTAINER_COST + weight_of(opened.container, self.limit)
         evicted = self.reweigh(key, weight)
         if evicted:
             self._on_evict(evicted, key)

@@ -285,20 +285,27 @@ def viewed(directory: Directory, name: str, ino: int) -> Directory:
     """Return a directory called ``name`` with all views of what is in ``directory``."""
     if isinstance(directory, ContainerDirectory):
         return _ViewedContainer(name, ino, directory)
-    return _Viewed(name, ino, directory)
+    return _Viewed(
+        name, ino, directory,
+        lambda node, name, ino: viewed(node, name, ino) if isinstance(node, Directory) else node,
+    )
 
 
 class _Other(Directory):
-    """A directory outside containers under another name, whose children ``_other`` exchanges or, with None, leaves out.
+    """A directory outside containers under another name. ``exchange`` returns what is shown instead of each child.
 
-    It is not watched: changes are reported for the original path.
+    It is called with the child, its name and its inode number here; None leaves the child out. The directory is not
+    watched: changes are reported for the original path.
     """
 
-    __slots__ = ("_directory",)
+    __slots__ = ("_directory", "_exchange")
 
-    def __init__(self, name: str, ino: int, directory: Directory) -> None:
+    def __init__(
+        self, name: str, ino: int, directory: Directory, exchange: Callable[[Node, str, int], Node | None],
+    ) -> None:
         super().__init__(name, ino, directory.origin)
         self._directory = directory
+        self._exchange = exchange
 
     @property
     def mode(self) -> int:
@@ -314,16 +321,11 @@ class _Other(Directory):
         return other
 
     def _exchanged(self, node: Node) -> Node | None:
-        return self._other(node, node.name, inode(node.name, self.ino))
-
-    @staticmethod
-    @abstractmethod
-    def _other(node: Node, name: str, ino: int) -> Node | None:
-        """Return what is shown under a name instead of a node."""
+        return self._exchange(node, node.name, inode(node.name, self.ino))
 
 
 class _Viewed(_Other):
-    """Its containers have all views."""
+    """A directory whose containers have all views: all of its names are shown."""
 
     __slots__ = ()
 
@@ -332,10 +334,6 @@ class _Viewed(_Other):
 
     def omitted(self) -> Sequence[Omission]:
         return self._directory.omitted()
-
-    @staticmethod
-    def _other(node: Node, name: str, ino: int) -> Node:
-        return viewed(node, name, ino) if isinstance(node, Directory) else node
 
 
 class _ViewedContainer(Standing):
@@ -359,24 +357,19 @@ class _ViewedContainer(Standing):
         return opened.root_with(opened.origin.services.views.with_all())
 
 
-class _OwnFolder(_Other):
-    """It has its sub-folders, and its container files as plain files."""
-
-    __slots__ = ()
-
-    @staticmethod
-    def _other(node: Node, name: str, ino: int) -> Node | None:
-        if isinstance(node, (Folder, SideBySide)):
-            return _OwnFolder(name, ino, node)
-        if not isinstance(node, ContainerDirectory):
-            return None
-        location = node.location
-        try:
-            # The entry of now, as the node may stand for an older version.
-            entry = location.store.entry(location.path)
-        except GlassfsError:
-            return None
-        return plain_file(node.containers, location, entry, name, ino) if entry.kind is Kind.FILE else None
+def _own(node: Node, name: str, ino: int) -> Node | None:
+    """Return a folder with its sub-folders and its container files as plain files, or such a file."""
+    if isinstance(node, (Folder, SideBySide)):
+        return _Other(name, ino, node, _own)
+    if not isinstance(node, ContainerDirectory):
+        return None
+    location = node.location
+    try:
+        # The entry of now, as the node may stand for an older version.
+        entry = location.store.entry(location.path)
+    except GlassfsError:
+        return None
+    return plain_file(node.containers, location, entry, name, ino) if entry.kind is Kind.FILE else None
 
 
 class OwnFiles(Directory):
@@ -399,10 +392,10 @@ class OwnFiles(Directory):
 
     def _shown(self) -> Directory:
         root = self._sources.plain_root()
-        node = _OwnFolder._other(root, self.name, self.ino)
+        node = _own(root, self.name, self.ino)
         if isinstance(node, Directory):
             return node
         # The only source is a container.
         name = next(iter(self._sources.locations))
-        file = _OwnFolder._other(root, name, inode(name, self.ino))
+        file = _own(root, name, inode(name, self.ino))
         return FixedDirectory(self.name, self.ino, self.origin, {} if file is None else {name: file})
