@@ -1,4 +1,4 @@
-"""Adapt fsspec file systems: make one for a URL, and list, stat and open without fsspec's caches.
+"""Adapt fsspec file systems: make one for a URL, and list, stat and read without fsspec's caches.
 
 fsspec's caches of instances, listings and bytes are bypassed. An ``Adapter`` itself touches no network and may be used
 by any thread; each file system that it connects is used by one thread at a time, as many have one connection and no
@@ -90,10 +90,6 @@ class Adapter:
             system.dircache.clear()
         system.invalidate_cache()
 
-    def pinned(self, system: Any, key: str) -> str:
-        """Return the name of an object in its present version, if the file system has one."""
-        return key
-
     def info(self, system: Any, key: str) -> Any:
         self.drop_caches(system)
         return system.info(key)
@@ -132,38 +128,31 @@ class Adapter:
         if is_file and path:
             raise NotFound("is a file")
 
-    def open(self, system: Any, key: str, **options: Any) -> Any:
-        """Open an object: a file with ``seek``, ``read`` and ``close`` that caches nothing."""
-        from fsspec.caching import BaseCache
+    def pinned(self, system: Any, key: str) -> str:
+        """Return the name of an object in its present version, if the file system has one."""
+        return key
+
+    def read(self, system: Any, key: str, offset: int, size: int) -> Any:
+        """Return the bytes ``[offset, offset + size)`` of an object, which is opened for it."""
         from fsspec.spec import AbstractBufferedFile
 
         self.drop_caches(system)
+        file = self.open(system, key, offset + size)
         try:
-            file = system.open(key, "rb", cache_type="none", **options)
-        except TypeError:  # a file system without caches
-            file = system.open(key, "rb", **options)
-        if isinstance(file, AbstractBufferedFile):
-            # Some file systems do not pass ``cache_type`` on.
-            file.cache = BaseCache(file.blocksize, file._fetch_range, file.size)
-        return file
+            if isinstance(file, AbstractBufferedFile):
+                return file._fetch_range(offset, offset + size)  # past its cache
+            file.seek(offset)
+            return file.read(size)
+        finally:
+            with suppress(Exception):
+                file.close()
 
-
-class _UnopenedFile:
-    """An object that is read by its name."""
-
-    def __init__(self, system: Any, key: str) -> None:
-        self._system = system
-        self._key = key
-        self._position = 0
-
-    def seek(self, offset: int) -> None:
-        self._position = offset
-
-    def read(self, size: int) -> Any:
-        return self._system.cat_file(self._key, self._position, self._position + size)
-
-    def close(self) -> None:
-        """There is nothing to close."""
+    def open(self, system: Any, key: str, size: int) -> Any:
+        """Open an object that has ``size`` bytes or more."""
+        try:
+            return system.open(key, "rb", size=size)  # else it would be asked for
+        except TypeError:  # not of fsspec's own kind
+            return system.open(key, "rb")
 
 
 class SshAdapter(Adapter):
@@ -201,30 +190,24 @@ class FtpAdapter(Adapter):
     def disconnect(self, system: Any) -> None:
         system.ftp.close()
 
-    def open(self, system: Any, key: str, **options: Any) -> Any:
-        return _FtpFile(system, key)
-
-
-class _FtpFile(_UnopenedFile):
-    def read(self, size: int) -> Any:
+    def read(self, system: Any, key: str, offset: int, size: int) -> Any:
         import ftplib
 
-        ftp = self._system.ftp
-        ftp.voidcmd("TYPE I")
+        system.ftp.voidcmd("TYPE I")
         data = bytearray()
-        with ftp.transfercmd(f"RETR {self._key}", self._position) as connection:
+        with system.ftp.transfercmd(f"RETR {key}", offset) as connection:
             while len(data) < size and (piece := connection.recv(min(size - len(data), 1 << 18))):
                 data += piece
         with suppress(ftplib.Error):  # the server may complain that the transfer was incomplete
-            ftp.voidresp()
+            system.ftp.voidresp()
         return data
 
 
 class MemoryAdapter(Adapter):
     """Files in the memory of this process. All readers of one share a position, so it is never opened."""
 
-    def open(self, system: Any, key: str, **options: Any) -> Any:
-        return _UnopenedFile(system, key)
+    def read(self, system: Any, key: str, offset: int, size: int) -> Any:
+        return system.cat_file(key, offset, offset + size)
 
 
 def _class_of(url: Url) -> Any:

@@ -39,7 +39,6 @@ class HubAdapter(Adapter):
         return super().ls(system, self.pinned(system, key))
 
     def info(self, system: Any, key: str) -> Any:
-        key = self.pinned(system, key)
         resolved = system.resolve_path(key)
         if _is_bucket(resolved) or not resolved.path_in_repo:
             return super().info(system, key)
@@ -58,18 +57,17 @@ class HubAdapter(Adapter):
             self._infos.put(key, info)
         return info
 
-    def open(self, system: Any, key: str, **options: Any) -> Any:
+    def open(self, system: Any, key: str, size: int) -> Any:
         resolved = system.resolve_path(key)
-        if _is_bucket(resolved):
-            return super().open(system, key)
-        from huggingface_hub import hf_hub_url
+        file = super().open(system, key, size)
+        if not _is_bucket(resolved):
+            from huggingface_hub import hf_hub_url
 
-        file = super().open(system, key, size=self.info(system, key)["size"])
-        url = hf_hub_url(
-            resolved.repo_id, resolved.path_in_repo, repo_type=resolved.repo_type, revision=resolved.revision,
-            endpoint=system.endpoint,
-        )
-        file.url = lambda: url  # its own method lists the folder each time
+            url = hf_hub_url(
+                resolved.repo_id, resolved.path_in_repo, repo_type=resolved.repo_type, revision=resolved.revision,
+                endpoint=system.endpoint,
+            )
+            file.url = lambda: url  # its own method lists the folder each time
         return file
 
     def pinned(self, system: Any, key: str) -> str:
