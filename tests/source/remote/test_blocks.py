@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
@@ -213,8 +214,10 @@ class Disk(DiskCache):
         self.wait = threading.Event()
         self.wait.set()
 
-    def get(self, object_key: str, validator: str, number: int, size: int) -> bytes | None:
-        return self.kept.get((object_key, validator, number, size))
+    def get(self, object_key: str, validator: str, sizes: Mapping[int, int]) -> list[bytes] | None:
+        found = [self.kept.get((object_key, validator, *block)) for block in sizes.items()]
+        parts = [part for part in found if part is not None]
+        return parts if len(parts) == len(found) else None
 
     def put(self, object_key: str, validator: str, number: int, data: bytes | bytearray | memoryview) -> None:
         wait_for(self.wait)

@@ -148,11 +148,9 @@ class RemoteBlocks:
             # One block that is missing on disk costs its neighbors as well: requests are written and evicted together,
             # and a request for the hole alone would take as long.
             if self._disk is not None:
-                stored = [
-                    self._disk.get(of.key, of.facts.etag, number, of.size_of(number)) for number in request.numbers
-                ]
-                parts = [part for part in stored if part is not None]
-                if len(parts) == len(stored):
+                sizes = {number: of.size_of(number) for number in request.numbers}
+                parts = self._disk.get(of.key, of.facts.etag, sizes)
+                if parts is not None:
                     self._settle(request, parts)
                     return
             offset = request.numbers[0] * BLOCK
