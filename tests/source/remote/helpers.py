@@ -6,6 +6,7 @@ import random
 
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.fsspecs import FsspecServer
+from glassfs.source.remote.protocols import SERVERS
 from glassfs.source.remote.server import Facts
 from glassfs.source.remote.url import parsed
 
@@ -13,7 +14,8 @@ PATIENT = Connection(timeout=60)
 
 
 def server(url: str, connection: Connection = PATIENT) -> FsspecServer:
-    return FsspecServer(parsed(url), connection)
+    known = parsed(url)
+    return SERVERS.get(known.scheme, FsspecServer)(known, connection)
 
 
 def listed(server: FsspecServer, path: tuple[str, ...]) -> dict[str, Facts | None]:

@@ -1,51 +1,84 @@
 """Read through fsspec the protocols that glassfs does not speak itself: SFTP, Hugging Face, FTP and others.
 
-fsspec file systems may block, hang, raise anything and return anything. Each connection is therefore used by one call
-at a time, on a daemon thread that is abandoned after the timeout (``retrying.BlockingCalls``), and replaced after an
-error. Types and lengths of answers are checked. A read does not report its version, so the object's facts are compared
-after it. Any thread, in the process that made the server.
+fsspec file systems may block, hang, raise anything and return anything. Each connected one is therefore used by one
+call at a time, on a daemon thread that is abandoned after the timeout (``retrying.BlockingCalls``), and replaced after
+an error. fsspec's caches of instances, listings and bytes are bypassed; types and lengths of answers are checked. A
+read does not report its version, so the object's facts are compared after it. Any thread, in the process that made the
+server.
 """
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from glassfs.errors import Changed, DeviceFailed, NotFound
+from glassfs.errors import Changed, DeviceFailed, NotFound, Refused
+from glassfs.names import raw
 from glassfs.settings import settings
 from glassfs.source.contract import Path
-from glassfs.source.remote.adapters import Adapter, FtpAdapter, MemoryAdapter, SshAdapter
 from glassfs.source.remote.answers import Unbelievable, are_same, is_retryable, translated
 from glassfs.source.remote.answers import facts as facts_of
 from glassfs.source.remote.connection import Connection
-from glassfs.source.remote.hub import HubAdapter
+from glassfs.source.remote.obstore_module import not_installed
 from glassfs.source.remote.retrying import BlockingCalls, Call, Retryable, RetryingServer
-from glassfs.source.remote.server import MOST_NAMES, Facts, Listed
-from glassfs.source.remote.url import Url
+from glassfs.source.remote.server import MOST_NAMES, NO_NAME, Facts, Listed, is_name
+from glassfs.source.remote.url import ALIASES, KNOWN, Url
 
 Result = TypeVar("Result")
 
-ADAPTERS: dict[str, type[Adapter]] = {
-    "ftp": FtpAdapter, "hf": HubAdapter, "memory": MemoryAdapter, "sftp": SshAdapter, "ssh": SshAdapter,
-}
+# Protocols of fsspec without a server: files of this machine, and wrappers around other file systems.
+NO_SERVERS = frozenset((
+    "abstract", "arrow_hdfs", "async_wrapper", "asynclocal", "asyncwrapper", "blockcache", "cached", "dask", "data",
+    "dir", "dvc", "file", "filecache", "generic", "git", "glassfs", "libarchive", "local", "pyscript", "reference",
+    "simplecache", "tar", "zip",
+))
+LOGINS = ("ftp", "sftp", "smb", "ssh")
+"""Protocols where each connection is a login; servers limit their number."""
+IDENTIFYING = ("endpoint", "endpoint_url", "host", "org", "port", "repo", "sha", "user", "username")
 
 
 class FsspecServer(RetryingServer):
-    """Raises Refused for an unknown protocol and for missing packages."""
+    """The objects of a URL's file system. Subclasses are for file systems that need more than fsspec's contract.
+
+    Making one touches no network. Raises Refused for protocols without a server and for missing packages.
+    """
 
     def __init__(self, url: Url, connection: Connection) -> None:
-        self._adapter = ADAPTERS.get(url.scheme, Adapter)(url, connection)
-        self.name = self._adapter.name
-        self.identity = self._adapter.identity
-        self.has_lasting_versions = self._adapter.has_lasting_versions
+        self.name = f"{url.scheme}://{url.host}"
+        if url.scheme == "github":  # owner and repository, not user and password; versions are hashes of the bytes
+            self.name = f"{url.scheme}://{url.userinfo}@{url.host}"
+            self.has_lasting_versions = True
+        elif ":" in url.userinfo:
+            raise Refused(
+                "contains a password, which other users could see; put it into the usual files", url.shown,
+            )
+        self._class = _class_of(url)
+        authority = f"{url.userinfo}@{url.host}" if url.userinfo else url.host
+        self._options = self._options_for(url, connection, f"{url.scheme}://{authority}")
+        self.identity = " ".join((
+            self.name, *(f"{name}={self._options[name]}" for name in IDENTIFYING if self._options.get(name)),
+        ))
+        probe = str(self._class._strip_protocol(f"{url.scheme}://{authority}/x"))
+        self._root = probe[:-1] if probe.endswith("x") else f"{authority}/"
         self.timeout = connection.timeout
-        self._calls = BlockingCalls("fsspec", self._adapter.connections)
+        self._calls = BlockingCalls("fsspec", 4 if url.scheme in LOGINS else 8)
         self._lock = threading.Lock()
         self._idle: list[tuple[float, Any]] = []
         """Connected file systems that no call uses, and when they were used last; the last one at the end."""
+
+    def _options_for(self, url: Url, connection: Connection, base: str) -> dict[str, Any]:
+        options = {
+            "key": connection.key, "secret": connection.secret, "token": connection.token,
+            "endpoint": connection.endpoint, "endpoint_url": connection.endpoint, "region": connection.region,
+            "profile": connection.profile, "anon": connection.anonymous, "timeout": connection.timeout,
+        }
+        accepted = inspect.signature(self._class.__init__).parameters
+        options = {name: value for name, value in options.items() if value and name in accepted}
+        return dict(self._class._get_kwargs_from_urls(base)) | options | dict(connection.extra)
 
     def close(self) -> None:
         with self._lock:
@@ -56,7 +89,7 @@ class FsspecServer(RetryingServer):
     async def _list(self, path: Path) -> Sequence[Listed]:
         def work(system: Any, call: Call) -> Sequence[Listed]:
             found: dict[str, Listed] = {}
-            for count, listed in enumerate(self._adapter.entries(system, path)):
+            for count, listed in enumerate(self.entries(system, path)):
                 if count >= MOST_NAMES or call.is_abandoned:
                     raise Unbelievable("its listing does not end")
                 if listed is not None:
@@ -67,8 +100,8 @@ class FsspecServer(RetryingServer):
 
     async def _begin(self, path: Path, size: int, known: Facts | None) -> tuple[Facts, bytes] | None:
         def work(system: Any, call: Call) -> tuple[Facts, bytes] | None:
-            key = self._adapter.pinned(system, self._adapter.key(path))
-            facts = facts_of(self._adapter.info(system, key))
+            key = self.pinned(system, self.key(path))
+            facts = facts_of(self.info(system, key))
             if facts is None:
                 raise NotFound("is a folder")
             if known is not None and are_same(facts, known):
@@ -82,15 +115,15 @@ class FsspecServer(RetryingServer):
 
     async def _read(self, path: Path, offset: int, size: int, facts: Facts) -> bytes:
         def work(system: Any, call: Call) -> bytes:
-            return self._part(system, self._adapter.pinned(system, self._adapter.key(path)), offset, size, facts)
+            return self._part(system, self.pinned(system, self.key(path)), offset, size, facts)
 
         return await self._run(path, work)
 
     def _part(self, system: Any, key: str, offset: int, size: int, facts: Facts) -> bytes:
         """Return a range of an object. Raises Changed if it is in another version."""
         # The object is opened for each range: one that stays open may be an old one, whose name has a new one.
-        data = self._adapter.read(system, key, offset, size)
-        now = facts_of(self._adapter.info(system, key))
+        data = self.read(system, key, offset, size)
+        now = facts_of(self.info(system, key))
         if now is None or not are_same(now, facts):
             raise Changed("has been replaced by another object")
         if not isinstance(data, (bytes, bytearray, memoryview)):
@@ -136,8 +169,132 @@ class FsspecServer(RetryingServer):
         if system is not None and used_at < time.monotonic() - settings.connection_idle:
             self._disconnect(system)
             system = None
-        return self._adapter.connect() if system is None else system
+        return self.connect() if system is None else system
 
     def _disconnect(self, system: Any) -> None:
         with suppress(BaseException):
-            self._adapter.disconnect(system)
+            self.disconnect(system)
+
+    # The file system: what these methods raise is checked and translated above.
+
+    def key(self, path: Path) -> str:
+        """Return the file system's name for a path."""
+        return self._root + "/".join(path) if path else self._root.rstrip("/") or self._root
+
+    def connect(self) -> Any:
+        """Return a new file system."""
+        return self._class(**self._options, skip_instance_cache=True)
+
+    def disconnect(self, system: Any) -> None:
+        """Close a file system's connections, if it has a way to."""
+
+    def drop_caches(self, system: Any) -> None:
+        if hasattr(system, "dircache"):
+            system.dircache.clear()
+        system.invalidate_cache()
+
+    def info(self, system: Any, key: str) -> Any:
+        self.drop_caches(system)
+        return system.info(key)
+
+    def ls(self, system: Any, key: str) -> Iterable[Any]:
+        self.drop_caches(system)
+        listing: Iterable[Any] = system.ls(key, detail=True)
+        return listing
+
+    def entries(self, system: Any, path: Path) -> Iterator[Listed | None]:
+        """Yield the entries of a folder, None for what is not in it. Raises NotFound for a file.
+
+        Links, devices, and entries without a valid name or size are omitted, with the reason.
+        """
+        key = self.key(path)
+        folder = key.strip("/")
+        is_file = False
+        for count, info in enumerate(self.ls(system, key)):
+            full_name = info.get("name") if isinstance(info, Mapping) else None
+            found, omitted = None, ""
+            try:
+                found = facts_of(info)
+            except Unbelievable as error:
+                omitted = f"unreadable object: {error}"
+            if not isinstance(full_name, str):
+                is_file = False
+                yield None
+                continue
+            # File systems answer a listing of a file in two ways: with an error, or with the file as its only entry.
+            # The only entry may be the file that was listed; in buckets a folder may have an object of its name.
+            is_file = count == 0 and found is not None and full_name.lstrip("/") == folder
+            name = _name_in(folder, full_name, found is None)
+            if not is_name(name) or not _can_be_encoded(name):
+                name, omitted = name.encode(errors="replace").decode(), NO_NAME
+            yield Listed(name, found, omitted) if name else None
+        if is_file and path:
+            raise NotFound("is a file")
+
+    def pinned(self, system: Any, key: str) -> str:
+        """Return the name of an object in its present version, if the file system has one."""
+        return key
+
+    def read(self, system: Any, key: str, offset: int, size: int) -> Any:
+        """Return the bytes ``[offset, offset + size)`` of an object, which is opened for it."""
+        from fsspec.spec import AbstractBufferedFile
+
+        self.drop_caches(system)
+        file = self.open(system, key, offset + size)
+        try:
+            if isinstance(file, AbstractBufferedFile):
+                return file._fetch_range(offset, offset + size)  # past its cache
+            file.seek(offset)
+            return file.read(size)
+        finally:
+            with suppress(Exception):
+                file.close()
+
+    def open(self, system: Any, key: str, size: int) -> Any:
+        """Open an object that has ``size`` bytes or more."""
+        try:
+            return system.open(key, "rb", size=size)  # else it would be asked for
+        except TypeError:  # not of fsspec's own kind
+            return system.open(key, "rb")
+
+
+def _class_of(url: Url) -> Any:
+    """Import the file system's class."""
+    try:
+        import fsspec
+    except ImportError:
+        raise Refused(not_installed(), url.shown) from None
+    if url.scheme in NO_SERVERS or url.scheme in KNOWN:
+        raise Refused(f"{url.scheme}:// is not read through fsspec; supported are {_supported()}", url.shown)
+    try:
+        return fsspec.get_filesystem_class(url.scheme)
+    except ImportError as error:
+        if url.scheme in ("sftp", "ssh"):
+            raise Refused(not_installed("ssh"), url.shown) from None
+        raise Refused(f"{url.scheme}:// needs another package: {error}", url.shown) from None
+    except ValueError:
+        raise Refused(f"unknown protocol {url.scheme}://; supported are {_supported()}", url.shown) from None
+
+
+def _supported() -> str:
+    from fsspec import available_protocols
+
+    return ", ".join(sorted({*available_protocols(), *KNOWN} - NO_SERVERS - ALIASES.keys()))
+
+
+def _can_be_encoded(name: str) -> bool:
+    try:
+        raw(name)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _name_in(folder: str, full_name: str, is_folder: bool) -> str:
+    """Return the last part of a full name; "" unless it lies directly in the folder."""
+    above, slash, name = (full_name.rstrip("/") if is_folder else full_name).rpartition("/")
+    # A file system may call the folder by another name than it was asked for, but of the same depth.
+    above = above.strip("/")
+    if slash and (above.count("/"), bool(above)) != (folder.count("/"), bool(folder)):
+        return ""
+    return name

@@ -38,8 +38,9 @@ def server_of(url: Url, connection: Connection) -> Server:
     """Return the server of a URL. Raises Refused and NotAllowed."""
     if url.scheme not in (*WEB, *_BUCKETS):
         from glassfs.source.remote.fsspecs import FsspecServer
+        from glassfs.source.remote.protocols import SERVERS
 
-        return FsspecServer(url, connection)
+        return SERVERS.get(url.scheme, FsspecServer)(url, connection)
     if url.scheme in _BUCKETS:
         return bucket_of(url, connection, ObjectServer)
     _demand_no_password(url)

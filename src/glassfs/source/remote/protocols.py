@@ -1,26 +1,88 @@
-"""Read Hugging Face through its fsspec file system, remembering the facts of each commit, which never change.
-
-Paths are pinned to the commit that their branch points to, which is looked up again after ``poll`` seconds, or after
-settings.hub_pin if that is less.
-"""
+"""Protocols of fsspec that need more than its contract: SFTP, FTP, files in memory and Hugging Face."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
+from urllib.parse import urlsplit
 
+from glassfs.errors import Refused
 from glassfs.lru import LRU
 from glassfs.settings import settings
-from glassfs.source.remote.adapters import Adapter
 from glassfs.source.remote.connection import Connection
+from glassfs.source.remote.fsspecs import FsspecServer
 from glassfs.source.remote.url import Url
 
+_HOST = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*")
+"""A host that cannot be an option or several words in a command of ``~/.ssh/config``."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
-class HubAdapter(Adapter):
+class SshServer(FsspecServer):
+    """SFTP to known hosts only; a URL may contain a user but no password."""
+
+    def _options_for(self, url: Url, connection: Connection, base: str) -> dict[str, Any]:
+        try:
+            port = urlsplit(base).port
+        except ValueError:
+            raise Refused("is not a URL", url.shown) from None
+        host = (url.host if port is None else url.host.rpartition(":")[0]).strip("[]")
+        if not _HOST.fullmatch(host):
+            raise Refused("names no host", url.shown)
+        options: dict[str, Any] = {"host": host, "timeout": connection.timeout}
+        if port is not None:
+            options["port"] = port
+        if url.userinfo:
+            options["username"] = url.userinfo
+        # Options of fsspec's own file system; here unknown hosts are always refused.
+        extra = {name: value for name, value in connection.extra.items() if name not in ("host_key_policy", "temppath")}
+        return options | extra
+
+    def connect(self) -> Any:
+        from glassfs.source.remote.ssh import SftpSession
+
+        return SftpSession(**self._options)
+
+    def disconnect(self, system: Any) -> None:
+        system.close()
+
+
+class FtpServer(FsspecServer):
+    """FTP without ABOR. fsspec aborts each transfer, and then some servers (rclone's) never answer again."""
+
+    def disconnect(self, system: Any) -> None:
+        system.ftp.close()
+
+    def read(self, system: Any, key: str, offset: int, size: int) -> Any:
+        import ftplib
+
+        system.ftp.voidcmd("TYPE I")
+        data = bytearray()
+        with system.ftp.transfercmd(f"RETR {key}", offset) as connection:
+            while len(data) < size and (piece := connection.recv(min(size - len(data), 1 << 18))):
+                data += piece
+        with suppress(ftplib.Error):  # the server may complain that the transfer was incomplete
+            system.ftp.voidresp()
+        return data
+
+
+class MemoryServer(FsspecServer):
+    """Files in the memory of this process. All readers of one share a position, so it is never opened."""
+
+    def read(self, system: Any, key: str, offset: int, size: int) -> Any:
+        return system.cat_file(key, offset, offset + size)
+
+
+class HubServer(FsspecServer):
+    """Hugging Face, with the facts of each commit remembered, which never change.
+
+    Paths are pinned to the commit that their branch points to, which is looked up again after ``poll`` seconds, or
+    after settings.hub_pin if that is less.
+    """
+
     has_lasting_versions = True
 
     def __init__(self, url: Url, connection: Connection) -> None:
@@ -96,3 +158,8 @@ def _api(system: Any) -> Any:
 
 def _is_bucket(resolved: Any) -> bool:
     return not hasattr(resolved, "path_in_repo")
+
+
+SERVERS: dict[str, type[FsspecServer]] = {
+    "ftp": FtpServer, "hf": HubServer, "memory": MemoryServer, "sftp": SshServer, "ssh": SshServer,
+}
