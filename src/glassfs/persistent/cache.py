@@ -89,7 +89,6 @@ class PersistentCache:
         """Keys whose use is to be noted."""
         self._is_off = False
         self._lock = threading.Lock()
-        self._is_held = False
         try:
             _prepare(os.path.abspath(folder), name, made)
         except (OSError, Refused) as error:
@@ -311,25 +310,24 @@ def _now() -> int:
 
 
 def _hold_all() -> None:
-    for cache in list(_all):
-        cache._is_held = cache._lock.acquire(timeout=settings.disk_lock)
+    _held.extend(cache for cache in list(_all) if cache._lock.acquire(timeout=settings.disk_lock))
 
 
 def _release_all() -> None:
-    for cache in list(_all):
-        if cache._is_held:
-            cache._is_held = False
-            cache._lock.release()
+    while _held:
+        _held.pop()._lock.release()
 
 
 def _renew_all() -> None:
+    _held.clear()
     for cache in list(_all):
-        cache._lock, cache._is_held = threading.Lock(), False
         _inherited.append(cache._connection)
-        cache._connection, cache._used = None, set()
+        cache._lock, cache._connection, cache._used = threading.Lock(), None, set()
 
 
 _all: WeakSet[PersistentCache] = WeakSet()
+_held: list[PersistentCache] = []
+"""Those that no other thread uses during a fork."""
 _inherited: list[Any] = []
 """Connections of the process that this one was forked from, with which closing them would interfere."""
 # SQLite remembers which locks its process has, and would do so in a process that was forked while it had some.

@@ -25,7 +25,7 @@ from glassfs.source.remote.answers import facts as facts_of
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.obstore_module import not_installed
 from glassfs.source.remote.retrying import BlockingCalls, Call, Retryable, RetryingServer
-from glassfs.source.remote.server import MOST_NAMES, NO_NAME, Facts, Listed, is_name
+from glassfs.source.remote.server import MOST_NAMES, NO_NAME, Facts, Listed
 from glassfs.source.remote.url import ALIASES, KNOWN, Url
 
 Result = TypeVar("Result")
@@ -225,7 +225,7 @@ class FsspecServer(RetryingServer):
             # The only entry may be the file that was listed; in buckets a folder may have an object of its name.
             is_file = count == 0 and found is not None and full_name.lstrip("/") == folder
             name = _name_in(folder, full_name, found is None)
-            if not is_name(name) or not _can_be_encoded(name):
+            if not _can_be_encoded(name):
                 name, omitted = name.encode(errors="replace").decode(), NO_NAME
             yield Listed(name, found, omitted) if name else None
         if is_file and path:

@@ -19,7 +19,7 @@ from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotF
 from glassfs.settings import settings
 from glassfs.source.contract import Path
 from glassfs.source.remote.retrying import SILENCE_PARTS, Attempt, Retryable, RetryingServer
-from glassfs.source.remote.server import NO_NAME, SECOND, Facts, Listed
+from glassfs.source.remote.server import SECOND, Facts, Listed
 from glassfs.terminal import printable
 
 log = logging.getLogger(__name__)
@@ -143,9 +143,7 @@ class ObjectServer(RetryingServer):
             if len(names) == depth + 1 and names[-1] and facts is not None:  # a folder can be an object of its own
                 listed.append(Listed(names[-1], facts))
         # The library calls the folder "/" of a bucket "", and fails for other names that are empty.
-        return [
-            Listed(one.name or "/", one.facts, NO_NAME) if one.name in ("", ".", "..") else one for one in listed
-        ]
+        return [one._replace(name=one.name or "/") for one in listed]
 
     async def _begin(self, path: Path, size: int, known: Facts | None) -> tuple[Facts, bytes] | None:
         # The first request asks for bytes at once: a signed URL is for GET alone, and most opens need the head anyway.

@@ -26,7 +26,7 @@ from glassfs.source.remote.blocks import RemoteBlocks, RemoteObject, version_of
 from glassfs.source.remote.cached import CachedValue, Loads, Value
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.disk import DiskCache
-from glassfs.source.remote.server import MOST_NAMES, Facts, Server
+from glassfs.source.remote.server import MOST_NAMES, NO_NAME, Facts, Server, is_name
 
 FIRST_BYTES = 256 << 10
 """Size of the first request for an object that was named by its own URL."""
@@ -160,11 +160,11 @@ class RemoteStore(Store):
 
     def _load_listing(self, path: Path, previous: _Listing | None) -> _Listing:
         listed = self._server.list((*self._root, *path))
-        omitted = {one.name: one.omitted for one in listed if one.omitted}
+        omitted = {one.name: one.omitted or NO_NAME for one in listed if one.omitted or not is_name(one.name)}
         names: dict[str, Facts | None] = {
-            one.name: one.facts for one in listed if not one.omitted and one.facts is not None
+            one.name: one.facts for one in listed if one.facts is not None and one.name not in omitted
         }
-        for name in [one.name for one in listed if not one.omitted and one.facts is None]:
+        for name in [one.name for one in listed if one.facts is None and one.name not in omitted]:
             # If an object and a folder have one name, the folder is shown: its contents have no other path.
             hidden, names[name] = names.get(name), None
             if hidden is not None and hidden.size > 0:  # an empty one marks a folder
