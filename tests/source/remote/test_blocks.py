@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from glassfs.cache import BlockCache
-from glassfs.errors import Changed, Damaged, DeviceFailed, GlassfsError, NotAllowed, Unavailable
+from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, Unavailable
 from glassfs.settings import settings
 from glassfs.source.remote.blocks import RemoteBlocks
 from glassfs.source.remote.disk import DiskCache
@@ -59,14 +59,6 @@ def test_objects_of_all_sizes(server: CountingServer, size: int) -> None:
 def test_empty_object_costs_no_request(server: CountingServer) -> None:
     facts = server.put(0)
     assert read(opened(server, facts), 0, 0) == b""
-    assert server.requests == []
-
-
-@pytest.mark.parametrize(("offset", "size"), [(0, 101), (100, 1), (-1, 1), (1 << 70, 1)])
-def test_range_outside_the_object_is_damage(server: CountingServer, offset: int, size: int) -> None:
-    remote = opened(server, server.put(100))
-    with pytest.raises(Damaged, match=r"fake://server/run\.kdb"):
-        read(remote, offset, size)
     assert server.requests == []
 
 

@@ -151,7 +151,7 @@ class FsspecServer(RetryingServer):
                 is_sound = isinstance(failed, (NotFound, Changed)) and not call.is_abandoned
                 raise (Retryable(failed) if is_retryable(error) else failed) from None
             finally:
-                if is_sound:
+                if system is not None and is_sound:
                     with self._lock:
                         self._idle.append((time.monotonic(), system))
                 elif system is not None:
