@@ -31,6 +31,11 @@ def opened(folder: Path, budget: int = LARGE) -> DiskCache:
     return DiskCache(os.fspath(folder), budget)
 
 
+def block(cache: DiskCache, key: str, tag: str, number: int, size: int) -> bytes | None:
+    found = cache.get(key, tag, {number: size})
+    return None if found is None else found[0]
+
+
 def content(number: int, size: int = BLOCK) -> bytes:
     """Return the data of a block, different for each number."""
     return random.Random(number).randbytes(size)
@@ -57,7 +62,7 @@ def cached(cache: DiskCache, numbers: range, key: str = "key", size: int = BLOCK
     """Return the numbers of the blocks that are cached, after comparing their data."""
     found = []
     for number in numbers:
-        data = cache.get(key, "tag", number, size)
+        data = block(cache, key, "tag", number, size)
         if data is not None:
             assert data == content(number, size)
             found.append(number)
@@ -95,7 +100,7 @@ def test_caches_of_one_folder_behave_as_one_mapping(
             if is_strong and value:
                 data[key, tag, number] = data_of
         elif step == "get":
-            found = cache.get(key, tag, number, value)
+            found = block(cache, key, tag, number, value)
             known = data.get((key, tag, number))
             assert found == (known if known is not None and len(known) == value else None)
         elif step == "note":
@@ -106,11 +111,11 @@ def test_caches_of_one_folder_behave_as_one_mapping(
             assert cache.facts(key) == facts.get(key)
         else:
             cache.close()
-            assert cache.get(key, tag, 0, 1) is None and cache.facts(key) is None
+            assert block(cache, key, tag, 0, 1) is None and cache.facts(key) is None
             caches[which] = opened(folder)
     for cache in caches:
         for (key, tag, number), known in data.items():
-            assert cache.get(key, tag, number, len(known)) == known
+            assert block(cache, key, tag, number, len(known)) == known
         cache.close()
     shutil.rmtree(folder)
 
@@ -119,14 +124,14 @@ def test_caches_of_one_folder_behave_as_one_mapping(
 def test_any_buffer_can_be_stored(folder: Path, data: bytearray | memoryview) -> None:
     cache = opened(folder)
     cache.put("key", "tag", 0, data)
-    found = cache.get("key", "tag", 0, 3)
+    found = block(cache, "key", "tag", 0, 3)
     assert type(found) is bytes and found == b"abc"
 
 
 def test_key_and_validator_are_not_concatenated(folder: Path) -> None:
     cache = opened(folder)
     cache.put("ab", "c", 0, b"1")
-    assert cache.get("a", "bc", 0, 1) is None
+    assert block(cache, "a", "bc", 0, 1) is None
 
 
 def test_facts_with_strong_validators_are_stored(folder: Path) -> None:
@@ -173,7 +178,7 @@ def test_oldest_blocks_are_evicted(sizes: list[int], tmp_path_factory: pytest.Te
     for number, size in enumerate(sizes):
         cache.put("key", "tag", number, bytes(size))
         assert taken(folder) <= BUDGET + OVERHEAD
-        there = [cache.get("key", "tag", known, sizes[known]) is not None for known in range(number + 1)]
+        there = [block(cache, "key", "tag", known, sizes[known]) is not None for known in range(number + 1)]
         first = there.index(True)
         assert all(there[first:])
         if first:  # the block evicted last would not have fitted
@@ -189,7 +194,7 @@ def test_reading_a_block_keeps_it(folder: Path, monkeypatch: pytest.MonkeyPatch)
     cache = opened(folder, BUDGET)
     for number in range(40):
         cache.put("key", "tag", number, content(number))
-        assert cache.get("key", "tag", 0, BLOCK) == content(0)
+        assert block(cache, "key", "tag", 0, BLOCK) == content(0)
     there = cached(cache, range(40))
     assert there[0] == 0 and there[1:] == list(range(there[1], 40)) and there[1] > 20
 
@@ -202,7 +207,7 @@ def test_budget_holds_with_many_threads(folder: Path, scale: Scale) -> None:
         key = f"key {thread // 2}"
         for number, data in whole.items():
             cache.put(key, "tag", number, data)
-            found = cache.get(key, "tag", number // 2, BLOCK)
+            found = block(cache, key, "tag", number // 2, BLOCK)
             assert found is None or found == whole[number // 2]
             assert taken(folder) <= BUDGET + OVERHEAD
 
@@ -215,10 +220,10 @@ def test_block_beyond_the_budget_is_not_stored(folder: Path) -> None:
     cache = opened(folder, LEAST)
     cache.put("key", "tag", 0, b"1")
     cache.put("key", "tag", 1, bytes(LEAST + 1))
-    assert cache.get("key", "tag", 0, 1) == b"1"
-    assert cache.get("key", "tag", 1, LEAST + 1) is None
+    assert block(cache, "key", "tag", 0, 1) == b"1"
+    assert block(cache, "key", "tag", 1, LEAST + 1) is None
     cache.put("key", "tag", 2, bytes(LEAST))
-    assert cache.get("key", "tag", 2, LEAST) == bytes(LEAST)
+    assert block(cache, "key", "tag", 2, LEAST) == bytes(LEAST)
     assert taken(folder) <= LEAST + OVERHEAD
 
 

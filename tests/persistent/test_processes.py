@@ -37,8 +37,8 @@ for turn in range(count):
     if not turn:
         print("begun", flush=True)
     number = chance.randrange(60)
-    found = cache.get("key", "tag", number, block)
-    assert found is None or found == random.Random(number).randbytes(block), number
+    found = cache.get("key", "tag", {number: block})
+    assert found is None or found[0] == random.Random(number).randbytes(block), number
 print("done", flush=True)
 """
 

@@ -34,10 +34,11 @@ from glassfs.forks import around_fork
 from glassfs.persistent import private
 from glassfs.settings import settings
 
-SCHEMA = 5
+SCHEMA = 6
 SUFFIXES = ("", "-journal")
-JOURNAL = 64 << 10
-PAGE = 16384
+JOURNAL = 256 << 10
+PAGE = 65536
+"""The largest that SQLite has: a block is read page by page."""
 LARGEST_VALUE = 16 << 20
 ALONG_BYTES = 4096
 """Larger values are not read along with others."""
@@ -46,21 +47,21 @@ USE_SECONDS, USES_AT_ONCE = 600, 64
 _BUSY = ("locked", "busy")
 _OF_THE_DISK = ("readonly", "is full", "unable to open", "disk I/O error", "locking protocol")
 """Words of SQLite's messages: its codes are known from Python 3.11 on."""
-_CHECKSUM = 16
 TAG = "CACHEDIR.TAG"
 _TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# Cache of glassfs: may be deleted.\n"
 # O_NONBLOCK: opening a FIFO must not wait for a writer.
 _OLD = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _TABLES = (
-    "CREATE TABLE entries (key BLOB NOT NULL UNIQUE, data BLOB NOT NULL, used INTEGER NOT NULL)",
+    "CREATE TABLE entries "
+    "(key BLOB NOT NULL UNIQUE, checksum BLOB NOT NULL, used INTEGER NOT NULL, data BLOB NOT NULL)",
     "CREATE INDEX entries_used ON entries (used)",
     f"PRAGMA user_version = {SCHEMA}",
 )
 _OLDEST = "DELETE FROM entries WHERE rowid = (SELECT rowid FROM entries ORDER BY used, rowid LIMIT 1)"
 _WITH_OTHERS = """
 WITH wanted AS (SELECT rowid AS at FROM entries WHERE key = :key)
-SELECT key, data, used FROM entries, wanted
+SELECT key, checksum, used, data FROM entries, wanted
 WHERE entries.rowid BETWEEN at - at % :count AND at - at % :count + :count - 1
     AND (entries.rowid = at OR length(data) <= :small) AND typeof(data) = 'blob'
 """
@@ -88,7 +89,6 @@ class PersistentCache:
         """Keys whose use is to be noted."""
         self._is_off = False
         self._lock = threading.Lock()
-        self._is_held = False
         try:
             _prepare(os.path.abspath(folder), name, made)
         except (OSError, Refused) as error:
@@ -101,13 +101,15 @@ class PersistentCache:
         def do(connection: sqlite3.Connection) -> list[bytes | None]:
             found: list[bytes | None] = []
             left = most_bytes
+            connection.execute("BEGIN")  # the file is locked once for all
             for key in keys:
-                row = connection.execute("SELECT data, used FROM entries WHERE key = ?", (key,)).fetchone()
+                row = connection.execute("SELECT checksum, used, data FROM entries WHERE key = ?", (key,)).fetchone()
                 data = None if row is None else self._used_value(connection, key, *row)
                 found.append(data)
                 left -= len(data or b"")
                 if left <= 0:
                     break
+            connection.execute("COMMIT")
             return found
 
         return self._do(do) or [None] * len(keys)
@@ -130,21 +132,21 @@ class PersistentCache:
     def store(self, values: Mapping[bytes, Data]) -> None:
         """Store values, if possible, replacing those of equal keys; leave out those too large."""
         rows = [
-            (key, _checksum(key, value) + value, _now()) for key, value in values.items()
+            (key, _checksum(key, value), _now(), value) for key, value in values.items()
             if len(value) <= min(self._budget, LARGEST_VALUE)
         ]
 
         def do(connection: sqlite3.Connection) -> None:
-            known = "SELECT 1 FROM entries WHERE key = ? AND data = ?"
+            known = "SELECT 1 FROM entries WHERE key = ? AND checksum = ?"
             if all(connection.execute(known, row[:2]).fetchone() for row in rows):
                 return
             # The lock for writing is taken first, so that no other process adds rows between the sum of the sizes and
             # the insertion.
             connection.execute("BEGIN IMMEDIATE")
-            size = sum(len(row[1]) for row in rows)
+            size = sum(len(row[3]) for row in rows)
             while _bytes_in_use(connection) + size > self._budget and connection.execute(_OLDEST).rowcount:
                 pass
-            connection.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", rows)
+            connection.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?)", rows)
             connection.execute("COMMIT")
             if _number(connection, "PRAGMA page_count") * PAGE > self._budget:  # it was larger last time
                 connection.executescript("PRAGMA incremental_vacuum")  # execute would free a single page
@@ -198,9 +200,11 @@ class PersistentCache:
             with suppress(sqlite3.Error):
                 connection.close()
 
-    def _used_value(self, connection: sqlite3.Connection, key: bytes, stored: object, used: int) -> bytes | None:
+    def _used_value(
+        self, connection: sqlite3.Connection, key: bytes, checksum: bytes, used: int, data: object,
+    ) -> bytes | None:
         """Return a stored value and note its use; delete a damaged one."""
-        if isinstance(stored, bytes) and stored[:_CHECKSUM] == _checksum(key, data := stored[_CHECKSUM:]):
+        if isinstance(data, bytes) and checksum == _checksum(key, data):
             if not 0 <= _now() - used < USE_SECONDS:
                 self._used.add(key)
             return data
@@ -306,25 +310,24 @@ def _now() -> int:
 
 
 def _hold_all() -> None:
-    for cache in list(_all):
-        cache._is_held = cache._lock.acquire(timeout=settings.disk_lock)
+    _held.extend(cache for cache in list(_all) if cache._lock.acquire(timeout=settings.disk_lock))
 
 
 def _release_all() -> None:
-    for cache in list(_all):
-        if cache._is_held:
-            cache._is_held = False
-            cache._lock.release()
+    while _held:
+        _held.pop()._lock.release()
 
 
 def _renew_all() -> None:
+    _held.clear()
     for cache in list(_all):
-        cache._lock, cache._is_held = threading.Lock(), False
         _inherited.append(cache._connection)
-        cache._connection, cache._used = None, set()
+        cache._lock, cache._connection, cache._used = threading.Lock(), None, set()
 
 
 _all: WeakSet[PersistentCache] = WeakSet()
+_held: list[PersistentCache] = []
+"""Those that no other thread uses during a fork."""
 _inherited: list[Any] = []
 """Connections of the process that this one was forked from, with which closing them would interfere."""
 # SQLite remembers which locks its process has, and would do so in a process that was forked while it had some.

@@ -11,8 +11,8 @@ import numpy as np
 
 from glassfs.cache import BlockCache
 from glassfs.errors import Changed, NotFound
-from glassfs.source.contract import Path
-from glassfs.source.remote.blocks import RemoteBlocks, RemoteObject
+from glassfs.source.contract import Entry, Kind, Path
+from glassfs.source.remote.blocks import RemoteBlocks, RemoteSource, version_of
 from glassfs.source.remote.server import Facts, Listed, Server
 
 PERIOD = 1_000_003
@@ -114,25 +114,30 @@ def content(facts: Facts, offset: int, size: int) -> bytes:
     return (table[start:] + table * -(-size // PERIOD))[:size]
 
 
-def read(remote: RemoteObject, offset: int, size: int) -> bytes:
+def remote_source(blocks: RemoteBlocks, server: Server, path: Path, facts: Facts) -> RemoteSource:
+    version = version_of(server, path, facts)
+    return RemoteSource(blocks, server, path, Entry(Kind.FILE, version, "", "", facts.size, 0, 0, 0, 0), lambda: None)
+
+
+def read(remote: RemoteSource, offset: int, size: int) -> bytes:
     buffer = bytearray(size)
     remote.read_into(memoryview(buffer), offset)
     return bytes(buffer)
 
 
-def opened(server: CountingServer, facts: Facts, budget: int = 64 * M) -> RemoteObject:
+def opened(server: CountingServer, facts: Facts, budget: int = 64 * M) -> RemoteSource:
     """Return an object as after the request for its facts, which brought its head."""
     blocks = RemoteBlocks(BlockCache(budget))
     blocks.put_head(server, PATH, facts, content(facts, 0, min(PAGE, facts.size)))
-    return RemoteObject(blocks, server, PATH, facts)
+    return remote_source(blocks, server, PATH, facts)
 
 
-def used(remote: RemoteObject) -> int:
+def used(remote: RemoteSource) -> int:
     """Return the bytes that its cache has, once nothing is under way."""
     return remote._blocks._cache.used  # type: ignore[attr-defined]
 
 
-def read_all(remote: RemoteObject, facts: Facts, step: int, start: int = 0, end: int | None = None) -> None:
+def read_all(remote: RemoteSource, facts: Facts, step: int, start: int = 0, end: int | None = None) -> None:
     for offset in range(start, facts.size if end is None else end, step):
         size = min(step, facts.size - offset)
         assert read(remote, offset, size) == content(facts, offset, size)

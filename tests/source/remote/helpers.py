@@ -6,19 +6,21 @@ import random
 
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.fsspecs import FsspecServer
-from glassfs.source.remote.server import Facts
+from glassfs.source.remote.protocols import SERVERS
+from glassfs.source.remote.server import Facts, is_name
 from glassfs.source.remote.url import parsed
 
 PATIENT = Connection(timeout=60)
 
 
 def server(url: str, connection: Connection = PATIENT) -> FsspecServer:
-    return FsspecServer(parsed(url), connection)
+    known = parsed(url)
+    return SERVERS.get(known.scheme, FsspecServer)(known, connection)
 
 
 def listed(server: FsspecServer, path: tuple[str, ...]) -> dict[str, Facts | None]:
     """Return what is shown of a folder."""
-    return {one.name: one.facts for one in server.list(path) if not one.omitted}
+    return {one.name: one.facts for one in server.list(path) if not one.omitted and is_name(one.name)}
 
 
 def check_reads(server: FsspecServer, path: tuple[str, ...], data: bytes, count: int) -> None:

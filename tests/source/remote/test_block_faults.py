@@ -16,9 +16,9 @@ from glassfs.cache import BlockCache
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed
 from glassfs.settings import settings as times
 from glassfs.source.remote import blocks as module
-from glassfs.source.remote.blocks import RemoteBlocks, RemoteObject
+from glassfs.source.remote.blocks import RemoteBlocks
 from glassfs.source.remote.server import Facts
-from tests.source.remote.counting import CountingServer, content
+from tests.source.remote.counting import CountingServer, content, remote_source
 
 PATH = ("run.kdb",)
 PAGE = 1 << 10
@@ -114,7 +114,7 @@ def test_reads_return_right_bytes_or_raise(
         position = int(reads[0].offset * size)
         for one in reads:
             facts = server.objects[PATH]
-            remote = RemoteObject(blocks, server, PATH, facts)
+            remote = remote_source(blocks, server, PATH, facts)
             offset = min(position if one.size < 0 else int(one.offset * size), size - 1)
             buffer = bytearray(min(abs(one.size), size - offset))
             position = offset + len(buffer)
@@ -142,7 +142,7 @@ def test_reads_return_right_bytes_or_raise(
     server.answer = None
     facts = server.change(size)
     buffer = bytearray(size)
-    RemoteObject(blocks, server, PATH, facts).read_into(memoryview(buffer), 0)
+    remote_source(blocks, server, PATH, facts).read_into(memoryview(buffer), 0)
     assert buffer == content(facts, 0, size)
     assert not blocks._requests
 
@@ -156,7 +156,7 @@ def test_reads_after_a_timeout_fail_fast_for_a_while(monkeypatch: pytest.MonkeyP
     facts = server.change(8 * PAGE)
     buffer = bytearray(100)
 
-    remote = RemoteObject(RemoteBlocks(BlockCache(10 * PAGE)), server, PATH, facts)
+    remote = remote_source(RemoteBlocks(BlockCache(10 * PAGE)), server, PATH, facts)
 
     def read(offset: int) -> None:
         remote.read_into(memoryview(buffer), offset)

@@ -21,7 +21,7 @@ from glassfs.settings import settings
 from glassfs.source.remote import fsspecs, retrying
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.retrying import ATTEMPTS, MOST_HANGING
-from glassfs.source.remote.server import NO_NAME, Facts
+from glassfs.source.remote.server import NO_NAME, Facts, is_name
 from glassfs.source.remote.url import parsed
 from tests.conftest import Scale
 from tests.source.remote.helpers import check_reads, listed, server
@@ -188,21 +188,13 @@ def test_hostile_file_system_gives_right_bytes_or_errors(
     found.close()
 
 
-@pytest.mark.parametrize("fault", ["error", "end", "odd error", "nothing", "long", "text", "none"])
+@pytest.mark.parametrize("fault", ["error", "end", "odd error", "short", "nothing", "long", "text", "none"])
 def test_passing_errors_are_retried_on_a_new_connection(hostile: type[Hostile], fault: str) -> None:
     found = server("hostile://host")
     facts, _ = found.begin(("x",), 10) or pytest.fail()
-    hostile.faults = iter([fault])
+    hostile.faults = iter(["", fault])  # it is opened, then read
     assert found.fetch(("x",), 3, 10, facts).result() == hostile.versions[0][3:13]
     assert len(hostile.connections) == 2
-
-
-def test_short_answer_is_completed(hostile: type[Hostile]) -> None:
-    found = server("hostile://host")
-    facts, _ = found.begin(("x",), 10) or pytest.fail()
-    hostile.faults = iter(["short", "short"])
-    assert found.fetch(("x",), 3, 40, facts).result() == hostile.versions[0][3:43]
-    assert len(hostile.connections) == 1
 
 
 @pytest.mark.parametrize(("fault", "raised"), [
@@ -266,7 +258,6 @@ def test_canceled_requests_are_not_made(hostile: type[Hostile]) -> None:
     hostile.hangs = None
     assert (found.begin(("x",), 10) or pytest.fail())[1] == hostile.versions[0][:10]
     assert hostile.asked.count("open") == 8 + 1
-    assert hostile.asked.count("read") == 1
 
 
 def test_objects_that_no_file_can_show_are_omitted(hostile: type[Hostile]) -> None:
@@ -290,9 +281,11 @@ def test_objects_that_no_file_can_show_are_omitted(hostile: type[Hostile]) -> No
         "good": three, "also good": three, "alone": three, "twice": three, "new\nline": three,
         "sub": None, "sub2": None,
     }
-    reasons = {one.name: one.omitted for one in server("hostile://host").list(("dir",)) if one.omitted}
-    assert reasons.keys() == {"..", ".", "n\0l", "?", "link", "half", "less", "true", "more"}
-    assert {name for name, reason in reasons.items() if reason == NO_NAME} == {"..", ".", "n\0l", "?"}
+    others = {one.name: one.omitted for one in server("hostile://host").list(("dir",)) if one.name not in found}
+    assert others.keys() == {"..", ".", "n\0l", "?", "link", "half", "less", "true", "more"}
+    assert {name for name in others if not is_name(name)} == {"..", ".", "n\0l"}
+    reasons = {name: reason for name, reason in others.items() if is_name(name)}
+    assert reasons["?"] == NO_NAME
     assert reasons["link"] == "unreadable object: is neither a file nor a folder"
 
 

@@ -147,7 +147,7 @@ def test_ssh_reconnects_after_a_lost_connection(sshd: servers.Ssh, home: Path, f
     found = server("sftp://glass")
     path = (*files.parts[1:], "a.kdb")
     facts, _ = found.begin(path, 10) or pytest.fail()
-    found._idle[0].system._client.get_transport().sock.close()
+    found._idle[0][1]._client.get_transport().sock.close()
     assert found.fetch(path, 5, 10, facts).result() == DATA[5:15]
 
 

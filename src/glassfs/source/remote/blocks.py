@@ -26,10 +26,10 @@ from typing import Any
 import xxhash
 
 from glassfs import work
-from glassfs.errors import Changed, Damaged, DeviceFailed, GlassfsError, NotFound, Unavailable
+from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotFound, Unavailable
 from glassfs.names import raw
 from glassfs.settings import settings
-from glassfs.source.contract import ByteCache, Path, Version
+from glassfs.source.contract import ByteCache, Entry, Path, Source, Version
 from glassfs.source.remote.disk import DiskCache
 from glassfs.source.remote.server import Facts, Server
 
@@ -44,6 +44,11 @@ def version_of(server: Server, path: Path, facts: Facts) -> Version:
     """Return the version of an object: without the time if the ETag is strong, as servers round it."""
     key = xxhash.xxh128_hexdigest(raw("\0".join((server.identity, *path))))
     return Version(f"{key}|{facts.size}|{0 if facts.has_strong_etag else facts.mtime_ns}|{facts.etag}")
+
+
+def key_of(server: Server, path: Path) -> str:
+    """Return what names an object in the disk cache."""
+    return "/".join((server.identity, *path))
 
 
 class RemoteBlocks:
@@ -65,11 +70,10 @@ class RemoteBlocks:
 
     def put_head(self, server: Server, path: Path, facts: Facts, data: bytes) -> None:
         """Cache the first bytes of an object, which came with its facts, if they fill a block."""
-        of = RemoteObject(self, server, path, facts)
-        size = of.size_of(0)
-        if 0 < size <= len(data) and self._cache.known((of.version, 0)) is None:
-            self._cache.add((of.version, 0), data[:size])
-            self._write(of, 0, data[:size])
+        version, size = version_of(server, path, facts), min(BLOCK, facts.size)
+        if 0 < size <= len(data) and self._cache.known((version, 0)) is None:
+            self._cache.add((version, 0), data[:size])
+            self._write(key_of(server, path), facts, 0, data[:size])
 
     def finish(self) -> None:
         """Wait until the disk cache has what was read so far, but not for long."""
@@ -81,7 +85,7 @@ class RemoteBlocks:
         with self._lock:
             self._requests.clear()
 
-    def begin(self, of: RemoteObject, wanted: range, ahead: range) -> list[bytes | _Request]:
+    def begin(self, of: RemoteSource, wanted: range, ahead: range) -> list[bytes | _Request]:
         """Return the ``wanted`` blocks, or the requests that bring them; also begin to request those ``ahead``."""
         with self._lock:
             # The cache and the requests under way are searched in one step, so that an answer that arrives meanwhile
@@ -125,11 +129,11 @@ class RemoteBlocks:
             raise error.at(request.object.name)
         return request.future.result()[number - request.numbers[0]]
 
-    def _part(self, of: RemoteObject, number: int) -> bytes | _Request | None:
+    def _part(self, of: RemoteSource, number: int) -> bytes | _Request | None:
         key = of.version, number
         return self._cache.known(key) or self._requests.get(key)
 
-    def _added(self, of: RemoteObject, numbers: Iterable[int], is_ahead: bool = False) -> list[_Request]:
+    def _added(self, of: RemoteSource, numbers: Iterable[int], is_ahead: bool = False) -> list[_Request]:
         """Return new requests for blocks, which every reader finds from now on. The caller holds the lock."""
         requests: list[_Request] = []
         for number in sorted(numbers):
@@ -148,11 +152,9 @@ class RemoteBlocks:
             # One block that is missing on disk costs its neighbors as well: requests are written and evicted together,
             # and a request for the hole alone would take as long.
             if self._disk is not None:
-                stored = [
-                    self._disk.get(of.key, of.facts.etag, number, of.size_of(number)) for number in request.numbers
-                ]
-                parts = [part for part in stored if part is not None]
-                if len(parts) == len(stored):
+                sizes = {number: of.size_of(number) for number in request.numbers}
+                parts = self._disk.get(of.key, of.facts.etag, sizes)
+                if parts is not None:
                     self._settle(request, parts)
                     return
             offset = request.numbers[0] * BLOCK
@@ -178,7 +180,7 @@ class RemoteBlocks:
         else:
             self._settle(request, parts)
             for number, part in zip(request.numbers, parts, strict=True):
-                self._write(request.object, number, part)
+                self._write(request.object.key, request.object.facts, number, part)
 
     def _settle(self, request: _Request, parts: list[bytes]) -> None:
         with self._lock:
@@ -209,14 +211,14 @@ class RemoteBlocks:
             del self._requests[key]
         return [number for _, number in present]
 
-    def _write(self, of: RemoteObject, number: int, data: bytes) -> None:
+    def _write(self, key: str, facts: Facts, number: int, data: bytes) -> None:
         """Have a block written to disk, unless too much waits for that. Under a weak ETag nothing is."""
-        if self._disk is not None and of.facts.has_strong_etag and self._writes.acquire(blocking=False):
-            _run(self._writer, self._write_now, self._disk, of, number, data)
+        if self._disk is not None and facts.has_strong_etag and self._writes.acquire(blocking=False):
+            _run(self._writer, self._write_now, self._disk, key, facts, number, data)
 
-    def _write_now(self, disk: DiskCache, of: RemoteObject, number: int, data: bytes) -> None:
+    def _write_now(self, disk: DiskCache, key: str, facts: Facts, number: int, data: bytes) -> None:
         try:
-            disk.put(of.key, of.facts.etag, number, data)
+            disk.put(key, facts.etag, number, data)
         finally:
             self._writes.release()
 
@@ -224,7 +226,7 @@ class RemoteBlocks:
 class _Request:
     """Neighboring blocks that are fetched together: ``future`` gets them, or a GlassfsError."""
 
-    def __init__(self, of: RemoteObject, numbers: range, is_ahead: bool) -> None:
+    def __init__(self, of: RemoteSource, numbers: range, is_ahead: bool) -> None:
         self.object = of
         self.numbers = numbers
         self.is_ahead = is_ahead
@@ -237,38 +239,60 @@ class _Request:
         return sum(map(self.object.size_of, self.numbers))
 
 
-class RemoteObject:
-    """One version of an object, for one source. ``key`` names it in the disk cache."""
+class RemoteSource(Source):
+    """An object at ``path`` of a server, in the version of ``entry``; ``doubt`` is called if it is in another one.
 
-    def __init__(self, blocks: RemoteBlocks, server: Server, path: Path, facts: Facts) -> None:
-        self.server, self.path, self.facts = server, path, facts
+    There is nothing to keep or to park: it has no connection of its own, and a deleted object is gone even while it is
+    open.
+    """
+
+    is_remote = True
+
+    def __init__(
+        self, blocks: RemoteBlocks, server: Server, path: Path, entry: Entry, doubt: Callable[[], None],
+    ) -> None:
+        _, size, mtime_ns, etag = entry.version.split("|", 3)
+        self.facts = Facts(int(size), etag, int(mtime_ns))
+        self.server, self.path, self.entry = server, path, entry
         self.name = server.shown(path)
-        self.key = "/".join((server.identity, *path))
-        self.version = version_of(server, path, facts)
-        self.count = -(-facts.size // BLOCK)
+        self.key = key_of(server, path)
+        self.count = -(-self.size // BLOCK)
         self.window = min(WINDOW, blocks.window)
         self._blocks = blocks
+        self._doubt = doubt
         self._ahead = _ReadAhead()
+        self._is_closed = False
         self._timed_out: GlassfsError | None = None
         """The error of a read that timed out, which other reads get at once until ``_timed_out_until``."""
         self._timed_out_until = 0.0
 
     def size_of(self, number: int) -> int:
-        return min(BLOCK, self.facts.size - number * BLOCK)
+        return min(BLOCK, self.size - number * BLOCK)
+
+    def keep(self) -> None:
+        pass
+
+    def park(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self._is_closed = True
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fill ``buffer`` (bytes, writable) with the bytes from ``offset`` on.
-
-        Raises what fetching raised. Each 2 MiB take no longer than the server's timeout.
-        """
+        """Fill ``buffer``. Raises what fetching raised. Each 2 MiB take no longer than the server's timeout."""
         size = len(buffer)
-        if not 0 <= offset <= offset + size <= self.facts.size:
-            reason = f"bytes {offset} to {offset + size} lie outside the file of {self.facts.size} bytes"
-            raise Damaged(reason, self.name)
+        if self._is_closed:
+            raise Changed("was closed", self.name)
+        if not 0 <= offset <= offset + size <= self.size:
+            raise self.outside(offset, size)
         at = 0
-        for piece in self._pieces(offset, offset + size):
-            buffer[at : at + len(piece)] = piece
-            at += len(piece)
+        try:
+            for piece in self._pieces(offset, offset + size):
+                buffer[at : at + len(piece)] = piece
+                at += len(piece)
+        except (Changed, NotFound) as error:
+            self._doubt()
+            raise Changed(error.reason, self.name) from None
 
     def _pieces(self, offset: int, end: int) -> Iterator[memoryview]:
         """Yield the bytes ``[offset, end)`` in order."""
@@ -326,7 +350,7 @@ class _ReadAhead:
         """The one that read last at the end."""
         self._lock = threading.Lock()
 
-    def after(self, offset: int, end: int, of: RemoteObject) -> range:
+    def after(self, offset: int, end: int, of: RemoteSource) -> range:
         """Note that ``[offset, end)`` is read; return which blocks to request ahead."""
         with self._lock:
             near = (

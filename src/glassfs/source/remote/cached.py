@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
+from functools import partial
 from typing import Generic, TypeVar
 
 from glassfs import work
@@ -58,14 +59,13 @@ class CachedValue(Generic[Value]):
         """
         now = time.monotonic()
         if self._known_at == NEVER:
-            return self.newer_than(NEVER)
+            return self.newer_than(0.0)
         # Old facts at once are better than new ones late: the value is refreshed for the next caller. Only one that is
         # much too old is worth a short wait.
         is_due = self._loading is None and now - self._asked_at >= self._ttl_seconds
         if is_due and self._loads.refreshing.acquire(blocking=False):
             try:
-                with self._lock:
-                    loading, _ = self._start()
+                loading, _ = self._started()
             except Unavailable:  # no thread: a later call tries again
                 self._loads.refreshing.release()
                 return self._known()
@@ -77,12 +77,9 @@ class CachedValue(Generic[Value]):
 
     def newer_than(self, since: float) -> Value:
         """Return the value as of that moment of ``time.monotonic`` or later. Raises what ``load`` raises."""
-        while True:
-            with self._lock:
-                if self._known_at != NEVER and self._known_at >= since:
-                    break
-                # A loading that was begun before that moment may report what was true before it; then another follows.
-                loading, asked_at = self._start()
+        # A loading that was begun before that moment may report what was true before it; then another follows.
+        while self._known_at < since:
+            loading, asked_at = self._started()
             try:
                 work.is_done(loading)
                 loading.result()
@@ -93,7 +90,7 @@ class CachedValue(Generic[Value]):
 
     def fresh(self) -> Value:
         """Return the value, not older than its TTL. Raises what ``load`` raises."""
-        return self.newer_than(time.monotonic() - self._ttl_seconds)
+        return self.newer_than(max(0.0, time.monotonic() - self._ttl_seconds))
 
     def _known(self) -> Value:
         with self._lock:
@@ -102,19 +99,15 @@ class CachedValue(Generic[Value]):
             raise missing.at()
         return value  # type: ignore[return-value]  # it is known
 
-    def _start(self) -> tuple[Future[None], float]:
-        """Return the loading under way, or begin one; and when it was begun. The caller holds the lock.
-
-        Raises Unavailable without threads.
-        """
-        if self._loading is None:
-            self._loading = self._loads.pool.submit(self._run)
-            self._asked_at = time.monotonic()
-        return self._loading, self._asked_at
-
-    def _run(self) -> None:
+    def _started(self) -> tuple[Future[None], float]:
+        """Return the loading under way, or begin one; and when it was begun. Raises Unavailable without threads."""
         with self._lock:
-            asked_at = self._asked_at
+            if self._loading is None:
+                self._asked_at = time.monotonic()
+                self._loading = self._loads.pool.submit(partial(self._run, self._asked_at))
+            return self._loading, self._asked_at
+
+    def _run(self, asked_at: float) -> None:
         value, missing = None, None
         try:
             value = self._load(self.last)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+from collections.abc import Mapping
 
 from glassfs.errors import Refused
 from glassfs.sizes import human_size
@@ -33,13 +34,14 @@ class DiskCache:
 
         self._cache = PersistentCache(folder, budget, FILE)
 
-    def get(self, object_key: str, validator: str, number: int, size: int) -> bytes | None:
-        """Return block ``number``, which is ``size`` bytes long; None if it is not cached."""
+    def get(self, object_key: str, validator: str, sizes: Mapping[int, int]) -> list[bytes] | None:
+        """Return the blocks with these numbers, which have these sizes; None unless all are cached."""
         if not _identifies_bytes(validator):
             return None
-        key = _owner(object_key, validator) + _BLOCK.pack(number)
-        (found,) = self._cache.find([key])
-        return found if found is not None and len(found) == size else None
+        owner = _owner(object_key, validator)
+        found = self._cache.find([owner + _BLOCK.pack(number) for number in sizes])
+        parts = [part for part in found if part is not None]
+        return parts if [len(part) for part in parts] == [*sizes.values()] else None
 
     def put(self, object_key: str, validator: str, number: int, data: bytes | bytearray | memoryview) -> None:
         """Cache a block if possible."""

@@ -1,115 +1,95 @@
 """Read through fsspec the protocols that glassfs does not speak itself: SFTP, Hugging Face, FTP and others.
 
-fsspec file systems may block, hang, raise anything and return anything. Each connection is therefore used by one call
-at a time, on a daemon thread that is abandoned after the timeout (``retrying.BlockingCalls``), and replaced after an
-error. Types and lengths of answers are checked. A read does not report its version, so the object's facts are compared
-after it. Any thread, in the process that made the server.
+fsspec file systems may block, hang, raise anything and return anything. Each connected one is therefore used by one
+call at a time, on a daemon thread that is abandoned after the timeout (``retrying.BlockingCalls``), and replaced after
+an error. fsspec's caches of instances, listings and bytes are bypassed; types and lengths of answers are checked. A
+read does not report its version, so the object's facts are compared after it. Any thread, in the process that made the
+server.
 """
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from glassfs.errors import Changed, DeviceFailed, NotFound
+from glassfs.errors import Changed, DeviceFailed, NotFound, Refused
+from glassfs.names import raw
 from glassfs.settings import settings
 from glassfs.source.contract import Path
-from glassfs.source.remote.adapters import Adapter, FtpAdapter, MemoryAdapter, SshAdapter
 from glassfs.source.remote.answers import Unbelievable, are_same, is_retryable, translated
 from glassfs.source.remote.answers import facts as facts_of
 from glassfs.source.remote.connection import Connection
-from glassfs.source.remote.hub import HubAdapter
+from glassfs.source.remote.obstore_module import not_installed
 from glassfs.source.remote.retrying import BlockingCalls, Call, Retryable, RetryingServer
-from glassfs.source.remote.server import MOST_NAMES, Facts, Listed
-from glassfs.source.remote.url import Url
+from glassfs.source.remote.server import MOST_NAMES, NO_NAME, Facts, Listed
+from glassfs.source.remote.url import ALIASES, KNOWN, Url
 
 Result = TypeVar("Result")
 
-ADAPTERS: dict[str, type[Adapter]] = {
-    "ftp": FtpAdapter, "hf": HubAdapter, "memory": MemoryAdapter, "sftp": SshAdapter, "ssh": SshAdapter,
-}
-
-
-class _FileSystem:
-    """A connected file system and the object that it has open, for one thread at a time."""
-
-    def __init__(self, adapter: Adapter) -> None:
-        self.used_at = 0.0
-        self.opened: tuple[str, Facts] | None = None
-        self._adapter = adapter
-        self._system: Any = None
-        self._file: Any = None
-        self._pinned = ""
-
-    @property
-    def system(self) -> Any:
-        if self._system is None:
-            self._system = self._adapter.connect()
-        return self._system
-
-    def part(self, call: Call, key: str, offset: int, size: int, facts: Facts) -> bytes | None:
-        """Return a range of an object in that version; None if it is in another one."""
-        # A file that is open may still be the old one while its path has a new one. So a version that does not fit is
-        # asked for once more with a file that was opened now, and only that one proves the change.
-        is_new = False
-        while not is_new:
-            is_new = self.opened != (key, facts)
-            if is_new:
-                self._close_file()
-                self._pinned = self._adapter.pinned(self.system, key)
-                self._file = self._adapter.open(self.system, self._pinned)
-                self.opened = key, facts
-            data = _read_all(self._file, offset, size, call)
-            now = facts_of(self._adapter.info(self.system, self._pinned))
-            if now is not None and are_same(now, facts):
-                if len(data) != size:
-                    raise DeviceFailed(f"the server sends {len(data)} bytes instead of {size}")
-                return data
-            self._close_file()
-        return None
-
-    def close(self) -> None:
-        """Close everything; the next use connects again."""
-        system, self._system = self._system, None
-        self._close_file()
-        if system is not None:
-            with suppress(BaseException):
-                self._adapter.disconnect(system)
-
-    def _close_file(self) -> None:
-        file, self._file, self.opened = self._file, None, None
-        if file is not None:
-            with suppress(BaseException):
-                file.close()
+# Protocols of fsspec without a server: files of this machine, and wrappers around other file systems.
+NO_SERVERS = frozenset((
+    "abstract", "arrow_hdfs", "async_wrapper", "asynclocal", "asyncwrapper", "blockcache", "cached", "dask", "data",
+    "dir", "dvc", "file", "filecache", "generic", "git", "glassfs", "libarchive", "local", "pyscript", "reference",
+    "simplecache", "tar", "zip",
+))
+LOGINS = ("ftp", "sftp", "smb", "ssh")
+"""Protocols where each connection is a login; servers limit their number."""
+IDENTIFYING = ("endpoint", "endpoint_url", "host", "org", "port", "repo", "sha", "user", "username")
 
 
 class FsspecServer(RetryingServer):
-    """Raises Refused for an unknown protocol and for missing packages."""
+    """The objects of a URL's file system. Subclasses are for file systems that need more than fsspec's contract.
+
+    Making one touches no network. Raises Refused for protocols without a server and for missing packages.
+    """
 
     def __init__(self, url: Url, connection: Connection) -> None:
-        self._adapter = ADAPTERS.get(url.scheme, Adapter)(url, connection)
-        self.name = self._adapter.name
-        self.identity = self._adapter.identity
-        self.has_lasting_versions = self._adapter.has_lasting_versions
+        self.name = f"{url.scheme}://{url.host}"
+        if url.scheme == "github":  # owner and repository, not user and password; versions are hashes of the bytes
+            self.name = f"{url.scheme}://{url.userinfo}@{url.host}"
+            self.has_lasting_versions = True
+        elif ":" in url.userinfo:
+            raise Refused(
+                "contains a password, which other users could see; put it into the usual files", url.shown,
+            )
+        self._class = _class_of(url)
+        authority = f"{url.userinfo}@{url.host}" if url.userinfo else url.host
+        self._options = self._options_for(url, connection, f"{url.scheme}://{authority}")
+        self.identity = " ".join((
+            self.name, *(f"{name}={self._options[name]}" for name in IDENTIFYING if self._options.get(name)),
+        ))
+        probe = str(self._class._strip_protocol(f"{url.scheme}://{authority}/x"))
+        self._root = probe[:-1] if probe.endswith("x") else f"{authority}/"
         self.timeout = connection.timeout
-        self._calls = BlockingCalls("fsspec", self._adapter.connections)
+        self._calls = BlockingCalls("fsspec", 4 if url.scheme in LOGINS else 8)
         self._lock = threading.Lock()
-        self._idle: list[_FileSystem] = []
-        """Connections that no call uses, the one used last at the end."""
+        self._idle: list[tuple[float, Any]] = []
+        """Connected file systems that no call uses, and when they were used last; the last one at the end."""
+
+    def _options_for(self, url: Url, connection: Connection, base: str) -> dict[str, Any]:
+        options = {
+            "key": connection.key, "secret": connection.secret, "token": connection.token,
+            "endpoint": connection.endpoint, "endpoint_url": connection.endpoint, "region": connection.region,
+            "profile": connection.profile, "anon": connection.anonymous, "timeout": connection.timeout,
+        }
+        accepted = inspect.signature(self._class.__init__).parameters
+        options = {name: value for name, value in options.items() if value and name in accepted}
+        return dict(self._class._get_kwargs_from_urls(base)) | options | dict(connection.extra)
 
     def close(self) -> None:
         with self._lock:
             idle, self._idle = self._idle, []
-        for connected in idle:
-            connected.close()
+        for _, system in idle:
+            self._disconnect(system)
 
     async def _list(self, path: Path) -> Sequence[Listed]:
-        def work(connected: _FileSystem, call: Call) -> Sequence[Listed]:
+        def work(system: Any, call: Call) -> Sequence[Listed]:
             found: dict[str, Listed] = {}
-            for count, listed in enumerate(self._adapter.entries(connected.system, path)):
+            for count, listed in enumerate(self.entries(system, path)):
                 if count >= MOST_NAMES or call.is_abandoned:
                     raise Unbelievable("its listing does not end")
                 if listed is not None:
@@ -119,89 +99,202 @@ class FsspecServer(RetryingServer):
         return await self._run(path, work)
 
     async def _begin(self, path: Path, size: int, known: Facts | None) -> tuple[Facts, bytes] | None:
-        key = self._adapter.key(path)
-
-        def work(connected: _FileSystem, call: Call) -> tuple[Facts, bytes] | None:
-            for _ in range(3):  # it may change while its first bytes are read
-                facts = facts_of(self._adapter.info(connected.system, key))
-                if facts is None:
-                    raise NotFound("is a folder")
-                if known is not None and are_same(facts, known):
-                    return None
-                data = connected.part(call, key, 0, min(size, facts.size), facts)
-                if data is not None:
-                    return facts, data
-            raise Changed("changes again and again")
+        def work(system: Any, call: Call) -> tuple[Facts, bytes] | None:
+            key = self.pinned(system, self.key(path))
+            facts = facts_of(self.info(system, key))
+            if facts is None:
+                raise NotFound("is a folder")
+            if known is not None and are_same(facts, known):
+                return None
+            try:
+                return facts, self._part(system, key, 0, min(size, facts.size), facts)
+            except Changed as error:  # just now
+                raise Retryable(error) from None
 
         return await self._run(path, work)
 
     async def _read(self, path: Path, offset: int, size: int, facts: Facts) -> bytes:
-        def work(connected: _FileSystem, call: Call) -> bytes:
-            data = connected.part(call, self._adapter.key(path), offset, size, facts)
-            if data is None:
-                raise Changed("has been replaced by another object")
-            return data
+        def work(system: Any, call: Call) -> bytes:
+            return self._part(system, self.pinned(system, self.key(path)), offset, size, facts)
 
         return await self._run(path, work)
 
-    async def _run(self, path: Path, work: Callable[[_FileSystem, Call], Result]) -> Result:
-        """Run ``work`` on a thread with a connection. Raises GlassfsError or Retryable."""
-        key, shown = self._adapter.key(path), self.shown(path)
+    def _part(self, system: Any, key: str, offset: int, size: int, facts: Facts) -> bytes:
+        """Return a range of an object. Raises Changed if it is in another version."""
+        # The object is opened for each range: one that stays open may be an old one, whose name has a new one.
+        data = self.read(system, key, offset, size)
+        now = facts_of(self.info(system, key))
+        if now is None or not are_same(now, facts):
+            raise Changed("has been replaced by another object")
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise DeviceFailed(f"its file system returns {type(data).__name__} instead of bytes")
+        if len(data) != size:
+            raise DeviceFailed(f"the server sends {len(data)} bytes instead of {size}")
+        return bytes(data)
+
+    async def _run(self, path: Path, work: Callable[[Any, Call], Result]) -> Result:
+        """Return what ``work`` does on a thread with a connected file system. Raises GlassfsError or Retryable."""
+        shown = self.shown(path)
 
         def run(call: Call) -> Result:
-            connected = self._take(key)
+            system, is_sound = None, False
             try:
-                return work(connected, call)
+                system = self._taken()
+                found = work(system, call)
+                is_sound = not call.is_abandoned
+                return found
+            except Retryable as error:
+                raise Retryable(error.error.at(shown)) from None
             except BaseException as error:
-                found = translated(error, shown)
+                failed = translated(error, shown)
                 # After any error but an answer of the server the state of the connection is unknown.
-                if not isinstance(found, (NotFound, Changed)):
-                    connected.close()
-                if is_retryable(error):
-                    raise Retryable(found) from None
-                raise found from None
+                is_sound = isinstance(failed, (NotFound, Changed)) and not call.is_abandoned
+                raise (Retryable(failed) if is_retryable(error) else failed) from None
             finally:
-                if call.is_abandoned:
-                    connected.close()
-                else:
-                    self._give_back(connected)
+                if system is not None and is_sound:
+                    with self._lock:
+                        self._idle.append((time.monotonic(), system))
+                elif system is not None:
+                    self._disconnect(system)
 
         try:
             return await self._calls.run(run)
         except DeviceFailed as error:
             raise error.at(shown) from None
 
-    def _take(self, key: str) -> _FileSystem:
-        """Return an idle connection, preferably one that has the object open, or a new one."""
+    def _taken(self) -> Any:
+        """Return the file system that was used last, or a new one."""
         with self._lock:
-            near = [one for one in self._idle if one.opened is not None and one.opened[0] == key]
-            connected = (near or self._idle or [_FileSystem(self._adapter)])[-1]
-            if connected in self._idle:
-                self._idle.remove(connected)
-        if connected.used_at < time.monotonic() - settings.connection_idle:
-            connected.close()
-        return connected
+            used_at, system = self._idle.pop() if self._idle else (0.0, None)
+        if system is not None and used_at < time.monotonic() - settings.connection_idle:
+            self._disconnect(system)
+            system = None
+        return self.connect() if system is None else system
 
-    def _give_back(self, connected: _FileSystem) -> None:
-        connected.used_at = time.monotonic()
-        with self._lock:
-            self._idle.append(connected)
+    def _disconnect(self, system: Any) -> None:
+        with suppress(BaseException):
+            self.disconnect(system)
+
+    # The file system: what these methods raise is checked and translated above.
+
+    def key(self, path: Path) -> str:
+        """Return the file system's name for a path."""
+        return self._root + "/".join(path) if path else self._root.rstrip("/") or self._root
+
+    def connect(self) -> Any:
+        """Return a new file system."""
+        return self._class(**self._options, skip_instance_cache=True)
+
+    def disconnect(self, system: Any) -> None:
+        """Close a file system's connections, if it has a way to."""
+
+    def drop_caches(self, system: Any) -> None:
+        if hasattr(system, "dircache"):
+            system.dircache.clear()
+        system.invalidate_cache()
+
+    def info(self, system: Any, key: str) -> Any:
+        self.drop_caches(system)
+        return system.info(key)
+
+    def ls(self, system: Any, key: str) -> Iterable[Any]:
+        self.drop_caches(system)
+        listing: Iterable[Any] = system.ls(key, detail=True)
+        return listing
+
+    def entries(self, system: Any, path: Path) -> Iterator[Listed | None]:
+        """Yield the entries of a folder, None for what is not in it. Raises NotFound for a file.
+
+        Links, devices, and entries without a valid name or size are omitted, with the reason.
+        """
+        key = self.key(path)
+        folder = key.strip("/")
+        is_file = False
+        for count, info in enumerate(self.ls(system, key)):
+            full_name = info.get("name") if isinstance(info, Mapping) else None
+            found, omitted = None, ""
+            try:
+                found = facts_of(info)
+            except Unbelievable as error:
+                omitted = f"unreadable object: {error}"
+            if not isinstance(full_name, str):
+                is_file = False
+                yield None
+                continue
+            # File systems answer a listing of a file in two ways: with an error, or with the file as its only entry.
+            # The only entry may be the file that was listed; in buckets a folder may have an object of its name.
+            is_file = count == 0 and found is not None and full_name.lstrip("/") == folder
+            name = _name_in(folder, full_name, found is None)
+            if not _can_be_encoded(name):
+                name, omitted = name.encode(errors="replace").decode(), NO_NAME
+            yield Listed(name, found, omitted) if name else None
+        if is_file and path:
+            raise NotFound("is a file")
+
+    def pinned(self, system: Any, key: str) -> str:
+        """Return the name of an object in its present version, if the file system has one."""
+        return key
+
+    def read(self, system: Any, key: str, offset: int, size: int) -> Any:
+        """Return the bytes ``[offset, offset + size)`` of an object, which is opened for it."""
+        from fsspec.spec import AbstractBufferedFile
+
+        self.drop_caches(system)
+        file = self.open(system, key, offset + size)
+        try:
+            if isinstance(file, AbstractBufferedFile):
+                return file._fetch_range(offset, offset + size)  # past its cache
+            file.seek(offset)
+            return file.read(size)
+        finally:
+            with suppress(Exception):
+                file.close()
+
+    def open(self, system: Any, key: str, size: int) -> Any:
+        """Open an object that has ``size`` bytes or more."""
+        try:
+            return system.open(key, "rb", size=size)  # else it would be asked for
+        except TypeError:  # not of fsspec's own kind
+            return system.open(key, "rb")
 
 
-def _read_all(file: Any, offset: int, size: int, call: Call) -> bytes:
-    """Return the bytes of a range that the object has; they may be too few."""
-    pieces: list[bytes] = []
-    rest = size
-    while rest and not call.is_abandoned:
-        file.seek(offset + size - rest)
-        piece = file.read(rest)
-        if not isinstance(piece, (bytes, bytearray, memoryview)):
-            raise DeviceFailed(f"its file system returns {type(piece).__name__} instead of bytes")
-        piece = bytes(piece)
-        if len(piece) > rest:
-            raise DeviceFailed(f"the server sends {len(piece)} bytes instead of {rest}")
-        if not piece:
-            break
-        pieces.append(piece)
-        rest -= len(piece)
-    return b"".join(pieces)
+def _class_of(url: Url) -> Any:
+    """Import the file system's class."""
+    try:
+        import fsspec
+    except ImportError:
+        raise Refused(not_installed(), url.shown) from None
+    if url.scheme in NO_SERVERS or url.scheme in KNOWN:
+        raise Refused(f"{url.scheme}:// is not read through fsspec; supported are {_supported()}", url.shown)
+    try:
+        return fsspec.get_filesystem_class(url.scheme)
+    except ImportError as error:
+        if url.scheme in ("sftp", "ssh"):
+            raise Refused(not_installed("ssh"), url.shown) from None
+        raise Refused(f"{url.scheme}:// needs another package: {error}", url.shown) from None
+    except ValueError:
+        raise Refused(f"unknown protocol {url.scheme}://; supported are {_supported()}", url.shown) from None
+
+
+def _supported() -> str:
+    from fsspec import available_protocols
+
+    return ", ".join(sorted({*available_protocols(), *KNOWN} - NO_SERVERS - ALIASES.keys()))
+
+
+def _can_be_encoded(name: str) -> bool:
+    try:
+        raw(name)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _name_in(folder: str, full_name: str, is_folder: bool) -> str:
+    """Return the last part of a full name; "" unless it lies directly in the folder."""
+    above, slash, name = (full_name.rstrip("/") if is_folder else full_name).rpartition("/")
+    # A file system may call the folder by another name than it was asked for, but of the same depth.
+    above = above.strip("/")
+    if slash and (above.count("/"), bool(above)) != (folder.count("/"), bool(folder)):
+        return ""
+    return name

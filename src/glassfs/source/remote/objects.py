@@ -19,7 +19,7 @@ from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotF
 from glassfs.settings import settings
 from glassfs.source.contract import Path
 from glassfs.source.remote.retrying import SILENCE_PARTS, Attempt, Retryable, RetryingServer
-from glassfs.source.remote.server import NO_NAME, SECOND, Facts, Listed
+from glassfs.source.remote.server import SECOND, Facts, Listed
 from glassfs.terminal import printable
 
 log = logging.getLogger(__name__)
@@ -69,13 +69,13 @@ class _Unlistable(Exception):
 
 
 class ObjectServer(RetryingServer):
-    """``make`` makes an obstore store on first use; ``library`` is the obstore package that it is of.
+    """``store`` is an obstore store; ``library`` is the obstore package that it is of.
 
     ``list_pages`` is another way to list folders, if there is one.
     """
 
     def __init__(
-        self, name: str, identity: str, make: Callable[[], Any], library: ModuleType, timeout: float,
+        self, name: str, identity: str, store: Any, library: ModuleType, timeout: float,
         has_lasting_versions: bool,
         list_pages: Callable[[Path, str], Coroutine[Any, Any, list[Listed]]] | None = None,
     ) -> None:
@@ -83,14 +83,13 @@ class ObjectServer(RetryingServer):
         self.identity = identity
         self.timeout = timeout
         self.has_lasting_versions = has_lasting_versions
-        self._make = make
         self._library = library
-        self._store: Any = None
+        self._store = store
         self._list_pages = list_pages
         self._listed_by_page: set[Path] = set()
 
     def close(self) -> None:
-        self._store = None
+        """Connections that are not used are closed after a while, all of them with the store."""
 
     @staticmethod
     def options(timeout: float) -> dict[str, Any]:
@@ -128,7 +127,7 @@ class ObjectServer(RetryingServer):
 
     async def _list_at_once(self, path: Path) -> Sequence[Listed]:
         try:
-            found = await self._library.list_with_delimiter_async(self._opened(), "/".join(path) or None)
+            found = await self._library.list_with_delimiter_async(self._store, "/".join(path) or None)
         except (self._library.exceptions.InvalidPathError, ValueError):
             raise _Unlistable("an object in it has a name with an empty part or a control character") from None
         except self._library.exceptions.GenericError as error:
@@ -143,9 +142,7 @@ class ObjectServer(RetryingServer):
             if len(names) == depth + 1 and names[-1] and facts is not None:  # a folder can be an object of its own
                 listed.append(Listed(names[-1], facts))
         # The library calls the folder "/" of a bucket "", and fails for other names that are empty.
-        return [
-            Listed(one.name or "/", one.facts, NO_NAME) if one.name in ("", ".", "..") else one for one in listed
-        ]
+        return [one._replace(name=one.name or "/") for one in listed]
 
     async def _begin(self, path: Path, size: int, known: Facts | None) -> tuple[Facts, bytes] | None:
         # The first request asks for bytes at once: a signed URL is for GET alone, and most opens need the head anyway.
@@ -185,7 +182,7 @@ class ObjectServer(RetryingServer):
         """Return obstore's answer. Raises NoRanges if the server sends the whole object."""
         exceptions = self._library.exceptions
         try:
-            return await self._library.get_async(self._opened(), "/".join(path), options=options)
+            return await self._library.get_async(self._store, "/".join(path), options=options)
         except (exceptions.NotSupportedError, exceptions.GenericError) as error:
             if isinstance(error, exceptions.GenericError) and "non-partial response" not in str(error):
                 raise
@@ -254,11 +251,6 @@ class ObjectServer(RetryingServer):
         if status is not None and status[1].startswith("404"):  # that of a listing
             return self._missing(path, error), False
         return failed, failed.reason not in LASTING and (status is None or status[1].startswith(_RETRYABLE))
-
-    def _opened(self) -> Any:
-        if self._store is None:
-            self._store = self._make()
-        return self._store
 
     def _missing(self, path: Path, error: Exception) -> NotFound:
         code = _CODE.search(str(error))

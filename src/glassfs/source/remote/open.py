@@ -38,8 +38,9 @@ def server_of(url: Url, connection: Connection) -> Server:
     """Return the server of a URL. Raises Refused and NotAllowed."""
     if url.scheme not in (*WEB, *_BUCKETS):
         from glassfs.source.remote.fsspecs import FsspecServer
+        from glassfs.source.remote.protocols import SERVERS
 
-        return FsspecServer(url, connection)
+        return SERVERS.get(url.scheme, FsspecServer)(url, connection)
     if url.scheme in _BUCKETS:
         return bucket_of(url, connection, ObjectServer)
     _demand_no_password(url)
@@ -54,12 +55,12 @@ def bucket_of(url: Url, connection: Connection, kind: type[AnyServer]) -> AnySer
     library = obstore(url.shown)
     make, endpoint, lister = _BUCKETS[url.scheme](url, connection, kind.options(connection.timeout))
     try:
-        make()
+        store = make()
     except Exception:  # its message may repeat a credential
         raise Refused("cannot be opened: its name, an option or a credential is malformed", url.shown) from None
     name = f"{url.scheme}://{url.userinfo or url.host}"
     return kind(
-        name, f"{name} {endpoint}", make, library, connection.timeout, True,
+        name, f"{name} {endpoint}", store, library, connection.timeout, True,
         lister.entries if lister is not None else None,
     )
 
@@ -212,9 +213,8 @@ def _web(url: Url, connection: Connection) -> WebServer:
     if authorization:
         options["client_options"]["default_headers"] = {"Authorization": authorization}
     base = f"{url.scheme}://{url.host}"
-    make = partial(HTTPStore.from_url, f"{base}/?{url.query}" if url.query else base, **options)
     try:
-        make()
+        store = HTTPStore.from_url(f"{base}/?{url.query}" if url.query else base, **options)
     except Exception:
         raise Refused("is not the URL of a server", url.shown) from None
     identity = base
@@ -229,7 +229,7 @@ def _web(url: Url, connection: Connection) -> WebServer:
                 url.shown,
             )
         identity += f"?{blake2b(raw(url.query), digest_size=16).hexdigest()}"
-    return WebServer(url, authorization, identity, make, library, connection.timeout)
+    return WebServer(url, authorization, identity, store, library, connection.timeout)
 
 
 def _authorization(url: Url, connection: Connection) -> str:

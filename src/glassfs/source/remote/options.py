@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from glassfs.errors import GlassfsError, Refused
@@ -74,14 +75,19 @@ def with_option(connection: Connection, option: str) -> Connection | None:
         if has_value:
             raise WrongValue(f"option anonymous: takes no value, but {value!r} is given")
         return replace(connection, anonymous=True)
-    reader = _READERS.get(name)
-    if reader is None:
+    if name not in _VALUES:
         if _CREDENTIAL.fullmatch(name.lower()):
             raise WrongValue(f"option {name}: {CREDENTIALS}")
         return None
     if not value:
         raise WrongValue(f"option {name}: needs a value")
-    changed: dict[str, Any] = {name: reader(name, value)}
+    parse, expected = _VALUES[name]
+    try:
+        changed: dict[str, Any] = {name: parse(value)}
+    except WrongValue:
+        raise
+    except ValueError:
+        raise WrongValue(f"option {name}: {shown(value)!r} is not {expected}") from None
     return replace(connection, **changed)
 
 
@@ -136,40 +142,33 @@ def _meant_by_scp(name: str) -> str:
     return f"; write 'ssh://{host}/…' with the whole path, from the root"
 
 
-def _text(name: str, value: str) -> str:
+def _text(value: str) -> str:
     if not value.isprintable() or value != value.strip():
-        raise WrongValue(f"option {name}: {value!r} is not a name")
+        raise ValueError
     return value
 
 
-def _endpoint(name: str, value: str) -> str:
+def _endpoint(value: str) -> str:
     scheme, _, rest = value.partition("://")
     if scheme.lower() not in WEB or not rest.strip("/") or not value.isprintable() or " " in value:
-        raise WrongValue(f"option {name}: {shown(value)!r} is not a URL such as https://host:9000")
+        raise ValueError
     if "@" in rest.partition("/")[0] or "?" in rest:
-        raise WrongValue(f"option {name}: {shown(value)}: {CREDENTIALS}")
+        raise WrongValue(f"option endpoint: {shown(value)}: {CREDENTIALS}")
     return value.rstrip("/")
 
 
-def _seconds(name: str, value: str) -> float:
-    longest = 3600.0 if name == "timeout" else 30 * 86_400.0
+def _seconds(longest: float, value: str) -> float:
     if not _SECONDS.fullmatch(value) or not 0 < float(value) <= longest:
-        raise WrongValue(f"option {name}: {value!r} is not a number of seconds, over 0 and up to {longest:g}")
+        raise ValueError
     return float(value)
 
 
-def _folder(name: str, value: str) -> str:
-    return os.path.abspath(os.path.expanduser(value))
-
-
-def _size(name: str, value: str) -> int:
-    try:
-        return parse_size(value)
-    except ValueError:
-        raise WrongValue(f"option {name}: {value!r} is not a size, such as 64M or 2G") from None
-
-
-_READERS = {
-    "endpoint": _endpoint, "region": _text, "profile": _text, "timeout": _seconds, "poll": _seconds,
-    "disk_cache": _folder, "disk_cache_size": _size,
+_VALUES: dict[str, tuple[Callable[[str], object], str]] = {
+    "endpoint": (_endpoint, "a URL such as https://host:9000"),
+    "region": (_text, "a name"),
+    "profile": (_text, "a name"),
+    "timeout": (partial(_seconds, 3600), "a number of seconds, over 0 and up to 3600"),
+    "poll": (partial(_seconds, 30 * 86_400), "a number of seconds, over 0 and up to 2592000"),
+    "disk_cache": (lambda value: os.path.abspath(os.path.expanduser(value)), "a folder"),
+    "disk_cache_size": (parse_size, "a size, such as 64M or 2G"),
 }

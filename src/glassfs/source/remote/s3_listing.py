@@ -19,7 +19,7 @@ from glassfs.source.contract import Path
 from glassfs.source.remote.objects import CODE, believable_facts
 from glassfs.source.remote.obstore_module import not_installed
 from glassfs.source.remote.retrying import Call, calls
-from glassfs.source.remote.server import MOST_NAMES, NO_NAME, Listed, is_name
+from glassfs.source.remote.server import MOST_NAMES, Listed, is_name
 
 MOST_BYTES = 64 << 20
 """Total length of the names and ETags in one folder."""
@@ -82,12 +82,12 @@ def _listed_on(page: Any, prefix: str) -> Iterator[Listed]:
         name = _below(one["Prefix"], prefix)
         if name:
             folder = name.removesuffix("/")
-            yield Listed(folder, None) if is_name(folder) else Listed(name, None, NO_NAME)
+            yield Listed(folder if is_name(folder) else name, None)
     for one in page.get("Contents", ()):
         name = _below(one["Key"], prefix)
         facts = believable_facts(one["Size"], one.get("ETag", ""), one["LastModified"])
         if name and facts is not None:
-            yield Listed(name, facts, "" if is_name(name) else NO_NAME)
+            yield Listed(name, facts)
 
 
 def _below(quoted: str, prefix: str) -> str:

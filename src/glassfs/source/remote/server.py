@@ -57,9 +57,9 @@ class Facts(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A name in a folder; ``facts`` is None for a folder.
+    """A name in a folder, or what follows the folder in a key if no file can have that name (``is_name``).
 
-    ``omitted`` says why no file can have the name; ``name`` is then what follows the folder in the keys of its objects.
+    ``facts`` is None for a folder. ``omitted`` says why the name is not shown.
     """
 
     name: str

@@ -116,7 +116,8 @@ class SftpSession:
 
 
 class SftpFile:
-    """An open file. paramiko's own files wait for each answer before they send the next request."""
+    """An open file. paramiko's own files wait for each answer before they send the next request; their ``readv`` does
+    not, but loses answers that come before it has sent all requests."""
 
     def __init__(self, files: Any, file: Any) -> None:
         self._files = files

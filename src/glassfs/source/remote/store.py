@@ -19,14 +19,14 @@ from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
-from glassfs.errors import Changed, DeviceFailed, NotADirectory, NotFound, TooLarge
+from glassfs.errors import DeviceFailed, NotADirectory, NotFound, TooLarge
 from glassfs.lru import LRU
 from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
-from glassfs.source.remote.blocks import RemoteBlocks, RemoteObject, version_of
+from glassfs.source.remote.blocks import RemoteBlocks, RemoteSource, key_of, version_of
 from glassfs.source.remote.cached import CachedValue, Loads, Value
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.disk import DiskCache
-from glassfs.source.remote.server import MOST_NAMES, Facts, Server
+from glassfs.source.remote.server import MOST_NAMES, NO_NAME, Facts, Server, is_name
 
 FIRST_BYTES = 256 << 10
 """Size of the first request for an object that was named by its own URL."""
@@ -118,9 +118,7 @@ class RemoteStore(Store):
         return self.source(path, entry)
 
     def source(self, path: Path, entry: Entry) -> Source:
-        _, size, mtime_ns, etag = entry.version.split("|", 3)
-        facts = Facts(int(size), etag, int(mtime_ns))
-        return RemoteSource(self, path, entry, RemoteObject(self._blocks, self._server, (*self._root, *path), facts))
+        return RemoteSource(self._blocks, self._server, (*self._root, *path), entry, partial(self.doubt, path))
 
     def doubt(self, path: Path) -> None:
         """Make the next lookup of an object wait for a refresh, as a read found another version."""
@@ -160,11 +158,11 @@ class RemoteStore(Store):
 
     def _load_listing(self, path: Path, previous: _Listing | None) -> _Listing:
         listed = self._server.list((*self._root, *path))
-        omitted = {one.name: one.omitted for one in listed if one.omitted}
+        omitted = {one.name: one.omitted or NO_NAME for one in listed if one.omitted or not is_name(one.name)}
         names: dict[str, Facts | None] = {
-            one.name: one.facts for one in listed if not one.omitted and one.facts is not None
+            one.name: one.facts for one in listed if one.facts is not None and one.name not in omitted
         }
-        for name in [one.name for one in listed if not one.omitted and one.facts is None]:
+        for name in [one.name for one in listed if one.facts is None and one.name not in omitted]:
             # If an object and a folder have one name, the folder is shown: its contents have no other path.
             hidden, names[name] = names.get(name), None
             if hidden is not None and hidden.size > 0:  # an empty one marks a folder
@@ -179,7 +177,7 @@ class RemoteStore(Store):
 
     def _load_object(self, path: Path, previous: Facts | None) -> Facts:
         full_path = (*self._root, *path)
-        key = f"{self._server.identity}/{'/'.join(full_path)}"
+        key = key_of(self._server, full_path)
         known = previous if previous or self._disk is None else self._disk.facts(key)
         answer = self._server.begin(full_path, FIRST_BYTES, known)
         if answer is None:
@@ -214,37 +212,3 @@ class RemoteStore(Store):
             Kind.FOLDER, Version(place), place, place, 0, permissions, *self._owner, changed_ns,
             volume=self._server.name,
         )
-
-
-class RemoteSource(Source):
-    """An object in the version of ``entry``. There is nothing to keep or to park: it has no connection of its own, and
-    a deleted object is gone even while it is open.
-    """
-
-    is_remote = True
-
-    def __init__(self, store: RemoteStore, path: Path, entry: Entry, opened: RemoteObject) -> None:
-        self.name = store.shown(path)
-        self.entry = entry
-        self._store = store
-        self._path = path
-        self._object = opened
-        self._is_closed = False
-
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        if self._is_closed:
-            raise Changed("was closed", self.name)
-        try:
-            self._object.read_into(buffer, offset)
-        except (Changed, NotFound) as error:
-            self._store.doubt(self._path)
-            raise Changed(error.reason, self.name) from None
-
-    def keep(self) -> None:
-        pass
-
-    def park(self) -> None:
-        pass
-
-    def close(self) -> None:
-        self._is_closed = True

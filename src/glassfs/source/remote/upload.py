@@ -56,7 +56,7 @@ class UploadServer(ObjectServer):
         try:
             # S3 allows an object 10,000 parts.
             self._library.put(
-                self._opened(), "/".join(path), b"".join(data()) if is_small else data(),
+                self._store, "/".join(path), b"".join(data()) if is_small else data(),
                 attributes={MTIME: f"{seconds}.{rest:09}"}, use_multipart=not is_small,
                 chunk_size=max(PART, -(-size // 10_000)), max_concurrency=4,
             )
@@ -68,7 +68,7 @@ class UploadServer(ObjectServer):
     def uploaded(self, path: Path) -> tuple[int, int | None] | None:
         """Return size and time (ns since 1970, None if it has none of its own) of an object, None if there is none."""
         try:
-            found = self._library.get(self._opened(), "/".join(path), options={"head": True})
+            found = self._library.get(self._store, "/".join(path), options={"head": True})
         except FileNotFoundError:
             return None
         except Exception as error:
@@ -81,7 +81,7 @@ class UploadServer(ObjectServer):
     def has_below(self, path: Path) -> bool:
         """Return whether there are objects below a path; () is the whole bucket."""
         try:
-            listed = self._library.list(self._opened(), "/".join(path) or None, chunk_size=1)
+            listed = self._library.list(self._store, "/".join(path) or None, chunk_size=1)
             return next((True for some in listed if some), False)
         except Exception as error:
             raise self._failed(path, error) from None

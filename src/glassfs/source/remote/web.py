@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -42,11 +42,10 @@ class WebServer(ObjectServer):
     """
 
     def __init__(
-        self, url: Url, authorization: str, identity: str, make: Callable[[], Any], library: ModuleType,
-        timeout: float,
+        self, url: Url, authorization: str, identity: str, store: Any, library: ModuleType, timeout: float,
     ) -> None:
         base = f"{url.scheme}://{url.host}"
-        super().__init__(base, identity, make, library, timeout, False)
+        super().__init__(base, identity, store, library, timeout, False)
         self._url = url
         self._authorization = authorization
         self._sends_pages: LRU[Path, bool] = LRU(REMEMBERED)
@@ -156,7 +155,7 @@ class WebServer(ObjectServer):
 
     async def _asked(self, path: Path) -> Facts | None:
         try:
-            return facts_of(await self._library.head_async(self._opened(), "/".join(path)))
+            return facts_of(await self._library.head_async(self._store, "/".join(path)))
         except (self._library.exceptions.BaseError, FileNotFoundError) as error:
             if "status code: 404" in str(error):
                 raise
@@ -177,7 +176,7 @@ class WebServer(ObjectServer):
                 return await super()._get(path, options)
             except NoRanges:
                 pass
-        result = await self._library.get_async(self._opened(), "/".join(path))
+        result = await self._library.get_async(self._store, "/".join(path))
         if result.meta["size"] > MOST_WHOLE:
             raise DeviceFailed(f"{NO_RANGES}; it has to be smaller than {human_size(MOST_WHOLE)}", self.shown(path))
         self._sends_whole.put(path, True)
