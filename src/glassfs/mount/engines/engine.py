@@ -54,6 +54,7 @@ class Engine:
     def __init__(self, operations: Operations, failures: Failures, is_debugging: bool = False) -> None:
         self._is_debugging = is_debugging
         self._descriptor = -1
+        self._is_aborted = False
         self._interrupted: deque[tuple[float, int]] = deque()
         """Deadlines and numbers of requests that were interrupted, in the order of deadlines."""
         self._requesters = Requesters()
@@ -90,7 +91,7 @@ class Engine:
                         self._crew.start()
                         os.read(over, 1)
                     finally:
-                        mountpoint.unmount(self._descriptor)
+                        mountpoint.unmount(self._descriptor, self._is_aborted)
             finally:
                 # Closing the connection fails all pending requests. Without that, a thread of this process that waits
                 # for one of them could never end. Not close(2), as other threads may still use the number.
@@ -157,6 +158,7 @@ class Engine:
             except OSError as error:
                 if error.errno in AGAIN:
                     continue
+                self._is_aborted = error.errno == errno.ECONNABORTED
                 if error.errno not in ENDS:
                     log.error("cannot read requests of the kernel: %s", error.strerror)
                 return None

@@ -57,6 +57,7 @@ class Feature(IntFlag):
     ASYNC_DIO = 1 << 15
     NO_OPEN = 1 << 17
     PARALLEL_DIROPS = 1 << 18
+    ABORT_ERROR = 1 << 21
     MAX_PAGES = 1 << 22
     NO_OPENDIR = 1 << 24
     INIT_EXT = 1 << 30
@@ -65,10 +66,11 @@ class Feature(IntFlag):
 
 ACCEPTED = (
     Feature.ASYNC_READ | Feature.AUTO_INVAL_DATA | Feature.DO_READDIRPLUS | Feature.ASYNC_DIO | Feature.PARALLEL_DIROPS
-    | Feature.MAX_PAGES | Feature.INIT_EXT
+    | Feature.ABORT_ERROR | Feature.MAX_PAGES | Feature.INIT_EXT
 )
 """AUTO_INVAL_DATA: cached listings are compared by mtime. READDIRPLUS_AUTO is left out: with it the kernel stops asking
-for attributes midway. PARALLEL_DIROPS: a slow look-up does not delay others in its directory."""
+for attributes midway. PARALLEL_DIROPS: a slow look-up does not delay others in its directory. ABORT_ERROR: an aborted
+connection, whose mount is still there, ends with ECONNABORTED."""
 PROTOCOL = 7, 45
 EPOCH_MINOR, PRUNE_MINOR = 44, 45
 """The first protocols with Notice.INC_EPOCH and Notice.PRUNE."""
