@@ -17,7 +17,6 @@ from tests.mount.changing import (
     assert_seen_soon,
     replace,
     shows,
-    versions,
     write,
     write_in_folder,
 )
@@ -96,29 +95,6 @@ def test_open_file_keeps_its_bytes_or_is_refused(mounted: Mounted, tmp_path: Pat
             assert_old_or_refused(early, 1)
             assert_old_or_refused(late, 1)
         assert is_running(mount.pid)
-
-
-@pytest.mark.parametrize("again", [
-    pytest.param(True, id="replaced"), pytest.param(False, id="deleted and made again", marks=pytest.mark.slow),
-])
-def test_two_versions_open_at_the_same_time(mounted: Mounted, tmp_path: Path, again: bool) -> None:
-    """Bytes read by the newer handle must not reach the older one through the page cache."""
-    path = write_in_folder(tmp_path)
-    with mounted(path.parent) as mount:
-        shown = mount.path / "changing/signal/data.npy"
-        with opened(shown) as old:
-            assert set(os.pread(old, 1000, HEADER)) == {1}
-            if not again:
-                path.unlink()
-                wait_until(lambda: not shown.exists())
-            replace(path, 2)
-            wait_until(shows(shown, 2))
-            assert_old_or_refused(old, 1)
-            with shown.open("rb") as new:
-                assert versions(new.read()) == {2}
-                assert_old_or_refused(old, 1)
-        assert shows(shown, 2)()
-        assert set(np.load(shown, mmap_mode="r").tobytes()) == {2}
 
 
 @pytest.mark.parametrize("in_folder", [True, pytest.param(False, marks=pytest.mark.slow)])

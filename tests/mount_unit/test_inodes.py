@@ -167,14 +167,6 @@ def test_ids_that_are_all_in_use_are_seldom_given_up(monkeypatch: pytest.MonkeyP
 # Versions
 
 
-def test_nodes_are_rebuilt_from_their_numbers() -> None:
-    _, kernel = served(MemoryStore({"c": made(**{"d/e/f": b"f", "d/e/g": b"g"})}))
-    idents = {name: kernel.find(f"/c/d/e/{name}.bin") for name in "fg"}
-    for _ in range(2):
-        kernel.operations.inodes.drop_nodes()
-        assert {name: kernel.read(ident) for name, ident in idents.items()} == {"f": b"f", "g": b"g"}
-
-
 @pytest.mark.parametrize("name", ["a.bin", "parts", "parts/part"])
 def test_replaced_part_makes_ids_stale(name: str) -> None:
     """Also where the nodes have to be made anew, from a directory that shows the next version by now."""
@@ -278,24 +270,6 @@ def test_listed_ids_are_known_until_they_are_forgotten() -> None:
     assert len(operations.inodes) == 0
 
 
-@pytest.mark.parametrize(("names", "path"), [(("c",), "/a.bin"), ((), "/plain"), ((), "/c")])
-def test_forgetting_an_old_version_keeps_the_new_one(
-    names: tuple[str, ...], path: str,
-) -> None:
-    store = MemoryStore({"c": made(a=b"old"), "plain": b"old"})
-    sources, kernel = served(store, *names)
-    old = kernel.find(path)
-    for name, raw in (("c", made(a=b"newer")), ("plain", b"newer")):
-        store.put(name, raw)
-    notify_kernel(sources, kernel)
-    new = kernel.find(path)
-    assert new != old
-    kernel.operations.forget(old, kernel.held.pop(old))
-    assert kernel.find(path) == new
-    kernel.forget_all()
-    assert len(kernel.operations.inodes) == 0
-
-
 def test_node_released_while_it_is_made_is_not_cached() -> None:
     inner = folder_of(2)
 
@@ -348,39 +322,6 @@ def test_releasing_a_lease_blocks_no_other_request() -> None:
         finally:
             may_close.set()
     closing.result()
-
-
-def test_lease_is_held_while_any_id_is_referenced() -> None:
-    store = MemoryStore({"c": made(a=b"a", **{"d/b": b"b"})})
-    sources, kernel = served(store)
-    a, b = kernel.find("/c/a.bin"), kernel.find("/c/d/b.bin")
-    assert (kernel.read(a), kernel.read(b)) == (b"a", b"b")
-    store.remove("c")
-    notify_kernel(sources, kernel)
-    operations = kernel.operations
-    for ident, references in kernel.held.items():
-        if ident not in (a, b):
-            operations.forget(ident, references)
-    assert (kernel.read(a), kernel.read(b)) == (b"a", b"b")
-    operations.forget(a, kernel.held[a])
-    assert kernel.read(b) == b"b"
-    assert store.held
-    operations.forget(b, kernel.held[b])
-    sources.tree.close()
-    assert store.held == set()
-    assert len(operations.inodes) == 0
-
-
-def test_listed_file_is_readable_after_deletion() -> None:
-    """Its node was never looked up before: the daemon gets no OPEN for a listed file."""
-    store = MemoryStore({"c": made(a=b"a", b=b"b")})
-    sources, kernel = served(store)
-    found = kernel.list(kernel.find("/c"))
-    assert kernel.read(found["a.bin"]) == b"a"
-    store.remove("c")
-    notify_kernel(sources, kernel)
-    kernel.operations.inodes.drop_nodes()
-    assert kernel.read(found["b.bin"]) == b"b"
 
 
 def test_unknown_ids_raise_changed() -> None:
