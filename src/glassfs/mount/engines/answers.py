@@ -47,9 +47,7 @@ class Buffers:
 
 
 class Answers:
-    """Answers for one mount. ``opens`` and ``opens_directories`` are set if the kernel cannot do without OPEN."""
-
-    opens = opens_directories = False
+    """Answers for one mount. OPEN has no handler: after ENOSYS the kernel opens files without a request."""
 
     def __init__(self, operations: Operations, failures: Failures, send: Send) -> None:
         self._operations = operations
@@ -66,8 +64,8 @@ class Answers:
         handlers: dict[int, Callable[[int, int, bytes, Buffers], None]] = {
             Opcode.LOOKUP: self._look_up, Opcode.GETATTR: self._getattr, Opcode.READ: self._read,
             Opcode.READDIRPLUS: self._list, Opcode.FORGET: self._forget,
-            Opcode.BATCH_FORGET: self._batch_forget, Opcode.READLINK: self._readlink, Opcode.OPEN: self._open,
-            Opcode.OPENDIR: self._opendir, Opcode.RELEASE: self._nothing, Opcode.RELEASEDIR: self._nothing,
+            Opcode.BATCH_FORGET: self._batch_forget, Opcode.READLINK: self._readlink,
+            Opcode.OPENDIR: self._opendir, Opcode.RELEASEDIR: self._releasedir,
             Opcode.GETXATTR: self._getxattr, Opcode.LISTXATTR: self._listxattr, Opcode.STATFS: self._statfs,
         }
         self._handlers = [handlers.get(opcode) for opcode in range(OPCODES)]
@@ -247,13 +245,8 @@ class Answers:
     def _readlink(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         self._reply(unique, raw(self._operations.readlink(ident)))
 
-    def _open(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
-        if not self.opens:
-            raise Answer(errno.ENOSYS)
-        self._reply(unique, wire.OPEN_OUT.pack(0, wire.Open.KEEP_CACHE, 0))
-
     def _opendir(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
-        if not (self.opens_directories or self._operations.has_presumed):
+        if not self._operations.has_presumed:
             raise Answer(errno.ENOSYS)
         self._operations.enter(ident)
         self._reply(unique, wire.OPEN_OUT.pack(0, wire.Open.KEEP_CACHE | wire.Open.CACHE_DIR, 0))
@@ -278,5 +271,5 @@ class Answers:
         # No free space; names of up to 255 bytes.
         self._reply(unique, wire.STATFS_OUT.pack(blocks, 0, 0, 0, 0, wire.BLOCK_SIZE, LONGEST_NAME, wire.BLOCK_SIZE, 0))
 
-    def _nothing(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
+    def _releasedir(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         self._reply(unique, b"")

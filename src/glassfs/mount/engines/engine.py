@@ -23,7 +23,7 @@ from glassfs.mount.engines.crew import LONG_READ_BYTES, Crew, Task, Worker
 from glassfs.mount.engines.mounting import MountPoint
 from glassfs.mount.engines.notices import Notices
 from glassfs.mount.engines.requesters import Requesters, left
-from glassfs.mount.engines.wire import INIT, INTERRUPT, IOCTL, LOOKUP, READ, Feature, Opcode
+from glassfs.mount.engines.wire import INIT, INTERRUPT, IOCTL, LOOKUP, READ, Opcode
 from glassfs.mount.errors import Failures
 from glassfs.mount.guard import guarded
 from glassfs.mount.inodes import ROOT
@@ -218,8 +218,6 @@ class Engine:
     def _initialize(self, task: Task) -> None:
         """Agree with the kernel, which sends no other request before."""
         offer = wire.offer_of(task.message)
-        self._answers.opens = not offer.features & Feature.NO_OPEN
-        self._answers.opens_directories = not offer.features & Feature.NO_OPENDIR
         self._notices.agree(offer)
         self._send((wire.packed(0, task.unique, wire.init_out(offer, LONGEST_READ, MAX_BACKGROUND)),))
         self._started()
@@ -236,13 +234,9 @@ class Engine:
             return False
         return True
 
-    def _notify(self, message: bytes) -> int:
-        """Send a notification; return the errno with which the kernel refuses it, or 0."""
-        try:
+    def _notify(self, message: bytes) -> None:
+        with suppress(OSError):
             os.write(self._descriptor, message)
-        except OSError as error:
-            return error.errno or errno.EIO
-        return 0
 
     def _show(self, task: Task) -> None:
         name = Opcode(task.opcode).name if task.opcode in set(Opcode) else str(task.opcode)

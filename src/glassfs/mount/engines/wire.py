@@ -1,5 +1,7 @@
 """The messages between the kernel and a FUSE daemon (<linux/fuse.h>, protocol 7.31 and later).
 
+Such kernels can do without OPEN and OPENDIR, and have parallel look-ups.
+
 Pure functions and layouts in native byte order. Unlike struct stat and the structs of libfuse, they are the same on all
 architectures and for all versions of libfuse.
 """
@@ -28,7 +30,6 @@ class Opcode(IntEnum):
     OPEN = 14
     READ = 15
     STATFS = 17
-    RELEASE = 18
     GETXATTR = 22
     LISTXATTR = 23
     FLUSH = 25
@@ -55,11 +56,9 @@ class Feature(IntFlag):
     AUTO_INVAL_DATA = 1 << 12
     DO_READDIRPLUS = 1 << 13
     ASYNC_DIO = 1 << 15
-    NO_OPEN = 1 << 17
     PARALLEL_DIROPS = 1 << 18
     ABORT_ERROR = 1 << 21
     MAX_PAGES = 1 << 22
-    NO_OPENDIR = 1 << 24
     INIT_EXT = 1 << 30
     EXPIRE_ONLY = 1 << 35
 
