@@ -17,10 +17,10 @@ import os
 import resource
 import sys
 import time
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 from typing import Any
 
-from glassfs.sandbox.confinement import Prctl, bound_capabilities, keep_capabilities
+from glassfs.sandbox.confinement import OF_SERVER, Capabilities, Prctl, bound_capabilities, keep_capabilities
 from glassfs.settings import settings
 
 log = logging.getLogger(__name__)
@@ -31,22 +31,10 @@ YOUNG, MIDDLE, OLD = 5_000, 1_000, 100
 """Objects made before the young ones are collected, and how often that happens before older ones are, too."""
 
 
-class Capabilities(IntFlag):
-    """As in capabilities(7): each is the bit with its number."""
-
-    DAC_OVERRIDE = 1 << 1
-    DAC_READ_SEARCH = 1 << 2
-    KILL = 1 << 5
-    SETGID = 1 << 6
-    SETUID = 1 << 7
-    SETPCAP = 1 << 8
-    SYS_ADMIN = 1 << 21
-
-
 NEEDED = Capabilities.DAC_OVERRIDE | Capabilities.DAC_READ_SEARCH | Capabilities.SYS_ADMIN
 """To read sources of all owners, and to mount and unmount."""
-PASSED_ON = NEEDED | Capabilities.KILL | Capabilities.SETGID | Capabilities.SETUID | Capabilities.SETPCAP
-"""With these the server of the sandbox has its workers become the user nobody without capabilities, and ends them."""
+PASSED_ON = NEEDED | OF_SERVER
+"""For programs that the daemon starts."""
 
 
 class Parameter(IntEnum):

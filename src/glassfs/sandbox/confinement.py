@@ -16,12 +16,28 @@ import resource
 import signal
 import struct
 import sys
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 
 MOST_MEMORY = 192 << 20
 """Address space in bytes that a worker may take beside that of the server."""
 _CAPABILITY_HEADER = struct.pack("=Ii", 0x20080522, 0)
 """Version 3 of the interface of capset(2), for this process."""
+
+
+class Capabilities(IntFlag):
+    """As in capabilities(7): each is the bit with its number."""
+
+    DAC_OVERRIDE = 1 << 1
+    DAC_READ_SEARCH = 1 << 2
+    KILL = 1 << 5
+    SETGID = 1 << 6
+    SETUID = 1 << 7
+    SETPCAP = 1 << 8
+    SYS_ADMIN = 1 << 21
+
+
+OF_SERVER = Capabilities.KILL | Capabilities.SETGID | Capabilities.SETUID | Capabilities.SETPCAP
+"""With these a server has its workers become the user nobody without capabilities, and ends them."""
 
 
 class Prctl(IntEnum):
@@ -58,8 +74,6 @@ class _Action(IntEnum):
 
 
 _INSTRUCTION = struct.Struct("=HBBI")
-FEW = 0b1111 << 5
-"""CAP_KILL, CAP_SETGID, CAP_SETUID and CAP_SETPCAP, with which a server confines its workers, and ends them."""
 _MACHINES = ("x86_64", "aarch64")
 _AUDIT_ARCH = (0xC000003E, 0xC00000B7)
 ALLOWED = {

@@ -23,7 +23,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from glassfs.sandbox import wire
-from glassfs.sandbox.confinement import FEW, confine, keep_capabilities, why_impossible
+from glassfs.sandbox.confinement import OF_SERVER, confine, keep_capabilities, why_impossible
 from glassfs.settings import settings
 from glassfs.sizes import PIECE
 
@@ -112,7 +112,7 @@ def main() -> None:
     # The module has ``open_container``, which returns the handler of a container.
     open_container = import_module(sys.argv[2]).open_container
     if not why_impossible():  # else no worker will serve
-        keep_capabilities(FEW, FEW)
+        keep_capabilities(OF_SERVER, OF_SERVER)
     gc.collect()
     gc.freeze()  # or collecting in a worker copies the pages that it shares with this process
     workers: dict[int, int] = {}
