@@ -79,11 +79,14 @@ def test_mount_point_that_is_a_link(mounted: Mounted, store: Path, tmp_path: Pat
         assert not is_mounted(mount.path)
 
 
-def test_mount_at_a_link_ends_by_a_signal(mounted: Mounted, store: Path, tmp_path: Path) -> None:
+def test_link_to_a_mount_point_is_as_good_as_its_path(mounted: Mounted, store: Path, tmp_path: Path) -> None:
+    """A live mount there is found, a dead one is replaced, and a signal removes one that was made at the link."""
     (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "link").symlink_to("real/../real")
     with mounted(store, at=tmp_path / "real") as mount:
-        mount.unmount()
+        assert "is mounted there already" in glassfs("mount", store, tmp_path / "link").stderr
+        os.kill(mount.pid, signal.SIGKILL)
+        wait_until(lambda: not is_running(mount.pid))
         done = glassfs("mount", store, tmp_path / "link")
         assert (done.returncode, done.stderr) == (0, "")
         assert is_mounted(tmp_path / "real")

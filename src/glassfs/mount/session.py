@@ -50,7 +50,7 @@ class MountSession:
     ) -> None:
         self.failures = Failures()
         self.shown_sources = [shown_name(source) for source in sources]
-        self.mountpoint = os.path.realpath(mountpoint)
+        self.mountpoint = system.real_path(mountpoint)
         self.options = options
         self.is_own_mountpoint = is_own_mountpoint
         self.started = time.time()

@@ -77,7 +77,7 @@ class MountPoint:
             mounted = system.mount_at(self.path)
         except OSError:  # no descriptor is free
             return True
-        return mounted is not None and mounted.device == self.device
+        return mounted.device == self.device if mounted is not None else not self.device  # without a table of mounts
 
     def _mounted_by_system(self) -> int | None:
         """Mount by the system call; return None if this user may not do that."""
