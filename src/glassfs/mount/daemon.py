@@ -48,6 +48,7 @@ def mount(
             return 0
         from glassfs.mount.session import MountSession
 
+        process.settle()
         session = MountSession([*map(absolute, sources)], mountpoint, options, own is not None)
         session.run(lambda: _notify("READY=1", f"MAINPID={os.getpid()}"))
         _notify("STOPPING=1")
@@ -82,6 +83,7 @@ def _become_daemon(
         paths = [absolute(source) for source in sources]
         target = os.path.abspath(mountpoint)
         os.chdir("/")
+        process.settle()
         MountSession(paths, target, options, own is not None).run(_readiness(pipe))
         status = 0
     except GlassfsError as error:

@@ -1,7 +1,7 @@
 """Prepare the process of a daemon: its limit of open files, its capabilities, and the memory that it keeps.
 
-All is to be called before threads are started, which inherit capabilities (capabilities(7)). Those for worker processes
-are kept only for programs that the daemon starts: none of its threads may use them. Only root on Linux has any.
+Capabilities (capabilities(7)) belong to threads, and new threads inherit them. Those for worker processes are kept only
+for programs that the daemon starts: none of its threads may use them. Only root on Linux has any.
 
 Replies of up to 1 MiB must not be mapped and unmapped each time; blocks of many MiB must. Free memory in the arenas of
 threads is returned to the system when there was no work for a while. Without glibc nothing happens.
@@ -54,8 +54,12 @@ def raise_descriptor_limit() -> None:
         log.info("the limit of open files stays at %d: %s", soft, error)
 
 
-def drop_capabilities() -> None:
-    """Drop those that are not needed. A failure is logged, and the mount is served all the same."""
+def settle() -> None:
+    """Drop the capabilities that are not needed, and tune the allocator. Sources start threads: call this before.
+
+    A failure is logged, and the mount is served all the same.
+    """
+    tune_allocator()
     if sys.platform != "linux" or os.geteuid() != 0:
         return
     try:

@@ -90,8 +90,6 @@ class MountSession:
 
     def run(self, ready: Callable[[], None]) -> None:
         """Serve until the file system is unmounted; call ``ready`` once it answers. Raises MountError."""
-        process.drop_capabilities()
-        process.tune_allocator()
         process.tune_collector()
         if self.options.metrics is not None:  # before the mount, as the folder may be hidden or refuse the file
             self._measuring = threads.start("metrics", self._measure, Metrics(self.options.metrics, self.status))
