@@ -6,9 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
-from writers.kastore import KastoreWriter
 
 from tests.mount.changing import (
     HEADER,
@@ -111,24 +109,3 @@ def test_replacement_of_the_same_size_and_time(mounted: Mounted, tmp_path: Path,
             os.utime(beside, ns=(0, 10**18))
             beside.replace(path)
             wait_until(shows(shown, version))
-
-
-def test_container_of_another_shape(mounted: Mounted, tmp_path: Path) -> None:
-    """Names and sizes change."""
-    path = tmp_path / "changing"
-    with KastoreWriter(path) as store:
-        store.add("stays", np.zeros(10))
-        store.add("goes", np.zeros(10))
-    with mounted(path) as mount:
-        assert sorted(os.listdir(mount.path)) == [".glassfs", "goes.npy", "stays.npy"]
-        assert not (mount.path / "comes").exists()
-        beside = tmp_path / "beside"
-        with KastoreWriter(beside) as store:
-            store.add("stays", np.zeros(1000))
-            store.add("comes/deep", np.zeros(10))
-        beside.replace(path)
-        wait_until(lambda: sorted(os.listdir(mount.path)) == [".glassfs", "comes", "stays.npy"])
-        wait_until(lambda: (mount.path / "comes/deep.npy").exists())
-        assert (mount.path / "stays.npy").stat().st_size == HEADER + 8000
-        assert len((mount.path / "stays.npy").read_bytes()) == HEADER + 8000
-        wait_until(lambda: not (mount.path / "goes.npy").exists())
