@@ -17,7 +17,7 @@ from glassfs.mount.engines.wire import IN_HEADER, OUT_HEADER, Opcode
 from glassfs.mount.errors import Answer, Failures
 from glassfs.mount.operations import BLOCK, LONGEST_NAME, Listing, Operations
 from glassfs.names import raw
-from glassfs.tree import Origin, Settled
+from glassfs.tree import Node, Origin, Settled
 
 log = logging.getLogger(__name__)
 
@@ -158,19 +158,14 @@ class Answers:
             if child:
                 given.append((child, 1))
             position += 1
-            entry = wire.dirent(node.ino, listing.cookie + position, node.mode, raw(node.name))
-            is_full = len(body) + wire.ENTRY_OUT.size + len(entry) > size
-            attributes = operations.known_attributes(node) if child and not is_full else None
-            if child and attributes is None:
+            is_full = len(body) + wire.direntplus(len(raw(node.name))).size > size
+            timeout = operations.timeout_of(node, listing.timeout)
+            is_given = not is_full and self._put(body, child, node, listing.cookie + position, timeout)
+            if child and not is_given:
                 given.pop()
                 operations.forget(child, 1)
             if is_full:
                 return True
-            if attributes is None:
-                body += wire.NO_ENTRY + entry
-            else:
-                good = operations.timeout_of(node, listing.timeout)
-                body += wire.entry_out(child, self._generation, good, good, attributes) + entry
         if isinstance(listing.directory, Settled):
             return self._fill_inside(body, listing, listing.directory.inside, position, size, given)
         return False
@@ -203,7 +198,8 @@ class Answers:
                     return True
                 if file_size is None:
                     if not stat.S_ISDIR(mode):
-                        if not self._put_slowly(body, listing, start + ident - first, ident, ahead + ident):
+                        node = listing.node(start + ident - first)
+                        if not self._put(body, ident, node, ahead + ident, listing.timeout):
                             if begun < ident:
                                 kept.append((begun, ident - begun))
                             begun = ident + 1
@@ -224,12 +220,13 @@ class Answers:
             given += kept
         return False
 
-    def _put_slowly(self, body: bytearray, listing: Listing, position: int, child: int, after: int) -> bool:
-        """Append one entry whose size is not among its facts; return whether it has attributes."""
-        node = listing.node(position)
-        attributes = self._operations.known_attributes(node)
-        good = listing.timeout
-        body += wire.NO_ENTRY if attributes is None else wire.entry_out(child, self._generation, good, good, attributes)
+    def _put(self, body: bytearray, child: int, node: Node, after: int, timeout: float) -> bool:
+        """Append one entry; return whether it has attributes: those of a node with an id that need no read."""
+        attributes = self._operations.known_attributes(node) if child else None
+        if attributes is None:
+            body += wire.NO_ENTRY
+        else:
+            body += wire.entry_out(child, self._generation, timeout, timeout, attributes)
         body += wire.dirent(node.ino, after, node.mode, raw(node.name))
         return attributes is not None
 
