@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 import pytest
 
@@ -12,7 +13,7 @@ from glassfs.content import Blob, Group, Member, Memory
 from glassfs.errors import Changed, NotADirectory
 from glassfs.mount import inodes as inodes_module
 from glassfs.mount.inodes import ROOT, Inodes
-from glassfs.mount.runs import STRETCH, by_version
+from glassfs.mount.runs import STRETCH, KnownIds, by_version
 from glassfs.tree import Node, Settled
 from glassfs.tree.build import container_root
 from glassfs.tree.lease import Lease
@@ -292,6 +293,32 @@ def test_node_released_while_it_is_made_is_not_cached() -> None:
     kernel.operations.inodes.drop_nodes()
     assert kernel.read(ident) == b"0"
     assert (len(kernel.operations.inodes), kept_by(kernel.operations.inodes)) == (0, 0)
+
+
+def test_names_of_abandoned_and_surplus_ids_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For kernels that cannot prune ids: folders stay, and names that lead to something else by now."""
+    store = MemoryStore({"c": made(a=b"a", **{"d/b": b"b"}), "plain": b"old", "sub/other": b"other"})
+    sources, kernel = served(store)
+    inodes = kernel.operations.inodes
+    inodes.remembers_names = True
+    container, inner = kernel.find("/c"), kernel.find("/c/d")
+    for path in ("/c/a.bin", "/c/d/b.bin", "/plain"):
+        kernel.find(path)
+    sub, _ = kernel.find("/sub"), kernel.find("/sub/other")
+    assert list(inodes.abandoned_entries()) == []
+    monkeypatch.setattr(inodes_module, "MOST_RUNS", 1)
+    surplus = set[tuple[int, str]]()
+    for _ in range(len(inodes)):
+        inodes._enough = 1
+        surplus |= {*cast(KnownIds, inodes.surplus()).entries()}
+    assert surplus == {(ROOT, "c"), (ROOT, "plain"), (sub, "other")}
+    for name, raw in (("c", made(a=b"new")), ("plain", b"newer")):
+        store.put(name, raw)
+    notify_kernel(sources, kernel)
+    inside = {(container, "a.bin"), (container, "d"), (inner, "b.bin")}
+    assert {*inodes.abandoned_entries()} == inside | {(ROOT, "c"), (ROOT, "plain")}
+    kernel.find("/plain")
+    assert {*inodes.abandoned_entries()} == inside | {(ROOT, "c")}
 
 
 # Holding on
