@@ -357,14 +357,16 @@ class Inodes:
 
     def _known(self, ident: int) -> Run | None:
         """Return the run of an id; None for the root, and if the kernel does not know the id any more."""
+        try:
+            return self._run(ident)
+        except Changed:
+            return None
+
+    def _run(self, ident: int) -> Run:
         firsts, runs = self._table
         place = bisect_right(firsts, ident) - 1
         run = runs[place] if place >= 0 else None
-        return run if run is not None and ident < run.first + run.count else None
-
-    def _run(self, ident: int) -> Run:
-        run = self._known(ident)
-        if run is None:
+        if run is None or ident >= run.first + run.count:
             raise Changed("is no longer known")
         return run
 
