@@ -19,7 +19,7 @@ PACKAGE = ROOT / "src" / "glassfs"
 LONGEST_FILE = 500
 
 GROUND_FLOOR = {
-    "collector", "errors", "forks", "installing", "interpreter", "keyed_lock", "lru", "names", "once", "outputs",
+    "errors", "forks", "installing", "interpreter", "keyed_lock", "lru", "names", "once", "outputs",
     "settings", "sizes", "terminal", "threads", "work",
 }
 BELOW_FORMATS = {"content", "codec", "source", "cache"}
@@ -40,7 +40,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "datasets": BELOW_FORMATS | {"view", "tree", "formats.registry", "layouts"},
     "library": BELOW_FORMATS | {"view", "tree", "datasets.joined", "layouts"},
     "arguments": {"source.remote.url"},
-    "mount": BELOW_FORMATS | {"tree", "datasets.joined", "arguments", "layouts", "sandbox.pool", ""},
+    "mount": BELOW_FORMATS | {
+        "tree", "datasets.joined", "arguments", "layouts", "sandbox.confinement", "sandbox.pool", "",
+    },
     "cli": BELOW_FORMATS | {
         "view", "tree", "datasets", "library", "mount", "formats.registry", "arguments", "layouts", "",
     },

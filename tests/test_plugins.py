@@ -107,18 +107,6 @@ def test_installed_format_works_like_a_built_in_one(installed: Path, wave: Path)
     assert glassfs("ls", wave.parent, path=installed).stdout.split() == [b"lyrics.txt", b"tone.bin/"]
 
 
-@pytest.mark.parametrize(("data", "reason"), [
-    (WAVE[:-1], "3 samples do not fit"),
-    (b"WAVE2D" + WAVE[6:], "is a wave of version 2, which this package does not know"),
-])
-def test_errors_and_hints_of_an_installed_format_are_shown(
-    installed: Path, wave: Path, data: bytes, reason: str,
-) -> None:
-    wave.write_bytes(data)
-    done = glassfs("ls", wave, path=installed)
-    assert (done.returncode, done.stderr.decode()) == (1, f"glassfs: {wave}: {reason}\n")
-
-
 def run(program: str, container: Path, packages: Path) -> subprocess.CompletedProcess[str]:
     """Run a program about a container, with logging."""
     return subprocess.run(
@@ -152,19 +140,6 @@ BROKEN = {
     "is not there": ("", "broken = module_that_is_not_there:FORMAT"),
     "is no format": ("FORMAT = 'wave'", "broken = broken_format:FORMAT"),
 }
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("module", "entry"), BROKEN.values(), ids=BROKEN)
-def test_broken_package_is_logged(tmp_path: Path, wave: Path, module: str, entry: str) -> None:
-    """The sound package beside it still works, and the log names the broken one."""
-    write_distribution(tmp_path, "glassfs_wave", MODULE, "wave = glassfs_wave:FORMAT")
-    write_distribution(tmp_path, "broken_format", module, entry)
-    done = glassfs("ls", wave, path=tmp_path)
-    assert (done.returncode, done.stdout) == (0, b"meta/\nsamples.npy\n")
-    loading, warning = run("import glassfs; glassfs.open(sys.argv[1])", wave, tmp_path).stderr.splitlines()
-    assert loading.startswith("WARNING:glassfs.formats.registry:format broken ")
-    assert warning == f"WARNING:glassfs.formats.registry:{wave}: lyrics.txt: has no words"
 
 
 VIEWS = '''

@@ -262,17 +262,6 @@ def cancelable(do: Callable[[], object]) -> None:
         do()
 
 
-def test_no_more_than_four_workers_live(tmp_path: Path, workers: pool.Pool) -> None:
-    paths = [made(tmp_path / f"{number}.h5") for number in range(9)]
-    opened = [glassfs.open(path) for path in paths]
-    for one in opened:
-        assert one["group1/x"].numpy().tolist() == [0, 1, 2, 3]
-        assert len(workers.processes) <= pool.MOST_WORKERS
-    assert opened[0]["group2/x"].numpy().tolist() == [0, 1, 2, 3, 4]
-    for one in opened:
-        one.close()
-
-
 def test_idle_workers_and_their_server_end(
     tmp_path: Path, workers: pool.Pool, monkeypatch: pytest.MonkeyPatch,
 ) -> None:

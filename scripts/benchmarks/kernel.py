@@ -23,16 +23,16 @@ from typing import Any
 import glassfs
 from glassfs.cache import BlockCache
 from glassfs.datasets.joined import open_sources
-from glassfs.mount import allocator
 from glassfs.mount.engines.answers import Answers
 from glassfs.mount.errors import Failures
 from glassfs.mount.operations import Operations
 from glassfs.tree import ContainerSettings, Sources
 
 try:
-    from glassfs import collector
-except ImportError:
-    collector = None  # type: ignore[assignment]
+    from glassfs.mount.process import tune_allocator, tune_collector
+except ImportError:  # earlier versions
+    from glassfs.collector import tune as tune_collector
+    from glassfs.mount.allocator import tune as tune_allocator
 try:
     from glassfs.mount.engines.answers import Buffers
 
@@ -220,7 +220,7 @@ WORK: dict[str, Callable[[Any, Any], int]] = {
 
 def measured(name: str, root: str, asked: Any, is_profiled: bool = False) -> dict[str, float]:
     """Do this work; return how many things were done, the seconds of this thread, and those of all others together."""
-    allocator.tune()
+    tune_allocator()
     profile = cProfile.Profile(time.thread_time) if is_profiled else None
     if name == load_samples.__name__:
         import numpy  # noqa: F401  # not while it is measured
@@ -257,11 +257,7 @@ def measured(name: str, root: str, asked: Any, is_profiled: bool = False) -> dic
 def _settle() -> None:
     """Have the garbage collector run as in a mount."""
     gc.collect()
-    if collector is not None:
-        collector.tune()
-        return
-    gc.freeze()
-    gc.set_threshold(100_000, 50, 100)
+    tune_collector()
 
 
 def _show(profile: cProfile.Profile | None) -> None:

@@ -1,4 +1,4 @@
-"""The Python interpreter that runs processes of glassfs: workers and the guard of a mount. Any thread.
+"""The Python interpreter that runs the worker processes of glassfs. Any thread.
 
 ``sys.executable`` is another program where Python is embedded in one, and the program itself where that was frozen.
 Such a program would run its own code once more, and could start itself without end. So nothing is started that is not

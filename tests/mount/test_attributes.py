@@ -35,20 +35,6 @@ def test_format_attribute_of_every_file(shown: Mount, gallery: Gallery) -> None:
         assert "user.glassfs.error" not in found, path
 
 
-def test_array_attributes(shown: Mount, gallery: Gallery) -> None:
-    found = attributes(shown.path / "episode.wshard/signal/cloud.npy")
-    assert json.loads(found["user.glassfs.shape"]) == [12, 60_000]
-    assert (found["user.glassfs.dtype"], found["user.glassfs.codec"]) == (b"f64", b"lz4")
-    container = (gallery.folder / "episode.wshard").read_bytes()
-    stored = int(found["user.glassfs.stored_bytes"])
-    assert 0 < stored < 12 * 60_000 * 8
-    assert int(found["user.glassfs.offset"]) + stored <= len(container)
-    found = attributes(shown.path / "store.kas/big.npy")
-    offset, stored = int(found["user.glassfs.offset"]), int(found["user.glassfs.stored_bytes"])
-    payload = (gallery.folder / "store.kas").read_bytes()[offset : offset + stored]
-    assert payload == gallery.exact()["store.kas/big.npy"][128:]
-
-
 def test_status_is_json_of_the_size_in_stat(shown: Mount, gallery: Gallery) -> None:
     path = shown.path / ".glassfs/status.json"
     for _ in range(3):

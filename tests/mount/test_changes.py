@@ -6,9 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
-from writers.kastore import KastoreWriter
 
 from tests.mount.changing import (
     HEADER,
@@ -17,7 +15,6 @@ from tests.mount.changing import (
     assert_seen_soon,
     replace,
     shows,
-    versions,
     write,
     write_in_folder,
 )
@@ -98,29 +95,6 @@ def test_open_file_keeps_its_bytes_or_is_refused(mounted: Mounted, tmp_path: Pat
         assert is_running(mount.pid)
 
 
-@pytest.mark.parametrize("again", [
-    pytest.param(True, id="replaced"), pytest.param(False, id="deleted and made again", marks=pytest.mark.slow),
-])
-def test_two_versions_open_at_the_same_time(mounted: Mounted, tmp_path: Path, again: bool) -> None:
-    """Bytes read by the newer handle must not reach the older one through the page cache."""
-    path = write_in_folder(tmp_path)
-    with mounted(path.parent) as mount:
-        shown = mount.path / "changing/signal/data.npy"
-        with opened(shown) as old:
-            assert set(os.pread(old, 1000, HEADER)) == {1}
-            if not again:
-                path.unlink()
-                wait_until(lambda: not shown.exists())
-            replace(path, 2)
-            wait_until(shows(shown, 2))
-            assert_old_or_refused(old, 1)
-            with shown.open("rb") as new:
-                assert versions(new.read()) == {2}
-                assert_old_or_refused(old, 1)
-        assert shows(shown, 2)()
-        assert set(np.load(shown, mmap_mode="r").tobytes()) == {2}
-
-
 @pytest.mark.parametrize("in_folder", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_replacement_of_the_same_size_and_time(mounted: Mounted, tmp_path: Path, in_folder: bool) -> None:
     """`cp -p` and rsync make these: only the inode number differs."""
@@ -135,24 +109,3 @@ def test_replacement_of_the_same_size_and_time(mounted: Mounted, tmp_path: Path,
             os.utime(beside, ns=(0, 10**18))
             beside.replace(path)
             wait_until(shows(shown, version))
-
-
-def test_container_of_another_shape(mounted: Mounted, tmp_path: Path) -> None:
-    """Names and sizes change."""
-    path = tmp_path / "changing"
-    with KastoreWriter(path) as store:
-        store.add("stays", np.zeros(10))
-        store.add("goes", np.zeros(10))
-    with mounted(path) as mount:
-        assert sorted(os.listdir(mount.path)) == [".glassfs", "goes.npy", "stays.npy"]
-        assert not (mount.path / "comes").exists()
-        beside = tmp_path / "beside"
-        with KastoreWriter(beside) as store:
-            store.add("stays", np.zeros(1000))
-            store.add("comes/deep", np.zeros(10))
-        beside.replace(path)
-        wait_until(lambda: sorted(os.listdir(mount.path)) == [".glassfs", "comes", "stays.npy"])
-        wait_until(lambda: (mount.path / "comes/deep.npy").exists())
-        assert (mount.path / "stays.npy").stat().st_size == HEADER + 8000
-        assert len((mount.path / "stays.npy").read_bytes()) == HEADER + 8000
-        wait_until(lambda: not (mount.path / "goes.npy").exists())

@@ -7,10 +7,8 @@ import os
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from tests.conftest import ROOT
 from tests.mount.conftest import Mounted
 from tests.mount.test_folder import REASON, value_of, write_store
 from tests.remote.s3 import PAGE, Bucket, S3Server
@@ -78,20 +76,6 @@ def test_process_inside_a_file_that_is_no_container(mounted: Mounted, folder: Pa
         )
         assert done.stdout == "text"
         assert any(os.strerror(number) in done.stderr for number in (errno.ESTALE, errno.ENOTDIR))
-
-
-def test_manifest_is_all_of_its_files(mounted: Mounted, folder: Path) -> None:
-    episode = ROOT / "tests/data/wshard/py_chunked"
-    for file in episode.glob("*.wshard"):
-        (folder / "sub" / file.name).write_bytes(file.read_bytes())
-    (folder / "sub/ep_long_chunk_0000.wshard").chmod(0o600)
-    with mounted(folder) as mount:
-        manifest = mount.path / "sub/ep_long_manifest.wshard"
-        assert manifest.stat().st_mode & 0o777 == 0o555
-        assert "signal" in os.listdir(manifest)
-        wait_until(lambda: manifest.stat().st_mode & 0o777 == 0o500)
-        parts = [np.load(part / "reward.npy") for part in sorted(manifest.parent.glob("ep_long_chunk_*"))]
-        assert np.array_equal(np.load(manifest / "reward.npy"), np.concatenate(parts))
 
 
 @pytest.mark.slow

@@ -59,28 +59,6 @@ def test_memory_and_descriptors_stay_flat_over_many_openings(store: Mount, scale
 
 
 @pytest.mark.slow
-def test_errors_leave_nothing_behind(store: Mount, scale: Scale) -> None:
-    """Missing names, files opened for writing, missing attributes."""
-
-    def work(times: int) -> None:
-        for number in range(times):
-            for call in (
-                lambda number=number: os.stat(store.path / f"group/missing_{number}"),
-                lambda: os.getxattr(store.path / "group/array_1.npy", "user.nothing"),
-                lambda: os.open(store.path / "group/array_1.npy", os.O_RDWR),
-            ):
-                with pytest.raises(OSError):
-                    call()
-
-    times = scale(300, 1000, 100_000)
-    work(times)
-    memory, descriptors = store.resident(), store.descriptors()
-    work(4 * times)
-    assert store.resident() - memory < GROWTH
-    wait_until(lambda: store.descriptors() <= descriptors)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [
     "new\nline", *(pytest.param(name, marks=pytest.mark.slow) for name in ("plain", "%41%", "\x1b[31mred")),
 ])

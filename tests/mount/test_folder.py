@@ -129,18 +129,6 @@ def test_added_and_removed_files_appear(mounted: Mounted, folder: Path) -> None:
         wait_until(lambda: not (mount.path / "void/new.kas").exists())
 
 
-@pytest.mark.slow
-def test_plain_file_that_becomes_a_container(mounted: Mounted, folder: Path) -> None:
-    with mounted(folder) as mount:
-        assert (mount.path / "fake.kas").is_file()
-        write_store(folder / "fake.kas", 5.0)
-        wait_until(lambda: os.path.isdir(mount.path / "fake.kas"))
-        assert value_of(mount.path / "fake.kas") == 5.0
-        (folder / "fake.kas").write_bytes(b"and back")
-        wait_until(lambda: os.path.isfile(mount.path / "fake.kas"))
-        assert (mount.path / "fake.kas").read_bytes() == b"and back"
-
-
 def test_several_sources(mounted: Mounted, folder: Path, gallery: Gallery, tmp_path: Path) -> None:
     """Two of the sources have the same name."""
     twin = tmp_path / "other/top.kas"

@@ -4,32 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import stat
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.formats.hdf5_files import h5py, values, write_aloha, write_everything, write_links, write_robomimic
+from tests.formats.hdf5_files import values, write_aloha, write_everything, write_links, write_robomimic
 from tests.mount.conftest import Mounted
-from tests.mount.mounts import glassfs
 from tests.remote.conftest import Serving, serving  # noqa: F401
 from tests.remote.s3 import Bucket
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
-
-
-def test_mounted_arrays_are_those_of_h5py(mounted: Mounted, tmp_path: Path) -> None:
-    path = write_everything(tmp_path / "made.h5")
-    with mounted(path) as mount, h5py.File(path) as file:
-        for name in ("types/big_f4", "types/bool", "types/little_c16", "filters/gzip_all", "filters/lzf", "sparse",
-                     "unallocated", "compact", "scalar", "empty", "filters/scaleoffset"):
-            found = np.load(mount.path / f"{name}.npy", mmap_mode=None)
-            assert np.array_equal(found, file[name][()]), name
-        assert os.getxattr(mount.path / "filters/gzip_all.npy", "user.glassfs.filters").startswith(b"shuffle")
-        assert (mount.path / "texts.jsonl").read_text(encoding="utf-8") == '"a"\n"bé"\n""\n'
 
 
 def test_links_and_errors_are_seen_in_a_mount(mounted: Mounted, tmp_path: Path) -> None:
@@ -69,17 +56,6 @@ def test_folder_of_episodes_has_joined_rows(mounted: Mounted, tmp_path: Path) ->
         assert os.getxattr(mount.path / "bad.h5", "user.glassfs.error")
 
 
-def test_copy_of_a_mount_is_an_export(mounted: Mounted, tmp_path: Path) -> None:
-    path = write_robomimic(tmp_path / "lift.hdf5")
-    done = glassfs("export", path, tmp_path / "exported", "--where", "position == 1")
-    assert done.returncode == 0, done.stderr
-    (one,) = [folder for folder in (tmp_path / "exported").iterdir() if folder.is_dir()]
-    assert np.load(one / "actions.npy").shape == (7, 7)
-    with mounted(path) as mount:
-        shutil.copytree(mount.path / "data/demo_10", tmp_path / "copy")
-    assert {file.name for file in (tmp_path / "copy").iterdir()} <= {file.name for file in one.iterdir()}
-
-
 @pytest.mark.slow
 def test_bucket_is_read_like_a_folder(serving: Serving, tmp_path: Path) -> None:  # noqa: F811
     import glassfs as library
@@ -88,19 +64,3 @@ def test_bucket_is_read_like_a_folder(serving: Serving, tmp_path: Path) -> None:
     with serving(Bucket({"made.h5": whole})), library.open("s3://bucket/made.h5") as opened:
         assert np.array_equal(opened["filters/gzip_all"].numpy(), values((50, 33, 5)))
         assert opened["texts.jsonl"].bytes().startswith(b'"a"')
-
-
-def test_verify_and_info_know_hdf5(tmp_path: Path) -> None:
-    for number in range(6):
-        write_everything(tmp_path / f"{number}.h5")
-    damaged = bytearray((tmp_path / "5.h5").read_bytes())
-    with h5py.File(tmp_path / "5.h5") as file:
-        offset = file["filters/fletcher32"].id.get_chunk_info(0).byte_offset
-    damaged[offset] ^= 1
-    (tmp_path / "5.h5").write_bytes(damaged)
-    done = glassfs("verify", "--jobs", "2", tmp_path)
-    assert done.returncode != 0
-    assert "5.h5: filters/fletcher32" in done.stdout + done.stderr
-    assert "1 fault" in done.stdout + done.stderr
-    info = glassfs("info", tmp_path / "0.h5")
-    assert info.returncode == 0 and "hdf5" in info.stdout

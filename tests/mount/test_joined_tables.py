@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,30 +52,6 @@ def test_trees_of_a_folder_are_a_table(mounted: Mounted, folder: Path) -> None:
             with pytest.raises(FileNotFoundError):
                 (views / "episodes.parquet").stat()
             assert tskit.load(mount.path / ".glassfs/source/0.trees").num_trees == sequences[0].num_trees
-
-
-@pytest.mark.slow
-def test_a_mixed_folder_has_a_table_for_each_kind(mounted: Mounted, folder: Path, samples: Path) -> None:
-    for name in ("idv", "ikv", "kastore", "wshard"):
-        shutil.copytree(samples / name, folder / name, ignore=shutil.ignore_patterns("malformed", "*.json", "*.md"))
-    write_takes(folder / "robots/a.kdb", 1)
-    (folder / "readme.txt").write_text("text")
-    with mounted(folder, options=["views=all"]) as mount:
-        names = {*os.listdir(mount.path)} - {*os.listdir(folder)}
-        kinds = {"episodes", "tables", "trees"}
-        assert names >= {f"{kind}.{form}" for kind in kinds for form in ("parquet", "jsonl")} | EPISODES
-        assert names >= {"index.html", "tables.html", "trees.html"}
-        for kind in kinds:
-            rows = [json.loads(line) for line in (mount.path / f"{kind}.jsonl").read_text().splitlines()]
-            table = pq.read_table(mount.path / f"{kind}.parquet")
-            assert rows and table.to_pylist() == rows
-        idv = {row["container"]: row for row in pq.read_table(mount.path / "tables.parquet").to_pylist()}
-        for path, row in idv.items():
-            described = json.loads((mount.path / path / "meta/schema.json").read_text())
-            assert row["rows"] == described["rows"] and row["columns"] == len(described["columns"])
-            assert row["names"] == [column["name"] for column in described["columns"]]
-        containers = {row["container"].split("/")[0] for row in pq.read_table(mount.path / "trees.parquet").to_pylist()}
-        assert containers == {"kastore"}
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +22,6 @@ DATA = "data/chunk-000/file-000.parquet"
 def info_of(dataset: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((dataset / "meta/info.json").read_text())
     return found
-
-
-@pytest.mark.slow
-def test_a_copy_of_a_dataset_is_complete(mounted: Mounted, tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    for number in range(2):
-        write(tmp_path / f"data/{number}.kdb", "pick", "place", first=number)
-    with mounted(tmp_path / "data", options=["views=lerobot"]) as mount:
-        dataset = mount.path / "lerobot/arm"
-        sizes = {path.relative_to(dataset): path.stat().st_size for path in dataset.rglob("*") if path.is_file()}
-        copy = tmp_path / "copy"
-        shutil.copytree(dataset, copy)
-        assert {path.relative_to(copy): path.stat().st_size for path in copy.rglob("*") if path.is_file()} == sizes
-        assert pq.read_table(copy / DATA).num_rows == info_of(dataset)["total_frames"] == 22
 
 
 def test_splits_are_datasets_where_asked_for(mounted: Mounted, tmp_path: Path) -> None:

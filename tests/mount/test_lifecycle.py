@@ -15,7 +15,8 @@ from writers.kastore import KastoreWriter
 from tests.conftest import Scale
 from tests.mount.conftest import Mounted
 from tests.mount.gallery import npy
-from tests.mount.mounts import COMMAND, PATIENCE, glassfs, is_mounted, is_running
+from tests.mount.mounts import COMMAND, PATIENCE, glassfs, is_mounted, is_running, mountinfo
+from tests.system.conftest import pid_of
 from tests.waiting import wait_until
 
 DATA = np.arange(1 << 20, dtype="<u4")
@@ -76,6 +77,40 @@ def test_mount_point_that_is_a_link(mounted: Mounted, store: Path, tmp_path: Pat
         done = glassfs("umount", tmp_path / "link")
         assert (done.returncode, done.stderr) == (0, "")
         assert not is_mounted(mount.path)
+
+
+def test_link_to_a_mount_point_is_as_good_as_its_path(mounted: Mounted, store: Path, tmp_path: Path) -> None:
+    """A live mount there is found, a dead one is replaced, and a signal removes one that was made at the link."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real/../real")
+    with mounted(store, at=tmp_path / "real") as mount:
+        assert "is mounted there already" in glassfs("mount", store, tmp_path / "link").stderr
+        os.kill(mount.pid, signal.SIGKILL)
+        wait_until(lambda: not is_running(mount.pid))
+        done = glassfs("mount", store, tmp_path / "link")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert is_mounted(tmp_path / "real")
+        os.kill(pid_of(tmp_path / "link"), signal.SIGTERM)
+        wait_until(lambda: not is_mounted(tmp_path / "real"))
+
+
+@pytest.mark.usefixtures("as_root")
+@pytest.mark.parametrize("what", ["another mount", "a disk"])
+def test_signal_removes_no_other_file_system(mounted: Mounted, store: Path, tmp_path: Path, what: str) -> None:
+    """One that was mounted over this mount, or in its place after a lazy unmount while a file of it is open."""
+    with mounted(store) as first, (first.path / "data.npy").open("rb"):
+        if what == "a disk":
+            subprocess.run(["mount", "-t", "tmpfs", "tmpfs", first.path], check=True)
+        else:
+            first.unmount("--lazy")
+            (tmp_path / "other").mkdir()
+            assert glassfs("mount", tmp_path / "other", first.path).returncode == 0
+        there = mountinfo(first.path)[-1]
+        os.kill(first.pid, signal.SIGTERM)
+        wait_until(lambda: not is_running(first.pid))
+        assert mountinfo(first.path)[-1] == there
+        subprocess.run(["umount", first.path], check=True)
+        subprocess.run(["umount", "-l", first.path], check=False, capture_output=True)
 
 
 def test_auto_unmount(mounted: Mounted, store: Path) -> None:

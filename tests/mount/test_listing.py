@@ -75,17 +75,6 @@ def test_entries_of_a_directory_agree_with_stat(shown: Mount) -> None:
     assert shown.path.stat().st_ino not in numbers
 
 
-def test_directories_have_a_link_for_each_subdirectory(shown: Mount, gallery: Gallery) -> None:
-    """`find` relies on it: 2 plus the number of subdirectories, or 1 if that is unknown."""
-    directories = gallery.directories()
-    for path in directories:
-        below = sum(str(Path(other).parent) == path for other in directories)
-        assert (shown.path / path).stat().st_nlink in (2 + below, 1), path
-    at_root = sum("/" not in path for path in directories)
-    assert shown.path.stat().st_nlink in (2 + at_root + 1, 1)
-    assert all((shown.path / path).stat().st_nlink == 1 for path in gallery.files)
-
-
 def test_file_system_has_the_size_of_its_sources_and_nothing_free(shown: Mount, gallery: Gallery) -> None:
     total = sum(path.stat().st_size for path in gallery.folder.rglob("*") if path.is_file())
     found = os.statvfs(shown.path)

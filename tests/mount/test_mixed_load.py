@@ -27,7 +27,6 @@ from tests.conftest import Scale
 from tests.mount.conftest import Mounted
 from tests.mount.connections import forget, nodes_after_forgetting
 from tests.mount.mounts import Mount
-from tests.mount.test_load import NODES, THREADS
 from tests.security import bombs
 from tests.security.test_fairness import list_images, processor_seconds, write_holes
 from tests.security.users import STRANGER, Child, User
@@ -52,6 +51,8 @@ CHANGE_SECONDS, KILL_SECONDS, FORGET_SECONDS = 0.1, 0.3, 30.0
 LATE_SECONDS = 10.0
 """Ten times what the manual says of when a change is visible."""
 MOST_PAUSE = 0.2
+NODES, THREADS = 20, 40
+"""Limits of an idle daemon: references to the root, the status and what concurrent processes use; threads."""
 CACHE, PEAK, GROWTH = 32 << 20, 200 << 20, 60 << 20
 MORE_DESCRIPTORS = 10
 SETTLE_SECONDS = 30.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import pickle
 import shutil
@@ -18,7 +17,7 @@ from glassfs.filesystem import GlassfsFileSystem
 from tests.conftest import DATA
 from tests.formats.npz_files import npy, saved, zipped
 from tests.mount.conftest import Mounted
-from tests.mount.mounts import glassfs, opened
+from tests.mount.mounts import opened
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -85,33 +84,6 @@ def test_replaced_archive_shows_its_new_contents(mounted: Mounted, folder: Path)
                 assert os.pread(held, 9999, 0) == before
         outer.unlink()
         wait_until(lambda: not path.exists())
-
-
-def test_deleted_archive_stays_readable_while_open(mounted: Mounted, folder: Path) -> None:
-    with mounted(folder / "deflated.npz") as mount:
-        path = mount.path / "c/large.npz/noise.npy"
-        with opened(path) as held:
-            start = os.pread(held, 128, 0)
-            (folder / "deflated.npz").unlink()
-            whole = os.pread(held, 10_000_000, 0)
-        assert whole.startswith(start) and whole == npy(np.random.default_rng(2).integers(0, 200, 600_000))
-
-
-def test_damaged_one_shows_its_file_and_the_reason(mounted: Mounted, folder: Path) -> None:
-    cut = INNER["a.kdb"][:-1000]
-    (folder / "bad.npz").write_bytes(archive(zipfile.ZIP_DEFLATED, **{"cut.kdb": cut}))
-    with mounted(folder / "bad.npz") as mount:
-        assert (mount.path / "cut.kdb/cut.kdb").read_bytes() == cut
-        assert b"cut short" in os.getxattr(mount.path / "cut.kdb", "user.glassfs.error")
-        assert files_below(mount.path / "a.kdb")
-        with pytest.raises(OSError) as caught:
-            (mount.path / "cut.kdb/more").write_bytes(b"")
-        assert caught.value.errno == errno.EROFS
-    done = glassfs("verify", folder / "bad.npz")
-    assert done.returncode == 1
-    (line,) = done.stdout.splitlines()
-    assert "cut.kdb: the index lies outside the file" in line
-    assert glassfs("verify", folder).stdout.splitlines() == [line]
 
 
 def test_library_opens_what_is_inside(folder: Path) -> None:

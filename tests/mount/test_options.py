@@ -12,7 +12,7 @@ import pytest
 
 from tests.mount.conftest import Mounted
 from tests.mount.gallery import Gallery
-from tests.mount.mounts import glassfs, mountinfo
+from tests.mount.mounts import mountinfo
 from tests.waiting import wait_until
 
 NOBODY = 65534
@@ -102,22 +102,6 @@ def test_spool_folder_is_used_and_left_empty(mounted: Mounted, gallery: Gallery,
             assert any(name.startswith(str(spool)) and name.endswith("(deleted)") for name in mount.open_files())
         assert os.listdir(spool) == []
         assert mount.status()["cache"]["used"] <= 1 << 20
-
-
-@pytest.mark.slow
-def test_spool_folder_may_be_relative(fuse: None, gallery: Gallery, tmp_path: Path) -> None:
-    """It is relative to the working directory of the command, not to that of the daemon."""
-    at = tmp_path / "mnt"
-    at.mkdir()
-    (tmp_path / "spool").mkdir()
-    source = gallery.folder / "episode.wshard"
-    done = glassfs("mount", "-o", "cache_size=1M,spool=spool", source, "mnt", cwd=tmp_path)
-    try:
-        assert (done.returncode, done.stderr) == (0, "")
-        data = (at / "signal/cloud.npy").read_bytes()
-        assert data == gallery.exact()["episode.wshard/signal/cloud.npy"]
-    finally:
-        glassfs("umount", at)
 
 
 def test_max_open_bounds_the_open_containers(mounted: Mounted, tmp_path: Path, store: Path) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 from pathlib import Path
-
-import pytest
 
 from tests.mount.gallery import Gallery, check
 from tests.mount.mounts import Mount, glassfs
@@ -50,16 +46,3 @@ def test_export_is_the_same_as_a_copy(shown: Mount, gallery: Gallery, tmp_path: 
     assert (done.returncode, done.stderr.count("\n")) == (0, 1), done.stderr
     run("diff", "-r", "-x", ".glassfs", shown.path, tmp_path / "exported")
     run("diff", "-r", tmp_path / "exported", shown.path, "-x", ".glassfs")
-
-
-@pytest.mark.skipif(shutil.which("rsync") is None, reason="rsync is not installed")
-def test_rsync_by_checksum(shown: Mount, gallery: Gallery, tmp_path: Path) -> None:
-    words = ["rsync", "-a", "-c", "--exclude=.glassfs", f"{shown.path}/", f"{tmp_path}/copy/"]
-    run(*words)
-    assert_is_copy(tmp_path / "copy", gallery)
-    changed = tmp_path / "copy/notes.txt"
-    changed.chmod(0o644)
-    changed.write_bytes(b"NOT A CONTAINER\n")
-    os.utime(changed, ns=(0, (shown.path / "notes.txt").stat().st_mtime_ns))
-    itemized = run(*words, "-n", "--itemize-changes", "--no-perms", "--no-times").splitlines()
-    assert [line.split(" ", 1)[1] for line in itemized if line.startswith(">f")] == ["notes.txt"]

@@ -11,9 +11,8 @@ import pytest
 from writers.kastore import KastoreWriter
 
 from tests.conftest import Scale
-from tests.mount.changing import HEADER, LENGTH, shows, versions, write
+from tests.mount.changing import HEADER, write
 from tests.mount.conftest import Mounted
-from tests.mount.connections import forget
 from tests.mount.mounts import PATIENCE, is_running, opened
 from tests.waiting import wait_until
 
@@ -93,43 +92,6 @@ def assert_version_or_stale(descriptor: int, version: int) -> None:
         else:
             assert len(data) == min(PART, size - offset)
             assert set(data) <= {version}
-
-
-def whole(descriptor: int) -> bytes:
-    data = b""
-    while part := os.pread(descriptor, 1 << 20, len(data)):
-        data += part
-    return data
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["raw", pytest.param("compressed", marks=pytest.mark.slow)])
-def test_deleted_container_stays_readable_while_open(
-    mounted: Mounted, as_root: None, tmp_path: Path, kind: str,
-) -> None:
-    """Even after the kernel dropped its caches and the daemon closed other containers."""
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    for name, version in (("gone", 1), ("stays", 2)):
-        write(folder / name, version, kind)
-    with mounted(folder, options=["cache_size=1M", "max_open=1"]) as mount:
-        with opened(mount.path / "gone/signal/data.npy") as descriptor:
-            assert os.pread(descriptor, 100, HEADER) == bytes([1]) * 100
-            (folder / "gone").unlink()
-            wait_until(lambda: not (mount.path / "gone").exists())
-            for _ in range(2):
-                forget()
-                assert shows(mount.path / "stays/signal/data.npy", 2)()
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-                data = whole(descriptor)
-                assert len(data) == HEADER + LENGTH and versions(data) == {1}
-            assert f"{folder}/gone (deleted)" in mount.open_files()
-
-        def is_given_back() -> bool:
-            forget()
-            return f"{folder}/gone (deleted)" not in mount.open_files()
-
-        wait_until(is_given_back)
 
 
 @pytest.mark.parametrize("in_folder", [

@@ -81,10 +81,3 @@ def test_views_are_reachable_without_the_option(viewed: Mount, shown: Mount, sca
         else:
             assert (own / path).read_bytes() == (viewed.path / path).read_bytes(), path
             assert (own / path).stat().st_ino != (viewed.path / path).stat().st_ino
-
-
-def test_links_lead_to_the_episodes(viewed: Mount) -> None:
-    links = [path for path in viewed.path.rglob("by-task/*/*") if path.is_symlink()]
-    assert links
-    for link in links:
-        assert (link / "meta/episode.json").exists(), link

@@ -33,7 +33,6 @@ from tests.mount_unit.protocol import (
     OWN,
     READDIRPLUS,
     READLINK,
-    RELEASE,
     RELEASEDIR,
     STATFS,
     Attr,
@@ -186,19 +185,14 @@ def test_extended_attributes() -> None:
         assert kernel.ask(GETXATTR, ident, struct.pack("=II", 0, 0) + name + b"\0") == errno.ENOTSUP
 
 
-def test_open_is_refused_if_the_kernel_can_do_without() -> None:
+def test_directories_are_opened_only_where_they_may_be_files() -> None:
     kernel = kernel_of()
     ident = kernel.find("/big.bin")
     assert kernel.ask(OPEN, ident, bytes(8)) == errno.ENOSYS
     assert kernel.ask(OPENDIR, ROOT, bytes(8)) == errno.ENOSYS
-    kernel.answers.opens = True
-    handle, flags, _ = struct.unpack("=QII", kernel.bytes_of(OPEN, ident, bytes(8)))
-    assert (handle, flags) == (0, 2)  # FOPEN_KEEP_CACHE
-    assert kernel.ask(OPENDIR, ROOT, bytes(8)) == errno.ENOSYS
-    kernel.answers.opens_directories = True
+    kernel.operations.has_presumed = True
     handle, flags, _ = struct.unpack("=QII", kernel.bytes_of(OPENDIR, ROOT, bytes(8)))
-    assert (handle, flags) == (0, 2 | 8)  # and FOPEN_CACHE_DIR
-    assert kernel.ask(RELEASE, ident, bytes(24)) == b""
+    assert (handle, flags) == (0, 2 | 8)  # FOPEN_KEEP_CACHE and FOPEN_CACHE_DIR
     assert kernel.ask(RELEASEDIR, ROOT, bytes(24)) == b""
 
 

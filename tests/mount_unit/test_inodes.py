@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 import pytest
 
@@ -12,7 +13,7 @@ from glassfs.content import Blob, Group, Member, Memory
 from glassfs.errors import Changed, NotADirectory
 from glassfs.mount import inodes as inodes_module
 from glassfs.mount.inodes import ROOT, Inodes
-from glassfs.mount.runs import STRETCH, by_version
+from glassfs.mount.runs import STRETCH, KnownIds, by_version
 from glassfs.tree import Node, Settled
 from glassfs.tree.build import container_root
 from glassfs.tree.lease import Lease
@@ -167,14 +168,6 @@ def test_ids_that_are_all_in_use_are_seldom_given_up(monkeypatch: pytest.MonkeyP
 # Versions
 
 
-def test_nodes_are_rebuilt_from_their_numbers() -> None:
-    _, kernel = served(MemoryStore({"c": made(**{"d/e/f": b"f", "d/e/g": b"g"})}))
-    idents = {name: kernel.find(f"/c/d/e/{name}.bin") for name in "fg"}
-    for _ in range(2):
-        kernel.operations.inodes.drop_nodes()
-        assert {name: kernel.read(ident) for name, ident in idents.items()} == {"f": b"f", "g": b"g"}
-
-
 @pytest.mark.parametrize("name", ["a.bin", "parts", "parts/part"])
 def test_replaced_part_makes_ids_stale(name: str) -> None:
     """Also where the nodes have to be made anew, from a directory that shows the next version by now."""
@@ -278,24 +271,6 @@ def test_listed_ids_are_known_until_they_are_forgotten() -> None:
     assert len(operations.inodes) == 0
 
 
-@pytest.mark.parametrize(("names", "path"), [(("c",), "/a.bin"), ((), "/plain"), ((), "/c")])
-def test_forgetting_an_old_version_keeps_the_new_one(
-    names: tuple[str, ...], path: str,
-) -> None:
-    store = MemoryStore({"c": made(a=b"old"), "plain": b"old"})
-    sources, kernel = served(store, *names)
-    old = kernel.find(path)
-    for name, raw in (("c", made(a=b"newer")), ("plain", b"newer")):
-        store.put(name, raw)
-    notify_kernel(sources, kernel)
-    new = kernel.find(path)
-    assert new != old
-    kernel.operations.forget(old, kernel.held.pop(old))
-    assert kernel.find(path) == new
-    kernel.forget_all()
-    assert len(kernel.operations.inodes) == 0
-
-
 def test_node_released_while_it_is_made_is_not_cached() -> None:
     inner = folder_of(2)
 
@@ -318,6 +293,32 @@ def test_node_released_while_it_is_made_is_not_cached() -> None:
     kernel.operations.inodes.drop_nodes()
     assert kernel.read(ident) == b"0"
     assert (len(kernel.operations.inodes), kept_by(kernel.operations.inodes)) == (0, 0)
+
+
+def test_names_of_abandoned_and_surplus_ids_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For kernels that cannot prune ids: folders stay, and names that lead to something else by now."""
+    store = MemoryStore({"c": made(a=b"a", **{"d/b": b"b"}), "plain": b"old", "sub/other": b"other"})
+    sources, kernel = served(store)
+    inodes = kernel.operations.inodes
+    inodes.remembers_names = True
+    container, inner = kernel.find("/c"), kernel.find("/c/d")
+    for path in ("/c/a.bin", "/c/d/b.bin", "/plain"):
+        kernel.find(path)
+    sub, _ = kernel.find("/sub"), kernel.find("/sub/other")
+    assert list(inodes.abandoned_entries()) == []
+    monkeypatch.setattr(inodes_module, "MOST_RUNS", 1)
+    surplus = set[tuple[int, str]]()
+    for _ in range(len(inodes)):
+        inodes._enough = 1
+        surplus |= {*cast(KnownIds, inodes.surplus()).entries()}
+    assert surplus == {(ROOT, "c"), (ROOT, "plain"), (sub, "other")}
+    for name, raw in (("c", made(a=b"new")), ("plain", b"newer")):
+        store.put(name, raw)
+    notify_kernel(sources, kernel)
+    inside = {(container, "a.bin"), (container, "d"), (inner, "b.bin")}
+    assert {*inodes.abandoned_entries()} == inside | {(ROOT, "c"), (ROOT, "plain")}
+    kernel.find("/plain")
+    assert {*inodes.abandoned_entries()} == inside | {(ROOT, "c")}
 
 
 # Holding on
@@ -348,39 +349,6 @@ def test_releasing_a_lease_blocks_no_other_request() -> None:
         finally:
             may_close.set()
     closing.result()
-
-
-def test_lease_is_held_while_any_id_is_referenced() -> None:
-    store = MemoryStore({"c": made(a=b"a", **{"d/b": b"b"})})
-    sources, kernel = served(store)
-    a, b = kernel.find("/c/a.bin"), kernel.find("/c/d/b.bin")
-    assert (kernel.read(a), kernel.read(b)) == (b"a", b"b")
-    store.remove("c")
-    notify_kernel(sources, kernel)
-    operations = kernel.operations
-    for ident, references in kernel.held.items():
-        if ident not in (a, b):
-            operations.forget(ident, references)
-    assert (kernel.read(a), kernel.read(b)) == (b"a", b"b")
-    operations.forget(a, kernel.held[a])
-    assert kernel.read(b) == b"b"
-    assert store.held
-    operations.forget(b, kernel.held[b])
-    sources.tree.close()
-    assert store.held == set()
-    assert len(operations.inodes) == 0
-
-
-def test_listed_file_is_readable_after_deletion() -> None:
-    """Its node was never looked up before: the daemon gets no OPEN for a listed file."""
-    store = MemoryStore({"c": made(a=b"a", b=b"b")})
-    sources, kernel = served(store)
-    found = kernel.list(kernel.find("/c"))
-    assert kernel.read(found["a.bin"]) == b"a"
-    store.remove("c")
-    notify_kernel(sources, kernel)
-    kernel.operations.inodes.drop_nodes()
-    assert kernel.read(found["b.bin"]) == b"b"
 
 
 def test_unknown_ids_raise_changed() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import struct
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
@@ -40,7 +39,7 @@ class Known:
 class World:
     """A kernel that notes its notifications, requests that are pending, and the table of node ids."""
 
-    def __init__(self, offer: Offer = NEW, refused: tuple[int, ...] = ()) -> None:
+    def __init__(self, offer: Offer = NEW) -> None:
         self.seen: list[tuple[int, object]] = []
         self.tasks: list[Task] = []
         self.now = 100.0
@@ -49,8 +48,6 @@ class World:
         self.abandoned: dict[str, Sequence[int]] = {}
         self.abandoned_entries: list[tuple[int, str]] = []
         self.surplus: list[int] = []
-        self._refused = refused
-        self.refused = 0
         inodes = SimpleNamespace(
             named=lambda parent, name: self.named.get((parent, name)), parent=self._parent,
             abandoned=lambda: {version: Known(nodes) for version, nodes in self.abandoned.items()},
@@ -72,13 +69,10 @@ class World:
     def _sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def _notify(self, message: bytes) -> int:
+    def _notify(self, message: bytes) -> None:
         length, code, unique = struct.unpack_from("=IiQ", message)
         assert (length, unique) == (len(message), 0)
         body = message[16:]
-        if code in self._refused:
-            self.refused += 1
-            return errno.EINVAL
         if code == INODE:
             ident, offset, _ = struct.unpack("=Qqq", body)
             assert offset < 0  # no pages
@@ -94,7 +88,6 @@ class World:
         else:
             assert (code, body) == (EPOCH, b"")
             self.seen.append((code, None))
-        return 0
 
     def send(self, *entries: tuple[int, str], nodes: tuple[int, ...] = ()) -> list[tuple[int, object]]:
         """Send what is stale; return what the kernel got."""
@@ -149,17 +142,6 @@ def test_all_names_become_stale_if_one_waits_for_long() -> None:
     assert world.send((5, "c")) == [(EPOCH, None)]
     world.now += settings.patience
     assert world.send() == []
-
-
-def test_kernel_that_refuses_epochs_is_asked_once() -> None:
-    world = World(refused=(EPOCH,))
-    world.begin(LOOKUP, 5)
-    for _ in range(3):
-        world.send((5, "a"))
-        world.now += settings.patience
-    assert world.refused == 1
-    world.tasks.clear()
-    assert world.send() == [(ENTRY, (5, "a", 1))]
 
 
 def test_nothing_is_dropped_above_a_pending_read() -> None:
@@ -231,10 +213,8 @@ def test_version_of_very_many_nodes_delays_no_other() -> None:
     assert len(world.seen) <= NODES_AT_ONCE + PRUNED_AT_ONCE
 
 
-@pytest.mark.parametrize("offer", [OLD, NEW])
-def test_names_of_replaced_versions_are_dropped_without_pruning(offer: Offer) -> None:
-    """Also by a kernel that offers the protocol without it."""
-    world = World(offer, refused=(PRUNE,))
+def test_names_of_replaced_versions_are_dropped_without_pruning() -> None:
+    world = World(OLD)
     world.abandoned, world.abandoned_entries = {"v": [12, 11]}, [(11, "x"), (13, "y")]
     world.begin(READ, 12)
     assert world.send() == []
@@ -242,7 +222,6 @@ def test_names_of_replaced_versions_are_dropped_without_pruning(offer: Offer) ->
     world.tasks[:] = []
     world.begin(LOOKUP, 13)
     assert world.send() == [(ENTRY, (11, "x", 0))]
-    assert world.refused == (offer is NEW)
 
 
 def test_too_many_nodes_are_pruned() -> None:

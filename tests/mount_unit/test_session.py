@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from functools import partial
@@ -55,15 +54,16 @@ def session_over(sources: object, operations: object, is_ending: threading.Event
     return session, engine
 
 
-def test_poll_survives_exceptions(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("is_poll", [True, False])
+def test_loops_survive_exceptions(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_poll: bool,
 ) -> None:
-    """Without it nothing new would be shown any more; the log says once what it was."""
+    """Without them nothing new would be shown any more; the log says once what it was."""
     monkeypatch.setattr(settings, "watch", 0)
     outcomes: list[list[str] | Exception] = [ValueError("unexpected"), ["/changed"], ValueError("unexpected")]
     is_ending = threading.Event()
 
-    def refresh() -> list[str]:
+    def changed() -> list[str]:
         outcome = outcomes.pop(0)
         if not outcomes:
             is_ending.set()
@@ -71,39 +71,19 @@ def test_poll_survives_exceptions(
             raise outcome
         return outcome
 
-    session, _ = session_over(
-        SimpleNamespace(refresh=refresh, watch=lambda on_touch: False), SimpleNamespace(), is_ending,
-    )
-    with caplog.at_level(logging.ERROR):
-        session._repeat(session._touched, session._poll)
-    assert session._changed == {"/changed"}
-    assert session._wake.is_set()
+    sources = SimpleNamespace(refresh=changed, heard=changed, watch=lambda on_touch: False)
+
+    def stale(paths: set[str], is_first: bool = True) -> Stale:
+        return Stale([(ROOT, path) for path in paths])
+
+    operations = SimpleNamespace(stale=stale, unsettled=list, inodes=())
+    session, engine = session_over(sources, operations, is_ending)
+    event, do = (session._touched, session._poll) if is_poll else (session._wake, partial(session._notify, deque()))
+    session._repeat(event, do)
+    assert (session._changed == {"/changed"} and session._wake.is_set()) == is_poll
+    assert ((ROOT, "/changed") in engine.entries) != is_poll
     assert [record.getMessage() for record in caplog.records] == ["ValueError: unexpected"]
-
-
-def test_watch_survives_exceptions(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
-) -> None:
-    monkeypatch.setattr(settings, "watch", 0)
-
-    def stale(places: set[str]) -> Stale:
-        raise ValueError(f"unexpected at {places.pop()}")
-
-    is_ending = threading.Event()
-    rounds: list[int] = []
-
-    def heard() -> list[str]:
-        rounds.append(1)
-        if len(rounds) == 4:
-            is_ending.set()
-        return ["/changed"]
-
-    operations = SimpleNamespace(stale=stale, unsettled=list)
-    session, _ = session_over(SimpleNamespace(heard=heard), operations, is_ending)
-    session._repeat(session._wake, partial(session._notify, deque()))
-    assert len(rounds) == 4
-    assert [record.getMessage() for record in caplog.records] == ["ValueError: unexpected at /changed"]
-    assert session.failures.count == 4
+    assert session.failures.count == 2
 
 
 def test_changes_are_notified_twice(monkeypatch: pytest.MonkeyPatch) -> None:

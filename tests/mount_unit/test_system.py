@@ -41,13 +41,16 @@ def test_only_glassfs_mounts_are_unmounted(table: Path) -> None:
         unmount("/mnt/none")
 
 
-def test_last_component_of_a_path_is_not_resolved(tmp_path: Path) -> None:
-    """A dead mount point cannot be resolved; what leads to it can."""
+def test_links_that_lead_to_a_path_are_resolved(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    (tmp_path / "real" / "end").symlink_to("outside")
-    assert real_path(str(tmp_path / "link" / "end")) == str(tmp_path / "real" / "end")
-    assert real_path(f"{tmp_path}/link/end/") == str(tmp_path / "real" / "end")
+    (tmp_path / "real" / "end").symlink_to("missing")
+    (tmp_path / "real" / "up").symlink_to("..")
+    for path in ("link/end", "link/end/", "link/missing", "link/up/link/missing"):
+        assert real_path(f"{tmp_path}/{path}") == str(tmp_path / "real" / "missing")
+    assert real_path(f"{tmp_path}/link/up") == str(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    assert real_path(f"{tmp_path}/loop") == f"{tmp_path}/loop"
     assert real_path("/") == "/"
     assert real_path(os.path.relpath(tmp_path / "real")) == str(tmp_path / "real")
 

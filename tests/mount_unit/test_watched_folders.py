@@ -10,33 +10,10 @@ import pytest
 from glassfs.datasets.joined import open_sources
 from glassfs.mount.inodes import ROOT
 from glassfs.settings import settings
-from tests.memory_store import MemoryStore
-from tests.mount_unit.kernel import nodes_of, operations_of, served
+from tests.mount_unit.kernel import operations_of
 from tests.tree.made import made
 
 pytestmark = pytest.mark.usefixtures("made_format")
-
-
-def test_changes_reported_by_a_store_reach_the_kernel() -> None:
-    store = MemoryStore({"c": made(a=b"a"), "sub/d": made(b=b"b"), "p": b"plain"})
-    woken: list[int] = []
-    sources, kernel = served(store, on_change=lambda: woken.append(1))
-    container, inside, deep = kernel.find("/c"), kernel.find("/c/a.bin"), kernel.find("/sub/d")
-    sources.refresh()
-    woken.clear()
-    store.put("c", made(a=b"new"))
-    assert woken
-    assert sources.refresh() == ["/c"]
-    stale = kernel.operations.stale(["/c"])
-    assert (ROOT, "c") in stale.entries
-    assert {ROOT, container, inside} <= nodes_of(stale)
-    store.put("sub/new", b"made")
-    assert sources.refresh() == ["/sub/new"]
-    stale = kernel.operations.stale(["/sub/new"])
-    assert list(stale.entries) == [(kernel.find("/sub"), "new")]
-    assert deep not in nodes_of(stale)
-    store.remove("p")
-    assert sources.refresh() == ["/p"]
 
 
 def test_file_with_a_hard_link_has_a_short_timeout(tmp_path: Path) -> None:

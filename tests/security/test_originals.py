@@ -6,11 +6,8 @@ import os
 import stat
 from pathlib import Path
 
-import pytest
-
 from tests.security.conftest import Shared
-from tests.security.places import can_open, make_folder, write_episode, write_store
-from tests.security.users import STRANGER, as_user
+from tests.security.places import make_folder, write_episode, write_store
 
 
 def assert_is_own_file(shown: Path, own: Path) -> None:
@@ -24,20 +21,6 @@ def assert_is_own_file(shown: Path, own: Path) -> None:
 
 def is_unlisted(mount: Path) -> bool:
     return os.listdir(mount / ".glassfs") == ["README", "status.json", "omitted.jsonl"]
-
-
-@pytest.mark.slow
-def test_file_of_named_containers(shared: Shared, place: Path) -> None:
-    one, other = write_store(place / "one.kas", b"one"), write_store(place / "other.kas", b"other", 0o640, STRANGER)
-    closed = write_store(place / "closed.kas", b"closed", 0o600)
-    for paths in ([closed], [one, other]):
-        mount = shared(*paths).path
-        for path in paths:
-            assert_is_own_file(mount / ".glassfs/source" / path.name, path)
-        assert is_unlisted(mount)
-        assert [as_user(can_open, mount / ".glassfs/source" / path.name) for path in paths] == [
-            path is not closed for path in paths
-        ]
 
 
 def test_files_of_containers_in_a_folder(shared: Shared, place: Path) -> None:

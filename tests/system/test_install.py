@@ -111,15 +111,6 @@ def test_foreign_files_are_neither_replaced_nor_removed(sbin: Path, tmp_path: Pa
     assert foreign.read_text() == "something else"
 
 
-def test_link_in_place_of_a_unit_is_not_followed(sbin: Path, tmp_path: Path) -> None:
-    victim, units = tmp_path / "victim", tmp_path / "usr/lib/systemd/system"
-    victim.write_text("mine")
-    units.mkdir(parents=True)
-    (units / "glassfs@.service").symlink_to(victim)
-    assert glassfs("install", "--directory", sbin, "--prefix", tmp_path / "usr", "--systemd").returncode == 1
-    assert victim.read_text() == "mine"
-
-
 @pytest.mark.parametrize("kind", ["file", "link"])
 def test_file_that_appears_after_the_check_stays(
     sbin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str,

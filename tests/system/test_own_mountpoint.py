@@ -77,28 +77,6 @@ def test_missing_mount_point_is_created_and_removed(here: Path, name: str) -> No
 
 
 @pytest.mark.slow
-def test_missing_mount_point_of_a_failed_mount_is_removed(here: Path) -> None:
-    (here / "text.txt").write_text("text")
-    before = sorted(os.listdir(here))
-    for words in (["text.txt", "new"], ["none.kas", "new"], ["-f", "text.txt", "new"], ["run.kas", "s3://bucket/new"]):
-        done = glassfs("mount", *words, cwd=here)
-        assert done.returncode == 1 and done.stderr.count("\n") == 1
-    assert sorted(os.listdir(here)) == before
-    wrong = glassfs("mount", "--views", "mp5", "run.kas", "new", cwd=here)
-    assert wrong.returncode == 2 and "views" in wrong.stderr and sorted(os.listdir(here)) == before
-
-
-@pytest.mark.slow
-def test_given_mount_point_stays(here: Path) -> None:
-    (here / "run").mkdir()
-    assert glassfs("mount", "run.kas", "run", cwd=here).returncode == 0
-    pid = pid_of(here / "run")
-    assert glassfs("umount", "run", cwd=here).returncode == 0
-    wait_until(lambda: not is_running(pid))
-    assert (here / "run").is_dir()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("change", ["replaced", pytest.param("filled", marks=pytest.mark.slow)])
 def test_mount_point_changed_after_a_lazy_unmount_stays(here: Path, change: str) -> None:
     """Only the directory that was created is removed, and only while it is empty."""
@@ -117,8 +95,9 @@ def test_mount_point_changed_after_a_lazy_unmount_stays(here: Path, change: str)
 
 @pytest.mark.parametrize("words", [
     ["bad.kas"], ["."], ["-f", "bad.kas"], *(pytest.param(words, marks=pytest.mark.slow) for words in (
-        ["none.kas"], ["-o", "colour", "run.kas"], ["-o", "spool=/none", "run.kas"],
-        ["--log-file", "/none/log", "run.kas"], ["/"],
+        ["none.kas"], ["bad.kas", "new"], ["-o", "colour", "run.kas"], ["-o", "spool=/none", "run.kas"],
+        ["--log-file", "/none/log", "run.kas"], ["/"], ["none.kas", "new"], ["-f", "bad.kas", "new"],
+        ["run.kas", "s3://bucket/new"], ["--views", "mp5", "run.kas", "new"],
     )),
 ])
 def test_failed_mount_leaves_nothing(here: Path, words: list[str]) -> None:

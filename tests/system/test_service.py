@@ -16,6 +16,7 @@ from glassfs.cli.man import NOTES
 from glassfs.mount.options import DESCRIPTIONS
 from tests.conftest import ROOT
 from tests.mount.mounts import glassfs, is_mounted
+from tests.security.test_workers import write_numbers
 from tests.system.conftest import in_foreground, pid_of
 from tests.waiting import SECONDS
 
@@ -40,7 +41,12 @@ def test_service_manager_is_notified(store: Path, mountpoint: Path, tmp_path: Pa
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities to drop")
-def test_daemon_keeps_only_the_capabilities_it_needs(store: Path, mountpoint: Path) -> None:
+@pytest.mark.parametrize("is_hdf5", [False, True])
+def test_daemon_keeps_only_the_capabilities_it_needs(store: Path, mountpoint: Path, is_hdf5: bool) -> None:
+    """None of its threads has more, also those that begin when the source is opened, as it is for HDF5."""
+    if is_hdf5:
+        store = store.with_name("a.h5")
+        write_numbers(store)
     assert glassfs("mount", store, mountpoint).returncode == 0
     for task in Path(f"/proc/{pid_of(mountpoint)}/task").iterdir():
         fields = dict(line.split(":\t", 1) for line in (task / "status").read_text().splitlines() if ":\t" in line)

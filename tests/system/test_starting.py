@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -35,20 +34,6 @@ def assert_bad_one_is_logged(lines: list[str], shown: str = SHOWN) -> None:
     assert all(line.isprintable() for line in lines)
     assert any(shown in line for line in lines)
     assert not [line for line in lines if line.startswith("2026-01-01 00:00:00,000")]
-
-
-@pytest.mark.slow
-def test_hostile_names_in_a_log_file(folder: Path, mountpoint: Path, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    assert glassfs("mount", "--log-file", log, folder, mountpoint).returncode == 0
-    try:
-        assert len(os.listdir(mountpoint)) >= 2
-        os.listdir(os.path.join(os.fsencode(mountpoint), b"good.kas"))
-        (mountpoint / "good.kas").stat()
-        wait_until(lambda: b".kas" in log.read_bytes())
-    finally:
-        assert glassfs("umount", mountpoint).returncode == 0
-    assert_bad_one_is_logged(log.read_bytes().decode("utf-8").removesuffix("\n").split("\n"))
 
 
 @pytest.mark.parametrize("journal", [
@@ -111,22 +96,3 @@ def test_closed_standard_descriptors_are_not_reused(store: Path, mountpoint: Pat
         assert [os.readlink(held / str(number)) for number in range(3)] == ["/dev/null"] * 3
     finally:
         assert glassfs("umount", mountpoint).returncode == 0
-
-
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare(1)")
-def test_mounting_needs_no_folder_for_temporary_files(store: Path, mountpoint: Path) -> None:
-    """In a mount namespace where every folder is read-only."""
-    script = (
-        'mount -o remount,bind,ro / && for place in /tmp /var/tmp /usr/tmp /dev/shm /run; do '
-        'if [ -d "$place" ]; then mount --bind "$place" "$place" && mount -o remount,bind,ro "$place"; fi; done; '
-        'cd "$PLACE" && "$PYTHON" -m glassfs mount "$STORE" "$MOUNTPOINT" && ls "$MOUNTPOINT" && umount "$MOUNTPOINT"'
-    )
-    variables = {
-        "PYTHON": COMMAND[0], "PLACE": str(mountpoint.parent), "STORE": str(store), "MOUNTPOINT": str(mountpoint),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    done = subprocess.run(
-        ["unshare", "--mount", "--propagation", "private", "sh", "-c", script], env=os.environ | variables,
-        capture_output=True, text=True, timeout=SECONDS, check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "array.npy\n", "")

@@ -30,7 +30,7 @@ INVALID = {"malformed", "odd", "ambiguous", "upstream-v1"}
 
 
 def containers(folder: Path) -> dict[str, Path]:
-    """Return all valid containers; tests/mount/test_views_damage.py has the malformed ones."""
+    """Return all valid containers."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix not in OTHER_FILES)
     return {str(path.relative_to(folder)): path for path in paths if "malformed" not in path.parts}
 

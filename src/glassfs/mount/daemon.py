@@ -10,10 +10,11 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 from glassfs.arguments import harmless
 from glassfs.errors import GlassfsError
-from glassfs.mount import logs, privileges
+from glassfs.mount import logs, process
 from glassfs.mount.checks import check
 from glassfs.mount.errors import MountError
 from glassfs.mount.mountpoint import OwnMountPoint
@@ -33,31 +34,29 @@ def mount(
 
     ``own`` is the mount point if it was created for this mount: it is removed at the end.
     """
-    try:
-        return _mount(sources, mountpoint, options, foreground, log_file, own)
-    except BaseException:
-        _remove(own)
-        raise
-
-
-def _mount(
-    sources: Sequence[str], mountpoint: str, options: MountOptions, foreground: bool, log_file: str | None,
-    own: OwnMountPoint | None,
-) -> int:
     is_daemon = not (foreground or options.is_debugging)
-    _open_standard_descriptors()
-    logs.configure(log_file, is_daemon)
-    privileges.raise_descriptor_limit()
-    check(sources, mountpoint, options, log_file)
-    if not is_daemon:
+    with ExitStack() as at_end:
+        if own is not None:
+            at_end.callback(own.remove)
+        _open_standard_descriptors()
+        logs.configure(log_file, is_daemon)
+        process.raise_descriptor_limit()
+        check(sources, mountpoint, options, log_file)
+        if is_daemon:
+            _start(sources, mountpoint, options, own)
+            at_end.pop_all()  # the daemon removes it
+            return 0
         from glassfs.mount.session import MountSession
 
-        paths = [absolute(source) for source in sources]
-        session = MountSession(paths, mountpoint, options, own is not None)
+        process.settle()
+        session = MountSession([*map(absolute, sources)], mountpoint, options, own is not None)
         session.run(lambda: _notify("READY=1", f"MAINPID={os.getpid()}"))
         _notify("STOPPING=1")
-        _remove(own)
         return 0
+
+
+def _start(sources: Sequence[str], mountpoint: str, options: MountOptions, own: OwnMountPoint | None) -> None:
+    """Fork into a daemon, and wait until the mount answers. Raises MountError with the reason if it does not."""
     readable, writable = os.pipe()
     if os.fork() == 0:
         os.close(readable)
@@ -67,7 +66,6 @@ def _mount(
         answer = pipe.read()
     if answer != "ready":
         raise MountError(answer or "the daemon ended before the mount was ready; see the log")
-    return 0
 
 
 def _become_daemon(
@@ -85,6 +83,7 @@ def _become_daemon(
         paths = [absolute(source) for source in sources]
         target = os.path.abspath(mountpoint)
         os.chdir("/")
+        process.settle()
         MountSession(paths, target, options, own is not None).run(_readiness(pipe))
         status = 0
     except GlassfsError as error:
@@ -95,7 +94,8 @@ def _become_daemon(
         log.exception("the daemon ends")
         _report(pipe, f"{type(error).__name__}: {error}")
     finally:
-        _remove(own)
+        if own is not None:
+            own.remove()
         pool.close()
         logging.shutdown()
         os._exit(status)
@@ -131,11 +131,6 @@ def _open_standard_descriptors() -> None:
     while number < 3:
         number = os.open(os.devnull, os.O_RDWR)
     os.close(number)
-
-
-def _remove(own: OwnMountPoint | None) -> None:
-    if own is not None:
-        own.remove()
 
 
 def _notify(*assignments: str) -> None:

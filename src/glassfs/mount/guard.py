@@ -5,9 +5,9 @@ and so the connection; if the thread waits for a reader, and the reader for the 
 then writes to the connection's file ``abort`` in fusectl, which its owner may do and which frees all of them.
 
 The guard cannot wait for the end of a pipe, which that thread would keep open as well, nor for the end of the process.
-It asks for a signal at the death of the thread that started it, which is the main thread, and becomes a shell, which
-takes less than 1 MiB. It keeps the file ``abort`` open from the beginning: the number of a connection may be given to
-another one later, an open file not. It has a session of its own, and ignores the signals that end a mount.
+It is a shell, which takes less than 1 MiB, and gets a signal at the death of the thread that started it: the main one.
+It keeps the file ``abort`` open from the beginning: the number of a connection may be given to another one later, an
+open file not. It has a session of its own, and ignores the signals that end a mount.
 
 Only on Linux, and where fusectl can be opened. Without it the mount works all the same.
 """
@@ -17,13 +17,15 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from enum import IntEnum
+from functools import partial
 
-from glassfs.interpreter import interpreter
+from glassfs.sandbox.confinement import Prctl
 
 log = logging.getLogger(__name__)
 
@@ -45,18 +47,9 @@ class _Option(IntEnum):
     CREATE = 6
 
 
-_START = """
-import ctypes, os, signal, sys
-for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-    signal.signal(number, signal.SIG_IGN)
-ctypes.CDLL(None).prctl(1, signal.SIGUSR1)
-if os.getppid() != int(sys.argv[1]):
-    os.write(1, b"1")
-else:
-    os.execv("/bin/sh", ["glassfs-guard", "-c", sys.argv[2]])
-"""
-"""1 is PR_SET_PDEATHSIG. Descriptor 1 is the file ``abort``."""
 _WAIT = """trap 'echo 1; exit' USR1; read -r word; echo 1"""
+"""Standard output is the file ``abort``."""
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 @contextmanager
@@ -73,11 +66,20 @@ def guarded(device: str) -> Iterator[None]:
         else:
             with open(abort, "wb", buffering=0) as file, suppress(OSError, MemoryError, subprocess.SubprocessError):
                 process = subprocess.Popen(
-                    [interpreter(), "-I", "-S", "-c", _START, str(os.getpid()), _WAIT], stdin=subprocess.PIPE,
-                    stdout=file, stderr=subprocess.DEVNULL, cwd="/", start_new_session=True,
+                    ["glassfs-guard", "-c", _WAIT], executable="/bin/sh", stdin=subprocess.PIPE, stdout=file,
+                    stderr=subprocess.DEVNULL, cwd="/", start_new_session=True, preexec_fn=partial(_watch, os.getpid()),
                 )
                 stack.callback(_end, process)
         yield
+
+
+def _watch(daemon: int) -> None:
+    """Have this process, which becomes the guard, outlive signals to a mount, and get one at the end of its parent."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    _LIBC.prctl(Prctl.SET_PDEATHSIG, signal.SIGUSR1)
+    if os.getppid() != daemon:
+        os.write(1, b"1")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -97,10 +99,9 @@ def _opened(device: str) -> int:
     except FileNotFoundError:
         if os.geteuid() != 0 or sys.platform != "linux":
             raise
-    libc = ctypes.CDLL(None, use_errno=True)
 
     def call(*arguments: object) -> int:
-        result = libc.syscall(*arguments)
+        result = _LIBC.syscall(*arguments)
         if result < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         return int(result)

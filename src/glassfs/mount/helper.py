@@ -5,6 +5,7 @@ Its exit statuses are those of mount(8), which passes them on.
 
 from __future__ import annotations
 
+import getopt
 import sys
 from enum import IntEnum
 
@@ -22,7 +23,6 @@ class Status(IntEnum):
     WRONG_USE = 1
     INTERRUPTED = 8
     FAILED = 32
-
 
 
 class WrongUse(GlassfsError):
@@ -51,36 +51,20 @@ def run(arguments: list[str]) -> int:
     from glassfs.mount.daemon import mount
     from glassfs.mount.options import MountOptions
 
-    names, options, flags = _parse(arguments)
+    try:
+        found, names = getopt.gnu_getopt(arguments, "fnsvo:t:N:")
+    except getopt.GetoptError as error:
+        raise WrongUse(f"{error}; {USAGE}") from None
     if len(names) != 2:
         raise WrongUse(USAGE)
     source, mountpoint = names
+    options = [value for flag, value in found if flag == "-o"]
+    flags = {flag for flag, _ in found}
     # mount(8) passes rw by default; a glassfs mount is read-only all the same.
-    parsed = MountOptions.parse(options, is_lenient="s" in flags, ignored={"rw"})
-    if "f" in flags:
+    parsed = MountOptions.parse(options, is_lenient="-s" in flags, ignored={"rw"})
+    if "-f" in flags:
         return 0
     return mount([source], mountpoint, parsed, foreground=False, log_file=None)
-
-
-def _parse(arguments: list[str]) -> tuple[list[str], tuple[str, ...], set[str]]:
-    names: list[str] = []
-    options: list[str] = []
-    flags: set[str] = set()
-    rest = iter(arguments)
-    for argument in rest:
-        if argument in ("-o", "-t", "-N"):
-            value = next(rest, None)
-            if value is None:
-                raise WrongUse(f"{argument} needs a value; {USAGE}")
-            if argument == "-o":
-                options.append(value)
-        elif argument.startswith("-") and len(argument) > 1:
-            if set(argument[1:]) - set("fnsv"):
-                raise WrongUse(f"unknown flag {argument}; {USAGE}")
-            flags |= set(argument[1:])
-        else:
-            names.append(argument)
-    return names, tuple(options), flags
 
 
 def _end(sentence: str, status: int) -> None:

@@ -119,7 +119,7 @@ class Inodes:
 
     def volume(self, ident: int) -> str:
         """Return the volume that a node is on. Does no I/O."""
-        run = None if ident == ROOT else self._known(ident)
+        run = self._known(ident)
         return "" if run is None else run.volume
 
     def look_up(self, parent: int, directory: Directory, name: str) -> tuple[int, Node]:
@@ -200,15 +200,13 @@ class Inodes:
                 run.note(ident - run.first, count, 1)
                 references -= count
         if references:
-            self._release(first, references)
+            self.forget(first, references, 0)
 
     def forget(self, ident: int, references: int, count: int = 1) -> None:
-        """Release references of the kernel: so many to each of ``count`` consecutive ids of a run."""
-        if ident != ROOT:
-            self._release(ident, references, count)
+        """Release references of the kernel: so many to each of ``count`` consecutive ids of a run.
 
-    def _release(self, ident: int, references: int, count: int = 0) -> None:
-        """Release references; with a ``count``, so many to each of these ids, which the kernel knew."""
+        If ``count`` is 0, the references are to ids that the kernel did not get to know.
+        """
         left = self._given_back(ident, references, count)
         if left is not None:  # not under the lock: closing files may wait for readers
             left.release()
@@ -324,7 +322,7 @@ class Inodes:
 
     def is_abandoned(self, ident: int) -> bool:
         """Return whether no name leads to that id any more, though the kernel knows it."""
-        run = None if ident == ROOT else self._known(ident)
+        run = self._known(ident)
         return run is not None and (run.holding in self._retired or run.first in self._detached)
 
     def abandoned_entries(self) -> Iterator[tuple[int, str]]:
@@ -349,12 +347,6 @@ class Inodes:
     def _runs(self) -> list[Run]:
         return [run for run in list(self._table[1]) if run is not None]
 
-    def _known(self, ident: int) -> Run | None:
-        try:
-            return self._run(ident)
-        except Changed:
-            return None
-
     def drop_nodes(self, lease: Lease | None = None) -> None:
         """Drop cached nodes: those of one container, or all."""
         with self._lock:
@@ -362,6 +354,13 @@ class Inodes:
                 self._drop(holding)
                 if holding.lease.is_retired:
                     self._retired.add(holding)
+
+    def _known(self, ident: int) -> Run | None:
+        """Return the run of an id; None for the root, and if the kernel does not know the id any more."""
+        try:
+            return self._run(ident)
+        except Changed:
+            return None
 
     def _run(self, ident: int) -> Run:
         firsts, runs = self._table

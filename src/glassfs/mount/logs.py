@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from types import TracebackType
 from typing import TextIO
 
 from glassfs import outputs
@@ -24,9 +23,6 @@ from glassfs.terminal import printable
 SYSLOG = "/dev/log"
 _INDENT = "    "
 _LEVELS = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
-_ErrorInfo = (
-    tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
-)
 
 
 class Once(logging.Filter):
@@ -51,16 +47,11 @@ class LineFormatter(logging.Formatter):
     """Formats a record as one printable line, a traceback as indented lines, and hides secrets of the command line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return harmless(super().format(record))
+        first, *traceback = super().format(record).split("\n")
+        return harmless("\n".join([first, *(_INDENT + printable(line) for line in traceback)]))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is logging's
         return printable(super().formatMessage(record))
-
-    def formatException(self, ei: _ErrorInfo) -> str:  # noqa: N802
-        return _indented(super().formatException(ei))
-
-    def formatStack(self, stack_info: str) -> str:  # noqa: N802
-        return _indented(super().formatStack(stack_info))
 
 
 class JournalFormatter(LineFormatter):
@@ -118,7 +109,3 @@ def _syslog() -> logging.Handler:
         return SysLogHandler(SYSLOG)
     except OSError:  # there is none, or no process listens
         return logging.NullHandler()
-
-
-def _indented(text: str) -> str:
-    return "\n".join(_INDENT + printable(line) for line in text.split("\n"))

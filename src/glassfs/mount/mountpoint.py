@@ -96,7 +96,14 @@ def _own(name: str) -> OwnMountPoint:
 
 
 def _names(source: str) -> list[str]:
-    name, is_folder = _of_url(source) if is_url(source) else _of_file(local_name(source))
+    if is_url(source):
+        # A whole bucket or server has its own name.
+        url = parsed(source)
+        name = url.path[-1] if url.path else url.host.partition(":")[0]
+        name, is_folder = component(raw(name)), url.is_folder or not may_be_container(name)
+    else:
+        path = os.path.abspath(local_name(source))
+        name, is_folder = os.path.basename(path), os.path.isdir(path)
     stem = name if is_folder else os.path.splitext(name.removesuffix(_PARTIAL))[0]
     base = f"{stem}{SUFFIX}"
     names = [base, *(f"{base}-{number}" for number in range(2, 1000))]
@@ -104,15 +111,3 @@ def _names(source: str) -> list[str]:
         names.insert(0, stem)
     # With ./ in front, a name that begins like an option can be passed to other commands.
     return [f"./{name}" if name.startswith("-") else name for name in names]
-
-
-def _of_file(source: str) -> tuple[str, bool]:
-    """Return the name, and whether it is that of a folder."""
-    return os.path.basename(os.path.abspath(source)), os.path.isdir(source)
-
-
-def _of_url(source: str) -> tuple[str, bool]:
-    """Return the same as far as the URL tells; a whole bucket or server has its own name."""
-    url = parsed(source)
-    name = url.path[-1] if url.path else url.host.partition(":")[0]
-    return component(raw(name)), url.is_folder or not may_be_container(name)

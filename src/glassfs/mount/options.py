@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from glassfs.cache import DEFAULT_BUDGET, DEFAULT_SPOOL_SIZE
 from glassfs.errors import GlassfsError, NotFound
@@ -191,10 +191,8 @@ class MountOptions:
 
     def shown(self) -> dict[str, object]:
         """Return the options for status.json."""
-        return {
-            "flags": sorted(self.flags), "uid": self.uid, "gid": self.gid,
+        found = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "remote"}
+        return found | {
+            "flags": sorted(self.flags), "views": "+".join(self._view_names()),
             "umask": None if self.umask is None else f"{self.umask:03o}",
-            "cache_size": self.cache_size, "spool": self.spool, "spool_size": self.spool_size,
-            "max_open": self.max_open, "read_ahead": self.read_ahead, "views": "+".join(self._view_names()),
-            "catalogue": self.catalogue, "layout": self.layout, "metrics": self.metrics,
         } | remote.public_options(self.remote)

@@ -13,6 +13,7 @@ import selectors
 import signal
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 from glassfs.mount import system
@@ -32,7 +33,7 @@ def statuses(paths: Sequence[str]) -> list[dict[str, Any]]:
 
     Any user who may mount can be at the other end, so callers must not trust the content.
     """
-    return [_parsed(answer) for answer in ask([_status_of(path) for path in paths])]
+    return [_parsed(answer) for answer in ask([partial(_status, path) for path in paths])]
 
 
 def ask(questions: Sequence[Question], seconds: float | None = None) -> list[bytes | None]:
@@ -86,21 +87,17 @@ def _answer(question: Question, readable: int, writable: int) -> NoReturn:
         os._exit(status)
 
 
-def _status_of(path: str) -> Question:
-    """Return a question whose answer is the status after ``+``, or the reason why there is none after ``-``."""
-
-    def question() -> bytes:
-        try:
-            if system.is_dead(path):
-                return f"-{GONE}".encode()
-            with open(os.path.join(path, ".glassfs/status.json"), "rb") as file:
-                return b"+" + file.read(16 << 20)  # a longer one is not from glassfs
-        except PermissionError:
-            return f"-{NOT_ALLOWED}".encode()
-        except OSError as error:
-            return f"-{error.strerror}".encode()
-
-    return question
+def _status(path: str) -> bytes:
+    """Return the status after ``+``, or the reason why there is none after ``-``."""
+    try:
+        if system.is_dead(path):
+            return f"-{GONE}".encode()
+        with open(os.path.join(path, ".glassfs/status.json"), "rb") as file:
+            return b"+" + file.read(16 << 20)  # a longer one is not from glassfs
+    except PermissionError:
+        return f"-{NOT_ALLOWED}".encode()
+    except OSError as error:
+        return f"-{error.strerror}".encode()
 
 
 def _parsed(answer: bytes | None) -> dict[str, Any]:

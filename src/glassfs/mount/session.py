@@ -22,11 +22,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from glassfs import __version__, collector, threads
+from glassfs import __version__, threads
 from glassfs.cache import BlockCache
 from glassfs.datasets.joined import Audience, open_sources
 from glassfs.errors import GlassfsError
-from glassfs.mount import allocator, privileges, system
+from glassfs.mount import process, system
 from glassfs.mount.engines import Engine, MountPoint
 from glassfs.mount.errors import Failures, MountError
 from glassfs.mount.metrics import Metrics
@@ -82,7 +82,7 @@ class MountSession:
         self._usage = Usage(self.sources.locations.values(), self.sources.made_of)
         self.operations.has_presumed = self.sources.has_presumed
         self.engine = Engine(self.operations, self.failures, options.is_debugging)
-        self._memory = allocator.FreeMemory()
+        self._memory = process.FreeMemory()
         self._is_loaded = False
         self._measuring: threading.Thread | None = None
         self._changed: set[str] = set()
@@ -90,10 +90,7 @@ class MountSession:
 
     def run(self, ready: Callable[[], None]) -> None:
         """Serve until the file system is unmounted; call ``ready`` once it answers. Raises MountError."""
-        privileges.drop()
-        allocator.tune()
-        collector.tune()
-
+        process.tune_collector()
         if self.options.metrics is not None:  # before the mount, as the folder may be hidden or refuse the file
             self._measuring = threads.start("metrics", self._measure, Metrics(self.options.metrics, self.status))
 

@@ -40,9 +40,16 @@ def is_glassfs(path: str) -> bool:
 
 
 def real_path(path: str) -> str:
-    """Return the path without symbolic links, except in the last component: a dead mount cannot be resolved."""
-    absolute = os.path.abspath(path)
-    return os.path.join(os.path.realpath(os.path.dirname(absolute)), os.path.basename(absolute)).rstrip("/") or "/"
+    """Return the path without symbolic links. Nothing is asked of what is mounted there: it may be dead, or hang."""
+    found = os.path.abspath(path)
+    for _ in range(40):  # as many links as the kernel follows
+        folder, name = os.path.split(found)
+        found = os.path.join(os.path.realpath(folder), name)
+        try:
+            found = os.path.join(os.path.dirname(found), os.readlink(found))
+        except OSError:  # no link: the kernel says so without the mount
+            break
+    return os.path.normpath(found)
 
 
 def is_dead(path: str) -> bool:
@@ -56,8 +63,7 @@ def is_dead(path: str) -> bool:
 
 def unmount(path: str, lazy: bool = False) -> None:
     """Unmount the glassfs mount at ``path``. Raises MountError with the reason."""
-    real = real_path(path)
-    mount = mount_at(real) or mount_at(os.path.realpath(path))
+    mount = mount_at(real_path(path))
     if mount is None:
         raise MountError(f"{path}: nothing is mounted there")
     if mount.file_system != FILE_SYSTEM:

@@ -16,12 +16,28 @@ import resource
 import signal
 import struct
 import sys
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 
 MOST_MEMORY = 192 << 20
 """Address space in bytes that a worker may take beside that of the server."""
 _CAPABILITY_HEADER = struct.pack("=Ii", 0x20080522, 0)
 """Version 3 of the interface of capset(2), for this process."""
+
+
+class Capabilities(IntFlag):
+    """As in capabilities(7): each is the bit with its number."""
+
+    DAC_OVERRIDE = 1 << 1
+    DAC_READ_SEARCH = 1 << 2
+    KILL = 1 << 5
+    SETGID = 1 << 6
+    SETUID = 1 << 7
+    SETPCAP = 1 << 8
+    SYS_ADMIN = 1 << 21
+
+
+OF_SERVER = Capabilities.KILL | Capabilities.SETGID | Capabilities.SETUID | Capabilities.SETPCAP
+"""With these a server has its workers become the user nobody without capabilities, and ends them."""
 
 
 class Prctl(IntEnum):
@@ -58,7 +74,6 @@ class _Action(IntEnum):
 
 
 _INSTRUCTION = struct.Struct("=HBBI")
-
 _MACHINES = ("x86_64", "aarch64")
 _AUDIT_ARCH = (0xC000003E, 0xC00000B7)
 ALLOWED = {
@@ -73,15 +88,20 @@ OWN = {"prlimit64": (302, 261), "tgkill": (234, 131)}
 """Numbers of system calls on each kind of machine; those of ``OWN`` are allowed only for the process itself."""
 
 
-def keep_few_capabilities() -> None:
-    """Keep only those with which a server confines its workers, and ends them. Raises OSError."""
-    if why_impossible():
-        return  # no worker will serve
+def bound_capabilities(kept: int = 0) -> None:
+    """Keep programs that this process or its children start from getting other capabilities than these, a mask."""
+    libc = ctypes.CDLL(None)
+    for number in range(64):
+        if not kept >> number & 1:
+            libc.prctl(Prctl.CAPBSET_DROP, number, 0, 0, 0)  # fails without CAP_SETPCAP: nothing is gained then either
+
+
+def keep_capabilities(effective: int, permitted: int) -> None:
+    """Keep at most these capabilities of this thread, masks of the first 32, and pass none on. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     held = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable: of the first 32, and of the others
     if libc.capget(_CAPABILITY_HEADER, held) == 0:
-        few = 0b1111 << 5  # CAP_KILL, CAP_SETGID, CAP_SETUID and CAP_SETPCAP
-        held[:] = [held[0] & few, held[1] & few, 0, 0, 0, 0]
+        held[:] = [held[0] & effective, held[1] & permitted, 0, 0, 0, 0]
         if libc.capset(_CAPABILITY_HEADER, held) == 0:
             return
     raise OSError(ctypes.get_errno(), "capabilities cannot be dropped")
@@ -92,19 +112,16 @@ def confine(parent: int) -> None:
     reason = why_impossible()
     if reason:
         raise OSError(reason)
-    libc = ctypes.CDLL(None, use_errno=True)
-    for number in range(64):
-        libc.prctl(Prctl.CAPBSET_DROP, number, 0, 0, 0)  # only with CAP_SETPCAP; nothing gains from the set below
+    bound_capabilities()
     if os.geteuid() == 0:
         _become_nobody()
     # First all capabilities go, then the way to get new rights by executing a program, which a filter of system calls
     # needs. The kernel ends the worker when the server ends.
-    for name, *arguments in (
-        ("capset", _CAPABILITY_HEADER, bytes(24)), ("prctl", Prctl.SET_NO_NEW_PRIVS, 1, 0, 0, 0),
-        ("prctl", Prctl.SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
-    ):
-        if getattr(libc, name)(*arguments) != 0:
-            raise OSError(f"{name}: {os.strerror(ctypes.get_errno())}")
+    keep_capabilities(0, 0)
+    libc = ctypes.CDLL(None, use_errno=True)
+    for option, value in ((Prctl.SET_NO_NEW_PRIVS, 1), (Prctl.SET_PDEATHSIG, signal.SIGKILL)):
+        if libc.prctl(option, value, 0, 0, 0) != 0:
+            raise OSError(f"prctl: {os.strerror(ctypes.get_errno())}")
     # The parent may have died before the kernel knew that this process is to end with it.
     if os.getppid() != parent:
         raise OSError("the process that started it has ended")

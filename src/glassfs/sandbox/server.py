@@ -23,7 +23,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from glassfs.sandbox import wire
-from glassfs.sandbox.confinement import confine, keep_few_capabilities
+from glassfs.sandbox.confinement import OF_SERVER, confine, keep_capabilities, why_impossible
 from glassfs.settings import settings
 from glassfs.sizes import PIECE
 
@@ -111,7 +111,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The module has ``open_container``, which returns the handler of a container.
     open_container = import_module(sys.argv[2]).open_container
-    keep_few_capabilities()
+    if not why_impossible():  # else no worker will serve
+        keep_capabilities(OF_SERVER, OF_SERVER)
     gc.collect()
     gc.freeze()  # or collecting in a worker copies the pages that it shares with this process
     workers: dict[int, int] = {}

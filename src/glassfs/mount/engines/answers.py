@@ -17,7 +17,7 @@ from glassfs.mount.engines.wire import IN_HEADER, OUT_HEADER, Opcode
 from glassfs.mount.errors import Answer, Failures
 from glassfs.mount.operations import BLOCK, LONGEST_NAME, Listing, Operations
 from glassfs.names import raw
-from glassfs.tree import Origin, Settled
+from glassfs.tree import Node, Origin, Settled
 
 log = logging.getLogger(__name__)
 
@@ -47,9 +47,7 @@ class Buffers:
 
 
 class Answers:
-    """Answers for one mount. ``opens`` and ``opens_directories`` are set if the kernel cannot do without OPEN."""
-
-    opens = opens_directories = False
+    """Answers for one mount. OPEN has no handler: after ENOSYS the kernel opens files without a request."""
 
     def __init__(self, operations: Operations, failures: Failures, send: Send) -> None:
         self._operations = operations
@@ -66,8 +64,8 @@ class Answers:
         handlers: dict[int, Callable[[int, int, bytes, Buffers], None]] = {
             Opcode.LOOKUP: self._look_up, Opcode.GETATTR: self._getattr, Opcode.READ: self._read,
             Opcode.READDIRPLUS: self._list, Opcode.FORGET: self._forget,
-            Opcode.BATCH_FORGET: self._batch_forget, Opcode.READLINK: self._readlink, Opcode.OPEN: self._open,
-            Opcode.OPENDIR: self._opendir, Opcode.RELEASE: self._nothing, Opcode.RELEASEDIR: self._nothing,
+            Opcode.BATCH_FORGET: self._batch_forget, Opcode.READLINK: self._readlink,
+            Opcode.OPENDIR: self._opendir, Opcode.RELEASEDIR: self._releasedir,
             Opcode.GETXATTR: self._getxattr, Opcode.LISTXATTR: self._listxattr, Opcode.STATFS: self._statfs,
         }
         self._handlers = [handlers.get(opcode) for opcode in range(OPCODES)]
@@ -160,19 +158,14 @@ class Answers:
             if child:
                 given.append((child, 1))
             position += 1
-            entry = wire.dirent(node.ino, listing.cookie + position, node.mode, raw(node.name))
-            is_full = len(body) + wire.ENTRY_OUT.size + len(entry) > size
-            attributes = operations.known_attributes(node) if child and not is_full else None
-            if child and attributes is None:
+            is_full = len(body) + wire.direntplus(len(raw(node.name))).size > size
+            timeout = operations.timeout_of(node, listing.timeout)
+            is_given = not is_full and self._put(body, child, node, listing.cookie + position, timeout)
+            if child and not is_given:
                 given.pop()
                 operations.forget(child, 1)
             if is_full:
                 return True
-            if attributes is None:
-                body += wire.NO_ENTRY + entry
-            else:
-                good = operations.timeout_of(node, listing.timeout)
-                body += wire.entry_out(child, self._generation, good, good, attributes) + entry
         if isinstance(listing.directory, Settled):
             return self._fill_inside(body, listing, listing.directory.inside, position, size, given)
         return False
@@ -205,7 +198,8 @@ class Answers:
                     return True
                 if file_size is None:
                     if not stat.S_ISDIR(mode):
-                        if not self._put_slowly(body, listing, start + ident - first, ident, ahead + ident):
+                        node = listing.node(start + ident - first)
+                        if not self._put(body, ident, node, ahead + ident, listing.timeout):
                             if begun < ident:
                                 kept.append((begun, ident - begun))
                             begun = ident + 1
@@ -226,12 +220,13 @@ class Answers:
             given += kept
         return False
 
-    def _put_slowly(self, body: bytearray, listing: Listing, position: int, child: int, after: int) -> bool:
-        """Append one entry whose size is not among its facts; return whether it has attributes."""
-        node = listing.node(position)
-        attributes = self._operations.known_attributes(node)
-        good = listing.timeout
-        body += wire.NO_ENTRY if attributes is None else wire.entry_out(child, self._generation, good, good, attributes)
+    def _put(self, body: bytearray, child: int, node: Node, after: int, timeout: float) -> bool:
+        """Append one entry; return whether it has attributes: those of a node with an id that need no read."""
+        attributes = self._operations.known_attributes(node) if child else None
+        if attributes is None:
+            body += wire.NO_ENTRY
+        else:
+            body += wire.entry_out(child, self._generation, timeout, timeout, attributes)
         body += wire.dirent(node.ino, after, node.mode, raw(node.name))
         return attributes is not None
 
@@ -247,13 +242,8 @@ class Answers:
     def _readlink(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         self._reply(unique, raw(self._operations.readlink(ident)))
 
-    def _open(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
-        if not self.opens:
-            raise Answer(errno.ENOSYS)
-        self._reply(unique, wire.OPEN_OUT.pack(0, wire.Open.KEEP_CACHE, 0))
-
     def _opendir(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
-        if not (self.opens_directories or self._operations.has_presumed):
+        if not self._operations.has_presumed:
             raise Answer(errno.ENOSYS)
         self._operations.enter(ident)
         self._reply(unique, wire.OPEN_OUT.pack(0, wire.Open.KEEP_CACHE | wire.Open.CACHE_DIR, 0))
@@ -278,5 +268,5 @@ class Answers:
         # No free space; names of up to 255 bytes.
         self._reply(unique, wire.STATFS_OUT.pack(blocks, 0, 0, 0, 0, wire.BLOCK_SIZE, LONGEST_NAME, wire.BLOCK_SIZE, 0))
 
-    def _nothing(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
+    def _releasedir(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         self._reply(unique, b"")

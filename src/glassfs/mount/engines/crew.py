@@ -36,7 +36,7 @@ from glassfs.work import Work
 log = logging.getLogger(__name__)
 
 UNOWNED = (
-    Opcode.FORGET, Opcode.BATCH_FORGET, Opcode.INIT, Opcode.RELEASE, Opcode.RELEASEDIR, Opcode.STATFS,
+    Opcode.FORGET, Opcode.BATCH_FORGET, Opcode.INIT, Opcode.RELEASEDIR, Opcode.STATFS,
 )
 """Requests that the kernel makes itself, or that wait for nothing."""
 LONG_READ_BYTES = 128 << 10

@@ -23,7 +23,7 @@ from glassfs.mount.engines.crew import LONG_READ_BYTES, Crew, Task, Worker
 from glassfs.mount.engines.mounting import MountPoint
 from glassfs.mount.engines.notices import Notices
 from glassfs.mount.engines.requesters import Requesters, left
-from glassfs.mount.engines.wire import INIT, INTERRUPT, IOCTL, LOOKUP, READ, Feature, Opcode
+from glassfs.mount.engines.wire import INIT, INTERRUPT, IOCTL, LOOKUP, READ, Opcode
 from glassfs.mount.errors import Failures
 from glassfs.mount.guard import guarded
 from glassfs.mount.inodes import ROOT
@@ -54,6 +54,7 @@ class Engine:
     def __init__(self, operations: Operations, failures: Failures, is_debugging: bool = False) -> None:
         self._is_debugging = is_debugging
         self._descriptor = -1
+        self._is_aborted = False
         self._interrupted: deque[tuple[float, int]] = deque()
         """Deadlines and numbers of requests that were interrupted, in the order of deadlines."""
         self._requesters = Requesters()
@@ -90,7 +91,7 @@ class Engine:
                         self._crew.start()
                         os.read(over, 1)
                     finally:
-                        mountpoint.unmount(self._descriptor)
+                        mountpoint.unmount(self._descriptor, self._is_aborted)
             finally:
                 # Closing the connection fails all pending requests. Without that, a thread of this process that waits
                 # for one of them could never end. Not close(2), as other threads may still use the number.
@@ -157,6 +158,7 @@ class Engine:
             except OSError as error:
                 if error.errno in AGAIN:
                     continue
+                self._is_aborted = error.errno == errno.ECONNABORTED
                 if error.errno not in ENDS:
                     log.error("cannot read requests of the kernel: %s", error.strerror)
                 return None
@@ -216,8 +218,6 @@ class Engine:
     def _initialize(self, task: Task) -> None:
         """Agree with the kernel, which sends no other request before."""
         offer = wire.offer_of(task.message)
-        self._answers.opens = not offer.features & Feature.NO_OPEN
-        self._answers.opens_directories = not offer.features & Feature.NO_OPENDIR
         self._notices.agree(offer)
         self._send((wire.packed(0, task.unique, wire.init_out(offer, LONGEST_READ, MAX_BACKGROUND)),))
         self._started()
@@ -234,13 +234,9 @@ class Engine:
             return False
         return True
 
-    def _notify(self, message: bytes) -> int:
-        """Send a notification; return the errno with which the kernel refuses it, or 0."""
-        try:
+    def _notify(self, message: bytes) -> None:
+        with suppress(OSError):
             os.write(self._descriptor, message)
-        except OSError as error:
-            return error.errno or errno.EIO
-        return 0
 
     def _show(self, task: Task) -> None:
         name = Opcode(task.opcode).name if task.opcode in set(Opcode) else str(task.opcode)

@@ -13,7 +13,6 @@ import select
 import socket
 import stat
 import subprocess
-from contextlib import suppress
 from enum import IntFlag
 
 from glassfs.mount import system
@@ -59,20 +58,26 @@ class MountPoint:
         self.device = mounted.device if mounted is not None else ""
         return descriptor
 
-    def unmount(self, descriptor: int) -> None:
-        """Unmount if that was not done yet."""
-        # The system call and a program need no descriptor: none may be free. After an error on the connection, which
-        # was ended or aborted, another file system may be mounted here.
-        poll = select.poll()
-        poll.register(descriptor, 0)
-        if not poll.poll(0) and system.detached(self.path, lazy=True) and (program := system.fusermount()):
+    def unmount(self, descriptor: int, is_aborted: bool) -> None:
+        """Unmount, unless that was done or another file system is on top. An aborted connection leaves its mount."""
+        is_left = self._is_here(descriptor, is_aborted) and system.detached(self.path, lazy=True) != 0
+        # A program needs no descriptor of this process: none may be free.
+        if is_left and (program := system.fusermount()):
             os.waitpid(os.posix_spawn(program, [program, "-u", "-q", "-z", "--", self.path], os.environ), 0)
-        with suppress(MountError, OSError):
-            mounted = system.mount_at(self.path)
-            if mounted is not None and mounted.device == self.device:
-                system.unmount(self.path, lazy=True)
         if self._socket is not None:
             self._socket.close()
+
+    def _is_here(self, descriptor: int, is_aborted: bool) -> bool:
+        # After the end of a connection the next mount at this path may have got the same device number.
+        poll = select.poll()
+        poll.register(descriptor, 0)
+        if poll.poll(0) and not is_aborted:
+            return False
+        try:
+            mounted = system.mount_at(self.path)
+        except OSError:  # no descriptor is free
+            return True
+        return mounted.device == self.device if mounted is not None else not self.device  # without a table of mounts
 
     def _mounted_by_system(self) -> int | None:
         """Mount by the system call; return None if this user may not do that."""

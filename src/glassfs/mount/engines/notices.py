@@ -20,7 +20,6 @@ One thread at a time may call ``send``.
 
 from __future__ import annotations
 
-import errno
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Set
 from itertools import islice
@@ -46,8 +45,8 @@ IN_DIRECTORY = (Opcode.LOOKUP, Opcode.READDIRPLUS)
 Entry = tuple[int, str]
 Passes = dict[Hashable, Iterator[int]]
 """Nodes by version, each as far as it was not passed yet."""
-Notify = Callable[[bytes], int]
-"""Sends a notification and returns the kernel's errno, 0 for success."""
+Notify = Callable[[bytes], object]
+"""Sends a notification. The kernel refuses those about nodes that it does not know."""
 
 
 class Notices:
@@ -126,9 +125,8 @@ class Notices:
         begun = now - settings.patience
         late = [entry for entry, since in self._entries.items() if entry[0] in slow and since <= begun]
         if late and self._has_epoch:
-            self._has_epoch = self._notify(wire.inc_epoch()) != errno.EINVAL
-            if self._has_epoch:
-                self._entries = {entry: since for entry, since in self._entries.items() if entry[0] not in slow}
+            self._notify(wire.inc_epoch())
+            self._entries = {entry: since for entry, since in self._entries.items() if entry[0] not in slow}
 
     def _give_up(self, now: float) -> None:
         """Have the kernel forget versions that were replaced, unless a process still uses them."""
@@ -142,8 +140,8 @@ class Notices:
         if self._prunes:
             for version, known in found.items():
                 self._abandoned.setdefault(version, iter(known))
-        elif found:
-            self._drop_abandoned()
+        elif found and not any(self._inodes.is_abandoned(ident) for ident in self._reading()):
+            self._drop(list(self._inodes.abandoned_entries()))
 
     def _relieve(self) -> None:
         """Have the kernel forget the oldest nodes that no process uses, if it knows too many."""
@@ -159,17 +157,9 @@ class Notices:
     def _prune(self) -> None:
         """Prune some nodes of replaced versions."""
         reading = self._reading()
-        rest = iter([ident for ident in _some(self._abandoned) if ident not in reading])
-        while self._prunes and (some := list(islice(rest, PRUNED_AT_ONCE))):
-            self._prunes = self._notify(wire.prune(some)) != errno.EINVAL
-        self._inodes.remembers_names = not self._prunes
-        if not self._prunes:
-            self._abandoned = {}
-            self._drop_abandoned()
-
-    def _drop_abandoned(self) -> None:
-        if not any(self._inodes.is_abandoned(ident) for ident in self._reading()):
-            self._drop(list(self._inodes.abandoned_entries()))
+        rest = [ident for ident in _some(self._abandoned) if ident not in reading]
+        for start in range(0, len(rest), PRUNED_AT_ONCE):
+            self._notify(wire.prune(rest[start : start + PRUNED_AT_ONCE]))
 
     def _drop(self, entries: Sequence[Entry]) -> None:
         """Drop names and all below them, for kernels that cannot prune. They keep what is in use."""

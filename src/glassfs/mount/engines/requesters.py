@@ -22,12 +22,10 @@ class Requesters:
     """Looks up which threads still wait. To be used by one thread."""
 
     def __init__(self) -> None:
-        # Only if /proc shows the processes of our own namespace do its numbers mean the same.
+        # The kernel gives numbers of our own namespace, 0 for a thread outside; /proc may show another one.
         self._is_known = False
         with suppress(OSError):
             self._is_known = os.readlink("/proc/self") == str(os.getpid())
-        self._has_found = False
-        """Whether a thread was ever found: before that, one that is missing may be of another namespace."""
         self._seen: Set[Task] = frozenset()
         """The work that was in progress at the previous look."""
 
@@ -44,8 +42,7 @@ class Requesters:
         if not (waiting and self._is_known):
             return []
         states = {thread: _is_waiting(thread) for thread in {one.thread for one in waiting}}
-        self._has_found = self._has_found or any(state is not None for state in states.values())
-        return [one for one in waiting if not states[one.thread]] if self._has_found else []
+        return [one for one in waiting if not states[one.thread]]
 
 
 def left(asked: Iterable[Task], now: float) -> list[Task]:
@@ -71,13 +68,13 @@ def left(asked: Iterable[Task], now: float) -> list[Task]:
     return left
 
 
-def _is_waiting(thread: int) -> bool | None:
-    """Return whether a thread is alive and not about to die; None if it is not there."""
+def _is_waiting(thread: int) -> bool:
+    """Return whether a thread is alive and not about to die."""
     try:
         with open(f"/proc/{thread}/status", "rb") as file:
             lines = dict(line.split(b":", 1) for line in file.read().splitlines() if b":" in line)
     except (FileNotFoundError, ProcessLookupError):
-        return True if _exists(thread) else None
+        return _exists(thread)
     except OSError:  # no descriptor left: nothing is known
         return True
     pending = int(lines.get(b"SigPnd", b"0"), 16) | int(lines.get(b"ShdPnd", b"0"), 16)

@@ -1,5 +1,7 @@
 """The messages between the kernel and a FUSE daemon (<linux/fuse.h>, protocol 7.31 and later).
 
+Such kernels can do without OPEN and OPENDIR, and have parallel look-ups.
+
 Pure functions and layouts in native byte order. Unlike struct stat and the structs of libfuse, they are the same on all
 architectures and for all versions of libfuse.
 """
@@ -28,7 +30,6 @@ class Opcode(IntEnum):
     OPEN = 14
     READ = 15
     STATFS = 17
-    RELEASE = 18
     GETXATTR = 22
     LISTXATTR = 23
     FLUSH = 25
@@ -55,20 +56,20 @@ class Feature(IntFlag):
     AUTO_INVAL_DATA = 1 << 12
     DO_READDIRPLUS = 1 << 13
     ASYNC_DIO = 1 << 15
-    NO_OPEN = 1 << 17
     PARALLEL_DIROPS = 1 << 18
+    ABORT_ERROR = 1 << 21
     MAX_PAGES = 1 << 22
-    NO_OPENDIR = 1 << 24
     INIT_EXT = 1 << 30
     EXPIRE_ONLY = 1 << 35
 
 
 ACCEPTED = (
     Feature.ASYNC_READ | Feature.AUTO_INVAL_DATA | Feature.DO_READDIRPLUS | Feature.ASYNC_DIO | Feature.PARALLEL_DIROPS
-    | Feature.MAX_PAGES | Feature.INIT_EXT
+    | Feature.ABORT_ERROR | Feature.MAX_PAGES | Feature.INIT_EXT
 )
 """AUTO_INVAL_DATA: cached listings are compared by mtime. READDIRPLUS_AUTO is left out: with it the kernel stops asking
-for attributes midway. PARALLEL_DIROPS: a slow look-up does not delay others in its directory."""
+for attributes midway. PARALLEL_DIROPS: a slow look-up does not delay others in its directory. ABORT_ERROR: an aborted
+connection, whose mount is still there, ends with ECONNABORTED."""
 PROTOCOL = 7, 45
 EPOCH_MINOR, PRUNE_MINOR = 44, 45
 """The first protocols with Notice.INC_EPOCH and Notice.PRUNE."""
