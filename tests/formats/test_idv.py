@@ -417,14 +417,23 @@ def test_check_finds_what_reading_ignores(make: Callable[..., Path]) -> None:
         view.add("K", np.array([0, 1, 9]), key("UInt32", 3), metadata={"KeyValues": ["a", "b"]})
         view.add("V", np.zeros((3, 2)), metadata={"SlotNames": ["a", "b", "c"]})
 
-    container = open_bytes(make(fill).read_bytes() + b"1234567")
+    whole = make(fill).read_bytes()
+    container = open_bytes(whole + b"1234567")
     found = {(fault.place, fault.reason) for fault in container.check()}
     assert {
-        ("file", "7 bytes follow its tail"),
+        ("file", f"7 bytes at {len(whole)}, after the tail, belong to nothing"),
         ("columns/K", "1 keys exceed their count of 3"),
         ("meta/columns/K/KeyValues", "has 2 values, but keys go up to 3"),
         ("meta/columns/V/SlotNames", "names 3 slots, but a vector has 2"),
     } == found
+
+
+def test_check_finds_bytes_that_belong_to_nothing(samples: Path) -> None:
+    faults = open_path(samples / "idv" / "crafted_row_count_less_than_blocks.idv").check()
+    assert [reason.partition(", belong")[0] for place, reason in faults if place == "file"] == [
+        "8 bytes at 272, after block 1 of column 'A'", "1 bytes at 282, after block 1 of column 'B'",
+        "16 bytes at 315, after the lookup table of column 'A'", "16 bytes at 363, after the lookup table of column 'B'",
+    ]
 
 
 # -- samples and fuzz ----------------------------------------------------------------------------

@@ -6,9 +6,24 @@ import struct
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
-from glassfs.content import Array, Blob, Content, Document, Fault, Group, Member, Null, Omitted, Scalar, Text, booleans
+from glassfs.content import (
+    Array,
+    Blob,
+    Content,
+    Document,
+    Fault,
+    Group,
+    Member,
+    Null,
+    Omitted,
+    Scalar,
+    Text,
+    booleans,
+    layout_faults,
+)
 from glassfs.content.allowance import OBJECT as OBJECT_COST
 from glassfs.content.allowance import Allowance, held
 from glassfs.errors import Damaged, GlassfsError, TooLarge
@@ -229,6 +244,9 @@ class IndexedRoot:
         """Yield errors of the index, bad entries, and errors inside good ones."""
         allowance = self._contents.opening.allowance.part()
         yield from repeated_keys((key for key, _ in self._named_nodes()), "root", allowance)
+        payloads = ((node.start, node.end, f"the payload of {shown(key)!r}") for key, node in self._named_nodes())
+        parts = chain([(0, self._end, "the index")], payloads)
+        yield from layout_faults(parts, self._source.size, allowance, may_share=True)
         seen: set[NodeSpan] = set()
         for key, node in self._named_nodes():
             what = f"root/{shown(key)}"
