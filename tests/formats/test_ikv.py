@@ -38,7 +38,7 @@ from glassfs.content import Array, Blob, Document
 from glassfs.content.allowance import LEAST, held
 from glassfs.content.allowance import OBJECT as OBJECT_COST
 from glassfs.errors import GlassfsError, Refused, Unrecognised
-from glassfs.formats.ikv.values import LARGEST_RENDERING, LARGEST_VALUE
+from glassfs.formats.ikv.contents import LARGEST_RENDERING, LARGEST_VALUE
 from glassfs.formats.registry import open_container
 from glassfs.view.json import render
 from tests.conftest import ROOT

@@ -39,7 +39,9 @@ def faults(opened: IdvFile) -> Iterator[Fault]:
 
 def _table_faults(opened: IdvFile) -> Iterator[Fault]:
     source, allowance = opened.source, opened.file.allowance.part()
-    yield from layout_faults(_layout(opened), source.size, allowance, may_share=True)
+    # Where a table cannot be read, which is reported below, the bytes of its values would count as gaps.
+    with suppress(Damaged):
+        yield from layout_faults(_layout(opened), source.size, allowance, may_share=True)
     if len({column.rows_per_block for column in opened.columns()}) > 1:
         yield Fault("file", "its columns differ in rows per block, which ML.NET refuses")
     for column in opened.columns():
@@ -63,10 +65,9 @@ def _layout(opened: IdvFile) -> Iterator[tuple[int, int, str]]:
         yield column.lookup, column.lookup + ENTRY_SIZE * count, f"the lookup table of column {shown(column.name)}"
     for column in columns:
         end = column.metadata
-        with suppress(Damaged):  # checking its metadata reports it
-            for entry in opened.metadata(column):
-                yield entry.offset, entry.offset + entry.length, f"metadata of column {shown(column.name)}"
-                end = entry.end
+        for entry in opened.metadata(column):
+            yield entry.offset, entry.offset + entry.length, f"metadata of column {shown(column.name)}"
+            end = entry.end
         yield column.metadata, end, f"the metadata table of column {shown(column.name)}"
     yield header.toc, max((column.end for column in columns), default=header.toc), "the table of contents"
     yield header.tail, header.tail + len(TAIL), "the tail"

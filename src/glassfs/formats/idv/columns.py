@@ -12,11 +12,11 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from glassfs.content import Data, Location, Made, Parted, Records, Regular
+from glassfs.content import Data, Location, Made, Parted, Records, Regular, Slice
 from glassfs.errors import TooLarge
 from glassfs.formats.idv.blocks import Blocks
 from glassfs.formats.idv.codecs import INT32
-from glassfs.formats.idv.runs import Block, Item, Texts
+from glassfs.formats.idv.runs import Item, Texts
 from glassfs.formats.idv.vectors import Vectors
 from glassfs.once import once
 from glassfs.sizes import PIECE
@@ -29,13 +29,11 @@ TEXT_SLOTS = 1 << 16
 MOST_TEXT_SLOTS = 1 << 20
 """The same for a vector of unknown size, which is made as a whole."""
 
-Make = Callable[[int, int], "NDArray[Any]"]
-
 
 class _Array(Made):
     """``count`` values of ``width`` bytes, made by ``give(first, count)``."""
 
-    def __init__(self, width: int, count: int, give: Make) -> None:
+    def __init__(self, width: int, count: int, give: Callable[[int, int], NDArray[Any]]) -> None:
         self._width, self._count, self._give = width, count, give
 
     @property
@@ -80,14 +78,15 @@ class ColumnValues(Parted):
     def _bounds(self) -> Sequence[int]:
         return [total * self._item.width for total in self._blocks.totals(self._is_stored)]
 
-    def _part(self, number: int) -> tuple[Block, int] | Make:
-        """Return (block, offset) for values shown as stored, or a function that makes the values."""
-        vectors = self._blocks.vectors(number)
+    def _part(self, vectors: Vectors) -> Data:
+        """Return the values of a block."""
         run = vectors.run(self._item)
         # Plain values of dense vectors are as in the file: a range of the column is one of the block.
         if run.is_plain and (self._is_stored or vectors.is_dense):
-            return run.block, run.base
-        return run.values if self._is_stored else partial(vectors.spread, run)
+            return Slice(run.block.data, run.base, run.total * self._item.width)
+        if self._is_stored:
+            return _Array(self._item.width, vectors.stored, run.values)
+        return _Array(self._item.width, vectors.elements, partial(vectors.spread, run))
 
     def location(self) -> Location | None:
         return self._blocks.location()
@@ -98,13 +97,7 @@ class ColumnValues(Parted):
             self._blocks.ahead(number + 1)
             self._blocks.ahead(number + 2)
         self._last = number
-        part = self._part(number)
-        if isinstance(part, tuple):
-            block, base = part
-            block.read_into(buffer, base + offset)
-            return
-        width, bounds = self._item.width, self.bounds
-        _Array(width, (bounds[number + 1] - bounds[number]) // width, part).read_into(buffer, offset)
+        self._part(self._blocks.vectors(number)).read_into(buffer, offset)
 
 
 class Indices(ColumnValues):
@@ -113,8 +106,8 @@ class Indices(ColumnValues):
     def __init__(self, blocks: Blocks) -> None:
         super().__init__(blocks, INT32, is_stored=True)
 
-    def _part(self, number: int) -> Make:
-        return self._blocks.vectors(number).indices
+    def _part(self, vectors: Vectors) -> Data:
+        return _Array(INT32.width, vectors.stored, vectors.indices)
 
 
 def row_ends(blocks: Blocks) -> Data:
