@@ -76,28 +76,6 @@ def test_regular_cameras_are_numbered_and_the_others_listed(tmp_path: Path) -> N
     assert isinstance(found[b"mixed/000001"], EncodedImage)
 
 
-@pytest.mark.parametrize("start", [b"\xff\xd8\xff", b"\x89PNG", b"\x89PNG\r\n\x1a\n"])
-def test_raw_pixels_that_begin_like_a_signature(tmp_path: Path, start: bytes) -> None:
-    pixels = (start + bytes(range(72)))[:72]
-    data = with_images(tmp_path, [{"c": Stored(pixels, 6, 4)}])
-    found = image_contents(data)["c/000000"]
-    assert isinstance(found, Image) and found.data.whole() == pixels
-    assert "which KinoDB omits" in "".join(faults(data))
-
-
-def test_images_as_long_as_their_raw_pixels(tmp_path: Path) -> None:
-    photo = jpeg(np.random.default_rng(1).integers(0, 255, (64, 64, 3), np.uint8))
-    shot = {
-        "whole": Stored(photo, len(photo), 1, 1), "head cut": Stored(photo[:60], 60, 1, 1),
-        "pixels cut": Stored(photo[:2000], 2000, 1, 1), "other size": Stored(photo[:2000], 3, 3, 3),
-    }
-    shown = image_contents(with_images(tmp_path, [shot]))
-    assert isinstance(shown["whole/000000"], EncodedImage)
-    assert isinstance(shown["head cut/000000"], Image)
-    assert isinstance(shown["pixels cut/000000"], Image)
-    assert isinstance(shown["other size/000000"], EncodedImage)  # cut too, but not raw pixels either: stored bytes
-
-
 def test_videos_classify_frames_like_the_tree(tmp_path: Path) -> None:
     """Raw pixels that begin like a signature are raw; an encoded image as long as its pixels is encoded."""
     photo = jpeg(np.random.default_rng(1).integers(0, 255, (64, 64, 3), np.uint8))
