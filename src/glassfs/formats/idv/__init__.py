@@ -1,7 +1,7 @@
 """ML.NET's binary data view (``.idv``): a table in blocks of rows, each column encoded and compressed on its own.
 
 Modules, lowest first: ``runs`` reads integers and strings and decodes sequences of values, ``codecs`` parses column
-types, ``vectors`` decodes vectors, ``blocks`` locates and decompresses blocks, ``columns`` serves byte ranges of
+types, ``blocks`` locates and decompresses blocks and decodes their vectors, ``columns`` serves byte ranges of
 columns, ``table`` parses header and tables, ``check`` finds errors that reading does not reveal, and this module makes
 contents of columns, metadata and schema. Opening reads the table of contents once. Opened files are immutable except
 for caches that belong to the container; any thread may use them.

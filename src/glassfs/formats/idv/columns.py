@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from glassfs.content import Data, Location, Made, Parted, Records, Regular, Slice
 from glassfs.errors import TooLarge
-from glassfs.formats.idv.blocks import Blocks
+from glassfs.formats.idv.blocks import Blocks, Vectors
 from glassfs.formats.idv.codecs import INT32
 from glassfs.formats.idv.runs import Item, Texts
-from glassfs.formats.idv.vectors import Vectors
 from glassfs.once import once
 from glassfs.sizes import PIECE
 
@@ -135,40 +134,6 @@ def row_ends(blocks: Blocks) -> Data:
     return _Array(8, blocks.rows + 1, ends)
 
 
-class _Texts(NamedTuple):
-    """Texts ``[first, first + total)`` of block ``number``: single values, or elements of vectors.
-
-    ``starts`` are where each list of them begins among the block's elements, and the end; without, they are no lists.
-    """
-
-    blocks: Blocks
-    number: int
-    first: int
-    total: int
-    starts: list[int] | None = None
-
-    def read(self) -> list[Any]:
-        vectors = self._vectors()
-        texts: list[Any] = vectors.spread(vectors.run(self.blocks.codec.item), self.first, self.total).tolist()
-        if self.starts is None:
-            return texts
-        return [texts[start - self.first : end - self.first] for start, end in pairwise(self.starts)]
-
-    def cost(self) -> int:
-        """Return the peak memory of ``read``."""
-        vectors = self._vectors()
-        stored = vectors.stored_at(self.first)
-        run = cast(Texts, vectors.run(self.blocks.codec.item))
-        return 32 * self.total + run.cost(stored, vectors.stored_at(self.first + self.total) - stored)
-
-    def _vectors(self) -> Vectors:
-        vectors = self.blocks.vectors(self.number)
-        if self.total > MOST_TEXT_SLOTS:
-            block = vectors.block
-            raise TooLarge(f"has vectors of text of more than {MOST_TEXT_SLOTS} slots", block.source, block.part)
-        return vectors
-
-
 def text_rows(key: bytes, blocks: Blocks) -> Records:
     """Return the texts of a column, or its vectors of texts as lists, in small groups of rows of one block."""
     # ML.NET puts fewer rows into a block the larger they are.
@@ -177,35 +142,52 @@ def text_rows(key: bytes, blocks: Blocks) -> Records:
     groups = -(-blocks.rows_per_block // rows)
     rest = blocks.rows_in(blocks.count - 1) if blocks.count else 0
 
-    def texts(group: int) -> _Texts:
+    def texts(group: int) -> tuple[Vectors, list[int]]:
         number, inside = divmod(group, groups)
-        first = inside * rows
-        end = min(first + rows, blocks.rows_in(number))
-        if blocks.codec.dimensions is None:
-            return _Texts(blocks, number, first, end - first)
-        vectors = blocks.vectors(number)
-        starts = [*vectors.starts(first, end - first).tolist(), vectors.elements]
-        if end < blocks.rows_in(number):
-            starts[-1] = int(vectors.starts(end, 1)[0])
-        return _Texts(blocks, number, starts[0], starts[-1] - starts[0], starts)
+        vectors, first = blocks.vectors(number), inside * rows
+        count = min(rows, blocks.rows_in(number) - first)
+        return vectors, vectors.starts(first, count + 1).tolist()
 
-    return _records(key, blocks, max(0, blocks.count - 1) * groups + -(-rest // rows), texts)
+    count = max(0, blocks.count - 1) * groups + -(-rest // rows)
+    return _records(key, blocks, count, texts, is_list=blocks.codec.dimensions is not None)
 
 
 def text_slots(key: bytes, blocks: Blocks) -> Records:
     """Return the texts of a single value or vector, a few thousand at a time."""
     size = blocks.codec.size
-    slots = TEXT_SLOTS if size else MOST_TEXT_SLOTS
 
-    def texts(group: int) -> _Texts:
-        first = group * slots
-        left = blocks.vectors(0).elements - first
-        return _Texts(blocks, 0, first, min(left, slots) if size else left)
+    def texts(group: int) -> tuple[Vectors, list[int]]:
+        vectors, first = blocks.vectors(0), group * TEXT_SLOTS
+        return vectors, [first, min(first + TEXT_SLOTS, vectors.elements) if size else vectors.elements]
 
-    return _records(key, blocks, -(-size // slots) or 1, texts)
+    return _records(key, blocks, -(-size // TEXT_SLOTS) or 1, texts)
 
 
-def _records(key: bytes, blocks: Blocks, count: int, texts: Callable[[int], _Texts]) -> Records:
-    return Records(
-        key, count, lambda group: texts(group).read(), blocks.codec.type_name, lambda group: texts(group).cost(),
-    )
+def _records(
+    key: bytes, blocks: Blocks, count: int, texts: Callable[[int], tuple[Vectors, list[int]]], is_list: bool = False,
+) -> Records:
+    """Return ``count`` groups of texts, or of lists of them.
+
+    ``texts`` returns a block, and where each list of a group begins among its elements, and the last one ends.
+    """
+    item = blocks.codec.item
+
+    def read(group: int) -> list[Any]:
+        vectors, starts = limited(group)
+        first = starts[0]
+        found: list[Any] = vectors.spread(vectors.run(item), first, starts[-1] - first).tolist()
+        return [found[start - first : end - first] for start, end in pairwise(starts)] if is_list else found
+
+    def cost(group: int) -> int:
+        vectors, starts = limited(group)
+        first, end = vectors.stored_at(starts[0]), vectors.stored_at(starts[-1])
+        return 32 * (starts[-1] - starts[0]) + cast(Texts, vectors.run(item)).cost(first, end - first)
+
+    def limited(group: int) -> tuple[Vectors, list[int]]:
+        vectors, starts = texts(group)
+        if starts[-1] - starts[0] > MOST_TEXT_SLOTS:
+            block = vectors.block
+            raise TooLarge(f"has vectors of text of more than {MOST_TEXT_SLOTS} slots", block.source, block.part)
+        return vectors, starts
+
+    return Records(key, count, read, blocks.codec.type_name, cost)

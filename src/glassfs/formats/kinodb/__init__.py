@@ -1,7 +1,7 @@
 """KinoDB (``.kdb``): robot episodes, each with metadata, state/action records and camera images.
 
 This module opens a container: header, packed index, and checks of the layout. ``episode`` makes an episode from its
-64-byte index entry on demand, and ``table`` has the table of all episodes. ``scan`` locates the images of an episode
+64-byte index entry on demand, and the table of all episodes. ``scan`` locates the images of an episode
 when they are listed, and ``images`` makes contents of them. Pixels are read only on demand, or where nothing else shows
 what is stored. Containers are immutable except for caches, so any thread may use them.
 
@@ -36,8 +36,7 @@ from glassfs.content import (
 from glassfs.content.allowance import OBJECT
 from glassfs.content.episodes import EPISODES_KEY
 from glassfs.errors import Refused
-from glassfs.formats.kinodb.episode import ENTRY, EpisodeEntry, KinoEpisode
-from glassfs.formats.kinodb.table import episode_table
+from glassfs.formats.kinodb.episode import ENTRY, EpisodeEntry, KinoEpisode, episode_table
 from glassfs.formats.registry import BUILT_IN, JOINED, Format, Opening
 
 MAGIC = b"KINO"
