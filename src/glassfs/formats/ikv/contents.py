@@ -286,33 +286,27 @@ class IndexedRoot:
 
     def _measured(self, node: NodeSpan, what: str) -> NodeSpan:
         """Return the node with its levels. Raises Damaged if its payload is bad, TooLarge if there are too many."""
-        if node.tag not in (OBJECT, ARRAY) or node.end - node.start < self.SMALL:
-            return node._replace(levels=self._levels(node, what))
-        # An entry that shares its payload with another one has the same verdict, without a second pass over it.
-        verdict = self._verdicts.get(node)
+        size, verdict = node.end - node.start, self._verdicts.get(node)
         if verdict is None:
-            self._contents.opening.allowance.take(2 * OBJECT_COST, "entries")
-            verdict = self._verdicts[node] = self._verdict(node, what)
+            is_large = node.tag in (OBJECT, ARRAY) and size >= self.SMALL
+            if is_large:
+                self._contents.opening.allowance.take(2 * OBJECT_COST, "entries")
+            if is_large and size > self._left_to_measure:
+                verdict = "shares bytes with too many other entries to check it"
+            else:
+                try:
+                    measured = NodeReader(self._source, node.start, node.end, what).span(node.tag, around=1)
+                    left = node.end - measured.end
+                    verdict = f"has {left} bytes after its value" if left else measured.levels
+                except Damaged as error:
+                    verdict = error.reason
+            # An entry that shares its payload with another one has the same verdict, without a second pass over it.
+            if is_large:
+                self._left_to_measure -= size
+                self._verdicts[node] = verdict
         if isinstance(verdict, str):
             raise self._source.damage(verdict, what)
         return node._replace(levels=verdict)
-
-    def _verdict(self, node: NodeSpan, what: str) -> int | str:
-        """Return the levels of an object or array, or what is wrong with it."""
-        size = node.end - node.start
-        if size > self._left_to_measure:
-            return "shares bytes with too many other entries to check it"
-        self._left_to_measure -= size
-        try:
-            return self._levels(node, what)
-        except Damaged as error:
-            return error.reason
-
-    def _levels(self, node: NodeSpan, what: str) -> int:
-        measured = NodeReader(self._source, node.start, node.end, what).span(node.tag, around=1)
-        if measured.end != node.end:
-            raise self._source.damage(f"has {node.end - measured.end} bytes after its value", what)
-        return measured.levels
 
 
 def cost(stored: int, levels: int = DEEPEST) -> int:

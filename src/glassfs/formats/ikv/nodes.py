@@ -23,7 +23,6 @@ DEEPEST = 256  # levels of a document (§7, C3)
 LONGEST_NAME = 1 << 20
 WINDOW = 64 << 10
 
-_MARGIN = 32  # bytes, more than the fields take that are read between two questions for a window
 _CONTINUED = bytes(range(0x80, 0x100))
 _TOO_LARGE_INTEGER = re.compile(rb"[\x80-\xff]{9}[\x02-\xff]")
 
@@ -61,6 +60,9 @@ def part(source: Source, offset: int, size: int) -> Data:
 
 class NodeReader(Reader):
     """Reads consecutive fields of nodes."""
+
+    MARGIN = 32
+    """Bytes, more than the fields take that ``span`` reads between two questions for a window."""
 
     def u8(self) -> int:
         # Most of the time of reading is spent here: without the calls of ``take`` it is a third.
@@ -124,7 +126,7 @@ class NodeReader(Reader):
     def _pass(self, tag: int, levels: int) -> int:
         """Check and pass over a node in so many levels; return the most levels. Raises TooLong as well."""
         # A document may have millions of nodes. Reading their fields here and not by the methods above takes a tenth of
-        # the time. At most _MARGIN bytes are read between two comparisons with ``limit``, the last index of the window
+        # the time. At most MARGIN bytes are read between two comparisons with ``limit``, the last index of the window
         # at which so many bytes follow, of the document or zeros behind its end.
         around: list[tuple[int, int]] = []  # of each object and array: the nodes that are left, and what they are
         left, kind = 0, NULL
@@ -181,16 +183,16 @@ class NodeReader(Reader):
                 raise self.damage(f"has a node of type {tag} before {self._data_start + at}, in an array of {kinds}")
 
     def _ahead(self, position: int) -> tuple[bytes, int, int]:
-        """Return a window, the index of ``position`` in it, and the last index that _MARGIN bytes follow."""
-        at, limit = position - self._data_start, len(self._data) - _MARGIN
+        """Return a window, the index of ``position`` in it, and the last index that MARGIN bytes follow."""
+        at, limit = position - self._data_start, len(self._data) - self.MARGIN
         if not 0 <= at <= limit:
             if position > self.end:
                 raise self.damage(f"ends at {self.end}, inside of what ends at {position}")
             size = min(self._window, self.end - position)
             self._data, self._data_start, at = self.source.read(position, size), position, 0
             if size < self._window:
-                self._data += bytes(_MARGIN)
-            limit = len(self._data) - _MARGIN
+                self._data += bytes(self.MARGIN)
+            limit = len(self._data) - self.MARGIN
         return self._data, at, limit
 
     def _pass_integers(self, count: int) -> None:
