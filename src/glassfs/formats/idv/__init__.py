@@ -91,8 +91,7 @@ def open_idv(opening: Opening) -> Container:
         "compatible_version": version_text(header.compatible_version), "rows": header.rows,
         "columns": header.columns, "unreadable_columns": unreadable,
     }
-    contents = _FileContents(opened, end - header.toc, unreadable)
-    root = Group(b"", contents.members)
+    root = Group(b"", partial(_members, opened, unreadable, end - header.toc))
     summaries = {TABLES: partial(_summary, opened)}
     return Container("idv", version, root, [source], facts, partial(faults, opened), summaries=summaries)
 
@@ -114,96 +113,87 @@ def _summary(opened: IdvFile) -> Summary:
     return summary_of(TABLES, SUMMARY, 1, records)
 
 
-class _FileContents:
-    """The contents of an opened file with a table of contents of ``toc_size`` bytes, some columns unreadable."""
+def _members(opened: IdvFile, unreadable: int, toc_size: int) -> Iterator[Member]:
+    """Yield the contents of a file with a table of contents of ``toc_size`` bytes, some columns unreadable."""
+    yield Member((b"meta",), Group(b"meta", partial(_meta, opened, toc_size)))
+    if opened.header.columns > unreadable:
+        yield Member((b"columns",), Group(b"columns", partial(_columns, opened)))
+        table = _table(opened)
+        yield Member((table.key,), table)
+    if unreadable:
+        yield from opened.omitted()
 
-    def __init__(self, opened: IdvFile, toc_size: int, unreadable: int) -> None:
-        self._opened = opened
-        self._toc_size = toc_size
-        self._unreadable = unreadable
 
-    def members(self) -> Iterator[Member]:
-        yield Member((b"meta",), Group(b"meta", self._meta))
-        if self._opened.header.columns > self._unreadable:
-            yield Member((b"columns",), Group(b"columns", self._columns))
-            table = _table(self._opened)
-            yield Member((table.key,), table)
-        if self._unreadable:
-            yield from self._opened.omitted()
-
-    def _columns(self) -> Iterator[Member]:
-        for column, name, _ in self._opened.shown():
-            blocks, key, codec = self._opened.blocks(column), column.name, column.codec
-            if codec.item.is_text:
-                yield Member((name,), text_rows(key, blocks))
-            elif 0 < codec.size <= DENSE_SLOTS:
-                yield from _arrays((name,), key, blocks, (blocks.rows, *(codec.dimensions or ())))
-            else:
-                yield Member((name,), Group(key, partial(_vectors, key, blocks)))
-
-    def _meta(self) -> Iterator[Member]:
-        yield Member((b"schema",), Document(b"schema", self._schema, self._schema_cost))
-        allowance = self._opened.file.allowance.part()
-        for column, name, _ in self._opened.shown():
-            try:
-                for entry in self._opened.metadata(column):
-                    _count(entry, allowance)
-                    yield from self._value(column, name, entry)
-            except Damaged as error:
-                yield Member((b"columns", name, b""), Omitted(b"", f"its table {error.reason}", is_damage=True))
-            except TooLarge as error:  # many columns may share one table
-                yield Member((b"columns", name, b""), Omitted(b"", f"too many metadata: {error.reason}"))
-                break
-
-    def _value(self, column: ColumnEntry, name: bytes, entry: MetadataEntry) -> Iterator[Member]:
-        place = (b"columns", name, entry.kind)
-        if entry.fault:
-            yield Member(place, Omitted(entry.kind, entry.fault, is_damage(entry.fault)))
-            return
-        blocks = self._opened.value(column, entry)
-        if entry.codec.item.is_text:
-            yield Member(place, text_slots(entry.kind, blocks))
+def _columns(opened: IdvFile) -> Iterator[Member]:
+    for column, name, _ in opened.shown():
+        blocks, key, codec = opened.blocks(column), column.name, column.codec
+        if codec.item.is_text:
+            yield Member((name,), text_rows(key, blocks))
+        elif 0 < codec.size <= DENSE_SLOTS:
+            yield from _arrays((name,), key, blocks, (blocks.rows, *(codec.dimensions or ())))
         else:
-            yield from _arrays(place, entry.kind, blocks, entry.codec.dimensions or ())
+            yield Member((name,), Group(key, partial(_vectors, key, blocks)))
 
-    @property
-    def _schema_cost(self) -> int:
-        """The memory needed for the schema: it may hold many names, kinds and types, all with escapes."""
-        allowed = self._opened.file.allowance.size
-        return PIECE + 32 * OBJECT * self._opened.header.columns + 12 * self._toc_size + allowed // 4
 
-    def _schema(self) -> dict[str, Any]:
-        opened = self._opened
-        hidden = {column.number for column, _, is_hidden in opened.shown() if is_hidden}
-        allowance = opened.file.allowance.part()
-        columns = [self._described(column, column.number in hidden, allowance) for column in opened.columns()]
-        return {"version": version_text(opened.header.version), "rows": opened.header.rows, "columns": columns}
+def _meta(opened: IdvFile, toc_size: int) -> Iterator[Member]:
+    # The schema may hold many names, kinds and types, all with escapes.
+    allowance = opened.file.allowance.part()
+    cost = PIECE + 32 * OBJECT * opened.header.columns + 12 * toc_size + opened.file.allowance.size // 4
+    yield Member((b"schema",), Document(b"schema", partial(_schema, opened), cost))
+    for column, name, _ in opened.shown():
+        try:
+            for entry in opened.metadata(column):
+                _count(entry, allowance)
+                yield from _value(opened, column, name, entry)
+        except Damaged as error:
+            yield Member((b"columns", name, b""), Omitted(b"", f"its table {error.reason}", is_damage=True))
+        except TooLarge as error:  # many columns may share one table
+            yield Member((b"columns", name, b""), Omitted(b"", f"too many metadata: {error.reason}"))
+            break
 
-    def _described(self, column: ColumnEntry, is_hidden: bool, allowance: Allowance) -> dict[str, Any]:
-        """Return a column's entry in the schema."""
-        codec = column.codec
-        return {
+
+def _value(opened: IdvFile, column: ColumnEntry, name: bytes, entry: MetadataEntry) -> Iterator[Member]:
+    place = (b"columns", name, entry.kind)
+    if entry.fault:
+        yield Member(place, Omitted(entry.kind, entry.fault, is_damage(entry.fault)))
+        return
+    blocks = opened.value(column, entry)
+    if entry.codec.item.is_text:
+        yield Member(place, text_slots(entry.kind, blocks))
+    else:
+        yield from _arrays(place, entry.kind, blocks, entry.codec.dimensions or ())
+
+
+def _schema(opened: IdvFile) -> dict[str, Any]:
+    hidden = {column.number for column, _, is_hidden in opened.shown() if is_hidden}
+    allowance = opened.file.allowance.part()
+    columns = [
+        {
             "name": column.name,
-            "type": codec.type_name or None,
-            "shape": list(codec.dimensions) if codec.dimensions and codec.size else None,
+            "type": column.codec.type_name or None,
+            "shape": list(column.codec.dimensions) if column.codec.dimensions and column.codec.size else None,
             "codec": column.codec_name,
             "compression": COMPRESSION_NAMES.get(column.compression, str(column.compression)),
             "rows_per_block": column.rows_per_block,
-            "hidden": is_hidden,
+            "hidden": column.number in hidden,
             "readable": column.fault is None,
-            "metadata": self._kinds(column, allowance),
+            "metadata": _kinds(opened, column, allowance),
         }
+        for column in opened.columns()
+    ]
+    return {"version": version_text(opened.header.version), "rows": opened.header.rows, "columns": columns}
 
-    def _kinds(self, column: ColumnEntry, allowance: Allowance) -> list[bytes]:
-        """Return the metadata kinds of a column, as far as its table can be read."""
-        kinds = []
-        try:
-            for entry in self._opened.metadata(column):
-                _count(entry, allowance)
-                kinds.append(entry.kind)
-        except Damaged as error:
-            log.info("%s", error)
-        return kinds
+
+def _kinds(opened: IdvFile, column: ColumnEntry, allowance: Allowance) -> list[bytes]:
+    """Return the metadata kinds of a column, as far as its table can be read."""
+    kinds = []
+    try:
+        for entry in opened.metadata(column):
+            _count(entry, allowance)
+            kinds.append(entry.kind)
+    except Damaged as error:
+        log.info("%s", error)
+    return kinds
 
 
 def _count(entry: MetadataEntry, allowance: Allowance) -> None:

@@ -32,26 +32,10 @@ from glassfs.content import (
     booleans,
     layout_faults,
 )
-from glassfs.content.allowance import OBJECT as OBJECT_COST
-from glassfs.content.allowance import Allowance, held
+from glassfs.content.allowance import OBJECT, Allowance, held
 from glassfs.errors import Damaged, GlassfsError, TooLarge
-from glassfs.formats.ikv.nodes import (
-    ARRAY,
-    BOOLEAN,
-    DEEPEST,
-    DOUBLE,
-    INTEGER,
-    NULL,
-    OBJECT,
-    SMALLEST_ITEM,
-    STRING,
-    TYPE_NAMES,
-    WINDOW,
-    NodeReader,
-    NodeSpan,
-    part,
-    shown,
-)
+from glassfs.formats.ikv import nodes
+from glassfs.formats.ikv.nodes import DEEPEST, WINDOW, NodeReader, NodeSpan, part, shown
 from glassfs.formats.registry import Opening
 from glassfs.source import Source
 
@@ -74,13 +58,13 @@ class Contents:
 
     def content(self, key: bytes, node: NodeSpan, what: str) -> Content:
         """Return the content of a node, which has been measured."""
-        if node.tag == OBJECT:
+        if node.tag == nodes.OBJECT:
             return Group(key, partial(self.members, node, what))
-        if node.tag == ARRAY:
+        if node.tag == nodes.ARRAY:
             return self._array(key, node, what)
-        if node.tag == NULL:
+        if node.tag == nodes.NULL:
             return Null(key)
-        if node.tag == STRING:
+        if node.tag == nodes.STRING:
             size = self._reader(node, what, 16).varint()
             return Text(key, part(self.source, node.end - size, size))
         return Scalar(key, Decoder(self.source, what).value(node))
@@ -108,7 +92,7 @@ class Contents:
                 del last[key]
             else:
                 try:
-                    allowance.take(OBJECT_COST + held(key), "members")
+                    allowance.take(OBJECT + held(key), "members")
                 except TooLarge:
                     left_out += 1
                     continue
@@ -118,25 +102,25 @@ class Contents:
 
     def faults(self, node: NodeSpan, what: str) -> Iterator[Fault]:
         """Yield objects below a node that have repeated keys, which is all that reading does not report."""
-        if node.tag == OBJECT:
+        if node.tag == nodes.OBJECT:
             yield from repeated_keys((key for key, _ in self._members(node, what)), what, self.opening.allowance.part())
             for key, member in self._members(node, what):
                 yield from self.faults(member, f"{what}/{shown(key)}")
-        elif node.tag == ARRAY:
+        elif node.tag == nodes.ARRAY:
             fields = self._reader(node, what, WINDOW)
-            if fields.element() in (NULL, OBJECT, ARRAY):
+            if fields.element() in (nodes.NULL, nodes.OBJECT, nodes.ARRAY):
                 for number in range(fields.count(1)):
                     yield from self.faults(fields.span(fields.u8()), f"{what}/{number}")
 
     def _array(self, key: bytes, node: NodeSpan, what: str) -> Content:
         fields = self._reader(node, what, 16)
         element, count, items = fields.u8(), fields.varint(), fields.position
-        if element == INTEGER:
+        if element == nodes.INTEGER:
             integers = Integers(self.source, self.opening.cache, items, node.end, count, what)
             return Array(key, integers, "<i8", (count,), "integer")
-        if element == DOUBLE:
+        if element == nodes.DOUBLE:
             return Array(key, part(self.source, items, 8 * count), "<f8", (count,), "double")
-        if element == BOOLEAN:
+        if element == nodes.BOOLEAN:
             return Array(key, booleans(part(self.source, items, count), count), "|b1", (count,), "boolean")
         return self.document(key, node, what)
 
@@ -161,7 +145,7 @@ def repeated_keys(keys: Iterable[bytes], place: str, allowance: Allowance) -> It
                 count += 1
                 repeated = repeated or [key]
             else:
-                allowance.take(OBJECT_COST + held(key), "keys")
+                allowance.take(OBJECT + held(key), "keys")
                 seen.add(key)
     if repeated:
         reason = f"has the key {shown(repeated[0])!r} more than once; the last value counts"
@@ -193,7 +177,7 @@ class IndexedRoot:
         # The size of the index and all payloads; payloads shared by entries count once per entry.
         self._stored = self._end - self._keys
         for number, (tag, offset, end, _) in enumerate(self._nodes()):
-            if tag >= len(TYPE_NAMES):
+            if tag >= len(nodes.TYPE_NAMES):
                 raise fields.damage(f"has an entry of unknown type {tag} (number {number})")
             if end > fields.end:
                 raise fields.damage(f"has an entry that ends at {end}, outside the file (number {number})")
@@ -248,8 +232,8 @@ class IndexedRoot:
             else:
                 before = decoder.rendered
                 values[key] = decoder.value(node, depth=1)
-                if node.tag in (OBJECT, ARRAY) and node.end - node.start >= self.SMALL:
-                    decoder.spend(0, 2 * OBJECT_COST)
+                if node.tag in (nodes.OBJECT, nodes.ARRAY) and node.end - node.start >= self.SMALL:
+                    decoder.spend(0, 2 * OBJECT)
                     known[node] = values[key], decoder.rendered - before
             decoder.spend(9, 50)
         return values
@@ -269,7 +253,7 @@ class IndexedRoot:
             except (Damaged, TooLarge) as error:
                 yield Fault(what, error.reason)
             else:
-                if node.tag in (OBJECT, ARRAY) and node not in seen:
+                if node.tag in (nodes.OBJECT, nodes.ARRAY) and node not in seen:
                     seen.add(node)
                     yield from self._contents.faults(node, what)
 
@@ -288,9 +272,9 @@ class IndexedRoot:
         """Return the node with its levels. Raises Damaged if its payload is bad, TooLarge if there are too many."""
         size, verdict = node.end - node.start, self._verdicts.get(node)
         if verdict is None:
-            is_large = node.tag in (OBJECT, ARRAY) and size >= self.SMALL
+            is_large = node.tag in (nodes.OBJECT, nodes.ARRAY) and size >= self.SMALL
             if is_large:
-                self._contents.opening.allowance.take(2 * OBJECT_COST, "entries")
+                self._contents.opening.allowance.take(2 * OBJECT, "entries")
             if is_large and size > self._left_to_measure:
                 verdict = "shares bytes with too many other entries to check it"
             else:
@@ -352,26 +336,26 @@ class Decoder:
         return known
 
     def _value(self, fields: NodeReader, tag: int, depth: int) -> Any:
-        if tag == NULL:
+        if tag == nodes.NULL:
             self.spend(3, 0)
             return None
-        if tag == STRING:
+        if tag == nodes.STRING:
             size = fields.varint()
             self.spend(size + 1, size + 60)
             return _text(fields.take(size))
-        if tag == INTEGER:
+        if tag == nodes.INTEGER:
             self.spend(0, 32)
             return fields.signed()
-        if tag == DOUBLE:
+        if tag == nodes.DOUBLE:
             self.spend(2, 24)
             return struct.unpack("<d", fields.take(8))[0]
-        if tag == BOOLEAN:
+        if tag == nodes.BOOLEAN:
             self.spend(3, 0)
             return fields.u8() != 0
-        if depth >= DEEPEST or tag > ARRAY:
+        if depth >= DEEPEST or tag > nodes.ARRAY:
             raise fields.damage(f"has a node of unknown type {tag}, or too many levels, before {fields.position}")
         item = 2 * depth + 5  # line break, indent, comma, and at least one character
-        if tag == OBJECT:
+        if tag == nodes.OBJECT:
             count = fields.count(2)
             self.spend(count * (item + 4), 64 + (100 + count * 50 if count else 0))
             members: dict[str | bytes, Any] = {}
@@ -381,14 +365,14 @@ class Decoder:
                 members[key] = self._value(fields, fields.u8(), depth + 1)
             return members
         element = fields.element()
-        count = fields.count(SMALLEST_ITEM[element])
+        count = fields.count(nodes.SMALLEST_ITEM[element])
         self.spend(count * item, 56 + count * 8)
-        if element == BOOLEAN:
+        if element == nodes.BOOLEAN:
             return [byte != 0 for byte in fields.take(count)]
-        if element == DOUBLE:
+        if element == nodes.DOUBLE:
             self.spend(0, count * 24)
             return list(struct.unpack(f"<{count}d", fields.take(8 * count)))
-        is_bare = element in (STRING, INTEGER)
+        is_bare = element in (nodes.STRING, nodes.INTEGER)
         return [self._value(fields, element if is_bare else fields.u8(), depth + 1) for _ in range(count)]
 
 

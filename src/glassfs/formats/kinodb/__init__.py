@@ -104,7 +104,19 @@ class _File:
         return episode_table(self.opening, self.count, self.episode)
 
     def check(self) -> Iterator[Fault]:
-        yield from _header_faults(self)
+        header = self.header
+        if header.num_episodes != self.count:
+            yield Fault("header", f"counts {header.num_episodes} episodes, but the index has {self.count}")
+        frames = sum(entry.num_frames for entry in self.entries())
+        if header.num_frames != frames:
+            yield Fault("header", f"counts {header.num_frames} frames, but the index has {frames}")
+        if any(header.reserved):
+            yield Fault("header", "reserved bytes are not zero")
+        highest = -1
+        for position, entry in enumerate(self.entries()):
+            if entry.episode_id <= highest:
+                yield Fault(f"episodes/{position}", f"its id {entry.episode_id} comes after {highest}, but ids rise")
+            highest = max(highest, entry.episode_id)
         yield from layout_faults(_layout(self), self.source.size, self.opening.allowance.part())
         for position in range(self.count):
             yield from self.episode(position).check()
@@ -138,22 +150,6 @@ class _File:
             "format": "kinodb", "version": f"{header.major}.{header.minor}", "num_episodes": header.num_episodes,
             "num_frames": header.num_frames, "created": header.created,
         }
-
-
-def _header_faults(opened: _File) -> Iterator[Fault]:
-    header = opened.header
-    if header.num_episodes != opened.count:
-        yield Fault("header", f"counts {header.num_episodes} episodes, but the index has {opened.count}")
-    frames = sum(entry.num_frames for entry in opened.entries())
-    if header.num_frames != frames:
-        yield Fault("header", f"counts {header.num_frames} frames, but the index has {frames}")
-    if any(header.reserved):
-        yield Fault("header", "reserved bytes are not zero")
-    highest = -1
-    for position, entry in enumerate(opened.entries()):
-        if entry.episode_id <= highest:
-            yield Fault(f"episodes/{position}", f"its id {entry.episode_id} comes after {highest}, but ids rise")
-        highest = max(highest, entry.episode_id)
 
 
 def _layout(opened: _File) -> Iterator[tuple[int, int, str]]:
