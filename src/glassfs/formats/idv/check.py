@@ -18,7 +18,6 @@ from glassfs.formats.idv.blocks import ENTRY_SIZE, FIRST_OFFSET, Blocks, located
 from glassfs.formats.idv.columns import ColumnValues
 from glassfs.formats.idv.runs import Texts, shown
 from glassfs.formats.idv.table import TAIL, ColumnEntry, IdvFile, MetadataEntry, is_damage
-from glassfs.sizes import PIECE
 
 MOST_FAULTS = 20  # of one kind for one column
 
@@ -109,26 +108,21 @@ def _block_faults(blocks: Blocks, number: int, place: str) -> Iterator[Fault]:
 
 def _stream_faults(extent: Extent, size: int, place: str) -> Iterator[Fault]:
     """Yield errors after the first ``size`` bytes of a DEFLATE stream."""
-    decoder = deflate.inflater()
-    given = taken = 0
-    for piece in extent.pieces():
-        taken += len(piece)
-        while piece and given <= size:
-            try:
-                with deflate.errors():
-                    raw = decoder.decompress(piece, min(PIECE, size + 1 - given))
-            except Damaged as error:
-                yield Fault(place, f"its stream is damaged: {error.reason}")
+    decoder, stored, given = deflate.inflater(), extent.pieces(), 0
+    try:
+        for raw in deflate.inflated(decoder, stored):
+            given += len(raw)
+            if given > size:
+                yield Fault(place, f"its stream is longer than the declared {size} bytes")
                 return
-            given, piece = given + len(raw), decoder.unconsumed_tail
-        if decoder.eof or given > size:
-            break
-    if given > size:
-        yield Fault(place, f"its stream is longer than the declared {size} bytes")
-    elif not decoder.eof:
+    except Damaged as error:
+        yield Fault(place, f"its stream is damaged: {error.reason}")
+        return
+    left = len(decoder.unused_data) + sum(map(len, stored))
+    if not decoder.eof:
         yield Fault(place, "its stream has no end")
-    elif extent.size - taken + len(decoder.unused_data):
-        yield Fault(place, f"{extent.size - taken + len(decoder.unused_data)} bytes follow its stream")
+    elif left:
+        yield Fault(place, f"{left} bytes follow its stream")
 
 
 def _metadata_faults(opened: IdvFile, column: ColumnEntry, place: str) -> Iterator[Fault]:
