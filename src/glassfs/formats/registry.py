@@ -292,11 +292,6 @@ def _built_in(name: str) -> Format:
     return known
 
 
-def _all_formats() -> Iterator[Format]:
-    yield from built_in()
-    yield from installed()
-
-
 class PlugIn(NamedTuple):
     """A format of another package: the name of its entry point, and the package with its version.
 
@@ -367,7 +362,7 @@ def _explanation(head: Head) -> str | None:
 
     if not head:
         return "is empty"
-    for known in _all_formats():
+    for known in chain(built_in(), installed()):
         hint = known.hint(head)
         if hint:
             return hint

@@ -15,8 +15,8 @@ Byte layout: docs/formats/idv.md.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any, cast
@@ -63,8 +63,6 @@ TABLES = "tables"
 SUMMARY = (("rows", INTEGER), ("columns", INTEGER), ("names", TEXTS))
 """The joined table with a row for each file, and its columns."""
 SLOT_NAMES = b"SlotNames"
-
-log = logging.getLogger(__name__)
 
 Name = tuple[bytes, ...]
 
@@ -187,12 +185,10 @@ def _schema(opened: IdvFile) -> dict[str, Any]:
 def _kinds(opened: IdvFile, column: ColumnEntry, allowance: Allowance) -> list[bytes]:
     """Return the metadata kinds of a column, as far as its table can be read."""
     kinds = []
-    try:
+    with suppress(Damaged):  # the listing of the metadata says why
         for entry in opened.metadata(column):
             _count(entry, allowance)
             kinds.append(entry.kind)
-    except Damaged as error:
-        log.info("%s", error)
     return kinds
 
 
