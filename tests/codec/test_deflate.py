@@ -5,19 +5,16 @@ from __future__ import annotations
 import random
 import struct
 import sys
-import tracemalloc
 import zlib
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from glassfs.codec import deflate
-from glassfs.codec.compression import DEFLATE_PREFIX, decompress, decompress_stream
+from glassfs.codec.compression import DEFLATE_PREFIX, decompress
 from glassfs.errors import Damaged
-from tests.codec.test_compression import RAW, cut, deflated
 
 
 @pytest.fixture(scope="module", params=["zlib_ng", "zlib"], autouse=True)
@@ -37,47 +34,8 @@ def test_the_library_is_the_expected_one(library: str) -> None:
     assert deflate.library().__name__.rpartition(".")[2] == library
 
 
-def streamed(data: bytes, size: int, piece: int = 7) -> bytes:
-    return b"".join(decompress_stream(DEFLATE_PREFIX, cut(data, piece), size))
-
-
 def whole(data: bytes, size: int) -> bytes:
     return decompress(DEFLATE_PREFIX, data, size)
-
-
-WAYS: list[Callable[[bytes, int], bytes]] = [whole, streamed]
-
-
-@pytest.mark.parametrize("way", WAYS)
-@given(raw=RAW, behind=st.binary(max_size=20))
-def test_trailing_bytes_are_ignored_and_missing_ones_damage(
-    way: Callable[[bytes, int], bytes], raw: bytes, behind: bytes,
-) -> None:
-    data = deflated(raw) + behind
-    for size in {len(raw), len(raw) // 2}:
-        assert way(data, size) == raw[:size]
-    with pytest.raises(Damaged):
-        way(data, len(raw) + 1)
-
-
-@pytest.mark.parametrize("way", WAYS)
-@given(data=st.binary(max_size=300), size=st.integers(1, 5000))
-def test_garbage_is_decoded_or_rejected_as_by_zlib(
-    way: Callable[[bytes, int], bytes], data: bytes, size: int,
-) -> None:
-    """Damage behind the declared size may be found or not."""
-    try:
-        expected = zlib.decompressobj(-15).decompress(data, size)
-    except zlib.error:
-        expected = b""
-    if len(expected) < size:
-        with pytest.raises(Damaged):
-            way(data, size)
-    else:
-        try:
-            assert way(data, size) == expected
-        except Damaged:
-            assert way is streamed
 
 
 @pytest.mark.parametrize("strategy", [zlib.Z_DEFAULT_STRATEGY, zlib.Z_HUFFMAN_ONLY, zlib.Z_RLE])
@@ -102,36 +60,6 @@ def test_codes_that_zlib_rejects_are_rejected(strategy: int) -> None:
             with pytest.raises(Damaged):
                 whole(bytes(stored), len(raw))
     assert refused > 100
-
-
-@cache
-def bomb_of(size: int) -> bytes:
-    return deflated(bytes(size))
-
-
-@pytest.mark.parametrize("way", [whole, lambda data, size: streamed(data, size, 4096)])
-def test_bomb_stops_at_the_declared_size(way: Callable[[bytes, int], bytes]) -> None:
-    bomb = bomb_of(100 << 20)
-    tracemalloc.start()
-    try:
-        assert way(bomb, 1000) == bytes(1000)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 8 << 20
-
-
-def test_decoder_reports_unused_data() -> None:
-    raw = bytes(range(256)) * 50
-    decoder = deflate.inflater()
-    data = deflated(raw) + b"behind"
-    given, piece = b"", data
-    while not decoder.eof:
-        made = decoder.decompress(piece, 1000)
-        assert 0 < len(made) <= 1000 or decoder.eof
-        given, piece = given + made, decoder.unconsumed_tail
-    assert given == raw
-    assert decoder.unused_data == b"behind"
 
 
 @given(st.lists(st.binary(max_size=300), max_size=5))

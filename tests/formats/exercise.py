@@ -7,8 +7,6 @@ from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
-from hypothesis import strategies as st
-
 from glassfs.content import Array, Collection, Content, Document, RaggedText, Recording, Records, Series, members_of
 from glassfs.content.model import Stored
 from glassfs.content.table import Ragged, Table
@@ -16,23 +14,8 @@ from glassfs.errors import GlassfsError
 from tests.helpers import open_bytes, open_path
 
 MOST_MEMBERS, MOST_ITEMS, MOST_BYTES = 100, 5, 64 << 10
-NUMBERS = (0, 1, 2, 127, 128, 255, 256, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 62, 1 << 63, (1 << 64) - 1)
 
-Edit = tuple[float, int, int | bytes]
-EDITS = st.lists(st.tuples(
-    st.floats(0, 1, exclude_max=True), st.sampled_from([1, 2, 4, 8]),
-    st.one_of(st.sampled_from(NUMBERS), st.integers(0, 300), st.integers(0, (1 << 64) - 1), st.binary(max_size=8)),
-), min_size=1, max_size=5)
 """Where to change a file, relative to its length; how many bytes; and the number or bytes to put there."""
-
-
-def edited(data: bytes, edits: list[Edit]) -> bytes:
-    changed = bytearray(data)
-    for where, size, value in edits:
-        start = int(where * max(1, len(changed) - size))
-        new = value if isinstance(value, bytes) else (value % 256**size).to_bytes(size, "little")
-        changed[start : start + size] = new
-    return bytes(changed)
 
 
 def exercise(source: bytes | Path) -> None:

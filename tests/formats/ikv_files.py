@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -64,41 +61,6 @@ def as_text(raw: bytes) -> str | bytes:
         return raw.decode()
     except UnicodeDecodeError:
         return raw
-
-
-def is_same(expected: Any, found: Any) -> bool:
-    """Return whether a value is that of an expected.json, tags included; doubles by their bits."""
-    if isinstance(expected, str) and expected.startswith("@"):
-        return _is_tagged(expected, found)
-    if isinstance(expected, dict):
-        if not isinstance(found, dict):
-            return False
-        keys = [untagged(key) for key in expected]
-        return keys == list(found) and all(map(is_same, expected.values(), found.values()))
-    if isinstance(expected, list):
-        return isinstance(found, list) and len(found) == len(expected) and all(map(is_same, expected, found))
-    if isinstance(expected, float):
-        return isinstance(found, float) and struct.pack("<d", expected) == struct.pack("<d", found)
-    return type(expected) is type(found) and expected == found
-
-
-def untagged(text: str) -> str | bytes:
-    """A string or key of an expected.json."""
-    tag, _, rest = text.partition(":")
-    return bytes.fromhex(rest) if tag == "@bytes" else rest if tag == "@str" else text
-
-
-def _is_tagged(expected: str, found: Any) -> bool:
-    tag, *rest = expected[1:].split(":")
-    if tag == "int":
-        return bool(found == int(rest[0])) and isinstance(found, int)
-    if tag == "f64":
-        wanted = struct.unpack(">d", bytes.fromhex(rest[0]))[0]
-        return isinstance(found, float) and (found == wanted or (math.isnan(found) and math.isnan(wanted)))
-    if tag in ("f64array", "i64array"):
-        packed = np.asarray(found, "<f8" if tag[0] == "f" else "<i8")
-        return len(packed) == int(rest[0]) and hashlib.sha256(packed.tobytes()).hexdigest() == rest[1]
-    return bool(untagged(expected) == found)
 
 
 def expected_of(path: Path) -> dict[str, Any]:

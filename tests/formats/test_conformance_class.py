@@ -48,7 +48,7 @@ from glassfs.source import Source
 from glassfs.testing import FormatTests
 from tests.conftest import DATA, Scale
 from tests.formats.npz_files import saved
-from tests.formats.test_fuzz import sound
+from tests.formats.sound import sound
 
 MOST_SECONDS = 600.0
 """For a damaged container, however loaded the machine is."""
@@ -57,7 +57,8 @@ MOST_SECONDS = 600.0
 @pytest.fixture(scope="class", autouse=True)
 def settings(request: pytest.FixtureRequest, scale: Scale) -> None:
     if request.cls is not None:
-        request.cls.damaged_copies = scale(3, 15, 1000)
+        request.cls.damaged_copies = scale(5, 30, 1000)
+        request.cls.every = scale(4, 1, 1)
         request.cls.most_seconds = MOST_SECONDS
 
 
@@ -70,13 +71,33 @@ def large(write: Callable[[Path], object]) -> bytes:
         return path.read_bytes()
 
 
-class TestKastore(FormatTests):
-    """Arrays, some of them empty, an appended store; one file is large."""
+class BuiltInTests(FormatTests):
+    """The tests of a built-in format: the containers of ``sound`` with some names, and a large one.
 
-    format = KASTORE
+    One of ``every`` so many malformed samples is read.
+    """
+
+    names: tuple[str, ...] = ()
+    every = 1
 
     def containers(self) -> Iterable[Path | bytes]:
-        return [sound("kastore"), sound("appended"), large(self.write)]
+        return [*map(sound, self.names), large(self.write)]
+
+    def damaged(self) -> Iterable[Path | bytes]:
+        folder = DATA / self.format.name / "malformed"
+        return sorted(path for path in folder.glob("*") if path.suffix != ".json")[:: self.every]
+
+    @staticmethod
+    def write(path: Path) -> None:
+        """Write a container larger than LARGE, most of it payload."""
+        raise NotImplementedError
+
+
+class TestKastore(BuiltInTests):
+    """Arrays, some of them empty, an appended store, a tree sequence."""
+
+    format = KASTORE
+    names = "kastore", "appended", "trees"
 
     @staticmethod
     def write(path: Path) -> None:
@@ -84,13 +105,11 @@ class TestKastore(FormatTests):
             store.add("values", np.arange(1 << 18, dtype="f8"))
 
 
-class TestKinodb(FormatTests):
-    """Episodes with raw and compressed images, and a large one."""
+class TestKinodb(BuiltInTests):
+    """Episodes with raw and compressed images."""
 
     format = KINODB
-
-    def containers(self) -> Iterable[Path | bytes]:
-        return [sound("kinodb"), large(self.write)]
+    names = ("kinodb",)
 
     @staticmethod
     def write(path: Path) -> None:
@@ -100,39 +119,40 @@ class TestKinodb(FormatTests):
             writer.add_episode(np.random.default_rng(0).normal(size=(5000, 64)), np.zeros((5000, 8)), success=True)
 
 
-class TestIkv(FormatTests):
-    """A document with every kind of value."""
+class TestIkv(BuiltInTests):
+    """Documents with every kind of value. The first form is checked whole on opening, so the large one is indexed."""
 
     format = IKV
+    names = "ikv1", "ikv2"
 
-    def containers(self) -> Iterable[Path | bytes]:
-        return [sound("ikv2"), ikv2({"small": 1, "real": -0.5, "yes": True, "text": "long " * (1 << 18)})]
+    @staticmethod
+    def write(path: Path) -> None:
+        path.write_bytes(ikv2({"small": 1, "real": -0.5, "yes": True, "text": "long " * (1 << 18)}))
 
 
-class TestSafetensors(FormatTests):
-    """Tensors of every kind, and a large one."""
+class TestSafetensors(BuiltInTests):
+    """Tensors of every kind, those of the library included."""
 
     format = SAFETENSORS
+    names = ("safetensors",)
 
     def containers(self) -> Iterable[Path | bytes]:
         names = ("numpy_types", "narrow_types", "labels", "empty", "crafted_unaligned", "crafted_wide_shapes")
-        return [*(DATA / "safetensors" / f"{name}.safetensors" for name in names), large(self.write)]
-
-    def damaged(self) -> Iterable[Path | bytes]:
-        return sorted((DATA / "safetensors/malformed").iterdir())
+        return [*super().containers(), *(DATA / "safetensors" / f"{name}.safetensors" for name in names)]
 
     @staticmethod
     def write(path: Path) -> None:
         write_safetensors(path, {"weight": np.arange(1 << 18, dtype="f8"), "bias": np.zeros(3, "f4")})
 
 
-class TestWshard(FormatTests):
-    """A compressed video with joints, and a large uncompressed episode."""
+class TestWshard(BuiltInTests):
+    """Every codec, a streamed recording, a compressed video with joints."""
 
     format = WSHARD
+    names = "wshard none", "wshard zstd", "wshard lz4", "streamed"
 
     def containers(self) -> Iterable[Path | bytes]:
-        return [large(write_wshard), large(self.write)]
+        return [*super().containers(), large(write_wshard)]
 
     @staticmethod
     def write(path: Path) -> None:
@@ -140,13 +160,11 @@ class TestWshard(FormatTests):
             writer.add_channel("force", np.zeros((300_000, 2), np.float32))
 
 
-class TestIdv(FormatTests):
+class TestIdv(BuiltInTests):
     """Every type of column, and a large column of vectors."""
 
     format = IDV
-
-    def containers(self) -> Iterable[Path | bytes]:
-        return [sound("idv"), large(self.write)]
+    names = ("idv",)
 
     @staticmethod
     def write(path: Path) -> None:
@@ -155,15 +173,19 @@ class TestIdv(FormatTests):
             writer.add("Features", values, vector("Single", 50))
 
 
-class TestNpz(FormatTests):
+class TestNpz(BuiltInTests):
     """Every type, in every order; a compressed episode; a large stored and a large compressed array."""
 
     format = NPZ
+    names = "npz", "npz episode", "npz with descriptors"
 
     def containers(self) -> Iterable[Path | bytes]:
-        values = np.random.default_rng(0).integers(0, 99, 1 << 19)
-        large = saved({"x": values, "y": values[:9]}), saved({"x": values[: 1 << 18], "y": values[:9]}, True)
-        return [sound("npz"), sound("npz episode"), sound("npz with descriptors"), *large]
+        values = np.random.default_rng(0).integers(0, 99, 1 << 18)
+        return [*super().containers(), saved({"x": values, "y": values[:9]}, True)]
+
+    @staticmethod
+    def write(path: Path) -> None:
+        path.write_bytes(saved({"x": np.random.default_rng(0).integers(0, 99, 1 << 19), "y": np.arange(9)}))
 
 
 # A format made for these tests: a magic, a number of parts, then each part's length and bytes.

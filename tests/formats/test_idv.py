@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import struct
@@ -17,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from writers.idv import Codec, IdvWriter, Sparse, key, old_key, vector
 
-from glassfs.content import Array
 from glassfs.errors import Damaged, TooLarge
 from tests.formats.derived import whole
 from tests.formats.exercise import exercise, peak_memory
@@ -417,36 +415,33 @@ def test_check_finds_what_reading_ignores(make: Callable[..., Path]) -> None:
         view.add("K", np.array([0, 1, 9]), key("UInt32", 3), metadata={"KeyValues": ["a", "b"]})
         view.add("V", np.zeros((3, 2)), metadata={"SlotNames": ["a", "b", "c"]})
 
-    container = open_bytes(make(fill).read_bytes() + b"1234567")
+    whole = make(fill).read_bytes()
+    container = open_bytes(whole + b"1234567")
     found = {(fault.place, fault.reason) for fault in container.check()}
     assert {
-        ("file", "7 bytes follow its tail"),
+        ("file", f"7 bytes at {len(whole)}, after the tail, belong to nothing"),
         ("columns/K", "1 keys exceed their count of 3"),
         ("meta/columns/K/KeyValues", "has 2 values, but keys go up to 3"),
         ("meta/columns/V/SlotNames", "names 3 slots, but a vector has 2"),
     } == found
 
 
+def test_check_finds_bytes_that_belong_to_nothing(samples: Path) -> None:
+    faults = open_path(samples / "idv" / "crafted_row_count_less_than_blocks.idv").check()
+    assert [reason.partition(", belong")[0] for place, reason in faults if place == "file"] == [
+        "8 bytes at 272, after block 1 of column 'A'", "1 bytes at 282, after block 1 of column 'B'",
+        "16 bytes at 315, after the lookup table of column 'A'",
+        "16 bytes at 363, after the lookup table of column 'B'",
+    ]
+
+
 # -- samples and fuzz ----------------------------------------------------------------------------
 
 
-def test_digests_of_samples(samples: Path) -> None:
-    import hashlib
-
-    checked = 0
-    for path in sorted((samples / "idv").glob("*.idv")):
-        expected = json.loads(path.with_name(path.name + ".expected.json").read_text())
-        container = open_path(path)
-        assert path.name.startswith("crafted") or list(container.check()) == [], path.name
-        for column in expected["columns"]:
-            digest, name = column.get("digest"), f"columns/{column['name']}"
-            if not digest or column["hidden"] or not column["readable"] or "\ufffd" in name:
-                continue
-            content = contents_of(container.root).get(name.encode("utf-8", "surrogatepass"), [None])[0]
-            if isinstance(content, Array) and content.dtype[1] not in "mM":
-                assert hashlib.sha256(content.data.whole()).hexdigest() == digest["sha256"], (path.name, name)
-                checked += 1
-    assert checked > 100
+def test_samples_have_no_faults(samples: Path) -> None:
+    paths = [path for path in (samples / "idv").glob("*.idv") if not path.name.startswith("crafted")]
+    assert len(paths) > 20
+    assert [path.name for path in paths if list(open_path(path).check())] == []
 
 
 @settings(max_examples=150, deadline=None)

@@ -22,7 +22,7 @@ from glassfs.formats.registry import Opening, open_container
 from glassfs.view.json import line
 from tests.formats.exercise import peak_memory, visit
 from tests.formats.idv_files import EPOCH, MIB, raw_column, records, same_bits, schema, two_columns
-from tests.formats.test_fuzz import idv
+from tests.formats.sound import idv
 from tests.helpers import CountingSource, array_of, contents_of, only, open_bytes, open_path, opening, walk
 from tests.waiting import wait_until
 

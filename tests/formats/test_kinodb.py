@@ -24,7 +24,6 @@ from glassfs.tree import File, Node
 from glassfs.tree.build import container_root
 from glassfs.tree.containers.weight import weight_of
 from tests.formats.kinodb_files import (
-    ARRAYS,
     document,
     faults,
     floats,
@@ -36,7 +35,6 @@ from tests.formats.kinodb_files import (
 )
 from tests.helpers import (
     CountingSource,
-    contents_of,
     omitted_in,
     open_bytes,
     open_path,
@@ -48,16 +46,6 @@ from tests.helpers import (
 from tests.tree.trees import origin
 
 DATA = Path(__file__).parents[1] / "data/kinodb"
-
-
-def test_names_and_kinds(good: bytearray) -> None:
-    shown = contents_of(open_bytes(bytes(good)).root)
-    expected = {b"meta/file"}
-    for position in range(3):
-        expected |= {b"episodes/%d/%s" % (position, name.encode()) for name in ("meta/episode", *ARRAYS)}
-    expected |= {b"episodes/0/images/%s/%06d" % pair for pair in itertools.product((b"front", b"wrist"), range(4))}
-    expected |= {b"episodes/1/images/front/%06d" % t for t in range(3)}
-    assert set(shown) == expected
 
 
 def test_arrays(tmp_path: Path) -> None:

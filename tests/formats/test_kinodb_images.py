@@ -76,28 +76,6 @@ def test_regular_cameras_are_numbered_and_the_others_listed(tmp_path: Path) -> N
     assert isinstance(found[b"mixed/000001"], EncodedImage)
 
 
-@pytest.mark.parametrize("start", [b"\xff\xd8\xff", b"\x89PNG", b"\x89PNG\r\n\x1a\n"])
-def test_raw_pixels_that_begin_like_a_signature(tmp_path: Path, start: bytes) -> None:
-    pixels = (start + bytes(range(72)))[:72]
-    data = with_images(tmp_path, [{"c": Stored(pixels, 6, 4)}])
-    found = image_contents(data)["c/000000"]
-    assert isinstance(found, Image) and found.data.whole() == pixels
-    assert "which KinoDB omits" in "".join(faults(data))
-
-
-def test_images_as_long_as_their_raw_pixels(tmp_path: Path) -> None:
-    photo = jpeg(np.random.default_rng(1).integers(0, 255, (64, 64, 3), np.uint8))
-    shot = {
-        "whole": Stored(photo, len(photo), 1, 1), "head cut": Stored(photo[:60], 60, 1, 1),
-        "pixels cut": Stored(photo[:2000], 2000, 1, 1), "other size": Stored(photo[:2000], 3, 3, 3),
-    }
-    shown = image_contents(with_images(tmp_path, [shot]))
-    assert isinstance(shown["whole/000000"], EncodedImage)
-    assert isinstance(shown["head cut/000000"], Image)
-    assert isinstance(shown["pixels cut/000000"], Image)
-    assert isinstance(shown["other size/000000"], EncodedImage)  # cut too, but not raw pixels either: stored bytes
-
-
 def test_videos_classify_frames_like_the_tree(tmp_path: Path) -> None:
     """Raw pixels that begin like a signature are raw; an encoded image as long as its pixels is encoded."""
     photo = jpeg(np.random.default_rng(1).integers(0, 255, (64, 64, 3), np.uint8))
@@ -230,9 +208,6 @@ def test_scan_finds_every_image(tmp_path: Path, data: st.DataObject) -> None:
     assert not any(isinstance(member.content, EncodedImage) for member in found if is_legacy)
 
 
-# Pages
-
-
 # The older layout
 
 
@@ -291,36 +266,6 @@ def test_packed_scan_is_the_same_and_damage_of_it_is_noticed(tmp_path: Path, sho
     assert Scan.unpacked(packed, end + 1, end + 1) is None
     if whole_scan.frames:
         assert Scan.unpacked(packed, whole_scan.starts[0] + 1, end) is None
-
-
-def test_a_scan_is_the_same_whatever_was_scanned_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Frames are expected to be like those of the previous section, and need not be."""
-    shot: list[tuple[str, Any]] = [("a", FRONT), ("b", WRIST)]
-    recordings: list[list[Frame]] = [
-        [shot] * 4, [shot[:1]] * 3, [shot, None, shot[::-1], shot, shot], [None], [[*shot, ("a", FRONT)]] * 3,
-        [[("a", Stored(jpeg(FRONT), 6, 4)), ("b", WRIST)]] * 3, [[("a", FRONT[:2]), ("b", WRIST)]] * 3,
-    ]
-    sections = []
-    for number, shots in enumerate(recordings):
-        data = bytes(with_images(tmp_path, shots))
-        path = tmp_path / f"{number}.kdb"
-        path.write_bytes(data)
-        sections += [(path, index_entry(data, 0), has_format) for has_format in (True, False)]
-
-    def scanned(path: Path, entry: Any, has_format: bool, cut: int) -> tuple[bytes, str | None]:
-        start, end = entry.images_offset, entry.images_offset + entry.images_length - cut
-        found = Scan.of(CountingSource(path), start, end, entry.num_frames, has_format, Allowance(1 << 20))
-        return found.packed(), found.error
-
-    for cut in (0, 1):
-        alone = []
-        for section in sections:
-            monkeypatch.setattr(scan._remembered, "shape", None)
-            alone.append(scanned(*section, cut))
-        for before in sections:
-            for section, expected in zip(sections, alone, strict=True):
-                scanned(*before, 0)
-                assert scanned(*section, cut) == expected
 
 
 def test_images_are_found_by_a_later_process_without_a_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from glassfs.content import Records, Table
-from glassfs.formats.kinodb.episode import metadata_cost
-from glassfs.formats.kinodb.table import AT_ONCE, CAMERA_BYTES
+from glassfs.formats.kinodb.episode import AT_ONCE, CAMERA_BYTES, metadata_cost
 from glassfs.formats.registry import open_container
 from tests.formats.kinodb_files import (
     FRONT,

@@ -44,21 +44,6 @@ def ramp(dtype: str, *shape: int) -> np.ndarray[Any, Any]:
     return (np.arange(STEPS * int(np.prod(shape)), dtype="i8") % 100).astype(dtype).reshape(STEPS, *shape)
 
 
-@pytest.mark.parametrize("codec", ["none", "zstd", "lz4"])
-@pytest.mark.parametrize("names_codec", [True, False])
-def test_every_dtype_has_its_values_and_its_word(codec: str, names_codec: bool) -> None:
-    words = {"f64": "<f8", "f32": "<f4", "f16": "<f2", "i64": "<i8", "i32": "<i4", "i16": "<i2", "i8": "|i1",
-             "u64": "<u8", "u32": "<u4", "u16": "<u2", "u8": "|u1", "bool": "|b1"}
-    arrays = {word: ramp(dtype, 3, 2) for word, dtype in words.items()}
-    container = opened(channels_of(arrays), codec=codec, names_codec=names_codec)
-    for word, array in arrays.items():
-        content = only(container, f"signal/{word}")
-        assert (content.dtype, content.type_name) == (words[word], word)
-        assert np.array_equal(values_of(content), array)
-        assert content.attributes()["codec"] == codec
-    assert faults_of(container) == {}
-
-
 def test_bfloat16_is_widened_and_any_nonzero_byte_is_true() -> None:
     halves = RNG.integers(0, 1 << 16, (STEPS, 5), dtype="u2")
     flags = ramp("u1")
@@ -166,15 +151,6 @@ def test_shapes_without_axes_with_no_values_and_with_many_axes() -> None:
     }))
     shapes = {name: array_of(container, f"signal/{name}").shape for name in ("scalar", "nothing", "deep")}
     assert shapes == {"scalar": (STEPS,), "nothing": (STEPS, 0), "deep": (STEPS, 2, 1, 3, 2)}
-
-
-def test_conventions_for_undescribed_blocks() -> None:
-    arrays = {"reward": ramp("f4"), "done": ramp("i4") % 2 == 1, "time/ticks": ramp("i4"),
-              "time/timestamps_ns": ramp("i8")}
-    container = opened(blocks_of(arrays))
-    for name, array in arrays.items():
-        found = array_of(container, name)
-        assert found.dtype == array.dtype and np.array_equal(found, array)
 
 
 def test_borrowed_descriptions_must_agree_with_the_length() -> None:
@@ -291,13 +267,6 @@ def test_an_unknown_codec_is_damage_of_that_block() -> None:
     assert isinstance(content, Array) and content.data.size == STEPS * 32
     with pytest.raises(Damaged, match="unknown codec"):
         content.data.whole()
-
-
-@pytest.mark.parametrize("alignment", [0, 16, 64])
-def test_alignment_and_names_after_nul(alignment: int) -> None:
-    container = opened(channels_of({"a": ramp("u1", 3), "b/c": ramp("f8")}), alignment=alignment, nul_names=True)
-    assert np.array_equal(array_of(container, "signal/b/c"), ramp("f8"))
-    assert faults_of(container) == {}
 
 
 def test_names_are_split_at_every_slash_and_keep_their_bytes() -> None:

@@ -15,8 +15,8 @@ from glassfs.content.model import Stored
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.registry import open_container
 from tests.formats.exercise import peak_memory
-from tests.formats.test_fuzz import ARRAY, fill
-from tests.formats.test_fuzz import sound as sound_named
+from tests.formats.sound import ARRAY, fill
+from tests.formats.sound import sound as sound_named
 from tests.formats.wshard_files import (
     blocks_of,
     entry_of,

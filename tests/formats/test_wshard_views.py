@@ -21,7 +21,7 @@ from tests.formats.derived import BUDGET, shown_in, whole
 from tests.formats.exercise import peak_memory
 from tests.formats.wshard_files import blocks_of, made, with_entry
 from tests.helpers import attributes_of
-from tests.view.videos import boxes, rgb, shown
+from tests.view.videos import boxes
 
 STEPS = 6
 RNG = np.random.default_rng(11)
@@ -31,36 +31,11 @@ VIDEO = np.broadcast_to(COLOURS[:, None, None], (STEPS, 20, 36, 3)).copy()
 MOST_TRACED = 96 << 20
 
 
-def filmed(video: np.ndarray[Any, Any], modality: str | None = None, codec: str = "none", **episode: Any) -> bytes:
-    return made(
-        lambda writer: writer.add_channel("film", video, modality=modality), codec=codec, episode=episode,
-    )
-
-
 def rate_of(file: bytes) -> float:
     found = boxes(file)
     (second,) = struct.unpack_from(">I", found[b"mdhd"], 4 + 16)
     _, _, _, frame = struct.unpack(">4I", found[b"stts"])
     return float(second / frame)
-
-
-@pytest.mark.parametrize("codec", ["none", "zstd", "lz4"])
-@pytest.mark.parametrize(("video", "modality", "expected"), [
-    (VIDEO, None, VIDEO),
-    (VIDEO[..., :1], None, VIDEO[..., [0, 0, 0]]),
-    (VIDEO[..., [0, 1, 2, 0]], "rgb", VIDEO),
-    (VIDEO.transpose(0, 3, 1, 2), "rgb", VIDEO),
-    (VIDEO[..., 1], "depth", VIDEO[..., [1, 1, 1]]),
-])
-def test_videos_show_their_colors(
-    video: np.ndarray[Any, Any], modality: str | None, expected: np.ndarray[Any, Any], codec: str,
-) -> None:
-    files = shown_in(filmed(np.ascontiguousarray(video), modality, codec))
-    assert {"/signal/film.npy", "/signal/film.mp4", "/signal/film/000005.png"} <= set(files)
-    images = shown(whole(files["/signal/film.mp4"])).images
-    assert len(images) == STEPS
-    for image, frame in zip(images, expected, strict=True):
-        assert abs(rgb(image, 36, 20) - frame).max() <= 3
 
 
 @pytest.mark.parametrize(("episode", "world", "expected"), [

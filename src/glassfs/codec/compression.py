@@ -152,20 +152,7 @@ class _Pieces:
 
 
 def _inflate_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    decoder = deflate.inflater()
-    for piece in pieces:
-        # Each step gives a limited number of bytes, whatever the input expands to.
-        while piece and not decoder.eof:
-            with deflate.errors():
-                raw = decoder.decompress(piece, PIECE)
-            yield raw
-            piece = decoder.unconsumed_tail
-    while not decoder.eof:
-        with deflate.errors():
-            rest = decoder.decompress(b"", PIECE)
-        if not rest:
-            break
-        yield rest
+    return deflate.inflated(deflate.inflater(), pieces)
 
 
 def _unlz4(data: Stored, size: int) -> bytes:

@@ -8,12 +8,14 @@ isal decompresses faster still, but accepts blocks with incomplete codes, which 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from glassfs.errors import Damaged
+from glassfs.sizes import PIECE
 
 if TYPE_CHECKING:
     import zlib
@@ -27,6 +29,22 @@ def inflater() -> zlib._Decompress:
     """Return a decoder of raw deflate (RFC 1951), to be used inside of ``errors``."""
     found: zlib._Decompress = library().decompressobj(-15)  # window bits: without a header
     return found
+
+
+def inflated(decoder: zlib._Decompress, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the raw bytes of a stream, at most PIECE at a time, and take no more pieces than it has. Raises Damaged."""
+    for piece in chain(pieces, (b"",)):
+        # Each step gives a limited number of bytes, whatever the input expands to.
+        while not decoder.eof:
+            with errors():
+                raw = decoder.decompress(piece, PIECE)
+            piece = decoder.unconsumed_tail
+            if raw:
+                yield raw
+            if not piece and len(raw) < PIECE:
+                break
+        if decoder.eof:
+            return
 
 
 def decompress_zlib(data: Bytes, most: int) -> bytes:

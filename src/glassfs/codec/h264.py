@@ -108,7 +108,7 @@ def level(width: int, height: int, fps: float) -> int:
 
 
 def sequence(width: int, height: int, fps: float) -> bytes:
-    """Return the sequence parameter set (7.3.2.1)."""
+    """Return the sequence parameter set (7.3.2.1). No size that is allowed gives two zeros in a row to be escaped."""
     columns, rows = macroblocks(width, height)
     bits = Bits()
     bits.u(8, 66, 0xC0, level(width, height, fps))  # baseline profile, constrained
@@ -123,7 +123,7 @@ def sequence(width: int, height: int, fps: float) -> bytes:
         bits.ue(0, right, 0, bottom)
     bits.u(1, 1)
     _describe(bits)
-    return _escaped(bytes([NalUnit.SEQUENCE_SET]) + bits.ended())
+    return bytes([NalUnit.SEQUENCE_SET]) + bits.ended()
 
 
 def _describe(bits: Bits) -> None:
@@ -150,7 +150,7 @@ def picture_set() -> bytes:
     bits.u(3, 0)
     bits.ue(0, 0, 0)
     bits.u(1, 1, 0, 0)
-    return _escaped(bytes([NalUnit.PICTURE_SET]) + bits.ended())
+    return bytes([NalUnit.PICTURE_SET]) + bits.ended()
 
 
 def configuration(width: int, height: int, fps: float) -> bytes:
@@ -203,19 +203,6 @@ def _filled(plane: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uin
 
     missing = ((0, height - plane.shape[0]), (0, width - plane.shape[1]))
     return plane if plane.shape == (height, width) else np.pad(plane, missing, mode="edge")
-
-
-def _escaped(nal: bytes) -> bytes:
-    """Insert emulation prevention bytes, so that no two zeros precede a byte of 0 to 3."""
-    escaped = bytearray()
-    zeros = 0
-    for byte in nal:
-        if zeros == 2 and byte <= 3:
-            escaped.append(3)
-            zeros = 0
-        escaped.append(byte)
-        zeros = zeros + 1 if byte == 0 else 0
-    return bytes(escaped)
 
 
 def _type() -> bytes:

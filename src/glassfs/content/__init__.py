@@ -5,7 +5,7 @@ keeps.
 """
 
 from glassfs.content.blocks import Decoded, Rendered, Stream
-from glassfs.content.container import Container, Fault
+from glassfs.content.container import Container, Fault, layout_faults
 from glassfs.content.data import Data, Extent, Location, Memory, Slice, Unreadable, Zeros
 from glassfs.content.episodes import EPISODE_COLUMNS, episodes_table, with_recording
 from glassfs.content.model import (
@@ -127,6 +127,7 @@ __all__ = [
     "array_as_stored",
     "booleans",
     "episodes_table",
+    "layout_faults",
     "members_of",
     "rows_of",
     "summary_of",

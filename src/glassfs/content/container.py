@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from glassfs.content.allowance import OBJECT, Allowance
 from glassfs.content.model import Collection, Name
 from glassfs.content.summary import EPISODE_ROWS, EPISODES, Summary
 from glassfs.content.table import Table
+from glassfs.errors import TooLarge
 from glassfs.source import Source
 
 
@@ -81,3 +83,37 @@ class Container:
     def close(self) -> None:
         for source in self.sources:
             source.close()
+
+
+def layout_faults(
+    parts: Iterable[tuple[int, int, str]], size: int, allowance: Allowance, may_share: bool = False, padding: int = 0,
+) -> Iterator[Fault]:
+    """Yield ranges of a file of ``size`` bytes that belong to no part, and, unless parts ``may_share`` bytes, overlaps.
+
+    A part has a start, an end and a name; those without bytes in the file are ignored. Gaps of ``padding`` bytes or
+    less are no fault. The allowance bounds how scattered parts may be.
+    """
+    runs = [(0, 0, "the start of the file")]
+    for start, end, what in parts:
+        if not start < end <= size:
+            continue
+        if start == runs[-1][1]:  # as written: most parts form one run
+            runs[-1] = (runs[-1][0], end, what)
+            continue
+        try:
+            allowance.take(2 * OBJECT, "parts")
+        except TooLarge as error:
+            yield Fault("file", f"its parts are too scattered to check for gaps and overlaps: {error.reason}")
+            return
+        runs.append((start, end, what))
+    # Runs in the order of their offsets either touch, leave a gap, or overlap. As a run can lie inside an earlier one,
+    # each is compared with the end of all before it.
+    reached, before = 0, ""
+    for start, end, what in (*sorted(runs), (size, size, "the end of the file")):
+        if start - reached > padding:
+            yield Fault("file", f"{start - reached} bytes at {reached}, after {before}, belong to nothing")
+        elif start < min(reached, size) and not may_share:
+            twice = f"{start} to {min(end, reached)}"
+            yield Fault("file", f"bytes {twice} are used twice: before the end of {before}, and of {what}")
+        if end >= reached:
+            reached, before = end, what

@@ -148,7 +148,6 @@ class Head(bytes):
     name: str
     size: int
     _read: Callable[[int, int], bytes] | None
-    _tail = b""
 
     def __new__(
         cls, data: bytes, name: str = "", size: int | None = None, read: Callable[[int, int], bytes] | None = None,
@@ -171,11 +170,7 @@ class Head(bytes):
         a folder is asked. Raises what prevents reading.
         """
         size = min(size, LONGEST_TAIL, self.size)
-        if self.size <= len(self) or self._read is None:
-            return bytes(self[len(self) - min(size, len(self)) :])
-        if len(self._tail) < size:
-            self._tail = self._read(self.size - size, size)
-        return self._tail[len(self._tail) - size :]
+        return self.part(self.size - size, size)
 
     def part(self, offset: int, size: int) -> bytes:
         """Return bytes from ``offset`` on, fewer at the end of the file. The same holds as for ``tail``."""
@@ -297,11 +292,6 @@ def _built_in(name: str) -> Format:
     return known
 
 
-def _all_formats() -> Iterator[Format]:
-    yield from built_in()
-    yield from installed()
-
-
 class PlugIn(NamedTuple):
     """A format of another package: the name of its entry point, and the package with its version.
 
@@ -372,7 +362,7 @@ def _explanation(head: Head) -> str | None:
 
     if not head:
         return "is empty"
-    for known in _all_formats():
+    for known in chain(built_in(), installed()):
         hint = known.hint(head)
         if hint:
             return hint

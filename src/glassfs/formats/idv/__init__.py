@@ -1,10 +1,10 @@
 """ML.NET's binary data view (``.idv``): a table in blocks of rows, each column encoded and compressed on its own.
 
 Modules, lowest first: ``runs`` reads integers and strings and decodes sequences of values, ``codecs`` parses column
-types, ``vectors`` decodes vectors, ``blocks`` locates and decompresses blocks, ``columns`` serves byte ranges of
-columns, ``table`` parses header and tables, ``check`` finds errors that reading does not reveal, and ``file`` makes
-contents of columns. Opened files are immutable except for caches that belong to the container; any thread may use
-them.
+types, ``blocks`` locates and decompresses blocks and decodes their vectors, ``columns`` serves byte ranges of
+columns, ``table`` parses header and tables, ``check`` finds errors that reading does not reveal, and this module makes
+contents of columns, metadata and schema. Opening reads the table of contents once. Opened files are immutable except
+for caches that belong to the container; any thread may use them.
 
 A file with a wrong header or table of contents is refused. A column with an unknown codec or compression, or with
 impossible parameters, is listed in the schema but has no file. Damaged metadata cost only themselves. A damaged block
@@ -15,9 +15,258 @@ Byte layout: docs/formats/idv.md.
 
 from __future__ import annotations
 
-from glassfs.formats.idv.file import open_idv
-from glassfs.formats.idv.table import SIGNATURE
-from glassfs.formats.registry import BUILT_IN, JOINED, Format
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from typing import Any, cast
+
+from glassfs.content import (
+    Array,
+    Container,
+    Data,
+    Document,
+    Group,
+    Member,
+    Omitted,
+    Ragged,
+    Records,
+    Summary,
+    Table,
+    summary_of,
+)
+from glassfs.content import Column as TableColumn
+from glassfs.content.allowance import OBJECT, Allowance
+from glassfs.content.episodes import TEXTS
+from glassfs.content.summary import INTEGER
+from glassfs.content.table import WIDEST
+from glassfs.errors import Damaged, Refused, TooLarge
+from glassfs.formats.idv.blocks import Blocks
+from glassfs.formats.idv.check import faults
+from glassfs.formats.idv.codecs import DENSE_SLOTS, INT32
+from glassfs.formats.idv.columns import ColumnValues, Indices, row_ends, text_rows, text_slots
+from glassfs.formats.idv.runs import Item, shown
+from glassfs.formats.idv.table import (
+    SIGNATURE,
+    ColumnEntry,
+    IdvFile,
+    MetadataEntry,
+    is_damage,
+    read_header,
+    version_text,
+)
+from glassfs.formats.registry import BUILT_IN, JOINED, Format, Opening
+from glassfs.sizes import PIECE
+
+COMPRESSION_NAMES = {0: "None", 1: "Deflate"}
+TABLES = "tables"
+SUMMARY = (("rows", INTEGER), ("columns", INTEGER), ("names", TEXTS))
+"""The joined table with a row for each file, and its columns."""
+SLOT_NAMES = b"SlotNames"
+
+Name = tuple[bytes, ...]
+
+
+def open_idv(opening: Opening) -> Container:
+    """Read and check header and table of contents. Raises Refused if they are wrong."""
+    source = opening.source
+    header = read_header(source)
+    opening.allowance.take(4 * OBJECT * header.columns, "columns")
+    opened = IdvFile(source, opening.cache, opening.allowance, header)
+    end, unreadable, reason = header.toc, 0, ""
+    for column in opened.columns():
+        fault = opened.layout_fault(column)
+        if fault:
+            raise Refused(fault, source.name)
+        if column.fault:
+            reason = reason or f"{shown(column.name)}: {column.fault}"
+            unreadable += 1
+        end = column.end
+    if unreadable:
+        opening.warn(f"{unreadable} of {header.columns} columns cannot be read, for example {reason}")
+    version = version_text(header.version)
+    facts = {
+        "compatible_version": version_text(header.compatible_version), "rows": header.rows,
+        "columns": header.columns, "unreadable_columns": unreadable,
+    }
+    root = Group(b"", partial(_members, opened, unreadable, end - header.toc))
+    summaries = {TABLES: partial(_summary, opened)}
+    return Container("idv", version, root, [source], facts, partial(faults, opened), summaries=summaries)
+
+
+def _summary(opened: IdvFile) -> Summary:
+    """Return the file's row in the table ``tables`` over a folder. The names of columns are those of the first ones."""
+    header = opened.header
+
+    def row(block: int) -> list[dict[str, Any]]:
+        names, left = list[str](), 64 << 10
+        for column in islice(opened.columns(), WIDEST):
+            left -= len(column.name)
+            if left < 0:
+                break
+            names.append(column.name.decode("utf-8", "replace"))
+        return [{"rows": header.rows, "columns": header.columns, "names": names}]
+
+    records = Records(TABLES.encode(), 1, row, cost=lambda block: PIECE)
+    return summary_of(TABLES, SUMMARY, 1, records)
+
+
+def _members(opened: IdvFile, unreadable: int, toc_size: int) -> Iterator[Member]:
+    """Yield the contents of a file with a table of contents of ``toc_size`` bytes, some columns unreadable."""
+    yield Member((b"meta",), Group(b"meta", partial(_meta, opened, toc_size)))
+    if opened.header.columns > unreadable:
+        yield Member((b"columns",), Group(b"columns", partial(_columns, opened)))
+        table = _table(opened)
+        yield Member((table.key,), table)
+    if unreadable:
+        yield from opened.omitted()
+
+
+def _columns(opened: IdvFile) -> Iterator[Member]:
+    for column, name, _ in opened.shown():
+        blocks, key, codec = opened.blocks(column), column.name, column.codec
+        if codec.item.is_text:
+            yield Member((name,), text_rows(key, blocks))
+        elif 0 < codec.size <= DENSE_SLOTS:
+            yield from _arrays((name,), key, blocks, (blocks.rows, *(codec.dimensions or ())))
+        else:
+            yield Member((name,), Group(key, partial(_vectors, key, blocks)))
+
+
+def _meta(opened: IdvFile, toc_size: int) -> Iterator[Member]:
+    # The schema may hold many names, kinds and types, all with escapes.
+    allowance = opened.file.allowance.part()
+    cost = PIECE + 32 * OBJECT * opened.header.columns + 12 * toc_size + opened.file.allowance.size // 4
+    yield Member((b"schema",), Document(b"schema", partial(_schema, opened), cost))
+    for column, name, _ in opened.shown():
+        try:
+            for entry in opened.metadata(column):
+                _count(entry, allowance)
+                yield from _value(opened, column, name, entry)
+        except Damaged as error:
+            yield Member((b"columns", name, b""), Omitted(b"", f"its table {error.reason}", is_damage=True))
+        except TooLarge as error:  # many columns may share one table
+            yield Member((b"columns", name, b""), Omitted(b"", f"too many metadata: {error.reason}"))
+            break
+
+
+def _value(opened: IdvFile, column: ColumnEntry, name: bytes, entry: MetadataEntry) -> Iterator[Member]:
+    place = (b"columns", name, entry.kind)
+    if entry.fault:
+        yield Member(place, Omitted(entry.kind, entry.fault, is_damage(entry.fault)))
+        return
+    blocks = opened.value(column, entry)
+    if entry.codec.item.is_text:
+        yield Member(place, text_slots(entry.kind, blocks))
+    else:
+        yield from _arrays(place, entry.kind, blocks, entry.codec.dimensions or ())
+
+
+def _schema(opened: IdvFile) -> dict[str, Any]:
+    hidden = {column.number for column, _, is_hidden in opened.shown() if is_hidden}
+    allowance = opened.file.allowance.part()
+    columns = [
+        {
+            "name": column.name,
+            "type": column.codec.type_name or None,
+            "shape": list(column.codec.dimensions) if column.codec.dimensions and column.codec.size else None,
+            "codec": column.codec_name,
+            "compression": COMPRESSION_NAMES.get(column.compression, str(column.compression)),
+            "rows_per_block": column.rows_per_block,
+            "hidden": column.number in hidden,
+            "readable": column.fault is None,
+            "metadata": _kinds(opened, column, allowance),
+        }
+        for column in opened.columns()
+    ]
+    return {"version": version_text(opened.header.version), "rows": opened.header.rows, "columns": columns}
+
+
+def _kinds(opened: IdvFile, column: ColumnEntry, allowance: Allowance) -> list[bytes]:
+    """Return the metadata kinds of a column, as far as its table can be read."""
+    kinds = []
+    with suppress(Damaged):  # the listing of the metadata says why
+        for entry in opened.metadata(column):
+            _count(entry, allowance)
+            kinds.append(entry.kind)
+    return kinds
+
+
+def _count(entry: MetadataEntry, allowance: Allowance) -> None:
+    allowance.take(4 * OBJECT + len(entry.kind), "metadata")
+
+
+def _arrays(name: Name, key: bytes, blocks: Blocks, shape: tuple[int, ...]) -> Iterator[Member]:
+    """Yield all elements of a column or metadata value; vectors of unknown size are flattened into one axis."""
+    for item in blocks.codec.item.arrays:
+        full = (*shape, *item.tail) if blocks.codec.size else partial(_flat_shape, blocks, item.tail)
+        values = ColumnValues(blocks, item)
+        yield Member(name, Array(key, values, item.dtype, full, blocks.codec.type_name, label=item.label))
+
+
+def _flat_shape(blocks: Blocks, tail: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of the stored elements of sparse vectors, or all elements of vectors of unknown size."""
+    return (blocks.totals(is_stored=blocks.codec.size > 0)[-1], *tail)
+
+
+def _vectors(key: bytes, blocks: Blocks) -> Iterator[Member]:
+    """Yield the files of sparse vectors, or of vectors of unknown size: values, slots if sparse, and rows."""
+    for name, item, data in _elements(blocks):
+        type_name = "" if name == b"indices" else blocks.codec.type_name
+        shape = partial(_flat_shape, blocks, item.tail)
+        yield Member((name,), Array(key, data, item.dtype, shape, type_name, label=item.label))
+    ends = Array(key, row_ends(blocks), "<i8", (blocks.rows + 1,))
+    yield Member((b"indptr" if blocks.codec.size else b"offsets",), ends)
+
+
+def _elements(blocks: Blocks) -> Iterator[tuple[bytes, Item, Data]]:
+    is_sparse = blocks.codec.size > 0
+    for item in blocks.codec.item.arrays:
+        yield b"data" if is_sparse else b"values", item, ColumnValues(blocks, item, is_sparse)
+    if is_sparse:
+        yield b"indices", INT32, Indices(blocks)
+
+
+def _table(opened: IdvFile) -> Table:
+    """Return the table of all readable columns, one row per row of the file; hidden columns come last.
+
+    Sparse vectors of known size become two list columns, their values and their slots; vectors of unknown size become
+    one. Making the columns reads the table of contents and no block.
+    """
+    header = opened.header
+    return Table(b"columns", header.rows, lambda: list(islice(_table_columns(opened), WIDEST)), width=header.columns)
+
+
+def _slot_names(opened: IdvFile, column: ColumnEntry) -> list[str]:
+    """Return the names of the slots of vectors (§6), or none. Raises Damaged, or TooLarge for very long ones."""
+    for entry in islice(opened.metadata(column), 64):
+        codec = entry.codec
+        if entry.kind == SLOT_NAMES and not entry.fault and codec.item.is_text and codec.size in (0, column.codec.size):
+            records = text_slots(entry.kind, opened.value(column, entry))
+            cost = records.cost(0)
+            if records.blocks > 1 or cost > PIECE:
+                raise TooLarge("has slot names that are too long to name columns")
+            with opened.file.cache.reserved(cost):
+                return list(records.block(0))
+    return []
+
+
+def _table_columns(opened: IdvFile) -> Iterator[TableColumn]:
+    for column, name, _ in opened.shown():
+        blocks, key, codec = opened.blocks(column), column.name, column.codec
+        if codec.item.is_text:
+            yield TableColumn(name, text_rows(key, blocks), is_list=codec.dimensions is not None)
+        elif 0 < codec.size <= DENSE_SLOTS:
+            for member in _arrays((name,), key, blocks, (blocks.rows, *(codec.dimensions or ()))):
+                array = cast(Array, member.content)
+                yield TableColumn(name + array.label.encode(), array, slots=partial(_slot_names, opened, column))
+        else:
+            ends = row_ends(blocks)
+            for part, item, data in _elements(blocks):
+                title = (name if part == b"values" else name + b"." + part) + item.label.encode()
+                # A value shown as several numbers, such as an id, is raw bytes here.
+                dtype = f"|V{item.width}" if item.tail else item.dtype
+                yield TableColumn(title, Ragged(key, data, dtype, ends, "<i8", blocks.rows))
 
 
 def _hint(head: bytes) -> str | None:

@@ -12,13 +12,12 @@ from contextlib import suppress
 from itertools import islice
 
 from glassfs.codec import compression, deflate
-from glassfs.content import Extent, Fault
+from glassfs.content import Extent, Fault, layout_faults
 from glassfs.errors import Damaged
-from glassfs.formats.idv.blocks import Blocks
+from glassfs.formats.idv.blocks import ENTRY_SIZE, FIRST_OFFSET, Blocks, located
 from glassfs.formats.idv.columns import ColumnValues
 from glassfs.formats.idv.runs import Texts, shown
 from glassfs.formats.idv.table import TAIL, ColumnEntry, IdvFile, MetadataEntry, is_damage
-from glassfs.sizes import PIECE
 
 MOST_FAULTS = 20  # of one kind for one column
 
@@ -38,10 +37,10 @@ def faults(opened: IdvFile) -> Iterator[Fault]:
 
 
 def _table_faults(opened: IdvFile) -> Iterator[Fault]:
-    source, header = opened.source, opened.header
-    behind = source.size - header.tail - len(TAIL)
-    if behind:
-        yield Fault("file", f"{behind} bytes follow its tail")
+    source, allowance = opened.source, opened.file.allowance.part()
+    # Where a table cannot be read, which is reported below, the bytes of its values would count as gaps.
+    with suppress(Damaged):
+        yield from layout_faults(_layout(opened), source.size, allowance, may_share=True)
     if len({column.rows_per_block for column in opened.columns()}) > 1:
         yield Fault("file", "its columns differ in rows per block, which ML.NET refuses")
     for column in opened.columns():
@@ -49,6 +48,28 @@ def _table_faults(opened: IdvFile) -> Iterator[Fault]:
             yield Fault(f"column {column.number}", "has no name, which ML.NET refuses")
         elif column.name.decode("utf-8", "ignore").encode() != column.name:
             yield Fault(f"column {column.number}", f"its name {shown(column.name)} is not UTF-8")
+
+
+def _layout(opened: IdvFile) -> Iterator[tuple[int, int, str]]:
+    """Yield start, end and name of all parts, blocks as they are written: those of the same rows together (§5)."""
+    header, columns = opened.header, list(opened.columns())
+    counts = [-(-header.rows // max(1, column.rows_per_block)) for column in columns]
+    yield 0, FIRST_OFFSET, "the header"
+    for number in range(max(counts, default=0)):
+        for column, count in zip(columns, counts, strict=True):
+            if number < count:
+                offset, length, _ = located(opened.source, column.lookup, number)
+                yield offset, offset + length, f"block {number} of column {shown(column.name)}"
+    for column, count in zip(columns, counts, strict=True):
+        yield column.lookup, column.lookup + ENTRY_SIZE * count, f"the lookup table of column {shown(column.name)}"
+    for column in columns:
+        end = column.metadata
+        for entry in opened.metadata(column):
+            yield entry.offset, entry.offset + entry.length, f"metadata of column {shown(column.name)}"
+            end = entry.end
+        yield column.metadata, end, f"the metadata table of column {shown(column.name)}"
+    yield header.toc, max((column.end for column in columns), default=header.toc), "the table of contents"
+    yield header.tail, header.tail + len(TAIL), "the tail"
 
 
 def _column_faults(blocks: Blocks, place: str) -> Iterator[Fault]:
@@ -87,26 +108,21 @@ def _block_faults(blocks: Blocks, number: int, place: str) -> Iterator[Fault]:
 
 def _stream_faults(extent: Extent, size: int, place: str) -> Iterator[Fault]:
     """Yield errors after the first ``size`` bytes of a DEFLATE stream."""
-    decoder = deflate.inflater()
-    given = taken = 0
-    for piece in extent.pieces():
-        taken += len(piece)
-        while piece and given <= size:
-            try:
-                with deflate.errors():
-                    raw = decoder.decompress(piece, min(PIECE, size + 1 - given))
-            except Damaged as error:
-                yield Fault(place, f"its stream is damaged: {error.reason}")
+    decoder, stored, given = deflate.inflater(), extent.pieces(), 0
+    try:
+        for raw in deflate.inflated(decoder, stored):
+            given += len(raw)
+            if given > size:
+                yield Fault(place, f"its stream is longer than the declared {size} bytes")
                 return
-            given, piece = given + len(raw), decoder.unconsumed_tail
-        if decoder.eof or given > size:
-            break
-    if given > size:
-        yield Fault(place, f"its stream is longer than the declared {size} bytes")
-    elif not decoder.eof:
+    except Damaged as error:
+        yield Fault(place, f"its stream is damaged: {error.reason}")
+        return
+    left = len(decoder.unused_data) + sum(map(len, stored))
+    if not decoder.eof:
         yield Fault(place, "its stream has no end")
-    elif extent.size - taken + len(decoder.unused_data):
-        yield Fault(place, f"{extent.size - taken + len(decoder.unused_data)} bytes follow its stream")
+    elif left:
+        yield Fault(place, f"{left} bytes follow its stream")
 
 
 def _metadata_faults(opened: IdvFile, column: ColumnEntry, place: str) -> Iterator[Fault]:

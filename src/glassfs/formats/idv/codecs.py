@@ -6,12 +6,13 @@ raise Damaged without a part; the caller adds the name of the column.
 
 from __future__ import annotations
 
+import io
 import math
 from dataclasses import dataclass, replace
 
 from glassfs.errors import Damaged
 from glassfs.formats.idv import runs
-from glassfs.formats.idv.runs import Item, shown
+from glassfs.formats.idv.runs import Item, Take, shown
 
 DENSE_SLOTS = 65_536
 """Larger vectors of known size are shown as their stored elements."""
@@ -75,18 +76,18 @@ def describe(name: bytes, parameters: bytes) -> Codec:
     """Return the codec with this name and parameters. Raises Damaged if it is unknown or its parameters are wrong."""
     if name != b"VBuffer":
         return Codec(_item(name, parameters))
-    fields = _Fields(parameters)
-    codec = Codec(_item(*fields.codec()), _dimensions(fields))
-    if fields.rest():
+    take = _taker(parameters)
+    codec = Codec(_item(*runs.codec(take)), _dimensions(take, len(parameters)))
+    if take(-1):
         raise Damaged(f"has parameters that its codec {shown(name)} does not take")
     return codec
 
 
-def _dimensions(fields: _Fields) -> tuple[int, ...]:
-    rank = fields.integer(4)
-    if not 0 <= rank <= min(1024, len(fields.data) // 4):
+def _dimensions(take: Take, size: int) -> tuple[int, ...]:
+    rank = _integer(take, 4)
+    if not 0 <= rank <= min(1024, size // 4):
         raise Damaged(f"has vectors of {rank} dimensions")
-    dimensions = tuple(fields.integer(4) for _ in range(rank)) or (0,)
+    dimensions = tuple(_integer(take, 4) for _ in range(rank)) or (0,)
     if min(dimensions) < 0 or math.prod(dimensions) >= 1 << 31:
         raise Damaged(f"has vectors of impossible dimensions {list(dimensions[:8])}")
     return dimensions
@@ -94,7 +95,7 @@ def _dimensions(fields: _Fields) -> tuple[int, ...]:
 
 def _item(name: bytes, parameters: bytes) -> Item:
     if name in (b"Key", b"Key2"):
-        return _key(name, _Fields(parameters))
+        return _key(name, _taker(parameters))
     item = _ITEMS.get(name)
     if item is None:
         raise Damaged(f"unknown codec: {shown(name)}")
@@ -103,45 +104,36 @@ def _item(name: bytes, parameters: bytes) -> Item:
     return item
 
 
-def _key(name: bytes, fields: _Fields) -> Item:
-    codec, parameters = fields.codec()
+def _key(name: bytes, take: Take) -> Item:
+    codec, parameters = runs.codec(take)
     if codec not in _KEY_TYPES or parameters:
         raise Damaged(f"has keys of {shown(codec)}, which is not an unsigned integer")
     item = _ITEMS[codec]
     most = (1 << 8 * item.width) - 1
     if name == b"Key2":
-        count = fields.integer(8, signed=False)
+        count = _integer(take, 8, signed=False)
     else:
-        is_contiguous, minimum, count = fields.integer(1), fields.integer(8), fields.integer(4)
+        is_contiguous, minimum, count = _integer(take, 1), _integer(take, 8), _integer(take, 4)
         if is_contiguous != 1 or minimum != 0:
             raise Damaged("has keys that do not count up from 0")
         count = count or most
-    if not 0 < count <= most or fields.rest():
+    if not 0 < count <= most or take(-1):
         raise Damaged(f"has keys of {count} values, which do not fit {shown(codec)}")
     return replace(item, type_name=f"Key<{item.type_name}, 0-{count - 1}>", count=count)
 
 
-class _Fields:
-    """Reads the parameters of a codec in sequence."""
+def _taker(parameters: bytes) -> Take:
+    """Return what reads parameters in sequence; for a size of -1 it reads the rest."""
+    stream = io.BytesIO(parameters)
 
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self._position = 0
-
-    def take(self, size: int) -> bytes:
-        taken = self.data[self._position : self._position + size]
-        if len(taken) != size:
+    def take(size: int) -> bytes:
+        taken = stream.read(size)
+        if len(taken) < size:
             raise Damaged("has a codec with truncated parameters")
-        self._position += size
         return taken
 
-    def integer(self, size: int, signed: bool = True) -> int:
-        return int.from_bytes(self.take(size), "little", signed=signed)
+    return take
 
-    def codec(self) -> tuple[bytes, bytes]:
-        """Read a nested codec: its name and parameters."""
-        return runs.codec(self.take)
 
-    def rest(self) -> bytes:
-        """Read all remaining bytes."""
-        return self.take(len(self.data) - self._position)
+def _integer(take: Take, size: int, signed: bool = True) -> int:
+    return int.from_bytes(take(size), "little", signed=signed)

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from glassfs.content import Data, Location, Made, Parted, Records, Regular
+from glassfs.content import Data, Location, Made, Parted, Records, Regular, Slice
 from glassfs.errors import TooLarge
-from glassfs.formats.idv.blocks import Blocks
+from glassfs.formats.idv.blocks import Blocks, Vectors
 from glassfs.formats.idv.codecs import INT32
-from glassfs.formats.idv.runs import Block, Item, Texts
-from glassfs.formats.idv.vectors import Vectors
+from glassfs.formats.idv.runs import Item, Texts
 from glassfs.once import once
 from glassfs.sizes import PIECE
 
@@ -29,13 +28,11 @@ TEXT_SLOTS = 1 << 16
 MOST_TEXT_SLOTS = 1 << 20
 """The same for a vector of unknown size, which is made as a whole."""
 
-Make = Callable[[int, int], "NDArray[Any]"]
-
 
 class _Array(Made):
     """``count`` values of ``width`` bytes, made by ``give(first, count)``."""
 
-    def __init__(self, width: int, count: int, give: Make) -> None:
+    def __init__(self, width: int, count: int, give: Callable[[int, int], NDArray[Any]]) -> None:
         self._width, self._count, self._give = width, count, give
 
     @property
@@ -80,14 +77,15 @@ class ColumnValues(Parted):
     def _bounds(self) -> Sequence[int]:
         return [total * self._item.width for total in self._blocks.totals(self._is_stored)]
 
-    def _part(self, number: int) -> tuple[Block, int] | Make:
-        """Return (block, offset) for values shown as stored, or a function that makes the values."""
-        vectors = self._blocks.vectors(number)
+    def _part(self, vectors: Vectors) -> Data:
+        """Return the values of a block."""
         run = vectors.run(self._item)
         # Plain values of dense vectors are as in the file: a range of the column is one of the block.
         if run.is_plain and (self._is_stored or vectors.is_dense):
-            return run.block, run.base
-        return run.values if self._is_stored else partial(vectors.spread, run)
+            return Slice(run.block.data, run.base, run.total * self._item.width)
+        if self._is_stored:
+            return _Array(self._item.width, vectors.stored, run.values)
+        return _Array(self._item.width, vectors.elements, partial(vectors.spread, run))
 
     def location(self) -> Location | None:
         return self._blocks.location()
@@ -98,13 +96,7 @@ class ColumnValues(Parted):
             self._blocks.ahead(number + 1)
             self._blocks.ahead(number + 2)
         self._last = number
-        part = self._part(number)
-        if isinstance(part, tuple):
-            block, base = part
-            block.read_into(buffer, base + offset)
-            return
-        width, bounds = self._item.width, self.bounds
-        _Array(width, (bounds[number + 1] - bounds[number]) // width, part).read_into(buffer, offset)
+        self._part(self._blocks.vectors(number)).read_into(buffer, offset)
 
 
 class Indices(ColumnValues):
@@ -113,8 +105,8 @@ class Indices(ColumnValues):
     def __init__(self, blocks: Blocks) -> None:
         super().__init__(blocks, INT32, is_stored=True)
 
-    def _part(self, number: int) -> Make:
-        return self._blocks.vectors(number).indices
+    def _part(self, vectors: Vectors) -> Data:
+        return _Array(INT32.width, vectors.stored, vectors.indices)
 
 
 def row_ends(blocks: Blocks) -> Data:
@@ -142,40 +134,6 @@ def row_ends(blocks: Blocks) -> Data:
     return _Array(8, blocks.rows + 1, ends)
 
 
-class _Texts(NamedTuple):
-    """Texts ``[first, first + total)`` of block ``number``: single values, or elements of vectors.
-
-    ``starts`` are where each list of them begins among the block's elements, and the end; without, they are no lists.
-    """
-
-    blocks: Blocks
-    number: int
-    first: int
-    total: int
-    starts: list[int] | None = None
-
-    def read(self) -> list[Any]:
-        vectors = self._vectors()
-        texts: list[Any] = vectors.spread(vectors.run(self.blocks.codec.item), self.first, self.total).tolist()
-        if self.starts is None:
-            return texts
-        return [texts[start - self.first : end - self.first] for start, end in pairwise(self.starts)]
-
-    def cost(self) -> int:
-        """Return the peak memory of ``read``."""
-        vectors = self._vectors()
-        stored = vectors.stored_at(self.first)
-        run = cast(Texts, vectors.run(self.blocks.codec.item))
-        return 32 * self.total + run.cost(stored, vectors.stored_at(self.first + self.total) - stored)
-
-    def _vectors(self) -> Vectors:
-        vectors = self.blocks.vectors(self.number)
-        if self.total > MOST_TEXT_SLOTS:
-            block = vectors.block
-            raise TooLarge(f"has vectors of text of more than {MOST_TEXT_SLOTS} slots", block.source, block.part)
-        return vectors
-
-
 def text_rows(key: bytes, blocks: Blocks) -> Records:
     """Return the texts of a column, or its vectors of texts as lists, in small groups of rows of one block."""
     # ML.NET puts fewer rows into a block the larger they are.
@@ -184,35 +142,52 @@ def text_rows(key: bytes, blocks: Blocks) -> Records:
     groups = -(-blocks.rows_per_block // rows)
     rest = blocks.rows_in(blocks.count - 1) if blocks.count else 0
 
-    def texts(group: int) -> _Texts:
+    def texts(group: int) -> tuple[Vectors, list[int]]:
         number, inside = divmod(group, groups)
-        first = inside * rows
-        end = min(first + rows, blocks.rows_in(number))
-        if blocks.codec.dimensions is None:
-            return _Texts(blocks, number, first, end - first)
-        vectors = blocks.vectors(number)
-        starts = [*vectors.starts(first, end - first).tolist(), vectors.elements]
-        if end < blocks.rows_in(number):
-            starts[-1] = int(vectors.starts(end, 1)[0])
-        return _Texts(blocks, number, starts[0], starts[-1] - starts[0], starts)
+        vectors, first = blocks.vectors(number), inside * rows
+        count = min(rows, blocks.rows_in(number) - first)
+        return vectors, vectors.starts(first, count + 1).tolist()
 
-    return _records(key, blocks, max(0, blocks.count - 1) * groups + -(-rest // rows), texts)
+    count = max(0, blocks.count - 1) * groups + -(-rest // rows)
+    return _records(key, blocks, count, texts, is_list=blocks.codec.dimensions is not None)
 
 
 def text_slots(key: bytes, blocks: Blocks) -> Records:
     """Return the texts of a single value or vector, a few thousand at a time."""
     size = blocks.codec.size
-    slots = TEXT_SLOTS if size else MOST_TEXT_SLOTS
 
-    def texts(group: int) -> _Texts:
-        first = group * slots
-        left = blocks.vectors(0).elements - first
-        return _Texts(blocks, 0, first, min(left, slots) if size else left)
+    def texts(group: int) -> tuple[Vectors, list[int]]:
+        vectors, first = blocks.vectors(0), group * TEXT_SLOTS
+        return vectors, [first, min(first + TEXT_SLOTS, vectors.elements) if size else vectors.elements]
 
-    return _records(key, blocks, -(-size // slots) or 1, texts)
+    return _records(key, blocks, -(-size // TEXT_SLOTS) or 1, texts)
 
 
-def _records(key: bytes, blocks: Blocks, count: int, texts: Callable[[int], _Texts]) -> Records:
-    return Records(
-        key, count, lambda group: texts(group).read(), blocks.codec.type_name, lambda group: texts(group).cost(),
-    )
+def _records(
+    key: bytes, blocks: Blocks, count: int, texts: Callable[[int], tuple[Vectors, list[int]]], is_list: bool = False,
+) -> Records:
+    """Return ``count`` groups of texts, or of lists of them.
+
+    ``texts`` returns a block, and where each list of a group begins among its elements, and the last one ends.
+    """
+    item = blocks.codec.item
+
+    def read(group: int) -> list[Any]:
+        vectors, starts = limited(group)
+        first = starts[0]
+        found: list[Any] = vectors.spread(vectors.run(item), first, starts[-1] - first).tolist()
+        return [found[start - first : end - first] for start, end in pairwise(starts)] if is_list else found
+
+    def cost(group: int) -> int:
+        vectors, starts = limited(group)
+        first, end = vectors.stored_at(starts[0]), vectors.stored_at(starts[-1])
+        return 32 * (starts[-1] - starts[0]) + cast(Texts, vectors.run(item)).cost(first, end - first)
+
+    def limited(group: int) -> tuple[Vectors, list[int]]:
+        vectors, starts = texts(group)
+        if starts[-1] - starts[0] > MOST_TEXT_SLOTS:
+            block = vectors.block
+            raise TooLarge(f"has vectors of text of more than {MOST_TEXT_SLOTS} slots", block.source, block.part)
+        return vectors, starts
+
+    return Records(key, count, read, blocks.codec.type_name, cost)

@@ -78,10 +78,6 @@ class Block:
         self.data.read_into(memoryview(buffer), offset)
         return buffer
 
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        self.demand(offset + len(buffer))
-        self.data.read_into(buffer, offset)
-
     def integers(self, offset: int, count: int, dtype: str = "<i4") -> NDArray[Any]:
         import numpy as np
 
@@ -196,7 +192,7 @@ class ZonedTimes(ValueRun):
         is_missing = (local == NO_TIME) | (minutes == -(1 << 15))
         if (abs(minutes[~is_missing]) > 840).any():
             raise self.block.damage("has a time zone more than 840 minutes from UTC")
-        _check_ticks(self.block, local, is_missing)
+        _since_1970(self.block, local, is_missing)  # local times have the same limits
         # Missing values are set to zero first: arithmetic with the most negative number would overflow.
         utc = np.where(is_missing, 0, local) - np.where(is_missing, 0, minutes) * 600_000_000
         return _since_1970(self.block, utc, is_missing)
@@ -215,15 +211,11 @@ class ZoneOffsets(ZonedTimes):
         return self._minutes(first, count)
 
 
-def _check_ticks(block: Block, ticks: NDArray[Any], is_missing: NDArray[Any]) -> None:
-    if (((ticks < 0) | (ticks > 3_155_378_975_999_999_999)) & ~is_missing).any():
-        raise block.damage("has a time outside the years 1 to 9999")
-
-
 def _since_1970(block: Block, ticks: NDArray[Any], is_missing: NDArray[Any]) -> NDArray[Any]:
     import numpy as np
 
-    _check_ticks(block, ticks, is_missing)
+    if (((ticks < 0) | (ticks > 3_155_378_975_999_999_999)) & ~is_missing).any():
+        raise block.damage("has a time outside the years 1 to 9999")
     return np.where(is_missing, NO_TIME, np.where(is_missing, 0, ticks) - EPOCH)
 
 

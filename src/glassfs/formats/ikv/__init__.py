@@ -1,7 +1,7 @@
 """iKv documents (``.ikv``): a named tree of values, in the binary forms iKv1 and iKv2 or as text.
 
-This module opens documents of any form (§4, §5, §9). ``nodes`` checks nodes, ``values`` decodes them, ``contents``
-makes contents of them and reads the root of iKv2 through its index. ``text`` converts the text form to the binary one,
+This module opens documents of any form (§4, §5, §9). ``nodes`` checks nodes, ``contents`` makes
+contents of them and reads the root of iKv2 through its index. ``text`` converts the text form to the binary one,
 so all other modules handle only that. Any thread may use this package.
 
 Documents in iKv1 or text are checked whole on opening and refused if anything is wrong. Of iKv2, only header and index

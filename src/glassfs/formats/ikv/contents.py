@@ -1,4 +1,8 @@
-"""Contents of measured nodes, listings of objects, and the indexed root of iKv2 (§5). Any thread."""
+"""Contents of measured nodes, their values, and the indexed root of iKv2 (§5).
+
+``Decoder`` makes Python objects of a whole document, for one thread; any thread may use the rest. Every bound is
+checked again, as files may change: Damaged. A value that is too large to show raises TooLarge before it is built.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +10,40 @@ import struct
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
-from glassfs.content import Array, Blob, Content, Document, Fault, Group, Member, Null, Omitted, Scalar, Text, booleans
-from glassfs.content.allowance import OBJECT as OBJECT_COST
-from glassfs.content.allowance import Allowance, held
-from glassfs.errors import Damaged, GlassfsError, TooLarge
-from glassfs.formats.ikv.nodes import (
-    ARRAY,
-    BOOLEAN,
-    DOUBLE,
-    INTEGER,
-    NULL,
-    OBJECT,
-    STRING,
-    TYPE_NAMES,
-    WINDOW,
-    NodeReader,
-    NodeSpan,
-    part,
-    shown,
+from glassfs.cache import BlockCache
+from glassfs.codec import leb128
+from glassfs.content import (
+    Array,
+    Blob,
+    Content,
+    Document,
+    Fault,
+    Group,
+    Location,
+    Member,
+    Null,
+    Omitted,
+    Scalar,
+    Stream,
+    Text,
+    booleans,
+    layout_faults,
 )
-from glassfs.formats.ikv.values import Decoder, Integers, cost
+from glassfs.content.allowance import OBJECT, Allowance, held
+from glassfs.errors import Damaged, GlassfsError, TooLarge
+from glassfs.formats.ikv import nodes
+from glassfs.formats.ikv.nodes import DEEPEST, WINDOW, NodeReader, NodeSpan, part, shown
 from glassfs.formats.registry import Opening
 from glassfs.source import Source
 
+LARGEST_RENDERING = 64 << 20  # docs/manual/troubleshooting.md
+LARGEST_VALUE = 160 << 20
+EXPANSION = 80
+"""Bytes of values for one that is stored, in empty objects or nested objects of one member; with one-byte integers, of
+NumPy's intermediate results as well."""
 Value = TypeVar("Value")
 
 _ENTRY = struct.Struct("<BII")
@@ -45,13 +58,13 @@ class Contents:
 
     def content(self, key: bytes, node: NodeSpan, what: str) -> Content:
         """Return the content of a node, which has been measured."""
-        if node.tag == OBJECT:
+        if node.tag == nodes.OBJECT:
             return Group(key, partial(self.members, node, what))
-        if node.tag == ARRAY:
+        if node.tag == nodes.ARRAY:
             return self._array(key, node, what)
-        if node.tag == NULL:
+        if node.tag == nodes.NULL:
             return Null(key)
-        if node.tag == STRING:
+        if node.tag == nodes.STRING:
             size = self._reader(node, what, 16).varint()
             return Text(key, part(self.source, node.end - size, size))
         return Scalar(key, Decoder(self.source, what).value(node))
@@ -79,7 +92,7 @@ class Contents:
                 del last[key]
             else:
                 try:
-                    allowance.take(OBJECT_COST + held(key), "members")
+                    allowance.take(OBJECT + held(key), "members")
                 except TooLarge:
                     left_out += 1
                     continue
@@ -89,25 +102,25 @@ class Contents:
 
     def faults(self, node: NodeSpan, what: str) -> Iterator[Fault]:
         """Yield objects below a node that have repeated keys, which is all that reading does not report."""
-        if node.tag == OBJECT:
+        if node.tag == nodes.OBJECT:
             yield from repeated_keys((key for key, _ in self._members(node, what)), what, self.opening.allowance.part())
             for key, member in self._members(node, what):
                 yield from self.faults(member, f"{what}/{shown(key)}")
-        elif node.tag == ARRAY:
+        elif node.tag == nodes.ARRAY:
             fields = self._reader(node, what, WINDOW)
-            if fields.element() in (NULL, OBJECT, ARRAY):
+            if fields.element() in (nodes.NULL, nodes.OBJECT, nodes.ARRAY):
                 for number in range(fields.count(1)):
                     yield from self.faults(fields.span(fields.u8()), f"{what}/{number}")
 
     def _array(self, key: bytes, node: NodeSpan, what: str) -> Content:
         fields = self._reader(node, what, 16)
         element, count, items = fields.u8(), fields.varint(), fields.position
-        if element == INTEGER:
+        if element == nodes.INTEGER:
             integers = Integers(self.source, self.opening.cache, items, node.end, count, what)
             return Array(key, integers, "<i8", (count,), "integer")
-        if element == DOUBLE:
+        if element == nodes.DOUBLE:
             return Array(key, part(self.source, items, 8 * count), "<f8", (count,), "double")
-        if element == BOOLEAN:
+        if element == nodes.BOOLEAN:
             return Array(key, booleans(part(self.source, items, count), count), "|b1", (count,), "boolean")
         return self.document(key, node, what)
 
@@ -132,7 +145,7 @@ def repeated_keys(keys: Iterable[bytes], place: str, allowance: Allowance) -> It
                 count += 1
                 repeated = repeated or [key]
             else:
-                allowance.take(OBJECT_COST + held(key), "keys")
+                allowance.take(OBJECT + held(key), "keys")
                 seen.add(key)
     if repeated:
         reason = f"has the key {shown(repeated[0])!r} more than once; the last value counts"
@@ -164,7 +177,7 @@ class IndexedRoot:
         # The size of the index and all payloads; payloads shared by entries count once per entry.
         self._stored = self._end - self._keys
         for number, (tag, offset, end, _) in enumerate(self._nodes()):
-            if tag >= len(TYPE_NAMES):
+            if tag >= len(nodes.TYPE_NAMES):
                 raise fields.damage(f"has an entry of unknown type {tag} (number {number})")
             if end > fields.end:
                 raise fields.damage(f"has an entry that ends at {end}, outside the file (number {number})")
@@ -219,8 +232,8 @@ class IndexedRoot:
             else:
                 before = decoder.rendered
                 values[key] = decoder.value(node, depth=1)
-                if node.tag in (OBJECT, ARRAY) and node.end - node.start >= self.SMALL:
-                    decoder.spend(0, 2 * OBJECT_COST)
+                if node.tag in (nodes.OBJECT, nodes.ARRAY) and node.end - node.start >= self.SMALL:
+                    decoder.spend(0, 2 * OBJECT)
                     known[node] = values[key], decoder.rendered - before
             decoder.spend(9, 50)
         return values
@@ -229,6 +242,9 @@ class IndexedRoot:
         """Yield errors of the index, bad entries, and errors inside good ones."""
         allowance = self._contents.opening.allowance.part()
         yield from repeated_keys((key for key, _ in self._named_nodes()), "root", allowance)
+        payloads = ((node.start, node.end, f"the payload of {shown(key)!r}") for key, node in self._named_nodes())
+        parts = chain([(0, self._end, "the index")], payloads)
+        yield from layout_faults(parts, self._source.size, allowance, may_share=True)
         seen: set[NodeSpan] = set()
         for key, node in self._named_nodes():
             what = f"root/{shown(key)}"
@@ -237,7 +253,7 @@ class IndexedRoot:
             except (Damaged, TooLarge) as error:
                 yield Fault(what, error.reason)
             else:
-                if node.tag in (OBJECT, ARRAY) and node not in seen:
+                if node.tag in (nodes.OBJECT, nodes.ARRAY) and node not in seen:
                     seen.add(node)
                     yield from self._contents.faults(node, what)
 
@@ -254,30 +270,152 @@ class IndexedRoot:
 
     def _measured(self, node: NodeSpan, what: str) -> NodeSpan:
         """Return the node with its levels. Raises Damaged if its payload is bad, TooLarge if there are too many."""
-        if node.tag not in (OBJECT, ARRAY) or node.end - node.start < self.SMALL:
-            return node._replace(levels=self._levels(node, what))
-        # An entry that shares its payload with another one has the same verdict, without a second pass over it.
-        verdict = self._verdicts.get(node)
+        size, verdict = node.end - node.start, self._verdicts.get(node)
         if verdict is None:
-            self._contents.opening.allowance.take(2 * OBJECT_COST, "entries")
-            verdict = self._verdicts[node] = self._verdict(node, what)
+            is_large = node.tag in (nodes.OBJECT, nodes.ARRAY) and size >= self.SMALL
+            if is_large:
+                self._contents.opening.allowance.take(2 * OBJECT, "entries")
+            if is_large and size > self._left_to_measure:
+                verdict = "shares bytes with too many other entries to check it"
+            else:
+                try:
+                    measured = NodeReader(self._source, node.start, node.end, what).span(node.tag, around=1)
+                    left = node.end - measured.end
+                    verdict = f"has {left} bytes after its value" if left else measured.levels
+                except Damaged as error:
+                    verdict = error.reason
+            # An entry that shares its payload with another one has the same verdict, without a second pass over it.
+            if is_large:
+                self._left_to_measure -= size
+                self._verdicts[node] = verdict
         if isinstance(verdict, str):
             raise self._source.damage(verdict, what)
         return node._replace(levels=verdict)
 
-    def _verdict(self, node: NodeSpan, what: str) -> int | str:
-        """Return the levels of an object or array, or what is wrong with it."""
-        size = node.end - node.start
-        if size > self._left_to_measure:
-            return "shares bytes with too many other entries to check it"
-        self._left_to_measure -= size
-        try:
-            return self._levels(node, what)
-        except Damaged as error:
-            return error.reason
 
-    def _levels(self, node: NodeSpan, what: str) -> int:
-        measured = NodeReader(self._source, node.start, node.end, what).span(node.tag, around=1)
-        if measured.end != node.end:
-            raise self._source.damage(f"has {node.end - measured.end} bytes after its value", what)
-        return measured.levels
+def cost(stored: int, levels: int = DEEPEST) -> int:
+    """Return the peak memory of the value of ``stored`` bytes, of so many levels, and of its text.
+
+    Besides the text this counts the spare memory of its buffer and the piece being written. The worst cases are a null
+    on a line of its own, and an escaped character.
+    """
+    text = min(LARGEST_RENDERING, stored * (2 * levels + 8))
+    return 4 * WINDOW + min(LARGEST_VALUE, stored * EXPANSION) + text + min(text, LARGEST_RENDERING // 4)
+
+
+class Decoder:
+    """Builds values of one document: dict, list, str, int, float, bool, None, and bytes for text that is not UTF-8.
+
+    Raises TooLarge before a value takes much more than LARGEST_VALUE bytes of memory, or would certainly exceed
+    LARGEST_RENDERING bytes as JSON with indent 2.
+    """
+
+    def __init__(self, source: Source, what: str) -> None:
+        self.rendered = 0
+        self._source = source
+        self._what = what
+        self._taken = 0
+        self._keys: dict[str | bytes, str | bytes] = {}
+
+    def value(self, node: NodeSpan, depth: int = 0) -> Any:
+        """Return the value of a measured node; ``depth`` is the number of containers around it."""
+        return self._value(NodeReader(self._source, node.start, node.end, self._what, WINDOW), node.tag, depth)
+
+    def spend(self, rendered: int, taken: int) -> None:
+        """Count ``rendered`` more bytes of text (a lower bound) and ``taken`` more bytes of memory."""
+        self.rendered += rendered
+        self._taken += taken
+        if self.rendered > LARGEST_RENDERING or self._taken > LARGEST_VALUE:
+            raise TooLarge("is too large to show as one JSON document", self._source.name, self._what)
+
+    def key(self, raw: bytes) -> str | bytes:
+        """Return a key; equal keys are the same object each time, as those of a table are."""
+        key = _text(raw)
+        known = self._keys.setdefault(key, key)
+        self.spend(len(raw), len(raw) + 160 if known is key else 0)
+        return known
+
+    def _value(self, fields: NodeReader, tag: int, depth: int) -> Any:
+        if tag == nodes.NULL:
+            self.spend(3, 0)
+            return None
+        if tag == nodes.STRING:
+            size = fields.varint()
+            self.spend(size + 1, size + 60)
+            return _text(fields.take(size))
+        if tag == nodes.INTEGER:
+            self.spend(0, 32)
+            return fields.signed()
+        if tag == nodes.DOUBLE:
+            self.spend(2, 24)
+            return struct.unpack("<d", fields.take(8))[0]
+        if tag == nodes.BOOLEAN:
+            self.spend(3, 0)
+            return fields.u8() != 0
+        if depth >= DEEPEST or tag > nodes.ARRAY:
+            raise fields.damage(f"has a node of unknown type {tag}, or too many levels, before {fields.position}")
+        item = 2 * depth + 5  # line break, indent, comma, and at least one character
+        if tag == nodes.OBJECT:
+            count = fields.count(2)
+            self.spend(count * (item + 4), 64 + (100 + count * 50 if count else 0))
+            members: dict[str | bytes, Any] = {}
+            for _ in range(count):
+                key = self.key(fields.name())
+                members.pop(key, None)  # of equal keys the last one counts
+                members[key] = self._value(fields, fields.u8(), depth + 1)
+            return members
+        element = fields.element()
+        count = fields.count(nodes.SMALLEST_ITEM[element])
+        self.spend(count * item, 56 + count * 8)
+        if element == nodes.BOOLEAN:
+            return [byte != 0 for byte in fields.take(count)]
+        if element == nodes.DOUBLE:
+            self.spend(0, count * 24)
+            return list(struct.unpack(f"<{count}d", fields.take(8 * count)))
+        is_bare = element in (nodes.STRING, nodes.INTEGER)
+        return [self._value(fields, element if is_bare else fields.u8(), depth + 1) for _ in range(count)]
+
+
+def _text(raw: bytes) -> str | bytes:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
+
+
+class Integers(Stream):
+    """The items of an array of integers as little-endian 64-bit numbers, stored in ``[start, end)``."""
+
+    __slots__ = ("_count", "_end", "_source", "_start", "_what")
+
+    def __init__(self, source: Source, cache: BlockCache, start: int, end: int, count: int, what: str) -> None:
+        cost = 3 * WINDOW + EXPANSION * min(WINDOW, end - start)
+        super().__init__(
+            cache, (source.version, "integers", start, count), self._numbers, lambda: cost, 8 * count,
+        )
+        self._source, self._what = source, what
+        self._start, self._end, self._count = start, end, count
+
+    def location(self) -> Location | None:
+        place = part(self._source, self._start, self._end - self._start).location()
+        return place and place._replace(codec="varint")
+
+    def _numbers(self) -> Iterator[bytes]:
+        position, left = self._start, self._count
+        while left:
+            with self._cache.waiting():
+                chunk = self._source.read(position, min(WINDOW, self._end - position))
+            values, used = leb128.unpack(chunk, left)
+            if not used:
+                raise Damaged("its integers have changed since it was opened", self._source.name, self._what)
+            yield _signed(values)
+            position += used
+            left -= len(values)
+
+
+def _signed(values: Any) -> bytes:
+    """Decode zigzag numbers (``value << 1 ^ value >> 63``) to 8 bytes each."""
+    import numpy as np
+
+    signed = (values >> np.uint64(1)) ^ (np.uint64(0) - (values & np.uint64(1)))
+    return bytes(signed.astype("<u8", copy=False).data)

@@ -1,7 +1,7 @@
 """KinoDB (``.kdb``): robot episodes, each with metadata, state/action records and camera images.
 
 This module opens a container: header, packed index, and checks of the layout. ``episode`` makes an episode from its
-64-byte index entry on demand, and ``table`` has the table of all episodes. ``scan`` locates the images of an episode
+64-byte index entry on demand, and the table of all episodes. ``scan`` locates the images of an episode
 when they are listed, and ``images`` makes contents of them. Pixels are read only on demand, or where nothing else shows
 what is stored. Containers are immutable except for caches, so any thread may use them.
 
@@ -18,7 +18,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from datetime import datetime, timezone
-from itertools import chain
 from typing import Any, NamedTuple
 
 from glassfs.content import (
@@ -32,12 +31,12 @@ from glassfs.content import (
     Outline,
     Series,
     Table,
+    layout_faults,
 )
 from glassfs.content.allowance import OBJECT
 from glassfs.content.episodes import EPISODES_KEY
-from glassfs.errors import Refused, TooLarge
-from glassfs.formats.kinodb.episode import ENTRY, EpisodeEntry, KinoEpisode
-from glassfs.formats.kinodb.table import episode_table
+from glassfs.errors import Refused
+from glassfs.formats.kinodb.episode import ENTRY, EpisodeEntry, KinoEpisode, episode_table
 from glassfs.formats.registry import BUILT_IN, JOINED, Format, Opening
 
 MAGIC = b"KINO"
@@ -105,8 +104,20 @@ class _File:
         return episode_table(self.opening, self.count, self.episode)
 
     def check(self) -> Iterator[Fault]:
-        yield from _header_faults(self)
-        yield from _layout_faults(self)
+        header = self.header
+        if header.num_episodes != self.count:
+            yield Fault("header", f"counts {header.num_episodes} episodes, but the index has {self.count}")
+        frames = sum(entry.num_frames for entry in self.entries())
+        if header.num_frames != frames:
+            yield Fault("header", f"counts {header.num_frames} frames, but the index has {frames}")
+        if any(header.reserved):
+            yield Fault("header", "reserved bytes are not zero")
+        highest = -1
+        for position, entry in enumerate(self.entries()):
+            if entry.episode_id <= highest:
+                yield Fault(f"episodes/{position}", f"its id {entry.episode_id} comes after {highest}, but ids rise")
+            highest = max(highest, entry.episode_id)
+        yield from layout_faults(_layout(self), self.source.size, self.opening.allowance.part())
         for position in range(self.count):
             yield from self.episode(position).check()
 
@@ -141,55 +152,14 @@ class _File:
         }
 
 
-def _header_faults(opened: _File) -> Iterator[Fault]:
+def _layout(opened: _File) -> Iterator[tuple[int, int, str]]:
+    """Yield start, end and name of all parts. KinoDB accepts gaps and overlaps (§1)."""
     header = opened.header
-    if header.num_episodes != opened.count:
-        yield Fault("header", f"counts {header.num_episodes} episodes, but the index has {opened.count}")
-    frames = sum(entry.num_frames for entry in opened.entries())
-    if header.num_frames != frames:
-        yield Fault("header", f"counts {header.num_frames} frames, but the index has {frames}")
-    if any(header.reserved):
-        yield Fault("header", "reserved bytes are not zero")
-    highest = -1
+    yield 0, _HEADER.size, "the header"
     for position, entry in enumerate(opened.entries()):
-        if entry.episode_id <= highest:
-            yield Fault(f"episodes/{position}", f"its id {entry.episode_id} comes after {highest}, but ids rise")
-        highest = max(highest, entry.episode_id)
-
-
-def _layout_faults(opened: _File) -> Iterator[Fault]:
-    """Yield overlaps, and bytes that belong to nothing. KinoDB accepts both (§1)."""
-    source, header, allowance = opened.source, opened.header, opened.opening.allowance.part()
-    runs = [(0, _HEADER.size, "the header")]
-    index = (header.index_offset, header.index_offset + header.index_length, "the index")
-    sections = (
-        (offset, offset + length, f"the {section} of episode {position}")
-        for position, entry in enumerate(opened.entries())
-        for section, offset, length in entry.sections()
-    )
-    for start, end, what in chain(sections, (index,)):
-        if not start < end <= source.size:
-            continue
-        if start == runs[-1][1]:  # as written: all episodes form one run
-            runs[-1] = (runs[-1][0], end, what)
-            continue
-        try:
-            allowance.take(2 * OBJECT, "sections")
-        except TooLarge as error:
-            yield Fault("file", f"its sections are too scattered to check for gaps and overlaps: {error.reason}")
-            return
-        runs.append((start, end, what))
-    # Runs in the order of their offsets either touch, leave a gap, or overlap. As a run can lie inside an earlier one,
-    # each is compared with the end of all before it.
-    reached, before = 0, "the start of the file"
-    for start, end, what in (*sorted(runs), (source.size, source.size, "the end of the file")):
-        if start > reached:
-            yield Fault("file", f"{start - reached} bytes at {reached}, after {before}, belong to nothing")
-        elif start < reached and start < source.size:
-            twice = f"{start} to {min(end, reached)}"
-            yield Fault("file", f"bytes {twice} are used twice: before the end of {before}, and of {what}")
-        if end > reached:
-            reached, before = end, what
+        for section, offset, length in entry.sections():
+            yield offset, offset + length, f"the {section} of episode {position}"
+    yield header.index_offset, header.index_offset + header.index_length, "the index"
 
 
 def _date(seconds: int) -> str | None:

@@ -22,7 +22,6 @@ from glassfs.content import (
     Fault,
     Group,
     Image,
-    Location,
     Member,
     Omitted,
     Series,
@@ -30,7 +29,6 @@ from glassfs.content import (
 )
 from glassfs.content import images as decoder
 from glassfs.content.allowance import OBJECT
-from glassfs.content.data import SizedData
 from glassfs.errors import Damaged
 from glassfs.formats.kinodb.scan import IMAGE_COST, MEDIA, Scan
 from glassfs.formats.registry import Opening
@@ -309,32 +307,28 @@ def decoded_size(
             return None
 
 
-class _PredictedImage(SizedData):
+class _PredictedImage(Extent):
     """An image of a remote episode, at ``offset`` if all frames are alike, as they usually are: ``header`` precedes it.
 
     Otherwise ``find`` scans all frames and returns the image's offset, or None if there is no such image, which raises
     Damaged. ``place`` names the images in messages.
     """
 
-    __slots__ = ("_find", "_header", "_offset", "_place", "_source")
+    __slots__ = ("_find", "_header", "_place")
 
     def __init__(
         self, source: Source, offset: int, size: int, header: bytes, place: str, find: Callable[[], int | None],
     ) -> None:
-        super().__init__(size)
-        self._source, self._offset, self._header, self._place, self._find = source, offset, header, place, find
+        super().__init__(source, offset, size)
+        self._header, self._place, self._find = header, place, find
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        start = self._offset - len(self._header)
-        actual: int | None = self._offset
-        if self._source.read(start, len(self._header)) != self._header:
-            actual = self._find()
+        start = self.offset - len(self._header)
+        is_right = self.source.read(start, len(self._header)) == self._header
+        actual = self.offset if is_right else self._find()
         if actual is None:
-            raise self._source.damage(f"there is no image at {start}, where one was expected", self._place)
-        self._source.read_into(buffer, actual + offset)
-
-    def location(self) -> Location:
-        return Location(self._offset, self.size)
+            raise self.source.damage(f"there is no image at {start}, where one was expected", self._place)
+        self.source.read_into(buffer, actual + offset)
 
 
 def _paths(scan: Scan) -> list[tuple[bytes, ...]]:

@@ -1,18 +1,29 @@
-"""NPZ: arrays in a ZIP archive, as NumPy and SciPy write them (docs/formats/npz.md).
+"""NPZ: arrays in a ZIP archive, as NumPy and SciPy write them (docs/formats/npz.md, cited as §).
 
-``archive`` reads the ZIP archive, ``header`` the header of an NPY file, and ``contents`` makes contents of members.
-Opening raises Damaged; any thread may use opened archives.
+This module opens archives and makes contents of members: arrays, and files unchanged (§7). ``archive`` reads the ZIP
+archive, ``header`` the header of an NPY file. Opening raises Damaged; any thread may use opened archives.
 """
 
 from __future__ import annotations
 
-from glassfs.content import Container, Group
-from glassfs.formats.npz.archive import LOCAL, LOCAL_HEADER
-from glassfs.formats.npz.contents import SUFFIX, ArchiveContents
+from collections.abc import Iterator
+from functools import partial
+
+from glassfs.codec import NONE
+from glassfs.codec.compression import decompress_prefix
+from glassfs.content import Container, Group, Member, Nested, Part, Slice, array_as_stored
+from glassfs.errors import Damaged, NotInstalled
+from glassfs.formats.npz import header
+from glassfs.formats.npz.archive import CODECS, LOCAL, LOCAL_HEADER, Archive, LazyMember, ZipEntry
 from glassfs.formats.registry import BUILT_IN, Format, Head, Opening
 
 NAMED = BUILT_IN["npz"]
 END, LONGEST_END = b"PK\5\6", 22 + 0xFFFF
+SUFFIX = b".npy"
+LOOKED_AT = 1 << 10
+"""Bytes of a member read to find its header, which has 128 unless the type is a structure."""
+MOST_DESCRIBED = 1 << 14
+"""Members of an archive whose headers are read, one by one; in larger ones all members are files only."""
 
 
 def open_npz(opening: Opening) -> Container:
@@ -34,6 +45,76 @@ def recognises(head: Head) -> bool:
         if head[LOCAL_HEADER.size : LOCAL_HEADER.size + length].endswith(SUFFIX):
             return True
     return head.name.lower().endswith(NAMED) and END in head.tail(LONGEST_END)
+
+
+class ArchiveContents:
+    """The contents of the archive in ``opening``. Raises Damaged."""
+
+    def __init__(self, opening: Opening) -> None:
+        self.archive = Archive(opening)
+        self._headers: dict[ZipEntry, header.ArrayHeader | None] = {}
+
+    @property
+    def _is_described(self) -> bool:
+        return len(self.archive.entries) <= MOST_DESCRIBED
+
+    def members(self) -> Iterator[Member]:
+        """Yield all members."""
+        return map(self._member, self.archive.entries)
+
+    def _member(self, entry: ZipEntry) -> Member:
+        """Return an array, or the file if it is none, or cannot be read."""
+        name = entry.name
+        if name.endswith(b"/") and not (entry.size or entry.crc):
+            return Member(_path(name[:-1]), Group(name, tuple))
+        described = self._header(entry) if self._is_described and name.endswith(SUFFIX) else None
+        if described is None:
+            return Member(_path(name), self._file(entry))
+        key, file = name.removesuffix(SUFFIX), LazyMember(self.archive, entry)
+        items = Slice(file, described.length, described.nbytes)
+        cache, ident = self.archive.cache, (self.archive.source.version, entry.offset)
+        array = array_as_stored(cache, ident, key, items, described.dtype, described.shape, described.order)
+        array.file = file
+        return Member(_path(key), array)
+
+    def _file(self, entry: ZipEntry) -> Part:
+        data = LazyMember(self.archive, entry)
+        if not self._is_described:
+            return Part(entry.name, data)
+        # Entries may contradict one another about the same bytes.
+        ident = f"{entry.offset}:{entry.stored}:{entry.size}:{entry.method}:{entry.crc}"
+        return Nested(entry.name, data, self.archive.source, ident, entry.stored, partial(self._first_bytes, entry))
+
+    def _first_bytes(self, entry: ZipEntry, size: int) -> bytes:
+        """Return the first bytes of a member, about ``size`` of them at most. Raises Damaged."""
+        _, head = self.archive.locate(entry, size)
+        codec = CODECS[entry.method]
+        return bytes(head if codec == NONE else decompress_prefix(codec, head, size))
+
+    def _header(self, entry: ZipEntry) -> header.ArrayHeader | None:
+        """Return the header of an array, or None if the member is no array."""
+        if entry not in self._headers:
+            try:
+                self._headers[entry] = self._read_header(entry)
+            except (Damaged, NotInstalled):
+                self._headers[entry] = None
+        return self._headers[entry]
+
+    def _read_header(self, entry: ZipEntry) -> header.ArrayHeader | None:
+        # The header of an array is in the first bytes of nearly every member: one read finds the local header and the
+        # header of the array.
+        given = self._first_bytes(entry, LOOKED_AT)
+        length = header.length_of(given)
+        if length is None or length > entry.size:
+            return None
+        if len(given) < length:
+            given = self._first_bytes(entry, 2 * length)
+        return header.parsed(given[:length], entry.size) if len(given) >= length else None
+
+
+def _path(name: bytes) -> tuple[bytes, ...]:
+    """Return the components of a name: keys of NumPy with slashes are paths (§5)."""
+    return tuple(name.split(b"/", 255))  # the rest is one component: no path is longer
 
 
 FORMAT = Format("npz", recognises, open_npz, suffixes=NAMED)

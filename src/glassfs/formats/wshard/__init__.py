@@ -8,15 +8,13 @@ not reveal. Opening raises Damaged or Refused; any thread may use opened episode
 
 from __future__ import annotations
 
-from functools import partial
-
 from glassfs.content import Container, Group
 from glassfs.errors import Refused
 from glassfs.formats.registry import BUILT_IN, JOINED, Format, Opening
 from glassfs.formats.wshard.episode import WShardEpisode
 from glassfs.formats.wshard.index import MAGIC, Index, Role
 from glassfs.formats.wshard.manifest import open_manifest
-from glassfs.formats.wshard.table import members, record_of
+from glassfs.formats.wshard.table import record_of
 from glassfs.formats.wshard.verification import facts, faults
 
 
@@ -38,7 +36,7 @@ def open_wshard(opening: Opening) -> Container:
     episode = WShardEpisode(index, opening.cache, opening.allowance)
     for name, reason in episode.damaged_metadata.items():
         opening.warn(reason, name.decode())
-    root = Group(b"", partial(members, episode))
+    root = Group(b"", record_of(episode).members)
     return Container(
         "wshard", str(header.version), root, [source], facts(episode), lambda: faults(episode),
         lambda: record_of(episode).table(),

@@ -21,7 +21,7 @@ from glassfs.formats.registry import Opening
 from glassfs.formats.wshard.episode import EPISODE, WSHARD, WShardEpisode
 from glassfs.formats.wshard.index import Index, Role, label
 from glassfs.formats.wshard.metadata import text
-from glassfs.formats.wshard.table import EpisodeRecord, members
+from glassfs.formats.wshard.table import EpisodeRecord, record_of
 from glassfs.formats.wshard.verification import facts, faults
 from glassfs.names import raw
 from glassfs.source.sealed import SealedSource
@@ -207,8 +207,7 @@ class _Whole:
         for name in self._unjoined:
             yield Member(tuple(name.split(b"/", 255)), Omitted(name, NOT_JOINED, is_damage=True))
         for part in self._parts:
-            uri = raw(part.record.uri)
-            group = Group(uri, partial(members, part.episode))
+            group = Group(raw(part.record.uri), record_of(part.episode).members)
             yield Member((b"chunks", b"%04d" % part.record.number), group)
 
     def _members_joined(self) -> Iterator[Member]:

@@ -125,11 +125,6 @@ def record_of(episode: WShardEpisode) -> EpisodeRecord:
     return EpisodeRecord(sources, episode.metadata.length, lambda: episode.rate, episode.blocks)
 
 
-def members(episode: WShardEpisode) -> Iterator[Member]:
-    """Yield all blocks in the order of the index, the table of steps, and the episode."""
-    return record_of(episode).members()
-
-
 def _texts(names: Iterable[bytes]) -> list[str]:
     return [name.decode("utf-8", "replace") for name in dict.fromkeys(names)]
 

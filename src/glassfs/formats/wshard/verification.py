@@ -14,7 +14,7 @@ from itertools import chain, islice, pairwise
 from typing import Any
 
 from glassfs.codec import compression
-from glassfs.content import Array, Fault
+from glassfs.content import Array, Fault, layout_faults
 from glassfs.errors import Damaged, GlassfsError, Passing, TooLarge
 from glassfs.formats.wshard import metadata
 from glassfs.formats.wshard.episode import WShardEpisode
@@ -118,13 +118,12 @@ def _extent_faults(episode: WShardEpisode) -> Iterator[Fault]:
         return  # the bytes of these blocks would count as gaps
     # Blocks are aligned, so that gaps of less than an alignment are padding. Longer ones hold bytes that no reader
     # sees, such as blocks of an index that was overwritten.
-    end = entries[0].end if entries else 0
     header = index.header
-    last = (header.schema_offset or min(header.total_size, index.source.size)) if entries else 0
-    for start, reached in [(entry.offset, entry.end) for entry in entries] + [(last, 0)]:
-        if start - end > max(ALIGNMENTS):
-            yield Fault("data", f"bytes {end} to {start} belong to no block")
-        end = max(end, reached)
+    end = min(header.total_size, index.source.size)
+    first = entries[0].offset if entries else end  # streaming writers reserve bytes before it for a longer index
+    parts = [(0, first, "the names"), *((entry.offset, entry.end, entry.label) for entry in entries)]
+    parts.append((header.schema_offset or end, end, "the schema"))
+    yield from layout_faults(parts, end, episode.allowance.part(), may_share=True, padding=max(ALIGNMENTS))
 
 
 def _metadata_faults(episode: WShardEpisode) -> Iterator[Fault]:
