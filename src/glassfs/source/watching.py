@@ -263,7 +263,10 @@ class _Inotify:
         with ExitStack() as stack:
             self._inotify = stack.enter_context(INotify(nonblocking=True))
             self._table = stack.enter_context(open(mountinfo.MOUNTS, "rb", buffering=0))
-            self._mounts = self._read_mounts()
+            self._text = b""
+            self._mounts = set[mountinfo.Mount]()
+            self._types: dict[str, str] = {}
+            self.check_mounts()
             self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             stack.callback(os.close, self._wake)
             self._poll = select.poll()
@@ -374,19 +377,20 @@ class _Inotify:
 
     def check_mounts(self) -> dict[str, str]:
         """Return the file system of each mount by mount id; folders under new or removed mounts count as replaced."""
-        before, self._mounts = self._mounts, self._read_mounts()
-        for mount in before ^ self._mounts:
-            place = tuple(filter(None, mount.path.split("/")))
-            for watch in tuple(self.watches):
-                if watch.path[: len(place)] == place:
-                    self._over(watch)
-                elif watch.path == place[:-1]:
-                    self.pending.setdefault((watch, place[-1]), False)
-        return {mount.mount_id: mount.file_system for mount in self._mounts}
-
-    def _read_mounts(self) -> set[mountinfo.Mount]:
         self._table.seek(0)
-        return set(mountinfo.parsed(self._table.readall()))
+        text = self._table.readall()
+        if text != self._text:  # parsing it takes as long as watching several folders
+            before, self._text = self._mounts, text
+            self._mounts = set(mountinfo.parsed(text))
+            self._types = {mount.mount_id: mount.file_system for mount in self._mounts}
+            for mount in before ^ self._mounts:
+                place = tuple(filter(None, mount.path.split("/")))
+                for watch in tuple(self.watches):
+                    if watch.path[: len(place)] == place:
+                        self._over(watch)
+                    elif watch.path == place[:-1]:
+                        self.pending.setdefault((watch, place[-1]), False)
+        return self._types
 
 
 def _identity(fd: int, name: str = "") -> tuple[int, int]:
