@@ -7,7 +7,7 @@ Any thread.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -15,11 +15,12 @@ from typing import NamedTuple
 from glassfs.content import EPISODES
 from glassfs.content.allowance import OBJECT, Allowance
 from glassfs.datasets.timed_calls import TimedCalls
-from glassfs.errors import GlassfsError, TooLarge, Unavailable
+from glassfs.errors import GlassfsError, Passing, TooLarge, Unavailable
 from glassfs.formats.registry import HEAD, Head, joined_by, recognise
 from glassfs.names import raw
+from glassfs.once import once
 from glassfs.settings import settings
-from glassfs.source import Entry, Kind, Version
+from glassfs.source import Entry, Kind, Path, Version
 from glassfs.tree.containers.containers import Containers
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.sources.folder import shown_entries
@@ -31,10 +32,7 @@ PUBLIC_FOLDER, PUBLIC_FILE = 0o555, 0o444
 
 
 class SnapshotFile(NamedTuple):
-    """A file of a snapshot, with ``above`` folders on the way to it, from the one where the snapshot begins.
-
-    ``is_public`` says whether every user can reach and read it.
-    """
+    """A file of a snapshot. ``is_public`` says whether every user can reach and read it."""
 
     path: str
     location: Location
@@ -43,8 +41,6 @@ class SnapshotFile(NamedTuple):
     volume: str
     mtime_ns: int
     uid: int
-    has_other_names: bool
-    above: int
     is_public: bool
 
 
@@ -90,6 +86,35 @@ class FileSnapshot:
                 break
         self.files.sort(key=lambda file: raw(file.path))
 
+    @once
+    def _by_location(self) -> Mapping[Location, SnapshotFile]:
+        return {file.location: file for file in self.files}
+
+    def has_public(self, before: SnapshotFile, parts: Sequence[Path] = ()) -> bool:
+        """Return whether a file that was public, with all ``parts`` of its container, still is, or as far as is known.
+
+        If another file has replaced it, the owner must be the same: another user may have had no right to read the rows
+        that were read before. What is on a disk that does not answer is what it was.
+        """
+        now = self._by_location.get(before.location)
+        if now is None:
+            unknown = tuple(f"{gap.path}/" if gap.path else "" for gap in self.gaps if isinstance(gap.error, Passing))
+            return f"{before.path}/".startswith(unknown)
+        is_same = now.is_public and (now.version == before.version or now.uid == before.uid)
+        return is_same and all(self._has_public_part(Location(before.location.store, part)) for part in parts)
+
+    def _has_public_part(self, location: Location) -> bool:
+        found = self._by_location.get(location)
+        if found is not None:
+            return found.is_public
+        # It is beside a container that was named alone.
+        try:
+            return location.store.entry(location.path).permissions & PUBLIC_FILE == PUBLIC_FILE
+        except Passing:
+            return True
+        except GlassfsError:
+            return False
+
     def _take_below(self, start: Start) -> bool:
         """Take a start and everything below it; return whether there is time and memory for more."""
         path, location, _ = start
@@ -120,7 +145,7 @@ class FileSnapshot:
             return True
         is_public = folder is None or self._public[folder.path]
         try:
-            # A file has a tuple of ten, a path in the tree and one in the store, a stamp and a version.
+            # A file has a tuple of eight, a path in the tree and one in the store, a stamp and a version.
             self._allowance.take(4 * OBJECT + 2 * len(path), "files and folders")
         except TooLarge as error:
             self.gaps.append(Gap(path, GlassfsError(f"it and others are left out: {error.reason}"), is_public))
@@ -133,8 +158,8 @@ class FileSnapshot:
             self._public[path] = is_public
         # In a remote store each file that is opened costs requests, so only names of containers count.
         elif folder is None or location.may_be_container:
-            facts = entry.version, entry.stamp, entry.volume, entry.mtime_ns, entry.uid, entry.has_other_names
-            self.files.append(SnapshotFile(path, location, *facts, 0 if folder is None else len(folder.way), is_public))
+            facts = entry.version, entry.stamp, entry.volume, entry.mtime_ns, entry.uid
+            self.files.append(SnapshotFile(path, location, *facts, is_public))
         return True
 
     def _listed(self, start: Start, folder: Branch) -> Listed:

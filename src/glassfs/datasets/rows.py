@@ -35,7 +35,7 @@ from glassfs.work import Work
 class TablePiece(NamedTuple):
     """Piece ``number`` of a container's rows for the joined table ``table``, and whether every user may read it.
 
-    ``directory`` is that of what the rows describe. ``parts`` are the paths and stamps of its further files.
+    ``directory`` is that of what the rows describe. ``parts`` are the paths of its further files.
     """
 
     table: str
@@ -43,7 +43,7 @@ class TablePiece(NamedTuple):
     piece: Piece
     directory: str
     is_public: bool
-    parts: Sequence[tuple[Path, str]] = ()
+    parts: Sequence[Path] = ()
 
 
 class RowReader:
@@ -188,7 +188,7 @@ class RowReader:
                 # replaced between the walk and now: such rows would be found again under a stamp that they do not have.
                 is_kept = is_kept and len(container.sources) == len(files) == 1 and files[0][1].stamp == file.stamp
                 is_public = file.is_public and all(_is_readable(entry) for _, entry in files)
-                parts = [(path, entry.stamp) for path, entry in files[1:]]
+                parts = [path for path, _ in files[1:]]
                 number = 0
                 for name in container.tables:
                     summary = container.summary(name)
