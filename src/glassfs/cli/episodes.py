@@ -95,7 +95,7 @@ def command(
         raise misuse(f"--resume cannot continue {'with --where' if where else 'a Parquet file, only jsonl or csv'}")
     if form == PARQUET and not output and sys.stdout.isatty():
         raise click.ClickException("Parquet cannot be written to a terminal; use --output FILE")
-    search = found_under(sources, connection, is_by_path=True)
+    search = found_under(sources, connection)
     if output:
         _demand_replaceable(output, sources, plan.report)
     is_kept = bool(plan.report and output) and form != PARQUET

@@ -210,19 +210,15 @@ class Export:
 
     def _write_file(self, node: File, place: str) -> None:
         origin = node.origin
-        is_sized = node.data.is_sized
-        is_counted = is_sized and not self._under_way  # the bar's sum has no links
-        is_complete = self._is_resumed and self._target.has_file(
-            place, origin.mtime_ns, node.size if is_sized else None,
-        )
-        # The bar's sum has files of known size. Complete ones need no work, and others add their sizes once these are
-        # known.
-        if is_complete == is_counted:
-            self._bar.correct(-node.size if is_complete else node.size)
-        if not is_complete:
+        size = node.size if node.data.is_sized else None
+        # The bar's sum has files of known size, and nothing that links lead to.
+        bar = self._bar if size is not None and not self._under_way else Progress()
+        if self._is_resumed and self._target.has_file(place, origin.mtime_ns, size):
+            bar.advance(size or 0)
+        else:
             # The container may be replaced while its file is copied: with the lease, all bytes are of one version.
             with origin.lease:
-                self._target.write(place, node.mode, origin.mtime_ns, _FilePieces(node, self._buffer, self._bar))
+                self._target.write(place, node.mode, origin.mtime_ns, _FilePieces(node, self._buffer, bar))
             self.written.bytes += node.size
         self.written.files += 1
 

@@ -67,7 +67,7 @@ def picked_episodes(tree: Tree, source: str, settings: BatchSettings, where: str
     picked = Picked()
 
     def items() -> Iterator[WorkItem]:
-        for hit in found_under([source], settings.connection, is_by_path=True).all():
+        for hit in found_under([source], settings.connection).all():
             if isinstance(hit, SearchHit):
                 yield WorkItem(hit)
             else:

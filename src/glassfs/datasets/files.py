@@ -224,14 +224,11 @@ def expected_tables(
             unknown.append(file)
     calls = TimedCalls(settings.heads_longest)
     until = clock() + settings.heads_longest
-    try:
-        for file in unknown[:256]:
-            with suppress(GlassfsError):  # it cannot be read now, so it is in no table
-                names.update(calls.call(file.location, file.volume, partial(_told_by_head, file)))
-            if clock() > until:
-                break
-    finally:
-        calls.close()
+    for file in unknown[:256]:
+        with suppress(GlassfsError):  # it cannot be read now, so it is in no table
+            names.update(calls.call(file.location, file.volume, partial(_told_by_head, file)))
+        if clock() > until:
+            break
     return in_order(names)
 
 

@@ -52,7 +52,7 @@ class Audience(NamedTuple):
 
 
 class Joins(Overview):
-    """The snapshots of what is below ``starts``, which are called ``title`` together. At most two are kept."""
+    """The snapshots of what is below ``starts``, which are called ``title`` together. The last one is kept."""
 
     def __init__(
         self, containers: Containers, starts: Sequence[Start], audience: Audience = Audience(),  # noqa: B008
@@ -66,8 +66,6 @@ class Joins(Overview):
         self.calls = TimedCalls(timeout_seconds)
         self._lock = threading.Lock()
         self._last: Snapshot | None = None
-        self._before: Snapshot | None = None
-        """The previous snapshot, which a reader may still be using."""
         self._until = 0.0
         self.names: dict[Hashable, set[str]] = {}
         """Names that views of tables may have, by these tables and views."""
@@ -104,7 +102,7 @@ class Joins(Overview):
     def close(self) -> None:
         """Release the snapshots."""
         with self._lock:
-            self._last = self._before = self._walked = None
+            self._last = self._walked = None
             self._until = 0.0
 
     def tables(self, snapshot: Snapshot) -> Sequence[str]:
@@ -132,7 +130,6 @@ class Joins(Overview):
         allowance = Allowance(max(LEAST, self.containers.services.cache.budget // 4))
         begun = self._clock()
         walked = FileSnapshot(self._starts, self.calls, allowance, self.is_shared, clock=self._clock)
-        self.calls.close()
         ended = self._clock()
         self._walked = walked if self.is_shared else None
         self._public_until = ended + max(settings.rights_valid, CHECK_SHARE * (ended - begun))
@@ -156,16 +153,10 @@ class Joins(Overview):
         # The age counts from the end of a walk, and the walk's duration sets it, so that walking takes a tenth of the
         # time at most, however many files there are and however many callers ask.
         self._until = ended + max(settings.table_valid, settings.table_valid_times * (ended - begun))
-        return self._used(found)
-
-    def _used(self, found: Snapshot) -> Snapshot:
-        """Make a snapshot the last one, and retire the one before the previous."""
-        retired = None
         with self._lock:
-            if found is not self._last:
-                retired, self._before, self._last = self._before, self._last, found
-        if retired is not None:
-            retired.retire()
+            self._last = found
+        if last is not None and last is not found:
+            last.retire()
         return found
 
 

@@ -91,7 +91,6 @@ class RowReader:
         finally:
             for ahead in list(self._ahead):
                 ahead.cancel()
-            self._prefetches.close()
             self.flush()
 
     def flush(self) -> None:

@@ -177,7 +177,6 @@ class Snapshot:
                             tables = self._find(begun + settings.pass_longest)
                         self._tables, self._walked = tables, ()
                     finally:
-                        self._calls.close()
                         took = self._clock() - begun
                         # What is missing for a moment is read again, but not at once: that may take as long.
                         longest = min(settings.table_longest_valid, settings.table_valid_times * took)

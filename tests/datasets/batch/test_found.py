@@ -28,12 +28,8 @@ def keys(search: Search) -> list[str]:
     return [one.key for one in search.all() if not isinstance(one, Unlisted)]
 
 
-def test_files_come_before_subfolders(folder: Path) -> None:
-    assert keys(Search([str(folder)])) == ["100%\n.kas", "B.kas", "a.kdb", "a/run.kdb", "a-b/run.kdb", "b/deep/er/text"]
-
-
-def test_by_path_sorts_all_paths_by_bytes(folder: Path) -> None:
-    found = list(Search([str(folder)], is_by_path=True).all())
+def test_paths_are_sorted_by_bytes(folder: Path) -> None:
+    found = list(Search([str(folder)]).all())
     paths = [one.path for one in found if not isinstance(one, Unlisted)]
     assert paths == sorted(paths, key=str.encode)
     assert paths[0] == "100%25%0A.kas"
@@ -79,7 +75,7 @@ def test_folders_without_permission_are_reported(folder: Path, monkeypatch: pyte
 def test_remote_files_are_selected_by_name_unopened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalStore, "is_remote", True)
     monkeypatch.setattr(LocalStore, "open", None)
-    assert keys(Search([str(folder)])) == ["100%\n.kas", "B.kas", "a.kdb", "a/run.kdb", "a-b/run.kdb"]
+    assert keys(Search([str(folder)])) == ["100%\n.kas", "B.kas", "a-b/run.kdb", "a.kdb", "a/run.kdb"]
     assert "b/deep/er/text" in keys(Search([str(folder)], has_all=True))
 
 
