@@ -24,8 +24,7 @@ from glassfs.cache import BlockCache
 from glassfs.content import Array, Column, Records, Table, Unreadable
 from glassfs.content.data import SizedData
 from glassfs.errors import Damaged, TooLarge
-from glassfs.view.csv import file
-from glassfs.view.csv.file import csv_data
+from glassfs.view.csv import csv_data, file
 from tests.view.tables import (
     array_column,
     bytes_column,

@@ -23,7 +23,7 @@ from glassfs.errors import GlassfsError
 from glassfs.view import json
 from glassfs.view.csv.cells import cell
 from glassfs.view.csv.cells import encoded as as_csv
-from glassfs.view.parquet.file import Parquet
+from glassfs.view.parquet import Parquet
 
 JSONL, CSV, PARQUET = "jsonl", "csv", "parquet"
 FORMS = (JSONL, PARQUET, CSV)
