@@ -90,39 +90,28 @@ class Verification:
                 yield self._outcome(item.found, opener)
 
     def _outcome(self, found: SearchHit, opener: Opener) -> Outcome:
-        faults = Problems()
+        """Return the faults of one container, each once, and what is omitted."""
+        faults, seen = Problems(), set[str]()
+        report = self.report or (lambda name, fault: None)
+        name = found.name
         try:
-            for fault in faults_of(found, opener, self.settings.threads):
-                if faults.add(fault) and self.report is not None:
-                    self.report(found.name, fault)
-        except Unrecognised:
-            return Outcome(is_container=False)
-        if self.report is not None:
-            for fault in faults.others:
-                self.report(found.name, fault)
+            named = opener.named(found)
+            name = named.store.shown(named.path)
+            for fault, sentence in _faults(opener, named, name, self.settings.threads):
+                # A check may find what reading the files has found. It names the place as that does, or leaves it to
+                # the sentence.
+                if not seen & {sentence, f"{fault.place}: {sentence}"} and faults.add(fault):
+                    report(found.name, fault)
+                seen |= {sentence, sentence.removeprefix(f"{fault.place}: ")}
+        except Exception as error:
+            if isinstance(error, Unrecognised) and not found.is_named:
+                return Outcome(is_container=False)
+            fault = fault_of(error, name)
+            if faults.add(fault):
+                report(found.name, fault)
+        for fault in faults.others:
+            report(found.name, fault)
         return Outcome(faults.all, is_several=opener.is_several)
-
-
-def faults_of(found: SearchHit, opener: Opener, threads: int) -> Iterator[Problem]:
-    """Yield the faults of one container, each once: a check may find what reading the files has found. Also yield what
-    is omitted.
-
-    Raises Unrecognised for a file that is not a container, unless it was named as one.
-    """
-    seen: set[str] = set()
-    name = found.name
-    try:
-        named = opener.named(found)
-        name = named.store.shown(named.path)
-        for fault, sentence in _faults(opener, named, name, threads):
-            # A check names the place as the reading of a file does, or leaves it to the sentence.
-            if not seen & {sentence, f"{fault.place}: {sentence}"}:
-                yield fault
-            seen |= {sentence, sentence.removeprefix(f"{fault.place}: ")}
-    except Exception as error:
-        if isinstance(error, Unrecognised) and not found.is_named:
-            raise
-        yield fault_of(error, name)
 
 
 def _faults(opener: Opener, named: Named, name: str, threads: int) -> Iterator[_Finding]:
