@@ -10,8 +10,10 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import click
 
@@ -26,7 +28,7 @@ from glassfs.cli.target import Existing, NotWritten, Target, Unusable
 from glassfs.content.episodes import POSITION
 from glassfs.content.pieces import ContainerPiece
 from glassfs.content.summary import CONTAINER, EPISODES
-from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problems, SearchHit, WorkItem
+from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problems, SearchHit
 from glassfs.datasets.batch.found import Search, Unlisted
 from glassfs.datasets.batch.mapping import here
 from glassfs.datasets.batch.run import RunPlan
@@ -179,7 +181,7 @@ def export_many(plan: RunPlan, job: ExportJob, tree: Tree, is_shown: bool | None
                     raise Unusable(done.outcome.fatal)
                 for fault in done.outcome.faults:
                     bar.complain(fault)
-                bar.advance(done.item.found.size)
+                bar.advance(done.item.size)
                 if done.outcome.data is not None:
                     written.add(done.outcome.data)
         # Tables over all containers are of no single shard: the first one writes them.
@@ -265,17 +267,20 @@ class Exporting:
 
     job: ExportJob
 
-    def __call__(self, items: Iterator[WorkItem]) -> Iterator[Outcome]:
+    @contextmanager
+    def __call__(self) -> Iterator[Callable[[SearchHit], Outcome]]:
         settings = self.job.settings
-        try:
-            with (
-                open_tree(self.job.source, views=settings.views, connection=settings.connection) as tree,
-                self.job.opened_target(is_begun=True) as target,
-            ):
-                for item in items:
-                    yield self._outcome(tree, target, item.found)
-        except NotWritten as error:
-            yield Outcome(is_container=False, fatal=str(error))
+        with ExitStack() as stack:
+            tree = stack.enter_context(
+                open_tree(self.job.source, views=settings.views, connection=settings.connection),
+            )
+            try:
+                target = stack.enter_context(self.job.opened_target(is_begun=True))
+            except NotWritten as error:
+                fatal = Outcome(is_container=False, fatal=str(error))
+                yield lambda found: fatal
+            else:
+                yield partial(self._outcome, tree, target)
 
     def _outcome(self, tree: Tree, target: Target, found: SearchHit) -> Outcome:
         faults = Problems()
@@ -333,10 +338,10 @@ def picked_episodes(tree: Tree, source: str, settings: BatchSettings, where: str
     """
     picked = Picked()
 
-    def items() -> Iterator[WorkItem]:
+    def items() -> Iterator[SearchHit]:
         for hit in found_under([source], settings.connection).all():
             if isinstance(hit, SearchHit):
-                yield WorkItem(hit)
+                yield hit
             else:
                 report(hit.name, hit.error)
                 is_omitted = isinstance(hit.error, LeftOut)
@@ -345,10 +350,10 @@ def picked_episodes(tree: Tree, source: str, settings: BatchSettings, where: str
 
     for done in here(Rows(settings, PARQUET, where), items()):
         for fault in done.outcome.faults:
-            complain(f"{done.item.found.name}: {fault}")
+            complain(f"{done.item.name}: {fault}")
             picked.failures += 1
         for piece in done.outcome.data or ():
-            above = "/" if done.item.found.is_named else f"/{piece.path}"
+            above = "/" if done.item.is_named else f"/{piece.path}"
             directory = _directory_of(tree, above)
             picked.pieces.append(piece)
             for row in records(piece):

@@ -42,8 +42,7 @@ def test_hits_have_names_paths_and_sizes(folder: Path, monkeypatch: pytest.Monke
     assert (one.kind, one.size, one.is_named) == (Kind.FILE, 9, False)
     (named,) = Search(["data/a.kdb"]).all()
     assert not isinstance(named, Unlisted)
-    name, _, inner, path, key, *_, is_named = named
-    assert (name, inner, path, key, is_named) == ("data/a.kdb", (), "a.kdb", "a.kdb", True)
+    assert (named.name, named.inner, named.is_named) == ("data/a.kdb", (), True) and named.path == named.key == "a.kdb"
 
 
 def test_keys_are_independent_of_the_parent_folder(folder: Path, tmp_path: Path) -> None:
