@@ -42,7 +42,7 @@ class CsvPass:
         taken = Names()
         names = [name.decode() for layout in layouts for name in layout.names(taken)]
         self._header = cells.encoded([names])
-        self._columns = [column_of(layout, rows) for layout in layouts]
+        self._columns = [column_of(layout, rows, self._demand_memory) for layout in layouts]
         self._runs = [column for column in self._columns if isinstance(column, RunColumn)]
         self._records = [column for column in self._columns if isinstance(column, RecordColumn)]
         self._weight = CELL * (len(names) - len(self._runs))
@@ -66,39 +66,33 @@ class CsvPass:
         first = 0
         while first < self._rows:
             work.check()
-            self._load(first)
             count, weight = self._next_step(first)
             # A row that is heavier than a step, such as one with a long list, is written in pieces of its cells.
             if weight > self._step:
                 yield from self._long_line(first)
             else:
                 columns = [cell for column in self._columns for cell in column.cells(first, first + count)]
-                yield cells.encoded(zip(*columns, strict=True))
+                yield from cells.encoded_pieces(zip(*columns, strict=True))
             first += count
         for column in self._records:
             column.finish()
 
-    def _load(self, row: int) -> None:
-        """Have the blocks of records in memory that have ``row``."""
-        for column in self._records:
-            while column.end <= row:
-                column.load()
-                # One column may take what it needs, as a line needs at least one block of it. Several together must
-                # keep to the limit.
-                if column.cost < sum(other.cost for other in self._records) > self._budget:
-                    reason = f"the rows of its columns take more than {self._budget >> 20} MiB of memory"
-                    raise TooLarge(f"{reason}, which a larger cache_size allows")
+    def _demand_memory(self) -> None:
+        # One column may take what it needs, as a line needs at least one block of it. Several together must keep to the
+        # limit.
+        costs = [column.cost for column in self._records]
+        if max(costs) < sum(costs) > self._budget:
+            reason = f"the rows of its columns take more than {self._budget >> 20} MiB of memory"
+            raise TooLarge(f"{reason}, which a larger cache_size allows")
 
     def _next_step(self, first: int) -> tuple[int, int]:
         """Return how many rows become lines at a time, and their weight; one row may be heavier than a step."""
         import numpy as np
 
-        end = min([self._rows, *(column.end for column in self._records)])
         # So many rows at most; those with long cells reach the weight of a step earlier.
-        count = min(end - first, max(1, self._step // max(1, self._weight)))
+        count = min(self._rows - first, max(1, self._step // max(1, self._weight)))
         weights = np.full(count, float(self._weight))
-        long: list[RunColumn | RecordColumn] = [*self._runs, *self._records]
-        for column in long:
+        for column in self._runs:
             weights += column.weights(first, first + count)
         sums = weights.cumsum()
         count = max(1, int(sums.searchsorted(self._step, "right")))
