@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 
@@ -143,16 +143,10 @@ class Export:
 
     def _make_folder(self, path: str, node: Directory, place: str) -> None:
         # The target may be visible below the source through another mount: the export would copy itself without end.
-        if self._has_folders and self._is_target(path):
-            raise Unusable(f"is inside the source, as {path}; name another folder")
+        with suppress(OSError):
+            if self._has_folders and self._target.is_at(self._job.source + path):
+                raise Unusable(f"is inside the source, as {path}; name another folder")
         self._target.make_folder(place, node.mode)
-
-    def _is_target(self, path: str) -> bool:
-        """Return whether a folder of the source is the target, which may be mounted a second time in there."""
-        try:
-            return self._target.is_at(self._job.source + path)
-        except OSError:
-            return False
 
     def _write_link(self, path: str, node: Symlink, place: str) -> None:
         """Write a link, or copy what it leads to."""

@@ -291,7 +291,9 @@ def _how_to(at: Located) -> str:
 def _written(tree: Tree, path: str, source: str, buffer: memoryview) -> bool:
     """Write a file to standard output, or report why that failed; return whether it succeeded."""
     try:
-        file = _file(tree, path, source)
+        _, file = lookup(tree, path, source, is_link_kept=False)
+        if not isinstance(file, File):
+            raise IsADirectory(f"{path}: is a directory; list it with 'glassfs ls {source} {path}'")
     except GlassfsError as error:
         complain(str(error))
         return False
@@ -306,10 +308,3 @@ def _written(tree: Tree, path: str, source: str, buffer: memoryview) -> bool:
             return True
         sys.stdout.buffer.write(buffer[:count])
         position += count
-
-
-def _file(tree: Tree, path: str, source: str) -> File:
-    _, node = lookup(tree, path, source, is_link_kept=False)
-    if not isinstance(node, File):
-        raise IsADirectory(f"{path}: is a directory; list it with 'glassfs ls {source} {path}'")
-    return node
