@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.content.summary import CONTAINER, EPISODES
-from glassfs.datasets.blocks import JoinedTables
+from glassfs.datasets import snapshots
 from glassfs.datasets.joined import CHECK_SHARE, Audience, Joins
 from glassfs.datasets.snapshots import Snapshot
 from glassfs.errors import DeviceFailed
@@ -43,7 +43,7 @@ class Closing(LastingStore):
     def __init__(self, *words: Any) -> None:
         self.closed: dict[tuple[str, ...], int] = {}
         self.is_failing = False
-        self.on_list: Callable[[], None] = lambda: None
+        self.on_check: Callable[[], None] = lambda: None
         super().__init__(*words)
 
     def entry(self, path: Any) -> Entry:
@@ -52,9 +52,11 @@ class Closing(LastingStore):
         found = super().entry(path)
         return found._replace(permissions=self.closed.get(path, found.permissions))
 
-    def list(self, path: Any) -> Any:
-        self.on_list()
-        return super().list(path)
+    def glances(self, folder: Any, names: Sequence[str]) -> list[tuple[str, int] | None]:
+        self.on_check()
+        if self.is_failing:
+            raise DeviceFailed("does not answer")
+        return super().glances(folder, names)
 
 
 @pytest.fixture(autouse=True)
@@ -156,19 +158,19 @@ def test_closed_part_outside_of_the_walk_takes_its_rows(store: Closing, clock: C
     assert shown(joins.snapshot()) == ["other.take"]
 
 
-def test_walks_take_a_share_of_the_time(store: Closing, joins: Joins, clock: Clock) -> None:
-    walks: list[float] = []
+def test_checks_take_a_share_of_the_time(store: Closing, joins: Joins, clock: Clock) -> None:
+    checks: list[float] = []
 
     def slow() -> None:
-        walks.append(clock.now)
+        checks.append(clock.now)
         clock.now += 1.0
 
     shown(joins.snapshot())
-    store.on_list = slow  # of three folders
+    store.on_check = slow  # of three folders
     for _ in range(200):
         clock.now += 0.1
         joins.snapshot()
-    assert len(walks) == 2 * 3 and walks[3] - walks[0] >= 3.0 * (1 + CHECK_SHARE)
+    assert len(checks) == 2 * 3 and checks[3] - checks[0] >= 3.0 * (1 + CHECK_SHARE)
 
 
 def test_files_on_a_disk_that_fails_keep_their_rows(store: Closing, joins: Joins, clock: Clock) -> None:
@@ -223,11 +225,11 @@ def test_pass_that_is_stopped_leaves_nothing_behind(
     snapshot = joins.snapshot()
     clock.now += LATER + 1
 
-    def stopped(self: JoinedTables, walked: object) -> set[int]:
+    def stopped(*arguments: object) -> set[int]:
         raise work.Canceled
 
     with monkeypatch.context() as patch:
-        patch.setattr(JoinedTables, "lost", stopped)
+        patch.setattr(snapshots, "closed_files", stopped)
         with pytest.raises(work.Canceled):
             shown(snapshot)
     store.set_permissions("a/b/x.take", 0o600)

@@ -15,7 +15,7 @@ from glassfs.content.data import Data, Memory, SizedData
 from glassfs.content.join import BLOCK_BYTES, FROM_JSON, JoinedBlock, JoinedRows, Layout, joined_block
 from glassfs.content.pieces import PIECE_ROWS, ContainerPiece
 from glassfs.content.summary import EPISODE_ROWS, EPISODES, FEATURES
-from glassfs.datasets.files import FileSnapshot, Gap, SnapshotFile
+from glassfs.datasets.files import Gap, SnapshotFile
 from glassfs.errors import NoSpool, TooLarge
 from glassfs.names import raw
 from glassfs.sizes import PIECE, human_size
@@ -137,12 +137,6 @@ class JoinedTables(NamedTuple):
     gaps: Sequence[Gap]
     parts: Mapping[str, Sequence[Path]]
 
-    def lost(self, walked: FileSnapshot) -> set[int]:
-        """Return the numbers of the files that not every user may read any more, as a later walk has found."""
-        return {
-            number for number, file in self.files.items()
-            if file.is_public and not walked.has_public(file, self.parts.get(file.path, ()))
-        }
 
 
 def hashed(words: Iterable[str]) -> str:

@@ -15,10 +15,9 @@ from typing import NamedTuple
 from glassfs.content import EPISODES
 from glassfs.content.allowance import OBJECT, Allowance
 from glassfs.datasets.timed_calls import TimedCalls
-from glassfs.errors import GlassfsError, Passing, TooLarge, Unavailable
+from glassfs.errors import GlassfsError, NotADirectory, NotAllowed, NotFound, TooLarge, Unavailable
 from glassfs.formats.registry import HEAD, Head, joined_by, recognise
 from glassfs.names import raw
-from glassfs.once import once
 from glassfs.settings import settings
 from glassfs.source import Entry, Kind, Path, Version
 from glassfs.tree.containers.containers import Containers
@@ -30,9 +29,14 @@ from glassfs.tree.sources.walk import DEEPEST, Branch, Listed, Visit, walk
 PUBLIC_FOLDER, PUBLIC_FILE = 0o555, 0o444
 """Permissions of what every user can reach: for owner and group too: what only others may read is denied to those."""
 
+_GONE = (NotFound, NotADirectory, NotAllowed)
+
 
 class SnapshotFile(NamedTuple):
-    """A file of a snapshot. ``is_public`` says whether every user can reach and read it."""
+    """A file of a snapshot, with ``above`` folders on the way to it, from the one where the snapshot begins.
+
+    ``is_public`` says whether every user can reach and read it.
+    """
 
     path: str
     location: Location
@@ -41,6 +45,7 @@ class SnapshotFile(NamedTuple):
     volume: str
     mtime_ns: int
     uid: int
+    above: int
     is_public: bool
 
 
@@ -86,35 +91,6 @@ class FileSnapshot:
                 break
         self.files.sort(key=lambda file: raw(file.path))
 
-    @once
-    def _by_location(self) -> Mapping[Location, SnapshotFile]:
-        return {file.location: file for file in self.files}
-
-    def has_public(self, before: SnapshotFile, parts: Sequence[Path] = ()) -> bool:
-        """Return whether a file that was public, with all ``parts`` of its container, still is, or as far as is known.
-
-        If another file has replaced it, the owner must be the same: another user may have had no right to read the rows
-        that were read before. What is on a disk that does not answer is what it was.
-        """
-        now = self._by_location.get(before.location)
-        if now is None:
-            unknown = tuple(f"{gap.path}/" if gap.path else "" for gap in self.gaps if isinstance(gap.error, Passing))
-            return f"{before.path}/".startswith(unknown)
-        is_same = now.is_public and (now.version == before.version or now.uid == before.uid)
-        return is_same and all(self._has_public_part(Location(before.location.store, part)) for part in parts)
-
-    def _has_public_part(self, location: Location) -> bool:
-        found = self._by_location.get(location)
-        if found is not None:
-            return found.is_public
-        # It is beside a container that was named alone.
-        try:
-            return location.store.entry(location.path).permissions & PUBLIC_FILE == PUBLIC_FILE
-        except Passing:
-            return True
-        except GlassfsError:
-            return False
-
     def _take_below(self, start: Start) -> bool:
         """Take a start and everything below it; return whether there is time and memory for more."""
         path, location, _ = start
@@ -145,7 +121,7 @@ class FileSnapshot:
             return True
         is_public = folder is None or self._public[folder.path]
         try:
-            # A file has a tuple of eight, a path in the tree and one in the store, a stamp and a version.
+            # A file has a tuple of nine, a path in the tree and one in the store, a stamp and a version.
             self._allowance.take(4 * OBJECT + 2 * len(path), "files and folders")
         except TooLarge as error:
             self.gaps.append(Gap(path, GlassfsError(f"it and others are left out: {error.reason}"), is_public))
@@ -159,7 +135,7 @@ class FileSnapshot:
         # In a remote store each file that is opened costs requests, so only names of containers count.
         elif folder is None or location.may_be_container:
             facts = entry.version, entry.stamp, entry.volume, entry.mtime_ns, entry.uid
-            self.files.append(SnapshotFile(path, location, *facts, is_public))
+            self.files.append(SnapshotFile(path, location, *facts, 0 if folder is None else len(folder.way), is_public))
         return True
 
     def _listed(self, start: Start, folder: Branch) -> Listed:
@@ -198,6 +174,72 @@ def _listed_surely(folder: Branch, is_mount_root: bool) -> tuple[bool, Listed]:
             return list(map(_access, now)) == list(map(_access, folder.way)), listed
         before = now
     return False, listed
+
+
+def closed_files(
+    files: Mapping[int, SnapshotFile], parts: Mapping[str, Sequence[Path]], calls: TimedCalls,
+) -> set[int]:
+    """Return the numbers of the public files that not every user can reach and read any more.
+
+    ``parts`` are the further files of their containers, by path. If another file has replaced one, the owner must be
+    the same: another user may have had no right to read the rows that were read before. Files on a disk that does not
+    answer keep their rights until it does.
+    """
+    closed: set[int] = set()
+    by_volume: dict[str, dict[int, SnapshotFile]] = {}
+    for number, file in files.items():
+        # The objects of one server always have the same rights.
+        if file.is_public and not file.location.store.is_remote:
+            by_volume.setdefault(file.volume, {})[number] = file
+    for volume, some in by_volume.items():
+        with suppress(GlassfsError):
+            closed |= calls.call(("rights", volume), volume, partial(_closed_of, some, parts))
+    return closed
+
+
+def _closed_of(files: Mapping[int, SnapshotFile], parts: Mapping[str, Sequence[Path]]) -> set[int]:
+    """Return the numbers of the files of one volume that are closed."""
+    folders: dict[Location, list[int]] = {}
+    for number, file in files.items():
+        store, path = file.location
+        folders.setdefault(Location(store, path[:-1]), []).append(number)
+    closed, known = set[int](), dict[Location, bool]()
+
+    def is_open(location: Location, needed: int) -> bool:
+        if location not in known:
+            entry = _entry_of(location)
+            known[location] = entry is not None and entry.permissions & needed == needed
+        return known[location]
+
+    for folder, numbers in folders.items():
+        store, path = folder
+        try:
+            found = store.glances(path, ["".join(files[number].location.path[-1:]) for number in numbers])
+        except _GONE:
+            found = [None] * len(numbers)
+        for number, glance in zip(numbers, found, strict=True):
+            file = files[number]
+            place = file.location.path
+            # Folders above the start of the walk are not the source's, and the kernel checks them for each reader.
+            way = (Location(store, place[:length]) for length in range(len(place) - file.above, len(place)))
+            is_same = glance is not None and glance[0] == file.stamp
+            if not is_same:  # a glance is a stat without the version
+                entry = _entry_of(file.location)
+                is_same = entry is not None and (entry.version == file.version or entry.uid == file.uid)
+                is_same = is_same and entry is not None and entry.permissions & PUBLIC_FILE == PUBLIC_FILE
+            if not (
+                is_same and all(is_open(one, PUBLIC_FOLDER) for one in way)
+                and all(is_open(Location(store, part), PUBLIC_FILE) for part in parts.get(file.path, ()))
+            ):
+                closed.add(number)
+    return closed
+
+
+def _entry_of(location: Location) -> Entry | None:
+    try:
+        return location.store.entry(location.path)
+    except _GONE:
+        return None
 
 
 def _access(entry: Entry) -> tuple[str, int]:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from glassfs.datasets.snapshots import Snapshot
 
 CHECK_SHARE = 4
-"""What is public in a shared tree is valid for this many times as long as a walk takes."""
+"""What is public in a shared tree is valid for this many times as long as checking it takes."""
 
 
 class Audience(NamedTuple):
@@ -72,29 +72,29 @@ class Joins(Overview):
         self._listed: Sequence[str] = ()
         """The tables that were listed last."""
         self._walking = threading.Lock()
-        self._walked: FileSnapshot | None = None
-        """The last walk of a shared tree, which says until a certain time what is public."""
         self._public_until = 0.0
+        """Until then, what the last snapshot of a shared tree shows counts as public."""
 
     def snapshot(self) -> Snapshot:
         """Return the last snapshot if it is still valid, or a new one. What it shows is public as of a moment ago."""
         found = self._valid()
-        if found is None:
-            # Threads that need a walk wait for the one that makes it. Callers of a private tree never wait while the
-            # last snapshot is valid.
+        # Threads that need a walk, or a check of rights, wait for the one that makes it. Callers of a private tree
+        # never wait while the last snapshot is valid.
+        if found is None or (self.is_shared and self._clock() >= self._public_until):
             with work.holding(self._walking):
                 found = self._valid() or self._taken()
+                if self.is_shared and self._clock() >= self._public_until and self._has_closed(found):
+                    found = self._taken()
         return found
 
-    def walk(self) -> FileSnapshot:
-        """Return the files as they were a moment ago, when it was last checked which of them are public."""
-        walked = self._walked
-        if walked is None or self._clock() >= self._public_until:
-            with work.holding(self._walking):
-                walked = self._walked
-                if walked is None or self._clock() >= self._public_until:
-                    walked = self._walk_now()
-        return walked
+    def _has_closed(self, found: Snapshot) -> bool:
+        """Return whether a snapshot shows what was closed; what is public is valid for a multiple of the time it takes.
+        """
+        begun = self._clock()
+        has_closed = found.has_closed()
+        ended = self._clock()
+        self._public_until = ended + max(settings.rights_valid, CHECK_SHARE * (ended - begun))
+        return has_closed
 
     def over(self, root: Directory, views: ViewSet) -> Directory:
         return WithJoined(root, self, views) if any(issubclass(Joined, view.kinds) for view in views.views) else root
@@ -102,7 +102,7 @@ class Joins(Overview):
     def close(self) -> None:
         """Release the snapshots."""
         with self._lock:
-            self._last = self._walked = None
+            self._last = None
             self._until = 0.0
 
     def tables(self, snapshot: Snapshot) -> Sequence[str]:
@@ -120,38 +120,25 @@ class Joins(Overview):
 
     def _valid(self) -> Snapshot | None:
         with self._lock:
-            last, now = self._last, self._clock()
-            is_valid = last is not None and now < max(self._until, last.until)
-            return last if is_valid and (not self.is_shared or now < self._public_until) else None
-
-    def _walk_now(self) -> FileSnapshot:
-        """List all files; which of them are public is valid so long that walks take a fifth of the time at most."""
-        # The same part of the memory that a container may take for what is parsed of it.
-        allowance = Allowance(max(LEAST, self.containers.services.cache.budget // 4))
-        begun = self._clock()
-        walked = FileSnapshot(self._starts, self.calls, allowance, self.is_shared, clock=self._clock)
-        ended = self._clock()
-        self._walked = walked if self.is_shared else None
-        self._public_until = ended + max(settings.rights_valid, CHECK_SHARE * (ended - begun))
-        return walked
+            last = self._last
+            return last if last is not None and self._clock() < max(self._until, last.until) else None
 
     def _taken(self) -> Snapshot:
         from glassfs.datasets.snapshots import Snapshot  # programs that only look files up need no tables
 
-        last, begun = self._last, self._clock()
-        walked = self._walk_now()
-        ended = self._clock()
-        is_public = last is not None and (not self.is_shared or last.is_public_in(walked))
-        if last is not None and is_public and begun < max(self._until, last.until):  # only rights were to be checked
-            return last
-        found = Snapshot(
-            self.containers, walked, self.is_shared, self.calls, self._clock, self.walk, self._title,
-        )
-        # The files are those of the last snapshot: its rows, which may have taken long to read, are used on.
-        if last is not None and is_public and last.state == found.state and last.is_whole:
-            found = last
         # The age counts from the end of a walk, and the walk's duration sets it, so that walking takes a tenth of the
         # time at most, however many files there are and however many callers ask.
+        begun = self._clock()
+        # The same part of the memory that a container may take for what is parsed of it.
+        allowance = Allowance(max(LEAST, self.containers.services.cache.budget // 4))
+        walked = FileSnapshot(self._starts, self.calls, allowance, self.is_shared, clock=self._clock)
+        found = Snapshot(self.containers, walked, self.is_shared, self.calls, self._clock, self._title)
+        ended = self._clock()
+        last = self._last
+        # The files are those of the last snapshot: its rows, which may have taken long to read, are used on.
+        is_same = last is not None and last.state == found.state and last.is_whole
+        if last is not None and is_same and not (self.is_shared and last.has_closed()):
+            found = last
         self._until = ended + max(settings.table_valid, settings.table_valid_times * (ended - begun))
         with self._lock:
             self._last = found

@@ -19,7 +19,7 @@ from glassfs.content.join import Joined, JoinedRows
 from glassfs.content.pieces import ContainerPiece
 from glassfs.content.summary import EPISODES
 from glassfs.datasets.blocks import BlockTable, JoinedTables, RowStore, hashed
-from glassfs.datasets.files import FileSnapshot, Gap, SnapshotFile, expected_tables, in_order
+from glassfs.datasets.files import FileSnapshot, Gap, SnapshotFile, closed_files, expected_tables, in_order
 from glassfs.datasets.rows import RowReader, TablePiece
 from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.errors import Changed, GlassfsError, Passing, Unavailable
@@ -41,12 +41,12 @@ class Snapshot:
     """The containers below a root at one moment. ``identity`` distinguishes it from all other snapshots.
 
     If ``is_shared``, the table has only rows that every user can reach and read. ``state`` is equal for snapshots of
-    the same files. ``walk`` returns a walk of a moment ago. ``title`` is the table's.
+    the same files. ``title`` is the table's.
     """
 
     def __init__(
         self, containers: Containers, walked: FileSnapshot, is_shared: bool, calls: TimedCalls,
-        clock: Callable[[], float], walk: Callable[[], FileSnapshot], title: str = "",
+        clock: Callable[[], float], title: str = "",
     ) -> None:
         self.containers = containers
         self._calls = calls
@@ -54,7 +54,6 @@ class Snapshot:
         """All files, until they were read."""
         self._gaps: Sequence[Gap] = walked.gaps
         self._clock = clock
-        self._walk = walk
         self.until = 0.0
         """Valid until then, whatever its age."""
         self._is_shared = is_shared
@@ -112,16 +111,15 @@ class Snapshot:
         """Return the names of the tables that have rows. Reads the containers."""
         return in_order(name for name, table in self.read().tables.items() if table.rows.rows)
 
-    def is_public_in(self, walked: FileSnapshot) -> bool:
-        """Return whether every user may still read what it shows, as a later walk has found."""
-        if self._tables is not None:
-            return not self._tables.lost(walked)
-        return all(walked.has_public(file) for file in self._walked if file.is_public)
+    def has_closed(self) -> bool:
+        """Return whether not every user may still read all rows that it shows."""
+        tables = self._tables
+        return tables is not None and bool(closed_files(tables.files, tables.parts, self._calls))
 
     def is_readable(self, container: str) -> bool:
         """Return whether every user may still read a container that has rows, if the table is shared."""
-        file, parts = self.file_of(container), self.read().parts.get(container, ())
-        return not self._is_shared or self._walk().has_public(file, parts)
+        file = self.file_of(container)
+        return not self._is_shared or not closed_files({0: file}, self.read().parts, self._calls)
 
     def directory(
         self, name: str, is_first: bool, views: ViewSet, access: Access, ino: int, volume: str,
@@ -169,9 +167,11 @@ class Snapshot:
                     try:
                         tables = self._find(begun + settings.pass_longest)
                         # Files may have been closed since the walk: it may be long ago, and reading takes time.
-                        while self._is_shared and (lost := tables.lost(self._walk())):
+                        while self._is_shared and (
+                            closed := closed_files(tables.files, tables.parts, self._calls)
+                        ):
                             self._walked = [
-                                file._replace(is_public=False) if number in lost else file
+                                file._replace(is_public=False) if number in closed else file
                                 for number, file in enumerate(self._walked)
                             ]
                             tables = self._find(begun + settings.pass_longest)
