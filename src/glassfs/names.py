@@ -6,7 +6,9 @@ Pure functions. A component is a str of at most 255 bytes in UTF-8.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import count
 
 import xxhash
@@ -90,6 +92,16 @@ def free_name(
     while is_taken(name):
         name = numbered(f"~{next(numbers)}")
     return name
+
+
+def distinct(originals: Iterable[bytes]) -> list[str]:
+    """Return a path component for each of several sources side by side: all are different, none is RESERVED."""
+    found: dict[str, None] = {RESERVED: None}
+    numbers: defaultdict[bytes, Iterator[int]] = defaultdict(lambda: count(2))
+    for original in originals:
+        name = component(original)
+        found[free_name(name, found.__contains__, partial(component, original), numbers[original])] = None
+    return list(found)[1:]
 
 
 def _escaped(match: re.Match[str]) -> str:

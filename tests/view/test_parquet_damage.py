@@ -16,8 +16,7 @@ from glassfs.cache import BlockCache
 from glassfs.content import Array, Cells, Column, Data, Memory, Ragged, RaggedText, Records, Table, Unreadable
 from glassfs.errors import Damaged, TooLarge
 from glassfs.view.known import known_with
-from glassfs.view.parquet import VIEW
-from glassfs.view.parquet.file import Parquet
+from glassfs.view.parquet import VIEW, Parquet
 from glassfs.view.parquet.pages import demand_possible
 from tests.view.tables import (
     array_column,

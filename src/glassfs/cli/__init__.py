@@ -36,7 +36,7 @@ COMMANDS = {
 }
 
 
-SHARED_MODULES = {"tree": "ls", "views": "formats", "umount": "status"}
+SHARED_MODULES = {"tree": "ls", "cat": "ls", "views": "formats", "umount": "status"}
 """Commands in the module of another one, under their own names."""
 MEANT = {
     "unmount": "umount", "fusermount": "umount", "dir": "ls", "list": "ls", "show": "cat", "read": "cat",

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import BinaryIO, NamedTuple, TypeAlias
 
@@ -25,7 +26,7 @@ from glassfs.cli.many import progress as progress_over
 from glassfs.cli.stopping import stoppable
 from glassfs.content.pieces import ContainerPiece, pieces_of
 from glassfs.content.summary import EPISODES, RECORD_COLUMNS, Summary
-from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problem, SearchHit, WorkItem
+from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problem, SearchHit
 from glassfs.datasets.batch.found import Opener, Search
 from glassfs.datasets.batch.report import Report
 from glassfs.datasets.batch.run import BatchRun, RunPlan
@@ -95,7 +96,7 @@ def command(
         raise misuse(f"--resume cannot continue {'with --where' if where else 'a Parquet file, only jsonl or csv'}")
     if form == PARQUET and not output and sys.stdout.isatty():
         raise click.ClickException("Parquet cannot be written to a terminal; use --output FILE")
-    search = found_under(sources, connection, is_by_path=True)
+    search = found_under(sources, connection)
     if output:
         _demand_replaceable(output, sources, plan.report)
     is_kept = bool(plan.report and output) and form != PARQUET
@@ -152,10 +153,10 @@ def _run(plan: RunPlan, search: Search, work: Rows, bar: Progress, output: str) 
                     table.write(done.outcome.data)
             rows += done.outcome.rows or 0
             for fault in done.outcome.faults:
-                bar.complain(f"{done.item.found.name}: {fault}")
+                bar.complain(f"{done.item.name}: {fault}")
             if done.is_last:
                 tables.update(done.outcome.tables)
-                bar.advance(done.item.found.size)
+                bar.advance(done.item.size)
         with writing():
             table.end()
     return run, rows, tables
@@ -210,28 +211,30 @@ class Rows:
     form: str
     where: str = ""
 
-    def __call__(self, items: Iterator[WorkItem]) -> Iterator[Outcome]:
+    @contextmanager
+    def __call__(self) -> Iterator[Callable[[SearchHit], Outcome]]:
         with closing(Opener(self.settings)) as opener:
-            for item in items:
-                try:
-                    outcome = self._outcome(item, opener)
-                except Exception as error:
-                    outcome = Outcome((fault_of(error, item.found.name),), rows=0)
-                yield outcome
+            yield partial(self._outcome, opener)
 
-    def _outcome(self, item: WorkItem, opener: Opener) -> Outcome:
+    def _outcome(self, opener: Opener, item: SearchHit) -> Outcome:
+        try:
+            return self._read(opener, item)
+        except Exception as error:
+            return Outcome((fault_of(error, item.name),), rows=0)
+
+    def _read(self, opener: Opener, item: SearchHit) -> Outcome:
         placed: list[ContainerPiece] = []
         tables: list[str] = []
         rest: _Rest | None = None
         faults: tuple[Problem, ...] = ()
         is_container = True
-        name = item.found.name
+        name = item.name
         try:
-            named = opener.named(item.found)
+            named = opener.named(item)
             name = named.store.shown(named.path)
             rest = _take(item, named, opener, placed, tables)
         except GlassfsError as error:
-            is_container = item.found.is_named or not isinstance(error, Unrecognised)
+            is_container = item.is_named or not isinstance(error, Unrecognised)
             if is_container:
                 faults = (fault_of(error, name),)
         if self.where:
@@ -242,7 +245,7 @@ class Rows:
 
 
 def _take(
-    item: WorkItem, named: Named, opener: Opener, placed: list[ContainerPiece], tables: list[str],
+    item: SearchHit, named: Named, opener: Opener, placed: list[ContainerPiece], tables: list[str],
 ) -> _Rest | None:
     """Append rows of a container to ``placed``, also if later ones cannot be read; return where to continue.
 
@@ -260,7 +263,7 @@ def _take(
         for piece in pieces_of(Summary(RECORD_COLUMNS, table), opener.cache, block) if table is not None else ():
             if size >= PIECE:  # the rest of the container is left for a later part
                 return _Rest(piece.block, position, version)
-            placed.append(ContainerPiece(item.found.path, position, piece))
+            placed.append(ContainerPiece(item.path, position, piece))
             position += piece.rows
             size += len(piece.data)
         if table is not None and table.records is not None and position != table.rows:

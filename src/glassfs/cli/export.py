@@ -7,26 +7,38 @@ exist. What a killed worker had begun is begun again by another one, so complete
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import click
 
-from glassfs.cli.common import located, lookup, name_of, nodes_from, opened, views_option
+from glassfs.cli.common import complain, located, lookup, name_of, nodes_from, opened, report, views_option
 from glassfs.cli.completion import complete_path_or_folder, connection_option, misuse, progress_option, source_argument
+from glassfs.cli.episodes import Rows
 from glassfs.cli.exporting import Export, ExportJob, Links, Written, is_within
 from glassfs.cli.layouts import layout_option
 from glassfs.cli.many import Progress, batch, found_under, many_options, progress, where_option
-from glassfs.cli.picking import picked_episodes
 from glassfs.cli.stopping import stoppable
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable
-from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problems, SearchHit, WorkItem
+from glassfs.content.episodes import POSITION
+from glassfs.content.pieces import ContainerPiece
+from glassfs.content.summary import CONTAINER, EPISODES
+from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problems, SearchHit
 from glassfs.datasets.batch.found import Search, Unlisted
+from glassfs.datasets.batch.mapping import here
 from glassfs.datasets.batch.run import RunPlan
-from glassfs.datasets.joined import WithJoined
-from glassfs.errors import GlassfsError, NotFound
+from glassfs.datasets.joined import WithJoined, joined_of
+from glassfs.datasets.table import PARQUET, ParquetWriter, records
+from glassfs.errors import GlassfsError, LeftOut, NotADirectory, NotFound
 from glassfs.library import open_tree
-from glassfs.sizes import counted, human_size
+from glassfs.library.finding import followed
+from glassfs.names import component, raw
+from glassfs.sizes import PIECE, counted, human_size
 from glassfs.source import Connection, Kind, Path, absolute, is_url
 from glassfs.source.remote.options import meant_by
 from glassfs.source.remote.url import local_name
@@ -35,6 +47,10 @@ from glassfs.tree import Directory, File, Tree
 from glassfs.tree.sources.folder import Folder
 from glassfs.tree.sources.sources import SideBySide
 
+TABLE = "/episodes.parquet"
+ATTRIBUTES = "/attributes.json"
+ENDING = ".attributes.json"
+_GAP = re.compile(r"[\W_]+")
 ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 
 
@@ -165,7 +181,7 @@ def export_many(plan: RunPlan, job: ExportJob, tree: Tree, is_shown: bool | None
                     raise Unusable(done.outcome.fatal)
                 for fault in done.outcome.faults:
                     bar.complain(fault)
-                bar.advance(done.item.found.size)
+                bar.advance(done.item.size)
                 if done.outcome.data is not None:
                     written.add(done.outcome.data)
         # Tables over all containers are of no single shard: the first one writes them.
@@ -251,17 +267,20 @@ class Exporting:
 
     job: ExportJob
 
-    def __call__(self, items: Iterator[WorkItem]) -> Iterator[Outcome]:
+    @contextmanager
+    def __call__(self) -> Iterator[Callable[[SearchHit], Outcome]]:
         settings = self.job.settings
-        try:
-            with (
-                open_tree(self.job.source, views=settings.views, connection=settings.connection) as tree,
-                self.job.opened_target(is_begun=True) as target,
-            ):
-                for item in items:
-                    yield self._outcome(tree, target, item.found)
-        except NotWritten as error:
-            yield Outcome(is_container=False, fatal=str(error))
+        with ExitStack() as stack:
+            tree = stack.enter_context(
+                open_tree(self.job.source, views=settings.views, connection=settings.connection),
+            )
+            try:
+                target = stack.enter_context(self.job.opened_target(is_begun=True))
+            except NotWritten as error:
+                fatal = Outcome(is_container=False, fatal=str(error))
+                yield lambda found: fatal
+            else:
+                yield partial(self._outcome, tree, target)
 
     def _outcome(self, tree: Tree, target: Target, found: SearchHit) -> Outcome:
         faults = Problems()
@@ -282,3 +301,103 @@ class Exporting:
 
 def _path(found: SearchHit) -> str:
     return f"/{found.path}"
+
+
+# Episodes picked by a condition: where each is, its name in the target, and their table.
+
+
+@dataclass
+class Picked:
+    """Episodes: ``places`` are their paths in the tree and in the target. ``failures`` counts unread containers.
+
+    ``omitted`` counts what is left out of folders.
+    """
+
+    places: dict[str, str] = field(default_factory=dict)
+    pieces: list[ContainerPiece] = field(default_factory=list)
+    failures: int = 0
+    omitted: int = 0
+
+    def write_table(self, target: Target) -> Written:
+        """Write the table of the episodes beside them, and return how much is written and missing."""
+        with tempfile.TemporaryFile() as file:
+            table = ParquetWriter(file, None)
+            table.write(self.pieces)
+            table.end()
+            size = file.tell()
+            file.seek(0)
+            pieces = [memoryview(piece) for piece in iter(lambda: file.read(PIECE), b"")]
+            target.write(TABLE, 0o444, time.time_ns(), pieces)
+        return Written(1, size, self.failures, self.omitted)
+
+
+def picked_episodes(tree: Tree, source: str, settings: BatchSettings, where: str) -> Picked:
+    """Return the episodes in a source that satisfy a condition. Containers that cannot be read are reported.
+
+    Raises ClickException if there is none.
+    """
+    picked = Picked()
+
+    def items() -> Iterator[SearchHit]:
+        for hit in found_under([source], settings.connection).all():
+            if isinstance(hit, SearchHit):
+                yield hit
+            else:
+                report(hit.name, hit.error)
+                is_omitted = isinstance(hit.error, LeftOut)
+                picked.omitted += is_omitted
+                picked.failures += not is_omitted
+
+    for done in here(Rows(settings, PARQUET, where), items()):
+        for fault in done.outcome.faults:
+            complain(f"{done.item.name}: {fault}")
+            picked.failures += 1
+        for piece in done.outcome.data or ():
+            above = "/" if done.item.is_named else f"/{piece.path}"
+            directory = _directory_of(tree, above)
+            picked.pieces.append(piece)
+            for row in records(piece):
+                path = f"{above.rstrip('/')}/{directory}/{row[POSITION]}" if directory else above
+                picked.places[path] = f"/{_label(row)}"
+                picked.places |= _attributes(tree, above.rstrip("/"), path, row)
+    if not picked.places:
+        raise click.ClickException(f"{name_of(source)}: no episode satisfies: {where}")
+    return picked
+
+
+def _directory_of(tree: Tree, container: str) -> str:
+    """Return the name of the directory with an episode at each position; "" if the container is an episode itself."""
+    node = tree.lookup(container)
+    table = joined_of(node, EPISODES) if isinstance(node, Directory) else None
+    return component(table.directory) if table is not None and table.directory else ""
+
+
+def _attributes(tree: Tree, container: str, path: str, row: dict[str, object]) -> dict[str, str]:
+    """Return the places of the attributes that belong to an episode in a group: its own, of groups above, of the file.
+
+    Episodes that are no links have theirs inside.
+    """
+    # Episodes of HDF5 are links to their groups, whose attributes are beside them and not inside.
+    goal = followed(tree, path)[0]
+    if goal == path:
+        return {}
+    whole = component(raw(str(row[CONTAINER])))
+    found = {f"{container}/meta{ATTRIBUTES}": f"/{whole}~attributes.json", f"{goal}{ENDING}": f"/{_label(row)}{ENDING}"}
+    names = goal[len(container) + 1 :].split("/")[:-1]
+    for depth in range(1, len(names) + 1):
+        found[f"{container}/{'/'.join(names[:depth])}{ENDING}"] = f"/{whole}~{'~'.join(names[:depth])}{ENDING}"
+    return {start: place for start, place in found.items() if _is_there(tree, start)}
+
+
+def _is_there(tree: Tree, path: str) -> bool:
+    try:
+        tree.node(path)
+    except (NotFound, NotADirectory):
+        return False
+    return True
+
+
+def _label(row: dict[str, object]) -> str:
+    """Return a name that tells container, position and task; all are different, as ``~`` is not in a task's words."""
+    task = _GAP.sub("-", str(row["language_instruction"] or "").lower())[:60].strip("-")
+    return component(raw(str(row[CONTAINER])), f"~{row[POSITION]}{'-' * bool(task)}{task}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 
@@ -143,16 +143,10 @@ class Export:
 
     def _make_folder(self, path: str, node: Directory, place: str) -> None:
         # The target may be visible below the source through another mount: the export would copy itself without end.
-        if self._has_folders and self._is_target(path):
-            raise Unusable(f"is inside the source, as {path}; name another folder")
+        with suppress(OSError):
+            if self._has_folders and self._target.is_at(self._job.source + path):
+                raise Unusable(f"is inside the source, as {path}; name another folder")
         self._target.make_folder(place, node.mode)
-
-    def _is_target(self, path: str) -> bool:
-        """Return whether a folder of the source is the target, which may be mounted a second time in there."""
-        try:
-            return self._target.is_at(self._job.source + path)
-        except OSError:
-            return False
 
     def _write_link(self, path: str, node: Symlink, place: str) -> None:
         """Write a link, or copy what it leads to."""
@@ -210,19 +204,15 @@ class Export:
 
     def _write_file(self, node: File, place: str) -> None:
         origin = node.origin
-        is_sized = node.data.is_sized
-        is_counted = is_sized and not self._under_way  # the bar's sum has no links
-        is_complete = self._is_resumed and self._target.has_file(
-            place, origin.mtime_ns, node.size if is_sized else None,
-        )
-        # The bar's sum has files of known size. Complete ones need no work, and others add their sizes once these are
-        # known.
-        if is_complete == is_counted:
-            self._bar.correct(-node.size if is_complete else node.size)
-        if not is_complete:
+        size = node.size if node.data.is_sized else None
+        # The bar's sum has files of known size, and nothing that links lead to.
+        bar = self._bar if size is not None and not self._under_way else Progress()
+        if self._is_resumed and self._target.has_file(place, origin.mtime_ns, size):
+            bar.advance(size or 0)
+        else:
             # The container may be replaced while its file is copied: with the lease, all bytes are of one version.
             with origin.lease:
-                self._target.write(place, node.mode, origin.mtime_ns, _FilePieces(node, self._buffer, self._bar))
+                self._target.write(place, node.mode, origin.mtime_ns, _FilePieces(node, self._buffer, bar))
             self.written.bytes += node.size
         self.written.files += 1
 

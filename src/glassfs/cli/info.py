@@ -42,11 +42,6 @@ SUMMED = {
 """Facts of containers that can be summed, and what they count."""
 
 
-def _kind(found: content.Content | None) -> str:
-    """Return what a content counts as: as the nearest kind from which its kind derives."""
-    return next((KINDS[base] for base in type(found).__mro__ if base in KINDS), "others")
-
-
 @click.command()
 @sources_argument
 @json_option("source")
@@ -159,7 +154,8 @@ def _counted(tree: Tree, size: int, start: str = "/") -> dict[str, Any]:
         if not isinstance(node, File) or node.content is None:
             counts["directories"] += 1
         else:
-            counts[_kind(node.content)] += 1
+            # It counts as the nearest kind from which its own derives.
+            counts[next((KINDS[base] for base in type(node.content).__mro__ if base in KINDS), "others")] += 1
             if not node.data.is_sized:
                 unsized += 1
             elif not _is_repeated(node):

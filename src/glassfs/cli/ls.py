@@ -1,10 +1,12 @@
-"""``glassfs ls`` and ``glassfs tree``"""
+"""``glassfs ls``, ``glassfs tree`` and ``glassfs cat``"""
 
 from __future__ import annotations
 
 import grp
+import os
 import pwd
 import stat
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -13,21 +15,24 @@ from typing import Any
 import click
 
 from glassfs.cli.common import (
+    Located,
+    complain,
     described,
     located,
     lookup,
+    name_of,
     opened,
     report,
     report_omitted,
     views_option,
 )
-from glassfs.cli.completion import connection_option, path_argument, source_argument
+from glassfs.cli.completion import complete_paths, connection_option, misuse, path_argument, source_argument
 from glassfs.cli.layouts import layout_option
 from glassfs.content import EncodedImage, Image
-from glassfs.errors import Changed, GlassfsError, NotADirectory
-from glassfs.sizes import human_size
+from glassfs.errors import Changed, GlassfsError, IsADirectory, NotADirectory
+from glassfs.sizes import PIECE, human_size
 from glassfs.source.remote.connection import Connection
-from glassfs.source.remote.url import shown
+from glassfs.source.remote.url import is_url, shown
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Symlink, Tree
 from glassfs.tree.omissions import Omission, said
@@ -241,3 +246,65 @@ def _label(node: Node) -> str:
     # Do not wait for a size that takes a pass over the data.
     size = human_size(node.size) if node.data.is_sized else ""
     return "  ".join(filter(None, (name, size, described(node))))
+
+
+@click.command()
+@click.argument("words", metavar="SOURCE PATH...", nargs=-1, required=True, shell_complete=complete_paths)
+@views_option
+@connection_option
+@layout_option
+def cat(words: tuple[str, ...], views: str, connection: Connection) -> int:
+    """SOURCE is a container or a folder, or the URL of one, each PATH a file inside it.
+
+    SOURCE and PATH may be written as one, as in 'glassfs cat run.trees/nodes/time.npy'.
+    """
+    buffer = memoryview(bytearray(PIECE))
+    is_whole = True
+    for source, paths in _grouped(words):
+        with opened(source, views, connection) as tree:
+            for path in paths:
+                is_whole &= _written(tree, path or "/", name_of(source), buffer)
+    return 0 if is_whole else 1
+
+
+def _grouped(words: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield each source with the paths wanted from it."""
+    first = located(words[0])
+    if first.path == "/":
+        if len(words) == 1:
+            raise misuse(_how_to(first))
+        yield first.source, words[1:]
+        return
+    for at in map(located, words):
+        yield at.source, (at.path,)
+
+
+def _how_to(at: Located) -> str:
+    from glassfs.source.remote.options import meant_by
+
+    if not is_url(at.source) and not os.path.exists(at.source):
+        meant = meant_by(at.source)
+        return f"{at.source}: no such file{meant or '; name a container or a folder, and a path inside it'}"
+    return f"{at.shown}: name a path inside it; 'glassfs ls {at.shown}' shows what is there"
+
+
+def _written(tree: Tree, path: str, source: str, buffer: memoryview) -> bool:
+    """Write a file to standard output, or report why that failed; return whether it succeeded."""
+    try:
+        _, file = lookup(tree, path, source, is_link_kept=False)
+        if not isinstance(file, File):
+            raise IsADirectory(f"{path}: is a directory; list it with 'glassfs ls {source} {path}'")
+    except GlassfsError as error:
+        complain(str(error))
+        return False
+    position = 0
+    while True:
+        try:
+            count = file.read_into(buffer, position)
+        except (GlassfsError, OSError) as error:
+            report(path, error, source)
+            return False
+        if not count:
+            return True
+        sys.stdout.buffer.write(buffer[:count])
+        position += count

@@ -44,7 +44,6 @@ class Progress:
         self._bar = tqdm(unit="B", unit_scale=True, unit_divisor=1024, leave=False) if is_shown else None
         self._thread = threading.Thread(target=self._add_up, args=(sizes,), daemon=True) if is_shown else None
         self._sum: int | None = None
-        self._correction = 0
         self._is_over = threading.Event()
 
     def __enter__(self) -> Progress:
@@ -62,13 +61,8 @@ class Progress:
     def advance(self, count: int) -> None:
         """Count so many bytes as done."""
         if self._bar is not None:
-            if self._sum is not None:
-                self._bar.total = self._sum + self._correction
+            self._bar.total = self._sum
             self._bar.update(count)
-
-    def correct(self, count: int) -> None:
-        """Add bytes to the sum that were not in ``sizes``; a negative number removes bytes that need no work."""
-        self._correction += count
 
     def aside(self) -> AbstractContextManager[None]:
         """Hide the bar while lines are written to standard output or standard error."""
@@ -145,14 +139,12 @@ where_option = click.option(
 )
 
 
-def found_under(
-    sources: Sequence[str], connection: Connection, *, is_by_path: bool = False, has_all: bool = False,
-) -> Search:
+def found_under(sources: Sequence[str], connection: Connection, *, has_all: bool = False) -> Search:
     """Return the search for what the user named. Raises Refused for a URL that must not be typed, and NotFound."""
     for source in sources:
         demand_plain(source)
     try:
-        return Search(sources, connection, is_by_path=is_by_path, has_all=has_all)
+        return Search(sources, connection, has_all=has_all)
     except NotFound as error:
         missing = (source for source in sources if not (is_url(source) or os.path.lexists(source)))
         raise with_hint(error, next(missing, "")) from None

@@ -9,8 +9,8 @@ import sys
 import click
 
 from glassfs.cli.completion import complete_file, completed_option, misuse
-from glassfs.mount import probe
-from glassfs.mount.errors import WrongOption
+from glassfs.mount import mountpoint, probe
+from glassfs.mount.errors import MountError, WrongOption
 from glassfs.mount.options import DESCRIPTIONS, MountOptions
 from glassfs.settings import settings
 from glassfs.source.remote.options import demand_plain, meant_by
@@ -46,7 +46,6 @@ def command(
     A SOURCE may be a URL, such as s3://bucket/datasets or https://host/run.kdb.
     """
     from glassfs.mount.daemon import mount
-    from glassfs.mount.mountpoint import make_at
 
     if not paths:
         raise misuse("SOURCE is missing: name a container or a folder")
@@ -54,34 +53,30 @@ def command(
         parsed = MountOptions.parse([*options, *([f"views={views.replace(',', '+')}"] if views else [])])
     except WrongOption as error:
         raise misuse(str(error)) from None
-    if len(paths) == 1:
-        return _mount_at_own(paths[0], parsed, foreground, log_file)
-    *sources, mountpoint = paths
-    status = mount(sources, mountpoint, parsed, foreground, log_file, make_at(mountpoint))
-    if status == 0 and not (foreground or parsed.is_debugging):
-        _tell_of_page(mountpoint)
+    is_foreground = foreground or parsed.is_debugging
+    if len(paths) > 1:
+        *sources, name = paths
+        own = mountpoint.make_at(name)
+    else:
+        sources, own = [paths[0]], _made_for(paths[0])
+        name = own.name
+    where = f"{printable(shown(sources[0]))} is mounted at {printable(name)}"
+    if is_foreground and len(paths) == 1:
+        click.echo(f"{where}, until Ctrl-C", err=True)  # in the foreground nothing is printed at the end
+    status = mount(sources, name, parsed, foreground, log_file, own)
+    if status == 0 and not is_foreground:
+        if len(paths) == 1:
+            click.echo(f"{where}; to unmount it: glassfs umount {printable(shlex.quote(name))}")
+        _tell_of_page(name)
     return status
 
 
-def _mount_at_own(source: str, options: MountOptions, foreground: bool, log_file: str | None) -> int:
-    """Mount at a directory created for it, and print its name."""
-    from glassfs.mount import mountpoint
-    from glassfs.mount.daemon import mount
-    from glassfs.mount.errors import MountError
-
+def _made_for(source: str) -> mountpoint.OwnMountPoint:
+    """Create a mount point named after a source, which must exist."""
     demand_plain(source)
     if not is_url(source) and not os.path.exists(local_name(source)):
         raise MountError(f"{source}: no such file or folder{meant_by(source)}")
-    own = mountpoint.make(source)
-    where = f"{printable(shown(source))} is mounted at {printable(own.name)}"
-    if foreground or options.is_debugging:
-        # Print it now: in the foreground nothing is printed at the end.
-        click.echo(f"{where}, until Ctrl-C", err=True)
-        return mount([source], own.name, options, foreground, log_file, own)
-    status = mount([source], own.name, options, foreground, log_file, own)
-    click.echo(f"{where}; to unmount it: glassfs umount {printable(shlex.quote(own.name))}")
-    _tell_of_page(own.name)
-    return status
+    return mountpoint.make(source)
 
 
 def _tell_of_page(mountpoint: str) -> None:

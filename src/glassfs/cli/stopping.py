@@ -32,10 +32,6 @@ def leave(status: int) -> NoReturn:
     os._exit(status)
 
 
-def leave_at_once(number: int, _frame: FrameType | None) -> None:
-    leave(128 + number)
-
-
 @contextmanager
 def stoppable(can_resume: bool = False) -> Iterator[None]:
     """Raise Stopped for the first such signal. After it, another Ctrl-C ends the process at once; the other signals are
@@ -45,7 +41,8 @@ def stoppable(can_resume: bool = False) -> Iterator[None]:
 
     def stop(number: int, _frame: FrameType | None) -> None:
         for other in caught:
-            signal.signal(other, signal.SIG_IGN if other != signal.SIGINT else leave_at_once)
+            end = signal.SIG_IGN if other != signal.SIGINT else lambda again, _frame: leave(128 + again)
+            signal.signal(other, end)
         raise Stopped(number, can_resume)
 
     before = {number: signal.signal(number, stop) for number in caught}

@@ -7,8 +7,9 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import TypeAlias
 
@@ -21,7 +22,7 @@ from glassfs.cli.many import Progress, batch, fault_of, found_under, many_option
 from glassfs.cli.many import progress as progress_over
 from glassfs.cli.stopping import stoppable
 from glassfs.content import Container, Image, Json, Stored
-from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problem, Problems, SearchHit, WorkItem
+from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problem, Problems, SearchHit
 from glassfs.datasets.batch.found import Opener, Search
 from glassfs.datasets.batch.run import BatchRun, RunPlan
 from glassfs.errors import GlassfsError, Unrecognised
@@ -69,7 +70,7 @@ def _run(plan: RunPlan, search: Search, connection: Connection, bar: Progress, a
         settings = BatchSettings(connection=connection, threads=plan.threads)
         work = Verification(settings, show if run.workers is None else None)
         for done in run.outcomes(search.all(), work):
-            found = done.item.found
+            found = done.item
             if run.workers is not None:
                 for fault in done.outcome.faults:
                     show(found.name, fault)
@@ -84,45 +85,34 @@ class Verification:
     settings: BatchSettings
     report: Callable[[str, Problem], None] | None = None
 
-    def __call__(self, items: Iterator[WorkItem]) -> Iterator[Outcome]:
+    @contextmanager
+    def __call__(self) -> Iterator[Callable[[SearchHit], Outcome]]:
         with closing(Opener(self.settings)) as opener:
-            for item in items:
-                yield self._outcome(item.found, opener)
+            yield partial(self._outcome, opener)
 
-    def _outcome(self, found: SearchHit, opener: Opener) -> Outcome:
-        faults = Problems()
+    def _outcome(self, opener: Opener, found: SearchHit) -> Outcome:
+        """Return the faults of one container, each once, and what is omitted."""
+        faults, seen = Problems(), set[str]()
+        report = self.report or (lambda name, fault: None)
+        name = found.name
         try:
-            for fault in faults_of(found, opener, self.settings.threads):
-                if faults.add(fault) and self.report is not None:
-                    self.report(found.name, fault)
-        except Unrecognised:
-            return Outcome(is_container=False)
-        if self.report is not None:
-            for fault in faults.others:
-                self.report(found.name, fault)
+            named = opener.named(found)
+            name = named.store.shown(named.path)
+            for fault, sentence in _faults(opener, named, name, self.settings.threads):
+                # A check may find what reading the files has found. It names the place as that does, or leaves it to
+                # the sentence.
+                if not seen & {sentence, f"{fault.place}: {sentence}"} and faults.add(fault):
+                    report(found.name, fault)
+                seen |= {sentence, sentence.removeprefix(f"{fault.place}: ")}
+        except Exception as error:
+            if isinstance(error, Unrecognised) and not found.is_named:
+                return Outcome(is_container=False)
+            fault = fault_of(error, name)
+            if faults.add(fault):
+                report(found.name, fault)
+        for fault in faults.others:
+            report(found.name, fault)
         return Outcome(faults.all, is_several=opener.is_several)
-
-
-def faults_of(found: SearchHit, opener: Opener, threads: int) -> Iterator[Problem]:
-    """Yield the faults of one container, each once: a check may find what reading the files has found. Also yield what
-    is omitted.
-
-    Raises Unrecognised for a file that is not a container, unless it was named as one.
-    """
-    seen: set[str] = set()
-    name = found.name
-    try:
-        named = opener.named(found)
-        name = named.store.shown(named.path)
-        for fault, sentence in _faults(opener, named, name, threads):
-            # A check names the place as the reading of a file does, or leaves it to the sentence.
-            if not seen & {sentence, f"{fault.place}: {sentence}"}:
-                yield fault
-            seen |= {sentence, sentence.removeprefix(f"{fault.place}: ")}
-    except Exception as error:
-        if isinstance(error, Unrecognised) and not found.is_named:
-            raise
-        yield fault_of(error, name)
 
 
 def _faults(opener: Opener, named: Named, name: str, threads: int) -> Iterator[_Finding]:

@@ -16,10 +16,10 @@ from glassfs.content.join import BLOCK_BYTES, FROM_JSON, JoinedBlock, JoinedRows
 from glassfs.content.pieces import PIECE_ROWS, ContainerPiece
 from glassfs.content.summary import EPISODE_ROWS, EPISODES, FEATURES
 from glassfs.datasets.files import Gap, SnapshotFile
-from glassfs.datasets.rights import Rights
 from glassfs.errors import NoSpool, TooLarge
 from glassfs.names import raw
 from glassfs.sizes import PIECE, human_size
+from glassfs.source import Path
 
 SPOOL_SHARE = 4
 """The rows of a snapshot may take one part of so many of the bytes that all files of blocks may."""
@@ -129,17 +129,14 @@ class BlockTable:
 class JoinedTables(NamedTuple):
     """The joined tables of a snapshot by name. Never changed, so that no thread sees half of a change.
 
-    ``files`` are those with rows or gaps, by number. ``rights`` are those to what a shared table shows.
+    ``files`` are those with rows or gaps, by number, ``parts`` the further files of containers by their paths.
     """
 
     tables: Mapping[str, BlockTable]
     files: Mapping[int, SnapshotFile]
     gaps: Sequence[Gap]
-    rights: Rights | None
+    parts: Mapping[str, Sequence[Path]]
 
-    def lost(self) -> set[int]:
-        """Return the numbers of the files that not every user may read any more."""
-        return self.rights.lost() & self.files.keys() if self.rights is not None else set()
 
 
 def hashed(words: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ Any thread.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -15,11 +15,11 @@ from typing import NamedTuple
 from glassfs.content import EPISODES
 from glassfs.content.allowance import OBJECT, Allowance
 from glassfs.datasets.timed_calls import TimedCalls
-from glassfs.errors import GlassfsError, TooLarge, Unavailable
+from glassfs.errors import GlassfsError, NotADirectory, NotAllowed, NotFound, TooLarge, Unavailable
 from glassfs.formats.registry import HEAD, Head, joined_by, recognise
 from glassfs.names import raw
 from glassfs.settings import settings
-from glassfs.source import Entry, Kind, Version
+from glassfs.source import Entry, Kind, Path, Version
 from glassfs.tree.containers.containers import Containers
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.sources.folder import shown_entries
@@ -28,6 +28,8 @@ from glassfs.tree.sources.walk import DEEPEST, Branch, Listed, Visit, walk
 
 PUBLIC_FOLDER, PUBLIC_FILE = 0o555, 0o444
 """Permissions of what every user can reach: for owner and group too: what only others may read is denied to those."""
+
+_GONE = (NotFound, NotADirectory, NotAllowed)
 
 
 class SnapshotFile(NamedTuple):
@@ -43,7 +45,6 @@ class SnapshotFile(NamedTuple):
     volume: str
     mtime_ns: int
     uid: int
-    has_other_names: bool
     above: int
     is_public: bool
 
@@ -120,7 +121,7 @@ class FileSnapshot:
             return True
         is_public = folder is None or self._public[folder.path]
         try:
-            # A file has a tuple of ten, a path in the tree and one in the store, a stamp and a version.
+            # A file has a tuple of nine, a path in the tree and one in the store, a stamp and a version.
             self._allowance.take(4 * OBJECT + 2 * len(path), "files and folders")
         except TooLarge as error:
             self.gaps.append(Gap(path, GlassfsError(f"it and others are left out: {error.reason}"), is_public))
@@ -133,7 +134,7 @@ class FileSnapshot:
             self._public[path] = is_public
         # In a remote store each file that is opened costs requests, so only names of containers count.
         elif folder is None or location.may_be_container:
-            facts = entry.version, entry.stamp, entry.volume, entry.mtime_ns, entry.uid, entry.has_other_names
+            facts = entry.version, entry.stamp, entry.volume, entry.mtime_ns, entry.uid
             self.files.append(SnapshotFile(path, location, *facts, 0 if folder is None else len(folder.way), is_public))
         return True
 
@@ -175,6 +176,72 @@ def _listed_surely(folder: Branch, is_mount_root: bool) -> tuple[bool, Listed]:
     return False, listed
 
 
+def closed_files(
+    files: Mapping[int, SnapshotFile], parts: Mapping[str, Sequence[Path]], calls: TimedCalls,
+) -> set[int]:
+    """Return the numbers of the public files that not every user can reach and read any more.
+
+    ``parts`` are the further files of their containers, by path. If another file has replaced one, the owner must be
+    the same: another user may have had no right to read the rows that were read before. Files on a disk that does not
+    answer keep their rights until it does.
+    """
+    closed: set[int] = set()
+    by_volume: dict[str, dict[int, SnapshotFile]] = {}
+    for number, file in files.items():
+        # The objects of one server always have the same rights.
+        if file.is_public and not file.location.store.is_remote:
+            by_volume.setdefault(file.volume, {})[number] = file
+    for volume, some in by_volume.items():
+        with suppress(GlassfsError):
+            closed |= calls.call(("rights", volume), volume, partial(_closed_of, some, parts))
+    return closed
+
+
+def _closed_of(files: Mapping[int, SnapshotFile], parts: Mapping[str, Sequence[Path]]) -> set[int]:
+    """Return the numbers of the files of one volume that are closed."""
+    folders: dict[Location, list[int]] = {}
+    for number, file in files.items():
+        store, path = file.location
+        folders.setdefault(Location(store, path[:-1]), []).append(number)
+    closed, known = set[int](), dict[Location, bool]()
+
+    def is_open(location: Location, needed: int) -> bool:
+        if location not in known:
+            entry = _entry_of(location)
+            known[location] = entry is not None and entry.permissions & needed == needed
+        return known[location]
+
+    for folder, numbers in folders.items():
+        store, path = folder
+        try:
+            found = store.glances(path, ["".join(files[number].location.path[-1:]) for number in numbers])
+        except _GONE:
+            found = [None] * len(numbers)
+        for number, glance in zip(numbers, found, strict=True):
+            file = files[number]
+            place = file.location.path
+            # Folders above the start of the walk are not the source's, and the kernel checks them for each reader.
+            way = (Location(store, place[:length]) for length in range(len(place) - file.above, len(place)))
+            is_same = glance is not None and glance[0] == file.stamp
+            if not is_same:  # a glance is a stat without the version
+                entry = _entry_of(file.location)
+                is_same = entry is not None and (entry.version == file.version or entry.uid == file.uid)
+                is_same = is_same and entry is not None and entry.permissions & PUBLIC_FILE == PUBLIC_FILE
+            if not (
+                is_same and all(is_open(one, PUBLIC_FOLDER) for one in way)
+                and all(is_open(Location(store, part), PUBLIC_FILE) for part in parts.get(file.path, ()))
+            ):
+                closed.add(number)
+    return closed
+
+
+def _entry_of(location: Location) -> Entry | None:
+    try:
+        return location.store.entry(location.path)
+    except _GONE:
+        return None
+
+
 def _access(entry: Entry) -> tuple[str, int]:
     return entry.file_id, entry.permissions
 
@@ -199,14 +266,11 @@ def expected_tables(
             unknown.append(file)
     calls = TimedCalls(settings.heads_longest)
     until = clock() + settings.heads_longest
-    try:
-        for file in unknown[:256]:
-            with suppress(GlassfsError):  # it cannot be read now, so it is in no table
-                names.update(calls.call(file.location, file.volume, partial(_told_by_head, file)))
-            if clock() > until:
-                break
-    finally:
-        calls.close()
+    for file in unknown[:256]:
+        with suppress(GlassfsError):  # it cannot be read now, so it is in no table
+            names.update(calls.call(file.location, file.volume, partial(_told_by_head, file)))
+        if clock() > until:
+            break
     return in_order(names)
 
 

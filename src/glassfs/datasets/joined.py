@@ -40,6 +40,10 @@ from glassfs.view import ViewSet
 if TYPE_CHECKING:
     from glassfs.datasets.snapshots import Snapshot
 
+CHECK_SHARE = 4
+"""What is public in a shared tree is valid for this many times as long as checking it takes."""
+
+
 class Audience(NamedTuple):
     """The users of a tree: every user if ``is_shared``, else the user and group ``reader`` if known."""
 
@@ -48,7 +52,7 @@ class Audience(NamedTuple):
 
 
 class Joins(Overview):
-    """The snapshots of what is below ``starts``, which are called ``title`` together. At most two are kept."""
+    """The snapshots of what is below ``starts``, which are called ``title`` together. The last one is kept."""
 
     def __init__(
         self, containers: Containers, starts: Sequence[Start], audience: Audience = Audience(),  # noqa: B008
@@ -62,26 +66,35 @@ class Joins(Overview):
         self.calls = TimedCalls(timeout_seconds)
         self._lock = threading.Lock()
         self._last: Snapshot | None = None
-        self._before: Snapshot | None = None
-        """The previous snapshot, which a reader may still be using."""
         self._until = 0.0
         self.names: dict[Hashable, set[str]] = {}
         """Names that views of tables may have, by these tables and views."""
         self._listed: Sequence[str] = ()
         """The tables that were listed last."""
         self._walking = threading.Lock()
+        self._public_until = 0.0
+        """Until then, what the last snapshot of a shared tree shows counts as public."""
 
     def snapshot(self) -> Snapshot:
         """Return the last snapshot if it is still valid, or a new one. What it shows is public as of a moment ago."""
         found = self._valid()
         # Threads that need a walk, or a check of rights, wait for the one that makes it. Callers of a private tree
         # never wait while the last snapshot is valid.
-        if found is None or self.is_shared:
+        if found is None or (self.is_shared and self._clock() >= self._public_until):
             with work.holding(self._walking):
                 found = self._valid() or self._taken()
-                if self.is_shared:
-                    found = self._used(found.current())
+                if self.is_shared and self._clock() >= self._public_until and self._has_closed(found):
+                    found = self._taken()
         return found
+
+    def _has_closed(self, found: Snapshot) -> bool:
+        """Return whether a snapshot shows what was closed; what is public is valid for a multiple of the time it takes.
+        """
+        begun = self._clock()
+        has_closed = found.has_closed()
+        ended = self._clock()
+        self._public_until = ended + max(settings.rights_valid, CHECK_SHARE * (ended - begun))
+        return has_closed
 
     def over(self, root: Directory, views: ViewSet) -> Directory:
         return WithJoined(root, self, views) if any(issubclass(Joined, view.kinds) for view in views.views) else root
@@ -89,7 +102,8 @@ class Joins(Overview):
     def close(self) -> None:
         """Release the snapshots."""
         with self._lock:
-            self._last, self._before, self._until = None, None, 0.0
+            self._last = None
+            self._until = 0.0
 
     def tables(self, snapshot: Snapshot) -> Sequence[str]:
         """Return the names of its tables that are to be listed. No container is opened for that."""
@@ -119,23 +133,17 @@ class Joins(Overview):
         allowance = Allowance(max(LEAST, self.containers.services.cache.budget // 4))
         walked = FileSnapshot(self._starts, self.calls, allowance, self.is_shared, clock=self._clock)
         found = Snapshot(self.containers, walked, self.is_shared, self.calls, self._clock, self._title)
-        self.calls.close()
         ended = self._clock()
         last = self._last
         # The files are those of the last snapshot: its rows, which may have taken long to read, are used on.
-        if last is not None and last.state == found.state and last.is_whole:
+        is_same = last is not None and last.state == found.state and last.is_whole
+        if last is not None and is_same and not (self.is_shared and last.has_closed()):
             found = last
         self._until = ended + max(settings.table_valid, settings.table_valid_times * (ended - begun))
-        return self._used(found)
-
-    def _used(self, found: Snapshot) -> Snapshot:
-        """Make a snapshot the last one, and retire the one before the previous."""
-        retired = None
         with self._lock:
-            if found is not self._last:
-                retired, self._before, self._last = self._before, self._last, found
-        if retired is not None:
-            retired.retire()
+            self._last = found
+        if last is not None and last is not found:
+            last.retire()
         return found
 
 

@@ -26,7 +26,7 @@ from glassfs.layouts.known import chosen
 from glassfs.names import component
 from glassfs.once import once
 from glassfs.sizes import PIECE
-from glassfs.source import Entry, Path
+from glassfs.source import Path
 from glassfs.threads import DaemonPool
 from glassfs.tree.containers.containers import Containers
 from glassfs.work import Work
@@ -35,7 +35,7 @@ from glassfs.work import Work
 class TablePiece(NamedTuple):
     """Piece ``number`` of a container's rows for the joined table ``table``, and whether every user may read it.
 
-    ``directory`` is that of what the rows describe. ``parts`` are the paths and stamps of its further files.
+    ``directory`` is that of what the rows describe. ``parts`` are the paths of its further files.
     """
 
     table: str
@@ -43,7 +43,7 @@ class TablePiece(NamedTuple):
     piece: Piece
     directory: str
     is_public: bool
-    parts: Sequence[tuple[Path, str]] = ()
+    parts: Sequence[Path] = ()
 
 
 class RowReader:
@@ -91,7 +91,6 @@ class RowReader:
         finally:
             for ahead in list(self._ahead):
                 ahead.cancel()
-            self._prefetches.close()
             self.flush()
 
     def flush(self) -> None:
@@ -179,7 +178,9 @@ class RowReader:
 
     def _read(self, file: SnapshotFile) -> Iterator[TablePiece]:
         """Read the pieces of all tables; they are also noted for the catalogue."""
-        is_kept = self._catalogue is not None and _is_lasting(file)
+        # A version that lasts never recurs: any further change gives the file another mtime.
+        is_lasting = file.location.store.has_lasting_versions and abs(time.time_ns() - file.mtime_ns) > 2 * 10**9
+        is_kept = self._catalogue is not None and is_lasting
         noted: list[TablePiece] = []
         size = 0
         try:
@@ -187,8 +188,8 @@ class RowReader:
                 # The stamp is that of the container's own file. It does not cover further files, nor a file that was
                 # replaced between the walk and now: such rows would be found again under a stamp that they do not have.
                 is_kept = is_kept and len(container.sources) == len(files) == 1 and files[0][1].stamp == file.stamp
-                is_public = file.is_public and all(_is_readable(entry) for _, entry in files)
-                parts = [(path, entry.stamp) for path, entry in files[1:]]
+                is_public = file.is_public and all(entry.permissions & PUBLIC_FILE == PUBLIC_FILE for _, entry in files)
+                parts = [path for path, _ in files[1:]]
                 number = 0
                 for name in container.tables:
                     summary = container.summary(name)
@@ -234,15 +235,6 @@ def _unpacked(kept: bytes, file: SnapshotFile, number: int) -> tuple[TablePiece,
     is_last, table, directory, rows, columns = json.loads(head)
     columns = EPISODE_ROWS if columns is None else tuple((name, dtype) for name, dtype in columns)
     return TablePiece(table, number, Piece(rows, data, columns), directory, file.is_public), is_last
-
-
-def _is_readable(entry: Entry) -> bool:
-    return entry.permissions & PUBLIC_FILE == PUBLIC_FILE
-
-
-def _is_lasting(file: SnapshotFile) -> bool:
-    """Whether the version never recurs: any further change gives the file another mtime."""
-    return file.location.store.has_lasting_versions and abs(time.time_ns() - file.mtime_ns) > 2 * 10**9
 
 
 @cache

@@ -10,7 +10,6 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
 from functools import partial
 from typing import Any
 
@@ -20,14 +19,14 @@ from glassfs.content.join import Joined, JoinedRows
 from glassfs.content.pieces import ContainerPiece
 from glassfs.content.summary import EPISODES
 from glassfs.datasets.blocks import BlockTable, JoinedTables, RowStore, hashed
-from glassfs.datasets.files import FileSnapshot, Gap, SnapshotFile, expected_tables, in_order
-from glassfs.datasets.rights import FurtherFiles, Rights
+from glassfs.datasets.files import FileSnapshot, Gap, SnapshotFile, closed_files, expected_tables, in_order
 from glassfs.datasets.rows import RowReader, TablePiece
 from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.errors import Changed, GlassfsError, Passing, Unavailable
 from glassfs.formats.registry import joined_by
 from glassfs.names import raw
 from glassfs.settings import settings
+from glassfs.source import Path
 from glassfs.tree.build import ContentDirectory
 from glassfs.tree.containers.containers import Containers
 from glassfs.tree.draft import Draft
@@ -54,9 +53,6 @@ class Snapshot:
         self._walked: Sequence[SnapshotFile] = walked.files
         """All files, until they were read."""
         self._gaps: Sequence[Gap] = walked.gaps
-        self._omitted: dict[str, int] = {}
-        """By table, the containers with rows that were closed since the walk."""
-        self._begun = walked.begun
         self._clock = clock
         self.until = 0.0
         """Valid until then, whatever its age."""
@@ -92,7 +88,7 @@ class Snapshot:
         tables = self.read()
         table = tables.tables.get(name)
         if table is None:
-            table = BlockTable(name, RowStore(self.containers.services.cache), self._omitted.get(name, 0))
+            table = BlockTable(name, RowStore(self.containers.services.cache))
             table.finish(tables.gaps)
         return table.rows
 
@@ -115,27 +111,15 @@ class Snapshot:
         """Return the names of the tables that have rows. Reads the containers."""
         return in_order(name for name, table in self.read().tables.items() if table.rows.rows)
 
-    def current(self) -> Snapshot:
-        """Return a snapshot without the containers that not every user may read any more; itself if there is none."""
+    def has_closed(self) -> bool:
+        """Return whether not every user may still read all rows that it shows."""
         tables = self._tables
-        lost = tables.lost() if tables is not None else set()
-        if tables is None or not lost:
-            return self
-        # Readers that have the table open keep the rows that it had. The others get a copy, whose rows are read again
-        # when they are needed, most of them from the catalogue. It has an identity, and so inode numbers and cached
-        # pages, of its own.
-        left = copy(self)
-        left._lock, left._shown, left._lease, left._by_path = threading.Lock(), {}, Lease(()), None
-        left.identity = f"joined:{next(_numbers)}"
-        left.state = hashed([self.state, *map(str, sorted(lost))])
-        left._expected = left._tables = None
-        left._leave_out(tables, lost)
-        return left
+        return tables is not None and bool(closed_files(tables.files, tables.parts, self._calls))
 
-    def _leave_out(self, tables: JoinedTables, lost: set[int]) -> None:
-        """Leave some of the files that were read out of the next pass."""
-        self._omitted = {name: table.omitted + len(table.files & lost) for name, table in tables.tables.items()}
-        self._walked = [file for number, file in tables.files.items() if number not in lost]
+    def is_readable(self, container: str) -> bool:
+        """Return whether every user may still read a container that has rows, if the table is shared."""
+        file = self.file_of(container)
+        return not self._is_shared or not closed_files({0: file}, self.read().parts, self._calls)
 
     def directory(
         self, name: str, is_first: bool, views: ViewSet, access: Access, ino: int, volume: str,
@@ -183,12 +167,16 @@ class Snapshot:
                     try:
                         tables = self._find(begun + settings.pass_longest)
                         # Files may have been closed since the walk: it may be long ago, and reading takes time.
-                        while lost := tables.lost():
-                            self._leave_out(tables, lost)
+                        while self._is_shared and (
+                            closed := closed_files(tables.files, tables.parts, self._calls)
+                        ):
+                            self._walked = [
+                                file._replace(is_public=False) if number in closed else file
+                                for number, file in enumerate(self._walked)
+                            ]
                             tables = self._find(begun + settings.pass_longest)
                         self._tables, self._walked = tables, ()
                     finally:
-                        self._calls.close()
                         took = self._clock() - begun
                         # What is missing for a moment is read again, but not at once: that may take as long.
                         longest = min(settings.table_longest_valid, settings.table_valid_times * took)
@@ -202,7 +190,7 @@ class Snapshot:
         tables: dict[str, BlockTable] = {}
         store = RowStore(self.containers.services.cache)
         used: set[int] = set()
-        parts: FurtherFiles = {}
+        parts: dict[str, Sequence[Path]] = {}
         # Pieces come in the order of the files' paths, and a file's pieces in that of its rows, so the rows of a table
         # are sorted without being kept in memory: each table has one block that is not complete.
         is_whole = self.is_whole
@@ -224,7 +212,7 @@ class Snapshot:
                     is_shown = is_shown and self._may_show(piece)
                     table = tables.get(piece.table)
                     if table is None:
-                        table = tables[piece.table] = BlockTable(piece.table, store, self._omitted.get(piece.table, 0))
+                        table = tables[piece.table] = BlockTable(piece.table, store)
                     first, rows = firsts.get(piece.table, 0), piece.piece.rows
                     firsts[piece.table] = first + rows
                     if rows and not is_shown:
@@ -232,7 +220,7 @@ class Snapshot:
                         table.omitted += not first
                     elif rows:
                         table.add(ContainerPiece(file.path, first, piece.piece), number)
-                        parts[number] = piece.parts
+                        parts[file.path] = piece.parts
                         used.add(number)
                         if piece.directory:
                             self._directories[piece.table, file.path] = piece.directory
@@ -257,10 +245,8 @@ class Snapshot:
         for table in tables.values():
             table.finish(gaps, unlisted)
         files = {number: self._walked[number] for number in used}
-        watcher = self.containers.watcher
-        rights = Rights(watcher, self._calls, files, parts, self._begun, self._clock) if self._is_shared else None
         self.is_whole = is_whole
-        return JoinedTables(tables, files, gaps, rights)
+        return JoinedTables(tables, files, gaps, parts)
 
 
 class EpisodesTable(Joined):
@@ -287,8 +273,7 @@ class EpisodesTable(Joined):
 
     def demand_readable(self, container: str) -> None:
         """Raise Changed if not every user may read a container of a shared table any more."""
-        tables = self._snapshot.read()
-        if any(tables.files[number].path == container for number in tables.lost()):
+        if not self._snapshot.is_readable(container):
             raise Changed("is no longer readable for every user", container)
 
     def found(self, container: str, name: bytes) -> bytes | None:

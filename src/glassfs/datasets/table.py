@@ -23,7 +23,7 @@ from glassfs.errors import GlassfsError
 from glassfs.view import json
 from glassfs.view.csv.cells import cell
 from glassfs.view.csv.cells import encoded as as_csv
-from glassfs.view.parquet.file import Parquet
+from glassfs.view.parquet import Parquet
 
 JSONL, CSV, PARQUET = "jsonl", "csv", "parquet"
 FORMS = (JSONL, PARQUET, CSV)
@@ -140,37 +140,28 @@ def _csv_back(file: BinaryIO, is_safe: bool) -> Iterator[tuple[str, bytes]]:
         if head(CSV).startswith(first):
             return
         raise _no_row(1, CSV)
-    taken: list[bytes] = []
-    number = 1
     csv.field_size_limit(8 << 20)  # a list of texts as JSON is smaller
-
-    def lines() -> Iterator[str]:
-        nonlocal number
-        for line in file:
-            number += 1
-            taken.append(line)
-            yield line.decode()
-
-    try:
-        # The reader takes as many lines as the row has, as a text may contain line breaks; ``lines`` keeps what it
-        # took.
-        for row in csv.reader(lines(), strict=True):
-            line = b"".join(taken)
-            taken.clear()
-            if not line.endswith(b"\n"):
-                return
-            if len(row) != len(COLUMNS):
-                raise _no_row(number, CSV)
-            if is_safe and any(
-                dtype == TEXT and _FORMULA.match(shown) and not shown.startswith("'")
-                for dtype, shown in zip(COLUMNS.values(), row, strict=True)
-            ):
-                raise GlassfsError(f"cannot resume: line {number} was written without --csv-safe")
-            yield row[0][1:] if is_safe and _FORMULA.match(row[0]) else row[0], line
-    except (csv.Error, UnicodeDecodeError):
-        # At the end of the file it is the row that was being written when the program ended, and is left out.
-        if file.read(1):
+    raw, is_open = b"", False
+    for number, line in enumerate(file, 2):
+        raw += line
+        is_open ^= line.count(b'"') % 2 == 1
+        if is_open:  # a text with a line break goes on
+            continue
+        if not line.endswith(b"\n"):
+            return
+        try:
+            (row,) = csv.reader([raw.decode()], strict=True)
+        except (csv.Error, ValueError):
             raise _no_row(number, CSV) from None
+        if len(row) != len(COLUMNS):
+            raise _no_row(number, CSV)
+        if is_safe and any(
+            dtype == TEXT and _FORMULA.match(shown) and not shown.startswith("'")
+            for dtype, shown in zip(COLUMNS.values(), row, strict=True)
+        ):
+            raise GlassfsError(f"cannot resume: line {number} was written without --csv-safe")
+        yield row[0][1:] if is_safe and _FORMULA.match(row[0]) else row[0], raw
+        raw = b""
 
 
 def _no_row(number: int, form: str) -> GlassfsError:

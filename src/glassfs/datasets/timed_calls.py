@@ -74,7 +74,3 @@ class TimedCalls:
             with suppress(GlassfsError):
                 self.call((key, "probe"), volume, probe)
         raise DeviceFailed("does not answer")
-
-    def close(self) -> None:
-        """End the idle threads. Later calls start new ones."""
-        self._pool.close()

@@ -26,7 +26,7 @@ from glassfs.sizes import PIECE
 from glassfs.terminal import printable
 from glassfs.threads import DaemonPool
 from glassfs.tree import Directory, File, Node, Origin
-from glassfs.view.parquet.file import Parquet
+from glassfs.view.parquet import Parquet
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -169,7 +169,7 @@ class Watches:
         with descriptors.opened(lambda: open(f"/proc/self/fdinfo/{fd}", "rb")) as file:
             words = file.read().decode().split()
         with self._held():
-            return inotify.file_system(words[words.index("mnt_id:") + 1])
+            return inotify.check_mounts().get(words[words.index("mnt_id:") + 1], "")
 
     def _run(self, inotify: _Inotify) -> None:
         """Read events and send notifications until nothing is watched any more (the thread)."""
@@ -372,30 +372,21 @@ class _Inotify:
                 self._refuse(watch.path[:depth], settings.watching_quiet)
                 self._over(watch)
 
-    def file_system(self, mount_id: str) -> str:
-        """Return the file system of a mount, "" if there is none with this id."""
-        # The table is read for ids that are new. If another mount has got the id of a removed one, watches below it end
-        # when the thread reads the table, as it is notified of every change.
-        if mount_id not in self._mounts:
-            self.check_mounts()
-        mount = self._mounts.get(mount_id)
-        return "" if mount is None else mount.file_system
-
-    def check_mounts(self) -> None:
-        """Read the table of mounts; folders under new or removed ones count as replaced."""
+    def check_mounts(self) -> dict[str, str]:
+        """Return the file system of each mount by mount id; folders under new or removed mounts count as replaced."""
         before, self._mounts = self._mounts, self._read_mounts()
-        for _, mount in before.items() ^ self._mounts.items():
+        for mount in before ^ self._mounts:
             place = tuple(filter(None, mount.path.split("/")))
             for watch in tuple(self.watches):
                 if watch.path[: len(place)] == place:
                     self._over(watch)
                 elif watch.path == place[:-1]:
                     self.pending.setdefault((watch, place[-1]), False)
+        return {mount.mount_id: mount.file_system for mount in self._mounts}
 
-    def _read_mounts(self) -> dict[str, mountinfo.Mount]:
-        """Return all mounts by mount id."""
+    def _read_mounts(self) -> set[mountinfo.Mount]:
         self._table.seek(0)
-        return {mount.mount_id: mount for mount in mountinfo.parsed(self._table.readall())}
+        return set(mountinfo.parsed(self._table.readall()))
 
 
 def _identity(fd: int, name: str = "") -> tuple[int, int]:

@@ -28,12 +28,8 @@ def keys(search: Search) -> list[str]:
     return [one.key for one in search.all() if not isinstance(one, Unlisted)]
 
 
-def test_files_come_before_subfolders(folder: Path) -> None:
-    assert keys(Search([str(folder)])) == ["100%\n.kas", "B.kas", "a.kdb", "a/run.kdb", "a-b/run.kdb", "b/deep/er/text"]
-
-
-def test_by_path_sorts_all_paths_by_bytes(folder: Path) -> None:
-    found = list(Search([str(folder)], is_by_path=True).all())
+def test_paths_are_sorted_by_bytes(folder: Path) -> None:
+    found = list(Search([str(folder)]).all())
     paths = [one.path for one in found if not isinstance(one, Unlisted)]
     assert paths == sorted(paths, key=str.encode)
     assert paths[0] == "100%25%0A.kas"
@@ -46,8 +42,7 @@ def test_hits_have_names_paths_and_sizes(folder: Path, monkeypatch: pytest.Monke
     assert (one.kind, one.size, one.is_named) == (Kind.FILE, 9, False)
     (named,) = Search(["data/a.kdb"]).all()
     assert not isinstance(named, Unlisted)
-    name, _, inner, path, key, *_, is_named = named
-    assert (name, inner, path, key, is_named) == ("data/a.kdb", (), "a.kdb", "a.kdb", True)
+    assert (named.name, named.inner, named.is_named) == ("data/a.kdb", (), True) and named.path == named.key == "a.kdb"
 
 
 def test_keys_are_independent_of_the_parent_folder(folder: Path, tmp_path: Path) -> None:
@@ -79,7 +74,7 @@ def test_folders_without_permission_are_reported(folder: Path, monkeypatch: pyte
 def test_remote_files_are_selected_by_name_unopened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalStore, "is_remote", True)
     monkeypatch.setattr(LocalStore, "open", None)
-    assert keys(Search([str(folder)])) == ["100%\n.kas", "B.kas", "a.kdb", "a/run.kdb", "a-b/run.kdb"]
+    assert keys(Search([str(folder)])) == ["100%\n.kas", "B.kas", "a-b/run.kdb", "a.kdb", "a/run.kdb"]
     assert "b/deep/er/text" in keys(Search([str(folder)], has_all=True))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from glassfs.datasets.batch.contract import BatchError, WorkItem
+from glassfs.datasets.batch.contract import BatchError, SearchHit
 from glassfs.datasets.batch.mapping import MAX_ITEMS, TASKS_PER_WORKER, Mapping, here
 from glassfs.datasets.batch.workers import Processes, Workers
 from tests.datasets.batch import works
@@ -73,7 +73,7 @@ def test_tasks_under_way_are_bounded() -> None:
     workers = Inline()
     taken = 0
 
-    def found() -> Iterator[WorkItem]:
+    def found() -> Iterator[SearchHit]:
         nonlocal taken
         for item in works.items(100_000):
             taken += 1
@@ -101,7 +101,7 @@ def test_a_worker_that_is_killed_loses_nothing(is_ordered: bool, tmp_path: Path)
 def test_a_container_that_ends_its_workers_is_a_fault(is_ordered: bool) -> None:
     with Processes(2) as workers:
         dones = list(Mapping(works.die_of_some, workers, is_ordered).all(works.items(30)))
-    found = {done.item.found.name: done.outcome.faults[0].reason for done in dones}
+    found = {done.item.name: done.outcome.faults[0].reason for done in dones}
     assert len(dones) == len(found) == 30
     assert {name for name, reason in found.items() if "killed by the system" in reason} == {"7", "17", "27"}
     assert not is_ordered or list(found) == list(map(str, range(30)))
@@ -123,13 +123,9 @@ def test_canceled_work_ends_at_once() -> None:
     """Workers in the middle of a long task are killed."""
     with pytest.raises(KeyboardInterrupt), Processes(2) as workers:
         for item in works.items(9):
-            workers.submit(_begin, works.sleep, item)
+            workers.submit(works.sleep, item)
         raise KeyboardInterrupt
     wait_until(lambda: not multiprocessing.active_children())
-
-
-def _begin(work: Any, item: WorkItem) -> Any:
-    return next(work(iter([item])))
 
 
 def test_stop_does_not_wait_for_half_a_result(tmp_path: Path) -> None:

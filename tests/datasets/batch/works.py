@@ -7,33 +7,36 @@ import os
 import signal
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from glassfs.datasets.batch.contract import Outcome, Problem, SearchHit, WorkItem
+from glassfs.datasets.batch.contract import Outcome, Problem, SearchHit
 from glassfs.source import Kind
 
-
-def item(name: str) -> WorkItem:
-    return WorkItem(SearchHit(name, name, (), name, name, Kind.FILE, "1", 1))
+OutcomeOf = Callable[[SearchHit], Outcome]
 
 
-def items(count: int) -> Iterator[WorkItem]:
+def item(name: str) -> SearchHit:
+    return SearchHit(name, name, (), name, name, Kind.FILE, "1", 1)
+
+
+def items(count: int) -> Iterator[SearchHit]:
     return (item(f"{number}") for number in range(count))
 
 
-def say(given: Iterator[WorkItem]) -> Iterator[Outcome]:
-    for one in given:
-        yield Outcome((Problem("", one.found.name),))
+def named(one: SearchHit) -> Outcome:
+    return Outcome((Problem("", one.name),))
 
 
-def die_of_some(given: Iterator[WorkItem]) -> Iterator[Outcome]:
+def say() -> AbstractContextManager[OutcomeOf]:
+    return nullcontext(named)
+
+
+def die_of_some() -> AbstractContextManager[OutcomeOf]:
     """Kill the worker at each container whose number ends in 7."""
-    for one in given:
-        if one.found.name.endswith("7"):
-            os.kill(os.getpid(), signal.SIGKILL)
-        yield Outcome((Problem("", one.found.name),))
+    return nullcontext(lambda one: os.kill(os.getpid(), signal.SIGKILL) if one.name.endswith("7") else named(one))
 
 
 @dataclass(frozen=True)
@@ -43,35 +46,37 @@ class DieOnce:
     name: str
     mark: str
 
-    def __call__(self, given: Iterator[WorkItem]) -> Iterator[Outcome]:
-        for one in given:
-            if one.found.name == self.name and not os.path.exists(self.mark):
-                with open(self.mark, "wb"):
-                    os.kill(os.getpid(), signal.SIGKILL)
-            yield Outcome((Problem("", one.found.name),))
+    @contextmanager
+    def __call__(self) -> Iterator[OutcomeOf]:
+        yield self._outcome
+
+    def _outcome(self, one: SearchHit) -> Outcome:
+        if one.name == self.name and not os.path.exists(self.mark):
+            with open(self.mark, "wb"):
+                os.kill(os.getpid(), signal.SIGKILL)
+        return named(one)
 
 
-def in_parts(given: Iterator[WorkItem]) -> Iterator[Outcome]:
-    """Yield as many large parts per container as its number says."""
-    for one in given:
+def in_parts() -> AbstractContextManager[OutcomeOf]:
+    """Return as many large parts per container as its number says."""
+    def outcome(one: SearchHit) -> Outcome:
         part = one.rest or 0
-        rest = part + 1 if part < int(one.found.name) else None
-        yield Outcome(data=(one.found.name, part, b"x" * 300_000), rest=rest)
+        rest = part + 1 if part < int(one.name) else None
+        return Outcome(data=(one.name, part, b"x" * 300_000), rest=rest)
+
+    return nullcontext(outcome)
 
 
 def begin_and_end() -> None:
     os._exit(1)
 
 
-def fail(given: Iterator[WorkItem]) -> Iterator[Outcome]:
-    yield from ()
+def fail() -> AbstractContextManager[OutcomeOf]:
     raise ZeroDivisionError("not predicted")
 
 
-def sleep(given: Iterator[WorkItem]) -> Iterator[Outcome]:
-    for _ in given:
-        time.sleep(3600)
-        yield Outcome()
+def sleep(one: SearchHit) -> None:
+    time.sleep(3600)
 
 
 def write_half(mark: str) -> None:

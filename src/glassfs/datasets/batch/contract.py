@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -35,7 +36,7 @@ class SearchHit(NamedTuple):
 
     ``name`` is its path or URL as it may be shown. Workers find it at ``inner`` in the named ``source``. ``path`` is
     its path in a tree of everything that was named, where a named file has its own name. ``key`` is its path below the
-    named folder, as stored, independent of where that is mounted.
+    named folder, as stored, independent of where that is mounted. With ``rest``, it is what an outcome has left.
     """
 
     name: str
@@ -47,6 +48,7 @@ class SearchHit(NamedTuple):
     version: str
     size: int
     is_named: bool = False
+    rest: Any = None
 
 
 class Problem(NamedTuple):
@@ -84,15 +86,8 @@ class Outcome(NamedTuple):
     tables: tuple[str, ...] = ()
 
 
-class WorkItem(NamedTuple):
-    """One container, or the rest of one."""
-
-    found: SearchHit
-    rest: Any = None
-
-
-Work = Callable[[Iterator[WorkItem]], Iterator[Outcome]]
-"""Yield one outcome per item before taking the next item. Picklable; raises no expected error."""
+Work = Callable[[], AbstractContextManager[Callable[[SearchHit], Outcome]]]
+"""Begin the work for a ``with``, which gets what returns the outcome of a container. Picklable."""
 
 
 class Problems:

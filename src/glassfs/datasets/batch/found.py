@@ -7,11 +7,9 @@ name decides beforehand. Links inside are not followed. One thread.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from itertools import count
 from typing import NamedTuple
 
 from glassfs.cache import BlockCache
@@ -19,7 +17,7 @@ from glassfs.content import Container
 from glassfs.datasets.batch.contract import BatchSettings, SearchHit
 from glassfs.errors import Changed, GlassfsError, Refused
 from glassfs.formats.registry import is_expected, may_be_container
-from glassfs.names import component, free_name, raw
+from glassfs.names import distinct, raw
 from glassfs.source import Connection, Kind, Named, Path, Version, locate
 from glassfs.source.remote.url import shown
 from glassfs.tree import Containers, ContainerSettings, Sources, Tree
@@ -38,20 +36,16 @@ class Unlisted(NamedTuple):
 class Search:
     """The walk under ``names``. Raises NotFound and similar if one of them does not exist.
 
-    With ``is_by_path`` all paths are sorted by their bytes; otherwise the files of a folder come before its subfolders.
-    With ``has_all``, folders, links and files that cannot be containers are included.
+    All paths are sorted by their bytes. With ``has_all``, folders, links and files that cannot be containers are there.
     """
 
     def __init__(
-        self, names: Sequence[str], connection: Connection = Connection(), *,  # noqa: B008
-        is_by_path: bool = False, has_all: bool = False,
+        self, names: Sequence[str], connection: Connection = Connection(), *, has_all: bool = False,  # noqa: B008
     ) -> None:
         located = locate(names, connection, may_be_container)
-        self._named = list(zip(names, located, _labels(located), strict=True))
-        self._is_by_path = is_by_path
+        self._named = list(zip(names, located, distinct(raw(one.name) for one in located), strict=True))
+        self._named.sort(key=lambda one: raw(one[2]) + (b"" if one[1].path else b"/"))
         self._has_all = has_all
-        if is_by_path:
-            self._named.sort(key=lambda one: raw(one[2]) + (b"" if one[1].path else b"/"))
 
     def all(self) -> Iterator[SearchHit | Unlisted]:
         """Walk everything; each call starts over."""
@@ -100,27 +94,9 @@ class Search:
         ]
         if store.is_remote and not self._has_all:
             listed = [one for one in listed if one[2].kind is not Kind.FILE or is_expected(one[1])]
-        if self._is_by_path:
-            # A folder sorts as if its name ended with a slash, so that a walk yields all paths in the order of their
-            # bytes.
-            listed.sort(key=lambda one: raw(one[0]) + (b"/" if one[2].kind is Kind.FOLDER else b""))
-        else:
-            listed.sort(key=lambda one: (one[2].kind is Kind.FOLDER, raw(one[0])))
-        listed.reverse()
+        # A folder sorts as if its name ended with a slash, so that a walk yields all paths in the order of their bytes.
+        listed.sort(key=lambda one: raw(one[0]) + (b"/" if one[2].kind is Kind.FOLDER else b""), reverse=True)
         return (listed.pop() for _ in range(len(listed)))  # free each entry of a large folder once it is used
-
-
-def _labels(named: Sequence[Named]) -> list[str]:
-    """Return a name for each source, all different."""
-    found: dict[str, None] = {}
-    numbers: defaultdict[bytes, Iterator[int]] = defaultdict(lambda: count(2))
-    for one in named:
-        original = raw(one.name)
-        label = free_name(
-            component(original), found.__contains__, partial(component, original), numbers[original],
-        )
-        found[label] = None
-    return list(found)
 
 
 class Opener:

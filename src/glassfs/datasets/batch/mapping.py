@@ -17,7 +17,7 @@ from itertools import islice
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-from glassfs.datasets.batch.contract import BatchError, Outcome, Problem, Work, WorkItem
+from glassfs.datasets.batch.contract import BatchError, Outcome, Problem, SearchHit, Work
 from glassfs.datasets.batch.workers import Workers
 from glassfs.settings import settings
 from glassfs.sizes import PIECE
@@ -30,7 +30,7 @@ TASKS_PER_WORKER = 3
 class Done(NamedTuple):
     """An outcome and its item. More outcomes of the item follow unless ``is_last``."""
 
-    item: WorkItem
+    item: SearchHit
     outcome: Outcome
     is_last: bool
 
@@ -38,40 +38,31 @@ class Done(NamedTuple):
 class _TaskResult(NamedTuple):
     """The result of a task: outcomes of its first items, and the items that are left."""
 
-    outcomes: list[tuple[WorkItem, Outcome]]
-    left: list[WorkItem]
+    outcomes: list[tuple[SearchHit, Outcome]]
+    left: list[SearchHit]
     seconds: float
 
 
 @dataclass(eq=False)
 class _Task:
-    items: list[WorkItem]
+    items: list[SearchHit]
     is_suspect: bool = False
     """Whether it has a single item, with which a worker may have ended."""
-    outcomes: deque[tuple[WorkItem, Outcome]] = field(default_factory=deque)
+    outcomes: deque[tuple[SearchHit, Outcome]] = field(default_factory=deque)
     is_running: bool = False
     lost: int = 0
     """How often a worker ended since it is a suspect."""
 
 
-def here(work: Work, items: Iterator[WorkItem]) -> Iterator[Done]:
+def here(work: Work, items: Iterator[SearchHit]) -> Iterator[Done]:
     """Do the work in this process, one container after another."""
-    current: WorkItem | None = None
-    rest: Any = None
-
-    def given() -> Iterator[WorkItem]:
-        nonlocal current, rest
+    with work() as outcome_of:
         for item in items:
-            current = item
-            yield item
-            while rest is not None:
-                current, rest = WorkItem(item.found, rest), None
-                yield current
-
-    for outcome in work(given()):
-        rest = outcome.rest
-        if current is not None:
-            yield Done(current, outcome, rest is None)
+            outcome = outcome_of(item)
+            while outcome.rest is not None:
+                yield Done(item, outcome, False)
+                outcome = outcome_of(item._replace(rest=outcome.rest))
+            yield Done(item, outcome, True)
 
 
 class Mapping:
@@ -87,7 +78,7 @@ class Mapping:
         self._are_lost = False
         self._count = 1
 
-    def all(self, items: Iterator[WorkItem]) -> Iterator[Done]:
+    def all(self, items: Iterator[SearchHit]) -> Iterator[Done]:
         """Yield the outcomes of all items. Raises BatchError if the workers cannot continue."""
         while True:
             self._submit(items)
@@ -98,7 +89,7 @@ class Mapping:
             self._take(task, future)
             yield from self._ready(task)
 
-    def _submit(self, items: Iterator[WorkItem]) -> None:
+    def _submit(self, items: Iterator[SearchHit]) -> None:
         """Submit tasks up to the limit."""
         if self._are_lost:
             if self._running:
@@ -200,29 +191,21 @@ def _drained(task: _Task) -> Iterator[Done]:
         yield Done(item, outcome, outcome.rest is None)
 
 
-def _run(work: Work, items: list[WorkItem], most: int) -> _TaskResult:
+def _run(work: Work, items: list[SearchHit], most: int) -> _TaskResult:
     """Run in a worker: as many items as time and space allow, at least one."""
-    until = time.monotonic() + 4 * settings.task_target
     begun = time.monotonic()
-    outcomes: list[tuple[WorkItem, Outcome]] = []
-    size = 0
-    taken = 0
-
-    def given() -> Iterator[WorkItem]:
-        nonlocal taken
-        for item in items:
-            last = outcomes[-1][1] if outcomes else None
-            is_over = size >= most or time.monotonic() > until
-            if last is not None and (is_over or last.fatal or last.rest is not None):
-                return
-            taken += 1
-            yield item
-
-    for outcome in work(given()):
-        outcomes.append((items[taken - 1], outcome))
-        size += len(pickle.dumps(outcome.data)) if outcome.data is not None else 0
-    left = items[len(outcomes) :]
-    if outcomes and outcomes[-1][1].rest is not None:
-        # The rest of a container in parts comes first, so that its parts stay in order.
-        left.insert(0, WorkItem(outcomes[-1][0].found, outcomes[-1][1].rest))
-    return _TaskResult(outcomes, left, time.monotonic() - begun)
+    outcomes: list[tuple[SearchHit, Outcome]] = []
+    left = deque(items)
+    size, is_over = 0, False
+    with work() as outcome_of:
+        while left and not is_over:
+            item = left.popleft()
+            outcome = outcome_of(item)
+            outcomes.append((item, outcome))
+            size += len(pickle.dumps(outcome.data)) if outcome.data is not None else 0
+            is_over = size >= most or time.monotonic() > begun + 4 * settings.task_target or bool(outcome.fatal)
+            if outcome.rest is not None:
+                # The rest of a container in parts comes first, so that its parts stay in order.
+                left.appendleft(item._replace(rest=outcome.rest))
+                is_over = True
+    return _TaskResult(outcomes, list(left), time.monotonic() - begun)

@@ -1,9 +1,9 @@
 """Read and write a report: a file with one line of JSON per container, in order of completion.
 
 A line is ``{"path", "version", "ok", "faults"}``, with ``"omitted"`` if the container has what is not shown, and
-``"command"`` unless that is ``verify``: a report belongs to one
-command. If the container has table rows, ``"container"`` is its name in them and ``"rows"`` their number. A container
-is recognized by its path, however typed, and its version.
+``"command"`` unless that is ``verify``: a report belongs to one command. If the container has table rows,
+``"container"`` is its name in them and ``"rows"`` their number. A container is recognized by its path, however typed,
+and its version.
 
 Each line is appended at once. A killed program leaves complete lines and at most one incomplete line, which the next
 run removes. A lock on the file ensures a single writer. Each known line takes a few words of memory. One thread.
@@ -110,34 +110,26 @@ class Report:
         # A report of another run is not overwritten: it may have taken days.
         if not is_resumed:
             raise BatchError("this report exists already; --resume continues it", self._name)
-        self._demand_report()
         whole = end = 0
         is_at_start = True
         for piece in self._pieces():
-            end += len(piece)
             # A line that is too long comes in pieces, of which only one that begins and ends it can be parsed.
             is_line, is_at_start = is_at_start, piece.endswith(b"\n")
-            if not is_at_start:
-                continue
-            whole = end
-            line = _parsed(piece) if is_line else None
-            if line is None:
-                continue
-            command, key, known = line
-            if command != self._command:
-                raise BatchError(f"is a report of {command[:20]!r}, not of {self._command!r}", self._name)
-            self._known[key] = known
+            line = _parsed(piece) if is_line and is_at_start else None
+            # Nothing but a report may be truncated. A program that was killed with its first line may have written the
+            # beginning of one.
+            if line is None and not end and (is_at_start or piece[: len(_BEGIN)] != _BEGIN[: len(piece)]):
+                raise BatchError("is not a report of glassfs; name another file", self._name)
+            end += len(piece)
+            whole = end if is_at_start else whole
+            if line is not None:
+                command, key, known = line
+                if command != self._command:
+                    raise BatchError(f"is a report of {command[:20]!r}, not of {self._command!r}", self._name)
+                self._known[key] = known
         if whole < size:
             with self._writing():
                 os.ftruncate(self._file.fileno(), whole)
-
-    def _demand_report(self) -> None:
-        """Raise unless the file is a report: nothing else may be truncated."""
-        first = next(self._pieces(), b"")
-        # A program that was killed with its first line may have written the beginning of one.
-        is_torn = not first.endswith(b"\n") and first[: len(_BEGIN)] == _BEGIN[: len(first)]
-        if not is_torn and _parsed(first) is None:
-            raise BatchError("is not a report of glassfs; name another file", self._name)
 
     def _pieces(self) -> Iterator[bytes]:
         """Yield the lines of the file, those that are too long in several pieces.
@@ -160,19 +152,14 @@ class Report:
 def _parsed(raw: bytes) -> tuple[str, bytes, ReportLine] | None:
     """Return the command, key and contents of a line; None if it is not a line of a report."""
     with suppress(ValueError, RecursionError):  # also of text that is not Unicode
-        match {"command": VERIFY, "container": "", "rows": 0, "omitted": []} | _object(raw):
+        found = json.loads(raw)
+        match isinstance(found, dict) and {"command": VERIFY, "container": "", "rows": 0, "omitted": []} | found:
             case {
                 "path": str(path), "version": str(version), "ok": bool(), "faults": list(faults),
                 "command": str(command), "container": str(container), "rows": int(rows), "omitted": list(omitted),
             }:
                 return command, _key(path, version), ReportLine(len(faults), rows, _hash(container), len(omitted))
     return None
-
-
-def _object(raw: bytes) -> dict[str, Any]:
-    """Return a JSON object, or an empty one if it is something else. Raises ValueError and RecursionError."""
-    found = json.loads(raw)
-    return found if isinstance(found, dict) else {}
 
 
 def _hash(text: str) -> int:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from glassfs.datasets.batch.contract import Problem, SearchHit, Work, WorkItem
+from glassfs.datasets.batch.contract import Problem, SearchHit, Work
 from glassfs.datasets.batch.found import Unlisted
 from glassfs.datasets.batch.mapping import Done, Mapping, here
 from glassfs.datasets.batch.report import Report
@@ -130,7 +130,7 @@ class BatchRun:
                 self.faults += len(faults) - omitted
                 # Without a line in the report, the next run tries the container again.
                 if done.outcome.is_container and not any(fault.is_passing for fault in faults):
-                    self._note(done.item.found, faults, is_several, rows)
+                    self._note(done.item, faults, is_several, rows)
                 faults, is_several, rows = [], False, None
 
     def _note(self, found: SearchHit, faults: list[Problem], is_several: bool, rows: int | None) -> None:
@@ -142,7 +142,7 @@ class BatchRun:
 
     def _items(
         self, found: Iterable[SearchHit | Unlisted], is_still: Callable[[SearchHit], bool],
-    ) -> Iterator[WorkItem]:
+    ) -> Iterator[SearchHit]:
         is_remote = self.workers is not None and self.workers.is_remote
         for one in found:
             if isinstance(one, Unlisted):
@@ -154,7 +154,7 @@ class BatchRun:
                 # A container counts as done in the version that it has now, under the path that it has now.
                 known = None if self.report is None else self.report.known(one.name, one.version)
                 if known is None or not is_still(one):
-                    yield WorkItem(one._replace(source=absolute(one.source)) if is_remote else one)
+                    yield one._replace(source=absolute(one.source)) if is_remote else one
                 else:
                     self.containers += 1
                     self.faults += known.faults

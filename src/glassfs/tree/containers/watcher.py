@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -52,9 +51,6 @@ class Watcher:
         self._changed: set[str] = set()
         self._notified: set[tuple[Location, str, str]] = set()
         """Notifications by stores: the folder, its path in the tree, and a name, or "" for everything in it."""
-        self._numbers = itertools.count(1)
-        self._last_changes: dict[Location, int] = {}
-        self._forgotten = 0
 
     def known(self, location: Location) -> ContainerLease | Refusal | None:
         """Return what is known of a file, which may have changed since."""
@@ -132,19 +128,10 @@ class Watcher:
             with self._lock:
                 is_first = not self._notified
                 self._notified.add((folder, at, name))
-                if len(self._last_changes) >= 10_000:  # there may be any number of folders
-                    self._last_changes.clear()
-                    self._forgotten = next(self._numbers)
-                self._last_changes[folder] = next(self._numbers)
             if is_first:
                 self._on_change()
 
         return folder.store.watch(folder.path, notify)
-
-    def last_change(self, folder: Location) -> int:
-        """Return a number that is another one after each notification about a folder."""
-        with self._lock:
-            return self._last_changes.get(folder, self._forgotten)
 
     def refresh(self) -> None:
         """Compare the leased containers with their stores, or the next round of them. Waits for each store."""

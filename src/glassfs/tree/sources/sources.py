@@ -9,11 +9,10 @@ import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import NamedTuple
 
 from glassfs.errors import DeviceFailed, GlassfsError, NotFound, Unavailable
-from glassfs.names import RESERVED, component, free_name, raw
+from glassfs.names import distinct, raw
 from glassfs.source import Entry, Kind, Named, Path, Store
 from glassfs.tree.containers.containers import Containers, ContainerSettings
 from glassfs.tree.containers.lease import Location
@@ -82,12 +81,7 @@ class Sources:
         self._stamps: dict[str, str] = {}
         self._queue: list[str] = []
         """Sources still to be compared before the next pass over all of them begins."""
-        for one in named:
-            original = raw(one.name)
-            name = free_name(
-                component(original), lambda name: name in self.locations or name == RESERVED,
-                partial(component, original),
-            )
+        for name, one in zip(distinct(raw(one.name) for one in named), named, strict=True):
             self.locations[name] = Location(one.store, one.path)
         self._is_single = len(self.locations) == 1
         starts = [

@@ -21,9 +21,10 @@ import csv
 import io
 import math
 from base64 import b64encode
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from glassfs.sizes import PIECE
 from glassfs.view import json
 from glassfs.view.parquet.kinds import kind_of
 
@@ -46,9 +47,20 @@ _TICKS = 10_000_000
 
 def encoded(rows: Iterable[Iterable[Any]]) -> bytes:
     """Return lines of CSV for rows of cells: texts and finite numbers."""
+    return b"".join(encoded_pieces(rows))
+
+
+def encoded_pieces(rows: Iterable[Iterable[Any]]) -> Iterator[bytes]:
+    """Yield lines of CSV in pieces, as the texts of rows may be long."""
     text = io.StringIO(newline="")
-    csv.writer(text).writerows(rows)
-    return text.getvalue().encode()
+    writer = csv.writer(text)
+    for row in rows:
+        writer.writerow(row)
+        if text.tell() > PIECE:
+            yield text.getvalue().encode()
+            text.seek(0)
+            text.truncate()
+    yield text.getvalue().encode()
 
 
 def cell(value: Any) -> Any:

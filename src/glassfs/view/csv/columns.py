@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import codecs
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterator
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 from glassfs import work
@@ -124,60 +124,45 @@ class ListColumn(RunColumn):
 class RecordColumn:
     """Records, read from the first row to the last of ``rows``. One block is in memory, which takes ``cost`` bytes.
 
-    The rows before ``end`` were read.
+    ``on_load`` is called when another block is.
     """
 
-    def __init__(self, records: Records, rows: int) -> None:
-        self._records, self._rows = records, rows
-        self._blocks = iter(range(records.blocks))
-        self._block: Sequence[Any] = ()
-        self.begin = self.end = self.cost = 0
+    def __init__(self, records: Records, rows: int, on_load: Callable[[], None]) -> None:
+        self._records, self._rows, self._on_load = records, rows, on_load
+        self._values = self._read()
+        self.cost = 0
 
     @property
     def most(self) -> int:
         """The most memory in bytes that a block may take."""
         return max(map(self._records.cost, range(self._records.blocks)), default=0)
 
-    def load(self) -> None:
-        """Read the next block. Raises Damaged if the table has more or fewer rows than there are records."""
-        self._block = ()
-        number = next(self._blocks, None)
-        if number is None:
-            raise self._damage(f"has {self.end} rows, but its table has {self._rows}")
-        self._block = self._records.block(number)
-        self.cost = min(self._records.cost(number), sum(map(held, self._block)))  # rows may share values
-        self.begin, self.end = self.end, self.end + len(self._block)
-        if self.end > self._rows:
-            raise self._damage(f"has more rows than the {self._rows} of its table")
+    def cells(self, first: int, end: int) -> list[Iterator[Any]]:
+        """Return the cells of the rows ``[first, end)``, which are the next ones."""
+        return [map(cells.cell, islice(self._values, end - first))]
 
     def finish(self) -> None:
         """Raise Damaged if there are rows after those of the table."""
-        for number in self._blocks:
-            if self._records.block(number):
-                raise self._damage(f"has more rows than the {self._rows} of its table")
+        if next(self._values, self) is not self:
+            raise self._damage(f"has more rows than the {self._rows} of its table")
 
-    def weights(self, first: int, end: int) -> list[int]:
-        """Return the weight of the text in each of the rows ``[first, end)``, which are in memory."""
-        return [TEXT_WEIGHT * _length(value) for value in self._block[first - self.begin : end - self.begin]]
-
-    def cells(self, first: int, end: int) -> list[list[Any]]:
-        """Return the cells of the rows ``[first, end)``, which are in memory."""
-        return [list(map(cells.cell, self._block[first - self.begin : end - self.begin]))]
+    def _read(self) -> Iterator[Any]:
+        count = 0
+        for number in range(self._records.blocks):
+            block = self._records.block(number)
+            self.cost = min(self._records.cost(number), sum(map(held, block)))  # rows may share values
+            self._on_load()
+            count += len(block)
+            yield from block
+            del block  # before there is another one
+        if count < self._rows:
+            raise self._damage(f"has {count} rows, but its table has {self._rows}")
 
     def _damage(self, reason: str) -> Damaged:
         return Damaged(reason, part=self._records.key.decode("utf-8", "replace"))
 
 
-def _length(value: Any) -> int:
-    """Return about how many characters the cell of a record has, those of a number not counted."""
-    if isinstance(value, (str, bytes)):
-        return len(value)
-    if isinstance(value, (list, tuple)):
-        return sum(4 + 6 * _length(item) for item in value)  # separators and quotes, and the longest escapes in JSON
-    return 0
-
-
-def column_of(layout: ColumnPlan, rows: int) -> FixedColumn | RunColumn | RecordColumn:
+def column_of(layout: ColumnPlan, rows: int, on_load: Callable[[], None]) -> FixedColumn | RunColumn | RecordColumn:
     """Return the cells of a column."""
     content = layout.column.content
     if isinstance(content, RaggedText):
@@ -187,7 +172,7 @@ def column_of(layout: ColumnPlan, rows: int) -> FixedColumn | RunColumn | Record
             return BytesColumn(content.values, offsets_of(content))
         return ListColumn(content.values, offsets_of(content, layout.kind.stored), content.dtype)
     if not isinstance(content, Array):
-        return RecordColumn(content, rows)
+        return RecordColumn(content, rows, on_load)
     if layout.length is None or layout.slots:
         return FixedColumn(content, layout.slots)
     return ListColumn(content.data, EvenOffsets(layout.length, rows), content.dtype)

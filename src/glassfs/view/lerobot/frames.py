@@ -16,8 +16,8 @@ from glassfs.errors import Changed
 from glassfs.view.contract import Key
 from glassfs.view.lerobot import plan
 from glassfs.view.lerobot.dataset import DEFAULTS, EpisodeSet
-from glassfs.view.parquet.blocks import ColumnBlocks
-from glassfs.view.parquet.file import Parquet
+from glassfs.view.parquet import Parquet
+from glassfs.view.parquet.columns import ColumnBlocks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -14,7 +14,7 @@ from glassfs.view.contract import Key
 from glassfs.view.json import render
 from glassfs.view.lerobot.dataset import CHUNKS_SIZE, DEFAULTS, FILE_BYTES, EpisodeSet
 from glassfs.view.lerobot.stats import EpisodeStatistics
-from glassfs.view.parquet.file import Parquet
+from glassfs.view.parquet import Parquet
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -42,7 +42,7 @@ from glassfs.view.lerobot.statistics import (
     of_numbers,
     sampled,
 )
-from glassfs.view.parquet.blocks import ColumnBlocks
+from glassfs.view.parquet.columns import ColumnBlocks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,7 +6,6 @@ again when they are read, and the cache keeps them. Any thread.
 
 from __future__ import annotations
 
-import re
 import threading
 from bisect import bisect_right
 from collections.abc import Hashable, Iterator, Sequence
@@ -18,12 +17,12 @@ from glassfs.cache import BlockCache
 from glassfs.content import Records, Stream
 from glassfs.errors import Damaged
 from glassfs.once import once
+from glassfs.view.json import as_text
 from glassfs.view.parquet.kinds import ParquetType
 from glassfs.view.parquet.pages import demand_possible, levels_head, packed_levels, page_header
 
 PAGE_COST = 2
 """The memory in bytes that making pages of a block takes for each byte of its rows, these included."""
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class _Group(NamedTuple):
@@ -121,7 +120,8 @@ class RecordPages:
         kind = self._kind
         try:
             if kind.is_text:
-                return b"".join([len(raw).to_bytes(4, "little") + raw for raw in map(_encoded, values)])
+                texts = [as_text(value).encode() for value in values]  # .NET allows unpaired surrogates
+                return b"".join([len(raw).to_bytes(4, "little") + raw for raw in texts])
             import numpy as np
 
             # Values come from documents in the container: NumPy raises for what does not fit into the type.
@@ -147,14 +147,6 @@ def _list_levels(rows: Sequence[Any]) -> tuple[list[int], list[int], list[Any]]:
             if value is not None:
                 values.append(value)
     return repeated, depths, values
-
-
-def _encoded(text: Any) -> bytes:
-    """Encode as UTF-8; unpaired surrogates, which .NET allows, become U+FFFD."""
-    try:
-        return bytes(text.encode())
-    except UnicodeEncodeError:
-        return _SURROGATE.sub("\ufffd", text).encode()
 
 
 def _levels(levels: Sequence[int], bits: int) -> bytes:
