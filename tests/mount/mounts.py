@@ -110,43 +110,13 @@ def processes_with(word: str | Path) -> int:
     return found
 
 
-class Mount:
-    """A mount at ``path``, made by ``glassfs mount``, or by ``glassfs mount -f`` if ``foreground``.
+class Served:
+    """A mount at ``path`` by the process ``pid``, as this process, the system and the file ``log`` show it."""
 
-    ``said`` is what the command wrote to stderr, ``pid`` the daemon.
-    """
-
-    def __init__(
-        self, sources: Sequence[Path | str], path: Path, log: Path, options: Sequence[str] = (),
-        foreground: bool = False,
-    ) -> None:
-        self.sources, self.path, self.log = sources, path, log
-        self.process: subprocess.Popen[str] | None = None
-        self.said = ""
-        self._is_loaded = False
-        words = ["mount", *(["-f"] if foreground else []), *(word for option in options for word in ("-o", option))]
-        words += ["--log-file", str(log), *map(str, sources), str(path)]
-        if foreground:
-            self.process = subprocess.Popen(
-                [*COMMAND, *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            )
-            try:
-                wait_until(lambda: is_mounted(path) or self.process.poll() is not None)  # type: ignore[union-attr]
-            except AssertionError:
-                self.process.kill()
-            assert is_mounted(path), self.process.communicate()[1]
-        else:
-            done = subprocess.run(
-                [*COMMAND, *words], text=True, capture_output=True, timeout=2 * PATIENCE,
-                check=False,
-            )
-            assert (done.returncode, done.stdout) == (0, ""), done.stderr
-            self.said = done.stderr
-        try:
-            self.pid: int = self.status()["pid"]
-        except BaseException:
-            self._unmount()
-            raise
+    path: Path
+    log: Path
+    pid: int
+    _is_loaded = False
 
     def status(self) -> dict[str, Any]:
         found = json.loads((self.path / ".glassfs/status.json").read_bytes())
@@ -180,6 +150,44 @@ class Mount:
 
     def threads(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/task"))
+
+
+class Mount(Served):
+    """A mount at ``path``, made by ``glassfs mount``, or by ``glassfs mount -f`` if ``foreground``.
+
+    ``said`` is what the command wrote to stderr, ``pid`` the daemon.
+    """
+
+    def __init__(
+        self, sources: Sequence[Path | str], path: Path, log: Path, options: Sequence[str] = (),
+        foreground: bool = False,
+    ) -> None:
+        self.sources, self.path, self.log = sources, path, log
+        self.process: subprocess.Popen[str] | None = None
+        self.said = ""
+        words = ["mount", *(["-f"] if foreground else []), *(word for option in options for word in ("-o", option))]
+        words += ["--log-file", str(log), *map(str, sources), str(path)]
+        if foreground:
+            self.process = subprocess.Popen(
+                [*COMMAND, *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            )
+            try:
+                wait_until(lambda: is_mounted(path) or self.process.poll() is not None)  # type: ignore[union-attr]
+            except AssertionError:
+                self.process.kill()
+            assert is_mounted(path), self.process.communicate()[1]
+        else:
+            done = subprocess.run(
+                [*COMMAND, *words], text=True, capture_output=True, timeout=2 * PATIENCE,
+                check=False,
+            )
+            assert (done.returncode, done.stdout) == (0, ""), done.stderr
+            self.said = done.stderr
+        try:
+            self.pid: int = self.status()["pid"]
+        except BaseException:
+            self._unmount()
+            raise
 
     def unmount(self, *options: str) -> None:
         done = glassfs("umount", *options, self.path)

@@ -7,16 +7,14 @@ by force if necessary.
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import signal
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from tests.mount.mounts import COMMAND, is_mounted
+from tests.mount.mounts import COMMAND, Served, is_mounted
 from tests.security.users import Child
 from tests.waiting import SECONDS, wait_until
 
@@ -24,7 +22,7 @@ MNT_FORCE, MNT_DETACH, UMOUNT_NOFOLLOW = 1, 2, 8
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-class Daemon:
+class Daemon(Served):
     """``glassfs mount -f`` of ``sources`` at ``path``; ``before`` are words in front of the command."""
 
     def __init__(
@@ -33,7 +31,6 @@ class Daemon:
         log: Path | None = None,
     ) -> None:
         self.path = path
-        self._is_loaded = False
         self.log = log or Path(f"{path}.log")
         words = [word for option in options for word in ("-o", option)]
         self.process = subprocess.Popen(
@@ -55,22 +52,6 @@ class Daemon:
 
     def __exit__(self, *_: object) -> None:
         self.end()
-
-    def status(self) -> dict[str, Any]:
-        found = json.loads((self.path / ".glassfs/status.json").read_bytes())
-        assert isinstance(found, dict)
-        return found
-
-    def memory(self, name: str = "VmRSS") -> int:
-        """Return a field of /proc/PID/status in bytes; VmHWM is the peak. Waits until all code is loaded."""
-        if not self._is_loaded:
-            wait_until(lambda: self.status()["all_code_loaded"])
-            self._is_loaded = True
-        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
-        return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:"))
-
-    def descriptors(self) -> int:
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def log_text(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""

@@ -38,7 +38,7 @@ def test_store_of_a_million_keys(shared: Shared, place: Path) -> None:
     store = make_folder(place / "source") / "many.kas"
     write_many_keys(store)
     daemon = shared(store)
-    memory = daemon.memory("VmHWM")
+    memory = daemon.resident("VmHWM")
     assert (daemon.path / "0777777.npy").read_bytes()[-1] == 777_777 & 0xFF
     assert not (daemon.path / "1000000.npy").exists()
     assert memory <= 300 * MIB, f"{memory // MIB} MiB"
@@ -56,5 +56,5 @@ def test_names_of_many_components(shared: Shared, place: Path) -> None:
     daemon = shared(store)
     words = ("find", daemon.path, "-path", daemon.path / ".glassfs", "-prune", "-o", "-printf", ".")
     assert len(subprocess.run(words, capture_output=True, check=True, timeout=600).stdout) == 1 + names * parts
-    memory = daemon.memory("VmHWM")
+    memory = daemon.resident("VmHWM")
     assert memory <= 200 * MIB, f"{memory // MIB} MiB"

@@ -48,9 +48,9 @@ def visited(path: Path) -> int:
 
 def check_memory(daemon: Daemon, cache: int, start: int) -> None:
     """``cache`` is the cache size in MiB, ``start`` the memory in bytes before the readers."""
-    peak = daemon.memory("VmHWM")
+    peak = daemon.resident("VmHWM")
     assert peak <= cache * MIB + PEAK, f"{peak // MIB} MiB"
-    wait_until(lambda: daemon.memory() <= start + SETTLED, SETTLE_SECONDS, "memory as before the readers")
+    wait_until(lambda: daemon.resident("VmRSS") <= start + SETTLED, SETTLE_SECONDS, "memory as before the readers")
 
 
 @pytest.mark.parametrize("path", [
@@ -63,7 +63,7 @@ def test_shared_metadata_take_little_memory(shared: Shared, place: Path, scale: 
     bombs.write_episodes(source / "a.kdb", count, text=b"a" if path in JOINED else b"\x01")
     daemon = shared(source, options=[f"cache_size={cache}M"])
     daemon.status()
-    start = daemon.memory()
+    start = daemon.resident("VmRSS")
     child = Child(visited, daemon.path / ".glassfs/views" / path)
     assert child.result(LS_SECONDS if path in LINKS else READ_SECONDS) >= min(count, 100)
     check_memory(daemon, cache, start)
@@ -76,7 +76,7 @@ def test_overlapping_metadata_take_little_memory(shared: Shared, place: Path, sc
     bombs.write_episodes(source / "a.kdb", count, step=1)
     daemon = shared(source, options=[f"cache_size={cache}M"])
     daemon.status()
-    start = daemon.memory()
+    start = daemon.resident("VmRSS")
     for path in LINKS:
         assert Child(visited, daemon.path / ".glassfs/views" / path).result(READ_SECONDS) > count
     check_memory(daemon, cache, start)
@@ -90,7 +90,7 @@ def test_many_readers_of_shared_metadata_take_little_memory(shared: Shared, plac
         bombs.write_episodes(source / f"{name}.kdb", 3000, text=b"a" if name < "e" else b"\x01")
     daemon = shared(source, options=[f"cache_size={cache}M"])
     daemon.status()
-    start = daemon.memory()
+    start = daemon.resident("VmRSS")
     files = [f"{name}{path[1:]}" for path in (*TABLES, "a.kdb/by-task") for name in "abcdefgh"]
     children = [Child(visited, daemon.path / ".glassfs/views" / files[number % len(files)]) for number in range(25)]
     assert min(child.result(READ_SECONDS) for child in children) > 100

@@ -33,7 +33,7 @@ def test_mount_reads_without_further_threads(shared: Shared, place: Path) -> Non
     values = write_table(source / "table.idv")
     daemon = shared(source, before=["sh", "-c", 'ulimit -s 1048576; exec "$@"', "sh"])
     assert (daemon.path / "table.idv").is_dir()
-    limit = daemon.memory("VmSize") + (256 << 20)
+    limit = daemon.resident("VmSize") + (256 << 20)
     resource.prlimit(daemon.pid, resource.RLIMIT_AS, (limit, limit))
     assert (daemon.path / "table.idv/columns/Values.npy").read_bytes() == npy(values)
     assert "Traceback" not in daemon.log_text()
