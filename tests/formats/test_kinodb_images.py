@@ -268,6 +268,36 @@ def test_packed_scan_is_the_same_and_damage_of_it_is_noticed(tmp_path: Path, sho
         assert Scan.unpacked(packed, whole_scan.starts[0] + 1, end) is None
 
 
+def test_a_scan_is_the_same_whatever_was_scanned_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames are expected to be like those of the previous section, and need not be."""
+    shot: list[tuple[str, Any]] = [("a", FRONT), ("b", WRIST)]
+    recordings: list[list[Frame]] = [
+        [shot] * 4, [shot[:1]] * 3, [shot, None, shot[::-1], shot, shot], [None], [[*shot, ("a", FRONT)]] * 3,
+        [[("a", Stored(jpeg(FRONT), 6, 4)), ("b", WRIST)]] * 3, [[("a", FRONT[:2]), ("b", WRIST)]] * 3,
+    ]
+    sections = []
+    for number, shots in enumerate(recordings):
+        data = bytes(with_images(tmp_path, shots))
+        path = tmp_path / f"{number}.kdb"
+        path.write_bytes(data)
+        sections += [(path, index_entry(data, 0), has_format) for has_format in (True, False)]
+
+    def scanned(path: Path, entry: Any, has_format: bool, cut: int) -> tuple[bytes, str | None]:
+        start, end = entry.images_offset, entry.images_offset + entry.images_length - cut
+        found = Scan.of(CountingSource(path), start, end, entry.num_frames, has_format, Allowance(1 << 20))
+        return found.packed(), found.error
+
+    for cut in (0, 1):
+        alone = []
+        for section in sections:
+            monkeypatch.setattr(scan._remembered, "shape", None)
+            alone.append(scanned(*section, cut))
+        for before in sections:
+            for section, expected in zip(sections, alone, strict=True):
+                scanned(*before, 0)
+                assert scanned(*section, cut) == expected
+
+
 def test_images_are_found_by_a_later_process_without_a_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "containers"
     folder.mkdir()

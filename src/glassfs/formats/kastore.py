@@ -116,7 +116,7 @@ class ArrayStore:
             if not key or len(key) < key_length:
                 raise self._damage(f"the key of item {number} is empty, or runs past the first array")
             key_end, end = key_end + key_length, start + length * SIZES[kind]
-            yield Item(key, kind, start, end, length, padding + reserved)
+            yield tuple.__new__(Item, (key, kind, start, end, length, padding + reserved))
         if self.count and (first, end) != (_aligned(key_end), self.size):
             raise self._damage(
                 f"the arrays lie from {first} to {end}, but {_aligned(key_end)} to {self.size} is expected"
@@ -128,8 +128,8 @@ class ArrayStore:
         array_bytes, keys_end = 0, self._first_key
         previous, first_falling, all_rise = b"", None, True
         for item in self.items():
-            key = item.key
-            array_bytes += item.end - item.start
+            key, _, start, end, _, _ = item
+            array_bytes += end - start
             keys_end += len(key)
             # The C library searches keys by bisection, so writers sort them. Where they rise strictly, no key can be
             # repeated, which saves comparing all.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
+import threading
 from array import array
 from collections.abc import Callable
 from itertools import chain, repeat
@@ -158,6 +159,22 @@ class _Pattern:
             )
 
 
+class _Remembered(threading.local):
+    """What a thread keeps between its scans: bytes of a section, allocated once, and the pattern scanned last.
+
+    Sections of a recording are alike, so that the first frame of the next one is probably like those, too.
+    """
+
+    pattern: _Pattern | None = None
+    shape: struct.Struct | None = None
+
+    def __init__(self) -> None:
+        self.bytes = bytearray(4 * WINDOW)
+
+
+_remembered = _Remembered()
+
+
 class _Pass:
     """The pass that fills a scan. It has a window of the section: ``limit`` bytes from ``base`` on."""
 
@@ -166,10 +183,10 @@ class _Pass:
     ) -> None:
         self.scan, self.source, self.num_frames, self.allowance = scan, source, num_frames, allowance
         self.shape = _WITH_FORMAT if has_format else _WITHOUT_FORMAT
-        section = scan.end - scan.position
-        self.window = bytearray(min(section, 4 * WINDOW))
+        self.window = _remembered.bytes
         self.base, self.limit = scan.position, 0
-        self.ahead = WINDOW if source.is_remote or section > len(self.window) else section
+        is_small = scan.end - scan.position <= len(self.window) and not source.is_remote
+        self.ahead = len(self.window) if is_small else WINDOW
         self.known: dict[bytes, int] = {}
 
     def run(self, may_predict: bool, is_sample: bool) -> None:
@@ -177,7 +194,7 @@ class _Pass:
         # skipped at once, and any other frame is read image by image, which gives the pattern for the next ones. The
         # window moves with the position of the scan, so that each way may stop anywhere and another goes on.
         scan, frame = self.scan, 0
-        pattern: _Pattern | None = None
+        pattern = _remembered.pattern if _remembered.shape is self.shape and not may_predict else None
         if is_sample:
             self.ahead = NEAR_WINDOW
         first = 0
@@ -262,7 +279,10 @@ class _Pass:
         is_sure = all(media or not scan.types[self.known[head]].format for head, media in images)
         if not images or not is_sure or self.ahead == NEAR_WINDOW:
             return None
-        return _Pattern(images)
+        pattern = _Pattern(images)
+        if sum(len(head) for head, _ in images) <= IMAGE_HEAD:
+            _remembered.pattern, _remembered.shape = pattern, self.shape
+        return pattern
 
     def similar_frames(self, pattern: _Pattern, most: int, frame: int) -> int:
         """Scan frames with the headers and signatures of a pattern, up to the window's end; return how many.
@@ -292,6 +312,7 @@ class _Pass:
         if listed < images:
             return 0
         self.ahead = len(self.window)
+        # Types are added only now that an image of each was found: the pattern may be that of another section.
         kinds = [self.number_of(head) for head, _ in pattern.images]
         count = min(listed, self.allowance.left // IMAGE_COST) // images
         listed = count * images
