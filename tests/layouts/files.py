@@ -57,7 +57,7 @@ def isaaclab(folder: Path) -> tuple[Path, Rows]:
         rows.append({
             "episode_name": f"demo_{number}", "num_frames": STEPS, "fps": 20.0, "success": number != 2,
             "language_instruction": f"stack {number}", "splits": ["train"] if number else ["valid"],
-            "cameras": ["obs/table_cam"], "action_dim": 7,
+            "cameras": ["obs/table_cam"], "action_dim": 7, "state_dim": 9,
         })
     contents |= {"mask/train": np.array([b"demo_10", b"demo_2"]), "mask/valid": np.array([b"demo_0"])}
     return write(folder / "isaaclab.hdf5", contents), sorted(rows, key=lambda row: int(row["episode_name"][5:]))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from glassfs import open as open_container
 from tests.cli.glassfs_command import glassfs
 from tests.formats.hdf5_files import h5py
 from tests.layouts import files
@@ -59,6 +60,9 @@ def demand_arrays(path: Path, features: Mapping[str, Sequence[str]], lengths: Se
     dataset = opened(root)
     expected = list(episodes_in(path, [one for paths in features.values() for one in paths], lengths))
     assert len(dataset) == sum(lengths) and len(expected) == len(lengths)
+    with open_container(path) as container:
+        dimensions = {row["state_dim"] for row in container.episodes()}
+    assert dimensions == {dataset.features[STATE]["shape"][0] if STATE in dataset.features else None}
     index = 0
     for arrays, steps in zip(expected, lengths, strict=True):
         for step in range(steps):

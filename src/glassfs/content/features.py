@@ -16,6 +16,10 @@ from glassfs.content.summary import LONGEST
 from glassfs.content.table import WIDEST
 from glassfs.content.video import video_of
 
+OBSERVED = ("signal", "obs", "observation", "observations")
+"""Groups of observations."""
+ACTIONS, OUTCOMES = ("action", "actions"), ("reward", "rewards", "is_terminal", "done", "dones", "success")
+
 
 class Signal(NamedTuple):
     """An array with a row for each step: its path in the episode, its dtype, and the values in a row.
@@ -65,10 +69,36 @@ def features_of(members: Iterable[Member], steps: int | None) -> str:
             videos.append((text, content))
         elif isinstance(content, Array) and found is not None and steps in (None, found) and len(signals) < WIDEST:
             steps = found
-            shape = content.known_shape or ()
-            signals.append(Signal(text, content.dtype, shape[1] if len(shape) == 2 else None, content.role))
+            signals.append(signal_of(text, content))
     cameras = [_camera(text, content, steps) for text, content in videos]
     return as_text(signals, list(filter(None, cameras))[:MOST_CAMERAS])
+
+
+def signal_of(name: str, array: Array) -> Signal:
+    shape = array.known_shape or ()
+    return Signal(name, array.dtype, shape[1] if len(shape) == 2 else None, array.role)
+
+
+def states_of(signals: Sequence[Signal]) -> list[Signal]:
+    """Return the signals that are the state of a step, one after another.
+
+    They are what a layout calls that; else the one called ``state``; else all vectors of floats that are observations.
+    """
+    known = [signal for signal in signals if signal.role == "state"]
+    if known:
+        return known
+    parts = {signal: signal.name.split("/") for signal in signals}
+    heads = {split[0] for split in parts.values() if len(split) > 1}
+    # Where a container has a group of observations, signals outside it are something else. Where it has none, all
+    # signals are observations but those with a meaning of their own.
+    has_group = any(head in heads for head in OBSERVED)
+    observed = [
+        signal for signal, split in parts.items()
+        if (split[0] in OBSERVED if has_group else len(split) == 1 and split[0] not in (*ACTIONS, *OUTCOMES))
+    ]
+    state = next((signal for signal in (*observed, *signals) if parts[signal][-1] == "state"), None)
+    vectors = [signal for signal in observed if signal.dtype[1] == "f" and signal.length is not None]
+    return vectors if state is None else [state]
 
 
 def as_text(signals: Sequence[Signal], cameras: Sequence[Camera]) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from glassfs.content import TIME, Array, Group, Member, Omitted, Records, Slice, Text, Video, dtypes
 from glassfs.content.allowance import OBJECT, Allowance
 from glassfs.content.episodes import EPISODE_COLUMNS, TEXT, TEXTS, is_camera, steps_of
+from glassfs.content.features import signal_of, states_of
 from glassfs.content.model import Content, Name
 from glassfs.errors import LASTING, Damaged
 from glassfs.layouts.expressions import ROOT
@@ -154,14 +155,17 @@ class EpisodeContents:
         """Return the values of the columns; those of the layout are more than what follows from contents."""
         contents = self.recorded
         signals = {path_of(name): one for name, one in contents if isinstance(one, Array)}
+        steps = [signal_of(path, one) for path, one in signals.items() if steps_of(one) == self.steps is not None]
+        actions = [one for one in steps if one.role == "action"]
+        states = states_of(steps)  # what LeRobot has as observation.state
         found = {
             "position": position,
             "episode_name": self._episode.group.key.decode("utf-8", "replace") if is_named else None,
             "num_frames": self.steps,
-            "action_dim": self._width(signals, "action"),
-            "state_dim": self._width(signals, "state"),
+            "action_dim": sum(one.length or 1 for one in actions) if actions else None,
+            "state_dim": sum(one.length or 1 for one in states) if states else None,
             "total_reward": self._total(signals),
-            "channels": [path for path, one in signals.items() if steps_of(one) == self.steps],
+            "channels": [one.name for one in steps],
             "cameras": list(dict.fromkeys(path_of(name) for name, one in contents if is_camera(one))),
         }
         values = {name: self.value(name, choices) for name, choices in self._layout.columns.items()}
@@ -191,10 +195,6 @@ class EpisodeContents:
             else:
                 found[name] = value
         return found, missing
-
-    def _width(self, signals: Mapping[str, Array], role: str) -> int | None:
-        shapes = [one.known_shape or () for path, one in signals.items() if self._roles.get(path) == role]
-        return sum(shape[1] if len(shape) == 2 else 1 for shape in shapes) if shapes else None
 
     def _total(self, signals: Mapping[str, Array]) -> float | None:
         path = next((path for path in signals if self._roles.get(path) == "reward"), None)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from glassfs.codec import h264
-from glassfs.content.features import Camera, Features, Signal
+from glassfs.content.features import ACTIONS, OBSERVED, Camera, Features, Signal, states_of
 from glassfs.errors import GlassfsError
 from glassfs.names import free_name, raw, shortened, text
 from glassfs.view import mp4
@@ -34,8 +34,7 @@ LONGEST_NAME = 120
 """Bytes of a feature's name: it is part of a path and of columns."""
 WIDEST_STEP = 1 << 20
 """Limit of the values of a step: rows are made in memory."""
-_OBSERVED = ("signal", "obs", "observation", "observations")
-_ACTIONS, _REPEATED, _IMAGES = ("action", "actions"), ("next_obs", "next_observations"), ("images", "image")
+_REPEATED, _IMAGES = ("next_obs", "next_observations"), ("images", "image")
 _NEXT = {
     "reward": REWARD, "rewards": REWARD, "is_terminal": DONE, "done": DONE, "dones": DONE, "success": SUCCESS,
 }
@@ -98,7 +97,7 @@ def plan_of(features: Features) -> Plan:
         if reason:
             omitted.append(f"{_safe(camera.name)}: {reason}")
             continue
-        name = _namer(taken)(IMAGES + (camera.title or _rest(parts, (*_OBSERVED, *_IMAGES))))
+        name = _namer(taken)(IMAGES + (camera.title or _rest(parts, (*OBSERVED, *_IMAGES))))
         films.append(Film(name, camera, h264.shown(camera.width), h264.shown(camera.height)))
     return Plan(tuple(columns), tuple(films), tuple(omitted))
 
@@ -132,19 +131,9 @@ def _usable(signals: Iterable[Signal], omitted: list[str]) -> list[Signal]:
 
 def _columns(signals: Sequence[Signal], named: Callable[[str], str]) -> Iterator[NumberFeature]:
     parts = {signal: signal.name.split("/") for signal in signals}
-    heads = {split[0] for split in parts.values() if len(split) > 1}
-    # Where a container has a group of observations, signals outside it are something else. Where it has none, all
-    # signals are observations but those with a meaning of their own.
-    has_group = any(head in heads for head in _OBSERVED)
-    roles = {role: [signal for signal in signals if signal.role == role] for role in ("action", "state", "reward")}
-    actions = roles["action"] or [signal for signal, split in parts.items() if split[0] in _ACTIONS]
-    observed = [
-        signal for signal, split in parts.items()
-        if (split[0] in _OBSERVED if has_group else len(split) == 1 and split[0] not in (*_ACTIONS, *_NEXT))
-    ]
-    state = next((signal for signal in (*observed, *signals) if parts[signal][-1] == "state"), None)
-    joined = [signal for signal in observed if signal.dtype[1] == "f" and signal.length is not None]
-    states = roles["state"] or ([state] if state is not None else joined)
+    actions = [signal for signal in signals if signal.role == "action"]
+    actions = actions or [signal for signal, split in parts.items() if split[0] in ACTIONS]
+    states = states_of(signals)
     # Policies look for one vector of state and one of actions. What they are joined of stays there by itself as well.
     if states:
         yield _column(named(STATE), states)
@@ -155,12 +144,12 @@ def _columns(signals: Sequence[Signal], named: Callable[[str], str]) -> Iterator
             continue
         if signal.role == "reward":
             yield _column(named(REWARD), [signal])
-        elif split[0] in _ACTIONS:
-            yield _column(named(f"{ACTION}.{_rest(split, _ACTIONS)}"), [signal])
+        elif split[0] in ACTIONS:
+            yield _column(named(f"{ACTION}.{_rest(split, ACTIONS)}"), [signal])
         elif len(split) == 1 and split[0] in _NEXT:
             yield _column(named(_NEXT[split[0]]), [signal])
-        elif split[0] in _OBSERVED or len(split) == 1:
-            yield _column(named(OBSERVATION + _rest(split, _OBSERVED)), [signal])
+        elif split[0] in OBSERVED or len(split) == 1:
+            yield _column(named(OBSERVATION + _rest(split, OBSERVED)), [signal])
         else:
             yield _column(named(".".join(split)), [signal])
 
