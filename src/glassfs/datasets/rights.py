@@ -125,10 +125,13 @@ class Rights:
         folder.items.setdefault(path[-1] if path else "", item).containers.append(number)
 
     def _check_volume(self, volume: str, folders: Iterable[_PublicFolder]) -> None:
-        with self._checking.hold(volume):
+        def check_all() -> bool:
             for folder in folders:
                 with suppress(GlassfsError):
                     self._check(folder)
+            return True
+
+        self._checking.once(volume, lambda: None, check_all)
 
     def _check(self, folder: _PublicFolder) -> None:
         location = folder.location
