@@ -150,16 +150,14 @@ def test_keyed_lock_excludes_equal_keys_only() -> None:
     locks = KeyedLock()
     inside = threading.Event()
 
-    def enter() -> None:
-        with locks.hold(("a", 1)):
-            inside.set()
+    thread = threading.Thread(target=lambda: locks.once(("a", 1), lambda: None, inside.set))
 
-    thread = threading.Thread(target=enter)
-    with locks.hold(("a", 1)):
+    def held() -> bool:
         thread.start()
-        with locks.hold(("a", 2)):
-            assert len(locks._held) == 2
-        assert not inside.is_set()
+        assert locks.once(("a", 2), lambda: None, lambda: len(locks._held)) == 2
+        return not inside.is_set()
+
+    assert locks.once(("a", 1), lambda: None, held)
     wait_for(inside)
     thread.join()
     assert not locks._held

@@ -106,8 +106,7 @@ def _take(lock: threading.Lock) -> None:
 
 
 def _take_key(locks: KeyedLock) -> None:
-    with locks.hold("key"), locks.hold("key"):
-        pass
+    locks.once("key", lambda: None, lambda: locks.once("key", lambda: None, int))
 
 
 @pytest.mark.parametrize("wait", [

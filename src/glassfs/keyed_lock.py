@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
 from typing import TypeVar
 
 from glassfs import work
@@ -22,37 +21,21 @@ class KeyedLock:
     def __init__(self) -> None:
         self._held: dict[Hashable, threading.Lock] = {}
 
-    @contextmanager
-    def hold(self, key: Hashable) -> Iterator[None]:
-        """Hold the lock of ``key``, waiting while another thread holds it. Not reentrant. Raises Canceled."""
-        lock = self._entered(key)
-        try:
-            yield
-        finally:
-            self._leave(key, lock)
-
     def once(self, key: Hashable, known: Callable[[], Value | None], make: Callable[[], Value]) -> Value:
         """Return what ``known`` returns, or what ``make`` returns if that is None.
 
-        Of callers with equal keys one at a time is asked: the others wait, and find what it has made. Raises Canceled.
+        Of callers with equal keys one at a time is asked: the others wait, and find what it has made. Not reentrant.
+        Raises Canceled.
         """
-        lock = self._entered(key)
-        try:
-            found = known()
-            return make() if found is None else found
-        finally:
-            self._leave(key, lock)
-
-    def _entered(self, key: Hashable) -> threading.Lock:
         lock = threading.Lock()
-        lock.acquire()
-        # The lock of the thread that holds the key is in the mapping. A thread that waits for it tries again when
-        # that one has left, so the threads that wait need not be counted.
-        while (other := self._held.setdefault(key, lock)) is not lock:
-            with work.holding(other):
-                pass
-        return lock
-
-    def _leave(self, key: Hashable, lock: threading.Lock) -> None:
-        del self._held[key]
-        lock.release()
+        with lock:
+            # The lock of the thread that holds the key is in the mapping. A thread that waits for it tries again when
+            # that one has left, so the threads that wait need not be counted.
+            while (other := self._held.setdefault(key, lock)) is not lock:
+                with work.holding(other):
+                    pass
+            try:
+                found = known()
+                return make() if found is None else found
+            finally:
+                del self._held[key]

@@ -30,8 +30,6 @@ _SHARED = (type, ModuleType, CodeType, FrameType, BlockCache, Findings, Store, S
 _Below = Callable[[Any], Iterable[object]]
 
 
-
-
 class Opened(Protocol):
     """What is kept of an open container."""
 
