@@ -28,7 +28,8 @@ from glassfs.names import free_name
 from glassfs.sandbox import hdf5_values
 from glassfs.sandbox.confinement import MOST_MEMORY
 from glassfs.sandbox.hdf5_chunks import stored_chunks, stored_size
-from glassfs.sandbox.hdf5_types import described_type, memory_type
+from glassfs.sandbox.hdf5_references import Referred, mappings, named_files
+from glassfs.sandbox.hdf5_types import described_type, enumeration, memory_type
 from glassfs.sandbox.hdf5_values import MOST_TEXT, attribute_value, text_of
 from glassfs.sandbox.server import Answer, Handler, RemoteFile
 from glassfs.settings import settings
@@ -40,7 +41,12 @@ FEW_OBJECTS = 200
 """Objects below a group that are described with it."""
 CHUNK_CACHE = 8 << 20
 """Bytes of the library's cache of chunks of a dataset."""
+_IN_THIS_FILE = h5p.create(h5p.LINK_ACCESS)
+_IN_THIS_FILE.set_elink_fapl(h5p.create(h5p.FILE_ACCESS))
+"""External links lead nowhere: otherwise they lead to paths in this file, as its file object opens all files."""
 _LAYOUTS = {h5d.COMPACT: "compact", h5d.CONTIGUOUS: "contiguous", h5d.CHUNKED: "chunked", h5d.VIRTUAL: "virtual"}
+_OWN = ("compact", "contiguous", "chunked")
+"""Layouts of datasets whose elements are in the file itself."""
 
 
 def open_container(file: RemoteFile) -> Handler:
@@ -69,6 +75,7 @@ class _Container:
         self._listed: tuple[list[str], list[bytes]] | None = None
         """The path of the group that was listed last, and the names in it."""
         self._opened: tuple[list[str], Any] = ([], self._file.id)
+        self._referred = Referred(self._file.id)
         self._large: tuple[list[str], Any] = ([], None)
         """The dataset whose elements were read last, if it has a cache for a large chunk."""
 
@@ -79,7 +86,26 @@ class _Container:
 
     def _open(self) -> Answer:
         root = h5o.open(self._file.id, b"/")
-        return _described_object(root), ()
+        return {**_described_object(root), "files": named_files(self._file.id, FEW_OBJECTS)}, ()
+
+    def _describe(self, path: list[str]) -> Answer:
+        return _described_object(self._found(path)), ()
+
+    def _mappings(self, path: list[str]) -> Answer:
+        return mappings(self._found(path)), ()
+
+    def _cells(self, path: list[str], first: int, count: int) -> Answer:
+        """Describe what references of a dataset lead to as soft links, in C order, from number ``first`` on."""
+        _, targets = hdf5_values.texts(self._found(path), first, count, PIECE, self._referred.texts)
+        root, page = h5o.open(self._file.id, b"/"), _Page()
+        found: list[dict[str, Any]] = []
+        for target in targets:
+            if found and page.left < 0:
+                break
+            kind = "soft" if target.startswith(b"/") else "damaged" if target else "null"
+            link = {"kind": kind, "target": target.decode("latin-1"), "reason": "refers to no object that is found"}
+            found.append(page.added({**link, "final": _final(root, target) if kind == "soft" else None}))
+        return found, ()
 
     def _list(self, path: list[str], first: int, count: int, more: list[list[str]]) -> Answer:
         """Describe ``count`` objects in a group, in the order of their names, from number ``first`` on; of many bytes
@@ -182,7 +208,7 @@ class _Container:
 
     def _texts(self, path: list[str], first: int, count: int, longest: int) -> Answer:
         """Send strings from number ``first`` on, and return their lengths; of many bytes only the first ones."""
-        return hdf5_values.texts(self._found(path), first, count, longest)
+        return hdf5_values.texts(self._found(path), first, count, longest, self._referred.texts)
 
     def _runs(self, path: list[str], first: int, count: int, dtype: str, has_values: bool) -> Answer:
         """Return the lengths of rows of variable length, and send these one after another if asked for."""
@@ -216,11 +242,17 @@ class _Container:
             left[0] -= len(raw)
             name = free_name(text, found.__contains__, text.__add__)
             try:
-                found[name] = attribute_value(h5a.open(holder, raw), left)
+                found[name] = attribute_value(h5a.open(holder, raw), left, self._referred.texts)
             except MemoryError:
                 raise
             except Exception as error:
                 found[name] = {"unreadable": _reason(error)}
+        values = enumeration(holder.get_type()) if only is None and isinstance(holder, h5d.DatasetID) else None
+        if values is not None:
+            members = range(values.get_nmembers())  # of a type, which has at most 64 KiB
+            found[free_name("enumeration", found.__contains__, "enumeration".__add__)] = {
+                text_of(values.get_member_name(number)): values.get_member_value(number) for number in members
+            }
         return found
 
     def _described_link(self, group: Any, name: bytes) -> dict[str, Any]:
@@ -231,7 +263,12 @@ class _Container:
                 target = group.links.get_val(name)
                 return {**found, "kind": "soft", "target": target.decode("latin-1"), "final": _final(group, target)}
             if kind != h5l.TYPE_HARD:
-                return {**found, "kind": "external" if kind == h5l.TYPE_EXTERNAL else "unknown"}
+                if kind != h5l.TYPE_EXTERNAL:
+                    return {**found, "kind": "unknown"}
+                file, target = group.links.get_val(name)
+                return {
+                    **found, "kind": "external", "file": file.decode("latin-1"), "target": target.decode("latin-1"),
+                }
             return found | _described_object(h5o.open(group, name))
         except MemoryError:
             raise
@@ -294,7 +331,7 @@ def _final(group: Any, target: bytes) -> dict[str, Any] | None:
     A worker can open no files, so that a link to another file leads nowhere.
     """
     try:
-        return _described_object(h5o.open(group, target))
+        return _described_object(h5o.open(group, target, _IN_THIS_FILE))
     except MemoryError:
         raise
     except Exception:
@@ -311,7 +348,9 @@ def _described_object(found: Any) -> dict[str, Any]:
     if isinstance(found, h5g.GroupID):
         return {"kind": "group", "links": found.get_num_objs(), **known}
     if isinstance(found, h5d.DatasetID):
-        return {"kind": "dataset", **known, **_described_dataset(found, known["attributes"])}
+        described = _described_dataset(found, known["attributes"])
+        known["attributes"] += enumeration(found.get_type()) is not None  # its names are shown with them
+        return {"kind": "dataset", **known, **described}
     return {"kind": "type", **known}
 
 
@@ -326,8 +365,10 @@ def _described_dataset(dataset: Any, attributes: int) -> dict[str, Any]:
         "null": dataset.get_space().get_simple_extent_type() == h5s.NULL,
     }
     found["shape"] = [] if found["null"] else list(dataset.shape)
-    if layout in ("virtual", "external", "unknown"):
+    if layout in ("external", "unknown"):
         return found
+    if attributes and h5a.exists(dataset, b"MATLAB_class"):
+        found |= _described_matlab(dataset, found)
     if layout == "contiguous":  # the library would read all of an index of chunks for their size
         found["stored"] = dataset.get_storage_size()
         # Behind a user block data that are not allocated have an offset as well.
@@ -340,6 +381,21 @@ def _described_dataset(dataset: Any, attributes: int) -> dict[str, Any]:
     if attributes and h5a.exists(dataset, b"CLASS"):
         with suppress(Exception):
             found["image"] = attribute_value(h5a.open(dataset, b"CLASS"), [MOST_TEXT]) == "IMAGE"
+    return found
+
+
+def _described_matlab(dataset: Any, described: dict[str, Any]) -> dict[str, Any]:
+    """Return the class that MATLAB gave a dataset; and dimensions if these are its values, as it is an empty array."""
+    found: dict[str, Any] = {}
+    with suppress(OSError, RuntimeError, ValueError, LookupError):  # as reading the attributes will show
+        found["matlab"] = str(attribute_value(h5a.open(dataset, b"MATLAB_class"), [MOST_TEXT]))[:100]
+        is_small = len(dataset.shape) == 1 and dataset.shape[0] <= 32 and described["layout"] in _OWN
+        if is_small and described["type"]["class"] == "number" and h5a.exists(dataset, b"MATLAB_empty"):
+            values = np.zeros(dataset.shape, np.uint64)
+            dataset.read(h5s.ALL, h5s.ALL, values)
+            sizes = values.tolist()
+            if 0 in sizes and prod(size or 1 for size in sizes) < 1 << 56:  # which NumPy can have
+                found["empty"] = sizes
     return found
 
 
@@ -417,7 +473,8 @@ def _warm_up() -> None:
     made.seek(0)
     container = _Container(made)  # type: ignore[arg-type]
     for request in (
-        {"do": "open"}, {"do": "list", "path": [], "first": 0, "count": 9, "more": []},
+        {"do": "open"}, {"do": "describe", "path": ["chunks"]},
+        {"do": "list", "path": [], "first": 0, "count": 9, "more": []},
         {"do": "attributes", "path": []}, {"do": "some_attributes", "paths": [[]], "names": ["text"]},
         {"do": "chunks", "path": ["chunks"], "more": [], "most": 9},
         {"do": "texts", "path": ["texts"], "first": 0, "count": 1, "longest": 9},

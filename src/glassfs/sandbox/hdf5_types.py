@@ -58,7 +58,21 @@ def described_type(kind: Any, depth: int) -> dict[str, Any]:
         return {"class": "number", **number}
     if code == _COMPOUND:
         return _described_compound(kind, depth)
-    return {"class": "unknown", "name": f"{_OTHERS.get(code, 'value')} of {kind.get_size()} bytes"}
+    # NumPy has no type for their values: a float of 80 bits, for example, is another type on each machine.
+    return {"class": "bytes", "name": f"{_OTHERS.get(code, 'value')} of {kind.get_size()} bytes"}
+
+
+def enumeration(kind: Any) -> Any:
+    """Return the enumeration that a type is, or an array of it; None for other types, and for booleans."""
+    while kind.get_class() == _ARRAY:
+        kind = kind.get_super()
+    return kind if kind.get_class() == _ENUM and not _is_truth(kind) else None
+
+
+def _is_truth(kind: Any) -> bool:
+    with suppress(TypeError, ValueError):  # of sizes that NumPy does not have
+        return bool(kind.dtype == np.bool_)
+    return False
 
 
 def _described_compound(kind: Any, depth: int) -> dict[str, Any]:
@@ -89,13 +103,15 @@ def _number(kind: Any, code: int) -> dict[str, Any] | None:
     size = kind.get_size()
     if code in (h5t.INTEGER, h5t.BITFIELD, _ENUM):
         base = kind.get_super() if code == _ENUM else kind
-        if size not in _INTEGERS:
+        # Others are widened: of three bytes to four.
+        size = next((known for known in _INTEGERS if known >= size), 0)
+        if not size:
             return None
         sign = "i" if base.get_class() == h5t.INTEGER and base.get_sign() == h5t.SGN_2 else "u"
-        is_plain = any(base.equal(known) for known in _INTEGERS[size])
+        is_plain = kind.get_size() == size and any(base.equal(known) for known in _INTEGERS[size])
         order = ">" if base.get_order() == h5t.ORDER_BE else "<"
         stored, shown = _descr(order, sign, size), _descr("<", sign, size)
-        if code == _ENUM and kind.dtype == np.bool_:
+        if code == _ENUM and _is_truth(kind):
             shown, is_plain = "|b1", is_plain and size == 1
         return {"stored": stored if is_plain else None, "shown": shown, "name": shown}
     if code == h5t.FLOAT:
@@ -109,6 +125,11 @@ def _number(kind: Any, code: int) -> dict[str, Any] | None:
 
 
 def _is_complex(kind: Any) -> bool:
+    if kind.get_class() == _COMPOUND and kind.get_nmembers() == 2:  # as MATLAB stores them
+        names = [kind.get_member_name(number) for number in range(2)]
+        real, imaginary = (kind.get_member_type(number) for number in range(2))
+        if names == [b"real", b"imag"] and real.get_class() == h5t.FLOAT and real.equal(imaginary):
+            return True
     with suppress(TypeError, NotImplementedError):  # of types that NumPy does not have
         return bool(kind.dtype.kind == "c")
     return False
@@ -135,6 +156,9 @@ def memory_type(kind: Any, shown: Any) -> Any:
     code = kind.get_class()
     if code == _ARRAY:
         return h5t.array_create(memory_type(kind.get_super(), shown), kind.get_array_dims())
+    is_complex = code == _COMPOUND and not isinstance(shown, list)  # whose parts may have other names than in h5py
+    if is_complex:
+        shown = [("", f"<f{int(shown[2:]) // 2}")] * 2
     if isinstance(shown, list):
         members = [memory_type(kind.get_member_type(number), one[1]) for number, one in enumerate(shown)]
         made = h5t.create(_COMPOUND, sum(member.get_size() for member in members))

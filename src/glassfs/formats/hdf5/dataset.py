@@ -26,10 +26,11 @@ from glassfs.content import (
     Text,
     Unreadable,
     Zeros,
+    booleans,
     dtypes,
 )
 from glassfs.errors import Damaged, NotInstalled, TooLarge
-from glassfs.formats.hdf5 import elements, filters, images
+from glassfs.formats.hdf5 import elements, filters, images, matlab
 from glassfs.formats.hdf5.chunks import RECORD, Chunked, ChunkIndex, Filled, checked_index, in_slabs
 from glassfs.formats.hdf5.description import Dataset, Field
 from glassfs.formats.hdf5.elements import DatasetRequests, LibraryGrid
@@ -41,7 +42,16 @@ LARGEST_BY_LIBRARY = 160 << 20
 """Bytes of a chunk that a worker decodes: it has 192 MiB for these, the stored ones and what it reads at once."""
 MOST_TEXTS = 100_000
 """Strings of a dataset with several axes, which are shown as one document."""
-_REFERRED = {"virtual": "virtual dataset", "external": "external storage"}
+
+
+@dataclass(slots=True)
+class RawValues(Blob):
+    """Values of a type that no array has, with what is known of them."""
+
+    facts: dict[str, str] = field(default_factory=dict)
+
+    def attributes(self) -> dict[str, str]:
+        return Blob.attributes(self) | self.facts
 
 
 @dataclass(slots=True)
@@ -55,9 +65,9 @@ class Values(Array):
 
 
 def why_hidden(dataset: Dataset) -> str | None:
-    """Return the kind of a dataset that is not shown and why, or None. Other files are never read."""
-    if dataset.layout in _REFERRED:
-        return f"{_REFERRED[dataset.layout]}: its values are in other files, which are never read"
+    """Return the kind of a dataset that is not shown and why, or None."""
+    if dataset.layout == "external":
+        return "external storage: its values are in files of raw bytes, which are not read"
     if dataset.layout == "unknown":
         return "unknown layout: only a later release may read it"
     if dataset.kind.name == "unknown":
@@ -72,8 +82,11 @@ def members(source: Source, asked: DatasetRequests, dataset: Dataset) -> Iterato
     """Yield the contents of a dataset that is not hidden, under its name."""
     name = asked.path[-1]
     kind = dataset.kind
+    found = matlab.content(asked, dataset, lambda: array_data(source, asked, dataset))
     if dataset.is_null:
         yield Member((name,), Null(name))
+    elif found is not None:
+        yield Member((name,), found)
     elif kind.name == "number":
         yield from _frames(source, asked, dataset) or [Member((name,), _array(source, asked, dataset))]
     elif kind.name == "compound":
@@ -83,7 +96,12 @@ def members(source: Source, asked: DatasetRequests, dataset: Dataset) -> Iterato
     elif kind.name == "text":
         yield from _frames(source, asked, dataset) or [Member((name,), _text(asked, dataset))]
     elif kind.name == "bytes":
-        blob = Blob(name, _stored_data(source, asked, dataset, None, dataset.item))
+        if kind.text == "reference":
+            yield Member((name,), _text(asked._replace(has_paths=True), dataset))
+        facts = {"dtype": kind.text, "shape": str([*dataset.shape, *kind.dims])}
+        if kind.text not in ("opaque", "reference"):
+            facts["reason"] = "NumPy has no type that holds these values exactly on every machine"
+        blob = RawValues(name, _stored_data(source, asked, dataset, None, dataset.item), facts)
         yield from _frames(source, asked, dataset) or [Member((name,), blob)]
     elif kind.base is not None:
         frames = _frames(source, asked, dataset)
@@ -123,14 +141,18 @@ def _array(source: Source, asked: DatasetRequests, dataset: Dataset) -> Array:
 def array_data(source: Source, asked: DatasetRequests, dataset: Dataset) -> Data:
     """Return the elements of a dataset of numbers as they are shown."""
     kind = dataset.kind
+    if asked.virtual is not None:
+        return asked.virtual
     size = dataset.elements * dataset.item
+    if kind.shown == "|b1" and kind.stored == "|u1":  # which the library would not read as booleans
+        return booleans(array_data(source, asked, dataset._replace(kind=kind._replace(shown="|u1"))), size)
     missing = _missing_filter(asked, dataset)
     if missing:
         return Unreadable(size, NotInstalled(missing, source.name))
     # Only the library converts unusual numbers, and elements that have more bytes than their values.
     if kind.stored is None or int(kind.stored[2:]) * prod(kind.dims) != dataset.size:
         return _decoded_by_library(source, asked, dataset, size)
-    convert = None if kind.stored == kind.shown else partial(_converted, kind.stored, kind.shown)
+    convert = None if kind.stored == kind.shown else partial(converted, kind.stored, kind.shown)
     return _stored_data(source, asked, dataset, convert, dataset.item)
 
 
@@ -227,7 +249,7 @@ def _structure_conversion(dataset: Dataset) -> Convert | None:
         "names": [one.name for one in fields], "itemsize": dataset.size,
         "formats": [(one.stored, one.dims) for one in fields], "offsets": [one.offset for one in fields],
     }
-    return partial(_converted, stored_type, list(map(_shown_field, fields)))
+    return partial(converted, stored_type, list(map(_shown_field, fields)))
 
 
 def _structure_table(name: bytes, dataset: Dataset, data: Data) -> Iterator[Member]:
@@ -252,7 +274,7 @@ def _shown_field(one: Field) -> tuple[Any, ...]:
     return (one.name, one.shown, one.dims) if one.dims else (one.name, one.shown)
 
 
-def _converted(stored: Any, shown: Any, raw: bytes) -> bytes:
+def converted(stored: Any, shown: Any, raw: bytes) -> bytes:
     """Convert elements of one type of NumPy to another one, such as to another byte order.
 
     Of booleans, every byte but 0 becomes 1.
@@ -270,8 +292,12 @@ def suffix(source: Source, asked: DatasetRequests, dataset: Dataset) -> bytes:
         return {"jpeg": b".jpg", "png": b".png"}[content.media] if isinstance(content, EncodedImage) else b""
     if dataset.is_null:
         return b".null"
-    if dataset.kind.name == "text":
-        return (b".txt", b".jsonl", b".json")[min(2, len(dataset.shape))]
+    found = matlab.suffix(dataset)
+    if found is not None:
+        return found
+    if dataset.kind.name == "text" or dataset.kind.text == "reference":
+        is_text = dataset.kind.name == "text"
+        return (b".txt" if is_text else b".json", b".jsonl", b".json")[min(2, len(dataset.shape))]
     return {"number": b".npy", "compound": b".npy", "bytes": b".bin"}.get(dataset.kind.name, b"")
 
 
@@ -302,9 +328,9 @@ def _runs(asked: DatasetRequests, dataset: Dataset) -> elements.VariableRows:
 def _text(asked: DatasetRequests, dataset: Dataset) -> Content:
     name, shape = asked.path[-1], dataset.shape + dataset.kind.dims
     count = prod(shape)
-    if not shape:
+    if not shape and not asked.has_paths:
         def text() -> bytes:
-            return elements.texts(asked, 0, 1)[0].encode("utf-8", "replace")
+            return (elements.texts(asked, 0, 1)[0] or "").encode("utf-8", "replace")
 
         return Text(name, Rendered(asked.cache, asked.key("text"), text))
     if len(shape) == 1 or count > MOST_TEXTS:
@@ -312,9 +338,9 @@ def _text(asked: DatasetRequests, dataset: Dataset) -> Content:
     return Document(name, lambda: _nested(elements.texts(asked, 0, count), list(shape)) if count else [])
 
 
-def _nested(values: list[Any], shape: list[int]) -> list[Any]:
-    """Return values as lists in lists."""
+def _nested(values: list[Any], shape: list[int]) -> Any:
+    """Return values as lists in lists, that of no axis as itself."""
     while len(shape) > 1:
         length = shape.pop()
         values = [values[start : start + length] for start in range(0, len(values), length)]
-    return values
+    return values if shape else values[0]

@@ -41,6 +41,18 @@ class ValueType(NamedTuple):
     base: ValueType | None = None
 
 
+class Mapping(NamedTuple):
+    """The elements ``to`` of a virtual dataset are the elements ``of`` the dataset at ``target`` in a file.
+
+    They have a range on each axis; None stands for all elements.
+    """
+
+    file: bytes
+    target: bytes
+    to: tuple[range, ...] | None
+    of: tuple[range, ...] | None
+
+
 class Filter(NamedTuple):
     """A filter of the pipeline. ``is_available`` says that the library has it."""
 
@@ -54,6 +66,7 @@ class Dataset(NamedTuple):
     """A dataset. ``size`` is that of a stored element in bytes, ``fill`` such an element, empty for zeros.
 
     ``stored`` are the bytes of a contiguous one, ``offset`` is where they are, None if nothing is allocated.
+    ``matlab`` is the class that MATLAB gave it, ``empty`` the dimensions of the empty array for which it stands.
     """
 
     kind: ValueType
@@ -67,6 +80,8 @@ class Dataset(NamedTuple):
     filters: tuple[Filter, ...]
     fill: bytes
     is_image: bool
+    matlab: str = ""
+    empty: tuple[int, ...] = ()
 
     @property
     def elements(self) -> int:
@@ -89,6 +104,7 @@ class Object(NamedTuple):
     """A link and the object at its end. ``kind`` is ``group``, ``dataset``, ``soft`` and so on, as the worker says.
 
     ``address`` identifies the object, which has ``names`` names. ``final`` is the dataset at the end of a soft link.
+    ``file`` is that of an external link.
     """
 
     name: bytes
@@ -100,6 +116,7 @@ class Object(NamedTuple):
     target: bytes = b""
     reason: str = ""
     final: Dataset | None = None
+    file: bytes = b""
 
 
 Inner: TypeAlias = "tuple[tuple[bytes, ...], list[Object]]"
@@ -123,6 +140,36 @@ def listed(answer: Any) -> tuple[int, list[Object], list[Inner]]:
     return _checked(made)
 
 
+def cells(answer: Any) -> list[Object]:
+    """Return the objects to which references lead. Raises Damaged."""
+    return _checked(lambda: list(map(_object, answer)))
+
+
+def mappings(answer: Any) -> list[Mapping]:
+    """Return the parts of a virtual dataset. Raises Damaged."""
+    return _checked(lambda: [
+        Mapping(_bytes(one["file"]), _bytes(one["target"]), _axes(one["to"]), _axes(one["of"])) for one in answer
+    ])
+
+
+def _axes(entry: Any) -> tuple[range, ...] | None:
+    if entry is None:
+        return None
+    axes = list(map(_integers, entry))
+    if len(axes) > 32 or not all(step for _, step, _ in axes):
+        raise ValueError
+    return tuple(range(start, start + step * count, step) for start, step, count in axes)
+
+
+def _bytes(value: Any) -> bytes:
+    return str(value).encode("latin-1")
+
+
+def files(answer: Any) -> list[bytes]:
+    """Return the names of other files that a container names. Raises Damaged."""
+    return _checked(lambda: list(map(_bytes, answer["files"])))
+
+
 def _checked(make: Callable[[], Value]) -> Value:
     try:
         return make()
@@ -138,11 +185,14 @@ def _object(entry: Any) -> Object:
         _integer(entry.get("names", 1)), _integer(entry.get("attributes", 0)),
         _dataset(entry) if kind == "dataset" else None, str(entry.get("target", "")).encode("latin-1"),
         str(entry.get("reason", "")), _dataset(final) if final and final["kind"] == "dataset" else None,
+        _bytes(entry.get("file", "")),
     )
 
 
 def _dataset(entry: Any) -> Dataset:
-    kind = _kind(entry["type"])
+    kind, matlab = _kind(entry["type"]), str(entry.get("matlab", ""))
+    if matlab == "logical" and kind.shown == "|u1":
+        kind = kind._replace(shown="|b1", text="|b1")
     offset = entry.get("offset")
     chunks = _integers(entry.get("chunks", []))
     dataset = Dataset(
@@ -150,6 +200,7 @@ def _dataset(entry: Any) -> Dataset:
         _integer(entry["stored"]), None if offset is None else _integer(offset), chunks,
         tuple(map(_filter, entry.get("filters", []))), b64decode(entry.get("fill", ""), validate=True),
         bool(entry.get("image")),
+        matlab, _integers(entry.get("empty", [])),
     )
     is_wrong = dataset.layout == "chunked" and (len(chunks) != len(dataset.shape) or 0 in chunks or not chunks)
     if is_wrong or (dataset.fill and len(dataset.fill) != dataset.size):

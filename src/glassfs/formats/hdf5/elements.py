@@ -36,6 +36,10 @@ class DatasetRequests(NamedTuple):
     allowance: Allowance
     version: Version
     path: Path
+    virtual: Data | None = None
+    """Its elements as they are shown, if they are in other datasets."""
+    has_paths: bool = False
+    """Whether its texts are the paths to which references lead, empty for null."""
 
     def ask(
         self, do: str, most: int = 0, buffer: memoryview | None = None, **arguments: Any,
@@ -55,7 +59,7 @@ class LibraryGrid(Grid):
     """
 
     def __init__(self, asked: DatasetRequests, shape: Shape, chunks: Shape, item: int, dtype: object) -> None:
-        super().__init__(asked.cache, shape, _together(shape, chunks, item, asked.cache.budget // 8), item)
+        super().__init__(asked.cache, shape, together(shape, chunks, item, asked.cache.budget // 8), item)
         self._asked, self._dtype = asked, dtype
 
     def _block(self, number: int) -> Rendered:
@@ -87,7 +91,7 @@ class LibraryGrid(Grid):
         return bytearray(whole.tobytes())
 
 
-def _together(shape: Shape, chunks: Shape, item: int, most: int) -> Shape:
+def together(shape: Shape, chunks: Shape, item: int, most: int) -> Shape:
     """Return the shape of what is asked for at once: whole chunks, as many as have PIECE bytes, in C order.
 
     Of a chunk of more than ``most`` bytes, a part: the worker keeps the chunk while parts of it are asked for.
@@ -103,12 +107,12 @@ def _together(shape: Shape, chunks: Shape, item: int, most: int) -> Shape:
     return tuple(found)
 
 
-def texts(asked: DatasetRequests, first: int, count: int) -> list[str]:
-    """Return strings of a dataset, in C order. Bytes that are not UTF-8 become backslash escapes.
+def texts(asked: DatasetRequests, first: int, count: int) -> list[str | None]:
+    """Return strings of a dataset, in C order, None for a null reference. Bytes that are not UTF-8 are escaped.
 
     Raises TooLarge, and Damaged.
     """
-    strings: list[str] = []
+    strings: list[str | None] = []
     allowance = asked.allowance.part()
     most = allowance.size
     with asked.cache.measuring(ASKED_COST * PIECE):
@@ -116,7 +120,7 @@ def texts(asked: DatasetRequests, first: int, count: int) -> list[str]:
             allowance.take(len(raw), "strings")
             bounds = accumulate(lengths, initial=0)
             strings += [raw[start:end].decode("utf-8", "backslashreplace") for start, end in pairwise(bounds)]
-    return strings
+    return [string or None for string in strings] if asked.has_paths else strings
 
 
 def _answers(
@@ -138,7 +142,7 @@ def _answers(
 
 def lines(key: bytes, asked: DatasetRequests, count: int, width: int) -> Records:
     """Return a row for each of ``count`` strings, of ``width`` bytes each in the file."""
-    def block(number: int) -> list[str]:
+    def block(number: int) -> list[str | None]:
         first = number * ROWS
         return texts(asked, first, min(ROWS, count - first))
 

@@ -101,6 +101,10 @@ class Watcher:
         """Ask the store, and return whether what is leased is still at its location, as far as is known."""
         if isinstance(lease, ContainerLease) and not lease.is_retired and not _unchanged([lease]):
             self.check(lease.location)
+            before = lease.entries
+            if len(before) > 1 and not lease.is_retired:  # of a container of several files, all count
+                with suppress(Unavailable, DeviceFailed):
+                    self.compare(lease, before, lease.entries_now(before, before[0], COMPARED))
         return not lease.is_retired
 
     def watch(self, folder: Location, at: str) -> bool:
