@@ -15,7 +15,7 @@ import io
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from math import prod
 from typing import Any
@@ -28,7 +28,7 @@ from glassfs.names import free_name
 from glassfs.sandbox import hdf5_values
 from glassfs.sandbox.confinement import MOST_MEMORY
 from glassfs.sandbox.hdf5_chunks import stored_chunks, stored_size
-from glassfs.sandbox.hdf5_types import described_type, memory_type
+from glassfs.sandbox.hdf5_types import described_type, member_type, memory_type
 from glassfs.sandbox.hdf5_values import MOST_TEXT, attribute_value, text_of
 from glassfs.sandbox.server import Answer, Handler, RemoteFile
 from glassfs.settings import settings
@@ -40,6 +40,10 @@ FEW_OBJECTS = 200
 """Objects below a group that are described with it."""
 CHUNK_CACHE = 8 << 20
 """Bytes of the library's cache of chunks of a dataset."""
+_MEANINGS = b"encoding-type", b"pandas_type", b"colnames"
+"""Attributes that say what a group is: of AnnData, of pandas, of NWB."""
+_PYTABLES = "TABLE", "ARRAY", "CARRAY", "EARRAY"
+"""Values of CLASS in files of PyTables."""
 _LAYOUTS = {h5d.COMPACT: "compact", h5d.CONTIGUOUS: "contiguous", h5d.CHUNKED: "chunked", h5d.VIRTUAL: "virtual"}
 
 
@@ -189,6 +193,17 @@ class _Container:
         dataset = self._found(path)
         return hdf5_values.rows(dataset, memory_type(dataset.get_type().get_super(), dtype), first, count, has_values)
 
+    def _values(self, path: list[str], first: int, count: int, members: list[int]) -> Answer:
+        """Return elements from number ``first`` on; of many bytes only the first ones.
+
+        Of a compound only one member, if ``members`` has its number, and that of one in it, and so on.
+        """
+        dataset = self._found(path)
+        found = hdf5_values.values(dataset, member_type(dataset.get_type(), members), first, count)
+        for _ in members:
+            found = [value for one in found for value in one.values()]
+        return found, ()
+
     def _attributes(self, path: list[str]) -> Answer:
         return self._attributes_of(path, [MOST_TEXT]), ()
 
@@ -309,7 +324,8 @@ def _described_object(found: Any) -> dict[str, Any]:
     facts = h5o.get_info(found)
     known = {"address": facts.addr, "names": facts.rc, "attributes": h5a.get_num_attrs(found)}
     if isinstance(found, h5g.GroupID):
-        return {"kind": "group", "links": found.get_num_objs(), **known}
+        meaning = _marked(found, _MEANINGS) if known["attributes"] else ""
+        return {"kind": "group", "links": found.get_num_objs(), "meaning": meaning, **known}
     if isinstance(found, h5d.DatasetID):
         return {"kind": "dataset", **known, **_described_dataset(found, known["attributes"])}
     return {"kind": "type", **known}
@@ -321,8 +337,10 @@ def _described_dataset(dataset: Any, attributes: int) -> dict[str, Any]:
     layout = _LAYOUTS.get(properties.get_layout(), "unknown")
     if layout == "contiguous" and properties.get_external_count():
         layout = "external"
+    marked = _marked(dataset, (b"CLASS",)) if attributes else ""
+    bits = "b" if marked in _PYTABLES else "u"  # as PyTables stores booleans
     found: dict[str, Any] = {
-        "layout": layout, "type": described_type(kind, 0), "size": kind.get_size(), "stored": 0,
+        "layout": layout, "type": described_type(kind, 0, bits), "size": kind.get_size(), "stored": 0,
         "null": dataset.get_space().get_simple_extent_type() == h5s.NULL,
     }
     found["shape"] = [] if found["null"] else list(dataset.shape)
@@ -337,10 +355,19 @@ def _described_dataset(dataset: Any, attributes: int) -> dict[str, Any]:
         found["chunks"] = list(properties.get_chunk())
         found["filters"] = [_described_filter(*properties.get_filter(n)) for n in range(properties.get_nfilters())]
     found["fill"] = _fill_of(properties, kind, found["type"]["class"])
-    if attributes and h5a.exists(dataset, b"CLASS"):
-        with suppress(Exception):
-            found["image"] = attribute_value(h5a.open(dataset, b"CLASS"), [MOST_TEXT]) == "IMAGE"
+    if marked == "IMAGE":
+        found["image"] = True
     return found
+
+
+def _marked(holder: Any, names: Sequence[bytes]) -> str:
+    """Return the text of the first of these attributes that an object has; of one that is no short text, its name."""
+    for name in names:
+        if h5a.exists(holder, name):
+            with suppress(Exception):
+                found = attribute_value(h5a.open(holder, name), [MOST_TEXT])
+                return found if isinstance(found, str) and len(found) < 100 else name.decode()
+    return ""
 
 
 def _described_filter(code: int, flags: int, values: tuple[int, ...], name: bytes) -> dict[str, Any]:
@@ -412,6 +439,7 @@ def _warm_up() -> None:
         file["link"] = h5py.SoftLink("/texts")
         rows = file.create_dataset("rows", (1,), h5py.vlen_dtype("i4"))
         rows[0] = [1]
+        file["mixed"] = np.array([("text", 1)], [("text", h5py.string_dtype()), ("number", "f4")])
         file.attrs["text"] = "text"
         file.attrs["compound"] = np.zeros(2, [("real", "f4"), ("flag", "?")])
     made.seek(0)
@@ -422,6 +450,7 @@ def _warm_up() -> None:
         {"do": "chunks", "path": ["chunks"], "more": [], "most": 9},
         {"do": "texts", "path": ["texts"], "first": 0, "count": 1, "longest": 9},
         {"do": "runs", "path": ["rows"], "first": 0, "count": 1, "dtype": "<i4", "has_values": True},
+        {"do": "values", "path": ["mixed"], "first": 0, "count": 1, "members": [0]},
         {"do": "elements", "path": ["numbers"], "start": [0, 0], "shape": [1, 1], "dtype": "<c8"},
     ):
         value, data = container(request)

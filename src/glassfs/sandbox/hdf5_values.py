@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from math import prod
 from typing import Any
@@ -76,6 +77,26 @@ def rows(dataset: Any, base: Any, first: int, count: int, has_values: bool) -> t
         if sum(lengths) * base.get_size() > PIECE:
             break
     return lengths, values
+
+
+def values(dataset: Any, kind: Any, first: int, count: int) -> list[Any]:
+    """Return elements from number ``first`` on, in C order and in the memory type ``kind``, for JSON.
+
+    Of many bytes only the first elements, at least one. Raises ValueError if this one is larger than an attribute may
+    be.
+    """
+    found: list[Any] = []
+    left = [MOST_TEXT]
+    for raw in _held(kind, dataset, first, first + count):
+        try:
+            found += _values(kind, raw, left)
+        except ValueError:
+            if not found:
+                raise
+            break
+        if left[0] < MOST_TEXT - PIECE:
+            break
+    return found
 
 
 def fill_value(properties: Any, kind: Any) -> bytes:
@@ -171,7 +192,7 @@ def _values(kind: Any, raw: memoryview, left: list[int]) -> list[Any]:
         return ["reference"] * count
     if code == h5t.OPAQUE:
         return [bytes(raw[at : at + size]).hex() for at in range(0, len(raw), size)]
-    if code == h5t.COMPOUND and kind.dtype.kind != "c":
+    if code == h5t.COMPOUND and not is_complex(kind):
         return _structures(kind, np.frombuffer(raw, np.uint8).reshape(count, size), left)
     numbers = np.frombuffer(raw, kind.get_super().dtype if code == h5t.ENUM else kind.dtype)
     is_truth = code == h5t.ENUM and kind.dtype == np.bool_  # of any size in memory
@@ -185,6 +206,15 @@ def _structures(kind: Any, raw: np.ndarray[Any, Any], left: list[int]) -> list[A
         names.append(text_of(kind.get_member_name(number)))
         columns.append(_values(member, memoryview(raw[:, at : at + member.get_size()].tobytes()), left))
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def is_complex(kind: Any) -> bool:
+    """Return whether a type is that of complex numbers."""
+    if kind.get_class() == h5t.COMPOUND and kind.get_nmembers() != 2:
+        return False  # of many fields it takes long to find what NumPy calls them
+    with suppress(TypeError, NotImplementedError):  # of types that NumPy does not have
+        return bool(kind.dtype.kind == "c")
+    return False
 
 
 def _number(value: Any) -> Any:

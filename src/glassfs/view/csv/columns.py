@@ -144,7 +144,7 @@ class RecordColumn:
         number = next(self._blocks, None)
         if number is None:
             raise self._damage(f"has {self.end} rows, but its table has {self._rows}")
-        self._block = self._records.block(number)
+        self._block = list(self._records.block(number))
         self.cost = min(self._records.cost(number), sum(map(held, self._block)))  # rows may share values
         self.begin, self.end = self.end, self.end + len(self._block)
         if self.end > self._rows:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.content import Records, Stream
+from glassfs.content.texts import Texts
 from glassfs.errors import Damaged
 from glassfs.once import once
 from glassfs.view.parquet.kinds import ParquetType
@@ -110,6 +111,9 @@ class RecordPages:
         if self._is_list:
             repeated, depths, values = _list_levels(rows)
             body = _levels(repeated, 1) + _levels(depths, 2) + self._packed(values)
+        elif isinstance(rows, Texts):
+            depths = [1] * len(rows) if rows.present is None else rows.present.tolist()
+            body = _levels(depths, 1) + rows.with_lengths()
         else:
             depths = [int(row is not None) for row in rows]
             body = _levels(depths, 1) + self._packed([row for row in rows if row is not None])
