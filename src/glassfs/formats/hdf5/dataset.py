@@ -108,9 +108,11 @@ def structures(source: Source, asked: DatasetRequests, dataset: Dataset) -> Stru
     """Return the elements of a dataset of compounds, with those fields that a structure can have."""
     kind = compounds.fixed(dataset.kind)
     rows = dataset.elements
+    if not kind.fields:
+        return Structures(Zeros(0), 1, rows, is_stored=False)
+    compounds.structure_dtype(kind)
     is_by_library = kind != dataset.kind or compounds.is_by_library(kind) or dataset.layout == "compact"
     if is_by_library or not _is_decoded_here(asked, dataset):
-        compounds.structure_dtype(kind)
         data = _decoded_by_library(source, asked, dataset._replace(kind=kind), rows * kind.item)
         return Structures(data, kind.item, rows, is_stored=False)
     return Structures(_raw_data(source, asked, dataset), dataset.size, rows, is_stored=True)
@@ -120,8 +122,10 @@ def _columns(source: Source, asked: DatasetRequests, dataset: Dataset) -> list[C
     return list(structures(source, asked, dataset).columns(asked, dataset.elements, dataset.kind))
 
 
-def column(source: Source, asked: DatasetRequests, dataset: Dataset, key: bytes) -> Column | None:
-    """Return a dataset as a column of a table; None if it is no numbers and no text."""
+def column(
+    source: Source, asked: DatasetRequests, dataset: Dataset, key: bytes, missing: bytes = b"",
+) -> Column | None:
+    """Return a dataset as a column of a table; None if it is no numbers and no text, or has no rows."""
     kind, shape = dataset.kind, dataset.shape + dataset.kind.dims
     if why_hidden(dataset) or dataset.is_null or not shape:
         return None
@@ -130,7 +134,7 @@ def column(source: Source, asked: DatasetRequests, dataset: Dataset, key: bytes)
     if kind.name != "text":
         return None
     if kind.shown and not _missing_filter(asked, dataset):
-        return compounds.column(key, kind, _stored_data(source, asked, dataset, None, dataset.item), shape)
+        return compounds.column(key, kind, _stored_data(source, asked, dataset, None, dataset.item), shape, missing)
     return Column(key, elements.lines(key, asked, prod(shape), kind)) if len(shape) == 1 else None
 
 

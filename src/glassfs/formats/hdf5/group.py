@@ -15,10 +15,11 @@ from glassfs import work
 from glassfs.content import Content, Document, Group, Link, Member, Omitted
 from glassfs.content.allowance import held
 from glassfs.errors import Damaged, GlassfsError, Passing
-from glassfs.formats.hdf5 import dataset, description
+from glassfs.formats.hdf5 import dataset, description, frames
 from glassfs.formats.hdf5.answers import Path, WorkerAnswers, as_text
 from glassfs.formats.hdf5.description import Object
 from glassfs.formats.hdf5.elements import DatasetRequests
+from glassfs.formats.hdf5.frames import Place
 from glassfs.formats.registry import Opening
 from glassfs.lru import LRU
 from glassfs.sizes import PIECE
@@ -136,9 +137,21 @@ class GroupListing:
 
     def _group(self, path: Path, above: tuple[Ancestor, ...], attributes: int = 0) -> Group:
         return Group(
-            path[-1] if path else b"", partial(self._members, path, above, attributes),
+            path[-1] if path else b"", partial(self._members, path, above, attributes), partial(self._tables, path),
             facts=partial(self._facts, path) if attributes else lambda names: {},
         )
+
+    def _tables(self, path: Path) -> Iterator[Member]:
+        """Yield the tables that groups in a group are."""
+        for one in self.objects(path):
+            if one.meaning:
+                place = Place(self._opening.source, self.asked, self.objects, self.attributes, (*path, one.name))
+                try:
+                    yield from frames.members(place, one.meaning)
+                except Passing:
+                    raise
+                except GlassfsError as error:
+                    yield Member((one.name,), Omitted(one.name, f"table: {error.reason}", is_damage=True))
 
     def _members(self, path: Path, above: tuple[Ancestor, ...], attributes: int) -> Iterator[Member]:
         if not path and attributes:
