@@ -86,18 +86,21 @@ def padded(raw: bytes, width: int, padding: str, missing: bytes = b"") -> Texts:
     """
     import numpy as np
 
+    # Rows are short and many. A step over one byte of all rows is several times as fast as one over all bytes of a row.
     matrix = np.frombuffer(raw, np.uint8).reshape(-1, width)
+    turned = np.ascontiguousarray(matrix.T)
+    counted = np.arange(1, width + 1, dtype=np.int32)[:, np.newaxis]
     if padding == "end":
-        is_end = matrix == 0
-        lengths = np.where(is_end.any(1), is_end.argmax(1), width)
+        lengths = width - ((turned == 0) * counted[::-1]).max(0)
     else:
-        is_kept = (matrix != 0) & (matrix != ord(" ")) if padding == "spaces" else matrix != 0
-        lengths = np.where(is_kept.any(1), width - is_kept[:, ::-1].argmax(1), 0)
+        is_space = turned == (ord(" ") if padding == "spaces" else 0)
+        lengths = (((turned != 0) & ~is_space) * counted).max(0)
+    lengths = lengths.astype(np.int64)
     present = None
     if 0 < len(missing) <= width:
-        is_equal = (matrix[:, : len(missing)] == np.frombuffer(missing, np.uint8)).all(1)
+        is_equal = (turned[: len(missing)] == np.frombuffer(missing, np.uint8)[:, np.newaxis]).all(0)
         present = ~(is_equal & (lengths == len(missing)))
-        lengths = np.where(present, lengths, 0)
+        lengths *= present
     return Texts(matrix[np.arange(width) < lengths[:, np.newaxis]].tobytes(), lengths, present)
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any
 
 from glassfs.content import Array, Cells, Column, Converted, Data, Gathered, Records, dtypes, texts
 from glassfs.content.allowance import OBJECT
+from glassfs.content.columns import ColumnBlocks
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5 import elements
 from glassfs.formats.hdf5.description import Field, ValueType
@@ -99,52 +99,80 @@ def width(kind: ValueType) -> int:
     return sum(width(field.kind) for field in kind.fields) if kind.fields else 1
 
 
-@dataclass(frozen=True)
 class Structures:
-    """``rows`` compounds in ``data``, ``stride`` bytes each: as they are stored, or as they are shown."""
+    """``rows`` compounds in ``data``, ``stride`` bytes each: as they are stored, or as they are shown.
 
-    data: Data
-    stride: int
-    rows: int
-    is_stored: bool
+    ``blocks`` has them in blocks of the cache, so that they are read once for all columns.
+    """
 
-    def fields(self, kind: ValueType, at: int = 0) -> Iterator[tuple[Field, int, int]]:
+    def __init__(self, data: Data, stride: int, rows: int, is_stored: bool, blocks: ColumnBlocks | None = None) -> None:
+        self._data, self._stride, self._rows, self.is_stored, self._blocks = data, stride, rows, is_stored, blocks
+
+    @classmethod
+    def cached(
+        cls, asked: DatasetRequests, kind: ValueType, data: Data, stride: int, rows: int, is_stored: bool,
+    ) -> Structures:
+        """Return the compounds of a dataset."""
+        alone = cls(data, stride, rows, is_stored)
+        blocks = ColumnBlocks(rows, stride, partial(alone._transposed, kind), asked.cache, asked.key("columns"))
+        return cls(data, stride, rows, is_stored, blocks)
+
+    def _transposed(self, kind: ValueType, first: int, count: int) -> bytes:
+        """Return some rows, one field after another, each at ``count`` times the offset that it has in a row."""
+        import numpy as np
+
+        raw = self._data.read(first * self._stride, count * self._stride)
+        made = np.zeros(len(raw), np.uint8)
+        for _, offset, size in self.fields(kind):
+            field = np.ndarray((count, size), np.uint8, raw, offset, (self._stride, 1))
+            made[count * offset : count * (offset + size)].reshape(count, size)[...] = field
+        return made.tobytes()
+
+    def fields(self, kind: ValueType) -> Iterator[tuple[Field, int, int]]:
         """Yield each field that a structure can have, its offset and its size."""
-        end = at
+        end = 0
         for field in fixed(kind).fields:
             size = field.kind.stored_size if self.is_stored else field.kind.item
-            yield field, at + field.offset if self.is_stored else end, size
+            yield field, field.offset if self.is_stored else end, size
             end += size
 
-    def values(self, offset: int, size: int, kind: ValueType) -> Data:
-        """Return a field of all rows, or a part of it, as values of the type ``kind`` are shown."""
-        found = Gathered(self.data, offset, size, self.stride, self.rows)
+    def field(self, offset: int, size: int) -> Data:
+        """Return a field of all rows."""
+        if self._blocks is not None:
+            return self._blocks.column(offset, size)
+        return Gathered(self._data, offset, size, self._stride, self._rows)
+
+    def values(self, offset: int, size: int, kind: ValueType, number: int = 0) -> Data:
+        """Return a field of all rows as values of the type ``kind`` are shown; of several such values the one with this
+        number.
+        """
+        found = self.field(offset, size)
+        item = kind.stored_size if self.is_stored else kind.item
+        if item != size:
+            found = Gathered(found, number * item, item, size, self._rows)
         convert = conversion(kind) if self.is_stored else None
         if convert is None:
             return found
-        item = kind.item // prod(kind.dims)
-        count = size // (kind.stored_size // prod(kind.dims))
-        return Converted(found, size // count, item, self.rows * count * item, convert)
+        count = prod(kind.dims)
+        return Converted(found, item // count, kind.item // count, self._rows * kind.item, convert)
 
     def columns(
-        self, asked: DatasetRequests, rows: int, kind: ValueType, at: int = 0, prefix: str = "",
-        dims: tuple[int, ...] = (), members: tuple[int, ...] = (),
+        self, asked: DatasetRequests, rows: int, kind: ValueType, prefix: str = "", dims: tuple[int, ...] = (),
+        members: tuple[int, ...] = (),
     ) -> Iterator[Column]:
         """Yield the columns of compounds in a table of ``rows`` rows, each of which has an array ``dims`` of them.
 
         ``members`` are the numbers of the fields that lead from the elements of the dataset to the compounds.
         """
-        known = {one.name: (offset, size) for one, offset, size in self.fields(kind, at)}
+        known = {one.name: (offset, size) for one, offset, size in self.fields(kind)}
         for number, field in enumerate(kind.fields):
             name, inner, path = prefix + field.name, field.kind, (*members, number)
-            offset, size = known.get(field.name, (at, 0))
-            if inner.fields and prod(inner.dims) == 1:
-                yield from self.columns(asked, rows, inner, offset, f"{name}.", dims, path)
-            elif inner.fields:
+            offset, size = known.get(field.name, (0, 0))
+            if inner.fields:
                 count = prod(inner.dims)
-                data = Gathered(self.data, offset, size, self.stride, self.rows)
-                below = Structures(data, size // count, self.rows * count, self.is_stored)
-                yield from below.columns(asked, rows, inner, 0, f"{name}.", dims + inner.dims, path)
+                below = Structures(self.field(offset, size), size // count, self._rows * count, self.is_stored)
+                more = inner.dims if count > 1 else ()
+                yield from below.columns(asked, rows, inner, f"{name}.", dims + more, path)
             elif inner.shown:
                 shape = (rows, *dims, *inner.dims)
                 yield column(_key(name), inner, self.values(offset, size, inner), shape)

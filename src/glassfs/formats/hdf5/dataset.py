@@ -114,8 +114,8 @@ def structures(source: Source, asked: DatasetRequests, dataset: Dataset) -> Stru
     is_by_library = kind != dataset.kind or compounds.is_by_library(kind) or dataset.layout == "compact"
     if is_by_library or not _is_decoded_here(asked, dataset):
         data = _decoded_by_library(source, asked, dataset._replace(kind=kind), rows * kind.item)
-        return Structures(data, kind.item, rows, is_stored=False)
-    return Structures(_raw_data(source, asked, dataset), dataset.size, rows, is_stored=True)
+        return Structures.cached(asked, kind, data, kind.item, rows, is_stored=False)
+    return Structures.cached(asked, kind, _raw_data(source, asked, dataset), dataset.size, rows, is_stored=True)
 
 
 def _columns(source: Source, asked: DatasetRequests, dataset: Dataset) -> list[Column]:

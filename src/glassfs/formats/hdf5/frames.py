@@ -1,8 +1,8 @@
 """Groups that are tables (§11): data frames of pandas and AnnData, dynamic tables of NWB.
 
 Attributes say what a group is, and are as untrusted as all else in the file: what does not fit raises Damaged, and
-costs that table only. Making a table reads attributes and descriptions; names and values are read when they are needed. Any
-thread.
+costs that table only. Making a table reads attributes and descriptions; names and values are read when they are
+needed. Any thread.
 """
 
 from __future__ import annotations
@@ -276,7 +276,7 @@ def _table_columns(group: Place, found: Values) -> list[Column]:
             names, one, count = [name], field.kind, 1
         what = facts.get(f"{name}_kind" if is_index else f"{name}_dtype")
         for number, shown in enumerate(names):
-            data = structures.values(offset + number * (size // count), size // count, one)
+            data = structures.values(offset, size, one, number)
             key = _key(shown if isinstance(shown, (str, int)) else name)
             if facts.get(f"{name}_meta") == "category":
                 array = Array(key, data, one.shown, (rows,))

@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Cells, Column, Data, Ragged, RaggedText, Table
+from glassfs.content.columns import ColumnBlocks
 from glassfs.content.rows import EvenOffsets, offsets_of
 from glassfs.content.table import slot_names
 from glassfs.errors import Damaged
 from glassfs.names import free_name
 from glassfs.view.contract import Key
 from glassfs.view.parquet.arrow import TypeNumber
-from glassfs.view.parquet.blocks import ColumnBlocks
 from glassfs.view.parquet.footer import SchemaColumn
 from glassfs.view.parquet.kinds import BYTES, TEXT, ParquetType, kind_of
 from glassfs.view.parquet.pages import LARGEST_I32, FlatPages, Pages, TimePages
