@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from h5py import h5t
 
-from glassfs.sandbox.hdf5_values import is_complex, native, text_of
+from glassfs.sandbox.hdf5_values import native, text_of
 
 _FIXED, _COMPOUND, _REFERENCE, _ENUM, _VLEN, _ARRAY, _OPAQUE = (
     h5t.STRING, h5t.COMPOUND, h5t.REFERENCE, h5t.ENUM, h5t.VLEN, h5t.ARRAY, h5t.OPAQUE,
@@ -34,7 +35,7 @@ def described_type(kind: Any, depth: int, bits: str = "u") -> dict[str, Any]:
 
     Numbers have the dtypes ``stored`` and ``shown``, the first None if only the library decodes it; other values of a
     fixed size have ``shown``. ``dims`` are the dimensions of an array type, ``base`` is the type of the values in rows,
-    ``fields`` are those of a compound, ``size`` its bytes in the file; ``members`` are names and values of an
+    ``fields`` are those of a compound, ``size`` its bytes in the file; ``names`` are those of the values of an
     enumeration. Values that a structure of NumPy cannot have are ``json``. ``bits`` is the letter of the dtype of bit
     fields of one byte.
     """
@@ -110,10 +111,10 @@ def _number(kind: Any, code: int, bits: str) -> dict[str, Any] | None:
         if code == h5t.BITFIELD and size == 1:
             shown = _descr("<", bits, size)
         found: dict[str, Any] = {"stored": stored if is_plain else None, "shown": shown, "name": shown}
-        return found | {"members": _members(kind)} if code == _ENUM and shown != "|b1" else found
+        return found | {"names": _names_of(kind)} if code == _ENUM and shown != "|b1" else found
     if code == h5t.FLOAT:
         return _float(kind, size, "f")
-    if size in (8, 16) and is_complex(kind):
+    if size in (8, 16) and _is_complex(kind):
         part = kind.get_member_type(0) if code == _COMPOUND else kind.get_super()
         pair = _float(part, size // 2, "c")
         is_packed = code != _COMPOUND or (kind.get_member_offset(0) == 0 and kind.get_member_offset(1) == size // 2)
@@ -121,11 +122,18 @@ def _number(kind: Any, code: int, bits: str) -> dict[str, Any] | None:
     return None
 
 
-def _members(kind: Any) -> list[list[Any]]:
-    """Return names and values of an enumeration."""
-    return [
-        [text_of(kind.get_member_name(number)), kind.get_member_value(number)] for number in range(kind.get_nmembers())
-    ]
+def _names_of(kind: Any) -> dict[str, int]:
+    """Return the names of the values of an enumeration."""
+    numbers = range(kind.get_nmembers())
+    return {text_of(kind.get_member_name(number)): kind.get_member_value(number) for number in numbers}
+
+
+def _is_complex(kind: Any) -> bool:
+    if kind.get_class() == _COMPOUND and kind.get_nmembers() != 2:
+        return False  # of many fields it takes long to find what NumPy calls them
+    with suppress(TypeError, NotImplementedError):  # of types that NumPy does not have
+        return bool(kind.dtype.kind == "c")
+    return False
 
 
 def _float(kind: Any, size: int, letter: str) -> dict[str, Any] | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from itertools import islice
 from math import prod
 from typing import Any
@@ -192,7 +191,7 @@ def _values(kind: Any, raw: memoryview, left: list[int]) -> list[Any]:
         return ["reference"] * count
     if code == h5t.OPAQUE:
         return [bytes(raw[at : at + size]).hex() for at in range(0, len(raw), size)]
-    if code == h5t.COMPOUND and not is_complex(kind):
+    if code == h5t.COMPOUND and kind.dtype.kind != "c":
         return _structures(kind, np.frombuffer(raw, np.uint8).reshape(count, size), left)
     numbers = np.frombuffer(raw, kind.get_super().dtype if code == h5t.ENUM else kind.dtype)
     is_truth = code == h5t.ENUM and kind.dtype == np.bool_  # of any size in memory
@@ -206,15 +205,6 @@ def _structures(kind: Any, raw: np.ndarray[Any, Any], left: list[int]) -> list[A
         names.append(text_of(kind.get_member_name(number)))
         columns.append(_values(member, memoryview(raw[:, at : at + member.get_size()].tobytes()), left))
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-
-
-def is_complex(kind: Any) -> bool:
-    """Return whether a type is that of complex numbers."""
-    if kind.get_class() == h5t.COMPOUND and kind.get_nmembers() != 2:
-        return False  # of many fields it takes long to find what NumPy calls them
-    with suppress(TypeError, NotImplementedError):  # of types that NumPy does not have
-        return bool(kind.dtype.kind == "c")
-    return False
 
 
 def _number(value: Any) -> Any:

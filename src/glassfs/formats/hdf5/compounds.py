@@ -192,17 +192,18 @@ def column(key: bytes, kind: ValueType, data: Data, shape: tuple[int, ...], miss
         size = int(kind.shown[2:])
         made = partial(texts.padded, width=size, padding=kind.padding, missing=missing)
         return _text_column(key, data, shape, size, made)
-    if kind.members is not None:
-        return _text_column(key, data, shape, int(kind.shown[2:]), partial(_names, kind.members, kind.shown))
+    if kind.names:
+        names = {value: name for name, value in kind.names}
+        return _text_column(key, data, shape, int(kind.shown[2:]), partial(_named, names, kind.shown))
     return Column(key, Array(key, data, kind.shown, shape))
 
 
-def _names(members: dict[int, str], dtype: str, raw: bytes) -> texts.Texts:
+def _named(names: dict[int, str], dtype: str, raw: bytes) -> texts.Texts:
     """Return the names of values of an enumeration; a value without a name is its digits."""
     import numpy as np
 
     numbers, places = np.unique(np.frombuffer(raw, dtype), return_inverse=True)
-    return texts.coded(places, [members.get(number, str(number)) for number in numbers.tolist()])
+    return texts.coded(places, [names.get(number, str(number)) for number in numbers.tolist()])
 
 
 def _text_column(

@@ -29,8 +29,8 @@ class ValueType(NamedTuple):
     the file, None if only the library decodes it.
 
     ``dims`` are the dimensions of an array type. ``base`` is the type of the values in rows of variable length.
-    ``size`` are the bytes of a stored compound. ``members`` has the names of an enumeration by their values,
-    ``padding`` is that of a string: ``end``, ``zeros`` or ``spaces``.
+    ``size`` are the bytes of a stored compound. ``names`` are those of the values of an enumeration, ``padding`` is that
+    of a string: ``end``, ``zeros`` or ``spaces``.
     """
 
     name: str
@@ -41,7 +41,7 @@ class ValueType(NamedTuple):
     fields: tuple[Field, ...] = ()
     base: ValueType | None = None
     size: int = 0
-    members: dict[int, str] | None = None
+    names: tuple[tuple[str, int], ...] = ()
     padding: str = ""
 
     @property
@@ -179,13 +179,12 @@ def _kind(entry: Any) -> ValueType:
     if name not in _CLASSES:
         raise ValueError
     fields = tuple(map(_field, entry.get("fields", [])))
-    shown, stored, members = (entry.get(what) for what in ("shown", "stored", "members"))
+    shown, stored = entry.get("shown"), entry.get("stored")
     found = ValueType(
         name, str(entry.get("name", ""))[:100], "" if shown is None else _descr(shown),
         None if stored is None else _descr(stored), _integers(entry.get("dims", [])), fields,
         _kind(entry["base"]) if name == "ragged" else None, _integer(entry.get("size", 0), 1 << 32),
-        None if members is None else {int(value): str(called) for called, value in members},
-        str(entry.get("padding", "")),
+        tuple((str(called), int(value)) for called, value in entry.get("names", {}).items()), str(entry.get("padding", "")),
     )
     measured = found.base or found
     if name in ("number", "compound", "ragged") and not measured.item:
