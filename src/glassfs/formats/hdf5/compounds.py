@@ -171,8 +171,7 @@ class Structures:
             if inner.fields:
                 count = prod(inner.dims)
                 below = Structures(self.field(offset, size), size // count, self._rows * count, self.is_stored)
-                more = inner.dims if count > 1 else ()
-                yield from below.columns(asked, rows, inner, f"{name}.", dims + more, path)
+                yield from below.columns(asked, rows, inner, f"{name}.", dims + inner.dims, path)
             elif inner.shown:
                 shape = (rows, *dims, *inner.dims)
                 yield column(_key(name), inner, self.values(offset, size, inner), shape)

@@ -29,8 +29,8 @@ class ValueType(NamedTuple):
     the file, None if only the library decodes it.
 
     ``dims`` are the dimensions of an array type. ``base`` is the type of the values in rows of variable length.
-    ``size`` are the bytes of a stored compound. ``names`` are those of the values of an enumeration, ``padding`` is that
-    of a string: ``end``, ``zeros`` or ``spaces``.
+    ``size`` are the bytes of a stored compound. ``names`` are those of the values of an enumeration. ``padding`` is
+    that of a string: ``end``, ``zeros`` or ``spaces``.
     """
 
     name: str
@@ -184,7 +184,8 @@ def _kind(entry: Any) -> ValueType:
         name, str(entry.get("name", ""))[:100], "" if shown is None else _descr(shown),
         None if stored is None else _descr(stored), _integers(entry.get("dims", [])), fields,
         _kind(entry["base"]) if name == "ragged" else None, _integer(entry.get("size", 0), 1 << 32),
-        tuple((str(called), int(value)) for called, value in entry.get("names", {}).items()), str(entry.get("padding", "")),
+        tuple((str(called), int(value)) for called, value in entry.get("names", {}).items()),
+        str(entry.get("padding", "")),
     )
     measured = found.base or found
     if name in ("number", "compound", "ragged") and not measured.item:
