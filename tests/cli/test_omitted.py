@@ -19,7 +19,7 @@ MEMBERS = {"df/table", "link", "only/far"}
 
 
 def write_partly_shown(path: Path) -> Path:
-    """Write a dataset that is shown, a table of no type that is shown, and external links, one of them in a group alone."""
+    """Write a dataset that is shown, one of a type that is not, and external links, one of them in a group alone."""
     with h5py.File(path, "w") as file:
         file["df/kept"] = np.arange(3)
         kind = h5py.h5t.create(h5py.h5t.COMPOUND, 8)

@@ -344,7 +344,7 @@ def _fixed(group: Place) -> Plan:
     described = {name: members[name].dataset for name in blocks}
     # What has no type of its own is a pickle, also texts.
     hidden = [name for name, one in described.items() if one is None or one.kind.name != "number"]
-    shown = [] if is_empty else [name for name in blocks if name not in hidden]
+    shown = [name for name in blocks if name not in hidden]
 
     def columns() -> list[Column]:
         index = [_index(group, members, b"%b_level%d" % (axis, number), rows) for number in range(levels)]
@@ -367,12 +367,11 @@ def _index(group: Place, members: dict[bytes, Object], name: bytes, rows: int) -
     made = found.column(key, NAN.encode())
     if made is None:
         return None
-    count = min(rows, found.rows)
-    if isinstance(made.content, Array):
-        data, kind = made.content.data, found.described.kind
-        made = _of_pandas(key, kind, data, made.content.resolved_shape, facts.get("kind"), facts.get("tz"))
+    if isinstance(made.content, Array) or not rows:
+        data, count = (made.content.data, found.rows) if isinstance(made.content, Array) and rows else (Zeros(0), 0)
+        made = _of_pandas(key, found.described.kind, data, (count,), facts.get("kind"), facts.get("tz"))
     if b"_level" not in name:
-        _demand_rows(key, count, rows)
+        _demand_rows(key, min(rows, found.rows), rows)
         return made
     labels = Values.of(group, members, name.replace(b"_level", b"_label"))
     _demand_rows(key, labels.rows, rows)
@@ -390,11 +389,11 @@ def _block_columns(
         names = [called if isinstance(called, str) and called != "N." else "values"]
     else:
         names = Values.of(group, members, name.replace(b"_values", b"_items")).listed()
-    if array.resolved_shape not in ((rows, len(names)), (rows,) * len(names)):
+    if rows and array.resolved_shape not in ((rows, len(names)), (rows,) * len(names)):
         raise Damaged(f"has {_text(name)} of the shape {list(array.resolved_shape)} for {rows} rows")
     size = int(array.dtype[2:])
     for number, one in enumerate(names):
-        data = Gathered(array.data, number * size, size, len(names) * size, rows)
+        data = Gathered(array.data, number * size, size, len(names) * size, rows) if rows else Zeros(0)
         yield _of_pandas(_key(one), found.described.kind, data, (rows,), facts.get("value_type"), facts.get("tz"))
 
 
