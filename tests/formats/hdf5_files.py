@@ -28,6 +28,16 @@ TYPES = (
 LIBVERS = ("earliest", "latest")
 
 
+def nested(depth: int) -> Any:
+    """Return a compound in others, which are too many to be shown from 9 on."""
+    made = h5py.h5t.STD_I32LE
+    for _ in range(depth):
+        outer = h5py.h5t.create(h5py.h5t.COMPOUND, made.get_size())
+        outer.insert(b"n", 0, made)
+        made = outer
+    return made
+
+
 def values(shape: tuple[int, ...], dtype: str = "<i4") -> np.ndarray[Any, Any]:
     count = int(np.prod(shape))
     return (np.arange(count) * 7919 % 251 % (2 if dtype == "?" else 251)).astype("u1").astype(dtype).reshape(shape)

@@ -14,8 +14,9 @@ import numpy as np
 
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Cells, Column, Data, Memory, Ragged, RaggedText, Records, Table
-from glassfs.view.parquet import blocks, pages
+from glassfs.content import columns as blocks
 from glassfs.view.parquet import columns as column_plans
+from glassfs.view.parquet import pages
 from glassfs.view.parquet.file import Parquet
 from tests.view.views import PLACE
 

@@ -15,7 +15,7 @@ import io
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from math import prod
 from typing import Any
@@ -29,7 +29,7 @@ from glassfs.sandbox import hdf5_values
 from glassfs.sandbox.confinement import MOST_MEMORY
 from glassfs.sandbox.hdf5_chunks import stored_chunks, stored_size
 from glassfs.sandbox.hdf5_references import Referred, mappings, named_files
-from glassfs.sandbox.hdf5_types import described_type, enumeration, memory_type
+from glassfs.sandbox.hdf5_types import described_type, member_type, memory_type
 from glassfs.sandbox.hdf5_values import MOST_TEXT, attribute_value, text_of
 from glassfs.sandbox.server import Answer, Handler, RemoteFile
 from glassfs.settings import settings
@@ -44,6 +44,10 @@ CHUNK_CACHE = 8 << 20
 _IN_THIS_FILE = h5p.create(h5p.LINK_ACCESS)
 _IN_THIS_FILE.set_elink_fapl(h5p.create(h5p.FILE_ACCESS))
 """External links lead nowhere: otherwise they lead to paths in this file, as its file object opens all files."""
+_MEANINGS = b"encoding-type", b"pandas_type", b"colnames"
+"""Attributes that say what a group is: of AnnData, of pandas, of NWB."""
+_PYTABLES = "TABLE", "ARRAY", "CARRAY", "EARRAY"
+"""Values of CLASS in files of PyTables."""
 _LAYOUTS = {h5d.COMPACT: "compact", h5d.CONTIGUOUS: "contiguous", h5d.CHUNKED: "chunked", h5d.VIRTUAL: "virtual"}
 _OWN = ("compact", "contiguous", "chunked")
 """Layouts of datasets whose elements are in the file itself."""
@@ -96,14 +100,15 @@ class _Container:
 
     def _cells(self, path: list[str], first: int, count: int) -> Answer:
         """Describe what references of a dataset lead to as soft links, in C order, from number ``first`` on."""
-        _, targets = hdf5_values.texts(self._found(path), first, count, PIECE, self._referred.texts)
+        dataset = self._found(path)
+        targets = hdf5_values.values(dataset, dataset.get_type(), first, count, self._referred.texts)
         root, page = h5o.open(self._file.id, b"/"), _Page()
         found: list[dict[str, Any]] = []
-        for target in targets:
+        for target in (target and target.encode() for target in targets):
             if found and page.left < 0:
                 break
-            kind = "soft" if target.startswith(b"/") else "damaged" if target else "null"
-            link = {"kind": kind, "target": target.decode("latin-1"), "reason": "refers to no object that is found"}
+            kind = "null" if target is None else "soft" if target.startswith(b"/") else "damaged"
+            link = {"kind": kind, "target": (target or b"").decode("latin-1"), "reason": "refers to no object that is found"}
             found.append(page.added({**link, "final": _final(root, target) if kind == "soft" else None}))
         return found, ()
 
@@ -208,12 +213,24 @@ class _Container:
 
     def _texts(self, path: list[str], first: int, count: int, longest: int) -> Answer:
         """Send strings from number ``first`` on, and return their lengths; of many bytes only the first ones."""
-        return hdf5_values.texts(self._found(path), first, count, longest, self._referred.texts)
+        return hdf5_values.texts(self._found(path), first, count, longest)
 
     def _runs(self, path: list[str], first: int, count: int, dtype: str, has_values: bool) -> Answer:
         """Return the lengths of rows of variable length, and send these one after another if asked for."""
         dataset = self._found(path)
         return hdf5_values.rows(dataset, memory_type(dataset.get_type().get_super(), dtype), first, count, has_values)
+
+    def _values(self, path: list[str], first: int, count: int, members: list[int]) -> Answer:
+        """Return elements from number ``first`` on; of many bytes only the first ones.
+
+        Of a compound only one member, if ``members`` has its number, and that of one in it, and so on.
+        """
+        dataset = self._found(path)
+        kind = member_type(dataset.get_type(), members)
+        found = hdf5_values.values(dataset, kind, first, count, self._referred.texts)
+        for _ in members:
+            found = [value for one in found for value in one.values()]
+        return found, ()
 
     def _attributes(self, path: list[str]) -> Answer:
         return self._attributes_of(path, [MOST_TEXT]), ()
@@ -247,12 +264,6 @@ class _Container:
                 raise
             except Exception as error:
                 found[name] = {"unreadable": _reason(error)}
-        values = enumeration(holder.get_type()) if only is None and isinstance(holder, h5d.DatasetID) else None
-        if values is not None:
-            members = range(values.get_nmembers())  # of a type, which has at most 64 KiB
-            found[free_name("enumeration", found.__contains__, "enumeration".__add__)] = {
-                text_of(values.get_member_name(number)): values.get_member_value(number) for number in members
-            }
         return found
 
     def _described_link(self, group: Any, name: bytes) -> dict[str, Any]:
@@ -346,11 +357,10 @@ def _described_object(found: Any) -> dict[str, Any]:
     facts = h5o.get_info(found)
     known = {"address": facts.addr, "names": facts.rc, "attributes": h5a.get_num_attrs(found)}
     if isinstance(found, h5g.GroupID):
-        return {"kind": "group", "links": found.get_num_objs(), **known}
+        meaning = _marked(found, _MEANINGS) if known["attributes"] else ""
+        return {"kind": "group", "links": found.get_num_objs(), "meaning": meaning, **known}
     if isinstance(found, h5d.DatasetID):
-        described = _described_dataset(found, known["attributes"])
-        known["attributes"] += enumeration(found.get_type()) is not None  # its names are shown with them
-        return {"kind": "dataset", **known, **described}
+        return {"kind": "dataset", **known, **_described_dataset(found, known["attributes"])}
     return {"kind": "type", **known}
 
 
@@ -360,8 +370,10 @@ def _described_dataset(dataset: Any, attributes: int) -> dict[str, Any]:
     layout = _LAYOUTS.get(properties.get_layout(), "unknown")
     if layout == "contiguous" and properties.get_external_count():
         layout = "external"
+    marked = _marked(dataset, (b"CLASS",)) if attributes else ""
+    bits = "b" if marked in _PYTABLES else "u"  # as PyTables stores booleans
     found: dict[str, Any] = {
-        "layout": layout, "type": described_type(kind, 0), "size": kind.get_size(), "stored": 0,
+        "layout": layout, "type": described_type(kind, 0, bits), "size": kind.get_size(), "stored": 0,
         "null": dataset.get_space().get_simple_extent_type() == h5s.NULL,
     }
     found["shape"] = [] if found["null"] else list(dataset.shape)
@@ -378,9 +390,8 @@ def _described_dataset(dataset: Any, attributes: int) -> dict[str, Any]:
         found["chunks"] = list(properties.get_chunk())
         found["filters"] = [_described_filter(*properties.get_filter(n)) for n in range(properties.get_nfilters())]
     found["fill"] = _fill_of(properties, kind, found["type"]["class"])
-    if attributes and h5a.exists(dataset, b"CLASS"):
-        with suppress(Exception):
-            found["image"] = attribute_value(h5a.open(dataset, b"CLASS"), [MOST_TEXT]) == "IMAGE"
+    if marked == "IMAGE":
+        found["image"] = True
     return found
 
 
@@ -397,6 +408,16 @@ def _described_matlab(dataset: Any, described: dict[str, Any]) -> dict[str, Any]
             if 0 in sizes and prod(size or 1 for size in sizes) < 1 << 56:  # which NumPy can have
                 found["empty"] = sizes
     return found
+
+
+def _marked(holder: Any, names: Sequence[bytes]) -> str:
+    """Return the text of the first of these attributes that an object has; of one that is no short text, its name."""
+    for name in names:
+        if h5a.exists(holder, name):
+            with suppress(Exception):
+                found = attribute_value(h5a.open(holder, name), [MOST_TEXT])
+                return found if isinstance(found, str) and len(found) < 100 else name.decode()
+    return ""
 
 
 def _described_filter(code: int, flags: int, values: tuple[int, ...], name: bytes) -> dict[str, Any]:
@@ -468,6 +489,7 @@ def _warm_up() -> None:
         file["link"] = h5py.SoftLink("/texts")
         rows = file.create_dataset("rows", (1,), h5py.vlen_dtype("i4"))
         rows[0] = [1]
+        file["mixed"] = np.array([("text", 1)], [("text", h5py.string_dtype()), ("number", "f4")])
         file.attrs["text"] = "text"
         file.attrs["compound"] = np.zeros(2, [("real", "f4"), ("flag", "?")])
     made.seek(0)
@@ -479,6 +501,7 @@ def _warm_up() -> None:
         {"do": "chunks", "path": ["chunks"], "more": [], "most": 9},
         {"do": "texts", "path": ["texts"], "first": 0, "count": 1, "longest": 9},
         {"do": "runs", "path": ["rows"], "first": 0, "count": 1, "dtype": "<i4", "has_values": True},
+        {"do": "values", "path": ["mixed"], "first": 0, "count": 1, "members": [0]},
         {"do": "elements", "path": ["numbers"], "start": [0, 0], "shape": [1, 1], "dtype": "<c8"},
     ):
         value, data = container(request)

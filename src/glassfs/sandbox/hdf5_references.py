@@ -1,4 +1,4 @@
-"""What refers to other objects and other files (docs/formats/hdf5.md, §6, §7, §11). Only workers import this module.
+"""What refers to other objects and other files (docs/formats/hdf5.md, §6, §7, §12). Only workers import this module.
 
 A worker opens no other file: it says which ones the container names, and which elements of these a dataset has.
 """

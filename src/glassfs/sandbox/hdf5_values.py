@@ -40,13 +40,10 @@ for _name in (b"ibo", b"ibo(opt)"):
     _unregister(-1, _name, -1, -1, None)
 
 
-def texts(
-    dataset: Any, first: int, count: int, longest: int, refer: Refer,
-) -> tuple[list[int], list[bytes]]:
+def texts(dataset: Any, first: int, count: int, longest: int) -> tuple[list[int], list[bytes]]:
     """Return the lengths of strings from number ``first`` on, in C order, also of those in arrays; and the strings.
 
-    Those of references are what ``refer`` returns. Of more than 1 MiB only the first ones. Raises ValueError if one of
-    these has more than ``longest``.
+    Of more than 1 MiB only the first ones. Raises ValueError if one of these has more than ``longest``.
     """
     whole = kind = native(dataset.get_type())
     inner = 1
@@ -54,8 +51,7 @@ def texts(
         inner *= prod(kind.get_array_dims())
         kind = kind.get_super()
     start, end = first // inner, -(-(first + count) // inner)
-    strings = refer if kind.get_class() == h5t.REFERENCE else _strings
-    values = (value for raw in _held(whole, dataset, start, end) for value in strings(kind, raw))
+    values = (value for raw in _held(whole, dataset, start, end) for value in _strings(kind, raw))
     found: list[bytes] = []
     left = PIECE
     for value in islice(values, first % inner, first % inner + count):
@@ -83,6 +79,26 @@ def rows(dataset: Any, base: Any, first: int, count: int, has_values: bool) -> t
         if sum(lengths) * base.get_size() > PIECE:
             break
     return lengths, values
+
+
+def values(dataset: Any, kind: Any, first: int, count: int, refer: Refer) -> list[Any]:
+    """Return elements from number ``first`` on, in C order and in the memory type ``kind``, for JSON.
+
+    References are what ``refer`` yields for them. Of many bytes only the first elements, at least one. Raises
+    ValueError if this one is larger than an attribute may be.
+    """
+    found: list[Any] = []
+    left = [MOST_TEXT]
+    for raw in _held(kind, dataset, first, first + count):
+        try:
+            found += _values(kind, raw, left, refer)
+        except ValueError:
+            if not found:
+                raise
+            break
+        if left[0] < MOST_TEXT - PIECE:
+            break
+    return found
 
 
 def fill_value(properties: Any, kind: Any) -> bytes:

@@ -10,26 +10,27 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from glassfs.errors import Damaged
 
-_DESCR = re.compile(r"\|[iub]1|[<>](?:[iu][248]|f[248]|c(?:8|16))")
-_CLASSES = ("number", "text", "ragged", "bytes", "compound", "unknown")
+_DESCR = re.compile(r"\|[iub]1|[<>](?:[iu][248]|f[248]|c(?:8|16))|\|[SV][0-9]{1,10}")
+_CLASSES = ("number", "text", "ragged", "bytes", "compound", "json", "unknown")
 
 Value = TypeVar("Value")
 
 
 class Field(NamedTuple):
-    """A field of a compound: ``stored`` and ``shown`` are dtypes, as in ``ValueType``, at ``offset`` of the element."""
+    """A field of a compound, at ``offset`` of the stored element."""
 
     name: str
     offset: int
-    stored: str | None
-    shown: str
-    dims: tuple[int, ...]
+    kind: ValueType
 
 
 class ValueType(NamedTuple):
-    """A type. ``stored`` is the dtype of a number in the file, None if only the library decodes it.
+    """A type. ``shown`` is the dtype of a value of a fixed size, but for a compound; ``stored`` is that of a number in
+    the file, None if only the library decodes it.
 
     ``dims`` are the dimensions of an array type. ``base`` is the type of the values in rows of variable length.
+    ``size`` are the bytes of a stored compound. ``names`` are those of the values of an enumeration. ``padding`` is
+    that of a string: ``end``, ``zeros`` or ``spaces``.
     """
 
     name: str
@@ -39,6 +40,21 @@ class ValueType(NamedTuple):
     dims: tuple[int, ...] = ()
     fields: tuple[Field, ...] = ()
     base: ValueType | None = None
+    size: int = 0
+    names: tuple[tuple[str, int], ...] = ()
+    padding: str = ""
+
+    @property
+    def item(self) -> int:
+        """Bytes of a value as it is shown, the array of ``dims`` that it may be; 0 if it has no fixed size."""
+        one = sum(field.kind.item for field in self.fields) if self.fields else int(self.shown[2:] or 0)
+        return one * prod(self.dims)
+
+    @property
+    def stored_size(self) -> int:
+        """Bytes of a value in the file, 0 if they are unknown."""
+        one = self.size if self.fields else int((self.stored or "" if self.name == "number" else self.shown)[2:] or 0)
+        return one * prod(self.dims)
 
 
 class Mapping(NamedTuple):
@@ -95,16 +111,14 @@ class Dataset(NamedTuple):
     @property
     def item(self) -> int:
         """Bytes of an element as it is shown."""
-        if self.kind.fields:
-            return sum(int(field.shown[2:]) * prod(field.dims) for field in self.kind.fields)
-        return int(self.kind.shown[2:]) * prod(self.kind.dims) if self.kind.shown else self.size
+        return self.kind.item if self.kind.shown or self.kind.name == "compound" else self.size
 
 
 class Object(NamedTuple):
     """A link and the object at its end. ``kind`` is ``group``, ``dataset``, ``soft`` and so on, as the worker says.
 
-    ``address`` identifies the object, which has ``names`` names. ``final`` is the dataset at the end of a soft link.
-    ``file`` is that of an external link.
+    ``address`` identifies the object, which has ``names`` names. ``final`` is the dataset at the end of a soft link,
+    ``meaning`` what an attribute says that a group is, ``file`` that of an external link.
     """
 
     name: bytes
@@ -116,6 +130,7 @@ class Object(NamedTuple):
     target: bytes = b""
     reason: str = ""
     final: Dataset | None = None
+    meaning: str = ""
     file: bytes = b""
 
 
@@ -185,7 +200,7 @@ def _object(entry: Any) -> Object:
         _integer(entry.get("names", 1)), _integer(entry.get("attributes", 0)),
         _dataset(entry) if kind == "dataset" else None, str(entry.get("target", "")).encode("latin-1"),
         str(entry.get("reason", "")), _dataset(final) if final and final["kind"] == "dataset" else None,
-        _bytes(entry.get("file", "")),
+        str(entry.get("meaning", "")), _bytes(entry.get("file", "")),
     )
 
 
@@ -205,8 +220,6 @@ def _dataset(entry: Any) -> Dataset:
     is_wrong = dataset.layout == "chunked" and (len(chunks) != len(dataset.shape) or 0 in chunks or not chunks)
     if is_wrong or (dataset.fill and len(dataset.fill) != dataset.size):
         raise ValueError
-    if kind.name in ("number", "compound") and not dataset.item:
-        raise ValueError
     return dataset
 
 
@@ -214,23 +227,25 @@ def _kind(entry: Any) -> ValueType:
     name = entry["class"]
     if name not in _CLASSES:
         raise ValueError
-    stored = entry.get("stored")
     fields = tuple(map(_field, entry.get("fields", [])))
-    if name == "compound" and not fields:
-        raise ValueError
-    return ValueType(
-        name, str(entry.get("name", ""))[:100], _descr(entry["shown"]) if name == "number" else "",
+    shown, stored = entry.get("shown"), entry.get("stored")
+    found = ValueType(
+        name, str(entry.get("name", ""))[:100], "" if shown is None else _descr(shown),
         None if stored is None else _descr(stored), _integers(entry.get("dims", [])), fields,
-        _kind(entry["base"]) if name == "ragged" else None,
+        _kind(entry["base"]) if name == "ragged" else None, _integer(entry.get("size", 0), 1 << 32),
+        tuple((str(called), int(value)) for called, value in entry.get("names", {}).items()),
+        str(entry.get("padding", "")),
     )
+    measured = found.base or found
+    if name in ("number", "compound", "ragged") and not measured.item:
+        raise ValueError
+    if name == "compound" and any(field.offset + field.kind.stored_size > found.size for field in fields):
+        raise ValueError
+    return found
 
 
 def _field(entry: Any) -> Field:
-    stored = entry.get("stored")
-    return Field(
-        str(entry["name"]), _integer(entry["offset"], 1 << 32), None if stored is None else _descr(stored),
-        _descr(entry["shown"]), _integers(entry.get("dims", [])),
-    )
+    return Field(str(entry["name"]), _integer(entry["offset"], 1 << 32), _kind(entry))
 
 
 def _filter(entry: Any) -> Filter:

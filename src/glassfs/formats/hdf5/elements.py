@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
 from glassfs.content import Blocked, Data, Records, Rendered
-from glassfs.content.allowance import OBJECT, Allowance
+from glassfs.content.allowance import OBJECT, Allowance, held
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5.answers import WorkerAnswers
 from glassfs.formats.hdf5.chunks import Grid, Shape
+from glassfs.formats.hdf5.description import ValueType
 from glassfs.sizes import PIECE
 from glassfs.source import Version
 
@@ -38,8 +39,6 @@ class DatasetRequests(NamedTuple):
     path: Path
     virtual: Data | None = None
     """Its elements as they are shown, if they are in other datasets."""
-    has_paths: bool = False
-    """Whether its texts are the paths to which references lead, empty for null."""
 
     def ask(
         self, do: str, most: int = 0, buffer: memoryview | None = None, **arguments: Any,
@@ -107,12 +106,12 @@ def together(shape: Shape, chunks: Shape, item: int, most: int) -> Shape:
     return tuple(found)
 
 
-def texts(asked: DatasetRequests, first: int, count: int) -> list[str | None]:
-    """Return strings of a dataset, in C order, None for a null reference. Bytes that are not UTF-8 are escaped.
+def texts(asked: DatasetRequests, first: int, count: int) -> list[str]:
+    """Return strings of a dataset, in C order. Bytes that are not UTF-8 become backslash escapes.
 
     Raises TooLarge, and Damaged.
     """
-    strings: list[str | None] = []
+    strings: list[str] = []
     allowance = asked.allowance.part()
     most = allowance.size
     with asked.cache.measuring(ASKED_COST * PIECE):
@@ -120,7 +119,7 @@ def texts(asked: DatasetRequests, first: int, count: int) -> list[str | None]:
             allowance.take(len(raw), "strings")
             bounds = accumulate(lengths, initial=0)
             strings += [raw[start:end].decode("utf-8", "backslashreplace") for start, end in pairwise(bounds)]
-    return [string or None for string in strings] if asked.has_paths else strings
+    return strings
 
 
 def _answers(
@@ -140,17 +139,41 @@ def _answers(
         first += len(lengths)
 
 
-def lines(key: bytes, asked: DatasetRequests, count: int, width: int) -> Records:
-    """Return a row for each of ``count`` strings, of ``width`` bytes each in the file."""
-    def block(number: int) -> list[str | None]:
+def documents(asked: DatasetRequests, first: int, count: int, members: tuple[int, ...] = ()) -> list[Any]:
+    """Return elements of a dataset as values of JSON, in C order: of compounds the member at the end of ``members``.
+
+    Raises TooLarge, and Damaged.
+    """
+    found: list[Any] = []
+    allowance = asked.allowance.part()
+    with asked.cache.measuring(ASKED_COST * PIECE):
+        while len(found) < count:
+            start, left = first + len(found), count - len(found)
+            values, _ = asked.ask("values", first=start, count=min(ROWS, left), members=members)
+            if not isinstance(values, list) or not 0 < len(values) <= left:
+                raise Damaged("its worker process sends other rows than asked for")
+            allowance.take(held(values), "rows")
+            found += values
+    return found
+
+
+def weight_of(kind: ValueType) -> int:
+    """Return about how many bytes a value takes in memory that the worker reads, with its JSON."""
+    # As JSON, a byte may take several, and each value is an object.
+    inner = sum(weight_of(field.kind) for field in kind.fields)
+    return 2 * OBJECT + inner + 4 * int(kind.shown[2:] or 16) * prod(kind.dims)
+
+
+def lines(key: bytes, asked: DatasetRequests, count: int, kind: ValueType) -> Records:
+    """Return a row for each of ``count`` strings, or values of JSON."""
+    read = texts if kind.name == "text" else documents
+
+    def block(number: int) -> list[Any]:
         first = number * ROWS
-        return texts(asked, first, min(ROWS, count - first))
+        return read(asked, first, min(ROWS, count - first))
 
-    def cost(number: int) -> int:
-        # As JSON, a byte may take several, and each string is an object.
-        return min(ROWS, count) * (2 * OBJECT + 4 * width)
-
-    return Records(key, -(-count // ROWS), block, "string", cost)
+    type_name = "string" if kind.name == "text" else "json"
+    return Records(key, -(-count // ROWS), block, type_name, lambda number: min(ROWS, count) * weight_of(kind))
 
 
 class VariableRows:

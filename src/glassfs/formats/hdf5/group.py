@@ -16,15 +16,16 @@ from glassfs import work
 from glassfs.content import Content, Data, Document, Group, Link, Member, Null, Omitted
 from glassfs.content.allowance import held
 from glassfs.errors import Damaged, GlassfsError, Passing, Refused
-from glassfs.formats.hdf5 import dataset, description, matlab
+from glassfs.formats.hdf5 import compounds, dataset, description, frames, matlab
 from glassfs.formats.hdf5.answers import Path, WorkerAnswers, as_text
 from glassfs.formats.hdf5.chunks import Shape, place_of
 from glassfs.formats.hdf5.description import Dataset, Object, ValueType
 from glassfs.formats.hdf5.elements import DatasetRequests
+from glassfs.formats.hdf5.frames import Place
 from glassfs.formats.hdf5.outside import OtherFiles, VirtualGrid, piece
 from glassfs.formats.registry import Opening
 from glassfs.lru import LRU
-from glassfs.names import escape
+from glassfs.names import escape, free_name
 from glassfs.sizes import PIECE
 
 AT_ONCE = 1_000
@@ -92,7 +93,8 @@ class GroupListing:
                 listing = self if self._others.is_own(one.file) else self._listing(one.file)
                 sources[named] = listing.numbers(one.target, kind)
             pieces.append(piece(one, described.shape, *sources[named]))
-        fill = described.fill and dataset.converted(kind.stored, kind.shown, described.fill)
+        convert = compounds.conversion(kind)
+        fill = convert(described.fill) if convert and described.fill else described.fill
         return VirtualGrid(self._opening.cache, described.shape, described.item, pieces, fill)
 
     def _listing(self, file: bytes, top: Path = ()) -> GroupListing:
@@ -199,9 +201,21 @@ class GroupListing:
 
     def _group(self, path: Path, above: tuple[Ancestor, ...], attributes: int = 0) -> Group:
         return Group(
-            path[-1] if path else b"", partial(self._members, path, above, attributes),
+            path[-1] if path else b"", partial(self._members, path, above, attributes), partial(self._tables, path),
             facts=partial(self._facts, path) if attributes else lambda names: {},
         )
+
+    def _tables(self, path: Path) -> Iterator[Member]:
+        """Yield the tables that groups in a group are."""
+        for one in self.objects(path):
+            if one.meaning:
+                place = Place(self._opening.source, self.asked, self.objects, self.attributes, (*path, one.name))
+                try:
+                    yield from frames.members(place, one.meaning)
+                except Passing:
+                    raise
+                except GlassfsError as error:
+                    yield Member((one.name,), Omitted(one.name, f"table: {error.reason}", is_damage=True))
 
     def _members(self, path: Path, above: tuple[Ancestor, ...], attributes: int) -> Iterator[Member]:
         if not path and attributes:
@@ -225,8 +239,9 @@ class GroupListing:
             yield Member((name,), Omitted(name, "named type: it describes others and has no values"))
         else:
             raise self._opening.source.damage(described.reason or "is of an unknown kind")
-        if described.attributes:
-            yield Member((b"%b.%b" % (name, ATTRIBUTES),), self._document(path))
+        values = described.dataset.kind.names if described.dataset else ()
+        if described.attributes or values:
+            yield Member((b"%b.%b" % (name, ATTRIBUTES),), self._document(path, values))
 
     def _dataset(self, described: Dataset, path: Path) -> Iterator[Member]:
         name, hidden = path[-1], dataset.why_hidden(described)
@@ -313,8 +328,15 @@ class GroupListing:
         except Refused:
             return b""
 
-    def _document(self, path: Path) -> Document:
-        return Document(ATTRIBUTES, partial(self.attributes, path), 8 * PIECE)
+    def _document(self, path: Path, values: Sequence[tuple[str, int]] = ()) -> Document:
+        """Return the attributes of an object, with the names of its values."""
+        def document() -> Any:
+            found = self.attributes(path)
+            if values and isinstance(found, dict):
+                found[free_name("enumeration", found.__contains__, "enumeration".__add__)] = dict(values)
+            return found
+
+        return Document(ATTRIBUTES, document, 8 * PIECE)
 
 
 def _parts(target: bytes) -> Path:

@@ -1,4 +1,4 @@
-"""Variables of MATLAB, which are datasets with attributes that say what they are (§12). Any thread."""
+"""Variables of MATLAB, which are datasets with attributes that say what they are (§13). Any thread."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _TYPES = {
 
 def is_cells(dataset: Dataset) -> bool:
     """Return whether a dataset is an array of cells that is shown as links to what is in them."""
-    return dataset.matlab == "cell" and dataset.kind.text == "reference" and dataset.elements <= MOST_CELLS
+    is_few = dataset.elements <= MOST_CELLS and not dataset.kind.dims
+    return dataset.matlab == "cell" and dataset.kind.text == "reference" and is_few
 
 
 def suffix(dataset: Dataset) -> bytes | None:

@@ -1,4 +1,4 @@
-"""What a container has in other datasets and files: virtual datasets and external links (§11). Any thread.
+"""What a container has in other datasets and files: virtual datasets and external links (§12). Any thread.
 
 Other files are siblings that the container names, opened with it: its rights are those of all, and a change of one of
 them ends its version. Only those count that every reader of the container may read. A worker never sees two files: what

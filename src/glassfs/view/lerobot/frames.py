@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Column, Data, Recording, Table
+from glassfs.content.columns import ColumnBlocks
 from glassfs.content.features import Signal, decoded
 from glassfs.errors import Changed
 from glassfs.view.contract import Key
 from glassfs.view.lerobot import plan
 from glassfs.view.lerobot.dataset import DEFAULTS, EpisodeSet
-from glassfs.view.parquet.blocks import ColumnBlocks
 from glassfs.view.parquet.file import Parquet
 
 if TYPE_CHECKING:

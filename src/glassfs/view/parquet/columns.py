@@ -15,12 +15,13 @@ from typing import NamedTuple
 
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Cells, Column, Data, Ragged, RaggedText, Table
+from glassfs.content.columns import ColumnBlocks
 from glassfs.content.rows import EvenOffsets, offsets_of
 from glassfs.content.table import slot_names
 from glassfs.errors import Damaged
 from glassfs.names import free_name
 from glassfs.view.contract import Key
-from glassfs.view.parquet.blocks import ColumnBlocks
+from glassfs.view.parquet.arrow import TypeNumber
 from glassfs.view.parquet.footer import SchemaColumn
 from glassfs.view.parquet.kinds import BYTES, TEXT, ParquetType, kind_of
 from glassfs.view.parquet.pages import LARGEST_I32, FlatPages, Pages, TimePages
@@ -111,6 +112,8 @@ def _layout(column: Column, rows: int) -> ColumnPlan | None:
     shape = content.resolved_shape
     if kind is None or not shape:
         return None
+    if column.zone and kind.arrow.number == TypeNumber.TIMESTAMP:
+        kind = kind.in_zone(column.zone)
     length = prod(shape[1:])
     if len(shape) == 1:
         return ColumnPlan(column, kind, width=kind.width)

@@ -1,7 +1,7 @@
 """Rows in blocks in which each column is contiguous, made whole and kept by the cache.
 
-Columns of a Parquet file are read one after another, but their values stand side by side in a container: a block is
-read or decoded once for all of them. Any thread.
+Columns of a table are read one after another, but their values may stand side by side in a container: a block is read
+or decoded once for all of them. Any thread.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
 from glassfs.cache import BlockCache
-from glassfs.content import Data, Parted, Regular, Rendered
+from glassfs.content.blocks import Rendered
+from glassfs.content.data import Data
+from glassfs.content.parts import Parted, Regular
 from glassfs.sizes import PIECE
 
 
