@@ -28,7 +28,7 @@ from glassfs.names import free_name
 from glassfs.sandbox import hdf5_values
 from glassfs.sandbox.confinement import MOST_MEMORY
 from glassfs.sandbox.hdf5_chunks import stored_chunks, stored_size
-from glassfs.sandbox.hdf5_references import Referred, mappings, named_files
+from glassfs.sandbox.hdf5_references import Referred, described_matlab, mappings, named_files
 from glassfs.sandbox.hdf5_types import described_type, member_type, memory_type
 from glassfs.sandbox.hdf5_values import MOST_TEXT, attribute_value, text_of
 from glassfs.sandbox.server import Answer, Handler, RemoteFile
@@ -49,8 +49,6 @@ _MEANINGS = b"encoding-type", b"pandas_type", b"colnames"
 _PYTABLES = "TABLE", "ARRAY", "CARRAY", "EARRAY"
 """Values of CLASS in files of PyTables."""
 _LAYOUTS = {h5d.COMPACT: "compact", h5d.CONTIGUOUS: "contiguous", h5d.CHUNKED: "chunked", h5d.VIRTUAL: "virtual"}
-_OWN = ("compact", "contiguous", "chunked")
-"""Layouts of datasets whose elements are in the file itself."""
 
 
 def open_container(file: RemoteFile) -> Handler:
@@ -108,8 +106,10 @@ class _Container:
             if found and page.left < 0:
                 break
             kind = "null" if target is None else "soft" if target.startswith(b"/") else "damaged"
-            link = {"kind": kind, "target": (target or b"").decode("latin-1"), "reason": "refers to no object that is found"}
-            found.append(page.added({**link, "final": _final(root, target) if kind == "soft" else None}))
+            link = {"kind": kind, "target": (target or b"").decode("latin-1")}
+            if kind == "soft":
+                link["final"] = _final(root, target)
+            found.append(page.added({**link, "reason": "refers to no object that is found"}))
         return found, ()
 
     def _list(self, path: list[str], first: int, count: int, more: list[list[str]]) -> Answer:
@@ -380,7 +380,7 @@ def _described_dataset(dataset: Any, attributes: int) -> dict[str, Any]:
     if layout in ("external", "unknown"):
         return found
     if attributes and h5a.exists(dataset, b"MATLAB_class"):
-        found |= _described_matlab(dataset, found)
+        found |= described_matlab(dataset, found)
     if layout == "contiguous":  # the library would read all of an index of chunks for their size
         found["stored"] = dataset.get_storage_size()
         # Behind a user block data that are not allocated have an offset as well.
@@ -392,21 +392,6 @@ def _described_dataset(dataset: Any, attributes: int) -> dict[str, Any]:
     found["fill"] = _fill_of(properties, kind, found["type"]["class"])
     if marked == "IMAGE":
         found["image"] = True
-    return found
-
-
-def _described_matlab(dataset: Any, described: dict[str, Any]) -> dict[str, Any]:
-    """Return the class that MATLAB gave a dataset; and dimensions if these are its values, as it is an empty array."""
-    found: dict[str, Any] = {}
-    with suppress(OSError, RuntimeError, ValueError, LookupError):  # as reading the attributes will show
-        found["matlab"] = str(attribute_value(h5a.open(dataset, b"MATLAB_class"), [MOST_TEXT]))[:100]
-        is_small = len(dataset.shape) == 1 and dataset.shape[0] <= 32 and described["layout"] in _OWN
-        if is_small and described["type"]["class"] == "number" and h5a.exists(dataset, b"MATLAB_empty"):
-            values = np.zeros(dataset.shape, np.uint64)
-            dataset.read(h5s.ALL, h5s.ALL, values)
-            sizes = values.tolist()
-            if 0 in sizes and prod(size or 1 for size in sizes) < 1 << 56:  # which NumPy can have
-                found["empty"] = sizes
     return found
 
 

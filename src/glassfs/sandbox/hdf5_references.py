@@ -1,4 +1,4 @@
-"""What refers to other objects and other files (docs/formats/hdf5.md, §6, §7, §12). Only workers import this module.
+"""What refers to other objects and files, and MATLAB (docs/formats/hdf5.md, §6, §7, §12, §13). Only workers import this.
 
 A worker opens no other file: it says which ones the container names, and which elements of these a dataset has.
 """
@@ -9,9 +9,13 @@ import ctypes
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
+from math import prod
 from typing import Any
 
-from h5py import h5d, h5g, h5l, h5o, h5s, h5t
+import numpy as np
+from h5py import h5a, h5d, h5g, h5l, h5o, h5s, h5t
+
+from glassfs.sandbox.hdf5_values import MOST_TEXT, attribute_value
 
 MOST_KNOWN = 100_000
 """Objects of a container whose paths are found; a reference to another one is shown by its address."""
@@ -162,4 +166,19 @@ def _axes(space: Any) -> list[list[int]] | None:
         if count > 1 and 1 < block < step:
             raise ValueError("has parts in blocks with gaps between them")
         found.append([start, step, count] if count > 1 and block == 1 else [start, 1, count * block])
+    return found
+
+
+def described_matlab(dataset: Any, described: dict[str, Any]) -> dict[str, Any]:
+    """Return the class that MATLAB gave a dataset; and dimensions if these are its values, as it is an empty array."""
+    found: dict[str, Any] = {}
+    with suppress(OSError, RuntimeError, ValueError, LookupError):  # as reading the attributes will show
+        found["matlab"] = str(attribute_value(h5a.open(dataset, b"MATLAB_class"), [MOST_TEXT]))[:100]
+        is_small = len(dataset.shape) == 1 and dataset.shape[0] <= 32 and described["layout"] != "virtual"
+        if is_small and described["type"]["class"] == "number" and h5a.exists(dataset, b"MATLAB_empty"):
+            values = np.zeros(dataset.shape, np.uint64)
+            dataset.read(h5s.ALL, h5s.ALL, values)
+            sizes = values.tolist()
+            if 0 in sizes and prod(size or 1 for size in sizes) < 1 << 56:  # which NumPy can have
+                found["empty"] = sizes
     return found
