@@ -1,4 +1,4 @@
-"""What refers to other objects and files, and MATLAB (docs/formats/hdf5.md, §6, §7, §12, §13). Only workers import this.
+"""What refers to other objects and files, and MATLAB (docs/formats/hdf5.md, §6, §7, §12, §13). Only workers import it.
 
 A worker opens no other file: it says which ones the container names, and which elements of these a dataset has.
 """
