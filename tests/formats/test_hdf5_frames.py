@@ -168,7 +168,7 @@ def test_frames_of_anndata_are_tables(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_real_anndata_is_read_as_it_reads_it(tmp_path: Path) -> None:
-    anndata = package("anndata")
+    anndata = pytest.importorskip("anndata", reason="anndata is not installed: pip install anndata")
     anndata.settings.allow_write_nullable_strings = True
     obs = pd.DataFrame({
         "kind": pd.Categorical(["a", "b", None]), "n": pd.array([1, None, 3], "Int64"), "x": [0.5, 1.0, np.nan],

@@ -19,7 +19,7 @@ from glassfs.formats.hdf5 import dataset, description, frames
 from glassfs.formats.hdf5.answers import Path, WorkerAnswers, as_text
 from glassfs.formats.hdf5.description import Object
 from glassfs.formats.hdf5.elements import DatasetRequests
-from glassfs.formats.hdf5.frames import Place
+from glassfs.formats.hdf5.frames import FrameGroup, Reader
 from glassfs.formats.registry import Opening
 from glassfs.lru import LRU
 from glassfs.sizes import PIECE
@@ -145,9 +145,9 @@ class GroupListing:
         """Yield the tables that groups in a group are."""
         for one in self.objects(path):
             if one.meaning:
-                place = Place(self._opening.source, self.asked, self.objects, self.attributes, (*path, one.name))
+                reader = Reader(self._opening.source, self.asked, self.objects, self.attributes)
                 try:
-                    yield from frames.members(place, one.meaning)
+                    yield from frames.members(FrameGroup(reader, (*path, one.name)), one.meaning)
                 except Passing:
                     raise
                 except GlassfsError as error:
