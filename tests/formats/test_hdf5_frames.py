@@ -12,8 +12,10 @@ import pytest
 
 from glassfs.errors import Damaged, NoSuchEntry
 from glassfs.formats.hdf5.frames import unpickled
+from tests.formats.exercise import exercise
 from tests.formats.hdf5_files import h5py
-from tests.formats.test_hdf5_tables import ROWS, frame_of, parquet, views_of
+from tests.formats.test_hdf5_damage import mutant
+from tests.formats.test_hdf5_tables import ROWS, frame_of, parquet, views_of, write_mixed
 from tests.optional import package
 
 pd: Any = package("pandas", "test")
@@ -168,7 +170,7 @@ def test_frames_of_anndata_are_tables(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_real_anndata_is_read_as_it_reads_it(tmp_path: Path) -> None:
-    anndata = package("anndata")
+    anndata = pytest.importorskip("anndata", reason="anndata is not installed: pip install anndata")
     anndata.settings.allow_write_nullable_strings = True
     obs = pd.DataFrame({
         "kind": pd.Categorical(["a", "b", None]), "n": pd.array([1, None, 3], "Int64"), "x": [0.5, 1.0, np.nan],
@@ -265,3 +267,13 @@ def test_group_of_very_many_columns_is_too_wide_and_says_so(tmp_path: Path) -> N
         with pytest.raises(NoSuchEntry, match="columns is too wide"):
             opened["obs.parquet"]
         assert opened["var.parquet"]
+
+
+@pytest.mark.parametrize("count", [3, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("write", [write_anndata, write_mixed])
+def test_mutants_of_tables_raise_only_known_errors(tmp_path: Path, write: Any, count: int) -> None:
+    write(tmp_path / "made.h5")
+    whole, chance = (tmp_path / "made.h5").read_bytes(), np.random.default_rng(count)
+    for _ in range(count):
+        (tmp_path / "made.h5").write_bytes(mutant(whole, chance))
+        exercise(tmp_path / "made.h5")

@@ -13,7 +13,7 @@ import pytest
 
 import glassfs
 from glassfs.content import Array
-from glassfs.errors import NoSuchEntry
+from glassfs.errors import Damaged, NoSuchEntry
 from glassfs.settings import settings
 from glassfs.tree.nodes import Access
 from tests.formats.hdf5_files import h5py, values
@@ -249,6 +249,27 @@ def test_parts_that_cannot_be_put_together_are_omitted(tmp_path: Path) -> None:
     assert omitted["type"].endswith("b has values of another type")
     assert omitted["box"].endswith("one of its parts exceeds a dataset")
     assert omitted["endless"].endswith("grows with its sources")
+
+
+def test_columns_of_tables_are_never_virtual(tmp_path: Path) -> None:
+    """A worker would read the paths of the source in its own file."""
+    with h5py.File(tmp_path / "main.h5", "w") as file:
+        file["secret"] = np.arange(3.0)
+        group = file.create_group("obs")
+        group.attrs["encoding-type"], group.attrs["_index"] = "dataframe", "index"
+        group.attrs["column-order"] = ["a", "b"]
+        group["index"], group["a"] = np.arange(3), np.arange(3.0)
+        layout = h5py.VirtualLayout((3,), "f8")
+        layout[:] = h5py.VirtualSource("other.h5", "secret", (3,))
+        group.create_virtual_dataset("b", layout)
+        text = h5py.VirtualLayout((3,), h5py.string_dtype())
+        text[:] = h5py.VirtualSource("other.h5", "secret", (3,))
+        group.create_virtual_dataset("c", text)
+    with glassfs.open(tmp_path / "main.h5", views="parquet") as opened:
+        assert opened["obs/a"].numpy().tolist() == [0, 1, 2]
+        if "obs.parquet" in opened:
+            with pytest.raises(Damaged, match="other datasets or files"):
+                opened["obs.parquet"].table()["b"]
 
 
 def test_only_files_named_near_the_root_are_opened(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Texts(Sequence["str | None"]):
+class TextRows(Sequence["str | None"]):
     """Rows of text, or None: row i has ``lengths[i]`` of the bytes ``raw``, those of all rows one after another.
 
     ``present`` says which rows are not None; if it is None, all are present. Bytes that are not UTF-8 are backslash
@@ -28,15 +28,15 @@ class Texts(Sequence["str | None"]):
     @overload
     def __getitem__(self, index: int) -> str | None: ...
     @overload
-    def __getitem__(self, index: slice) -> Texts: ...
-    def __getitem__(self, index: int | slice) -> str | Texts | None:
+    def __getitem__(self, index: slice) -> TextRows: ...
+    def __getitem__(self, index: int | slice) -> str | TextRows | None:
         if not isinstance(index, slice):
             return next(iter(self[index : index + 1]))
         first, end, _ = index.indices(len(self))
         begin = int(self.lengths[:first].sum())
         lengths = self.lengths[first:end]
         raw = self.raw[begin : begin + int(lengths.sum())]
-        return Texts(raw, lengths, None if self.present is None else self.present[first:end])
+        return TextRows(raw, lengths, None if self.present is None else self.present[first:end])
 
     def __iter__(self) -> Iterator[str | None]:
         ends = [0, *self.lengths.cumsum().tolist()]
@@ -80,7 +80,7 @@ def with_lengths(raw: bytes, lengths: NDArray[Any]) -> bytes:
     return made.tobytes()
 
 
-def padded(raw: bytes, width: int, padding: str, missing: bytes = b"") -> Texts:
+def padded(raw: bytes, width: int, padding: str, missing: bytes = b"") -> TextRows:
     """Return the rows of strings of ``width`` bytes that end at the first zero (``end``), or before the last ``zeros``
     or ``spaces``. Rows that are ``missing`` are None, unless that is empty.
     """
@@ -101,14 +101,15 @@ def padded(raw: bytes, width: int, padding: str, missing: bytes = b"") -> Texts:
         is_equal = (turned[: len(missing)] == np.frombuffer(missing, np.uint8)[:, np.newaxis]).all(0)
         present = ~(is_equal & (lengths == len(missing)))
         lengths *= present
-    return Texts(matrix[np.arange(width) < lengths[:, np.newaxis]].tobytes(), lengths, present)
+    return TextRows(matrix[np.arange(width) < lengths[:, np.newaxis]].tobytes(), lengths, present)
 
 
-def coded(numbers: NDArray[Any], texts: Sequence[str | None]) -> Texts:
+def coded(numbers: NDArray[Any], texts: Sequence[str | None]) -> TextRows:
     """Return the text of each number, which is its index in ``texts``. Raises IndexError for another number."""
     import numpy as np
 
     rows = [b"" if one is None else one.encode("utf-8", "backslashreplace") for one in texts]
     lengths = np.array([len(row) for row in rows], np.int64)[numbers]
     present = np.array([one is not None for one in texts], bool)[numbers]
-    return Texts(b"".join([rows[number] for number in numbers.tolist()]), lengths, None if present.all() else present)
+    raw = b"".join([rows[number] for number in numbers.tolist()])
+    return TextRows(raw, lengths, None if present.all() else present)

@@ -314,6 +314,7 @@ class _Container:
 
 
 def _elements_of(dataset: Any, box: list[tuple[int, int]], dtype: Any) -> memoryview:
+    hdf5_values.demand_own(dataset)
     kind, space = dataset.get_type(), dataset.get_space()
     if box:
         space.select_hyperslab(*zip(*box, strict=True))

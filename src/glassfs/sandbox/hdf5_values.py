@@ -119,6 +119,7 @@ def _held(kind: Any, dataset: Any, first: int, end: int) -> Iterator[memoryview]
 
     Each time twice as many are read: how much memory they take is known only then.
     """
+    demand_own(dataset)
     some = 1
     while first < end:
         space = dataset.get_space()
@@ -136,6 +137,13 @@ def _held(kind: Any, dataset: Any, first: int, end: int) -> Iterator[memoryview]
             _free(kind, raw)
         first += some
         some *= 2
+
+
+def demand_own(dataset: Any) -> None:
+    """Raise ValueError if elements are elsewhere: the library would take this file for any other one."""
+    properties = dataset.get_create_plist()
+    if properties.get_layout() == h5d.VIRTUAL or properties.get_external_count():
+        raise ValueError("has its values in other datasets or files")
 
 
 def _demand(status: int) -> None:

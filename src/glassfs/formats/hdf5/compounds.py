@@ -197,7 +197,7 @@ def column(key: bytes, kind: ValueType, data: Data, shape: tuple[int, ...], miss
     return Column(key, Array(key, data, kind.shown, shape))
 
 
-def _named(names: dict[int, str], dtype: str, raw: bytes) -> texts.Texts:
+def _named(names: dict[int, str], dtype: str, raw: bytes) -> texts.TextRows:
     """Return the names of values of an enumeration; a value without a name is its digits."""
     import numpy as np
 
@@ -206,7 +206,7 @@ def _named(names: dict[int, str], dtype: str, raw: bytes) -> texts.Texts:
 
 
 def _text_column(
-    key: bytes, data: Data, shape: tuple[int, ...], size: int, made: Callable[[bytes], texts.Texts],
+    key: bytes, data: Data, shape: tuple[int, ...], size: int, made: Callable[[bytes], texts.TextRows],
 ) -> Column:
     """Return a column of texts, or of lists of them, that are made of values of ``size`` bytes."""
     rows, count = shape[0], prod(shape[1:])

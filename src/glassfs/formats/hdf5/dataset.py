@@ -193,6 +193,8 @@ def _stored_data(source: Source, asked: DatasetRequests, dataset: Dataset, conve
     size = dataset.elements * item
     if not size:
         return Zeros(0)
+    if dataset.layout in ("virtual", "external"):
+        return Unreadable(size, source.damage("has its values in other datasets or files"))
     if dataset.layout == "compact" or not _is_decoded_here(asked, dataset):
         return _decoded_by_library(source, asked, dataset, size)
     stored = _raw_data(source, asked, dataset)

@@ -34,81 +34,78 @@ from glassfs.formats.hdf5 import compounds, dataset, elements
 from glassfs.formats.hdf5.answers import Path
 from glassfs.formats.hdf5.description import Dataset, Object, ValueType
 from glassfs.formats.hdf5.elements import DatasetRequests
+from glassfs.once import once
 from glassfs.sizes import PIECE
 from glassfs.source import Source
 
 NAN = "nan"
 """What pandas writes instead of a missing text, unless an attribute says something else."""
+_NONE = "N."
+"""The pickle of None, as PyTables stores it."""
 _TIME = re.compile(r"(datetime|timedelta)64(?:\[(ns|us|ms|s)(?:, .*)?\])?")
 _ZONE = re.compile(r"[A-Za-z0-9_+:/-]{1,64}")
 
 
-class Place(NamedTuple):
-    """A group or a dataset of a container, and what reads this one."""
+class Reader(NamedTuple):
+    """What reads a container."""
 
     source: Source
     requests: Callable[[Path], DatasetRequests]
     objects: Callable[[Path], Iterable[Object]]
-    facts: Callable[[Path], Any]
-    path: Path
+    attributes: Callable[[Path], Any]
 
-    def at(self, *names: bytes) -> Place:
-        return self._replace(path=(*self.path, *names))
 
-    @property
-    def asked(self) -> DatasetRequests:
-        return self.requests(self.path)
+class FrameGroup:
+    """A group that is a table, or a part of one."""
 
+    def __init__(self, reader: Reader, path: Path) -> None:
+        self._reader, self.path = reader, path
+
+    def below(self, *names: bytes) -> FrameGroup:
+        return FrameGroup(self._reader, (*self.path, *names))
+
+    @once
     def members(self) -> dict[bytes, Object]:
-        return {one.name: one for one in self.objects(self.path)}
+        return {one.name: one for one in self._reader.objects(self.path)}
 
-    def attributes(self) -> dict[str, Any]:
-        found = self.facts(self.path)
-        return found if isinstance(found, dict) else {}
+    def attributes(self, *names: bytes) -> dict[str, Any]:
+        """Return the attributes of the group, or of a member."""
+        return _dict(self._reader.attributes((*self.path, *names)))
 
+    def asked(self, name: bytes) -> DatasetRequests:
+        return self._reader.requests((*self.path, name))
 
-class Values(NamedTuple):
-    """A dataset with a value for each row."""
-
-    place: Place
-    described: Dataset
-
-    @classmethod
-    def of(cls, group: Place, members: dict[bytes, Object], name: bytes) -> Values:
-        """Return a member of a group. Raises Damaged if it is no dataset with rows."""
-        found = members.get(name)
+    def dataset(self, name: bytes) -> Dataset:
+        """Return a member. Raises Damaged if it is no dataset with rows."""
+        found = self.members.get(name)
         if found is None or found.dataset is None or not found.dataset.shape:
             raise Damaged(f"has no dataset {_text(name)} with rows")
-        return cls(group.at(name), found.dataset)
+        return found.dataset
 
-    @property
-    def rows(self) -> int:
-        return self.described.shape[0]
+    def rows(self, name: bytes) -> int:
+        return self.dataset(name).shape[0]
 
-    def column(self, key: bytes, missing: bytes = b"") -> Column | None:
-        """Return the values as a column, in which texts may be ``missing``; None if they cannot be one."""
-        return dataset.column(self.place.source, self.place.asked, self.described, key, missing)
+    def column(self, name: bytes, missing: bytes = b"") -> Column | None:
+        """Return a dataset as a column, in which texts may be ``missing``; None if it cannot be one."""
+        return dataset.column(self._reader.source, self.asked(name), self.dataset(name), name, missing)
 
-    def array(self) -> Array:
-        """Return the numbers. Raises Damaged if there are none."""
-        found = self.column(self.place.path[-1])
+    def array(self, name: bytes) -> Array:
+        """Return the numbers of a dataset. Raises Damaged if there are none."""
+        found = self.column(name)
         if found is None or not isinstance(found.content, Array):
-            raise Damaged(f"has no numbers in {_text(self.place.path[-1])}")
+            raise Damaged(f"has no numbers in {_text(name)}")
         return found.content
 
-    def listed(self) -> list[Any]:
-        """Return all values, which are names or categories. Raises Damaged, and TooLarge if they are many."""
-        found = self.column(self.place.path[-1])
-        if found is None:
-            raise Damaged(f"has no values in {_text(self.place.path[-1])}")
-        self.place.asked.allowance.part().take(OBJECT * self.rows, "names of columns or categories")
-        return list(values(found, self.rows, PIECE))
+    def structures(self, name: bytes) -> compounds.Structures:
+        return dataset.structures(self._reader.source, self.asked(name), self.dataset(name))
+
+    def listed(self, column: Column | None, rows: int) -> list[Any]:
+        """Return all values of a column of names or categories. Raises TooLarge if they are many."""
+        self.asked(b"").allowance.part().take(OBJECT * rows, "names of columns or categories")
+        return [] if column is None else list(values(column, rows, PIECE))
 
 
-Made = Callable[[], Column]
-
-
-class Plan(NamedTuple):
+class TablePlan(NamedTuple):
     """A table. ``hidden`` are the members of the group that cannot be columns."""
 
     rows: int
@@ -117,12 +114,11 @@ class Plan(NamedTuple):
     hidden: Sequence[bytes] = ()
 
 
-def members(group: Place, meaning: str) -> Iterator[Member]:
+def members(group: FrameGroup, meaning: str) -> Iterator[Member]:
     """Yield the table that a group is, and what is no column of it; nothing for other groups. Raises Damaged."""
     planned = _PLANS.get(meaning)
     if planned is not None:
-        name = group.path[-1]
-        plan = planned(group)
+        name, plan = group.path[-1], planned(group)
         yield Member((name,), Table(name, plan.rows, plan.columns, width=plan.width))
         for hidden in plan.hidden:
             reason = f"column: values of this type are no column of {_text(name)}"
@@ -137,35 +133,8 @@ def _key(name: object) -> bytes:
     return str(name).encode("utf-8", "backslashreplace")
 
 
-# AnnData and NWB: each column is a member of the group.
-
-
-def _anndata(group: Place) -> Plan:
-    facts = group.attributes()
-    order = facts.get("column-order")
-    index = _key(facts.get("_index"))
-    return _of_members(group, [index, *map(_key, order if isinstance(order, list) else ())])
-
-
-def _dynamic(group: Place) -> Plan:
-    order = group.attributes().get("colnames")
-    return _of_members(group, [b"id", *map(_key, order if isinstance(order, list) else ())])
-
-
-def _of_members(group: Place, names: Sequence[bytes]) -> Plan:
-    members = group.members()
-    found = {name: _of_member(group, members, name) for name in names}
-    shown = {name: one for name, one in found.items() if one is not None}
-    if names[0] not in shown:
-        raise Damaged(f"has no values for its index {_text(names[0])}")
-    rows = shown[names[0]][0]
-
-    def columns() -> list[Column]:
-        for name, (count, _) in shown.items():
-            _demand_rows(name, count, rows)
-        return [made() for _, made in shown.values()]
-
-    return Plan(rows, len(shown), columns, [name for name in found if name not in shown])
+def _dict(value: Any) -> dict[Any, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _demand_rows(name: bytes, found: int, rows: int) -> None:
@@ -173,74 +142,94 @@ def _demand_rows(name: bytes, found: int, rows: int) -> None:
         raise Damaged(f"its column {_text(name)} has {found} rows, and the table {rows}")
 
 
-def _of_member(group: Place, members: dict[bytes, Object], name: bytes) -> tuple[int, Made] | None:
+# AnnData and NWB: each column is a member of the group.
+
+
+def _members_table(index: str, order: str, group: FrameGroup) -> TablePlan:
+    """Return a table of members whose names are in attributes, the index first."""
+    facts = group.attributes()
+    names = facts.get(order)
+    first = _key(facts.get(index, index))
+    found = {name: _of_member(group, name) for name in (first, *map(_key, names if isinstance(names, list) else ()))}
+    shown = {name: one for name, one in found.items() if one is not None}
+    if first not in shown:
+        raise Damaged(f"has no values for its index {_text(first)}")
+    rows = shown[first][0]
+
+    def columns() -> list[Column]:
+        for name, (count, _) in shown.items():
+            _demand_rows(name, count, rows)
+        return [made() for _, made in shown.values()]
+
+    return TablePlan(rows, len(shown), columns, [name for name in found if name not in shown])
+
+
+def _of_member(group: FrameGroup, name: bytes) -> tuple[int, Callable[[], Column]] | None:
     """Return the rows of a column and what makes it; None for a member that cannot be one.
 
     It is a dataset, in NWB maybe with an index that says where rows end; or a group of codes and categories, or of
     values and a mask. Categories of older AnnData are in a group of their own.
     """
-    found = members.get(name)
+    found = group.members.get(name)
     if found is None:
         raise Damaged(f"has no column {_text(name)}")
     if found.kind == "group":
-        below = group.at(name)
-        parts = below.members()
-        if b"categories" in parts:
-            codes, categories = (Values.of(below, parts, part) for part in (b"codes", b"categories"))
-            return codes.rows, lambda: _categorical(name, codes.array(), categories.column(name), categories.listed)
-        if b"mask" in parts:
-            given, mask = (Values.of(below, parts, part) for part in (b"values", b"mask"))
-            return given.rows, lambda: _masked(name, given, mask)
-        return None
+        below = group.below(name)
+        if b"categories" in below.members:
+            return below.rows(b"codes"), lambda: _categorical(name, below.array(b"codes"), below, b"categories")
+        return (below.rows(b"values"), lambda: _masked(name, below)) if b"mask" in below.members else None
     if found.dataset is None or not found.dataset.shape:
         return None
-    plain = Values.of(group, members, name)
-    older = group.at(b"__categories")
-    if b"__categories" in members and name in (kept := older.members()):
-        categories = Values.of(older, kept, name)
-        return plain.rows, lambda: _categorical(name, plain.array(), categories.column(name), categories.listed)
-    if name + b"_index" in members:
-        ends = Values.of(group, members, name + b"_index")
-        is_run = plain.described.kind.name == "number" and len(plain.described.shape + plain.described.kind.dims) == 1
-        return (ends.rows, lambda: _runs(name, plain.array(), ends.array())) if is_run else None
-    made = plain.column(name)
-    return None if made is None else (plain.rows, lambda: made)
+    older = group.below(b"__categories")
+    if b"__categories" in group.members and name in older.members:
+        return group.rows(name), lambda: _categorical(name, group.array(name), older, name)
+    ends = name + b"_index"
+    made = group.column(name)
+    if made is None:
+        return None
+    if ends in group.members:
+        is_run = isinstance(made.content, Array) and len(made.content.resolved_shape) == 1
+        return (group.rows(ends), lambda: _runs(name, group.array(name), group.array(ends))) if is_run else None
+    return group.rows(name), lambda: made
 
 
-def _categorical(key: bytes, codes: Array, categories: Column | None, listed: Callable[[], list[Any]]) -> Column:
-    """Return the categories that codes are the numbers of; the code -1 is a missing value."""
-    if categories is None or codes.dtype[1] not in "iu" or len(codes.resolved_shape) != 1:
+def _categorical(key: bytes, codes: Array, group: FrameGroup, name: bytes) -> Column:
+    """Return the categories in a dataset that codes are the numbers of."""
+    named = group.column(name)
+    return coded_column(key, codes, named, cache(lambda: group.listed(named, group.rows(name))))
+
+
+def coded_column(key: bytes, codes: Array, named: Column | None, listed: Callable[[], list[Any]]) -> Column:
+    """Return the values that codes are the numbers of, of a column ``named``; the code -1 is a missing value."""
+    if named is None or codes.dtype[1] not in "iu" or len(codes.resolved_shape) != 1:
         raise Damaged(f"has no categories for {_text(key)}")
-    dtype = categories.content.dtype if isinstance(categories.content, Array) else ""
-    once_listed = cache(listed)
+    dtype = named.content.dtype if isinstance(named.content, Array) else ""
 
     def block(first: int, end: int) -> Sequence[Any]:
-        found, named = array_rows(codes, first, end), once_listed()
-        if int(found.min()) < -1 or int(found.max()) >= len(named):
-            raise Damaged(f"has codes from {found.min()} to {found.max()}, and {len(named)} categories")
-        numbers = found.astype(int)
-        return list(map([*named, None].__getitem__, numbers.tolist())) if dtype else coded(numbers, [*named, None])
+        found, categories = array_rows(codes, first, end), listed()
+        if int(found.min()) < -1 or int(found.max()) >= len(categories):
+            raise Damaged(f"has codes from {found.min()} to {found.max()}, and {len(categories)} categories")
+        numbers, known = found.astype(int), [*categories, None]
+        return list(map(known.__getitem__, numbers.tolist())) if dtype else coded(numbers, known)
 
-    made = compounds.records(key, codes.resolved_shape[0], int(codes.dtype[2:]), 4 * OBJECT, block, dtype)
-    return Column(key, made, zone=categories.zone)
+    rows, size = codes.resolved_shape[0], int(codes.dtype[2:])
+    return Column(key, compounds.records(key, rows, size, 4 * OBJECT, block, dtype), zone=named.zone)
 
 
-def _masked(key: bytes, given: Values, mask: Values) -> Column:
+def _masked(key: bytes, group: FrameGroup) -> Column:
     """Return values, of which those are missing where the mask is true."""
-    _demand_rows(key, mask.rows, given.rows)
-    is_missing, kind = mask.array(), given.described.kind
-    array = None if kind.name == "text" else given.array()
+    given, rows = group.dataset(b"values"), group.rows(b"values")
+    _demand_rows(key, group.rows(b"mask"), rows)
+    mask, asked = group.array(b"mask"), group.asked(b"values")
+    array = None if given.kind.name == "text" else group.array(b"values")
 
     def block(first: int, end: int) -> Sequence[Any]:
-        if array is None:
-            found: list[Any] = elements.texts(given.place.asked, first, end - first)
-        else:
-            found = array_rows(array, first, end).tolist()
-        missing = array_rows(is_missing, first, end).tolist()
+        found = elements.texts(asked, first, end - first) if array is None else array_rows(array, first, end).tolist()
+        missing = array_rows(mask, first, end).tolist()
         return [None if one else value for value, one in zip(found, missing, strict=True)]
 
-    weight = elements.weight_of(kind)
-    return Column(key, compounds.records(key, given.rows, weight, weight, block, "" if array is None else array.dtype))
+    weight = elements.weight_of(given.kind)
+    return Column(key, compounds.records(key, rows, weight, weight, block, "" if array is None else array.dtype))
 
 
 def _runs(key: bytes, given: Array, ends: Array) -> Column:
@@ -252,38 +241,36 @@ def _runs(key: bytes, given: Array, ends: Array) -> Column:
 # pandas, format="table": a field of a compound is the index, a column, or all columns of one type.
 
 
-def _table(group: Place) -> Plan:
-    found = Values.of(group, group.members(), b"table")
-    kind = found.described.kind
-    if not kind.fields or len(found.described.shape) != 1:
+def _table(group: FrameGroup) -> TablePlan:
+    found = group.dataset(b"table")
+    if not found.kind.fields or len(found.shape) != 1:
         raise Damaged("its dataset table has no fields")
-    width = sum(prod(field.kind.dims) for field in kind.fields)
-    return Plan(found.rows, width, lambda: _table_columns(group, found))
+    width = sum(prod(field.kind.dims) for field in found.kind.fields)
+    return TablePlan(found.elements, width, partial(_table_columns, group))
 
 
-def _table_columns(group: Place, found: Values) -> list[Column]:
+def _table_columns(group: FrameGroup) -> list[Column]:
     """Return the columns in the order of the data frame, its index first."""
-    asked, kind, rows = found.place.asked, found.described.kind, found.rows
-    facts, about = found.place.attributes(), group.attributes()
-    structures = dataset.structures(group.source, asked, found.described)
-    info = _dict(unpickled(about.get("info")))
-    index, columns = list[Column](), list[Column]()
-    for field, offset, size in structures.fields(kind):
-        name, count = field.name, prod(field.kind.dims)
-        is_index, one = name == "index", field.kind._replace(dims=())
-        names = [_dict(info.get(name)).get("index_name")] if is_index else unpickled(facts.get(f"{name}_kind"))
-        if field.kind.fields or not isinstance(names, list) or len(names) != count:
-            names, one, count = [name], field.kind, 1
+    rows, structures = group.rows(b"table"), group.structures(b"table")
+    facts, about = group.attributes(b"table"), group.attributes()
+    info, index, columns = _dict(unpickled(about.get("info"))), list[Column](), list[Column]()
+    for field, offset, size in structures.fields(group.dataset(b"table").kind):
+        name, one = field.name, field.kind._replace(dims=())
+        is_index, more = name == "index", _dict(info.get(name))
+        names = [more.get("index_name")] if is_index else unpickled(facts.get(f"{name}_kind"))
+        if field.kind.fields or not isinstance(names, list) or len(names) != prod(field.kind.dims):
+            names, one = [name], field.kind
         what = facts.get(f"{name}_kind" if is_index else f"{name}_dtype")
         for number, shown in enumerate(names):
             data = structures.values(offset, size, one, number)
             key = _key(shown if isinstance(shown, (str, int)) else name)
             if facts.get(f"{name}_meta") == "category":
-                array = Array(key, data, one.shown, (rows,))
-                made = _categorical(key, array, *_listed_apart(group.at(b"meta", _key(name), b"meta")))
+                apart = group.below(b"meta", _key(name), b"meta")
+                named = next((column for column in _table(apart).columns() if column.name == b"values"), None)
+                listed = cache(partial(apart.listed, named, apart.rows(b"table")))
+                made = coded_column(key, Array(key, data, one.shown, (rows,)), named, listed)
             else:
-                zone = _dict(info.get(name)).get("tz")
-                made = _of_pandas(key, one, data, (rows, *one.dims), what, zone, facts.get(f"{name}_nan_rep"))
+                made = _of_pandas(key, one, data, rows, what, more.get("tz"), facts.get(f"{name}_nan_rep"))
             (index if is_index else columns).append(made)
     levels, axes = unpickled(about.get("levels")), unpickled(about.get("non_index_axes"))
     if isinstance(levels, list):  # the field of the index only counts rows, and the levels are columns
@@ -291,14 +278,6 @@ def _table_columns(group: Place, found: Values) -> list[Column]:
     order = axes[0][1] if isinstance(axes, list) and axes and isinstance(axes[0], tuple) and len(axes[0]) == 2 else None
     chosen, others = _taken(columns, order if isinstance(order, list) else [])
     return [*index, *chosen, *others]
-
-
-def _listed_apart(group: Place) -> tuple[Column | None, Callable[[], list[Any]]]:
-    """Return the categories that a table of their own has."""
-    plan = _table(group)
-    column = next((one for one in plan.columns() if one.name == b"values"), None)
-    group.asked.allowance.part().take(OBJECT * plan.rows, "categories")
-    return column, lambda: list(values(column, plan.rows, PIECE)) if column else []
 
 
 def _taken(columns: list[Column], names: list[Any]) -> tuple[list[Column], list[Column]]:
@@ -309,97 +288,90 @@ def _taken(columns: list[Column], names: list[Any]) -> tuple[list[Column], list[
     return [columns[number] for number in chosen], [columns[number] for number in rest]
 
 
-def _dict(value: Any) -> dict[Any, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 def _of_pandas(
-    key: bytes, kind: ValueType, data: Data, shape: tuple[int, ...], what: Any, zone: Any, missing: Any = None,
+    key: bytes, kind: ValueType, data: Data, rows: int, what: Any, zone: Any, missing: Any = None,
 ) -> Column:
     """Return numbers, texts or times that pandas calls ``what``."""
     match = _TIME.fullmatch(what) if isinstance(what, str) else None
-    if match is not None and kind.shown == "<i8":
+    if match is not None and kind.shown == "<i8" and not kind.dims:
         letter, unit = "M" if match[1] == "datetime" else "m", match[2] or "ns"
         is_known = isinstance(zone, str) and _ZONE.fullmatch(zone)
         named = "" if letter == "m" or not isinstance(zone, str) else zone if is_known else "UTC"
-        return Column(key, Array(key, data, f"<{letter}8[{unit}]", shape), zone=named)
+        return Column(key, Array(key, data, f"<{letter}8[{unit}]", (rows,)), zone=named)
     marker = missing if isinstance(missing, str) else NAN
-    return compounds.column(key, kind, data, shape, marker.encode("utf-8", "replace"))
+    return compounds.column(key, kind, data, (rows, *kind.dims), marker.encode("utf-8", "replace"))
 
 
 # pandas, format="fixed": arrays of all columns of one type, and of the index.
 
 
-def _fixed(group: Place) -> Plan:
+def _fixed(group: FrameGroup) -> TablePlan:
     """Return a data frame, or a series."""
-    members, facts = group.members(), group.attributes()
+    facts = group.attributes()
     is_frame = facts.get("pandas_type") == "frame"
-    axis = b"axis1" if is_frame else b"index"
-    nlevels = facts.get(f"{_text(axis)}_nlevels")
-    levels = min(nlevels, len(members)) if isinstance(nlevels, int) else 0
-    first = Values.of(group, members, axis + b"_label0" if levels else axis)
-    is_empty = first.rows == 1 and "shape" in first.place.attributes()  # no rows are written as one
-    rows = 0 if is_empty else first.rows
-    blocks = [name for name in sorted(members) if name.endswith(b"_values") or (name == b"values" and not is_frame)]
-    described = {name: members[name].dataset for name in blocks}
+    axis = "axis1" if is_frame else "index"
+    count = facts.get(f"{axis}_nlevels")
+    levels = range(min(count, len(group.members)) if isinstance(count, int) else 0)
+    first = _key(f"{axis}_label0" if levels else axis)
+    # No rows are written as one.
+    rows = 0 if group.rows(first) == 1 and "shape" in group.attributes(first) else group.rows(first)
+    blocks = [name for name in sorted(group.members) if name.endswith(b"_values" if is_frame else b"values")]
     # What has no type of its own is a pickle, also texts.
-    hidden = [name for name, one in described.items() if one is None or one.kind.name != "number"]
-    shown = [name for name in blocks if name not in hidden]
+    hidden = [name for name in blocks if group.dataset(name).kind.name != "number"]
 
     def columns() -> list[Column]:
-        index = [_index(group, members, b"%b_level%d" % (axis, number), rows) for number in range(levels)]
-        if not levels:
-            index = [_index(group, members, axis, rows)]
-        found = [column for name in shown for column in _block_columns(group, members, name, rows, facts.get("name"))]
-        order = Values.of(group, members, b"axis0").listed() if is_frame and shown else []
+        index = [_index(group, _key(f"{axis}_level{number}"), rows) for number in levels]
+        found = [
+            column for name in blocks if name not in hidden
+            for column in _block_columns(group, name, rows, facts.get("name"))
+        ]
+        order = group.listed(group.column(b"axis0"), group.rows(b"axis0")) if is_frame and found else []
         chosen, others = _taken(found, order)
+        index = index or [_index(group, _key(axis), rows)]
         return [*(one for one in index if one is not None), *chosen, *others]
 
-    return Plan(rows, len(members), columns, hidden)
+    return TablePlan(rows, len(group.members), columns, hidden)
 
 
-def _index(group: Place, members: dict[bytes, Object], name: bytes, rows: int) -> Column | None:
+def _index(group: FrameGroup, name: bytes, rows: int) -> Column | None:
     """Return an index, or a level of one, for ``rows`` rows; None if it is pickled."""
-    found = Values.of(group, members, name)
-    facts = found.place.attributes()
+    facts, count = group.attributes(name), group.rows(name)
     called = facts.get("name")
-    key = _key(called) if isinstance(called, str) and called != "N." else b"index"  # the pickle of None
-    made = found.column(key, NAN.encode())
+    key = _key(called) if isinstance(called, str) and called != _NONE else b"index"
+    made = group.column(name, NAN.encode())
     if made is None:
         return None
     if isinstance(made.content, Array) or not rows:
-        data, count = (made.content.data, found.rows) if isinstance(made.content, Array) and rows else (Zeros(0), 0)
-        made = _of_pandas(key, found.described.kind, data, (count,), facts.get("kind"), facts.get("tz"))
+        data, shown = (made.content.data, count) if isinstance(made.content, Array) and rows else (Zeros(0), 0)
+        made = _of_pandas(key, group.dataset(name).kind, data, shown, facts.get("kind"), facts.get("tz"))
+    made = made._replace(name=key)
     if b"_level" not in name:
-        _demand_rows(key, min(rows, found.rows), rows)
+        _demand_rows(key, min(rows, count), rows)
         return made
-    labels = Values.of(group, members, name.replace(b"_level", b"_label"))
-    _demand_rows(key, labels.rows, rows)
-    level = made
-    return _categorical(key, labels.array(), level, lambda: list(values(level, found.rows, PIECE)))
+    labels = name.replace(b"_level", b"_label")
+    _demand_rows(key, group.rows(labels), rows)
+    return coded_column(key, group.array(labels), made, cache(partial(group.listed, made, count)))
 
 
-def _block_columns(
-    group: Place, members: dict[bytes, Object], name: bytes, rows: int, called: Any,
-) -> Iterator[Column]:
-    """Yield the columns of one type, or that of a series."""
-    found = Values.of(group, members, name)
-    facts, array = found.place.attributes(), found.array()
-    if name == b"values":
-        names = [called if isinstance(called, str) and called != "N." else "values"]
+def _block_columns(group: FrameGroup, name: bytes, rows: int, called: Any) -> Iterator[Column]:
+    """Yield the columns of one type, or that of a series, which is ``called`` so."""
+    facts, array = group.attributes(name), group.array(name)
+    items = name.replace(b"_values", b"_items")
+    if items == name:
+        names = [called if isinstance(called, str) and called != _NONE else "values"]
     else:
-        names = Values.of(group, members, name.replace(b"_values", b"_items")).listed()
+        names = group.listed(group.column(items), group.rows(items))
     if rows and array.resolved_shape not in ((rows, len(names)), (rows,) * len(names)):
         raise Damaged(f"has {_text(name)} of the shape {list(array.resolved_shape)} for {rows} rows")
-    size = int(array.dtype[2:])
+    kind, size = group.dataset(name).kind, int(array.dtype[2:])
     for number, one in enumerate(names):
         data = Gathered(array.data, number * size, size, len(names) * size, rows) if rows else Zeros(0)
-        yield _of_pandas(_key(one), found.described.kind, data, (rows,), facts.get("value_type"), facts.get("tz"))
+        yield _of_pandas(_key(one), kind, data, rows, facts.get("value_type"), facts.get("tz"))
 
 
-_PLANS: dict[str, Callable[[Place], Plan]] = {
-    "dataframe": _anndata, "colnames": _dynamic, "frame_table": _table, "series_table": _table, "frame": _fixed,
-    "series": _fixed,
+_PLANS: dict[str, Callable[[FrameGroup], TablePlan]] = {
+    "dataframe": partial(_members_table, "_index", "column-order"), "frame": _fixed, "frame_table": _table,
+    "colnames": partial(_members_table, "id", "colnames"), "series": _fixed, "series_table": _table,
 }
 
 

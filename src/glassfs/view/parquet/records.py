@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.content import Records, Stream
-from glassfs.content.texts import Texts
+from glassfs.content.texts import TextRows
 from glassfs.errors import Damaged
 from glassfs.once import once
 from glassfs.view.parquet.kinds import ParquetType
@@ -112,7 +112,7 @@ class RecordPages:
         if self._is_list:
             repeated, depths, values = _list_levels(rows)
             body = _levels(repeated, 1) + _levels(depths, 2) + self._packed(values)
-        elif isinstance(rows, Texts):
+        elif isinstance(rows, TextRows):
             present = b"\1" * len(rows) if rows.present is None else rows.present.tobytes()
             depths, body = present, _levels(present, 1) + rows.with_lengths()
         else:
