@@ -97,6 +97,19 @@ def test_fixed_frames_of_pandas_are_tables_but_for_pickled_texts(tmp_path: Path,
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_times_of_a_zone_end_with_z_in_csv(tmp_path: Path) -> None:
+    package("tables")
+    a_frame()[["time", "zoned", "span"]].to_hdf(tmp_path / "made.h5", key="frame", format="table")
+    with views_of(tmp_path / "made.h5") as opened:
+        lines = opened["frame.csv"].text().splitlines()
+    assert lines[0] == "index,time,zoned,span"
+    assert [line.split(",")[1:] for line in lines[1:3]] == [
+        ["2020-01-01T00:00:00.000000", "2020-03-28T23:00:00.000000Z", "0.000000"],
+        ["", "2020-03-29T00:00:00.000000Z", "3600.000000"],
+    ]
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("layout", ["table", "fixed"])
 def test_series_of_pandas_are_tables(tmp_path: Path, layout: str) -> None:
     package("tables")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -114,6 +115,9 @@ class Structures:
     ) -> Structures:
         """Return the compounds of a dataset."""
         alone = cls(data, stride, rows, is_stored)
+        spans = sorted((offset, offset + size) for _, offset, size in alone.fields(kind))
+        if any(end > start for (_, end), (start, _) in pairwise(spans)):
+            return alone  # no writer has fields that overlap
         blocks = ColumnBlocks(rows, stride, partial(alone._transposed, kind), asked.cache, asked.key("columns"))
         return cls(data, stride, rows, is_stored, blocks)
 
