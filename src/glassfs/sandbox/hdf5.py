@@ -28,15 +28,13 @@ from glassfs.names import free_name
 from glassfs.sandbox import hdf5_values
 from glassfs.sandbox.confinement import MOST_MEMORY
 from glassfs.sandbox.hdf5_chunks import stored_chunks, stored_size
-from glassfs.sandbox.hdf5_references import Referred, described_matlab, mappings, named_files
+from glassfs.sandbox.hdf5_references import MOST_LINKS, Referred, described_matlab, mappings, named_files
 from glassfs.sandbox.hdf5_types import described_type, member_type, memory_type
 from glassfs.sandbox.hdf5_values import MOST_TEXT, attribute_value, text_of
 from glassfs.sandbox.server import Answer, Handler, RemoteFile
 from glassfs.settings import settings
 from glassfs.sizes import PIECE
 
-MOST_LINKS = 100_000
-"""Links of a group: each becomes a name in a listing."""
 FEW_OBJECTS = 200
 """Objects below a group that are described with it."""
 CHUNK_CACHE = 8 << 20

@@ -17,11 +17,10 @@ from h5py import h5a, h5d, h5g, h5l, h5o, h5s, h5t
 
 from glassfs.sandbox.hdf5_values import MOST_TEXT, attribute_value
 
-MOST_KNOWN = 100_000
-"""Objects of a container whose paths are found; a reference to another one is shown by its address."""
+MOST_LINKS = 100_000
+"""Links of a group: each becomes a name in a listing. Objects of a container whose paths are found for references."""
 MOST_NAMED = 1_000
 """Links near the root that are looked through, other files that these name, and parts of a virtual dataset."""
-_UNLIMITED = (1 << 64) - 1
 
 # h5py makes references only of values that it has read itself.
 _library = ctypes.CDLL(h5d.__file__)
@@ -54,10 +53,10 @@ class Referred:
                 yield self._text(int.from_bytes(value, "little"))
 
     def path(self, address: int) -> bytes | None:
-        """Return the path of the object at an address, None if there is none among the first ``MOST_KNOWN``."""
+        """Return the path of the object at an address, None if there is none among the first ``MOST_LINKS``."""
         # The library would search the whole file for each reference. Groups near the root are looked through first,
         # as most references lead to what is there, such as ``#refs#`` of MATLAB and the dimensions of netCDF.
-        while address not in self._paths and self._queue and len(self._paths) < MOST_KNOWN:
+        while address not in self._paths and self._queue and len(self._paths) < MOST_LINKS:
             self._look_through(self._queue.popleft())
         return self._paths.get(address)
 
@@ -67,7 +66,7 @@ class Referred:
                 below = path + b"/" + name
                 self._paths[link.u] = below
                 self._queue.append(below)
-            return True if len(self._paths) >= MOST_KNOWN else None
+            return True if len(self._paths) >= MOST_LINKS else None
 
         with suppress(Exception):  # what cannot be opened or listed has no members that a reference could lead to
             group = h5o.open(self._root, path or b"/")
@@ -161,7 +160,7 @@ def _axes(space: Any) -> list[list[int]] | None:
         raise ValueError("has parts that are no regular boxes")
     found = []
     for start, step, count, block in zip(*space.get_regular_hyperslab(), strict=True):
-        if _UNLIMITED in (count, block):
+        if h5s.UNLIMITED in (count, block):
             raise ValueError("grows with its sources")
         if count > 1 and 1 < block < step:
             raise ValueError("has parts in blocks with gaps between them")

@@ -32,13 +32,11 @@ from glassfs.formats.hdf5 import compounds, elements, filters, images, matlab
 from glassfs.formats.hdf5.chunks import RECORD, Chunked, ChunkIndex, Filled, checked_index, in_slabs
 from glassfs.formats.hdf5.compounds import Convert, Structures
 from glassfs.formats.hdf5.description import Dataset
-from glassfs.formats.hdf5.elements import DatasetRequests, LibraryGrid
+from glassfs.formats.hdf5.elements import MOST_TEXTS, DatasetRequests, LibraryGrid
 from glassfs.source import Source
 
 LARGEST_BY_LIBRARY = 160 << 20
 """Bytes of a chunk that a worker decodes: it has 192 MiB for these, the stored ones and what it reads at once."""
-MOST_TEXTS = 100_000
-"""Strings of a dataset with several axes, which are shown as one document."""
 
 
 @dataclass(slots=True)

@@ -23,6 +23,8 @@ from glassfs.source import Version
 
 ROWS = 1_000
 """Strings, or rows of variable length, that are asked for at once."""
+MOST_TEXTS = 100_000
+"""Strings of a dataset with several axes that are one document, and cells of MATLAB that are links."""
 ASKED_COST = 3
 """Memory for a byte of elements that are asked for."""
 

@@ -6,11 +6,9 @@ from collections.abc import Callable
 
 from glassfs.content import Array, Content, Data, Document, Rendered, Text, Zeros
 from glassfs.formats.hdf5.description import Dataset
-from glassfs.formats.hdf5.elements import DatasetRequests
+from glassfs.formats.hdf5.elements import MOST_TEXTS, DatasetRequests
 from glassfs.sizes import PIECE
 
-MOST_CELLS = 100_000
-"""Cells that are links; each becomes a name in a listing."""
 _CHARACTERS = {"|u1": "utf-8", "<u2": "utf-16-le", "<u4": "utf-32-le"}
 """Encodings of characters of MATLAB, and of the package hdf5storage."""
 _TYPES = {
@@ -22,7 +20,7 @@ _TYPES = {
 
 def is_cells(dataset: Dataset) -> bool:
     """Return whether a dataset is an array of cells that is shown as links to what is in them."""
-    is_few = dataset.elements <= MOST_CELLS and not dataset.kind.dims
+    is_few = dataset.elements <= MOST_TEXTS and not dataset.kind.dims
     return dataset.matlab == "cell" and dataset.kind.text == "reference" and is_few
 
 
