@@ -15,7 +15,6 @@ from writers.ikv import OBJECT, Typed, ikv1, ikv2
 from writers.safetensors import described, packed
 from writers.wshard import WShardWriter, pack_residual, write_streamed
 
-from tests.formats import hdf5_files
 from tests.formats.exercise import EDITS, Edit, edited, exercise, peak_memory
 from tests.formats.idv_files import EPOCH
 from tests.formats.kinodb_files import three_episodes
@@ -114,16 +113,6 @@ def test_edited_containers_raise_only_known_errors(name: str, edits: list[Edit])
     data = sound(name)
     exercise(edited(data, edits))
     exercise(edited(data[:500], edits) + data[500 : -len(edits)])
-
-
-@pytest.mark.parametrize("write", [hdf5_files.write_matlab, hdf5_files.write_referring])
-@settings(max_examples=8, deadline=None)
-@given(edits=EDITS)
-def test_edited_references_of_hdf5_raise_only_known_errors(write: Callable[[Path], Path], edits: list[Edit]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = write(Path(folder) / "made.h5")
-        path.write_bytes(edited(path.read_bytes(), edits))
-        exercise(path)
 
 
 @pytest.mark.slow

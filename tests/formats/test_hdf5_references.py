@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -18,7 +19,8 @@ from hypothesis import strategies as st
 
 import glassfs
 from glassfs.content import Omitted
-from tests.formats.hdf5_files import characters, h5py, matlab, values, write_matlab
+from tests.formats.exercise import EDITS, Edit, edited, exercise
+from tests.formats.hdf5_files import characters, h5py, matlab, values, write_matlab, write_referring
 from tests.helpers import omitted_in, open_path
 from tests.optional import package
 
@@ -314,3 +316,13 @@ def test_dimensions_of_netcdf_are_paths(tmp_path: Path) -> None:
         time = json.loads(opened["time.attributes.json"].bytes())
         assert [one["dataset"] for one in time["REFERENCE_LIST"]] == ["/sky"]
         assert opened["sky"].numpy().tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize("write", [write_matlab, write_referring])
+@settings(max_examples=8, deadline=None)
+@given(edits=EDITS)
+def test_edited_references_raise_only_known_errors(write: Callable[[Path], Path], edits: list[Edit]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(Path(folder) / "made.h5")
+        path.write_bytes(edited(path.read_bytes(), edits))
+        exercise(path)

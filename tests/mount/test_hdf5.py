@@ -11,15 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.formats.hdf5_files import (
-    h5py,
-    values,
-    write_aloha,
-    write_everything,
-    write_links,
-    write_referring,
-    write_robomimic,
-)
+from tests.formats.hdf5_files import h5py, values, write_aloha, write_everything, write_links, write_robomimic
 from tests.mount.conftest import Mounted
 from tests.mount.mounts import glassfs
 from tests.remote.conftest import Serving, serving  # noqa: F401
@@ -56,25 +48,6 @@ def test_links_and_errors_are_seen_in_a_mount(mounted: Mounted, tmp_path: Path) 
         assert {one["name"] for one in met} == {"outside", "virtual", "external", "kind"}
         assert stat.S_IMODE((mount.path / ".glassfs/omitted.jsonl").stat().st_mode) == 0o400
         assert os.getxattr(mount.path / "a", "user.glassfs.omitted") == b""
-
-
-def test_file_that_another_one_names_decides_about_its_rights(mounted: Mounted, tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    folder.mkdir()
-    write_referring(folder / "main.h5")
-    for name in ("main.h5", "one.h5"):
-        (folder / name).chmod(0o644)
-    with mounted(folder) as mount:
-        shown = mount.path / "main.h5"
-        assert np.array_equal(np.load(shown / "far.npy"), values((6, 5), "<f8"))
-        assert stat.S_IMODE((shown / "own0.npy").stat().st_mode) == 0o444
-        (folder / "one.h5").chmod(0o600)
-        wait_until(lambda: stat.S_IMODE((shown / "own0.npy").stat().st_mode) == 0o400)
-        (folder / "one.h5").chmod(0o644)
-        wait_until(lambda: stat.S_IMODE((shown / "own0.npy").stat().st_mode) == 0o444)
-        (folder / "one.h5").rename(folder / "other.h5")
-        wait_until(lambda: b"one.h5" in os.getxattr(shown, "user.glassfs.omitted"))
-        assert not (shown / "far.npy").exists() and np.load(shown / "own0.npy").shape == (6, 5)
 
 
 def test_folder_of_episodes_has_joined_rows(mounted: Mounted, tmp_path: Path) -> None:

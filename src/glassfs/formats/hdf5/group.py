@@ -58,7 +58,7 @@ class GroupListing:
         """The group, or dataset, below which all is that the caller shows."""
         self._recent: LRU[Path, list[Object]] = LRU(remembered)
         """What was listed last. It belongs to the container, and is weighed and dropped with it."""
-        self._attributes: LRU[Path, tuple[frozenset[str], dict[str, Any]]] = LRU(remembered)
+        self._attributes: LRU[Path, tuple[frozenset[str], dict[str, Any]]] = LRU(PIECE)
         """Attributes of groups that were asked for together: the names, and what was found."""
 
     def root(self, described: Object) -> Group:
