@@ -13,17 +13,18 @@ import pytest
 import glassfs as library
 from glassfs.errors import NoSuchEntry
 from tests.cli.glassfs_command import glassfs
-from tests.formats.hdf5_files import write_aloha
+from tests.formats.hdf5_files import nested, write_aloha
 
 MEMBERS = {"df/table", "link", "only/far"}
 
 
 def write_partly_shown(path: Path) -> Path:
-    """Write a dataset that is shown, a table as pandas writes it, and external links, one of them in a group alone."""
+    """Write a dataset that is shown, one of a type that is not, and external links, one of them in a group alone."""
     with h5py.File(path, "w") as file:
         file["df/kept"] = np.arange(3)
-        rows = np.zeros(3, dtype=[("index", "<i8"), ("values", "<f8", (2,)), ("text", "S5")])
-        file["df"].create_dataset("table", data=rows)
+        kind = h5py.h5t.create(h5py.h5t.COMPOUND, 8)
+        kind.insert(b"values", 0, h5py.h5t.array_create(nested(9), (2,)))
+        h5py.h5d.create(file["df"].id, b"table", kind, h5py.h5s.create_simple((3,)))
         file["link"] = h5py.ExternalLink("other.h5", "/x")
         file["only/far"] = h5py.ExternalLink("other.h5", "/x")
     return path
@@ -47,7 +48,8 @@ def partly(tmp_path: Path) -> Path:
 
 
 def test_ls_names_the_omitted_members_of_the_listed_group(partly: Path) -> None:
-    assert glassfs("ls", partly).errors == ["glassfs: omitted: link: external link: other files are never read"]
+    reason = "external link: other.h5: No such file or directory"
+    assert glassfs("ls", partly).errors == [f"glassfs: omitted: link: {reason}"]
     done = glassfs("ls", partly, "/df")
     assert done.status == 0 and done.lines == ["kept.npy"]
     assert [line.partition(": ")[2].partition(": comp")[0] for line in done.errors] == ["omitted: df/table"]
@@ -56,8 +58,8 @@ def test_ls_names_the_omitted_members_of_the_listed_group(partly: Path) -> None:
 
 def test_tree_ends_each_group_with_what_it_omits(partly: Path) -> None:
     lines = glassfs("tree", partly).lines
-    assert lines[-1] == "└── omitted: link: external link: other files are never read"
-    assert "│   └── omitted: far: external link: other files are never read" in lines
+    assert lines[-1] == "└── omitted: link: external link: other.h5: No such file or directory"
+    assert "│   └── omitted: far: external link: other.h5: No such file or directory" in lines
 
 
 def test_info_names_and_counts_what_is_omitted(partly: Path) -> None:

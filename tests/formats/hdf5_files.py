@@ -28,6 +28,16 @@ TYPES = (
 LIBVERS = ("earliest", "latest")
 
 
+def nested(depth: int) -> Any:
+    """Return a compound in others, which are too many to be shown from 9 on."""
+    made = h5py.h5t.STD_I32LE
+    for _ in range(depth):
+        outer = h5py.h5t.create(h5py.h5t.COMPOUND, made.get_size())
+        outer.insert(b"n", 0, made)
+        made = outer
+    return made
+
+
 def values(shape: tuple[int, ...], dtype: str = "<i4") -> np.ndarray[Any, Any]:
     count = int(np.prod(shape))
     return (np.arange(count) * 7919 % 251 % (2 if dtype == "?" else 251)).astype("u1").astype(dtype).reshape(shape)
@@ -149,3 +159,79 @@ def jpeg(frame: np.ndarray[Any, Any]) -> bytes:
     made = io.BytesIO()
     Image.fromarray(frame).save(made, "JPEG")
     return made.getvalue()
+
+
+def matlab(file: Any, name: str, data: Any, kind: str, **attributes: Any) -> Any:
+    """Write a variable as MATLAB does: axes in the other order, and what it is in attributes."""
+    made = file.create_dataset(name, data=np.asarray(data).T)
+    made.attrs["MATLAB_class"] = np.bytes_(kind)
+    for key, value in attributes.items():
+        made.attrs[f"MATLAB_{key}"] = value
+    return made
+
+
+def characters(rows: list[str]) -> Any:
+    return np.array([np.frombuffer(row.encode("utf-16-le", "surrogatepass"), "<u2") for row in rows])
+
+
+def cells(file: Any, name: str, paths: Any) -> Any:
+    data = np.asarray(paths, object)
+    made = file.create_dataset(name, data.T.shape, h5py.ref_dtype)
+    made.attrs["MATLAB_class"] = np.bytes_("cell")
+    for place in np.ndindex(made.shape):
+        made[place] = file[data.T[place]].ref
+    return made
+
+
+def write_matlab(path: Path) -> Path:
+    """Write a file as MATLAB's ``save -v7.3`` does."""
+    with h5py.File(path, "w", userblock_size=512) as file:
+        matlab(file, "double", values((2, 3), "<f8"), "double")
+        matlab(file, "name", characters(["héllo 😀"]), "char", int_decode=2)
+        matlab(file, "rows", characters(["one", "two", "  3"]), "char", int_decode=2)
+        matlab(file, "half", characters(["\ud83d"]), "char", int_decode=2)
+        matlab(file, "logical", np.array([[1, 0, 1]], "u1"), "logical", int_decode=1)
+        packed = file.create_dataset("flags", data=np.array([1, 0, 1], "u1"), chunks=(2,), compression="gzip")
+        packed.attrs["MATLAB_class"] = np.bytes_("logical")
+        parts = np.zeros((2, 2), [("real", "<f8"), ("imag", "<f8")])
+        parts["real"], parts["imag"] = [[1, 2], [3, 4]], [[0, -1], [0.5, 0]]
+        matlab(file, "complex", parts, "double")
+        matlab(file, "single", parts.astype([("real", "<f4"), ("imag", "<f4")]), "single")
+        for kind in ("double", "char", "cell", "struct", "logical", "int8", "uint64"):
+            matlab(file, f"empty_{kind}", np.array([0, 3], "u8"), kind, empty=np.uint8(1))
+        for number, data in enumerate((values((2, 2), "<f8"), values((1, 4), "<i2"))):
+            matlab(file, f"#refs#/{number}", data, "double" if number == 0 else "int16")
+        matlab(file, "#refs#/text", characters(["inner"]), "char", int_decode=2)
+        matlab(file, "#refs#/none", np.array([0, 0], "u8"), "double", empty=np.uint8(1))
+        cells(file, "#refs#/cell", [["#refs#/text"]])
+        file.create_group("#refs#/struct")["field"] = 1.0
+        cells(file, "row", [["#refs#/0", "#refs#/text", "#refs#/cell", "#refs#/struct", "#refs#/none"]])
+        cells(file, "matrix", [["#refs#/0", "#refs#/1", "#refs#/text"], ["#refs#/text", "#refs#/0", "#refs#/1"]])
+        cells(file, "within/itself", [["#refs#/0"], ["within/itself"] if "within/itself" in file else ["#refs#/1"]])
+        file["within/itself"][0, 1] = file["within/itself"].ref
+    return path
+
+
+def write_referring(path: Path) -> Path:
+    """Write references, an enumeration and virtual datasets; and ``one.h5`` beside it."""
+    with h5py.File(path.parent / "one.h5", "w") as file:
+        file["plain"] = values((6, 5), "<f8")
+        file.create_dataset("packed", data=values((6, 5), "<f8"), chunks=(2, 5), compression="gzip")
+    with h5py.File(path, "w", libver="latest") as file:
+        for number in range(8):
+            file[f"own{number}"] = values((6, 5), "<f8") + number
+        layout = h5py.VirtualLayout((9, 12), "f8")
+        layout[:6, 1:11:2] = h5py.VirtualSource("one.h5", "plain", (6, 5))
+        layout[6:9, ::4] = h5py.VirtualSource("one.h5", "packed", (6, 5))[1:6:2, 2:5]
+        layout[:6, 0] = h5py.VirtualSource(".", "own1", (6, 5))[:, 3]
+        file.create_virtual_dataset("virtual", layout, fillvalue=2.5)
+        file["far"] = h5py.ExternalLink("one.h5", "/packed")
+        found = file.create_dataset("references", (40,), h5py.ref_dtype, chunks=(8,))
+        regions = file.create_dataset("regions", (9,), h5py.regionref_dtype)
+        for number in range(9):
+            found[3 * number] = file[f"own{number % 6}"].ref
+            regions[number] = file["own2"].regionref[number // 3 :: 2, number % 5]
+        kind = h5py.enum_dtype({"partial": 1, "complete": 2}, "u2")
+        file.create_dataset("enum", data=np.array([1, 2, 1], "u2"), dtype=kind)
+        file.attrs["reference"], file.attrs["region"] = file["own3"].ref, regions[4]
+    return path

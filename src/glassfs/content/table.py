@@ -61,13 +61,15 @@ class Column(NamedTuple):
     An array of n rows gives a value for each row if it has one dimension, else a vector. For records, ``is_list`` says
     that each row is None or a list of values, rather than None or a value; for an array, that vectors stay lists in
     views that make several columns of short ones, and lists of lists where there are more axes. ``slots`` returns names
-    of the elements of vectors, any number of any texts, and is called when they are needed.
+    of the elements of vectors, any number of any texts, and is called when they are needed. Times of a ``zone`` are
+    those of UTC, and programs show them in this time zone.
     """
 
     name: bytes
     content: ColumnContent
     is_list: bool = False
     slots: Callable[[], Sequence[str]] | None = None
+    zone: str = ""
 
 
 @dataclass(slots=True)

@@ -110,7 +110,8 @@ class LibraryPaths:
         self._viewed.expire()
 
     def _is_current(self, lease: Lease) -> bool:
-        return self.sources.containers.watcher.is_current(lease)
+        watcher = self.sources.containers.watcher
+        return watcher.is_current(lease) and watcher.are_parts_current(lease)
 
     def _forget(self, lease: Lease) -> None:
         self._listed.forget(lease)

@@ -28,18 +28,24 @@ from glassfs.names import free_name
 from glassfs.sandbox import hdf5_values
 from glassfs.sandbox.confinement import MOST_MEMORY
 from glassfs.sandbox.hdf5_chunks import stored_chunks, stored_size
-from glassfs.sandbox.hdf5_types import described_type, memory_type
+from glassfs.sandbox.hdf5_references import MOST_LINKS, Referred, described_matlab, mappings, named_files
+from glassfs.sandbox.hdf5_types import described_type, member_type, memory_type
 from glassfs.sandbox.hdf5_values import MOST_TEXT, attribute_value, text_of
 from glassfs.sandbox.server import Answer, Handler, RemoteFile
 from glassfs.settings import settings
 from glassfs.sizes import PIECE
 
-MOST_LINKS = 100_000
-"""Links of a group: each becomes a name in a listing."""
 FEW_OBJECTS = 200
 """Objects below a group that are described with it."""
 CHUNK_CACHE = 8 << 20
 """Bytes of the library's cache of chunks of a dataset."""
+_IN_THIS_FILE = h5p.create(h5p.LINK_ACCESS)
+_IN_THIS_FILE.set_elink_fapl(h5p.create(h5p.FILE_ACCESS))
+"""External links lead nowhere: otherwise they lead to paths in this file, as its file object opens all files."""
+_MEANINGS = b"encoding-type", b"pandas_type", b"colnames"
+"""Attributes that say what a group is: of AnnData, of pandas, of NWB."""
+_PYTABLES = "TABLE", "ARRAY", "CARRAY", "EARRAY"
+"""Values of CLASS in files of PyTables."""
 _LAYOUTS = {h5d.COMPACT: "compact", h5d.CONTIGUOUS: "contiguous", h5d.CHUNKED: "chunked", h5d.VIRTUAL: "virtual"}
 
 
@@ -69,6 +75,7 @@ class _Container:
         self._listed: tuple[list[str], list[bytes]] | None = None
         """The path of the group that was listed last, and the names in it."""
         self._opened: tuple[list[str], Any] = ([], self._file.id)
+        self._referred = Referred(self._file.id)
         self._large: tuple[list[str], Any] = ([], None)
         """The dataset whose elements were read last, if it has a cache for a large chunk."""
 
@@ -79,7 +86,29 @@ class _Container:
 
     def _open(self) -> Answer:
         root = h5o.open(self._file.id, b"/")
-        return _described_object(root), ()
+        return {**_described_object(root), "files": named_files(self._file.id, FEW_OBJECTS)}, ()
+
+    def _describe(self, path: list[str]) -> Answer:
+        return _described_object(self._found(path)), ()
+
+    def _mappings(self, path: list[str]) -> Answer:
+        return mappings(self._found(path)), ()
+
+    def _cells(self, path: list[str], first: int, count: int) -> Answer:
+        """Describe what references of a dataset lead to as soft links, in C order, from number ``first`` on."""
+        dataset = self._found(path)
+        targets = hdf5_values.values(dataset, dataset.get_type(), first, count, self._referred.texts)
+        root, page = h5o.open(self._file.id, b"/"), _Page()
+        found: list[dict[str, Any]] = []
+        for target in (target and target.encode() for target in targets):
+            if found and page.left < 0:
+                break
+            kind = "null" if target is None else "soft" if target.startswith(b"/") else "damaged"
+            link = {"kind": kind, "target": (target or b"").decode("latin-1")}
+            if kind == "soft":
+                link["final"] = _final(root, target)
+            found.append(page.added({**link, "reason": "refers to no object that is found"}))
+        return found, ()
 
     def _list(
         self, path: list[str], first: int, count: int, more: list[list[str]], skipped: Sequence[str] = (),
@@ -194,6 +223,18 @@ class _Container:
         dataset = self._found(path)
         return hdf5_values.rows(dataset, memory_type(dataset.get_type().get_super(), dtype), first, count, has_values)
 
+    def _values(self, path: list[str], first: int, count: int, members: list[int]) -> Answer:
+        """Return elements from number ``first`` on; of many bytes only the first ones.
+
+        Of a compound only one member, if ``members`` has its number, and that of one in it, and so on.
+        """
+        dataset = self._found(path)
+        kind = member_type(dataset.get_type(), members)
+        found = hdf5_values.values(dataset, kind, first, count, self._referred.texts)
+        for _ in members:
+            found = [value for one in found for value in one.values()]
+        return found, ()
+
     def _attributes(self, path: list[str]) -> Answer:
         return self._attributes_of(path, [MOST_TEXT]), ()
 
@@ -221,7 +262,7 @@ class _Container:
             left[0] -= len(raw)
             name = free_name(text, found.__contains__, text.__add__)
             try:
-                found[name] = attribute_value(h5a.open(holder, raw), left)
+                found[name] = attribute_value(h5a.open(holder, raw), left, self._referred.texts)
             except MemoryError:
                 raise
             except Exception as error:
@@ -236,7 +277,12 @@ class _Container:
                 target = group.links.get_val(name)
                 return {**found, "kind": "soft", "target": target.decode("latin-1"), "final": _final(group, target)}
             if kind != h5l.TYPE_HARD:
-                return {**found, "kind": "external" if kind == h5l.TYPE_EXTERNAL else "unknown"}
+                if kind != h5l.TYPE_EXTERNAL:
+                    return {**found, "kind": "unknown"}
+                file, target = group.links.get_val(name)
+                return {
+                    **found, "kind": "external", "file": file.decode("latin-1"), "target": target.decode("latin-1"),
+                }
             return found | _described_object(h5o.open(group, name))
         except MemoryError:
             raise
@@ -271,6 +317,7 @@ class _Container:
 
 
 def _elements_of(dataset: Any, box: list[tuple[int, int]], dtype: Any) -> memoryview:
+    hdf5_values.demand_own(dataset)
     kind, space = dataset.get_type(), dataset.get_space()
     if box:
         space.select_hyperslab(*zip(*box, strict=True))
@@ -299,7 +346,7 @@ def _final(group: Any, target: bytes) -> dict[str, Any] | None:
     A worker can open no files, so that a link to another file leads nowhere.
     """
     try:
-        return _described_object(h5o.open(group, target))
+        return _described_object(h5o.open(group, target, _IN_THIS_FILE))
     except MemoryError:
         raise
     except Exception:
@@ -314,7 +361,8 @@ def _described_object(found: Any) -> dict[str, Any]:
     facts = h5o.get_info(found)
     known = {"address": facts.addr, "names": facts.rc, "attributes": h5a.get_num_attrs(found)}
     if isinstance(found, h5g.GroupID):
-        return {"kind": "group", "links": found.get_num_objs(), **known}
+        meaning = _marked(found, _MEANINGS) if known["attributes"] else ""
+        return {"kind": "group", "links": found.get_num_objs(), "meaning": meaning, **known}
     if isinstance(found, h5d.DatasetID):
         return {"kind": "dataset", **known, **_described_dataset(found, known["attributes"])}
     return {"kind": "type", **known}
@@ -326,13 +374,17 @@ def _described_dataset(dataset: Any, attributes: int) -> dict[str, Any]:
     layout = _LAYOUTS.get(properties.get_layout(), "unknown")
     if layout == "contiguous" and properties.get_external_count():
         layout = "external"
+    marked = _marked(dataset, (b"CLASS",)) if attributes else ""
+    bits = "b" if marked in _PYTABLES else "u"  # as PyTables stores booleans
     found: dict[str, Any] = {
-        "layout": layout, "type": described_type(kind, 0), "size": kind.get_size(), "stored": 0,
+        "layout": layout, "type": described_type(kind, 0, bits), "size": kind.get_size(), "stored": 0,
         "null": dataset.get_space().get_simple_extent_type() == h5s.NULL,
     }
     found["shape"] = [] if found["null"] else list(dataset.shape)
-    if layout in ("virtual", "external", "unknown"):
+    if layout in ("external", "unknown"):
         return found
+    if attributes and h5a.exists(dataset, b"MATLAB_class"):
+        found |= described_matlab(dataset, found)
     if layout == "contiguous":  # the library would read all of an index of chunks for their size
         found["stored"] = dataset.get_storage_size()
         # Behind a user block data that are not allocated have an offset as well.
@@ -342,10 +394,19 @@ def _described_dataset(dataset: Any, attributes: int) -> dict[str, Any]:
         found["chunks"] = list(properties.get_chunk())
         found["filters"] = [_described_filter(*properties.get_filter(n)) for n in range(properties.get_nfilters())]
     found["fill"] = _fill_of(properties, kind, found["type"]["class"])
-    if attributes and h5a.exists(dataset, b"CLASS"):
-        with suppress(Exception):
-            found["image"] = attribute_value(h5a.open(dataset, b"CLASS"), [MOST_TEXT]) == "IMAGE"
+    if marked == "IMAGE":
+        found["image"] = True
     return found
+
+
+def _marked(holder: Any, names: Sequence[bytes]) -> str:
+    """Return the text of the first of these attributes that an object has; of one that is no short text, its name."""
+    for name in names:
+        if h5a.exists(holder, name):
+            with suppress(Exception):
+                found = attribute_value(h5a.open(holder, name), [MOST_TEXT])
+                return found if isinstance(found, str) and len(found) < 100 else name.decode()
+    return ""
 
 
 def _described_filter(code: int, flags: int, values: tuple[int, ...], name: bytes) -> dict[str, Any]:
@@ -417,16 +478,19 @@ def _warm_up() -> None:
         file["link"] = h5py.SoftLink("/texts")
         rows = file.create_dataset("rows", (1,), h5py.vlen_dtype("i4"))
         rows[0] = [1]
+        file["mixed"] = np.array([("text", 1)], [("text", h5py.string_dtype()), ("number", "f4")])
         file.attrs["text"] = "text"
         file.attrs["compound"] = np.zeros(2, [("real", "f4"), ("flag", "?")])
     made.seek(0)
     container = _Container(made)  # type: ignore[arg-type]
     for request in (
-        {"do": "open"}, {"do": "list", "path": [], "first": 0, "count": 9, "more": []},
+        {"do": "open"}, {"do": "describe", "path": ["chunks"]},
+        {"do": "list", "path": [], "first": 0, "count": 9, "more": []},
         {"do": "attributes", "path": []}, {"do": "some_attributes", "paths": [[]], "names": ["text"]},
         {"do": "chunks", "path": ["chunks"], "more": [], "most": 9},
         {"do": "texts", "path": ["texts"], "first": 0, "count": 1, "longest": 9},
         {"do": "runs", "path": ["rows"], "first": 0, "count": 1, "dtype": "<i4", "has_values": True},
+        {"do": "values", "path": ["mixed"], "first": 0, "count": 1, "members": [0]},
         {"do": "elements", "path": ["numbers"], "start": [0, 0], "shape": [1, 1], "dtype": "<c8"},
     ):
         value, data = container(request)

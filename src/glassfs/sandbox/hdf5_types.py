@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -22,61 +23,73 @@ _INTEGERS = {
 }
 _SHOWN = {
     ("array", "number"): "number", ("array", "text"): "text", ("array", "bytes"): "bytes",
-    ("rows", "number"): "ragged", ("compound", "number"): "compound",
+    ("array", "compound"): "compound", ("rows", "number"): "ragged",
 }
-"""The class of a type that is made of others: an array, rows of variable length or a compound. Others are not shown."""
+"""The class of an array, or of rows of variable length, of another type. Others are ``json``."""
+_DEEP = "deeply nested type"
+_PADDINGS = {h5t.STR_NULLTERM: "end", h5t.STR_NULLPAD: "zeros", h5t.STR_SPACEPAD: "spaces"}
 
 
-def described_type(kind: Any, depth: int) -> dict[str, Any]:
+def described_type(kind: Any, depth: int, bits: str = "u") -> dict[str, Any]:
     """Describe a type: its class, which is ``unknown`` if it is not shown, and what to call it.
 
-    Numbers have the dtypes ``stored`` and ``shown``, the first None if only the library decodes it. ``dims`` are the
-    dimensions of an array type, ``base`` is the type of the values in rows, ``fields`` are those of a compound.
+    Numbers have the dtypes ``stored`` and ``shown``, the first None if only the library decodes it; other values of a
+    fixed size have ``shown``. ``dims`` are the dimensions of an array type, ``base`` is the type of the values in rows,
+    ``fields`` are those of a compound, ``size`` its bytes in the file; ``names`` are those of the values of an
+    enumeration. Values that a structure of NumPy cannot have are ``json``. ``bits`` is the letter of the dtype of bit
+    fields of one byte.
     """
     code = kind.get_class()
     if depth > 8:
-        return {"class": "unknown", "name": "deeply nested type"}
+        return {"class": "unknown", "name": _DEEP}
     if code == _FIXED:
-        return {"class": "text", "name": "text"}
-    if code == _VLEN:
-        base = described_type(kind.get_super(), depth + 1)
-        return {"class": _class_of("rows", base), "base": base, "name": f"rows of {_called(base)}"}
-    if code == _ARRAY:
-        base = described_type(kind.get_super(), depth + 1)
-        what = _class_of("array", base)
-        if what == "unknown":
-            return {"class": what, "name": f"array of {_called(base)}"}
-        return {**base, "class": what, "dims": [*kind.get_array_dims(), *base.get("dims", [])]}
-    if code == _OPAQUE:
-        return {"class": "bytes", "name": "opaque"}
+        if kind.is_variable_str():
+            return {"class": "text", "name": "text"}
+        padding = _PADDINGS.get(kind.get_strpad(), "zeros")
+        return {"class": "text", "name": "text", "padding": padding, "shown": f"|S{kind.get_size()}"}
+    if code in (_VLEN, _ARRAY):
+        base = described_type(kind.get_super(), depth + 1, bits)
+        return _made_of("rows", base) if code == _VLEN else _made_of("array", base, kind.get_array_dims())
+    if code in (_OPAQUE, h5t.TIME):
+        return {"class": "bytes", "name": "opaque" if code == _OPAQUE else "time", "shown": f"|V{kind.get_size()}"}
     if code == _REFERENCE:
         # Those of later releases have another size in memory than in the file.
         is_plain = kind.equal(h5t.STD_REF_OBJ) or kind.equal(h5t.STD_REF_DSETREG)
         return {"class": "bytes" if is_plain else "unknown", "name": "reference"}
-    number = _number(kind, code)
+    number = _number(kind, code, bits)
     if number is not None:
         return {"class": "number", **number}
     if code == _COMPOUND:
-        return _described_compound(kind, depth)
-    return {"class": "unknown", "name": f"{_OTHERS.get(code, 'value')} of {kind.get_size()} bytes"}
+        return _described_compound(kind, depth, bits)
+    # NumPy has no type for their values: a float of 80 bits, for example, is another type on each machine.
+    size = kind.get_size()
+    return {"class": "bytes", "name": f"{_OTHERS.get(code, 'value')} of {size} bytes", "shown": f"|V{size}"}
 
 
-def _described_compound(kind: Any, depth: int) -> dict[str, Any]:
+def _made_of(outer: str, base: dict[str, Any], dims: Sequence[int] = ()) -> dict[str, Any]:
+    """Describe an array of these dimensions, or rows of variable length, whose values are of a type."""
+    what = "unknown" if base["class"] == "unknown" else _SHOWN.get((outer, base["class"]), "json")
+    if dims and what in ("number", "text", "bytes", "compound"):
+        return {**base, "dims": [*dims, *base.get("dims", [])]}
+    found = {"class": what, "name": f"{outer} of {_called(base)}"}
+    return {**found, "base": base} if what == "ragged" else found
+
+
+def _described_compound(kind: Any, depth: int, bits: str) -> dict[str, Any]:
     members = range(kind.get_nmembers())
-    types = [described_type(kind.get_member_type(number), depth + 1) for number in members]
-    hidden = sorted({_called(one) for one in types if _class_of("compound", one) == "unknown"})
+    types = [described_type(kind.get_member_type(number), depth + 1, bits) for number in members]
+    hidden = sorted({_called(one) for one in types if one["class"] == "unknown"})
+    if _DEEP in hidden:
+        return {"class": "unknown", "name": _DEEP}
     if hidden or not types:
         return {"class": "unknown", "name": "compound with " + (" and ".join(hidden) or "nothing")}
     fields = [
         {**one, "name": text_of(kind.get_member_name(number)), "offset": kind.get_member_offset(number)}
         for number, one in zip(members, types, strict=True)
     ]
-    shown = [[field["name"], field["shown"], *([field["dims"]] if field.get("dims") else [])] for field in fields]
-    return {"class": "compound", "name": "compound", "fields": fields, "shown": shown}
-
-
-def _class_of(outer: str, inner: dict[str, Any]) -> str:
-    return _SHOWN.get((outer, inner["class"]), "unknown")
+    is_structure = all("shown" in one or one["class"] == "compound" for one in types)
+    what = "compound" if is_structure else "json"
+    return {"class": what, "name": "compound", "fields": fields, "size": kind.get_size()}
 
 
 def _called(described: dict[str, Any]) -> str:
@@ -84,31 +97,55 @@ def _called(described: dict[str, Any]) -> str:
     return f"arrays of {name}" if described.get("dims") else name
 
 
-def _number(kind: Any, code: int) -> dict[str, Any] | None:
+def _number(kind: Any, code: int, bits: str) -> dict[str, Any] | None:
     """Describe an integer, a float, a boolean, an enumeration or a complex number; None for other types."""
     size = kind.get_size()
     if code in (h5t.INTEGER, h5t.BITFIELD, _ENUM):
         base = kind.get_super() if code == _ENUM else kind
-        if size not in _INTEGERS:
+        # Others are widened: of three bytes to four.
+        size = next((known for known in _INTEGERS if known >= size), 0)
+        if not size:
             return None
         sign = "i" if base.get_class() == h5t.INTEGER and base.get_sign() == h5t.SGN_2 else "u"
-        is_plain = any(base.equal(known) for known in _INTEGERS[size])
+        is_plain = kind.get_size() == size and any(base.equal(known) for known in _INTEGERS[size])
         order = ">" if base.get_order() == h5t.ORDER_BE else "<"
         stored, shown = _descr(order, sign, size), _descr("<", sign, size)
-        if code == _ENUM and kind.dtype == np.bool_:
+        if code == _ENUM and _is_truth(kind):
             shown, is_plain = "|b1", is_plain and size == 1
-        return {"stored": stored if is_plain else None, "shown": shown, "name": shown}
+        if code == h5t.BITFIELD and size == 1:
+            shown = _descr("<", bits, size)
+        found: dict[str, Any] = {"stored": stored if is_plain else None, "shown": shown, "name": shown}
+        return found | {"names": _names_of(kind)} if code == _ENUM and shown != "|b1" else found
     if code == h5t.FLOAT:
         return _float(kind, size, "f")
     if size in (8, 16) and _is_complex(kind):
         part = kind.get_member_type(0) if code == _COMPOUND else kind.get_super()
-        found = _float(part, size // 2, "c")
+        pair = _float(part, size // 2, "c")
         is_packed = code != _COMPOUND or (kind.get_member_offset(0) == 0 and kind.get_member_offset(1) == size // 2)
-        return found if found is None or is_packed else {**found, "stored": None}
+        return pair if pair is None or is_packed else {**pair, "stored": None}
     return None
 
 
+def _is_truth(kind: Any) -> bool:
+    with suppress(TypeError, ValueError):  # of sizes that NumPy does not have
+        return bool(kind.dtype == np.bool_)
+    return False
+
+
+def _names_of(kind: Any) -> dict[str, int]:
+    """Return the names of the values of an enumeration."""
+    numbers = range(kind.get_nmembers())
+    return {text_of(kind.get_member_name(number)): kind.get_member_value(number) for number in numbers}
+
+
 def _is_complex(kind: Any) -> bool:
+    if kind.get_class() == _COMPOUND:
+        if kind.get_nmembers() != 2:
+            return False  # of many fields it takes long to find what NumPy calls them
+        names = [kind.get_member_name(number) for number in range(2)]
+        real, imaginary = (kind.get_member_type(number) for number in range(2))
+        if names == [b"real", b"imag"] and real.get_class() == h5t.FLOAT and real.equal(imaginary):
+            return True  # as MATLAB stores them
     with suppress(TypeError, NotImplementedError):  # of types that NumPy does not have
         return bool(kind.dtype.kind == "c")
     return False
@@ -131,16 +168,40 @@ def _descr(order: str, letter: str, size: int) -> str:
 
 
 def memory_type(kind: Any, shown: Any) -> Any:
-    """Return the type in memory of values that are shown as the descr ``shown``, in which fields are lists."""
+    """Return the type in memory of values that are shown as the descr ``shown``, in which fields are lists.
+
+    There may be fewer fields than in the file: the library finds them by their names.
+    """
     code = kind.get_class()
     if code == _ARRAY:
         return h5t.array_create(memory_type(kind.get_super(), shown), kind.get_array_dims())
+    if code == _COMPOUND and not isinstance(shown, list):  # complex, with parts of any names
+        part = f"<f{int(shown[2:]) // 2}"
+        return compound_of([(number, memory_type(kind.get_member_type(number), part)) for number in range(2)], kind)
     if isinstance(shown, list):
-        members = [memory_type(kind.get_member_type(number), one[1]) for number, one in enumerate(shown)]
-        made = h5t.create(_COMPOUND, sum(member.get_size() for member in members))
-        end = 0
-        for number, member in enumerate(members):
-            made.insert(kind.get_member_name(number), end, member)
-            end += member.get_size()
-        return made
+        names = [text_of(kind.get_member_name(number)) for number in range(kind.get_nmembers())]
+        return compound_of([
+            (number, memory_type(kind.get_member_type(number), one[1]))
+            for one in shown for number in [names.index(one[0])]
+        ], kind)
+    # What has no other form in memory is left as it is: also strings, whose padding converting them would change.
+    if shown.startswith(("|S", "|V")):
+        return kind
     return native(kind) if code == h5t.BITFIELD else h5t.py_create(np.dtype(shown))  # no integers are made of these
+
+
+def member_type(kind: Any, members: Sequence[int]) -> Any:
+    """Return the type in memory of a compound that has only one member, as ``members`` say: of that one, and so on."""
+    if not members:
+        return native(kind)
+    return compound_of([(members[0], member_type(kind.get_member_type(members[0]), members[1:]))], kind)
+
+
+def compound_of(members: list[tuple[int, Any]], kind: Any) -> Any:
+    """Return a type in memory of some members of a compound in the file, one behind another."""
+    made = h5t.create(_COMPOUND, sum(member.get_size() for _, member in members))
+    end = 0
+    for number, member in members:
+        made.insert(kind.get_member_name(number), end, member)
+        end += member.get_size()
+    return made

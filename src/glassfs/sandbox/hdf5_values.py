@@ -7,7 +7,7 @@ workers import this module.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from math import prod
 from typing import Any
@@ -19,6 +19,9 @@ from glassfs.sizes import PIECE
 
 MOST_TEXT = 8 << 20
 """Bytes that the attributes of an object take as values of Python."""
+
+Refer = Callable[[Any, memoryview], Iterator[bytes]]
+"""What yields the texts of references of a type: paths, and b"" for references to nothing."""
 
 # h5py does not offer these, or leaks what sequences refer to.
 _library = ctypes.CDLL(h5d.__file__)
@@ -78,6 +81,26 @@ def rows(dataset: Any, base: Any, first: int, count: int, has_values: bool) -> t
     return lengths, values
 
 
+def values(dataset: Any, kind: Any, first: int, count: int, refer: Refer) -> list[Any]:
+    """Return elements from number ``first`` on, in C order and in the memory type ``kind``, for JSON.
+
+    References are what ``refer`` yields for them. Of many bytes only the first elements, at least one. Raises
+    ValueError if this one is larger than an attribute may be.
+    """
+    found: list[Any] = []
+    left = [MOST_TEXT]
+    for raw in _held(kind, dataset, first, first + count):
+        try:
+            found += _values(kind, raw, left, refer)
+        except ValueError:
+            if not found:
+                raise
+            break
+        if left[0] < MOST_TEXT - PIECE:
+            break
+    return found
+
+
 def fill_value(properties: Any, kind: Any) -> bytes:
     """Return the fill value of a dataset with these properties in the memory type ``kind``."""
     raw = ctypes.create_string_buffer(kind.get_size())
@@ -96,6 +119,7 @@ def _held(kind: Any, dataset: Any, first: int, end: int) -> Iterator[memoryview]
 
     Each time twice as many are read: how much memory they take is known only then.
     """
+    demand_own(dataset)
     some = 1
     while first < end:
         space = dataset.get_space()
@@ -115,6 +139,13 @@ def _held(kind: Any, dataset: Any, first: int, end: int) -> Iterator[memoryview]
         some *= 2
 
 
+def demand_own(dataset: Any) -> None:
+    """Raise ValueError if elements are elsewhere: the library would take this file for any other one."""
+    properties = dataset.get_create_plist()
+    if properties.get_layout() == h5d.VIRTUAL or properties.get_external_count():
+        raise ValueError("has its values in other datasets or files")
+
+
 def _demand(status: int) -> None:
     if status < 0:
         raise OSError("cannot be read: it is damaged, or takes more memory than a worker may have")
@@ -126,8 +157,11 @@ def _free(kind: Any, raw: np.ndarray[Any, Any]) -> None:
     _reclaim(kind.id, space.id, 0, raw.ctypes.data)
 
 
-def attribute_value(attribute: Any, left: list[int]) -> Any:
-    """Return the value of an attribute for JSON; a description of one that is large. ``left`` is the budget."""
+def attribute_value(attribute: Any, left: list[int], refer: Refer | None = None) -> Any:
+    """Return the value of an attribute for JSON; a description of one that is large. ``left`` is the budget.
+
+    ``refer`` yields what references refer to, if the caller wants to know.
+    """
     if attribute.get_space().get_simple_extent_type() == h5s.NULL:
         return None
     shape = attribute.shape
@@ -140,12 +174,12 @@ def attribute_value(attribute: Any, left: list[int]) -> Any:
     raw = np.zeros(prod(shape), f"V{kind.get_size()}")
     _demand(_read_attribute(attribute.id, kind.id, raw.ctypes.data))
     try:
-        return _nested(_values(kind, raw.view(np.uint8).data, left), shape)
+        return _nested(_values(kind, raw.view(np.uint8).data, left, refer), shape)
     finally:
         _free(kind, raw)
 
 
-def _values(kind: Any, raw: memoryview, left: list[int]) -> list[Any]:
+def _values(kind: Any, raw: memoryview, left: list[int], refer: Refer | None = None) -> list[Any]:
     """Return the values of elements of a memory type for JSON. Raises ValueError if they exceed the budget."""
     code, size = kind.get_class(), kind.get_size()
     count = len(raw) // size
@@ -162,28 +196,32 @@ def _values(kind: Any, raw: memoryview, left: list[int]) -> list[Any]:
     if code == h5t.VLEN:
         base = kind.get_super()
         return [
-            _values(base, memoryview(ctypes.string_at(at, length * base.get_size())), left)
+            _values(base, memoryview(ctypes.string_at(at, length * base.get_size())), left, refer)
             for length, at in _sequences(raw)
         ]
     if code == h5t.ARRAY:
-        return list(_nested(_values(kind.get_super(), raw, left), (count, *kind.get_array_dims())))
+        return list(_nested(_values(kind.get_super(), raw, left, refer), (count, *kind.get_array_dims())))
     if code == h5t.REFERENCE:
-        return ["reference"] * count
+        if refer is None:
+            return ["reference"] * count
+        paths = [text_of(value) or None for value in refer(kind, raw)]
+        left[0] -= sum(len(path or "") for path in paths)
+        return paths
     if code == h5t.OPAQUE:
         return [bytes(raw[at : at + size]).hex() for at in range(0, len(raw), size)]
     if code == h5t.COMPOUND and kind.dtype.kind != "c":
-        return _structures(kind, np.frombuffer(raw, np.uint8).reshape(count, size), left)
+        return _structures(kind, np.frombuffer(raw, np.uint8).reshape(count, size), left, refer)
     numbers = np.frombuffer(raw, kind.get_super().dtype if code == h5t.ENUM else kind.dtype)
     is_truth = code == h5t.ENUM and kind.dtype == np.bool_  # of any size in memory
     return [_number(value) for value in (numbers.astype(np.bool_) if is_truth else numbers).tolist()]
 
 
-def _structures(kind: Any, raw: np.ndarray[Any, Any], left: list[int]) -> list[Any]:
+def _structures(kind: Any, raw: np.ndarray[Any, Any], left: list[int], refer: Refer | None) -> list[Any]:
     names, columns = [], []
     for number in range(kind.get_nmembers()):
         member, at = kind.get_member_type(number), kind.get_member_offset(number)
         names.append(text_of(kind.get_member_name(number)))
-        columns.append(_values(member, memoryview(raw[:, at : at + member.get_size()].tobytes()), left))
+        columns.append(_values(member, memoryview(raw[:, at : at + member.get_size()].tobytes()), left, refer))
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 

@@ -73,6 +73,12 @@ class Entry(NamedTuple):
     has_other_names: bool = False
     omitted: str = ""
 
+    def is_readable_as(self, other: Entry) -> bool:
+        """Return whether all users who may read ``other``, a file in the same folder, may read this one as well."""
+        if (self.uid, self.gid) == (other.uid, other.gid):
+            return not other.permissions & ~self.permissions & 0o444
+        return self.permissions & other.permissions & 0o444 == 0o444
+
 
 class Source(ABC):
     """The bytes of one version of one file. ``name`` is used in messages."""

@@ -21,6 +21,7 @@ from glassfs.errors import Damaged, Refused
 from glassfs.formats.hdf5 import description
 from glassfs.formats.hdf5.answers import WorkerAnswers
 from glassfs.formats.hdf5.group import GroupListing
+from glassfs.formats.hdf5.outside import OtherFiles
 from glassfs.formats.registry import BUILT_IN, HEAD, JOINED, Format, Head, Opening
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -58,10 +59,12 @@ def open_hdf5(opening: Opening) -> Container:
     answers = WorkerAnswers(opening, opening.sandbox("hdf5"))
     answer = answers.described({"do": "open"})
     root = description.described(answer)
-    listing = GroupListing(opening, answers)
+    others = OtherFiles(opening, description.files(answer))
+    listing = GroupListing(opening, answers, others)
     facts = {"superblock": version[0], "user_block": start, "attributes": root.attributes}
     return Container(
-        "hdf5", str(version[0]), listing.root(root), [source], facts, is_generic=True, prepare=listing.prepare,
+        "hdf5", str(version[0]), listing.root(root), [source, *others.sources], facts, is_generic=True,
+        prepare=listing.prepare,
     )
 
 

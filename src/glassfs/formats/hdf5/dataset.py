@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any
 
 from glassfs.content import (
     Array,
@@ -18,7 +18,6 @@ from glassfs.content import (
     Document,
     EncodedImage,
     Extent,
-    Gathered,
     Member,
     Null,
     Rendered,
@@ -26,22 +25,28 @@ from glassfs.content import (
     Text,
     Unreadable,
     Zeros,
-    dtypes,
+    booleans,
 )
-from glassfs.errors import Damaged, NotInstalled, TooLarge
-from glassfs.formats.hdf5 import elements, filters, images
+from glassfs.errors import NotInstalled, TooLarge
+from glassfs.formats.hdf5 import compounds, elements, filters, images, matlab
 from glassfs.formats.hdf5.chunks import RECORD, Chunked, ChunkIndex, Filled, checked_index, in_slabs
-from glassfs.formats.hdf5.description import Dataset, Field
-from glassfs.formats.hdf5.elements import DatasetRequests, LibraryGrid
+from glassfs.formats.hdf5.compounds import Convert, Structures
+from glassfs.formats.hdf5.description import Dataset
+from glassfs.formats.hdf5.elements import MOST_TEXTS, DatasetRequests, LibraryGrid
 from glassfs.source import Source
-
-Convert: TypeAlias = "Callable[[bytes], bytes]"
 
 LARGEST_BY_LIBRARY = 160 << 20
 """Bytes of a chunk that a worker decodes: it has 192 MiB for these, the stored ones and what it reads at once."""
-MOST_TEXTS = 100_000
-"""Strings of a dataset with several axes, which are shown as one document."""
-_REFERRED = {"virtual": "virtual dataset", "external": "external storage"}
+
+
+@dataclass(slots=True)
+class RawValues(Blob):
+    """Values of a type that no array has, with what is known of them."""
+
+    facts: dict[str, str] = field(default_factory=dict)
+
+    def attributes(self) -> dict[str, str]:
+        return Blob.attributes(self) | self.facts
 
 
 @dataclass(slots=True)
@@ -55,9 +60,9 @@ class Values(Array):
 
 
 def why_hidden(dataset: Dataset) -> str | None:
-    """Return the kind of a dataset that is not shown and why, or None. Other files are never read."""
-    if dataset.layout in _REFERRED:
-        return f"{_REFERRED[dataset.layout]}: its values are in other files, which are never read"
+    """Return the kind of a dataset that is not shown and why, or None."""
+    if dataset.layout == "external":
+        return "external storage: its values are in files of raw bytes, which are not read"
     if dataset.layout == "unknown":
         return "unknown layout: only a later release may read it"
     if dataset.kind.name == "unknown":
@@ -72,18 +77,24 @@ def members(source: Source, asked: DatasetRequests, dataset: Dataset) -> Iterato
     """Yield the contents of a dataset that is not hidden, under its name."""
     name = asked.path[-1]
     kind = dataset.kind
+    found = matlab.content(asked, dataset, lambda: array_data(source, asked, dataset))
     if dataset.is_null:
         yield Member((name,), Null(name))
+    elif found is not None:
+        yield Member((name,), found)
     elif kind.name == "number":
         yield from _frames(source, asked, dataset) or [Member((name,), _array(source, asked, dataset))]
     elif kind.name == "compound":
-        array = _structures(source, asked, dataset)
-        yield Member((name,), array)
-        yield from _structure_table(name, dataset, array.data)
-    elif kind.name == "text":
+        yield Member((name,), _structures(source, asked, dataset))
+    elif kind.name in ("text", "json"):
         yield from _frames(source, asked, dataset) or [Member((name,), _text(asked, dataset))]
     elif kind.name == "bytes":
-        blob = Blob(name, _stored_data(source, asked, dataset, None, dataset.item))
+        if kind.text == "reference":
+            yield Member((name,), _text(asked, dataset))
+        facts = {"dtype": kind.text, "shape": str([*dataset.shape, *kind.dims])}
+        if kind.text not in ("opaque", "reference"):
+            facts["reason"] = "NumPy has no type that holds these values exactly on every machine"
+        blob = RawValues(name, _stored_data(source, asked, dataset, None, dataset.item), facts)
         yield from _frames(source, asked, dataset) or [Member((name,), blob)]
     elif kind.base is not None:
         frames = _frames(source, asked, dataset)
@@ -94,15 +105,53 @@ def members(source: Source, asked: DatasetRequests, dataset: Dataset) -> Iterato
         dtype, dims = kind.base.shown, kind.base.dims
         yield Member((name, b"values"), Array(b"values", runs.values(), dtype, lambda: (runs.count(), *dims)))
         yield Member((name, b"offsets"), Array(b"offsets", runs.offsets(), "<i8", (dataset.elements + 1,)))
+    if kind.fields and len(dataset.shape) == 1 and not kind.dims:
+        columns = partial(_columns, source, asked, dataset)
+        yield Member((name,), Table(name, dataset.elements, columns, width=compounds.width(kind)))
 
 
 def _structures(source: Source, asked: DatasetRequests, dataset: Dataset) -> Array:
-    dtype = _structure_dtype(dataset)
-    if any(field.stored is None for field in dataset.kind.fields):
+    kind = dataset.kind
+    dtype = compounds.structure_dtype(kind)
+    if compounds.is_by_library(kind):
         data = _decoded_by_library(source, asked, dataset, dataset.elements * dataset.item)
     else:
-        data = _stored_data(source, asked, dataset, _structure_conversion(dataset), dataset.item)
-    return Array(asked.path[-1], data, dtype, dataset.shape, "compound")
+        data = _stored_data(source, asked, dataset, compounds.conversion(kind), dataset.item)
+    return Array(asked.path[-1], data, dtype, dataset.shape + kind.dims, "compound")
+
+
+def structures(source: Source, asked: DatasetRequests, dataset: Dataset) -> Structures:
+    """Return the elements of a dataset of compounds, with those fields that a structure can have."""
+    kind = compounds.fixed(dataset.kind)
+    rows = dataset.elements
+    if not kind.fields:
+        return Structures(Zeros(0), 1, rows, is_stored=False)
+    compounds.structure_dtype(kind)
+    is_by_library = kind != dataset.kind or compounds.is_by_library(kind) or dataset.layout == "compact"
+    if is_by_library or not _is_decoded_here(asked, dataset):
+        data = _decoded_by_library(source, asked, dataset._replace(kind=kind), rows * kind.item)
+        return Structures.cached(asked, kind, data, kind.item, rows, is_stored=False)
+    return Structures.cached(asked, kind, _raw_data(source, asked, dataset), dataset.size, rows, is_stored=True)
+
+
+def _columns(source: Source, asked: DatasetRequests, dataset: Dataset) -> list[Column]:
+    return list(structures(source, asked, dataset).columns(asked, dataset.elements, dataset.kind))
+
+
+def column(
+    source: Source, asked: DatasetRequests, dataset: Dataset, key: bytes, missing: bytes = b"",
+) -> Column | None:
+    """Return a dataset as a column of a table; None if it is no numbers and no text, or has no rows."""
+    kind, shape = dataset.kind, dataset.shape + dataset.kind.dims
+    if why_hidden(dataset) or dataset.is_null or not shape:
+        return None
+    if kind.name == "number":
+        return compounds.column(key, kind, array_data(source, asked, dataset), shape)
+    if kind.name != "text":
+        return None
+    if kind.shown and not _missing_filter(asked, dataset):
+        return compounds.column(key, kind, _stored_data(source, asked, dataset, None, dataset.item), shape, missing)
+    return Column(key, elements.lines(key, asked, prod(shape), kind)) if len(shape) == 1 else None
 
 
 def _array(source: Source, asked: DatasetRequests, dataset: Dataset) -> Array:
@@ -123,15 +172,18 @@ def _array(source: Source, asked: DatasetRequests, dataset: Dataset) -> Array:
 def array_data(source: Source, asked: DatasetRequests, dataset: Dataset) -> Data:
     """Return the elements of a dataset of numbers as they are shown."""
     kind = dataset.kind
+    if asked.virtual is not None:
+        return asked.virtual
     size = dataset.elements * dataset.item
+    if kind.shown == "|b1" and kind.stored == "|u1":  # which the library would not read as booleans
+        return booleans(array_data(source, asked, dataset._replace(kind=kind._replace(shown="|u1"))), size)
     missing = _missing_filter(asked, dataset)
     if missing:
         return Unreadable(size, NotInstalled(missing, source.name))
     # Only the library converts unusual numbers, and elements that have more bytes than their values.
     if kind.stored is None or int(kind.stored[2:]) * prod(kind.dims) != dataset.size:
         return _decoded_by_library(source, asked, dataset, size)
-    convert = None if kind.stored == kind.shown else partial(_converted, kind.stored, kind.shown)
-    return _stored_data(source, asked, dataset, convert, dataset.item)
+    return _stored_data(source, asked, dataset, compounds.conversion(kind), dataset.item)
 
 
 def _stored_data(source: Source, asked: DatasetRequests, dataset: Dataset, convert: Convert | None, item: int) -> Data:
@@ -139,6 +191,8 @@ def _stored_data(source: Source, asked: DatasetRequests, dataset: Dataset, conve
     size = dataset.elements * item
     if not size:
         return Zeros(0)
+    if dataset.layout in ("virtual", "external"):
+        return Unreadable(size, source.damage("has its values in other datasets or files"))
     if dataset.layout == "compact" or not _is_decoded_here(asked, dataset):
         return _decoded_by_library(source, asked, dataset, size)
     stored = _raw_data(source, asked, dataset)
@@ -171,10 +225,7 @@ def _raw_data(source: Source, asked: DatasetRequests, dataset: Dataset) -> Data:
 def _decoded_by_library(source: Source, asked: DatasetRequests, dataset: Dataset, size: int) -> Data:
     if not size:
         return Zeros(0)
-    if dataset.kind.name == "compound":
-        dtype: object = list(map(_shown_field, dataset.kind.fields))
-    else:
-        dtype = dataset.kind.shown or None
+    dtype = compounds.shown_dtype(dataset.kind) or None
     chunks = dataset.chunks or (1,) * len(dataset.shape)
     # The library has the output of a filter beside its input, and deflate doubles its buffer until it suffices.
     is_known = filters.are_known(dataset.filters)
@@ -201,67 +252,6 @@ def _missing_filter(asked: DatasetRequests, dataset: Dataset) -> str:
     return ""
 
 
-def _structure_dtype(dataset: Dataset) -> str:
-    """Return the description of the structures: fields without gaps, little-endian. Raises Damaged for bad names."""
-    described = repr([_shown_field(one) for one in dataset.kind.fields])
-    if dtypes.parsed(described).itemsize != dataset.item:
-        raise Damaged("has fields that NumPy does not know")
-    return described
-
-
-def _structure_conversion(dataset: Dataset) -> Convert | None:
-    """Return what makes the structures of the stored ones. Raises Damaged if these do not fit."""
-    end = 0
-    is_same = True
-    for one in dataset.kind.fields:
-        size = int(one.shown[2:]) * prod(one.dims)
-        is_same = is_same and one.offset == end and one.stored == one.shown
-        end += size
-        stored = 0 if one.stored is None else int(one.stored[2:]) * prod(one.dims)
-        if stored != size or one.offset + size > dataset.size:
-            raise Damaged("has fields beyond its end")
-    if is_same and end == dataset.size:
-        return None
-    fields = dataset.kind.fields
-    stored_type = {
-        "names": [one.name for one in fields], "itemsize": dataset.size,
-        "formats": [(one.stored, one.dims) for one in fields], "offsets": [one.offset for one in fields],
-    }
-    return partial(_converted, stored_type, list(map(_shown_field, fields)))
-
-
-def _structure_table(name: bytes, dataset: Dataset, data: Data) -> Iterator[Member]:
-    """Yield the table of a dataset with one axis."""
-    if len(dataset.shape) == 1:
-        columns = partial(_structure_columns, dataset, data)
-        yield Member((name,), Table(name, dataset.elements, columns, width=len(dataset.kind.fields)))
-
-
-def _structure_columns(dataset: Dataset, data: Data) -> list[Column]:
-    found, offset, rows = [], 0, dataset.elements
-    for one in dataset.kind.fields:
-        width = int(one.shown[2:]) * prod(one.dims)
-        key = one.name.encode("utf-8", "surrogateescape")
-        values = Gathered(data, offset, width, dataset.item, rows)
-        found.append(Column(key, Array(key, values, one.shown, (rows, *one.dims))))
-        offset += width
-    return found
-
-
-def _shown_field(one: Field) -> tuple[Any, ...]:
-    return (one.name, one.shown, one.dims) if one.dims else (one.name, one.shown)
-
-
-def _converted(stored: Any, shown: Any, raw: bytes) -> bytes:
-    """Convert elements of one type of NumPy to another one, such as to another byte order.
-
-    Of booleans, every byte but 0 becomes 1.
-    """
-    import numpy as np
-
-    return np.frombuffer(raw, np.dtype(stored)).astype(np.dtype(shown)).tobytes()
-
-
 def suffix(source: Source, asked: DatasetRequests, dataset: Dataset) -> bytes:
     """Return the suffix of a dataset's file, empty if it has none."""
     if why_hidden(dataset):
@@ -270,8 +260,12 @@ def suffix(source: Source, asked: DatasetRequests, dataset: Dataset) -> bytes:
         return {"jpeg": b".jpg", "png": b".png"}[content.media] if isinstance(content, EncodedImage) else b""
     if dataset.is_null:
         return b".null"
-    if dataset.kind.name == "text":
-        return (b".txt", b".jsonl", b".json")[min(2, len(dataset.shape))]
+    found = matlab.suffix(dataset)
+    if found is not None:
+        return found
+    if dataset.kind.name in ("text", "json") or dataset.kind.text == "reference":
+        is_text = dataset.kind.name == "text"
+        return (b".txt" if is_text else b".json", b".jsonl", b".json")[min(2, len(dataset.shape))]
     return {"number": b".npy", "compound": b".npy", "bytes": b".bin"}.get(dataset.kind.name, b"")
 
 
@@ -300,20 +294,25 @@ def _runs(asked: DatasetRequests, dataset: Dataset) -> elements.VariableRows:
 
 
 def _text(asked: DatasetRequests, dataset: Dataset) -> Content:
-    name, shape = asked.path[-1], dataset.shape + dataset.kind.dims
+    """Return the strings of a dataset, or its values as JSON."""
+    kind = dataset.kind
+    name, shape = asked.path[-1], dataset.shape + kind.dims
     count = prod(shape)
-    if not shape:
+    if not shape and kind.name == "text":
         def text() -> bytes:
             return elements.texts(asked, 0, 1)[0].encode("utf-8", "replace")
 
         return Text(name, Rendered(asked.cache, asked.key("text"), text))
     if len(shape) == 1 or count > MOST_TEXTS:
-        return elements.lines(name, asked, count, dataset.size)
-    return Document(name, lambda: _nested(elements.texts(asked, 0, count), list(shape)) if count else [])
+        return elements.lines(name, asked, count, kind)
+    read = elements.texts if kind.name == "text" else elements.documents
+    return Document(name, lambda: _nested(read(asked, 0, count), list(shape)) if count else [])
 
 
-def _nested(values: list[Any], shape: list[int]) -> list[Any]:
-    """Return values as lists in lists."""
+def _nested(values: list[Any], shape: list[int]) -> Any:
+    """Return values as lists in lists, that of no axis as itself."""
+    if not shape:
+        return values[0]
     while len(shape) > 1:
         length = shape.pop()
         values = [values[start : start + length] for start in range(0, len(values), length)]

@@ -10,26 +10,27 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from glassfs.errors import Damaged
 
-_DESCR = re.compile(r"\|[iub]1|[<>](?:[iu][248]|f[248]|c(?:8|16))")
-_CLASSES = ("number", "text", "ragged", "bytes", "compound", "unknown")
+_DESCR = re.compile(r"\|[iub]1|[<>](?:[iu][248]|f[248]|c(?:8|16))|\|[SV][0-9]{1,10}")
+_CLASSES = ("number", "text", "ragged", "bytes", "compound", "json", "unknown")
 
 Value = TypeVar("Value")
 
 
 class Field(NamedTuple):
-    """A field of a compound: ``stored`` and ``shown`` are dtypes, as in ``ValueType``, at ``offset`` of the element."""
+    """A field of a compound, at ``offset`` of the stored element."""
 
     name: str
     offset: int
-    stored: str | None
-    shown: str
-    dims: tuple[int, ...]
+    kind: ValueType
 
 
 class ValueType(NamedTuple):
-    """A type. ``stored`` is the dtype of a number in the file, None if only the library decodes it.
+    """A type. ``shown`` is the dtype of a value of a fixed size, but for a compound; ``stored`` is that of a number in
+    the file, None if only the library decodes it.
 
     ``dims`` are the dimensions of an array type. ``base`` is the type of the values in rows of variable length.
+    ``size`` are the bytes of a stored compound. ``names`` are those of the values of an enumeration. ``padding`` is
+    that of a string: ``end``, ``zeros`` or ``spaces``.
     """
 
     name: str
@@ -39,6 +40,33 @@ class ValueType(NamedTuple):
     dims: tuple[int, ...] = ()
     fields: tuple[Field, ...] = ()
     base: ValueType | None = None
+    size: int = 0
+    names: tuple[tuple[str, int], ...] = ()
+    padding: str = ""
+
+    @property
+    def item(self) -> int:
+        """Bytes of a value as it is shown, the array of ``dims`` that it may be; 0 if it has no fixed size."""
+        one = sum(field.kind.item for field in self.fields) if self.fields else int(self.shown[2:] or 0)
+        return one * prod(self.dims)
+
+    @property
+    def stored_size(self) -> int:
+        """Bytes of a value in the file, 0 if they are unknown."""
+        one = self.size if self.fields else int((self.stored or "" if self.name == "number" else self.shown)[2:] or 0)
+        return one * prod(self.dims)
+
+
+class Mapping(NamedTuple):
+    """The elements ``to`` of a virtual dataset are the elements ``of`` the dataset at ``target`` in a file.
+
+    They have a range on each axis; None stands for all elements.
+    """
+
+    file: bytes
+    target: bytes
+    to: tuple[range, ...] | None
+    of: tuple[range, ...] | None
 
 
 class Filter(NamedTuple):
@@ -54,6 +82,7 @@ class Dataset(NamedTuple):
     """A dataset. ``size`` is that of a stored element in bytes, ``fill`` such an element, empty for zeros.
 
     ``stored`` are the bytes of a contiguous one, ``offset`` is where they are, None if nothing is allocated.
+    ``matlab`` is the class that MATLAB gave it, ``empty`` the dimensions of the empty array for which it stands.
     """
 
     kind: ValueType
@@ -67,6 +96,8 @@ class Dataset(NamedTuple):
     filters: tuple[Filter, ...]
     fill: bytes
     is_image: bool
+    matlab: str = ""
+    empty: tuple[int, ...] = ()
 
     @property
     def elements(self) -> int:
@@ -80,15 +111,14 @@ class Dataset(NamedTuple):
     @property
     def item(self) -> int:
         """Bytes of an element as it is shown."""
-        if self.kind.fields:
-            return sum(int(field.shown[2:]) * prod(field.dims) for field in self.kind.fields)
-        return int(self.kind.shown[2:]) * prod(self.kind.dims) if self.kind.shown else self.size
+        return self.kind.item if self.kind.shown or self.kind.name == "compound" else self.size
 
 
 class Object(NamedTuple):
     """A link and the object at its end. ``kind`` is ``group``, ``dataset``, ``soft`` and so on, as the worker says.
 
-    ``address`` identifies the object, which has ``names`` names. ``final`` is the dataset at the end of a soft link.
+    ``address`` identifies the object, which has ``names`` names. ``final`` is the dataset at the end of a soft link,
+    ``meaning`` what an attribute says that a group is, ``file`` that of an external link.
     """
 
     name: bytes
@@ -100,6 +130,8 @@ class Object(NamedTuple):
     target: bytes = b""
     reason: str = ""
     final: Dataset | None = None
+    meaning: str = ""
+    file: bytes = b""
 
 
 Inner: TypeAlias = "tuple[tuple[bytes, ...], list[Object]]"
@@ -123,6 +155,36 @@ def listed(answer: Any) -> tuple[int, list[Object], list[Inner]]:
     return _checked(made)
 
 
+def cells(answer: Any) -> list[Object]:
+    """Return the objects to which references lead. Raises Damaged."""
+    return _checked(lambda: list(map(_object, answer)))
+
+
+def mappings(answer: Any) -> list[Mapping]:
+    """Return the parts of a virtual dataset. Raises Damaged."""
+    return _checked(lambda: [
+        Mapping(_bytes(one["file"]), _bytes(one["target"]), _axes(one["to"]), _axes(one["of"])) for one in answer
+    ])
+
+
+def _axes(entry: Any) -> tuple[range, ...] | None:
+    if entry is None:
+        return None
+    axes = list(map(_integers, entry))
+    if len(axes) > 32 or not all(step for _, step, _ in axes):
+        raise ValueError
+    return tuple(range(start, start + step * count, step) for start, step, count in axes)
+
+
+def _bytes(value: Any) -> bytes:
+    return str(value).encode("latin-1")
+
+
+def files(answer: Any) -> list[bytes]:
+    """Return the names of other files that a container names. Raises Damaged."""
+    return _checked(lambda: list(map(_bytes, answer["files"])))
+
+
 def _checked(make: Callable[[], Value]) -> Value:
     try:
         return make()
@@ -138,11 +200,14 @@ def _object(entry: Any) -> Object:
         _integer(entry.get("names", 1)), _integer(entry.get("attributes", 0)),
         _dataset(entry) if kind == "dataset" else None, str(entry.get("target", "")).encode("latin-1"),
         str(entry.get("reason", "")), _dataset(final) if final and final["kind"] == "dataset" else None,
+        str(entry.get("meaning", "")), _bytes(entry.get("file", "")),
     )
 
 
 def _dataset(entry: Any) -> Dataset:
-    kind = _kind(entry["type"])
+    kind, matlab = _kind(entry["type"]), str(entry.get("matlab", ""))
+    if matlab == "logical" and kind.shown == "|u1":
+        kind = kind._replace(shown="|b1", text="|b1")
     offset = entry.get("offset")
     chunks = _integers(entry.get("chunks", []))
     dataset = Dataset(
@@ -150,11 +215,10 @@ def _dataset(entry: Any) -> Dataset:
         _integer(entry["stored"]), None if offset is None else _integer(offset), chunks,
         tuple(map(_filter, entry.get("filters", []))), b64decode(entry.get("fill", ""), validate=True),
         bool(entry.get("image")),
+        matlab, _integers(entry.get("empty", [])),
     )
     is_wrong = dataset.layout == "chunked" and (len(chunks) != len(dataset.shape) or 0 in chunks or not chunks)
     if is_wrong or (dataset.fill and len(dataset.fill) != dataset.size):
-        raise ValueError
-    if kind.name in ("number", "compound") and not dataset.item:
         raise ValueError
     return dataset
 
@@ -163,23 +227,25 @@ def _kind(entry: Any) -> ValueType:
     name = entry["class"]
     if name not in _CLASSES:
         raise ValueError
-    stored = entry.get("stored")
     fields = tuple(map(_field, entry.get("fields", [])))
-    if name == "compound" and not fields:
-        raise ValueError
-    return ValueType(
-        name, str(entry.get("name", ""))[:100], _descr(entry["shown"]) if name == "number" else "",
+    shown, stored = entry.get("shown"), entry.get("stored")
+    found = ValueType(
+        name, str(entry.get("name", ""))[:100], "" if shown is None else _descr(shown),
         None if stored is None else _descr(stored), _integers(entry.get("dims", [])), fields,
-        _kind(entry["base"]) if name == "ragged" else None,
+        _kind(entry["base"]) if name == "ragged" else None, _integer(entry.get("size", 0), 1 << 32),
+        tuple((str(called), int(value)) for called, value in entry.get("names", {}).items()),
+        str(entry.get("padding", "")),
     )
+    measured = found.base or found
+    if name in ("number", "compound", "ragged") and not measured.item:
+        raise ValueError
+    if name == "compound" and any(field.offset + field.kind.stored_size > found.size for field in fields):
+        raise ValueError
+    return found
 
 
 def _field(entry: Any) -> Field:
-    stored = entry.get("stored")
-    return Field(
-        str(entry["name"]), _integer(entry["offset"], 1 << 32), None if stored is None else _descr(stored),
-        _descr(entry["shown"]), _integers(entry.get("dims", [])),
-    )
+    return Field(str(entry["name"]), _integer(entry["offset"], 1 << 32), _kind(entry))
 
 
 def _filter(entry: Any) -> Filter:

@@ -13,15 +13,18 @@ from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
 from glassfs.content import Blocked, Data, Records, Rendered
-from glassfs.content.allowance import OBJECT, Allowance
+from glassfs.content.allowance import OBJECT, Allowance, held
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5.answers import WorkerAnswers
 from glassfs.formats.hdf5.chunks import Grid, Shape
+from glassfs.formats.hdf5.description import ValueType
 from glassfs.sizes import PIECE
 from glassfs.source import Version
 
 ROWS = 1_000
 """Strings, or rows of variable length, that are asked for at once."""
+MOST_TEXTS = 100_000
+"""Strings of a dataset with several axes that are one document, and cells of MATLAB that are links."""
 ASKED_COST = 3
 """Memory for a byte of elements that are asked for."""
 
@@ -36,6 +39,8 @@ class DatasetRequests(NamedTuple):
     allowance: Allowance
     version: Version
     path: Path
+    virtual: Data | None = None
+    """Its elements as they are shown, if they are in other datasets."""
 
     def ask(
         self, do: str, most: int = 0, buffer: memoryview | None = None, **arguments: Any,
@@ -55,7 +60,7 @@ class LibraryGrid(Grid):
     """
 
     def __init__(self, asked: DatasetRequests, shape: Shape, chunks: Shape, item: int, dtype: object) -> None:
-        super().__init__(asked.cache, shape, _together(shape, chunks, item, asked.cache.budget // 8), item)
+        super().__init__(asked.cache, shape, together(shape, chunks, item, asked.cache.budget // 8), item)
         self._asked, self._dtype = asked, dtype
 
     def _block(self, number: int) -> Rendered:
@@ -87,7 +92,7 @@ class LibraryGrid(Grid):
         return bytearray(whole.tobytes())
 
 
-def _together(shape: Shape, chunks: Shape, item: int, most: int) -> Shape:
+def together(shape: Shape, chunks: Shape, item: int, most: int) -> Shape:
     """Return the shape of what is asked for at once: whole chunks, as many as have PIECE bytes, in C order.
 
     Of a chunk of more than ``most`` bytes, a part: the worker keeps the chunk while parts of it are asked for.
@@ -136,17 +141,41 @@ def _answers(
         first += len(lengths)
 
 
-def lines(key: bytes, asked: DatasetRequests, count: int, width: int) -> Records:
-    """Return a row for each of ``count`` strings, of ``width`` bytes each in the file."""
-    def block(number: int) -> list[str]:
+def documents(asked: DatasetRequests, first: int, count: int, members: tuple[int, ...] = ()) -> list[Any]:
+    """Return elements of a dataset as values of JSON, in C order: of compounds the member at the end of ``members``.
+
+    Raises TooLarge, and Damaged.
+    """
+    found: list[Any] = []
+    allowance = asked.allowance.part()
+    with asked.cache.measuring(ASKED_COST * PIECE):
+        while len(found) < count:
+            start, left = first + len(found), count - len(found)
+            values, _ = asked.ask("values", first=start, count=min(ROWS, left), members=members)
+            if not isinstance(values, list) or not 0 < len(values) <= left:
+                raise Damaged("its worker process sends other rows than asked for")
+            allowance.take(held(values), "rows")
+            found += values
+    return found
+
+
+def weight_of(kind: ValueType) -> int:
+    """Return about how many bytes a value takes in memory that the worker reads, with its JSON."""
+    # As JSON, a byte may take several, and each value is an object.
+    inner = sum(weight_of(field.kind) for field in kind.fields)
+    return 2 * OBJECT + inner + 4 * int(kind.shown[2:] or 16) * prod(kind.dims)
+
+
+def lines(key: bytes, asked: DatasetRequests, count: int, kind: ValueType) -> Records:
+    """Return a row for each of ``count`` strings, or values of JSON."""
+    read = texts if kind.name == "text" else documents
+
+    def block(number: int) -> list[Any]:
         first = number * ROWS
-        return texts(asked, first, min(ROWS, count - first))
+        return read(asked, first, min(ROWS, count - first))
 
-    def cost(number: int) -> int:
-        # As JSON, a byte may take several, and each string is an object.
-        return min(ROWS, count) * (2 * OBJECT + 4 * width)
-
-    return Records(key, -(-count // ROWS), block, "string", cost)
+    type_name = "string" if kind.name == "text" else "json"
+    return Records(key, -(-count // ROWS), block, type_name, lambda number: min(ROWS, count) * weight_of(kind))
 
 
 class VariableRows:

@@ -1,7 +1,8 @@
 """Groups as contents: their links are described by the worker when a caller lists them (§7, §8). Any thread.
 
-Hard links show the same contents under each name, soft links are symbolic ones. A group that contains itself ends with
-a symbolic link to the first. External links are never followed: they are omitted.
+Hard links show the same contents under each name, soft links are symbolic ones, and so are cells of MATLAB. A group
+that contains itself ends with a symbolic link to the first. External links show what they lead to, if it is in a file
+that the container may use (``outside``).
 """
 
 from __future__ import annotations
@@ -12,15 +13,19 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from glassfs import work
-from glassfs.content import Content, Document, Group, Link, Member, Omitted
+from glassfs.content import Content, Data, Document, Group, Link, Member, Null, Omitted
 from glassfs.content.allowance import held
-from glassfs.errors import Damaged, GlassfsError, Passing
-from glassfs.formats.hdf5 import dataset, description
+from glassfs.errors import Damaged, GlassfsError, Passing, Refused
+from glassfs.formats.hdf5 import compounds, dataset, description, frames, matlab
 from glassfs.formats.hdf5.answers import Path, WorkerAnswers, as_text
-from glassfs.formats.hdf5.description import Object
+from glassfs.formats.hdf5.chunks import Shape, place_of
+from glassfs.formats.hdf5.description import Dataset, Object, ValueType
 from glassfs.formats.hdf5.elements import DatasetRequests
+from glassfs.formats.hdf5.frames import FrameGroup, Reader
+from glassfs.formats.hdf5.outside import OtherFiles, VirtualGrid, piece
 from glassfs.formats.registry import Opening
 from glassfs.lru import LRU
+from glassfs.names import escape, free_name
 from glassfs.sizes import PIECE
 
 AT_ONCE = 1_000
@@ -42,10 +47,16 @@ class Ancestor(NamedTuple):
 class GroupListing:
     """Makes contents of the objects in one container."""
 
-    def __init__(self, opening: Opening, answers: WorkerAnswers) -> None:
+    def __init__(
+        self, opening: Opening, answers: WorkerAnswers, others: OtherFiles, top: Path = (), remembered: int = PIECE,
+    ) -> None:
         self._opening = opening
         self._answers = answers
-        self._recent: LRU[Path, list[Object]] = LRU(PIECE)
+        self._others = others
+        self._other_answers: dict[bytes, WorkerAnswers] = {}
+        self._top = top
+        """The group, or dataset, below which all is that the caller shows."""
+        self._recent: LRU[Path, list[Object]] = LRU(remembered)
         """What was listed last. It belongs to the container, and is weighed and dropped with it."""
         self._attributes: LRU[Path, tuple[frozenset[str] | None, dict[str, Any]]] = LRU(PIECE)
         """Attributes of groups: the names that were asked for, None for all, and what was found."""
@@ -57,6 +68,57 @@ class GroupListing:
     def asked(self, path: Path) -> DatasetRequests:
         opening = self._opening
         return DatasetRequests(self._answers, opening.cache, opening.allowance, opening.source.version, path)
+
+    def _asked(self, path: Path, described: Dataset) -> DatasetRequests:
+        """Return requests for a dataset, with the elements of a virtual one. Raises Refused with the reason."""
+        if described.layout != "virtual":
+            return self.asked(path)
+        try:
+            if described.kind.name != "number" or described.kind.stored is None:
+                raise Refused(f"only plain numbers are put together, and not {described.kind.text}")
+            return self.asked(path)._replace(virtual=self._virtual(path, described))
+        except Passing:
+            raise
+        except GlassfsError as error:
+            raise Refused(f"virtual dataset: {error.reason}") from error
+
+    def _virtual(self, path: Path, described: Dataset) -> VirtualGrid:
+        """Return the elements of a virtual dataset. Raises Refused, and what prevents reading a source."""
+        answer = self._answers.described({"do": "mappings", "path": as_text(path)})
+        kind, pieces = described.kind, []
+        sources: dict[tuple[bytes, bytes], tuple[Shape, Data]] = {}
+        for one in description.mappings(answer):
+            named = one.file, one.target
+            if named not in sources:
+                listing = self if self._others.is_own(one.file) else self._listing(one.file)
+                sources[named] = listing.numbers(one.target, kind)
+            pieces.append(piece(one, described.shape, *sources[named]))
+        convert = compounds.conversion(kind)
+        fill = convert(described.fill) if convert and described.fill else described.fill
+        return VirtualGrid(self._opening.cache, described.shape, described.item, pieces, fill)
+
+    def _listing(self, file: bytes, top: Path = ()) -> GroupListing:
+        """Return the contents of another file, from a path on. Raises Refused."""
+        opening = self._others.opening(file)
+        answers = self._other_answers.get(file)
+        if answers is None:
+            answers = self._other_answers[file] = WorkerAnswers(opening, opening.sandbox("hdf5"))
+        # What these files name in turn is not followed, so that there is an end.
+        return GroupListing(opening, answers, OtherFiles(opening), top, PIECE // 64)
+
+    def numbers(self, target: bytes, kind: ValueType) -> tuple[Shape, Data]:
+        """Return shape and elements of a dataset of numbers of one type. Raises Refused for others, and Damaged."""
+        found = self.find(target).dataset
+        if found is None or found.layout == "virtual" or dataset.why_hidden(found):
+            raise Refused(f"{escape(target)} is no dataset that can be read, or a virtual one as well")
+        if (found.kind.shown, found.kind.dims) != (kind.shown, kind.dims):
+            raise Refused(f"{escape(target)} has values of another type")
+        return found.shape, dataset.array_data(self._opening.source, self.asked(_parts(target)), found)
+
+    def find(self, target: bytes) -> Object:
+        """Return the object at a path of hard links. Raises Damaged."""
+        answer = self._answers.described({"do": "describe", "path": as_text(_parts(target))})
+        return description.described(answer)
 
     def objects(self, path: Path) -> Iterator[Object]:
         """Yield what is in a group. Raises Damaged."""
@@ -134,18 +196,33 @@ class GroupListing:
     def contents(self, path: Path, above: tuple[Ancestor, ...]) -> Iterator[Member]:
         """Yield the contents of a group's objects."""
         for one in self.objects(path):
-            try:
-                yield from self._object(one, (*path, one.name), above)
-            except Passing:
-                raise
-            except GlassfsError as error:
-                yield Member((one.name,), Omitted(one.name, error.reason, is_damage=True))
+            yield from self._shown(one, (*path, one.name), above)
+
+    def _shown(self, one: Object, path: Path, above: tuple[Ancestor, ...] = ()) -> Iterator[Member]:
+        try:
+            yield from self._object(one, path, above)
+        except Passing:
+            raise
+        except GlassfsError as error:
+            yield Member((one.name,), Omitted(one.name, error.reason, is_damage=True))
 
     def _group(self, path: Path, above: tuple[Ancestor, ...], attributes: int = 0) -> Group:
         return Group(
-            path[-1] if path else b"", partial(self._members, path, above, attributes),
+            path[-1] if path else b"", partial(self._members, path, above, attributes), partial(self._tables, path),
             facts=partial(self._facts, path) if attributes else lambda names: {},
         )
+
+    def _tables(self, path: Path) -> Iterator[Member]:
+        """Yield the tables that groups in a group are."""
+        for one in self.objects(path):
+            if one.meaning:
+                reader = Reader(self._opening.source, self.asked, self.objects, self.attributes)
+                try:
+                    yield from frames.members(FrameGroup(reader, (*path, one.name)), one.meaning)
+                except Passing:
+                    raise
+                except GlassfsError as error:
+                    yield Member((one.name,), Omitted(one.name, f"table: {error.reason}", is_damage=True))
 
     def _members(self, path: Path, above: tuple[Ancestor, ...], attributes: int) -> Iterator[Member]:
         if not path and attributes:
@@ -158,22 +235,70 @@ class GroupListing:
         if described.kind == "group":
             yield Member((name,), self._subgroup(described, path, above))
         elif described.dataset is not None:
-            hidden = dataset.why_hidden(described.dataset)
-            if hidden:
-                yield Member((name,), Omitted(name, hidden))
-            else:
-                yield from dataset.members(self._opening.source, self.asked(path), described.dataset)
+            yield from self._dataset(described.dataset, path)
         elif described.kind == "soft":
             yield self._link(described, path)
         elif described.kind == "external":
-            yield Member((name,), Omitted(name, "external link: other files are never read"))
-            return
+            yield from self._linked(described, name)
+        elif described.kind == "null":
+            yield Member((name,), Null(name))
         elif described.kind == "type":
             yield Member((name,), Omitted(name, "named type: it describes others and has no values"))
         else:
             raise self._opening.source.damage(described.reason or "is of an unknown kind")
-        if described.attributes:
-            yield Member((b"%b.%b" % (name, ATTRIBUTES),), self._document(path))
+        values = described.dataset.kind.names if described.dataset else ()
+        if described.attributes or values:
+            yield Member((b"%b.%b" % (name, ATTRIBUTES),), self._document(path, values))
+
+    def _dataset(self, described: Dataset, path: Path) -> Iterator[Member]:
+        name, hidden = path[-1], dataset.why_hidden(described)
+        try:
+            asked = self._asked(path, described)
+        except Refused as error:
+            hidden = hidden or error.reason
+        if hidden:
+            yield Member((name,), Omitted(name, hidden))
+        elif matlab.is_cells(described):
+            yield Member((name,), Group(name, partial(self._cells, described, path)))
+        else:
+            yield from dataset.members(self._opening.source, asked, described)
+
+    def _cells(self, described: Dataset, path: Path) -> Iterator[Member]:
+        """Yield links to what is in the cells of MATLAB, under their places; those of a vector under one number."""
+        shape, first = described.shape, 0
+        longer = [axis for axis, length in enumerate(shape) if length > 1] or [0]
+        while first < described.elements:
+            request: dict[str, Any] = {"do": "cells", "path": as_text(path), "first": first}
+            request["count"] = min(AT_ONCE, described.elements - first)
+            found = description.cells(self._answers.described(request))
+            for number, one in enumerate(found[: described.elements - first], first):
+                place = place_of(number, shape)
+                shown = [place[longer[0]]] if len(longer) == 1 and shape else place
+                name = b"_".join(b"%d" % index for index in shown) or b"0"
+                yield from self._shown(one._replace(name=name), (*path, name))
+            if not found:
+                raise Damaged("its worker process sends a wrong description")
+            first += len(found)
+
+    def _linked(self, described: Object, name: bytes) -> Iterator[Member]:
+        """Yield what is at the end of an external link, under the name of the link."""
+        parts = _parts(described.target)
+        try:
+            if self._others.is_own(described.file):
+                raise Refused("it leads to the file itself")
+            listing = self._listing(described.file, parts)
+            found = listing.find(described.target)
+        except Passing:
+            raise
+        except GlassfsError as error:
+            yield Member((name,), Omitted(name, f"external link: {error.reason}"))
+            return
+        if not parts:
+            yield Member((name,), listing.root(found))
+            return
+        for below, content in listing._object(found, parts, ()):
+            # What an object is shown as begins with its name.
+            yield Member((name + below[0][len(parts[-1]) :], *below[1:]), content)
 
     def _subgroup(self, described: Object, path: Path, above: tuple[Ancestor, ...]) -> Content:
         # A group may contain itself, also by way of others. The address of an object tells that two names are of one
@@ -188,17 +313,38 @@ class GroupListing:
 
     def _link(self, described: Object, path: Path) -> Member:
         """Return a symbolic link. Its target may not exist; the missing names stay in it."""
-        parts = [part for part in described.target.split(b"/") if part not in (b"", b".")]
+        parts = _parts(described.target)
         if b".." in parts:
             return Member((path[-1],), Omitted(path[-1], "reserved link: its target contains .."))
-        inside = tuple(parts) if described.target.startswith(b"/") else (*path[:-1], *parts)
+        inside = parts if described.target.startswith(b"/") else (*path[:-1], *parts)
+        if inside[: len(self._top)] != self._top:
+            return Member((path[-1],), Omitted(path[-1], "soft link: its target is not below an external link's"))
         # The target of the link is a name in HDF5, and the file that shows it has a suffix.
         final = described.final
-        suffix = b"" if final is None else dataset.suffix(self._opening.source, self.asked(inside), final)
-        target = (*(b"..",) * (len(path) - 1), *parts) if described.target.startswith(b"/") else tuple(parts)
+        suffix = b"" if final is None else self._suffix(inside, final)
+        target = parts
+        if described.target.startswith(b"/"):
+            target = (*(b"..",) * (len(path) - len(self._top) - 1), *parts[len(self._top) :])
         if suffix and target:
             target = (*target[:-1], target[-1] + suffix)
         return Member((path[-1] + suffix,), Link(path[-1], target))
 
-    def _document(self, path: Path) -> Document:
-        return Document(ATTRIBUTES, partial(self.attributes, path), 8 * PIECE)
+    def _suffix(self, path: Path, final: Dataset) -> bytes:
+        try:
+            return dataset.suffix(self._opening.source, self._asked(path, final), final)
+        except Refused:
+            return b""
+
+    def _document(self, path: Path, values: Sequence[tuple[str, int]] = ()) -> Document:
+        """Return the attributes of an object, with the names of its values."""
+        def document() -> Any:
+            found = self.attributes(path)
+            if values and isinstance(found, dict):
+                found[free_name("enumeration", found.__contains__, "enumeration".__add__)] = dict(values)
+            return found
+
+        return Document(ATTRIBUTES, document, 8 * PIECE)
+
+
+def _parts(target: bytes) -> Path:
+    return tuple(part for part in target.split(b"/") if part not in (b"", b"."))

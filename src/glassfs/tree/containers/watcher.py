@@ -187,6 +187,14 @@ class Watcher:
         with self._lock:
             self._changed.add(at)
 
+    def are_parts_current(self, lease: Lease) -> bool:
+        """Ask the store for the further files of a container, and return whether it is still the same."""
+        if isinstance(lease, ContainerLease) and len(lease.entries) > 1 and not lease.is_retired:
+            before = lease.entries
+            with suppress(Unavailable, DeviceFailed):
+                self.compare(lease, before, lease.entries_now(before, before[0], COMPARED))
+        return not lease.is_retired
+
     def compare(self, lease: ContainerLease, before: Sequence[Entry], now: tuple[Entry, ...] | None) -> bool:
         """Use what was found out about the files of a lease; return whether anything changed."""
         # Another version means other bytes. With another stamp alone they may be the same, and readers go on.

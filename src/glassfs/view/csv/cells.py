@@ -5,7 +5,7 @@
 | missing, not a time | empty |
 | integers, floats | the fewest digits that identify the number in its own dtype; ``NaN``, ``Infinity``, ``-Infinity`` |
 | booleans | ``true``, ``false`` |
-| times | ISO 8601, without a zone; of 100 ns with seven digits after the seconds |
+| times | ISO 8601, with Z if they are of UTC; of 100 ns with seven digits after the seconds |
 | durations | seconds, all digits of the unit; of months and years their number |
 | complex numbers | ``1.5-2j`` |
 | text | unchanged, but NUL and bytes that are not UTF-8 are U+FFFD: many readers stop at NUL |
@@ -75,7 +75,12 @@ def cell(value: Any) -> Any:
         return value if math.isfinite(value) else json.name_of(value)
     if isinstance(value, int):
         return value
-    return text(value) if isinstance(value, bytes) else json.line(value).decode()
+    if isinstance(value, bytes):
+        return text(value)
+    import numpy as np
+
+    is_time = isinstance(value, (np.datetime64, np.timedelta64))
+    return scalars(np.array([value]))[0] if is_time else json.line(value).decode()
 
 
 def text(raw: bytes) -> str:

@@ -35,14 +35,16 @@ LONG_CELL = 3 << 14
 class FixedColumn:
     """An array with one value for each row, or ``slots`` of them, which become as many columns."""
 
-    def __init__(self, content: Array, slots: int) -> None:
+    def __init__(self, content: Array, slots: int, zone: str = "") -> None:
         self._content = content
+        self._end = "Z" if zone else ""
         self.width = max(1, slots)
 
     def cells(self, first: int, end: int) -> list[list[Any]]:
         """Return the cells of the rows ``[first, end)``, one list for each column."""
         values = array_rows(self._content, first, end).reshape(end - first, self.width)
-        return [cells.scalars(values[:, slot]) for slot in range(self.width)]
+        found = [cells.scalars(values[:, slot]) for slot in range(self.width)]
+        return [[cell and cell + self._end for cell in column] for column in found] if self._end else found
 
 
 class RunColumn(ABC):
@@ -149,7 +151,7 @@ class RecordColumn:
     def _read(self) -> Iterator[Any]:
         count = 0
         for number in range(self._records.blocks):
-            block = self._records.block(number)
+            block = list(self._records.block(number))
             self.cost = min(self._records.cost(number), sum(map(held, block)))  # rows may share values
             self._on_load()
             count += len(block)
@@ -174,5 +176,5 @@ def column_of(layout: ColumnPlan, rows: int, on_load: Callable[[], None]) -> Fix
     if not isinstance(content, Array):
         return RecordColumn(content, rows, on_load)
     if layout.length is None or layout.slots:
-        return FixedColumn(content, layout.slots)
+        return FixedColumn(content, layout.slots, layout.column.zone)
     return ListColumn(content.data, EvenOffsets(layout.length, rows), content.dtype)

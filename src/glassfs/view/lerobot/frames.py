@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Column, Data, Recording, Table
+from glassfs.content.columns import ColumnBlocks
 from glassfs.content.features import Signal, decoded
 from glassfs.errors import Changed
 from glassfs.view.contract import Key
 from glassfs.view.lerobot import plan
 from glassfs.view.lerobot.dataset import DEFAULTS, EpisodeSet
 from glassfs.view.parquet import Parquet
-from glassfs.view.parquet.columns import ColumnBlocks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -21,6 +21,7 @@ import xxhash
 from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Column, Recording, Rendered, Table
+from glassfs.content.columns import ColumnBlocks
 from glassfs.content.features import decoded
 from glassfs.content.video import video_of
 from glassfs.errors import LASTING, TooLarge
@@ -42,7 +43,6 @@ from glassfs.view.lerobot.statistics import (
     of_numbers,
     sampled,
 )
-from glassfs.view.parquet.columns import ColumnBlocks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

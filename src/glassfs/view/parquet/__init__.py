@@ -10,7 +10,7 @@ rows of joined tables are long. Data pages are the container's own bytes whereve
 | ``i4`` ``i8`` ``f4`` ``f8`` | INT32, INT64, FLOAT, DOUBLE | unchanged |
 | ``u4`` ``u8`` | INT32, INT64, an unsigned integer | unchanged |
 | ``f2`` | FIXED_LEN_BYTE_ARRAY(2), a FLOAT16 | unchanged |
-| ``M8[ns]`` ``M8[us]`` ``M8[ms]`` | TIMESTAMP of that unit, of no time zone | unchanged |
+| ``M8[ns]`` ``M8[us]`` ``M8[ms]`` | TIMESTAMP of that unit, of UTC if the column has a time zone | unchanged |
 | ``M8[100ns]`` | TIMESTAMP(MICROS), rounded down: 64 bits of nanoseconds do not hold the years 1 to 9999 | divided |
 | ``M8[s]`` ``[m]`` ``[h]`` ``[D]`` ``[W]`` | TIMESTAMP(MILLIS) | multiplied |
 | ``M8``, ``m8`` not a time | null; in lists the least INT64 | its space stays |

@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
 Scalar: TypeAlias = tuple[str, int]
-"""A value in a table: its struct format, and the value."""
+"""A value in a table: its struct format, and the value; a string is bytes (``_string``)."""
 UNITS = ("s", "ms", "us", "ns")
 
 
@@ -34,7 +34,12 @@ class ArrowType(NamedTuple):
     """A type: its number, and the values of its table."""
 
     number: TypeNumber
-    scalars: tuple[Scalar, ...] = ()
+    scalars: tuple[Scalar | bytes, ...] = ()
+
+    @property
+    def is_arrow_only(self) -> bool:
+        """Whether Parquet lacks this type, or a part of it: durations, and names of time zones."""
+        return self.number == TypeNumber.DURATION or any(isinstance(scalar, bytes) for scalar in self.scalars)
 
 
 class ArrowField(NamedTuple):
@@ -58,9 +63,9 @@ def fixed(width: int) -> ArrowType:
     return ArrowType(TypeNumber.FIXED_SIZE_BINARY, (("<i", width),))
 
 
-def time(number: TypeNumber, unit: str) -> ArrowType:
+def time(number: TypeNumber, unit: str, zone: str = "") -> ArrowType:
     """Return the type of timestamps or durations."""
-    return ArrowType(number, (("<h", UNITS.index(unit)),))
+    return ArrowType(number, (("<h", UNITS.index(unit)), *([_string(zone.encode())] if zone else [])))
 
 
 def message(fields: Sequence[ArrowField]) -> bytes:

@@ -6,21 +6,22 @@ A column of vectors becomes a column for each element if they are few, otherwise
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import count
 from math import prod
 from typing import NamedTuple
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Cells, Column, Data, Parted, Ragged, RaggedText, Regular, Rendered, Table
+from glassfs.content import Array, Cells, Column, Data, Ragged, RaggedText, Table
+from glassfs.content.columns import ColumnBlocks
 from glassfs.content.rows import EvenOffsets, offsets_of
 from glassfs.content.table import slot_names
 from glassfs.errors import Damaged
 from glassfs.names import free_name
-from glassfs.sizes import PIECE
 from glassfs.view.contract import Key
 from glassfs.view.json import as_text
+from glassfs.view.parquet.arrow import TypeNumber
 from glassfs.view.parquet.footer import SchemaColumn
 from glassfs.view.parquet.kinds import BYTES, TEXT, ParquetType, kind_of
 from glassfs.view.parquet.pages import LARGEST_I32, FlatPages, Pages, TimePages
@@ -34,52 +35,6 @@ SHARED_BYTES = 8 << 20
 MOST_CHUNKS = 4096
 """Limit of columns of groups, which all are in the footer; vectors become lists if there are more columns than this."""
 MOST_SLOTS = 64
-
-
-class ColumnBlocks:
-    """Rows of ``width`` bytes in blocks, in which each column is contiguous. The cache keeps them whole.
-
-    ``make(first, count)`` returns some of them, one column after another. Columns of a Parquet file are read one after
-    another, but their values stand side by side in a container: a block is read or decoded once for all of them.
-    """
-
-    def __init__(
-        self, rows: int, width: int, make: Callable[[int, int], bytes], cache: BlockCache, key: tuple[Hashable, ...],
-    ) -> None:
-        self.rows = rows
-        self.rows_a_block = 1 << max(1, PIECE // max(1, width)).bit_length() - 1
-        self._width = width
-        self._make = make
-        self._cache = cache
-        self._key = key
-
-    def column(self, offset: int, width: int) -> Data:
-        """Return the ``width`` bytes of each row that begin ``offset`` bytes after the start of the row."""
-        return _BlockColumn(self, offset, width)
-
-    def block(self, number: int) -> tuple[Data, int]:
-        """Return a block, and its number of rows."""
-        first = number * self.rows_a_block
-        rows = min(self.rows_a_block, self.rows - first)
-        # Making a block takes the values as they are stored, the same in columns, and the joined bytes.
-        size = rows * self._width
-        made = partial(self._make, first, rows)
-        return Rendered(self._cache, (*self._key, "rows", first), made, size, cost=4 * size), rows
-
-
-class _BlockColumn(Parted):
-    def __init__(self, blocks: ColumnBlocks, offset: int, width: int) -> None:
-        self._blocks = blocks
-        self._offset = offset
-        self._bounds = Regular(blocks.rows_a_block * width, blocks.rows * width)
-
-    @property
-    def bounds(self) -> Sequence[int]:
-        return self._bounds
-
-    def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
-        block, rows = self._blocks.block(number)
-        block.read_into(buffer, rows * self._offset + offset)
 
 
 class Names:
@@ -156,6 +111,8 @@ def _layout(column: Column, rows: int) -> ColumnPlan | None:
     shape = content.resolved_shape
     if kind is None or not shape:
         return None
+    if column.zone and kind.arrow.number == TypeNumber.TIMESTAMP:
+        kind = kind.in_zone(column.zone)
     length = prod(shape[1:])
     if len(shape) == 1:
         return ColumnPlan(column, kind, width=kind.width)

@@ -71,8 +71,8 @@ def footer(fields: Sequence[SchemaColumn], rows: int, groups: Sequence[Value], m
         3: i64(rows, _DIGITS),
         4: sequence(TypeCode.STRUCT, groups),
     }
-    if any(field.kind.arrow.number == arrow.TypeNumber.DURATION for field in fields):
-        # Parquet has no durations. pyarrow and polars look into this schema, others see integers.
+    if any(field.kind.arrow.is_arrow_only for field in fields):
+        # Parquet has no durations and no names of zones. pyarrow and polars look into this schema, others see integers.
         message = base64.b64encode(arrow.message([_arrow(field) for field in fields]))
         metadata = (*metadata, (b"ARROW:schema", message))
     if metadata:

@@ -84,6 +84,12 @@ class ParquetType:
     def is_text(self) -> bool:
         return self.converted == UTF8
 
+    def in_zone(self, zone: str) -> ParquetType:
+        """Return the type of timestamps of UTC that programs show in a time zone."""
+        number = self.arrow.scalars[0][1]
+        unit = arrow.UNITS[int(number)]
+        return replace(self, logical=_timestamp(unit, True), arrow=arrow.time(TypeNumber.TIMESTAMP, unit, zone))
+
     def shown(self, data: Data) -> Data:
         """Return the values of an array as values of the file, but BOOLEAN as bytes."""
         convert = self.convert
@@ -152,9 +158,13 @@ def _time(is_point: bool, unit: str, count: int) -> ParquetType:
     convert = None if factor == divisor == 1 else partial(_scaled, factor, divisor)
     if not is_point:
         return replace(plain, arrow=arrow.time(TypeNumber.DURATION, target), convert=convert)
-    unit_number = {"ms": 1, "us": 2, "ns": 3}[target]
-    logical = struct({8: struct({1: thrift.boolean(False), 2: struct({unit_number: struct({})})})})
+    logical = _timestamp(target, False)
     return replace(plain, arrow=arrow.time(TypeNumber.TIMESTAMP, target), convert=convert, logical=logical)
+
+
+def _timestamp(unit: str, is_utc: bool) -> Value:
+    number = {"ms": 1, "us": 2, "ns": 3}[unit]
+    return struct({8: struct({1: thrift.boolean(is_utc), 2: struct({number: struct({})})})})
 
 
 def _cast(source: str, target: str, raw: bytes) -> Any:

@@ -15,6 +15,7 @@ from glassfs.cache import BlockCache
 from glassfs.content import Computed, Data, Made, Slice, Stream, Zeros
 from glassfs.content.data import SizedData
 from glassfs.content.rows import Offsets
+from glassfs.content.texts import with_lengths
 from glassfs.errors import Damaged
 from glassfs.sizes import PIECE
 from glassfs.view.parquet.kinds import ParquetType
@@ -107,22 +108,13 @@ class TextPages(RaggedPages):
 
     def _short(self, offsets: NDArray[Any]) -> bytes:
         """Return whole rows, which are read at once."""
-        import numpy as np
-
-        count, begin, size = len(offsets) - 1, int(offsets[0]), int(offsets[-1] - offsets[0])
-        ends = offsets - begin
-        text = self._text.read(begin, size)
+        begin = int(offsets[0])
+        text = self._text.read(begin, int(offsets[-1]) - begin)
         if self._is_text and not text.isascii():
             # Each row alone, as the end of a row may cut a character.
-            text = b"".join(text[a:b].decode("utf-8", _MARKS).encode() for a, b in pairwise(ends.tolist()))
-        # Lengths and text are put in place by masks, as a loop over short rows in Python takes longer.
-        shown = np.empty(4 * count + size, np.uint8)
-        is_text = np.ones(len(shown), bool)
-        lengths = (ends[:-1] + 4 * np.arange(count))[:, np.newaxis] + np.arange(4)
-        is_text[lengths] = False
-        shown[lengths] = np.diff(offsets).astype("<u4").view(np.uint8).reshape(count, 4)
-        shown[is_text] = np.frombuffer(text, np.uint8)
-        return shown.tobytes()
+            ends = (offsets - begin).tolist()
+            text = b"".join(text[a:b].decode("utf-8", _MARKS).encode() for a, b in pairwise(ends))
+        return with_lengths(text, offsets[1:] - offsets[:-1])
 
     def _long(self, begin: int, end: int) -> Iterator[bytes]:
         yield struct.pack("<I", end - begin)

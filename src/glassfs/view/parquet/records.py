@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.content import Records, Stream
+from glassfs.content.texts import TextRows
 from glassfs.errors import Damaged
 from glassfs.once import once
 from glassfs.view.json import as_text
@@ -106,9 +107,13 @@ class RecordPages:
 
     def _page(self, rows: Sequence[Any]) -> tuple[int, bytes]:
         """Return the number of values in the page of some rows, and the page."""
+        depths: Sequence[int]
         if self._is_list:
             repeated, depths, values = _list_levels(rows)
             body = _levels(repeated, 1) + _levels(depths, 2) + self._packed(values)
+        elif isinstance(rows, TextRows):
+            present = b"\1" * len(rows) if rows.present is None else rows.present.tobytes()
+            depths, body = present, _levels(present, 1) + rows.with_lengths()
         else:
             depths = [int(row is not None) for row in rows]
             body = _levels(depths, 1) + self._packed([row for row in rows if row is not None])
@@ -154,6 +159,6 @@ def _levels(levels: Sequence[int], bits: int) -> bytes:
     import numpy as np
 
     padded = np.zeros(-(-len(levels) // 8) * 8, np.uint8)
-    padded[: len(levels)] = levels
+    padded[: len(levels)] = np.frombuffer(levels, np.uint8) if isinstance(levels, bytes) else levels
     packed = packed_levels(padded, bits)
     return levels_head(len(packed), bits) + packed

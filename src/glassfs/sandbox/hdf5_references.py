@@ -1,0 +1,183 @@
+"""What refers to other objects and files, and MATLAB (docs/formats/hdf5.md, §6, §7, §12, §13). Only workers import it.
+
+A worker opens no other file: it says which ones the container names, and which elements of these a dataset has.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from math import prod
+from typing import Any
+
+import numpy as np
+from h5py import h5a, h5d, h5g, h5l, h5o, h5s, h5t
+
+from glassfs.sandbox.hdf5_values import MOST_TEXT, attribute_value
+
+MOST_LINKS = 100_000
+"""Links of a group: each becomes a name in a listing. Objects of a container whose paths are found for references."""
+MOST_NAMED = 1_000
+"""Links near the root that are looked through, other files that these name, and parts of a virtual dataset."""
+
+# h5py makes references only of values that it has read itself.
+_library = ctypes.CDLL(h5d.__file__)
+_region, _dereferenced = _library.H5Rget_region, _library.H5Rdereference2
+_region.argtypes, _region.restype = (ctypes.c_int64, ctypes.c_int, ctypes.c_char_p), ctypes.c_int64
+_dereferenced.argtypes = ctypes.c_int64, ctypes.c_int64, ctypes.c_int, ctypes.c_char_p
+_dereferenced.restype = ctypes.c_int64
+
+
+class Referred:
+    """The objects of a file to which references lead, by their addresses. Each has the first path that is found."""
+
+    def __init__(self, file: Any) -> None:
+        self._root = h5o.open(file, b"/")
+        self._paths = {h5o.get_info(self._root).addr: b"/"}
+        self._queue = deque([b""])
+        """Paths of objects that may be groups, whose members are not known yet."""
+
+    def texts(self, kind: Any, raw: bytes | memoryview) -> Iterator[bytes]:
+        """Yield what references of a type refer to: a path, that of a region with its selection, or b"" for nothing."""
+        size = kind.get_size()
+        is_region = bool(kind.equal(h5t.STD_REF_DSETREG))
+        for at in range(0, len(raw), size):
+            value = bytes(raw[at : at + size])
+            if not any(value):
+                yield b""
+            elif is_region:
+                yield self._region_text(value)
+            else:
+                yield self._text(int.from_bytes(value, "little"))
+
+    def path(self, address: int) -> bytes | None:
+        """Return the path of the object at an address, None if there is none among the first ``MOST_LINKS``."""
+        # The library would search the whole file for each reference. Groups near the root are looked through first,
+        # as most references lead to what is there, such as ``#refs#`` of MATLAB and the dimensions of netCDF.
+        while address not in self._paths and self._queue and len(self._paths) < MOST_LINKS:
+            self._look_through(self._queue.popleft())
+        return self._paths.get(address)
+
+    def _look_through(self, path: bytes) -> None:
+        def add(name: bytes, link: Any) -> bool | None:
+            if link.type == h5l.TYPE_HARD and link.u not in self._paths:
+                below = path + b"/" + name
+                self._paths[link.u] = below
+                self._queue.append(below)
+            return True if len(self._paths) >= MOST_LINKS else None
+
+        with suppress(Exception):  # what cannot be opened or listed has no members that a reference could lead to
+            group = h5o.open(self._root, path or b"/")
+            if isinstance(group, h5g.GroupID):
+                group.links.iterate(add, info=True)
+
+    def _text(self, address: int) -> bytes:
+        return self.path(address) or b"object at %d" % address
+
+    def _region_text(self, value: bytes) -> bytes:
+        raw = ctypes.create_string_buffer(value, len(value))
+        found = _dereferenced(self._root.id, 0, 1, raw)
+        if found > 0:
+            dataset = h5d.DatasetID(found)
+            space = _region(self._root.id, 1, raw)
+            if space > 0:
+                return self._text(h5o.get_info(dataset).addr) + selection_text(h5s.SpaceID(space)).encode()
+        return b"object of a damaged reference"
+
+
+def selection_text(space: Any) -> str:
+    """Return a selection as Python writes it: ``[0:4, 1:9:2]``. What is no regular box has the one around it and ``…``.
+    """
+    if space.get_select_type() == h5s.SEL_ALL:
+        return "[...]"
+    if not space.get_select_npoints():
+        return "[]"
+    axes = [(first, last + 1, 1) for first, last in zip(*space.get_select_bounds(), strict=True)]
+    is_regular = space.get_select_type() == h5s.SEL_HYPERSLABS and space.is_regular_hyperslab()
+    slabs = zip(*space.get_regular_hyperslab(), strict=True) if is_regular else ()
+    for number, (_, step, count, block) in enumerate(slabs):
+        if count > 1:
+            axes[number] = (*axes[number][:2], step)
+            is_regular = is_regular and block == 1
+    parts = [f"{start}:{end}" + (f":{step}" if step > 1 else "") for start, end, step in axes]
+    return f"[{', '.join(parts)}]" + ("" if is_regular else "…")
+
+
+def named_files(file: Any, few: int) -> list[str]:
+    """Return the names of other files in links and datasets near the root, as text in Latin-1.
+
+    Objects in groups of more than ``few`` are not opened, and as many objects at most.
+    """
+    found: list[str] = []
+    groups, left = [h5o.open(file, b"/")], MOST_NAMED
+    for group in groups:
+        with suppress(Exception):  # as listing the group will show
+            count = group.get_num_objs()
+            left -= count
+            for name in group if left >= 0 else ():
+                link = group.links.get_info(name)
+                if link.type == h5l.TYPE_EXTERNAL:
+                    found.append(_text_of(group.links.get_val(name)[0]))
+                elif link.type == h5l.TYPE_HARD and count <= few:
+                    few -= 1
+                    one = h5o.open(group, name)
+                    if isinstance(one, h5g.GroupID):
+                        groups.append(one)
+                    elif isinstance(one, h5d.DatasetID) and one.get_create_plist().get_layout() == h5d.VIRTUAL:
+                        found += [part["file"] for part in mappings(one)]
+    return list(dict.fromkeys(found))[:MOST_NAMED]
+
+
+def _text_of(name: Any) -> str:
+    """Return a name, which h5py gives as bytes or as text, as text in Latin-1."""
+    return (name if isinstance(name, bytes) else name.encode("utf-8", "surrogateescape")).decode("latin-1")
+
+
+def mappings(dataset: Any) -> list[dict[str, Any]]:
+    """Describe which elements of other datasets a virtual one has. Raises ValueError if these cannot be described."""
+    properties = dataset.get_create_plist()
+    count = properties.get_virtual_count()
+    if count > MOST_NAMED:
+        raise ValueError(f"has {count} parts, of which at most {MOST_NAMED} are put together")
+    return [
+        {
+            "file": _text_of(properties.get_virtual_filename(number)),
+            "target": _text_of(properties.get_virtual_dsetname(number)),
+            "to": _axes(properties.get_virtual_vspace(number)), "of": _axes(properties.get_virtual_srcspace(number)),
+        }
+        for number in range(count)
+    ]
+
+
+def _axes(space: Any) -> list[list[int]] | None:
+    """Return the first selected element of each axis, the distance to the next one, and their number; None for all."""
+    kind = space.get_select_type()
+    if kind == h5s.SEL_ALL:
+        return None
+    if kind != h5s.SEL_HYPERSLABS or not space.is_regular_hyperslab():
+        raise ValueError("has parts that are no regular boxes")
+    found = []
+    for start, step, count, block in zip(*space.get_regular_hyperslab(), strict=True):
+        if h5s.UNLIMITED in (count, block):
+            raise ValueError("grows with its sources")
+        if count > 1 and 1 < block < step:
+            raise ValueError("has parts in blocks with gaps between them")
+        found.append([start, step, count] if count > 1 and block == 1 else [start, 1, count * block])
+    return found
+
+
+def described_matlab(dataset: Any, described: dict[str, Any]) -> dict[str, Any]:
+    """Return the class that MATLAB gave a dataset; and dimensions if these are its values, as it is an empty array."""
+    found: dict[str, Any] = {}
+    with suppress(OSError, RuntimeError, ValueError, LookupError):  # as reading the attributes will show
+        found["matlab"] = str(attribute_value(h5a.open(dataset, b"MATLAB_class"), [MOST_TEXT]))[:100]
+        is_small = len(dataset.shape) == 1 and dataset.shape[0] <= 32 and described["layout"] != "virtual"
+        if is_small and described["type"]["class"] == "number" and h5a.exists(dataset, b"MATLAB_empty"):
+            values = np.zeros(dataset.shape, np.uint64)
+            dataset.read(h5s.ALL, h5s.ALL, values)
+            sizes = values.tolist()
+            if 0 in sizes and prod(size or 1 for size in sizes) < 1 << 56:  # which NumPy can have
+                found["empty"] = sizes
+    return found
