@@ -150,7 +150,9 @@ def _members_table(index: str, order: str, group: FrameGroup) -> TablePlan:
     facts = group.attributes()
     names = facts.get(order)
     first = _key(facts.get(index, index))
-    found = {name: _of_member(group, name) for name in (first, *map(_key, names if isinstance(names, list) else ()))}
+    if not isinstance(names, list):
+        raise Damaged(f"has no list of names in its attribute {order}, or one of more than 1 MiB")
+    found = {name: _of_member(group, name) for name in (first, *map(_key, names))}
     shown = {name: one for name, one in found.items() if one is not None}
     if first not in shown:
         raise Damaged(f"has no values for its index {_text(first)}")
