@@ -46,7 +46,7 @@ _TIME = re.compile(r"(datetime|timedelta)64(?:\[(ns|us|ms|s)(?:, .*)?\])?")
 _ZONE = re.compile(r"[A-Za-z0-9_+:/-]{1,64}")
 
 
-class Reader(NamedTuple):
+class ContainerReader(NamedTuple):
     """What reads a container."""
 
     source: Source
@@ -58,7 +58,7 @@ class Reader(NamedTuple):
 class FrameGroup:
     """A group that is a table, or a part of one."""
 
-    def __init__(self, reader: Reader, path: Path) -> None:
+    def __init__(self, reader: ContainerReader, path: Path) -> None:
         self._reader, self.path = reader, path
 
     def below(self, *names: bytes) -> FrameGroup:
