@@ -22,9 +22,6 @@ from glassfs.formats.hdf5.description import Field, ValueType
 from glassfs.formats.hdf5.elements import DatasetRequests
 from glassfs.sizes import PIECE
 
-ROWS = 8192
-"""Rows of text or of names that are made at once, fewer if they are long."""
-
 Convert = Callable[[bytes], bytes]
 
 
@@ -230,7 +227,7 @@ def records(
     key: bytes, rows: int, size: int, weight: int, block: Callable[[int, int], Sequence[Any]], dtype: str = "",
 ) -> Records:
     """Return records of which ``block`` makes the rows ``[first, end)``: of ``size`` bytes, in memory ``weight``."""
-    step = max(1, min(ROWS, PIECE // size))
+    step = max(1, PIECE // max(128, size))  # rows of few bytes take many times as much
 
     def made(number: int) -> Sequence[Any]:
         return block(number * step, min((number + 1) * step, rows))

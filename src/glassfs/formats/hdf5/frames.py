@@ -46,7 +46,7 @@ _TIME = re.compile(r"(datetime|timedelta)64(?:\[(ns|us|ms|s)(?:, .*)?\])?")
 _ZONE = re.compile(r"[A-Za-z0-9_+:/-]{1,64}")
 
 
-class Reader(NamedTuple):
+class ContainerReader(NamedTuple):
     """What reads a container."""
 
     source: Source
@@ -58,7 +58,7 @@ class Reader(NamedTuple):
 class FrameGroup:
     """A group that is a table, or a part of one."""
 
-    def __init__(self, reader: Reader, path: Path) -> None:
+    def __init__(self, reader: ContainerReader, path: Path) -> None:
         self._reader, self.path = reader, path
 
     def below(self, *names: bytes) -> FrameGroup:
@@ -150,7 +150,9 @@ def _members_table(index: str, order: str, group: FrameGroup) -> TablePlan:
     facts = group.attributes()
     names = facts.get(order)
     first = _key(facts.get(index, index))
-    found = {name: _of_member(group, name) for name in (first, *map(_key, names if isinstance(names, list) else ()))}
+    if not isinstance(names, list):
+        raise Damaged(f"has no list of names in its attribute {order}, or one of more than 1 MiB")
+    found = {name: _of_member(group, name) for name in (first, *map(_key, names))}
     shown = {name: one for name, one in found.items() if one is not None}
     if first not in shown:
         raise Damaged(f"has no values for its index {_text(first)}")

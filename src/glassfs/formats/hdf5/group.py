@@ -21,7 +21,7 @@ from glassfs.formats.hdf5.answers import Path, WorkerAnswers, as_text
 from glassfs.formats.hdf5.chunks import Shape, place_of
 from glassfs.formats.hdf5.description import Dataset, Object, ValueType
 from glassfs.formats.hdf5.elements import DatasetRequests
-from glassfs.formats.hdf5.frames import FrameGroup, Reader
+from glassfs.formats.hdf5.frames import ContainerReader, FrameGroup
 from glassfs.formats.hdf5.outside import OtherFiles, VirtualGrid, piece
 from glassfs.formats.registry import Opening
 from glassfs.lru import LRU
@@ -216,7 +216,7 @@ class GroupListing:
         """Yield the tables that groups in a group are."""
         for one in self.objects(path):
             if one.meaning:
-                reader = Reader(self._opening.source, self.asked, self.objects, self.attributes)
+                reader = ContainerReader(self._opening.source, self.asked, self.objects, self.attributes)
                 try:
                     yield from frames.members(FrameGroup(reader, (*path, one.name)), one.meaning)
                 except Passing:
