@@ -32,7 +32,6 @@ READ_AHEAD_KIB = 1024
 LARGEST_ID = 0xFFFFFFFE  # the next number means "no change" to the system
 
 
-
 def _number(least: int, most: int, base: int = 10) -> Callable[[str], int]:
     """Return a function that parses such a number. It raises ValueError."""
 
@@ -177,10 +176,6 @@ class MountOptions:
 
     def _view_names(self) -> list[str]:
         return [view.name for view in self.views.views]
-
-    @property
-    def is_debugging(self) -> bool:
-        return "debug" in self.flags
 
     def connection(self) -> Connection:
         """Return how to reach remote sources. Only the mounting user may read them if no umask is given.

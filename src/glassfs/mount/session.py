@@ -81,7 +81,7 @@ class MountSession:
         )
         self._usage = Usage(self.sources.locations.values(), self.sources.made_of)
         self.operations.has_presumed = self.sources.has_presumed
-        self.engine = Engine(self.operations, self.failures, options.is_debugging)
+        self.engine = Engine(self.operations, self.failures, "debug" in options.flags)
         self._memory = process.FreeMemory()
         self._is_loaded = False
         self._measuring: threading.Thread | None = None

@@ -27,7 +27,7 @@ ACL = "system.posix_acl_access"
 _ENCODING = sys.getfilesystemencoding()
 
 
-def function(name: str, result: Any, *arguments: Any, use_errno: bool = False) -> Callable[..., int] | None:
+def function(name: str, result: Any, use_errno: bool = False) -> Callable[..., int] | None:
     """Return a function of the C library on Linux; None on other systems and if there is no such function."""
     if sys.platform != "linux":
         return None
@@ -35,7 +35,7 @@ def function(name: str, result: Any, *arguments: Any, use_errno: bool = False) -
         found: Any = getattr(ctypes.CDLL(None, use_errno=use_errno), name)
     except (AttributeError, OSError):
         return None
-    found.argtypes, found.restype = arguments, result
+    found.restype = result
     return found  # type: ignore[no-any-return]
 
 

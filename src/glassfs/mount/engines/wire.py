@@ -114,13 +114,6 @@ DOT = ENTRY_OUT.size + DIRENT.size + 8
 _DOTS = struct.Struct(f"={ENTRY_OUT.size}xQQII8s{ENTRY_OUT.size}xQQII8s")
 
 
-class Open(IntFlag):
-    """How the kernel treats what was opened."""
-
-    KEEP_CACHE = 1 << 1
-    CACHE_DIR = 1 << 3
-
-
 class Notice(IntEnum):
     """Notifications: replies to no request."""
 
@@ -139,8 +132,6 @@ ATTRIBUTES_ONLY = -1
 uninterruptibly; and for those of a listing that a process reads into memory that hangs."""
 
 BLOCK_SIZE = 4096
-U64 = (1 << 64) - 1
-"""Times before 1970 are sent as two's complement in an unsigned field."""
 
 
 def packed(error: int, unique: int, payload: bytes = b"") -> bytes:
@@ -161,13 +152,12 @@ def times(seconds: float) -> tuple[int, int]:
 
 
 @lru_cache(1024)
-def tail(mode: int, nlink: int, uid: int, gid: int, mtime_ns: int) -> bytes:
+def tail(mode: int, uid: int, gid: int, mtime_ns: int) -> bytes:
     """Return the part of attributes that most files of one container share."""
     mtime, mtime_ns = divmod(mtime_ns, 10**9)
-    mtime &= U64
-    return TAIL.pack(
-        mtime, mtime, mtime, mtime_ns, mtime_ns, mtime_ns, mode, nlink, uid, gid, 0, BLOCK_SIZE, 0,
-    )
+    mtime &= (1 << 64) - 1  # two's complement in an unsigned field: it may be before 1970
+    # One link: counting sub-directories would mean listing each directory.
+    return TAIL.pack(mtime, mtime, mtime, mtime_ns, mtime_ns, mtime_ns, mode, 1, uid, gid, 0, BLOCK_SIZE, 0)
 
 
 def looked_up(
@@ -175,13 +165,11 @@ def looked_up(
 ) -> bytes:
     """Return a whole message: the reply to a look-up, as ``entry_out``."""
     seconds, nanoseconds = times(timeout)
-    entry_seconds, entry_nanoseconds = (
-        (seconds, nanoseconds) if entry_timeout == timeout else times(entry_timeout)
-    )
-    mode, nlink, ino, uid, gid, size, mtime_ns = found
+    entry_seconds, entry_nanoseconds = times(entry_timeout)
+    mode, ino, uid, gid, size, mtime_ns = found
     return LOOKUP_OUT.pack(
         LOOKUP_OUT.size, 0, unique, ident, generation, entry_seconds, seconds, entry_nanoseconds, nanoseconds,
-        ino, size, -(-size // BLOCK), tail(mode, nlink, uid, gid, mtime_ns),
+        ino, size, -(-size // BLOCK), tail(mode, uid, gid, mtime_ns),
     )
 
 
@@ -202,10 +190,10 @@ def no_entry(timeout: float) -> bytes:
 def described(unique: int, timeout: float, found: Attributes) -> bytes:
     """Return a whole message: the reply to GETATTR, with a timeout in seconds."""
     seconds, nanoseconds = times(timeout)
-    mode, nlink, ino, uid, gid, size, mtime_ns = found
+    mode, ino, uid, gid, size, mtime_ns = found
     return GETATTR_OUT.pack(
         GETATTR_OUT.size, 0, unique, seconds, nanoseconds, 0, ino, size, -(-size // BLOCK),
-        tail(mode, nlink, uid, gid, mtime_ns),
+        tail(mode, uid, gid, mtime_ns),
     )
 
 
@@ -226,11 +214,6 @@ def dirent(ino: int, after: int, mode: int, name: bytes) -> bytes:
 def direntplus(length: int) -> struct.Struct:
     """Return the layout of an entry with attributes and a name of ``length`` bytes: ENTRY_HEAD, tail, DIRENT, name."""
     return struct.Struct(f"={ENTRY_HEAD}{ENTRY_TAIL}sQQII{length + -length % 8}s")
-
-
-def tail_of(attributes: Attributes) -> bytes:
-    """Return the part that entries share whose attributes differ in inode number and size only."""
-    return tail(attributes.mode, attributes.nlink, attributes.uid, attributes.gid, attributes.mtime_ns)
 
 
 def offer_of(message: bytes) -> Offer:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 
 from glassfs.errors import DeviceFailed, NotFound, Refused
-from glassfs.source.contract import ByteCache, Named, Path
+from glassfs.source.contract import ByteCache, Named
 from glassfs.source.remote.blocks import RemoteBlocks
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.disk import DiskCache
@@ -16,16 +17,17 @@ from glassfs.source.remote.url import WEB, Url, parsed
 
 
 def located(
-    urls: Sequence[str], connection: Connection, is_file: Callable[[str], bool], cache: ByteCache,
+    urls: Sequence[str], connection: Connection, is_file: Callable[[str], bool], cached: ByteCache,
 ) -> list[Named]:
-    """Return what these URLs name. Their stores share servers and ``cache``.
+    """Return what these URLs name. Their stores share servers and ``cached``.
 
     ``is_file`` returns for a name whether an object is more likely than a folder. Raises NotFound and others.
     """
     disk = DiskCache(connection.disk_cache, connection.disk_cache_size) if connection.disk_cache else None
-    blocks = RemoteBlocks(cache, disk)
+    blocks = RemoteBlocks(cached, disk)
     servers: dict[tuple[str, str, str], Server] = {}
-    stores: dict[tuple[Server, Path, bool], RemoteStore] = {}
+
+    store = cache(partial(RemoteStore, connection=connection, blocks=blocks, disk=disk))
 
     def named(url: Url) -> Named:
         key = url.scheme, f"{url.userinfo}@{url.host}", url.query
@@ -33,27 +35,21 @@ def located(
         if server is None:
             server = servers[key] = server_of(url, connection)
 
-        def store(root: Path, has_folders: bool) -> RemoteStore:
-            key = server, root, has_folders
-            if key not in stores:
-                stores[key] = RemoteStore(server, root, connection, blocks, has_folders, disk)
-            return stores[key]
-
         def folder() -> Named:
-            found = store(url.path, True)
+            found = store(server, url.path, has_folders=True)
             if not found.has_names() and url.path:
                 raise NotFound("there is no such object or folder", url.shown)
             return Named(found, (), url.path[-1] if url.path else url.host)
 
         def single() -> Named:
-            found = Named(store(url.path[:-1], False), url.path[-1:], url.path[-1])
+            found = Named(store(server, url.path[:-1], has_folders=False), url.path[-1:], url.path[-1])
             found.store.entry(found.path)
             return found
 
         try:
             if url.is_folder or (not is_file(url.path[-1]) and server.is_folder(url.path)):
                 return folder()
-        # A name may be an object or a folder, and each guess costs a request. The more likely one comes first.
+            # A name may be an object or a folder, and each guess costs a request. The more likely one comes first.
             first, second = (single, folder) if url.scheme in WEB or is_file(url.path[-1]) else (folder, single)
             try:
                 return first()

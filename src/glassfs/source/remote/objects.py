@@ -88,9 +88,6 @@ class ObjectServer(RetryingServer):
         self._list_pages = list_pages
         self._listed_by_page: set[Path] = set()
 
-    def close(self) -> None:
-        """Connections that are not used are closed after a while, all of them with the store."""
-
     @staticmethod
     def options(timeout: float) -> dict[str, Any]:
         """Return the options of every obstore store. It does not retry: this module does, for bodies as well."""
