@@ -8,8 +8,6 @@ import threading
 
 from glassfs.errors import (
     Changed,
-    Damaged,
-    DeviceFailed,
     GlassfsError,
     IsADirectory,
     NoSpool,
@@ -17,7 +15,6 @@ from glassfs.errors import (
     NotAllowed,
     NotFound,
     NotInstalled,
-    Refused,
     TooLarge,
     Unavailable,
     is_lack,
@@ -40,9 +37,7 @@ _ERRNO: tuple[tuple[type[GlassfsError], int], ...] = (
     (NotInstalled, errno.EOPNOTSUPP),
     (NoSpool, errno.ENOSPC),
     (Changed, errno.ESTALE),
-    (DeviceFailed, errno.EIO),
-    (Damaged, errno.EIO),
-    (Refused, errno.EIO),
+    (GlassfsError, errno.EIO),
 )
 
 

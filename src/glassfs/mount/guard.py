@@ -52,7 +52,9 @@ def guarded(device: str) -> Iterator[None]:
                     ["glassfs-guard", "-c", _WAIT], executable="/bin/sh", stdin=subprocess.PIPE, stdout=file,
                     stderr=subprocess.DEVNULL, cwd="/", start_new_session=True, preexec_fn=partial(_watch, os.getpid()),
                 )
-                stack.callback(_end, process)
+                # It is killed before it sees the end of its pipe, also if it was stopped.
+                stack.callback(process.communicate)
+                stack.callback(process.kill)
         yield
 
 
@@ -63,12 +65,6 @@ def _watch(daemon: int) -> None:
     _LIBC.prctl(Prctl.SET_PDEATHSIG, signal.SIGUSR1)
     if os.getppid() != daemon:
         os.write(1, b"1")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the guard before it sees the end of its pipe, also if it was stopped."""
-    process.kill()
-    process.communicate()
 
 
 def _opened(device: str) -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import getopt
 import sys
-from enum import IntEnum
 
 from glassfs.arguments import harmless, hide
 from glassfs.errors import GlassfsError
@@ -15,14 +14,6 @@ from glassfs.mount.errors import WrongOption
 from glassfs.terminal import printable
 
 USAGE = "usage: mount.glassfs SOURCE MOUNTPOINT [-fnsv] [-o OPTION[,OPTION]...]"
-
-
-class Status(IntEnum):
-    """Exit statuses, as in mount(8)."""
-
-    WRONG_USE = 1
-    INTERRUPTED = 8
-    FAILED = 32
 
 
 class WrongUse(GlassfsError):
@@ -35,15 +26,15 @@ def main() -> None:
     try:
         sys.exit(run(sys.argv[1:]))
     except WrongOption as error:
-        _end(f"{error} (see 'glassfs mount --help')", Status.WRONG_USE)
+        _end(f"{error} (see 'glassfs mount --help')", 1)
     except WrongUse as error:
-        _end(str(error), Status.WRONG_USE)
+        _end(str(error), 1)
     except KeyboardInterrupt:
-        _end("interrupted", Status.INTERRUPTED)
+        _end("interrupted", 8)
     except GlassfsError as error:
-        _end(str(error), Status.FAILED)
+        _end(str(error), 32)
     except OSError as error:
-        _end(f"{error.filename}: {error.strerror}" if error.filename else str(error), Status.FAILED)
+        _end(f"{error.filename}: {error.strerror}" if error.filename else str(error), 32)
 
 
 def run(arguments: list[str]) -> int:
@@ -68,5 +59,6 @@ def run(arguments: list[str]) -> int:
 
 
 def _end(sentence: str, status: int) -> None:
+    """Exit with a status of mount(8): 1 for wrong use, 8 if interrupted, 32 for a failure."""
     print(f"mount.glassfs: {printable(harmless(' '.join(sentence.split())))}", file=sys.stderr)
     sys.exit(status)

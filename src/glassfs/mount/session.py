@@ -27,7 +27,8 @@ from glassfs.cache import BlockCache
 from glassfs.datasets.joined import Audience, open_sources
 from glassfs.errors import GlassfsError
 from glassfs.mount import process, system
-from glassfs.mount.engines import Engine, MountPoint
+from glassfs.mount.engines.engine import Engine
+from glassfs.mount.engines.mounting import MountPoint
 from glassfs.mount.errors import Failures, MountError
 from glassfs.mount.metrics import Metrics
 from glassfs.mount.operations import Operations, Stale

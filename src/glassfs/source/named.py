@@ -30,7 +30,7 @@ def locate(
     local = iter(_local([name for name in names if not is_url(name)], follows))
     if not urls:
         return list(local)
-    from glassfs.source.remote.named import located
+    from glassfs.source.remote.open import located
 
     remote = iter(located(urls, connection, is_file, cache))
     return [next(remote if is_url(name) else local) for name in names]

@@ -108,8 +108,7 @@ _buffer = _Buffer()
 
 
 def _looked_up(folder: int, name: str) -> tuple[int, int, int, int] | None:
-    """Return mask, mode and device of ``name`` in the open ``folder``; None if there is none or the system cannot tell.
-    """
+    """Return mask, mode and device of ``name`` in the open ``folder``; None if that is not known."""
     # Each thread has a buffer of its own: ctypes releases the GIL during the call.
     buffer = _buffer
     if _statx is None or _statx(folder, name.encode(_ENCODING, "surrogateescape"), _flags, 0, buffer.pointer) != 0:

@@ -6,7 +6,6 @@ Any thread. Every exception is answered with an errno. References that the kerne
 from __future__ import annotations
 
 import errno
-import logging
 import mmap
 import os
 import stat
@@ -18,8 +17,6 @@ from glassfs.mount.errors import Answer, Failures
 from glassfs.mount.operations import BLOCK, LONGEST_NAME, Listing, Operations
 from glassfs.names import raw
 from glassfs.tree import Node, Origin, Settled
-
-log = logging.getLogger(__name__)
 
 LONGEST_READ = 1 << 20
 OPCODES = max(Opcode) + 1

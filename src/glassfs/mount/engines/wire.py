@@ -72,7 +72,7 @@ for attributes midway. PARALLEL_DIROPS: a slow look-up does not delay others in 
 connection, whose mount is still there, ends with ECONNABORTED."""
 PROTOCOL = 7, 45
 EPOCH_MINOR, PRUNE_MINOR = 44, 45
-"""The first protocols with Notice.INC_EPOCH and Notice.PRUNE."""
+"""The first protocols with FUSE_NOTIFY_INC_EPOCH and FUSE_NOTIFY_PRUNE."""
 
 
 class Offer(NamedTuple):
@@ -114,15 +114,7 @@ DOT = ENTRY_OUT.size + DIRENT.size + 8
 _DOTS = struct.Struct(f"={ENTRY_OUT.size}xQQII8s{ENTRY_OUT.size}xQQII8s")
 
 
-class Notice(IntEnum):
-    """Notifications: replies to no request."""
-
-    INVAL_INODE = 2
-    INVAL_ENTRY = 3
-    INC_EPOCH = 8
-    PRUNE = 9
-
-
+# Notifications: replies to no request
 INVAL_INODE = struct.Struct("=Qqq")
 INVAL_ENTRY = struct.Struct("=QII")
 PRUNE = struct.Struct("=I12x")
@@ -236,7 +228,7 @@ def init_out(offer: Offer, longest: int, background: int) -> bytes:
 
 def inval_inode(ident: int) -> bytes:
     """Return a notification that the attributes of a node are stale."""
-    return packed(-Notice.INVAL_INODE, 0, INVAL_INODE.pack(ident, ATTRIBUTES_ONLY, 0))
+    return packed(-2, 0, INVAL_INODE.pack(ident, ATTRIBUTES_ONLY, 0))  # FUSE_NOTIFY_INVAL_INODE
 
 
 def inval_entry(parent: int, name: bytes, is_expired: bool) -> bytes:
@@ -245,14 +237,16 @@ def inval_entry(parent: int, name: bytes, is_expired: bool) -> bytes:
     If ``is_expired``, the next process that uses the name looks it up. Otherwise the kernel drops all below it now, and
     waits for pages that no process uses any more but that a pending READ has locked.
     """
-    return packed(-Notice.INVAL_ENTRY, 0, INVAL_ENTRY.pack(parent, len(name), EXPIRE_ONLY * is_expired) + name + b"\0")
+    # FUSE_NOTIFY_INVAL_ENTRY
+    return packed(-3, 0, INVAL_ENTRY.pack(parent, len(name), EXPIRE_ONLY * is_expired) + name + b"\0")
 
 
 def inc_epoch() -> bytes:
     """Return a notification that all names are stale. The kernel takes no lock for it."""
-    return packed(-Notice.INC_EPOCH, 0)
+    return packed(-8, 0)  # FUSE_NOTIFY_INC_EPOCH
 
 
 def prune(idents: Sequence[int]) -> bytes:
     """Return a notification to drop these nodes if no process uses them. Children must come before their directory."""
-    return packed(-Notice.PRUNE, 0, PRUNE.pack(len(idents)) + struct.pack(f"={len(idents)}Q", *idents))
+    # FUSE_NOTIFY_PRUNE
+    return packed(-9, 0, PRUNE.pack(len(idents)) + struct.pack(f"={len(idents)}Q", *idents))

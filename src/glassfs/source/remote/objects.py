@@ -47,6 +47,7 @@ _CAUSES = (
     ("redirect", ENDLESS),
 )
 Result = TypeVar("Result")
+ListPages = Callable[[Path, str], Coroutine[Any, Any, list[Listed]]]
 
 
 def believable_facts(size: int, etag: str, modified: datetime) -> Facts | None:
@@ -76,8 +77,7 @@ class ObjectServer(RetryingServer):
 
     def __init__(
         self, name: str, identity: str, store: Any, library: ModuleType, timeout: float,
-        has_lasting_versions: bool,
-        list_pages: Callable[[Path, str], Coroutine[Any, Any, list[Listed]]] | None = None,
+        has_lasting_versions: bool, list_pages: ListPages | None = None,
     ) -> None:
         self.name = name
         self.identity = identity
