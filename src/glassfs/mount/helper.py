@@ -16,10 +16,6 @@ from glassfs.terminal import printable
 USAGE = "usage: mount.glassfs SOURCE MOUNTPOINT [-fnsv] [-o OPTION[,OPTION]...]"
 
 
-class WrongUse(GlassfsError):
-    """The command line cannot be parsed."""
-
-
 def main() -> None:
     """Run the program and exit."""
     hide()
@@ -27,8 +23,8 @@ def main() -> None:
         sys.exit(run(sys.argv[1:]))
     except WrongOption as error:
         _end(f"{error} (see 'glassfs mount --help')", 1)
-    except WrongUse as error:
-        _end(str(error), 1)
+    except getopt.GetoptError as error:
+        _end(f"{error}; {USAGE}", 1)
     except KeyboardInterrupt:
         _end("interrupted", 8)
     except GlassfsError as error:
@@ -38,16 +34,13 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Mount as mount(8) asks (mount(8), "External helpers"); return the exit status. Raises GlassfsError."""
+    """Mount as mount(8) asks, under "External helpers"; return the exit status. Raises GlassfsError and GetoptError."""
     from glassfs.mount.daemon import mount
     from glassfs.mount.options import MountOptions
 
-    try:
-        found, names = getopt.gnu_getopt(arguments, "fnsvo:t:N:")
-    except getopt.GetoptError as error:
-        raise WrongUse(f"{error}; {USAGE}") from None
+    found, names = getopt.gnu_getopt(arguments, "fnsvo:t:N:")
     if len(names) != 2:
-        raise WrongUse(USAGE)
+        raise getopt.GetoptError("needs a source and a mount point")
     source, mountpoint = names
     options = [value for flag, value in found if flag == "-o"]
     flags = {flag for flag, _ in found}

@@ -104,9 +104,9 @@ class Inodes:
 
         Raises Changed for one in a container, whose name is not known, and what the folder's ``child`` raises.
         """
-        run = None if ident == ROOT else self._run(ident)
-        if run is None:
+        if ident == ROOT:
             return self._root()
+        run = self._run(ident)
         if run.node is None:
             raise Changed("was replaced while it was open")
         node = self.directory(run.parent).child(run.name)
@@ -206,21 +206,15 @@ class Inodes:
 
         If ``count`` is 0, the references are to ids that the kernel did not get to know.
         """
-        left = self._given_back(ident, references, count)
-        if left is not None:  # not under the lock: closing files may wait for readers
-            left.release()
-
-    def _given_back(self, ident: int, references: int, count: int) -> Lease | None:
-        """Take references from a run; return the lease if the caller must release it."""
         with self._lock:
             run = self._known(ident)
             if run is None:
-                return None
+                return
             if count:
                 run.note(ident - run.first, count, -references)
             run.held -= references * max(1, count)
             if run.held > 0:
-                return None
+                return
             # Readers search the table without the lock, so no entry may move: the place stays, empty, until so many
             # are empty that a new pair of lists is worth its cost.
             firsts, runs = self._table
@@ -236,7 +230,8 @@ class Inodes:
             if 2 * self._gone > len(runs) + STRETCH:
                 still = self._runs()
                 self._table, self._gone = ([run.first for run in still], [*still]), 0
-            return left
+        if left is not None:  # not under the lock: closing files may wait for readers
+            left.release()
 
     def named(self, parent: int, name: str) -> int | None:
         """Return the id by which the kernel knows a name in a folder, or None."""

@@ -202,8 +202,7 @@ class Operations:
             is_listed = not is_settled and isinstance(node, Directory)
             attributes = self._shown(ident, node) if is_listed else self.attributes_of(node)
             # Last, as the above may take long: the kernel is notified once and must not get a stale name afterwards.
-            if node.origin.lease.is_replaced:
-                _checked(node)
+            _checked(node)
         except BaseException:
             self.inodes.forget(ident, 1)
             raise
@@ -270,9 +269,7 @@ class Operations:
 
     def read_into(self, ident: int, buffer: memoryview, offset: int) -> int:
         """Fill the buffer from ``offset`` on, up to the end of the file; return the number of bytes."""
-        node = self.inodes.node(ident)
-        if node.origin.lease.is_replaced:
-            _checked(node)
+        node = self.node(ident)
         if not isinstance(node, File):
             raise IsADirectory("is a directory", part=node.name)
         return node.read_into(buffer, offset)

@@ -197,10 +197,9 @@ class MountSession:
             self._is_loaded = True
 
     def _measure(self, metrics: Metrics) -> None:
-        while True:
+        metrics.write()
+        while not self._is_ending.wait(settings.metrics):
             metrics.write()
-            if self._is_ending.wait(settings.metrics):
-                break
         metrics.remove()
 
     def _poll(self) -> float | None:
