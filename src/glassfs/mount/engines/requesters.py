@@ -72,19 +72,12 @@ def _is_waiting(thread: int) -> bool:
         with open(f"/proc/{thread}/status", "rb") as file:
             lines = dict(line.split(b":", 1) for line in file.read().splitlines() if b":" in line)
     except (FileNotFoundError, ProcessLookupError):
-        return _exists(thread)
+        try:  # /proc may hide threads of other users (``hidepid``)
+            os.kill(thread, 0)
+        except OSError as error:
+            return not isinstance(error, ProcessLookupError)
+        return True
     except OSError:  # no descriptor left: nothing is known
         return True
     pending = int(lines.get(b"SigPnd", b"0"), 16) | int(lines.get(b"ShdPnd", b"0"), 16)
     return lines.get(b"State", b"").strip()[:1] not in _ENDED and not pending & _KILLED
-
-
-def _exists(thread: int) -> bool:
-    """Return whether there is such a thread, of any user: /proc may hide those of others (``hidepid``)."""
-    try:
-        os.kill(thread, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
-    return True
