@@ -53,7 +53,7 @@ def command(
         parsed = MountOptions.parse([*options, *([f"views={views.replace(',', '+')}"] if views else [])])
     except WrongOption as error:
         raise misuse(str(error)) from None
-    is_foreground = foreground or parsed.is_debugging
+    is_foreground = foreground or "debug" in parsed.flags
     if len(paths) > 1:
         *sources, name = paths
         own = mountpoint.make_at(name)
