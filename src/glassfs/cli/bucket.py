@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from operator import length_hint
 
 from glassfs.cli.target import INSIDE, NOT_EMPTY, Existing, NotWritten, Target, Unusable
 from glassfs.errors import GlassfsError
-from glassfs.sizes import PIECE
 from glassfs.source import Connection, Path, is_url
 from glassfs.source.remote.open import bucket_of
 from glassfs.source.remote.options import demand_plain
@@ -41,12 +39,12 @@ class BucketTarget(Target):
     def make_folder(self, path: str, mode: int) -> None:
         self._key(path)
 
-    def write(self, path: str, mode: int, mtime_ns: int, pieces: Iterable[memoryview]) -> None:
+    def write(self, path: str, mode: int, mtime_ns: int, pieces: Iterable[memoryview], size: int) -> None:
         key = self._key(path)
         if self._kept is not None and key[: len(self._kept)] == self._kept:
             raise NotWritten("is the source itself")
         with _writing("; continue with --resume"):
-            self._server.put(key, PIECE * length_hint(pieces), mtime_ns, pieces)
+            self._server.put(key, size, mtime_ns, pieces)
 
     def link(self, path: str, goal: str, mtime_ns: int) -> None:
         raise NotWritten("is a symbolic link, which buckets do not have, and leads to nothing that could be copied")

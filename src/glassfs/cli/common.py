@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.url import is_url, local_name, parsed, shown
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Sources, Tree
-from glassfs.tree.omissions import Omission, said
+from glassfs.tree.omissions import Omission
 from glassfs.tree.tree import normal
 from glassfs.view import chosen
 
@@ -149,14 +149,6 @@ def report(path: str, error: Exception, source: str = "") -> None:
     """Print a line about a file that failed while the command continues."""
     name = f"{source}: {path}" if source else path
     complain(f"{name}: {reason_of(error, source, path)}")
-
-
-def report_omitted(omitted: Sequence[Omission], folder: str = "") -> int:
-    """Print a line for each member of a folder that is not shown, of very many for the first; return what is damaged.
-    """
-    for sentence in said(omitted, folder):
-        complain(sentence)
-    return sum(one.is_damage for one in omitted)
 
 
 def complain(sentence: str) -> None:

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
+from click.shell_completion import BashComplete, CompletionItem, FishComplete, ShellComplete, ZshComplete
 
 from glassfs.errors import GlassfsError
 from glassfs.source.remote.connection import Connection
@@ -22,6 +22,7 @@ from glassfs.tree import Directory, Node, Tree
 from glassfs.tree.tree import normal
 
 Callback = TypeVar("Callback", bound=Callable[..., Any])
+_SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 _HARMLESS = frozenset("%+,-.:=@^_")
 
 
@@ -40,15 +41,12 @@ def misuse(reason: str) -> click.UsageError:
 
 
 @click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", type=click.Choice(list(_SHELLS)))
 def command(shell: str) -> None:
     """For bash: 'glassfs completion bash > ~/.local/share/bash-completion/completions/glassfs'."""
     from glassfs.cli import glassfs
 
-    kind = get_completion_class(shell)
-    if kind is None:
-        raise click.ClickException(f"{shell}: completion is not supported")
-    click.echo(kind(glassfs, {}, "glassfs", "_GLASSFS_COMPLETE").source())
+    click.echo(_SHELLS[shell](glassfs, {}, "glassfs", "_GLASSFS_COMPLETE").source())
 
 
 def complete_file(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -175,18 +175,14 @@ def _opened(plan: RunPlan, search: Search, report: Report | None, form: str, out
         containers: set[str] = set()
         rows = 0
         if plan.is_resumed and report is not None and report.known_lines:
-
-            def kept(file: BinaryIO) -> Iterator[bytes]:
-                nonlocal rows
+            with whole.resuming() as before:
                 # Rows of a container count only if all of them are there: the last container's may be incomplete.
-                found = Counter(one for one, _ in read_back(form, file))
+                found = Counter(one for one, _ in read_back(form, before))
                 containers.update(_done(plan, search, report, found))
                 rows = sum(found[one] for one in containers)
-                file.seek(0)
-                yield head(form)
-                yield from (line for container, line in read_back(form, file) if container in containers)
-
-            whole.resume(kept)
+                before.seek(0)
+                whole.file.write(head(form))
+                whole.file.writelines(line for one, line in read_back(form, before) if one in containers)
         else:
             whole.begin(head(form), mark(form))
         table = ParquetWriter(whole.file, os.path.dirname(output) or ".") if form == PARQUET else LineWriter(whole.file)
@@ -323,13 +319,15 @@ class AtomicFile:
             self.file.write(head)
             self.file.flush()
 
-    def resume(self, kept: Callable[[BinaryIO], Iterable[bytes]]) -> None:
-        """Continue with the lines that ``kept`` yields from the part, or from the complete file if there is no part.
+    @contextmanager
+    def resuming(self) -> Iterator[BinaryIO]:
+        """Provide the part, or the complete file if there is no part. In the ``with``, ``file`` is to get what is kept.
 
-        The complete file stays until the new one is complete. Raises GlassfsError if neither exists; what ``kept``
-        raises passes through with the file's name, and both files are then unchanged.
+        The complete file stays until the new one is complete. Raises GlassfsError if neither exists. An error in the
+        ``with`` passes through with the file's name, and both files are then unchanged.
         """
-        before, name = self.file, self._part
+        part = before = self.file
+        name = self._part
         if not os.path.getsize(self._part):
             try:
                 before, name = open(self._name, "rb"), self._name  # noqa: SIM115
@@ -340,16 +338,15 @@ class AtomicFile:
         # The rows that are kept are written to a third file, so that an interruption leaves the part or the complete
         # file as it was.
         new = f"{self._part}-{os.urandom(8).hex()}"
-        file = self._opened(new)
+        self.file = self._opened(new)
         try:
             with self.writing():
-                for line in kept(before):
-                    file.write(line)
-                file.flush()
+                yield before
+                self.file.flush()
                 os.rename(new, self._part)
         except BaseException as error:
             with suppress(OSError):
-                file.close()
+                self.file.close()
             os.unlink(new)
             if name == self._name:
                 os.unlink(self._part)
@@ -357,10 +354,8 @@ class AtomicFile:
                 raise error.at(name) from None
             raise
         finally:
-            if before is not self.file:
-                before.close()
-        self.file.close()
-        self.file = file
+            before.close()
+            part.close()
 
     def end(self) -> None:
         """Give the complete file its name."""

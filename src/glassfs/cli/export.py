@@ -153,11 +153,8 @@ def _sizes(tree: Tree, starts: Iterable[str]) -> Iterator[int]:
 
 def _starts(tree: Tree, source: str, paths: list[str]) -> list[str]:
     """Return the paths to export: all exist, and none is inside another."""
-    found: list[str] = []
-    for path in dict.fromkeys(lookup(tree, path, source)[0] for path in paths):
-        if not any(is_within(path, other) for other in found):
-            found = [other for other in found if not is_within(other, path)] + [path]
-    return found
+    found = dict.fromkeys(lookup(tree, path, source)[0] for path in paths)
+    return [path for path in found if not any(path != other and is_within(path, other) for other in found)]
 
 
 def export_many(plan: RunPlan, job: ExportJob, tree: Tree, is_shown: bool | None) -> Written:
@@ -326,8 +323,8 @@ class Picked:
             table.end()
             size = file.tell()
             file.seek(0)
-            pieces = [memoryview(piece) for piece in iter(lambda: file.read(PIECE), b"")]
-            target.write(TABLE, 0o444, time.time_ns(), pieces)
+            pieces = (memoryview(piece) for piece in iter(lambda: file.read(PIECE), b""))
+            target.write(TABLE, 0o444, time.time_ns(), pieces, size)
         return Written(1, size, self.failures, self.omitted)
 
 
@@ -386,15 +383,12 @@ def _attributes(tree: Tree, container: str, path: str, row: dict[str, object]) -
     names = goal[len(container) + 1 :].split("/")[:-1]
     for depth in range(1, len(names) + 1):
         found[f"{container}/{'/'.join(names[:depth])}{ENDING}"] = f"/{whole}~{'~'.join(names[:depth])}{ENDING}"
-    return {start: place for start, place in found.items() if _is_there(tree, start)}
-
-
-def _is_there(tree: Tree, path: str) -> bool:
-    try:
-        tree.node(path)
-    except (NotFound, NotADirectory):
-        return False
-    return True
+    for start in list(found):
+        try:
+            tree.node(start)
+        except (NotFound, NotADirectory):
+            del found[start]
+    return found
 
 
 def _label(row: dict[str, object]) -> str:

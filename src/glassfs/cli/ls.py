@@ -23,7 +23,6 @@ from glassfs.cli.common import (
     name_of,
     opened,
     report,
-    report_omitted,
     views_option,
 )
 from glassfs.cli.completion import complete_paths, connection_option, misuse, path_argument, source_argument
@@ -87,7 +86,9 @@ def _list(tree: Tree, path: str, is_recursive: bool, is_long: bool, is_human: bo
         if is_recursive:
             click.echo(f"{'' if folder == path else chr(10)}{printable(folder)}:")
         failures += _show(nodes, is_long, is_human)
-        failures += report_omitted(omitted, folder[1:])
+        for sentence in said(omitted, folder[1:]):
+            complain(sentence)
+        failures += sum(one.is_damage for one in omitted)
         if is_recursive:
             waiting += [f"{folder.rstrip('/')}/{node.name}" for node in reversed(nodes) if isinstance(node, Directory)]
     return failures

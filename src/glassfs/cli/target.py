@@ -67,8 +67,8 @@ class Target(ABC):
         """Make a folder unless it exists. A new one has ``mode`` less the umask, writable for all who may read it."""
 
     @abstractmethod
-    def write(self, path: str, mode: int, mtime_ns: int, pieces: Iterable[memoryview]) -> None:
-        """Write a file of these pieces, each but the last PIECE long. Its mode is as for a folder.
+    def write(self, path: str, mode: int, mtime_ns: int, pieces: Iterable[memoryview], size: int) -> None:
+        """Write a file of ``size`` bytes in pieces, each but the last PIECE long. Its mode is as for a folder.
 
         If ``pieces`` raises, the error passes through and no file is created.
         """
@@ -119,7 +119,7 @@ class FolderTarget(Target):
                 if not stat.S_ISDIR(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode):
                     raise NotWritten("something other than a directory is in the way") from None
 
-    def write(self, path: str, mode: int, mtime_ns: int, pieces: Iterable[memoryview]) -> None:
+    def write(self, path: str, mode: int, mtime_ns: int, pieces: Iterable[memoryview], size: int) -> None:
         with self._replacing(path) as (folder, temporary):
             with _writing:
                 descriptor = os.open(temporary, _NEW_FILE, _writable(mode), dir_fd=folder)

@@ -142,9 +142,7 @@ def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Finding
                 yield path[1:], node.file  # what is in it may leave out some of its bytes
                 unlisted.extend(_faults_of_checks(node, path[1:], source))
 
-    def fault_in(one: tuple[str, File]) -> _Finding | None:
-        return _fault_in(one[1], source, one[0], is_over)
-
+    fault_in = partial(_fault_in, source, is_over)
     if threads == 1:
         yield from filter(None, map(fault_in, files()))
     else:
@@ -169,8 +167,9 @@ def _faults_of_checks(one: Container | NestedDirectory, place: str, source: str)
         yield _finding(place, error, source)
 
 
-def _fault_in(file: File, source: str, path: str, is_over: threading.Event) -> _Finding | None:
+def _fault_in(source: str, is_over: threading.Event, named: tuple[str, File]) -> _Finding | None:
     """Return why a file cannot be read completely or has invalid contents; None once ``is_over``."""
+    path, file = named
     if isinstance(file.content, Image) and file.data.location() is None:
         return None  # a frame of an array that is read as a whole
     try:

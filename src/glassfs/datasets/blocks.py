@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import IO, NamedTuple
-
-import xxhash
 
 from glassfs.cache import BlockCache
 from glassfs.content.data import Data, Memory, SizedData
@@ -17,7 +15,6 @@ from glassfs.content.pieces import PIECE_ROWS, ContainerPiece
 from glassfs.content.summary import EPISODE_ROWS, EPISODES, FEATURES
 from glassfs.datasets.files import Gap, SnapshotFile
 from glassfs.errors import NoSpool, TooLarge
-from glassfs.names import raw
 from glassfs.sizes import PIECE, human_size
 from glassfs.source import Path
 
@@ -70,15 +67,14 @@ class _StoredBlock(SizedData):
 class BlockTable:
     """One joined table: pieces are added, then ``close`` and ``finish`` make its ``rows``. Never changed after that.
 
-    ``files`` are the numbers of those with rows, ``omitted`` that of containers with rows that not every user may read.
+    ``omitted`` is the number of containers with rows that not every user may read.
     """
 
     rows: JoinedRows
 
-    def __init__(self, name: str, store: RowStore, omitted: int = 0) -> None:
+    def __init__(self, name: str, store: RowStore) -> None:
         self.name = name
-        self.files: set[int] = set()
-        self.omitted = omitted
+        self.omitted = 0
         # Episodes have their columns before any container brings some.
         self._layout = Layout(EPISODE_ROWS if name == EPISODES else ())
         self._store = store
@@ -87,7 +83,7 @@ class BlockTable:
         self._sizes: list[Sequence[int]] = []
         self._clear()
 
-    def add(self, placed: ContainerPiece, file: int = 0) -> None:
+    def add(self, placed: ContainerPiece) -> None:
         """Add a piece with rows to the last block, or to a new one if there is no space."""
         piece = placed.piece
         fits = self._count + piece.rows <= PIECE_ROWS and self._size + len(piece.data) <= BLOCK_BYTES
@@ -95,7 +91,6 @@ class BlockTable:
             self.close()
         # The layout is widened before the block is complete: the block begins with the columns as they are at its end.
         self._layout.add(piece.columns)
-        self.files.add(file)
         self._placed.append(placed)
         self._count += piece.rows
         self._size += len(piece.data)
@@ -129,21 +124,13 @@ class BlockTable:
 class JoinedTables(NamedTuple):
     """The joined tables of a snapshot by name. Never changed, so that no thread sees half of a change.
 
-    ``files`` are those with rows or gaps, by number, ``parts`` the further files of containers by their paths.
+    ``files`` are those with rows or gaps, ``parts`` the further files of containers, both by path.
     """
 
     tables: Mapping[str, BlockTable]
-    files: Mapping[int, SnapshotFile]
+    files: Mapping[str, SnapshotFile]
     gaps: Sequence[Gap]
     parts: Mapping[str, Sequence[Path]]
-
-
-
-def hashed(words: Iterable[str]) -> str:
-    digest = xxhash.xxh128()
-    for word in words:
-        digest.update(raw(word) + b"\0\0")
-    return digest.hexdigest()
 
 
 def sentence(all_gaps: Sequence[Gap], table: str) -> str:

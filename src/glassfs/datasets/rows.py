@@ -68,8 +68,8 @@ class RowReader:
         self._noted: dict[bytes, bytes] = {}
         self._size = 0
 
-    def of_all(self, files: Sequence[SnapshotFile]) -> Iterator[tuple[int, Iterator[TablePiece]]]:
-        """Yield the number of each file and its pieces, which must be consumed before the next file.
+    def of_all(self, files: Sequence[SnapshotFile]) -> Iterator[tuple[SnapshotFile, Iterator[TablePiece]]]:
+        """Yield each file and its pieces, which must be consumed before the next file.
 
         Iterating over the pieces raises why a container cannot be read. Files that are not containers have none.
         """
@@ -86,7 +86,7 @@ class RowReader:
                     for place, (other, other_kept) in enumerate(pairs[number : number + self.alongside], number):
                         if other_kept is None and other.location.store.is_remote and place not in begun:
                             begun[place] = self._prefetched(other)
-                    yield start, self._of(file, kept, begun.pop(number, None))
+                    yield file, self._of(file, kept, begun.pop(number, None))
                     start += 1
         finally:
             for ahead in list(self._ahead):

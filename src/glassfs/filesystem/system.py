@@ -68,15 +68,6 @@ class _OpenTree:
 _all: WeakValueDictionary[str, _OpenTree] = WeakValueDictionary()
 
 
-def _opened(asked: OpenArguments, token: str) -> _OpenTree:
-    # The token covers all arguments, in every process: file systems with the same one show the same. Two threads may
-    # both make a tree, of which one is not shared.
-    found = _all.get(token)
-    if found is None:
-        found = _all[token] = _OpenTree(asked, token)
-    return found
-
-
 def _refuse(path: Any) -> NoReturn:
     name = path if isinstance(path, str) else ", ".join(map(str, path)) if isinstance(path, Iterable) else str(path)
     raise OSError(errno.EROFS, os.strerror(errno.EROFS), name)
@@ -114,7 +105,8 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         source, connection = source_of(fo, target_protocol, target_options)
         asked = OpenArguments((source,), cache_size, spool, views, connection)
         token = hashlib.sha256(repr(astuple(asked)).encode("utf-8", "surrogatepass")).hexdigest()
-        self._opened = _opened(asked, token)
+        # The token covers all arguments, in every process: file systems with the same one show the same.
+        self._opened = _all.get(token) or _all.setdefault(token, _OpenTree(asked, token))
         self._shown = shown(source)
         self._is_remote = is_url(source)
         asked_for: dict[str, Any] = {
