@@ -159,8 +159,7 @@ def complain(sentence: str) -> None:
 def lookup(tree: Tree, path: str, source: str, is_link_kept: bool = True) -> Found:
     """Return the node at a path that the user typed, and the path without links on the way.
 
-    A link at its end is returned as such if it ``is_link_kept``. Errors name source and path, and suggest similar
-    names.
+    A link at its end is returned as such if it ``is_link_kept``. Errors name source and path, and similar names.
     """
     try:
         return followed(tree, normal(path), is_link_kept)
@@ -184,8 +183,7 @@ def nodes_from(
 
 
 def described(node: Node) -> str:
-    """Return type and shape of an array or raw image, as ``float32 [300, 7]``; empty if that requires reading blocks.
-    """
+    """Return type and shape of an array or raw image, as ``float32 [300, 7]``; empty if that needs reading blocks."""
     content = node.content if isinstance(node, File) else None
     if isinstance(content, Array) and content.known_shape is not None:
         return f"{_type_name(content.dtype)} {list(content.known_shape)}"

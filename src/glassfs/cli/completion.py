@@ -22,7 +22,6 @@ from glassfs.tree import Directory, Node, Tree
 from glassfs.tree.tree import normal
 
 Callback = TypeVar("Callback", bound=Callable[..., Any])
-_SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 _HARMLESS = frozenset("%+,-.:=@^_")
 
 
@@ -41,12 +40,13 @@ def misuse(reason: str) -> click.UsageError:
 
 
 @click.command()
-@click.argument("shell", type=click.Choice(list(_SHELLS)))
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
     """For bash: 'glassfs completion bash > ~/.local/share/bash-completion/completions/glassfs'."""
     from glassfs.cli import glassfs
 
-    click.echo(_SHELLS[shell](glassfs, {}, "glassfs", "_GLASSFS_COMPLETE").source())
+    kinds: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
+    click.echo(kinds[shell](glassfs, {}, "glassfs", "_GLASSFS_COMPLETE").source())
 
 
 def complete_file(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -164,9 +164,7 @@ def _connection(context: click.Context, _parameter: click.Parameter, texts: tupl
         raise click.UsageError(error.reason, context) from None
 
 
-def _complete_connection(
-    _context: click.Context, _parameter: click.Parameter, incomplete: str,
-) -> list[CompletionItem]:
+def _complete_connection(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     from glassfs.source.remote.options import DESCRIPTIONS
 
     return completed_option(DESCRIPTIONS, incomplete)

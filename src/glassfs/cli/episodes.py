@@ -30,19 +30,7 @@ from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problem, Sea
 from glassfs.datasets.batch.found import Opener, Search
 from glassfs.datasets.batch.report import Report
 from glassfs.datasets.batch.run import BatchRun, RunPlan
-from glassfs.datasets.table import (
-    CSV,
-    CSV_SAFE,
-    FORMS,
-    PARQUET,
-    LineWriter,
-    ParquetWriter,
-    chosen,
-    encoded,
-    head,
-    mark,
-    read_back,
-)
+from glassfs.datasets.table import CSV, CSV_SAFE, FORMS, PARQUET, Writer, chosen, encoded, head, mark, read_back, writer
 from glassfs.datasets.where import condition
 from glassfs.errors import Changed, Damaged, GlassfsError, Refused, Unrecognised
 from glassfs.formats.registry import HEAD, Head, recognise
@@ -52,15 +40,12 @@ from glassfs.terminal import printable
 
 PART = ".part"
 """The suffix of a file that is not complete."""
-_Opened: TypeAlias = (
-    "tuple[LineWriter | ParquetWriter, Callable[[SearchHit], bool], Callable[[], AbstractContextManager[None]], int]"
-)
+_Opened: TypeAlias = tuple[Writer, Callable[[SearchHit], bool], Callable[[], AbstractContextManager[None]], int]
+
 
 @click.command()
 @sources_argument
-@click.option(
-    "--format", "form", type=click.Choice(FORMS), help="Format; default: the suffix of FILE, or jsonl.",
-)
+@click.option("--format", "form", type=click.Choice(FORMS), help="Format; default: the suffix of FILE, or jsonl.")
 @click.option(
     "--csv-safe", "is_csv_safe", is_flag=True,
     help="For spreadsheets: put ' before texts in CSV that begin like a formula (with = + - @, a tab or a line break).",
@@ -165,38 +150,30 @@ def _run(plan: RunPlan, search: Search, work: Rows, bar: Progress, output: str) 
 @contextmanager
 def _opened(plan: RunPlan, search: Search, report: Report | None, form: str, output: str) -> Iterator[_Opened]:
     """Open the output; also yield which containers it has already, a context for writing, and the rows it has."""
-    table: LineWriter | ParquetWriter
     if not output:
         sys.stdout.buffer.write(head(form))
-        table = ParquetWriter(sys.stdout.buffer, None) if form == PARQUET else LineWriter(sys.stdout.buffer)
-        yield table, lambda found: False, nullcontext, 0
+        yield writer(form, sys.stdout.buffer), lambda found: False, nullcontext, 0
         return
     with AtomicFile(output, is_kept=report is not None and form != PARQUET) as whole:
-        containers: set[str] = set()
+        containers = set[str]()
         rows = 0
         if plan.is_resumed and report is not None and report.known_lines:
             with whole.resuming() as before:
                 # Rows of a container count only if all of them are there: the last container's may be incomplete.
                 found = Counter(one for one, _ in read_back(form, before))
-                containers.update(_done(plan, search, report, found))
+                containers |= {
+                    one.path for one in search.all() if isinstance(one, SearchHit) and plan.shard.has(one.key)
+                    and (known := report.known(one.name, one.version)) and known.has_rows(one.path, found[one.path])
+                }
                 rows = sum(found[one] for one in containers)
                 before.seek(0)
                 whole.file.write(head(form))
                 whole.file.writelines(line for one, line in read_back(form, before) if one in containers)
         else:
             whole.begin(head(form), mark(form))
-        table = ParquetWriter(whole.file, os.path.dirname(output) or ".") if form == PARQUET else LineWriter(whole.file)
+        table = writer(form, whole.file, os.path.dirname(output) or ".")
         yield table, lambda found: found.path in containers, whole.writing, rows
         whole.end()
-
-
-def _done(plan: RunPlan, search: Search, report: Report, rows: Mapping[str, int]) -> Iterator[str]:
-    """Yield the containers that need not be read again: all their rows are there."""
-    for one in search.all():
-        if isinstance(one, SearchHit) and plan.shard.has(one.key):
-            known = report.known(one.name, one.version)
-            if known is not None and known.has_rows(one.path, rows.get(one.path, 0)):
-                yield one.path
 
 
 @dataclass(frozen=True)
@@ -335,8 +312,7 @@ class AtomicFile:
                 with suppress(OSError):
                     os.unlink(self._part)
                 raise GlassfsError("nothing to resume: neither it nor its .part file exists", self._name) from None
-        # The rows that are kept are written to a third file, so that an interruption leaves the part or the complete
-        # file as it was.
+        # What is kept goes to a third file, so that an interruption leaves the part or the complete file as it was.
         new = f"{self._part}-{os.urandom(8).hex()}"
         self.file = self._opened(new)
         try:

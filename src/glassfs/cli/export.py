@@ -39,13 +39,12 @@ from glassfs.library import open_tree
 from glassfs.library.finding import followed
 from glassfs.names import component, raw
 from glassfs.sizes import PIECE, counted, human_size
-from glassfs.source import Connection, Kind, Path, absolute, is_url
+from glassfs.source import Connection, Kind, absolute, is_url
 from glassfs.source.remote.options import meant_by
 from glassfs.source.remote.url import local_name
 from glassfs.terminal import printable
-from glassfs.tree import Directory, File, Tree
+from glassfs.tree import Directory, File, Node, Tree
 from glassfs.tree.sources.folder import Folder
-from glassfs.tree.sources.sources import SideBySide
 
 TABLE = "/episodes.parquet"
 ATTRIBUTES = "/attributes.json"
@@ -194,19 +193,18 @@ class _SourceWalk:
     def __init__(self, plan: RunPlan, search: Search, tree: Tree, source: str, here: Export) -> None:
         self._plan, self._search = plan, search
         self._tree, self._source, self._here = tree, source, here
-        root = tree.root
-        self._has_folders = isinstance(root, (WithJoined, SideBySide, Folder))
 
     def files(self, starts: list[str]) -> Iterator[SearchHit | Unlisted]:
         for start in starts:
             self._here.make_folders_above(start)
-            path = self._folder_at(start)
+            node = self._tree.lookup(start)
             # A file, a container, or a part of one, which has no folder to walk through.
-            if path is None:
-                yield self._found_at(start)
+            if not isinstance(node, (WithJoined, Folder)):
+                yield self._found_at(start, node)
                 continue
-            self._here.write(start, self._tree.lookup(start), start)
-            for found in self._search.below(path, start[1:]):
+            self._here.write(start, node, start)
+            inner = self._search.inner(node.location) if isinstance(node, Folder) else ()
+            for found in self._search.below(inner, start[1:]):
                 if isinstance(found, Unlisted):
                     yield found
                 elif found.kind is not Kind.FILE:
@@ -219,25 +217,15 @@ class _SourceWalk:
 
     def write_joined(self) -> None:
         """Write what the root has besides the folder's entries: tables over all containers."""
-        if self._has_folders:
-            root = self._tree.root
+        root = self._tree.root
+        if isinstance(root, WithJoined):
             shown = {found.path for found in self._search.below((), "") if isinstance(found, SearchHit)}
             for node in root.listing():
                 if node.name not in shown:
                     self._here.write_all(f"/{node.name}", f"/{node.name}")
 
-    def _folder_at(self, start: str) -> Path | None:
-        """Return the path, below the source, of the folder shown at ``start``; None if it is no folder."""
-        if not self._has_folders:
-            return None
-        if start == "/":
-            return ()
-        node = self._tree.lookup(start)
-        return self._search.inner(node.location) if isinstance(node, Folder) else None
-
-    def _found_at(self, start: str) -> SearchHit:
+    def _found_at(self, start: str, node: Node) -> SearchHit:
         """Return a file or container, or a part of one, as the only hit."""
-        node = self._tree.lookup(start)
         source = name_of(self._source)
         name = source if start == "/" else f"{source}{start}"
         size = node.size if isinstance(node, File) and node.data.is_sized else 0
@@ -268,9 +256,7 @@ class Exporting:
     def __call__(self) -> Iterator[Callable[[SearchHit], Outcome]]:
         settings = self.job.settings
         with ExitStack() as stack:
-            tree = stack.enter_context(
-                open_tree(self.job.source, views=settings.views, connection=settings.connection),
-            )
+            tree = stack.enter_context(open_tree(self.job.source, views=settings.views, connection=settings.connection))
             try:
                 target = stack.enter_context(self.job.opened_target(is_begun=True))
             except NotWritten as error:

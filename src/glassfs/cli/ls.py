@@ -14,17 +14,7 @@ from typing import Any
 
 import click
 
-from glassfs.cli.common import (
-    Located,
-    complain,
-    described,
-    located,
-    lookup,
-    name_of,
-    opened,
-    report,
-    views_option,
-)
+from glassfs.cli.common import Located, complain, described, located, lookup, name_of, opened, report, views_option
 from glassfs.cli.completion import complete_paths, connection_option, misuse, path_argument, source_argument
 from glassfs.cli.layouts import layout_option
 from glassfs.content import EncodedImage, Image
@@ -150,9 +140,7 @@ MANY = 40
 @views_option
 @connection_option
 @layout_option
-def tree(
-    source: str, path: str, level: int | None, show_all: bool, views: str, connection: Connection,
-) -> int:
+def tree(source: str, path: str, level: int | None, show_all: bool, views: str, connection: Connection) -> int:
     """SOURCE is a container or a folder, or the URL of one, PATH a directory inside it. Arrays are shown with type and
     shape.
 

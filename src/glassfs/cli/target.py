@@ -223,9 +223,7 @@ class FolderTarget(Target):
 
 
 @contextmanager
-def opened_folder(
-    path: str, mode: int, existing: Existing, source: str, is_begun: bool = False,
-) -> Iterator[Target]:
+def opened_folder(path: str, mode: int, existing: Existing, source: str, is_begun: bool = False) -> Iterator[Target]:
     """Open the folder at ``path``; a missing one is made with ``mode``, after those above it.
 
     Links in ``path`` are followed, except for the last component. Refused before anything is written: a folder that is
@@ -257,8 +255,7 @@ def opened_folder(
 
 
 def _made(path: str, mode: int, no_links: int = 0) -> int:
-    """Open a folder (O_PATH), after making it and those above it that are missing. No new one can be a link of others.
-    """
+    """Open a folder (O_PATH) after making what is missing of it and above it. No new one can be a link of others."""
     try:
         return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | no_links)
     except FileNotFoundError:

@@ -99,8 +99,7 @@ class Verification:
             named = opener.named(found)
             name = named.store.shown(named.path)
             for fault, sentence in _faults(opener, named, name, self.settings.threads):
-                # A check may find what reading the files has found. It names the place as that does, or leaves it to
-                # the sentence.
+                # A check may find what reading the files has found. It names the place as that does, or in its text.
                 if not seen & {sentence, f"{fault.place}: {sentence}"} and faults.add(fault):
                     report(found.name, fault)
                 seen |= {sentence, sentence.removeprefix(f"{fault.place}: ")}

@@ -176,9 +176,7 @@ def _listed_surely(folder: Branch, is_mount_root: bool) -> tuple[bool, Listed]:
     return False, listed
 
 
-def closed_files(
-    files: Iterable[SnapshotFile], parts: Mapping[str, Sequence[Path]], calls: TimedCalls,
-) -> set[str]:
+def closed_files(files: Iterable[SnapshotFile], parts: Mapping[str, Sequence[Path]], calls: TimedCalls) -> set[str]:
     """Return the paths of the public files that not every user can reach and read any more.
 
     ``parts`` are the further files of their containers, by path. If another file has replaced one, the owner must be

@@ -223,8 +223,7 @@ class WithJoined(Directory):
         origin, found = self.origin, list[Node]()
         access = Access(origin.access.permissions & 0o444, origin.uid, origin.gid)
         if not (self.joins.is_shared or snapshot.is_public):
-            # Rows of a tree of one user may be of files that only this user may read, whatever the mode of the folder
-            # says.
+            # Rows of a tree of one user may be of files that only this user may read, whatever the folder's mode says.
             access = Access(0o400, *(self.joins.reader or (origin.uid, origin.gid)))
         for name in filter(None, tables):
             is_first = name == tables[0]

@@ -173,8 +173,7 @@ class Snapshot:
                             closed := closed_files(tables.files.values(), tables.parts, self._calls)
                         ):
                             self._walked = [
-                                file._replace(is_public=False) if file.path in closed else file
-                                for file in self._walked
+                                one._replace(is_public=False) if one.path in closed else one for one in self._walked
                             ]
                             tables = self._find(begun + settings.pass_longest)
                         self._tables, self._walked = tables, ()
@@ -200,8 +199,7 @@ class Snapshot:
             if self._clock() > until:
                 seconds = settings.pass_longest
                 reason = f"it and others are left out: reading containers took longer than {seconds:g} seconds"
-                # The first gap is the one that a user sees if an attribute has no space for all. It must not name a
-                # file that others may not know of.
+                # Users see the first gap if an attribute lacks space for all. It must not name a file that is hidden.
                 gaps.insert(0, Gap(file.path if self._may_show(file) else "", Unavailable(reason)))
                 is_whole = False
                 break
@@ -234,8 +232,7 @@ class Snapshot:
                 if is_shown:
                     gaps.append(Gap(file.path, error, tables=tuple(firsts) or joined_by(file.path) or ()))
                     files[file.path] = file
-                # A table that lacks rows for a passing reason is read again soon, others only after a change of the
-                # files.
+                # A table that lacks rows for a passing reason is read again soon, others only after files change.
                 is_whole = is_whole and not isinstance(error, Passing)
         for table in tables.values():
             try:

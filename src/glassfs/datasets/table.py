@@ -11,7 +11,7 @@ import json as standard_json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 from glassfs.cache import BlockCache
 from glassfs.content.episodes import TEXT
@@ -112,6 +112,14 @@ class ParquetWriter:
         for piece in Parquet(Joined(EPISODES, lambda: self._table.rows), self._cache, (EPISODES,)).pieces():
             self._file.write(piece)
         self._file.flush()
+
+
+Writer: TypeAlias = LineWriter | ParquetWriter
+
+
+def writer(form: str, file: BinaryIO, folder: str | None = None) -> Writer:
+    """Return what writes rows to a file; ``folder`` is for temporary files."""
+    return ParquetWriter(file, folder) if form == PARQUET else LineWriter(file)
 
 
 def read_back(form: str, file: BinaryIO) -> Iterator[tuple[str, bytes]]:

@@ -25,16 +25,7 @@ from weakref import WeakValueDictionary, finalize
 from fsspec import AbstractFileSystem
 from fsspec.utils import stringify_path
 
-from glassfs.errors import (
-    Changed,
-    Damaged,
-    GlassfsError,
-    IsADirectory,
-    NoSuchEntry,
-    NotADirectory,
-    NotFound,
-    Refused,
-)
+from glassfs.errors import Changed, Damaged, GlassfsError, IsADirectory, NoSuchEntry, NotADirectory, NotFound, Refused
 from glassfs.filesystem.options import source_of
 from glassfs.library.finding import REPLACED, LibraryPaths, version_of
 from glassfs.library.session import LibrarySession, OpenArguments
@@ -189,7 +180,10 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             if callable(on_error):
                 on_error(error)
             return
-        names = {_name(info, path): info for info in listed if info["type"] != "link"}
+        names = {
+            "" if info["name"] == path else info["name"].rpartition("/")[2]: info
+            for info in listed if info["type"] != "link"
+        }
         dirs: Any = {name: info for name, info in names.items() if name and info["type"] == "directory"}
         files: Any = {name: info for name, info in names.items() if name not in dirs}
         # fsspec's own walk would follow links to directories, which may lead in a circle.
@@ -260,8 +254,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         paths = [self._strip_protocol(path) for path in paths]
         ranges = list(zip(paths, _each(starts, len(paths)), _each(ends, len(paths)), strict=True))
         results = self._ranges(ranges)
-        # A container was replaced while it was read. All ranges are read again, so that those of one file stay of one
-        # version.
+        # A container was replaced meanwhile. All ranges are read again, so that those of one file are of one version.
         if any(isinstance(result, Changed) for result in results):
             self._paths().expire()
             results = self._ranges(ranges)
@@ -419,12 +412,6 @@ def _info(path: str, fact: Facts, node: Node) -> Info:
         "name": path, "size": 0 if is_directory else size, "type": "directory" if is_directory else "file",
         "mode": mode, "mtime": time, "created": time,
     }
-
-
-def _name(info: Info, place: str) -> str:
-    """Return the last component, "" for the listed path itself."""
-    name: str = info["name"]
-    return "" if name == place else name.rpartition("/")[2]
 
 
 def _each(values: Any, count: int) -> list[Any]:
