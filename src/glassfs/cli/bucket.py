@@ -14,7 +14,7 @@ from glassfs.source import Connection, Path, is_url
 from glassfs.source.remote.open import bucket_of
 from glassfs.source.remote.options import demand_plain
 from glassfs.source.remote.upload import SCHEMES, NotUploaded, UploadServer
-from glassfs.source.remote.url import Url, parsed
+from glassfs.source.remote.url import parsed
 
 LONGEST_KEY = 1024
 """Limit of bytes in the name of an object, on all three services."""
@@ -32,9 +32,6 @@ class BucketTarget(Target):
         self._server = server
         self._root = root
         self._kept = kept
-
-    def is_at(self, path: str) -> bool:
-        return False
 
     def make_folder(self, path: str, mode: int) -> None:
         self._key(path)
@@ -60,9 +57,6 @@ class BucketTarget(Target):
         with _writing():
             return self._server.has_below(key) or (bool(key) and self._server.uploaded(key) is not None)
 
-    def has_link(self, path: str, goal: str) -> bool:
-        return False
-
     def _key(self, path: str) -> Path:
         key = (*self._root, *path.split("/")[1:])
         if len("/".join(key).encode()) > LONGEST_KEY:
@@ -81,7 +75,11 @@ def opened_bucket_target(
     if url.scheme not in SCHEMES:
         schemes = ", ".join(f"{scheme}://" for scheme in SCHEMES)
         raise NotWritten(f"cannot be written to; export writes to folders and to {schemes}")
-    kept = _path_in(url, source)
+    kept = None
+    if is_url(source):
+        of = parsed(source)
+        is_same_bucket = (of.scheme, of.host, of.userinfo) == (url.scheme, url.host, url.userinfo)
+        kept = of.path if is_same_bucket else None
     if kept is not None and url.path[: len(kept)] == kept:
         raise NotWritten(INSIDE)
     try:
@@ -92,14 +90,6 @@ def opened_bucket_target(
     if not is_begun and target.has_anything("/") and existing is Existing.REFUSE:
         raise NotWritten(NOT_EMPTY)
     return target
-
-
-def _path_in(url: Url, source: str) -> Path | None:
-    """Return the path of ``source`` if it is in the same bucket."""
-    if not is_url(source):
-        return None
-    of = parsed(source)
-    return of.path if (of.scheme, of.host, of.userinfo) == (url.scheme, url.host, url.userinfo) else None
 
 
 @contextmanager

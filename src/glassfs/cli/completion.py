@@ -144,13 +144,10 @@ def _names(tree: Tree, folder: str, begun: str) -> list[str]:
 def _matching(nodes: Iterable[Node], begun: str) -> list[str]:
     names = (
         node.name + ("/" if isinstance(node, Directory) else "") for node in islice(nodes, 20_000)
-        if node.name.startswith(begun) and _is_harmless(node.name)
+        if node.name.startswith(begun) and node.name.isprintable()
+        and all(character.isalnum() or character in _HARMLESS for character in node.name)
     )
     return list(islice(names, 500))
-
-
-def _is_harmless(name: str) -> bool:
-    return name.isprintable() and all(character.isalnum() or character in _HARMLESS for character in name)
 
 
 def _connection(context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> Connection:

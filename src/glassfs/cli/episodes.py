@@ -248,7 +248,6 @@ class AtomicFile:
     """The file at ``name``, open as ``file`` in a ``with``; it gets its name when it is complete.
 
     Until then it is locked, and has another name. If it ``is_kept``, an incomplete part stays after an interruption.
-
     Entering raises GlassfsError if the file cannot be written.
     """
 

@@ -161,18 +161,17 @@ def export_many(plan: RunPlan, job: ExportJob, tree: Tree, is_shown: bool | None
     search = found_under([job.source], job.settings.connection, has_all=True)
     with job.opened_target(tree.root.mode) as target, progress(search, plan.shard, is_shown) as bar:
         # A worker that was killed left complete files, which its successor must not refuse.
-        is_overwriting = job.existing is Existing.OVERWRITE
-        job = replace(job, existing=Existing.OVERWRITE if is_overwriting else Existing.RESUME)
+        if job.existing is Existing.REFUSE:
+            job = replace(job, existing=Existing.RESUME)
         here = Export(job, tree, target, bar.complain)
-
-        def is_still(found: SearchHit) -> bool:
-            return target.has_anything(_path(found)) or _path(found) == "/"
-
         written = Written()
         walk = _SourceWalk(plan, search, tree, job.source, here)
         work = Exporting(replace(job, source=absolute(job.source), target=absolute(job.target)))
         with batch(plan, bar, lambda name, fault: bar.complain(f"{name}: {fault}")) as run:
-            for done in run.outcomes(walk.files(list(job.starts)), work, is_still=is_still):
+            for done in run.outcomes(
+                walk.files(list(job.starts)), work,
+                is_still=lambda found: not found.path or target.has_anything(f"/{found.path}"),
+            ):
                 if done.outcome.fatal:
                     raise Unusable(done.outcome.fatal)
                 for fault in done.outcome.faults:
@@ -210,10 +209,10 @@ class _SourceWalk:
                 elif found.kind is not Kind.FILE:
                     self._write(found)
                 # Nothing can be in a folder that could not be made; each shard counts its own files there.
-                elif not self._here.is_left_out(_path(found)):
+                elif not self._here.is_left_out(f"/{found.path}"):
                     yield found
                 elif self._plan.shard.has(found.key):
-                    self._here.leave_out(_path(found), None)
+                    self._here.leave_out(f"/{found.path}", None)
 
     def write_joined(self) -> None:
         """Write what the root has besides the folder's entries: tables over all containers."""
@@ -234,7 +233,7 @@ class _SourceWalk:
 
     def _write(self, found: SearchHit) -> None:
         """Write a folder, which may contain files of any shard, or a link of this shard."""
-        path = _path(found)
+        path = f"/{found.path}"
         if found.kind is not Kind.LINK or self._plan.shard.has(found.key):
             try:
                 self._here.write(path, self._tree.lookup(path), path)
@@ -268,7 +267,7 @@ class Exporting:
     def _outcome(self, tree: Tree, target: Target, found: SearchHit) -> Outcome:
         faults = Problems()
         export = Export(self.job, tree, target, faults.add)
-        path = _path(found)
+        path = f"/{found.path}"
         is_container = is_several = False
         try:
             node = tree.lookup(path)
@@ -280,10 +279,6 @@ class Exporting:
         except Exception as error:
             export.failed(path, error)
         return Outcome(faults.all, is_container, export.written, is_several=is_several)
-
-
-def _path(found: SearchHit) -> str:
-    return f"/{found.path}"
 
 
 # Episodes picked by a condition: where each is, its name in the target, and their table.
@@ -337,7 +332,10 @@ def picked_episodes(tree: Tree, source: str, settings: BatchSettings, where: str
             picked.failures += 1
         for piece in done.outcome.data or ():
             above = "/" if done.item.is_named else f"/{piece.path}"
-            directory = _directory_of(tree, above)
+            # Each episode has a directory in one of the container's, unless the container is an episode itself.
+            node = tree.lookup(above)
+            table = joined_of(node, EPISODES) if isinstance(node, Directory) else None
+            directory = component(table.directory) if table is not None and table.directory else ""
             picked.pieces.append(piece)
             for row in records(piece):
                 path = f"{above.rstrip('/')}/{directory}/{row[POSITION]}" if directory else above
@@ -346,13 +344,6 @@ def picked_episodes(tree: Tree, source: str, settings: BatchSettings, where: str
     if not picked.places:
         raise click.ClickException(f"{name_of(source)}: no episode satisfies: {where}")
     return picked
-
-
-def _directory_of(tree: Tree, container: str) -> str:
-    """Return the name of the directory with an episode at each position; "" if the container is an episode itself."""
-    node = tree.lookup(container)
-    table = joined_of(node, EPISODES) if isinstance(node, Directory) else None
-    return component(table.directory) if table is not None and table.directory else ""
 
 
 def _attributes(tree: Tree, container: str, path: str, row: dict[str, object]) -> dict[str, str]:

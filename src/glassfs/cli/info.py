@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from itertools import islice
@@ -189,11 +189,9 @@ def _views(sources: Sources) -> dict[str, list[str]]:
     """Return the paths of what views add to the tree, by suffix. Reads only what listings need."""
     found: dict[str, list[str]] = {}
     plain = sources.plain_root()
-    waiting = deque([("", plain, sources.viewed(plain.name, plain.ino))])
-    for _ in range(256):  # large containers repeat what is in their first directories
-        if not waiting:
-            break
-        location, directory, shown = waiting.popleft()
+    # The list grows while it is read. Large containers repeat what is in their first directories.
+    waiting: list[tuple[str, Directory, Directory]] = [("", plain, sources.viewed(plain.name, plain.ino))]
+    for location, directory, shown in islice(waiting, 256):
         try:
             nodes, more = directory.listing(), shown.listing()
         except GlassfsError:

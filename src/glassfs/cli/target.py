@@ -58,9 +58,9 @@ class Target(ABC):
     has_links = True
     """Whether there can be symbolic links."""
 
-    @abstractmethod
     def is_at(self, path: str) -> bool:
         """Return whether the local ``path`` leads to the target. Raises OSError."""
+        return False
 
     @abstractmethod
     def make_folder(self, path: str, mode: int) -> None:
@@ -85,8 +85,9 @@ class Target(ABC):
     def has_anything(self, path: str) -> bool:
         """Return whether anything exists there."""
 
-    @abstractmethod
-    def has_link(self, path: str, goal: str) -> bool: ...
+    def has_link(self, path: str, goal: str) -> bool:
+        """Return whether a symbolic link to ``goal`` exists."""
+        return False
 
 
 class FolderTarget(Target):

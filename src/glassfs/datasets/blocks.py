@@ -108,13 +108,17 @@ class BlockTable:
 
     def finish(self, gaps: Sequence[Gap] = (), unlisted: int = 0) -> None:
         """Make the rows of all blocks. ``unlisted`` is the number of gaps that not every user may know of."""
-        error = sentence(gaps, self.name)
+        gaps = [gap for gap in gaps if not gap.tables or self.name in gap.tables]
+        # Of very many gaps the first ones, so that the text fits an extended attribute.
+        lacking = [f"{gap.path or '.'}: {gap.error.without_source}"[:160] for gap in gaps[:16]]
+        if len(gaps) > 16:
+            lacking.append(f"and {len(gaps) - 16:,} more")
         if self._layout.is_cut:
-            error = "; ".join(filter(None, [error, "columns are left out: there are too many"]))
+            lacking.append("columns are left out: there are too many")
         shown = self._layout.shown()
         features = shown.pop(FEATURES) if self.name == EPISODES else None
         omitted = self.omitted + unlisted
-        self.rows = JoinedRows(self._blocks, self._counts, self._sizes, shown, features, omitted, error)
+        self.rows = JoinedRows(self._blocks, self._counts, self._sizes, shown, features, omitted, "; ".join(lacking))
 
     def _clear(self) -> None:
         self._placed: list[ContainerPiece] = []
@@ -131,10 +135,3 @@ class JoinedTables(NamedTuple):
     files: Mapping[str, SnapshotFile]
     gaps: Sequence[Gap]
     parts: Mapping[str, Sequence[Path]]
-
-
-def sentence(all_gaps: Sequence[Gap], table: str) -> str:
-    """Return what a table lacks, and why; of very many gaps the first ones, so that it fits an extended attribute."""
-    gaps = [gap for gap in all_gaps if not gap.tables or table in gap.tables]
-    texts = [f"{gap.path or '.'}: {gap.error.without_source}"[:160] for gap in gaps[:16]]
-    return "; ".join([*texts, *([f"and {len(gaps) - 16:,} more"] if len(gaps) > 16 else [])])

@@ -120,10 +120,11 @@ class Snapshot:
         tables = self._tables
         return tables is not None and bool(closed_files(tables.files.values(), tables.parts, self._calls))
 
-    def is_readable(self, container: str) -> bool:
-        """Return whether every user may still read a container that has rows, if the table is shared."""
+    def demand_readable(self, container: str) -> None:
+        """Raise Changed if not every user may read a container with rows any more, if the table is shared."""
         file = self.file_of(container)
-        return not self._is_shared or not closed_files([file], self.read().parts, self._calls)
+        if self._is_shared and closed_files([file], self.read().parts, self._calls):
+            raise Changed("is no longer readable for every user", container)
 
     def directory(
         self, name: str, is_first: bool, views: ViewSet, access: Access, ino: int, volume: str,
@@ -269,9 +270,7 @@ class EpisodesTable(Joined):
                 yield _recordings(opened, container)
 
     def demand_readable(self, container: str) -> None:
-        """Raise Changed if not every user may read a container of a shared table any more."""
-        if not self._snapshot.is_readable(container):
-            raise Changed("is no longer readable for every user", container)
+        self._snapshot.demand_readable(container)
 
     def found(self, container: str, name: bytes) -> bytes | None:
         file = self._snapshot.file_of(container)

@@ -37,8 +37,9 @@ _FORMULA = re.compile("'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 def chosen(placed: Iterable[ContainerPiece], is_chosen: Callable[[dict[str, Any]], bool]) -> Iterator[ContainerPiece]:
     """Yield the rows that are chosen, each as a piece."""
     for one in placed:
-        for path, number, *values in _rows(one):
-            if is_chosen(dict(zip(COLUMNS, (path, number, *values), strict=True))):
+        for row in records(one):
+            if is_chosen(row):
+                path, number, *values = row.values()
                 yield ContainerPiece(path, number, piece_of([[value] for value in values], RECORD_COLUMNS))
 
 

@@ -318,31 +318,31 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             raise error.at(self._shown) from None
 
     def _ranges(self, ranges: list[_Range]) -> list[bytes | Exception]:
-        def file_at(path: str) -> File | Exception:
-            try:
-                return self._file(path)
-            except Exception as error:
-                return error
-
-        def part(one: _Range) -> bytes | Exception:
+        def part(one: _Range) -> bytes:
             path, start, end = one
             file = files[path]
-            try:
-                return file if isinstance(file, Exception) else _part(file, start, end)
-            except Exception as error:
-                return error.at(self._shown) if isinstance(error, GlassfsError) else error
+            if isinstance(file, Exception):
+                raise file
+            return _part(file, start, end)
 
         # Each file is looked up once, so that all its ranges are of one version.
         distinct = list(dict.fromkeys(path for path, _, _ in ranges))
-        files = dict(zip(distinct, self._all_of(file_at, distinct), strict=True))
+        files = dict(zip(distinct, self._all_of(self._file, distinct), strict=True))
         return self._all_of(part, ranges)
 
-    def _all_of(self, do: Callable[[Item], Result], items: list[Item]) -> list[Result]:
-        """Return what ``do`` returns for each item; for a remote source, several at once."""
+    def _all_of(self, do: Callable[[Item], Result], items: list[Item]) -> list[Result | Exception]:
+        """Return what ``do`` returns or raises for each item; for a remote source, several at once."""
+
+        def done(item: Item) -> Result | Exception:
+            try:
+                return do(item)
+            except Exception as error:
+                return error.at(self._shown) if isinstance(error, GlassfsError) else error
+
         if not self._is_remote or len(items) < 2:
-            return [do(item) for item in items]
+            return [done(item) for item in items]
         with ThreadPoolExecutor(min(16, len(items)), "glassfs-ranges") as pool:
-            return list(pool.map(do, items))
+            return list(pool.map(done, items))
 
     def _linked(self, path: str, fact: Facts) -> Info:
         """Return the info of a link's target, or of type "link" if it is broken."""
