@@ -169,7 +169,7 @@ def export_many(plan: RunPlan, job: ExportJob, tree: Tree, is_shown: bool | None
         work = Exporting(replace(job, source=absolute(job.source), target=absolute(job.target)))
         with batch(plan, bar, lambda name, fault: bar.complain(f"{name}: {fault}")) as run:
             for done in run.outcomes(
-                walk.files(list(job.starts)), work,
+                walk.files(job.starts), work,
                 is_still=lambda found: not found.path or target.has_anything(f"/{found.path}"),
             ):
                 if done.outcome.fatal:
@@ -193,7 +193,7 @@ class _SourceWalk:
         self._plan, self._search = plan, search
         self._tree, self._source, self._here = tree, source, here
 
-    def files(self, starts: list[str]) -> Iterator[SearchHit | Unlisted]:
+    def files(self, starts: Iterable[str]) -> Iterator[SearchHit | Unlisted]:
         for start in starts:
             self._here.make_folders_above(start)
             node = self._tree.lookup(start)
