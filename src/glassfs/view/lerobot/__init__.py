@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 from glassfs.cache import BlockCache
 from glassfs.content import Content, Data, Group, Member, Memory, Omitted, Part, Rendered, Table
@@ -46,33 +47,32 @@ def _directories(table: Table, known: Known[Datasets], cache: BlockCache, key: K
         yield Member((b"",), Omitted(b"", f"{count} episodes: {reason}"))
 
 
-class _Shown:
+class _Shown(NamedTuple):
     """One dataset as a directory."""
 
-    def __init__(self, table: Table, known: Known[Datasets], name: str, cache: BlockCache, key: Key) -> None:
-        self._table = table
-        self._known = known
-        self._name = name
-        self._cache = cache
-        self._key = key
+    table: Table
+    known: Known[Datasets]
+    name: str
+    cache: BlockCache
+    key: Key
 
     @property
     def dataset(self) -> EpisodeSet:
         # What is known of all datasets may have been dropped since the listing, and found again with other episodes.
-        dataset = self._known.get().by_name.get(self._name)
+        dataset = self.known.get().by_name.get(self.name)
         if dataset is None:
-            raise Changed("has other episodes than when it was listed", part=self._name)
+            raise Changed("has other episodes than when it was listed", part=self.name)
         return dataset
 
     def members(self) -> Iterator[Member]:
         """Yield the directories of a dataset, and the files that every one has."""
         yield _member(b"meta/info.json", Memory(meta.info(self.dataset)))
-        yield _member(b"meta/tasks.parquet", meta.tasks(self.dataset, self._cache, (*self._key, "tasks")))
-        statistics = EpisodeStatistics(self._table, self.dataset, self._cache, (*self._key, "statistics"))
-        episodes = meta.episodes(self.dataset, statistics, self._cache, (*self._key, "episodes"))
+        yield _member(b"meta/tasks.parquet", meta.tasks(self.dataset, self.cache, (*self.key, "tasks")))
+        statistics = EpisodeStatistics(self.table, self.dataset, self.cache, (*self.key, "statistics"))
+        episodes = meta.episodes(self.dataset, statistics, self.cache, (*self.key, "episodes"))
         yield _member(b"meta/episodes/chunk-000/file-000.parquet", episodes)
         # The size of this file alone is found by a pass over the data.
-        totals = Rendered(self._cache, (*self._key, "stats"), statistics.as_json, cost=8 * PIECE)
+        totals = Rendered(self.cache, (*self.key, "stats"), statistics.as_json, cost=8 * PIECE)
         yield _member(b"meta/stats.json", totals)
         yield from self._chunks((b"data",), len(self.dataset.files), b".parquet", self._data)
         for film in self.dataset.plan.films:
@@ -91,10 +91,10 @@ class _Shown:
             yield Member((*above, name), Group(name, partial(_files, numbers, suffix, file)))
 
     def _data(self, number: int) -> Data:
-        return data_file(self._table, self.dataset, number, self._cache, (*self._key, "data", number))
+        return data_file(self.table, self.dataset, number, self.cache, (*self.key, "data", number))
 
     def _video(self, film: Film, number: int) -> Data:
-        return VideoFile(self._table, self.dataset, number, film, self._cache, (*self._key, film.name))
+        return VideoFile(self.table, self.dataset, number, film, self.cache, (*self.key, film.name))
 
 
 def _files(numbers: range, suffix: bytes, file: Callable[[int], Data]) -> Iterator[Member]:

@@ -43,15 +43,8 @@ class _FileSteps:
         self._blocks = ColumnBlocks(self.rows, dataset.step_width, self._made, cache, key)
 
     def columns(self) -> list[Column]:
-        columns, offset = [], 0
-        features = [(one.name, one.dtype, one.length, one.is_vector) for one in self._dataset.plan.columns]
-        for name, dtype, length, is_vector in [*features, *((*default, 1, False) for default in DEFAULTS.items())]:
-            width = length * int(dtype[2:])
-            shape = (self.rows, length) if is_vector else (self.rows,)
-            values = Array(b"", self._blocks.column(offset, width), dtype, shape)
-            columns.append(Column(name.encode(), values, is_list=is_vector))
-            offset += width
-        return columns
+        inside = [(one.name, one.dtype, (one.length,) if one.length > 1 else ()) for one in self._dataset.plan.columns]
+        return list(self._blocks.columns([*inside, *((name, dtype, ()) for name, dtype in DEFAULTS.items())]))
 
     def _made(self, first: int, rows: int) -> bytes:
         import numpy as np

@@ -44,15 +44,11 @@ FLOAT, BOOLEAN = "<f4", "|b1"
 
 
 class NumberFeature(NamedTuple):
-    """A feature of numbers: its name, its dtype in the dataset, the values of a step, and the signals that it joins.
-
-    ``is_vector`` is false for one value a step.
-    """
+    """A feature of numbers: its name, its dtype in the dataset, the values of a step, and the signals that it joins."""
 
     name: str
     dtype: str
     length: int
-    is_vector: bool
     parts: tuple[Signal, ...]
 
     @property
@@ -160,7 +156,7 @@ def _column(name: str, parts: Sequence[Signal]) -> NumberFeature:
     dtypes = {signal.dtype for signal in parts}
     is_same = len(dtypes) == 1 and parts[0].dtype[1] != "f"
     dtype = parts[0].dtype if is_same else FLOAT
-    return NumberFeature(name, BOOLEAN if name in (DONE, SUCCESS) else dtype, length, length > 1, tuple(parts))
+    return NumberFeature(name, BOOLEAN if name in (DONE, SUCCESS) else dtype, length, tuple(parts))
 
 
 def _rest(split: Sequence[str], heads: Sequence[str]) -> str:

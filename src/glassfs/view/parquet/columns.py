@@ -6,7 +6,7 @@ A column of vectors becomes a column for each element if they are few, otherwise
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import count
 from math import prod
@@ -56,6 +56,15 @@ class ColumnBlocks:
     def column(self, offset: int, width: int) -> Data:
         """Return the ``width`` bytes of each row that begin ``offset`` bytes after the start of the row."""
         return _BlockColumn(self, offset, width)
+
+    def columns(self, described: Iterable[tuple[str, str, tuple[int, ...]]]) -> Iterator[Column]:
+        """Yield all columns in order, given their names, their dtypes and the shapes of a row."""
+        offset = 0
+        for name, dtype, shape in described:
+            width = prod(shape) * int(dtype[2:])
+            values = Array(b"", self.column(offset, width), dtype, (self.rows, *shape))
+            yield Column(name.encode(), values, is_list=bool(shape))
+            offset += width
 
     def block(self, number: int) -> tuple[Data, int]:
         """Return a block, and its number of rows."""
