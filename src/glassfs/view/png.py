@@ -193,14 +193,9 @@ def _short_rows(image: Image, first: int, count: int) -> memoryview:
     return memoryview(rows)
 
 
-def _is_plain(image: Image) -> bool:
-    """Return whether the pixels are stored as a PNG has them."""
-    return image.bits == 8 and (image.channels == 1 or not image.is_planar)
-
-
 def _pixels(image: Image, offset: int, size: int) -> memoryview:
     """Return bytes of pixels as a PNG has them: interleaved, most significant byte first."""
-    if _is_plain(image):
+    if image.bits == 8 and (image.channels == 1 or not image.is_planar):  # they are stored like this
         return memoryview(image.data.read(offset, size))
     sample = image.bits // 8
     planes = image.channels if image.is_planar else 1  # interleaved samples are treated as pixels

@@ -21,7 +21,7 @@ from glassfs.sizes import PIECE
 from glassfs.view.contract import Key, Shown, View
 from glassfs.view.known import Known
 from glassfs.view.lerobot import meta
-from glassfs.view.lerobot.dataset import CHUNKS_SIZE, Datasets, EpisodeSet, known_datasets
+from glassfs.view.lerobot.dataset import CHUNKS_SIZE, Datasets, EpisodeSet, datasets_of
 from glassfs.view.lerobot.frames import data_file
 from glassfs.view.lerobot.plan import Film
 from glassfs.view.lerobot.stats import EpisodeStatistics
@@ -32,7 +32,8 @@ NAME = b"lerobot"
 
 def show(table: Table, cache: BlockCache, key: Key, is_by_split: bool = False) -> Iterator[Shown]:
     if table.key == EPISODES_KEY and table.has_recordings:
-        known = known_datasets(table, cache, is_by_split)
+        find = partial(datasets_of, table, cache.budget, is_by_split)
+        known = Known(cache, find, lambda datasets: datasets.cost)
         group = Group(NAME, lambda: _directories(table, known, cache, key))
         yield Shown(group, name=NAME)
 

@@ -11,13 +11,11 @@ from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
 from glassfs import work
-from glassfs.cache import BlockCache
 from glassfs.content import Table
 from glassfs.content.allowance import LEAST, OBJECT, Allowance
 from glassfs.content.features import parsed
 from glassfs.content.table import Episode
 from glassfs.names import free_name, raw, shortened, text
-from glassfs.view.known import Known
 from glassfs.view.lerobot.plan import Plan, plan_of
 from glassfs.view.mp4 import MOST_FRAMES, rate
 
@@ -177,11 +175,6 @@ class Datasets(NamedTuple):
     @property
     def cost(self) -> int:
         return sum(dataset.cost for dataset in self.by_name.values())
-
-
-def known_datasets(table: Table, cache: BlockCache, is_by_split: bool) -> Known[Datasets]:
-    """Return the datasets of a table, found when they are first needed."""
-    return Known(cache, lambda: datasets_of(table, cache.budget, is_by_split), lambda datasets: datasets.cost)
 
 
 def datasets_of(table: Table, budget: int, is_by_split: bool = False) -> Datasets:

@@ -81,9 +81,9 @@ class Plan(NamedTuple):
 
 def plan_of(features: Features) -> Plan:
     """Return the features of a dataset whose episodes have these signals and cameras."""
-    taken: set[str] = set()
+    named = _namer()
     omitted: list[str] = []
-    columns = list(_columns(_usable(features.signals, omitted), _namer(taken)))
+    columns = list(_columns(_usable(features.signals, omitted), named))
     films = []
     for camera in features.cameras:
         parts = camera.name.split("/")
@@ -93,7 +93,7 @@ def plan_of(features: Features) -> Plan:
         if reason:
             omitted.append(f"{_safe(camera.name)}: {reason}")
             continue
-        name = _namer(taken)(IMAGES + (camera.title or _rest(parts, (*OBSERVED, *_IMAGES))))
+        name = named(IMAGES + (camera.title or _rest(parts, (*OBSERVED, *_IMAGES))))
         films.append(Film(name, camera, h264.shown(camera.width), h264.shown(camera.height)))
     return Plan(tuple(columns), tuple(films), tuple(omitted))
 
@@ -166,8 +166,9 @@ def _rest(split: Sequence[str], heads: Sequence[str]) -> str:
     return ".".join(split)
 
 
-def _namer(taken: set[str]) -> Callable[[str], str]:
+def _namer() -> Callable[[str], str]:
     """Return what makes safe and distinct names of features: paths and columns have them unchanged."""
+    taken: set[str] = set()
 
     def named(wanted: str) -> str:
         # A name is a column, a directory and, in tools of LeRobot, a part of a format string: so braces go as well.

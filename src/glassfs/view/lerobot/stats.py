@@ -33,15 +33,7 @@ from glassfs.view.lerobot import plan
 from glassfs.view.lerobot.dataset import EpisodeSet
 from glassfs.view.lerobot.frames import Steps
 from glassfs.view.lerobot.plan import BOOLEAN, Film, Plan
-from glassfs.view.lerobot.statistics import (
-    NAMES,
-    Pictures,
-    Statistics,
-    aggregate,
-    of_defaults,
-    of_numbers,
-    sampled,
-)
+from glassfs.view.lerobot.statistics import NAMES, Pictures, Statistics, aggregate, of_defaults, of_numbers, sampled
 from glassfs.view.parquet.columns import ColumnBlocks
 
 if TYPE_CHECKING:
