@@ -169,7 +169,7 @@ def _body(title: str, record: dict[str, Any], notes: list[str]) -> str:
         for name, value in record.items()
     ))
     items = "".join(f'<li dir="auto">{escape.html(escape.brief(note, page.LONGEST_TEXT))}</li>\n' for note in notes)
-    return page.part(BODY).format(
+    return page.PARTS[BODY].format(
         title=escape.html(escape.brief(title, page.LONGEST_TITLE)), outcome=_outcome(record.get(SUCCESS)), rows=rows,
         notes=items, embodiment=escape.html(_text(record.get("embodiment") or "")),
     )

@@ -10,10 +10,6 @@
   const MINOR = ["fps", "state_dim", "action_dim", "episode_id", "env_id", "channels", "cameras"];
   const HIDDEN = ["container", "position", "place"];
   const OUTCOMES = { true: ["good", "succeeded"], false: ["bad", "failed"], null: ["none", "unknown"] };
-  const note = (text) => {
-    made("li", at("notes").firstElementChild, "", text);
-    at("notes").hidden = false;
-  };
   const head = (name) => {
     if (name) document.title = at("title").textContent = name;
   };

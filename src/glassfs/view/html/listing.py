@@ -56,7 +56,7 @@ def _words(table: str) -> dict[str, str]:
 
 
 def _body(words: dict[str, str]) -> str:
-    body = page.part(BODY)
+    body = page.PARTS[BODY]
     for placeholder, word in words.items():
         body = body.replace(placeholder, escape.html(word))
     return body
