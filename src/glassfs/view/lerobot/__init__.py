@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
 
 from glassfs.cache import BlockCache
 from glassfs.content import Content, Data, Group, Member, Memory, Omitted, Part, Rendered, Table
@@ -21,9 +20,8 @@ from glassfs.sizes import PIECE
 from glassfs.view.contract import Key, Shown, View
 from glassfs.view.known import Known
 from glassfs.view.lerobot import meta
-from glassfs.view.lerobot.dataset import CHUNKS_SIZE, Datasets, EpisodeSet, datasets_of
+from glassfs.view.lerobot.dataset import CHUNKS_SIZE, Datasets, datasets_of
 from glassfs.view.lerobot.frames import data_file
-from glassfs.view.lerobot.plan import Film
 from glassfs.view.lerobot.stats import EpisodeStatistics
 from glassfs.view.lerobot.videos import VideoFile
 
@@ -42,60 +40,40 @@ def _directories(table: Table, known: Known[Datasets], cache: BlockCache, key: K
     """Yield the directories of all datasets."""
     datasets = known.get()
     for name in datasets.by_name:
-        shown = _Shown(table, known, name, cache, (*key, name))
-        yield Member((raw(name),), Group(raw(name), shown.members))
+        members = partial(_members, table, known, name, cache, (*key, name))
+        yield Member((raw(name),), Group(raw(name), members))
     for reason, count in datasets.omitted.items():
         yield Member((b"",), Omitted(b"", f"{count} episodes: {reason}"))
 
 
-class _Shown(NamedTuple):
-    """One dataset as a directory."""
+def _members(table: Table, known: Known[Datasets], name: str, cache: BlockCache, key: Key) -> Iterator[Member]:
+    """Yield the directories of a dataset, and the files that every one has."""
+    # What is known of all datasets may have been dropped since the listing, and found again with other episodes.
+    dataset = known.get().by_name.get(name)
+    if dataset is None:
+        raise Changed("has other episodes than when it was listed", part=name)
+    yield _member(b"meta/info.json", Memory(meta.info(dataset)))
+    yield _member(b"meta/tasks.parquet", meta.tasks(dataset, cache, (*key, "tasks")))
+    statistics = EpisodeStatistics(table, dataset, cache, (*key, "statistics"))
+    episodes = meta.episodes(dataset, statistics, cache, (*key, "episodes"))
+    yield _member(b"meta/episodes/chunk-000/file-000.parquet", episodes)
+    # The size of this file alone is found by a pass over the data.
+    yield _member(b"meta/stats.json", Rendered(cache, (*key, "stats"), statistics.as_json, cost=8 * PIECE))
+    steps = partial(data_file, table, dataset, cache, (*key, "data"))
+    yield from _chunks((b"data",), len(dataset.files), b".parquet", steps)
+    for film in dataset.plan.films:
+        video = partial(VideoFile, table, dataset, film, cache, (*key, film.name))
+        yield from _chunks((b"videos", film.name.encode()), len(dataset.videos), b".mp4", video)
+    for reason in dataset.omitted:
+        yield Member((b"",), Omitted(b"", reason))
 
-    table: Table
-    known: Known[Datasets]
-    name: str
-    cache: BlockCache
-    key: Key
 
-    @property
-    def dataset(self) -> EpisodeSet:
-        # What is known of all datasets may have been dropped since the listing, and found again with other episodes.
-        dataset = self.known.get().by_name.get(self.name)
-        if dataset is None:
-            raise Changed("has other episodes than when it was listed", part=self.name)
-        return dataset
-
-    def members(self) -> Iterator[Member]:
-        """Yield the directories of a dataset, and the files that every one has."""
-        yield _member(b"meta/info.json", Memory(meta.info(self.dataset)))
-        yield _member(b"meta/tasks.parquet", meta.tasks(self.dataset, self.cache, (*self.key, "tasks")))
-        statistics = EpisodeStatistics(self.table, self.dataset, self.cache, (*self.key, "statistics"))
-        episodes = meta.episodes(self.dataset, statistics, self.cache, (*self.key, "episodes"))
-        yield _member(b"meta/episodes/chunk-000/file-000.parquet", episodes)
-        # The size of this file alone is found by a pass over the data.
-        totals = Rendered(self.cache, (*self.key, "stats"), statistics.as_json, cost=8 * PIECE)
-        yield _member(b"meta/stats.json", totals)
-        yield from self._chunks((b"data",), len(self.dataset.files), b".parquet", self._data)
-        for film in self.dataset.plan.films:
-            names = b"videos", film.name.encode()
-            yield from self._chunks(names, len(self.dataset.videos), b".mp4", partial(self._video, film))
-        for reason in self.dataset.omitted:
-            yield Member((b"",), Omitted(b"", reason))
-
-    def _chunks(
-        self, above: tuple[bytes, ...], count: int, suffix: bytes, file: Callable[[int], Data],
-    ) -> Iterator[Member]:
-        """Yield the directories of ``count`` files."""
-        for chunk in range(-(-count // CHUNKS_SIZE)):
-            name = b"chunk-%03d" % chunk
-            numbers = range(chunk * CHUNKS_SIZE, min(count, (chunk + 1) * CHUNKS_SIZE))
-            yield Member((*above, name), Group(name, partial(_files, numbers, suffix, file)))
-
-    def _data(self, number: int) -> Data:
-        return data_file(self.table, self.dataset, number, self.cache, (*self.key, "data", number))
-
-    def _video(self, film: Film, number: int) -> Data:
-        return VideoFile(self.table, self.dataset, number, film, self.cache, (*self.key, film.name))
+def _chunks(above: tuple[bytes, ...], count: int, suffix: bytes, file: Callable[[int], Data]) -> Iterator[Member]:
+    """Yield the directories of ``count`` files."""
+    for chunk in range(-(-count // CHUNKS_SIZE)):
+        name = b"chunk-%03d" % chunk
+        numbers = range(chunk * CHUNKS_SIZE, min(count, (chunk + 1) * CHUNKS_SIZE))
+        yield Member((*above, name), Group(name, partial(_files, numbers, suffix, file)))
 
 
 def _files(numbers: range, suffix: bytes, file: Callable[[int], Data]) -> Iterator[Member]:

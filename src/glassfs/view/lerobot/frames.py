@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def data_file(table: Table, dataset: EpisodeSet, number: int, cache: BlockCache, key: Key) -> Data:
+def data_file(table: Table, dataset: EpisodeSet, cache: BlockCache, above: Key, number: int) -> Data:
     """Return the data file with this number."""
+    key = *above, number
     steps = _FileSteps(table, dataset, number, cache, key)
     return Parquet(Table(b"data", steps.rows, steps.columns, shared_width=dataset.step_width), cache, key)
 

@@ -25,7 +25,7 @@ class VideoFile(Parted):
     its episode.
     """
 
-    def __init__(self, table: Table, dataset: EpisodeSet, number: int, film: Film, cache: BlockCache, key: Key) -> None:
+    def __init__(self, table: Table, dataset: EpisodeSet, film: Film, cache: BlockCache, key: Key, number: int) -> None:
         camera, episodes = film.camera, dataset.videos.episodes(number)
         self._first, end = dataset.starts[episodes.start], dataset.starts[episodes.stop]
         self._head = camera.width, camera.height, dataset.fps, end - self._first
@@ -35,7 +35,8 @@ class VideoFile(Parted):
         self._film = film
         self._cache = cache
         self._key = key
-        self._known = Known(cache, self._opened, _cost)
+        # An open video, and for each frame where its image is, which formats may keep.
+        self._known = Known(cache, self._opened, lambda frames: OBJECT * (32 + len(frames.bounds) - 1))
 
     @property
     def size(self) -> int:
@@ -74,8 +75,3 @@ class VideoFile(Parted):
                 if video is not None and video.count == self._dataset.length(episode):
                     return replace(video, width=camera.width, height=camera.height, fps=self._dataset.fps)
         raise Changed("has other cameras than when its episodes were listed", place.container, camera.name)
-
-
-def _cost(frames: mp4.EncodedFrames) -> int:
-    # An open video, and for each frame where its image is, which formats may keep.
-    return OBJECT * (32 + len(frames.bounds) - 1)
