@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Hashable
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
@@ -47,15 +48,13 @@ def view(image: Image, cache: BlockCache, key: tuple[Hashable, ...]) -> tuple[st
     return ".png", Png(image, cache, key)
 
 
+@dataclass(slots=True, eq=False)
 class Png(Data):
     """An image as a PNG. Only checksums are kept of it."""
 
-    __slots__ = ("_cache", "_image", "_key")
-
-    def __init__(self, image: Image, cache: BlockCache, key: tuple[Hashable, ...]) -> None:
-        self._image = image
-        self._cache = cache
-        self._key = key
+    _image: Image
+    _cache: BlockCache
+    _key: tuple[Hashable, ...]
 
     @property
     def size(self) -> int:

@@ -88,7 +88,8 @@ class EpisodeSet:
         self.split = split
         self.fps = fps
         self.plan = plan
-        self.step_width = plan.width + sum(int(dtype[2:]) for dtype in DEFAULTS.values())
+        widths = [column.width for column in plan.columns] + [int(dtype[2:]) for dtype in DEFAULTS.values()]
+        self.step_width = sum(widths)
         """The bytes of a step in all columns."""
         self.starts = array("Q", [0])
         """The first frame of each episode, and the end."""

@@ -73,11 +73,6 @@ class Plan(NamedTuple):
     films: tuple[Film, ...]
     omitted: tuple[str, ...]
 
-    @property
-    def width(self) -> int:
-        """The bytes of a step in all columns."""
-        return sum(column.width for column in self.columns)
-
 
 def plan_of(features: Features) -> Plan:
     """Return the features of a dataset whose episodes have these signals and cameras."""

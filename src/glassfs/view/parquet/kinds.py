@@ -80,10 +80,6 @@ class ParquetType:
     def is_time(self) -> bool:
         return self.arrow.number in (TypeNumber.TIMESTAMP, TypeNumber.DURATION)
 
-    @property
-    def is_text(self) -> bool:
-        return self.converted == UTF8
-
     def shown(self, data: Data) -> Data:
         """Return the values of an array as values of the file, but BOOLEAN as bytes."""
         convert = self.convert
