@@ -129,8 +129,6 @@
     for (const head of at("heads").children) {
       if (head.dataset.name === sorted.name) head.setAttribute("aria-sort", sorted.isDown ? "descending" : "ascending");
       else head.removeAttribute("aria-sort");
-      const button = head.querySelector("button");
-      if (button) button.dataset.order = head.getAttribute("aria-sort") ?? "";
     }
     const all = rows.length.toLocaleString("en"), plural = rows.length === 1 ? "" : "s";
     at("count").textContent = shown.length === rows.length
