@@ -188,7 +188,8 @@
       const legend = made("div", this.figure, "legend");
       this.legend = [];
       for (let channel = 0; channel < this.column.channels; channel++) {
-        const button = made("button", legend, `k${channel % COLORS}`);
+        const button = made("button", legend);
+        button.style.setProperty("--own", `var(--c${channel % COLORS})`);
         const name = this.column.items > 1 ? String(channel) : "value";
         button.title = this.column.items > 1 ? `Show or hide channel ${channel}` : "Show or hide";
         button.setAttribute("aria-pressed", "true");
