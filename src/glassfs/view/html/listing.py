@@ -30,7 +30,7 @@ def shown(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
         return
     if isinstance(table, Joined):
         words = _words(table.name)
-        before, after = page.frame(words["{Things}"], _body(words), SCRIPT, has_data=False)
+        before, after = page.frame(words["Things"], _body(words), SCRIPT, has_data=False)
         rows = partial(_pieces, table, table.records, cache, before + b'{"rows": [\n', after)
         yield Shown(Stream(cache, key, rows), page.SUFFIX, page.NAME if table.is_first else table.name.encode())
     elif table.directory:
@@ -42,7 +42,7 @@ def shown(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
 @cached
 def _page() -> bytes:
     words = _words(EPISODES)
-    return page.document(words["{Things}"], _body(words), SCRIPT)
+    return page.document(words["Things"], _body(words), SCRIPT)
 
 
 def _words(table: str) -> dict[str, str]:
@@ -50,16 +50,13 @@ def _words(table: str) -> dict[str, str]:
     is_of_episodes = table == EPISODES
     thing = "episode" if is_of_episodes else "row"
     return {
-        "{Things}": f"{thing}s".capitalize() if is_of_episodes else escape.brief(table, page.LONGEST_TITLE),
-        "{things}": f"{thing}s", "{a thing}": f"{'an' if is_of_episodes else 'a'} {thing}", "{table}": table,
+        "Things": f"{thing}s".capitalize() if is_of_episodes else escape.brief(table, page.LONGEST_TITLE),
+        "things": f"{thing}s", "a thing": f"{'an' if is_of_episodes else 'a'} {thing}", "table": table,
     }
 
 
 def _body(words: dict[str, str]) -> str:
-    body = page.PARTS[BODY]
-    for placeholder, word in words.items():
-        body = body.replace(placeholder, escape.html(word))
-    return body
+    return page.PARTS[BODY].format(**{placeholder: escape.html(word) for placeholder, word in words.items()})
 
 
 def _pieces(table: Table, records: Records, cache: BlockCache, before: bytes, after: bytes) -> Iterator[bytes]:

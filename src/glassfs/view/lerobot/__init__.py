@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from glassfs.cache import BlockCache
-from glassfs.content import Content, Data, Group, Member, Memory, Omitted, Part, Rendered, Table
+from glassfs.content import Data, Group, Member, Memory, Omitted, Part, Rendered, Table
 from glassfs.content.episodes import EPISODES_KEY
 from glassfs.errors import Changed
 from glassfs.names import raw
@@ -31,7 +31,7 @@ NAME = b"lerobot"
 def show(table: Table, cache: BlockCache, key: Key, is_by_split: bool = False) -> Iterator[Shown]:
     if table.key == EPISODES_KEY and table.has_recordings:
         find = partial(datasets_of, table, cache.budget, is_by_split)
-        known = Known(cache, find, lambda datasets: datasets.cost)
+        known = Known(cache, find, lambda datasets: sum(one.cost for one in datasets.by_name.values()))
         group = Group(NAME, lambda: _directories(table, known, cache, key))
         yield Shown(group, name=NAME)
 
@@ -82,8 +82,7 @@ def _files(numbers: range, suffix: bytes, file: Callable[[int], Data]) -> Iterat
 
 
 def _member(path: bytes, data: Data) -> Member:
-    content: Content = Part(path.rpartition(b"/")[2], data)
-    return Member(tuple(path.split(b"/")), content)
+    return Member(tuple(path.split(b"/")), Part(path.rpartition(b"/")[2], data))
 
 
 SPLITS = View(

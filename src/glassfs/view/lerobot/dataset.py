@@ -173,10 +173,6 @@ class Datasets(NamedTuple):
     omitted: dict[str, int]
     """Numbers of episodes by reason."""
 
-    @property
-    def cost(self) -> int:
-        return sum(dataset.cost for dataset in self.by_name.values())
-
 
 def datasets_of(table: Table, budget: int, is_by_split: bool = False) -> Datasets:
     """Return the datasets of a table, of each split if asked for, in a part of ``budget`` bytes of memory at most.

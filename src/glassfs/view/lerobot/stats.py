@@ -165,7 +165,7 @@ class EpisodeStatistics:
         for episode in range(first, end):
             start, length = dataset.starts[episode], dataset.length(episode)
             defaults = of_defaults(start, length, dataset.fps, episode, dataset.task_of[episode])
-            numbers[episode - first, inside:] = _as_numbers(defaults[feature.name] for feature in _DEFAULTS)
+            numbers[episode - first, inside:] = _as_numbers(defaults.values())
         return numbers
 
     @once

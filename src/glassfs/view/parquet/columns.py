@@ -77,14 +77,12 @@ class ColumnBlocks:
 
 
 class _BlockColumn(Parted):
+    bounds: Sequence[int] = ()
+
     def __init__(self, blocks: ColumnBlocks, offset: int, width: int) -> None:
         self._blocks = blocks
         self._offset = offset
-        self._bounds = Regular(blocks.rows_a_block * width, blocks.rows * width)
-
-    @property
-    def bounds(self) -> Sequence[int]:
-        return self._bounds
+        self.bounds = Regular(blocks.rows_a_block * width, blocks.rows * width)
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
         block, rows = self._blocks.block(number)
