@@ -44,7 +44,6 @@ HARMLESS = {
     "filled by code of this program": "source.reader._structs",
     "types of Python": "tree.containers.weight._below",
     "64 of 4 KiB": "view.json._template",
-    "owned by a block cache, within a share of its budget": "view.known._KNOWN",
     "plans of requests of the kernel": "view.png._plan",
 }
 """Why a container cannot fill caches of modules, and their names."""

@@ -81,7 +81,7 @@ def small_pages(size: int, rows_a_group: int = 1 << 20) -> Iterator[None]:
     """Make files with pages of about ``size`` bytes, and groups of ``rows_a_group`` rows."""
     with ExitStack() as stack:
         for module, name, value in (
-            (pages, "PAGE", size), (blocks, "PIECE", size),
+            (pages, "PIECE", size), (blocks, "PIECE", size),
             (column_plans, "GROUP_ROWS", rows_a_group), (column_plans, "MOST_CHUNKS", 1 << 20),
         ):
             stack.enter_context(patch.object(module, name, value))

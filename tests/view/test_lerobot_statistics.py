@@ -185,7 +185,7 @@ def test_gray_pictures_weigh_as_much_as_others(width: int, height: int) -> None:
 
 
 def test_file_of_too_many_dimensions_is_refused() -> None:
-    plan = Plan((NumberFeature("action", "<f4", 1 << 20, True, ()),), (), ())
+    plan = Plan((NumberFeature("action", "<f4", 1 << 20, ()),), (), ())
     dataset: Any = SimpleNamespace(plan=plan, episodes=1)
     found = EpisodeStatistics(Table(b"episodes", 1, list), dataset, BlockCache(), PLACE)
     with pytest.raises(TooLarge, match="too many"):

@@ -15,7 +15,6 @@ import pytest
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Cells, Column, Data, Memory, Ragged, RaggedText, Records, Table, Unreadable
 from glassfs.errors import Damaged, TooLarge
-from glassfs.view.known import known_with
 from glassfs.view.parquet import VIEW, Parquet
 from glassfs.view.parquet.pages import demand_possible
 from tests.view.tables import (
@@ -247,10 +246,10 @@ def test_memory_for_many_wide_tables_is_bounded() -> None:
             files.append(Parquet(table, cache, ("v", number)))
             assert files[-1].size == files[0].size
         assert tracemalloc.get_traced_memory()[0] < 1 << 20
-        assert 0 < known_with(cache).weight <= 2 << 20
+        assert 0 < cache.of_files.weight <= 2 << 20
     finally:
         tracemalloc.stop()
     first, last = (file.read(file.size - 5000, 5000) for file in (files[0], files[-1]))
     assert first == last
     del files[:]
-    assert known_with(cache).weight == 0
+    assert cache.of_files.weight == 0

@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from glassfs import work
 from glassfs.cache.budget import DEFAULT_BUDGET, MemoryBudget, Ticket
@@ -53,6 +53,8 @@ class BlockCache(ByteCache):
         self.spool_size = spool_size
         self.memory = MemoryBudget(budget, self._evict)
         self.notes: Notes = LRU(8192)
+        self.of_files: LRU[Hashable, Any] = LRU(min(16 << 20, budget // 16))
+        """What files of views know of their columns (``view.known``), by weight in bytes."""
         self.hits = self.misses = 0
         self.drops = 0
         """How often memory was released because it was not used for a while."""

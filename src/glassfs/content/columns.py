@@ -6,13 +6,16 @@ or decoded once for all of them. Any thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
+from math import prod
 
 from glassfs.cache import BlockCache
 from glassfs.content.blocks import Rendered
 from glassfs.content.data import Data
+from glassfs.content.model import Array
 from glassfs.content.parts import Parted, Regular
+from glassfs.content.table import Column
 from glassfs.sizes import PIECE
 
 
@@ -33,6 +36,15 @@ class ColumnBlocks:
         """Return the ``width`` bytes of each row that begin ``offset`` bytes after the start of the row."""
         return _BlockColumn(self, offset, width)
 
+    def columns(self, described: Iterable[tuple[str, str, tuple[int, ...]]]) -> Iterator[Column]:
+        """Yield all columns in order, given their names, their dtypes and the shapes of a row."""
+        offset = 0
+        for name, dtype, shape in described:
+            width = prod(shape) * int(dtype[2:])
+            values = Array(b"", self.column(offset, width), dtype, (self.rows, *shape))
+            yield Column(name.encode(), values, is_list=bool(shape))
+            offset += width
+
     def block(self, number: int) -> tuple[Data, int]:
         """Return a block, and its number of rows."""
         first = number * self.rows_a_block
@@ -44,14 +56,12 @@ class ColumnBlocks:
 
 
 class _BlockColumn(Parted):
+    bounds: Sequence[int] = ()
+
     def __init__(self, blocks: ColumnBlocks, offset: int, width: int) -> None:
         self._blocks = blocks
         self._offset = offset
-        self._bounds = Regular(blocks.rows_a_block * width, blocks.rows * width)
-
-    @property
-    def bounds(self) -> Sequence[int]:
-        return self._bounds
+        self.bounds = Regular(blocks.rows_a_block * width, blocks.rows * width)
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
         block, rows = self._blocks.block(number)

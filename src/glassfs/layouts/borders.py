@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from glassfs import work
 from glassfs.content import Array, Group, dtypes
@@ -34,15 +34,11 @@ class KeptFacts(Protocol):
     def keep(self, name: bytes, value: bytes) -> None: ...
 
 
-class Borders(NamedTuple):
-    """The first step of each episode and the end of the last one, and how many ``rows`` the arrays have."""
+def borders_of(root: Group, layout: Layout, opened: KeptFacts) -> tuple[array[int], int]:
+    """Return the first step of each episode and the end of the last one, and how many rows the arrays have.
 
-    steps: array[int]
-    rows: int
-
-
-def borders_of(root: Group, layout: Layout, opened: KeptFacts) -> Borders:
-    """Return the borders of all episodes. Raises Damaged if a flag cannot be read, and TooLarge."""
+    Raises Damaged if a flag cannot be read, and TooLarge.
+    """
     import numpy as np
 
     arrays = {path_of(name): one for name, one in flattened(root) if isinstance(one, Array)}
@@ -52,7 +48,7 @@ def borders_of(root: Group, layout: Layout, opened: KeptFacts) -> Borders:
     # Arrays of other lengths are no steps of one recording.
     counted = (pattern for pattern in layout.match if layout.kind != ENDS)
     if not total or any(rows.get(one.text, 0 if one.is_literal else total) != total for one in counted):
-        return Borders(found, 0)
+        return found, 0
     name = b"borders 1 %b %d" % (layout.digest, total)
     kept = opened.found(name) or b""
     ends = np.frombuffer(kept if not len(kept) % found.itemsize else b"", f"u{found.itemsize}")
@@ -61,7 +57,7 @@ def borders_of(root: Group, layout: Layout, opened: KeptFacts) -> Borders:
         opened.keep(name, ends.tobytes())
     opened.allowance.take(found.itemsize * len(ends), "episodes")
     found.frombytes(ends.tobytes())
-    return Borders(found, total)
+    return found, total
 
 
 def _are_ends(ends: NDArray[Any], total: int) -> bool:

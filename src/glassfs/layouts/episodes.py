@@ -222,20 +222,14 @@ class Episodes:
         numbers = self._numbers(found, block)
         if found.has_groups and numbers and block != self._prepared:
             paths = [tuple(group.key for group in found.episode(number).groups[1:]) for number in numbers]
-            self._container.prepare(paths, self._attributes, [pattern.text for pattern in found.layout.omit])
+            layout = found.layout
+            choices = [one for some in (*layout.columns.values(), *layout.record.values()) for one in some]
+            needed = {one.own for choice in choices for one in (choice.value, choice.when) if one and one.own}
+            self._container.prepare(paths, sorted(needed), [pattern.text for pattern in layout.omit])
             self._prepared = block
 
     def _contents(self, found: _Found, number: int) -> EpisodeContents:
         return EpisodeContents(found.layout, found.episode(number), self._lists, self._allowance.part())
-
-    @once
-    def _attributes(self) -> list[str]:
-        """The attributes of episodes that rows need."""
-        if self._found is None:
-            return []
-        layout = self._found.layout
-        choices = [one for some in (*layout.columns.values(), *layout.record.values()) for one in some]
-        return sorted({one.own for choice in choices for one in (choice.value, choice.when) if one and one.own})
 
     def _lists(self, pattern: str, name: bytes) -> list[str] | None:
         if pattern not in self._known_lists:

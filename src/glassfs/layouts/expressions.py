@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import operator
 import re
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -57,7 +58,7 @@ class Expression(NamedTuple):
 
 def parse(text: str) -> Expression:
     """Return the expression that a text says. Raises ValueError with the reason."""
-    tokens = []
+    tokens = deque[str]()
     position = 0
     while text[position:].strip():
         match = _TOKEN.match(text, position)
@@ -65,20 +66,20 @@ def parse(text: str) -> Expression:
             raise ValueError(f"{text!r}: {text[position:].strip()[0]!r} is not expected")
         tokens.append(match[0].strip())
         position = match.end()
-    found, rest = _value(tokens, text)
-    if rest:
-        raise ValueError(f"{text!r}: {rest[0]!r} is not expected")
+    found = _value(tokens, text)
+    if tokens:
+        raise ValueError(f"{text!r}: {tokens[0]!r} is not expected")
     return found
 
 
-def _value(tokens: list[str], text: str) -> tuple[Expression, list[str]]:
-    left, rest = _operand(tokens, text)
-    if not rest or rest[0] not in _COMPARISONS:
-        return left, rest
-    right, after = _operand(rest[1:], text)
+def _value(tokens: deque[str], text: str) -> Expression:
+    """Return the value at the beginning of the tokens, which it removes from them."""
+    left = _operand(tokens, text)
+    if not tokens or tokens[0] not in _COMPARISONS:
+        return left
+    compare, right = _COMPARISONS[tokens.popleft()], _operand(tokens, text)
     if right.kind != CONSTANT:
         raise ValueError(f"{text!r}: compares with something that is no constant")
-    compare = _COMPARISONS[rest[0]]
 
     def compared(scope: Scope) -> Any:
         value = left.value(scope)
@@ -86,26 +87,26 @@ def _value(tokens: list[str], text: str) -> tuple[Expression, list[str]]:
             return None if value is None else compare(value, right.value(scope))
         return None
 
-    return Expression(COMPARISON, compared, left.own), after
+    return Expression(COMPARISON, compared, left.own)
 
 
-def _operand(tokens: list[str], text: str) -> tuple[Expression, list[str]]:
+def _operand(tokens: deque[str], text: str) -> Expression:
     if not tokens or tokens[0] in _COMPARISONS or tokens[0] in "()":
         raise ValueError(f"{text!r}: a value is missing")
-    word, rest = tokens[0], tokens[1:]
-    if not rest or rest[0] != "(":
-        return _single(word, text), rest
+    word = tokens.popleft()
+    if not tokens or tokens[0] != "(":
+        return _single(word, text)
+    tokens.popleft()
     if word not in FUNCTIONS and word != KEYS:
         raise ValueError(f"{text!r}: there is no function {word!r} ({', '.join((*FUNCTIONS, KEYS))})")
-    start = rest[1:]
-    argument, rest = _value(start, text)
-    if not rest or rest[0] != ")":
+    first = tokens[0] if tokens else ""
+    argument = _value(tokens, text)
+    if not tokens or tokens.popleft() != ")":
         raise ValueError(f"{text!r}: a parenthesis is not closed")
     if word == KEYS:
-        if argument.kind != CONSTANT or not start[0].startswith("'"):
+        if argument.kind != CONSTANT or not first.startswith("'"):
             raise ValueError(f"{text!r}: {KEYS}() takes a pattern in quotes")
-        pattern = start[0][1:-1]
-        return Expression(FUNCTION, lambda scope: scope.lists(pattern)), rest[1:]
+        return Expression(FUNCTION, lambda scope: scope.lists(first[1:-1]))
     if argument.kind in (CONSTANT, FUNCTION):
         raise ValueError(f"{text!r}: {word}() takes a path, an attribute, or a comparison")
 
@@ -113,7 +114,7 @@ def _operand(tokens: list[str], text: str) -> tuple[Expression, list[str]]:
         value = argument.value(scope)
         return None if value is None else _called(word, value)
 
-    return Expression(FUNCTION, called, argument.own), rest[1:]
+    return Expression(FUNCTION, called, argument.own)
 
 
 def _single(word: str, text: str) -> Expression:

@@ -27,14 +27,12 @@ else:
 
 LARGEST = 1 << 20
 """Bytes of a file that may be a layout."""
-ROLES = ("action", "state", "reward")
-COLUMNS = tuple(name for name, _ in RECORD_COLUMNS)
 NUMBER = "{number}"
 EACH, WHOLE, ENDS, LAST, FIRST = "each", "whole", "ends", "last", "first"
 _KINDS = (EACH, WHOLE, ENDS, LAST, FIRST)
 _SECTIONS: Mapping[str, tuple[str, ...]] = {
-    "episodes": (*_KINDS, "omit"), "steps": ("count",), "roles": ROLES, "columns": COLUMNS,
-    "cameras": ("images", "names"), "record": (),
+    "episodes": (*_KINDS, "omit"), "steps": ("count",), "roles": ("action", "state", "reward"),
+    "columns": tuple(name for name, _ in RECORD_COLUMNS), "cameras": ("images", "names"), "record": (),
 }
 """The keys of each section. That of ``record`` may be any: what is known of an episode beside its columns."""
 _PLAIN = ("name", "formats", "match")

@@ -47,7 +47,9 @@ def chosen(asked: str = "") -> tuple[KnownLayout, ...]:
 @lru_cache(4)
 def _chosen(asked: str, user: str) -> tuple[KnownLayout, ...]:
     found: dict[str, KnownLayout] = {}
-    for file, origin in (*((file, file) for file in _files(user)), *_of_packages(), *_built_in()):
+    folder = os.path.join(os.path.dirname(__file__), "builtin")
+    own = ((os.path.join(folder, f"{name}{SUFFIX}"), "glassfs") for name in BUILT_IN)
+    for file, origin in (*((file, file) for file in _files(user)), *_of_packages(), *own):
         try:
             known = _read(file, origin)
             found.setdefault(known.layout.name, known)
@@ -83,12 +85,6 @@ def _files(folder: str) -> list[str]:
         return [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(SUFFIX)]
     except OSError:
         return []
-
-
-def _built_in() -> Iterator[tuple[str, str]]:
-    """Yield the files of the layouts of glassfs, and that these are from glassfs."""
-    folder = os.path.join(os.path.dirname(__file__), "builtin")
-    return ((os.path.join(folder, f"{name}{SUFFIX}"), "glassfs") for name in BUILT_IN)
 
 
 def _of_packages() -> Iterator[tuple[str, str]]:

@@ -140,16 +140,16 @@ class EpisodeContents:
     def _roles(self) -> dict[str, str]:
         """The roles of arrays by their paths."""
         found: dict[str, str] = {}
+        signals = sorted(path for path, one in self._arrays.items() if steps_of(one) is not None)
         for role, alternatives in self._layout.roles.items():
-            matches = (self._joined(patterns) for patterns in alternatives)
+            # Arrays of an alternative are joined in the order of its patterns, and then by name.
+            matches = (
+                [path for pattern in patterns for path in signals if pattern.fits(path.split("/"))]
+                for patterns in alternatives
+            )
             for path in next(filter(None, matches), ()):
                 found.setdefault(path, role)
         return found
-
-    def _joined(self, patterns: Sequence[Pattern]) -> list[str]:
-        """Return the paths of the arrays that match, in the order of the patterns and then by name."""
-        signals = sorted(path for path, one in self._arrays.items() if steps_of(one) is not None)
-        return [path for pattern in patterns for path in signals if pattern.fits(path.split("/"))]
 
     def row(self, position: int | None, is_named: bool) -> dict[str, Any]:
         """Return the values of the columns; those of the layout are more than what follows from contents."""

@@ -35,10 +35,7 @@ def view(document: Document, cache: BlockCache, key: Hashable) -> tuple[str, Dat
 def render(value: Any) -> bytearray:
     """Return the file for a value. Raises TooLarge past LIMIT. Takes no memory but the text."""
     text = bytearray()
-    if isinstance(value, dict):  # mostly
-        _write_object(text, value, b"\n")
-    else:
-        _write(text, value, b"\n")
+    _write(text, value, b"\n")
     text += b"\n"
     if len(text) > LIMIT:
         raise _too_large()

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Generic, TypeVar
-from weakref import WeakKeyDictionary, finalize
+from weakref import finalize
 
 from glassfs.cache import BlockCache
 from glassfs.keyed_lock import KeyedLock
 from glassfs.lru import LRU
 
 Value = TypeVar("Value")
-
-_KNOWN: WeakKeyDictionary[BlockCache, LRU[Hashable, Any]] = WeakKeyDictionary()
 
 
 class Known(Generic[Value]):
@@ -25,16 +23,16 @@ class Known(Generic[Value]):
     """
 
     def __init__(self, cache: BlockCache, make: Callable[..., Value], cost: Callable[[Value], int]) -> None:
-        self._cache = cache
+        self._known = cache.of_files
         self._make = make
         self._cost = cost
         self._making = KeyedLock()
         self._keys = set[Hashable]()
         # What is known goes with the file: the table of all must not keep entries of objects that are gone.
-        finalize(self, _drop, known_with(cache), self._keys).atexit = False
+        finalize(self, _drop, self._known, self._keys).atexit = False
 
     def get(self, *part: int) -> Value:
-        key, known = (id(self), *part), known_with(self._cache)
+        key, known = (id(self), *part), self._known
 
         def make() -> Value:
             made = self._make(*part)
@@ -49,9 +47,3 @@ class Known(Generic[Value]):
 def _drop(known: LRU[Hashable, Any], keys: Iterable[Hashable]) -> None:
     for key in keys:
         known.pop(key)
-
-
-def known_with(cache: BlockCache) -> LRU[Hashable, Any]:
-    """Return what is known of the files that share a cache, by the ids of their ``Known`` and by part."""
-    known = _KNOWN.get(cache)
-    return _KNOWN.setdefault(cache, LRU(min(16 << 20, cache.budget // 16))) if known is None else known

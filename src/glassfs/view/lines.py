@@ -14,6 +14,7 @@ from typing import Any
 
 from glassfs.cache import BlockCache
 from glassfs.content import Data, Documents, RaggedText, Records, Slice, Stream, Table
+from glassfs.content.rows import of_records
 from glassfs.errors import Damaged, TooLarge
 from glassfs.sizes import PIECE
 from glassfs.view import json
@@ -26,8 +27,7 @@ ROW_COST = 64  # bytes of memory for one byte of a JSON row: its values, the row
 
 def records(content: Records, cache: BlockCache, key: Key) -> tuple[str, Data]:
     def lines() -> Iterator[bytes]:
-        for block in range(content.blocks):
-            yield from _joined(map(json.line, content.block(block)))
+        return _joined(map(json.line, of_records(content)))
 
     return ".jsonl", Stream(cache, key, lines, lambda: max(map(content.cost, range(content.blocks)), default=0))
 

@@ -57,16 +57,6 @@ def made(video: Video, cache: BlockCache, key: Key) -> Data:
 
 def head(width: int, height: int, fps: float, count: int) -> bytes:
     """Return what stands before the frames of a file. Raises TooLarge, or Damaged if there is nothing to show."""
-    _demand_sane(width, height, count)
-    return _head(width, height, rate(fps), count)
-
-
-def size_of(width: int, height: int, fps: float, count: int) -> int:
-    """Return the size in bytes of the file of a video. Raises what ``head`` raises."""
-    return len(head(width, height, fps, count)) + count * h264.size_of(width, height)
-
-
-def _demand_sane(width: int, height: int, count: int) -> None:
     size = f"{width} x {height} pixels"
     if min(width, height, count) < 1:
         raise Damaged(f"a video of {count} frames of {size} shows nothing")
@@ -76,6 +66,12 @@ def _demand_sane(width: int, height: int, count: int) -> None:
     # Positions in the file are 63 bits at most; what stands before the frames takes about a KiB.
     if count > MOST_FRAMES or count * h264.size_of(width, height) > (1 << 63) - (1 << 16):
         raise TooLarge(f"a video of {count} frames is too long for an MP4")
+    return _head(width, height, rate(fps), count)
+
+
+def size_of(width: int, height: int, fps: float, count: int) -> int:
+    """Return the size in bytes of the file of a video. Raises what ``head`` raises."""
+    return len(head(width, height, fps, count)) + count * h264.size_of(width, height)
 
 
 def shown(video: Video, number: int) -> int:

@@ -59,7 +59,11 @@ def header(dtype: str, shape: tuple[int, ...]) -> bytes:
     text = f"{{'descr': {literal}, 'fortran_order': False, 'shape': {shape!r}, }}"
     if shape:
         text += " " * (21 - len(repr(shape[0])))  # NumPy leaves space for the first axis to grow to this many digits
-    encoded, versions = _encoded(text)
+    versions: tuple[tuple[bytes, int], ...] = (b"\x01\x00", 2), (b"\x02\x00", 4)
+    try:
+        encoded = text.encode("latin1")
+    except UnicodeEncodeError:  # a name of a field
+        encoded, versions = text.encode(), ((b"\x03\x00", 4),)
     # The first version whose field can hold the length of the header, as NumPy does it.
     for version, length_size in versions:
         prefix = len(MAGIC) + len(version) + length_size
@@ -68,14 +72,3 @@ def header(dtype: str, shape: tuple[int, ...]) -> bytes:
         if length <= 0xFFFF or length_size == 4:
             break
     return MAGIC + version + length.to_bytes(length_size, "little") + encoded + b" " * padding + b"\n"
-
-
-def _encoded(text: str) -> tuple[bytes, tuple[tuple[bytes, int], ...]]:
-    """Return the text of a header, and versions that can hold it, with the size of the length that they have.
-
-    Only names of fields can be beyond Latin-1.
-    """
-    try:
-        return text.encode("latin1"), ((b"\x01\x00", 2), (b"\x02\x00", 4))
-    except UnicodeEncodeError:
-        return text.encode(), ((b"\x03\x00", 4),)

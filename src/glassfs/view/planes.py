@@ -2,7 +2,7 @@
 
 BT.601 at full range. Alpha is dropped. Samples of 16 bits are scaled by a range, from black to white. Pixels of the
 right size are read a strip at a time. Images that must be scaled or decoded are held in memory as a whole, up to
-``MOST_PIXELS``, which is reserved from the cache. Any thread.
+``images.MOST_PIXELS``, which is reserved from the cache. Any thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 COST = 24
 """Bytes of memory for a pixel while it becomes planes: as stored, as 8 bits, in Pillow, and in planes."""
-MOST_PIXELS = images.MOST_PIXELS
 GRAY = 128
 """Chroma of what has no color."""
 
@@ -130,7 +129,7 @@ def _decoded(content: EncodedImage, cache: BlockCache) -> Iterator[Pillow.Image]
                 yield decoded
 
 
-def _demand_few(width: int, height: int, most: int = MOST_PIXELS) -> None:
+def _demand_few(width: int, height: int, most: int = images.MOST_PIXELS) -> None:
     if not 0 < width * height <= most:
         raise TooLarge(f"an image of {width} x {height} pixels is too large for a video")
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Hashable
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
@@ -47,15 +48,13 @@ def view(image: Image, cache: BlockCache, key: tuple[Hashable, ...]) -> tuple[st
     return ".png", Png(image, cache, key)
 
 
+@dataclass(slots=True, eq=False)
 class Png(Data):
     """An image as a PNG. Only checksums are kept of it."""
 
-    __slots__ = ("_cache", "_image", "_key")
-
-    def __init__(self, image: Image, cache: BlockCache, key: tuple[Hashable, ...]) -> None:
-        self._image = image
-        self._cache = cache
-        self._key = key
+    _image: Image
+    _cache: BlockCache
+    _key: tuple[Hashable, ...]
 
     @property
     def size(self) -> int:
@@ -193,14 +192,9 @@ def _short_rows(image: Image, first: int, count: int) -> memoryview:
     return memoryview(rows)
 
 
-def _is_plain(image: Image) -> bool:
-    """Return whether the pixels are stored as a PNG has them."""
-    return image.bits == 8 and (image.channels == 1 or not image.is_planar)
-
-
 def _pixels(image: Image, offset: int, size: int) -> memoryview:
     """Return bytes of pixels as a PNG has them: interleaved, most significant byte first."""
-    if _is_plain(image):
+    if image.bits == 8 and (image.channels == 1 or not image.is_planar):  # they are stored like this
         return memoryview(image.data.read(offset, size))
     sample = image.bits // 8
     planes = image.channels if image.is_planar else 1  # interleaved samples are treated as pixels

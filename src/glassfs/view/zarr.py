@@ -13,6 +13,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ from glassfs.content import (
     video,
 )
 from glassfs.content.allowance import OBJECT
+from glassfs.content.model import Name
 from glassfs.errors import TooLarge
 from glassfs.names import component
 from glassfs.sizes import PIECE
@@ -50,6 +52,7 @@ _NUMBERS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
 _LARGEST = {"f": 8, "c": 16}
 _TIMES = {"M": "numpy.datetime64", "m": "numpy.timedelta64"}
 _DTYPE = re.compile(r"[<|]([a-zA-Z])(\d+)(?:\[(\d*)([a-zA-Z]+)\])?")
+_NamedArrays = Sequence[tuple[Name, Array]]
 
 
 class _ZarrArray(NamedTuple):
@@ -79,66 +82,56 @@ def show(content: Array | Beside, cache: BlockCache, key: Key) -> Iterator[Shown
                 raise TooLarge(f"{content.data.size} bytes or their rows are too large for chunks of Zarr")
             yield Shown(_directory(content, layout), ".zarr")
         return
-    found = _Arrays(content.members)
-    if next(found.directories(), None) is not None:
-        metadata = Part(METADATA, Rendered(cache, (*key, METADATA), found.metadata, cost=found.cost))
-        yield Shown(Group(b"", lambda: chain([Member((METADATA,), metadata)], found.directories())), name=GROUP)
+    arrays = [(name, one) for name, one in content.members if isinstance(one, Array)]
+
+    def directories() -> Iterator[Member]:
+        return (Member(name, _directory(array, layout)) for name, array, layout in _laid_out(arrays))
+
+    if next(directories(), None) is not None:
+        cost = 64 * OBJECT * min(len(arrays), MOST_CONSOLIDATED)
+        metadata = Part(METADATA, Rendered(cache, (*key, METADATA), partial(_group_metadata, arrays), cost=cost))
+        yield Shown(Group(b"", lambda: chain([Member((METADATA,), metadata)], directories())), name=GROUP)
 
 
-class _Arrays:
-    """The arrays of a group. Their layouts are made when they are needed: there may be very many."""
+def _group_metadata(arrays: _NamedArrays) -> bytes:
+    """Return the group's metadata, with those of all arrays unless they are too many.
 
-    def __init__(self, members: Sequence[Member]) -> None:
-        self._arrays = [(name, content) for name, content in members if isinstance(content, Array)]
+    Zarr takes a backslash for a slash, so arrays with one in their names are left out.
+    """
+    described: dict[str, Any] = {"zarr_format": 3, "node_type": "group", "attributes": {}}
+    layouts = list(islice(_laid_out(arrays), MOST_CONSOLIDATED + 1))
+    if len(layouts) <= MOST_CONSOLIDATED:
+        names = ((component(name[-1]), layout) for name, _, layout in reversed(layouts))
+        found = {name: _described(layout) for name, layout in names if "\\" not in name}
+        described["consolidated_metadata"] = {
+            "kind": "inline", "must_understand": False, "metadata": dict(reversed(found.items())),
+        }
+    return _encoded(described)
 
-    @property
-    def cost(self) -> int:
-        """The memory in bytes that making the metadata takes."""
-        return 64 * OBJECT * min(len(self._arrays), MOST_CONSOLIDATED)
 
-    def directories(self) -> Iterator[Member]:
-        """Yield the directories of the arrays."""
-        for name, array, layout in self._laid_out():
-            yield Member(name, _directory(array, layout))
+def _laid_out(arrays: _NamedArrays) -> Iterator[tuple[Name, Array, _ZarrArray]]:
+    """Yield the arrays that Zarr can have; none with the name of the group's metadata.
 
-    def metadata(self) -> bytes:
-        """Return the group's metadata, with those of all arrays unless they are too many.
+    Layouts are made when they are needed: there may be very many.
+    """
+    # Readers such as xarray demand that a dimension has one length in all arrays of a group.
+    steps = _steps(arrays)
+    for name, array in arrays:
+        layout = _layout(array) if name[-1] != METADATA else None
+        if layout is not None and layout.size <= LARGEST_CHUNK:
+            is_named = steps is not None and layout.shape[:1] == (steps,)
+            yield name, array, layout if is_named else layout._replace(axis="")
 
-        Zarr takes a backslash for a slash, so arrays with one in their names are left out.
-        """
-        described: dict[str, Any] = {"zarr_format": 3, "node_type": "group", "attributes": {}}
-        layouts = list(islice(self._laid_out(), MOST_CONSOLIDATED + 1))
-        if len(layouts) <= MOST_CONSOLIDATED:
-            names = ((component(name[-1]), layout) for name, _, layout in reversed(layouts))
-            arrays = {name: _described(layout) for name, layout in names if "\\" not in name}
-            described["consolidated_metadata"] = {
-                "kind": "inline", "must_understand": False, "metadata": dict(reversed(arrays.items())),
-            }
-        return _encoded(described)
 
-    def _laid_out(self) -> Iterator[tuple[tuple[bytes, ...], Array, _ZarrArray]]:
-        """Yield the arrays that Zarr can have; none with the name of the group's metadata."""
-        # Readers such as xarray demand that a dimension has one length in all arrays of a group.
-        steps = self._steps()
-        for name, array in self._arrays:
-            layout = _layout(array) if name[-1] != METADATA else None
-            if layout is not None and layout.size <= LARGEST_CHUNK:
-                is_named = steps is not None and layout.shape[:1] == (steps,)
-                yield name, array, layout if is_named else layout._replace(axis="")
+def _steps(arrays: _NamedArrays) -> int | None:
+    """Return the length of the dimension ``time``, which must be one for all arrays of a group.
 
-    def _steps(self) -> int | None:
-        """Return the length of the dimension ``time``, which must be one for all arrays of a group.
-
-        None if there is none, or if xarray would take an array of that name for its coordinates and fail.
-        """
-        steps = None
-        for name, array in self._arrays:
-            shape = array.known_shape
-            if shape is not None and name[-1] == TIME.encode() and len(shape) != 1:
-                return None
-            if shape is not None and array.axis == TIME and steps is None:
-                steps = shape[0]
-        return steps
+    None if there is none, or if xarray would take an array of that name for its coordinates and fail.
+    """
+    shapes = [(name[-1], array.axis, array.known_shape) for name, array in arrays if array.known_shape is not None]
+    if any(name == TIME.encode() and len(shape) != 1 for name, _, shape in shapes):
+        return None
+    return next((shape[0] for _, axis, shape in shapes if axis == TIME), None)
 
 
 def _layout(array: Array) -> _ZarrArray | None:

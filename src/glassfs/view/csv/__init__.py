@@ -7,7 +7,7 @@ first needed. Any thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from glassfs import work
 from glassfs.cache import BlockCache
@@ -103,25 +103,16 @@ class CsvPass:
         separator = b""
         for column in self._columns:
             if isinstance(column, RunColumn) and column.weights(row, row + 1)[0] > LONG_CELL * TEXT_WEIGHT:
-                made: Iterable[bytes] = _quoted(column.pieces(row))
+                yield separator + b'"'
+                for piece in column.pieces(row):
+                    yield piece.replace('"', '""').encode()
+                yield b'"'
             else:
-                made = [_together(*(cell for cell, in column.cells(row, row + 1)))]
-            yield separator
-            yield from made
+                row_cells = [cell for cell, in column.cells(row, row + 1)]
+                # The writer quotes a line that is a single empty cell.
+                yield separator + (b"" if row_cells == [""] else cells.encoded([row_cells])[: -len(cells.END)])
             separator = b","
         yield cells.END
-
-
-def _together(*row: object) -> bytes:
-    """Return cells as a part of a line."""
-    return b"" if row == ("",) else cells.encoded([row])[: -len(cells.END)]
-
-
-def _quoted(pieces: Iterator[str]) -> Iterator[bytes]:
-    yield b'"'
-    for piece in pieces:
-        yield piece.replace('"', '""').encode()
-    yield b'"'
 
 
 def show(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:

@@ -8,3 +8,7 @@ const made = (tag, parent, name, text) => {
   if (parent) parent.append(element);
   return element;
 };
+const note = (text) => {
+  made("li", at("notes").firstElementChild, "", text).dir = "auto";
+  at("notes").hidden = false;
+};

@@ -14,10 +14,6 @@
     const size = Math.abs(value);
     return size !== 0 && (size >= 1e6 || size < 1e-3) ? value.toExponential(2) : String(Number(value.toPrecision(4)));
   };
-  const note = (text) => {
-    made("li", at("notes").firstElementChild, "", text).dir = "auto";
-    at("notes").hidden = false;
-  };
   const steps = Math.max(facts.rows, ...facts.cameras.map((camera) => camera.count), 0);
   const last = Math.max(0, steps - 1);
   const state = { step: 0, isPlaying: false, speed: 1, began: 0, from: 0 };
@@ -54,14 +50,9 @@
 
     // Returns the last existing frame up to a step.
     found(step) {
-      let low = 0, high = this.starts.length;
-      while (low < high) {
-        const middle = (low + high) >> 1;
-        if (this.starts[middle] <= step) low = middle + 1;
-        else high = middle;
-      }
-      if (!low) return null;
-      return { number: Math.min(step, this.starts[low - 1] + this.lengths[low - 1] - 1), suffix: this.camera.suffix };
+      const run = this.starts.findLastIndex((start) => start <= step);
+      if (run < 0) return null;
+      return { number: Math.min(step, this.starts[run] + this.lengths[run] - 1), suffix: this.camera.suffix };
     }
 
     address(frame) {
@@ -157,14 +148,13 @@
   // Plots
 
   class Plot {
-    constructor(column, number) {
+    constructor(column) {
       this.column = column;
       this.hidden = new Set();
       this.figure = made("figure", at("plots"), "card plot");
       const caption = made("figcaption", this.figure);
       made("b", caption, "", column.name).dir = "auto";
       this.status = made("span", caption, "soft", "Reading …");
-      this.number = number;
     }
 
     fill(text, isGood) {
@@ -198,7 +188,8 @@
       const legend = made("div", this.figure, "legend");
       this.legend = [];
       for (let channel = 0; channel < this.column.channels; channel++) {
-        const button = made("button", legend, `k${channel % COLORS}`);
+        const button = made("button", legend);
+        button.style.setProperty("--own", `var(--c${channel % COLORS})`);
         const name = this.column.items > 1 ? String(channel) : "value";
         button.title = this.column.items > 1 ? `Show or hide channel ${channel}` : "Show or hide";
         button.setAttribute("aria-pressed", "true");
@@ -329,7 +320,7 @@
   const plots = [];
   window.glassfs = {
     columns(data) {
-      for (const [number, column] of data.columns.entries()) plots.push(new Plot(column, number));
+      for (const column of data.columns) plots.push(new Plot(column));
       at("reading").hidden = true;
       if (data.leftOut) note(`There are too many channels to plot: ${data.leftOut} are left out.`);
       const long = data.columns.find((column) => column.stretch > 1);
@@ -406,13 +397,15 @@
     Home: () => 0,
     End: () => last,
   };
+  const move = (key, event) => {
+    pause();
+    go(moves[key](event));
+  };
   addEventListener("keydown", (event) => {
     if (!steps || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("select, video")) return;
     if (event.key === " " && isPlayedBySpace(event.target)) toggle();
-    else if (Object.hasOwn(moves, event.key)) {
-      pause();
-      go(moves[event.key](event));
-    } else return;
+    else if (Object.hasOwn(moves, event.key)) move(event.key, event);
+    else return;
     event.preventDefault();
   });
   at("slider").oninput = () => {
@@ -421,10 +414,7 @@
   };
   at("play").onclick = toggle;
   for (const [id, key] of [["first", "Home"], ["before", "ArrowLeft"], ["after", "ArrowRight"], ["last", "End"]]) {
-    at(id).onclick = (event) => {
-      pause();
-      go(moves[key](event));
-    };
+    at(id).onclick = (event) => move(key, event);
   }
   for (const speed of SPEEDS) {
     const option = made("option", at("speed"), "", `${speed} ×`);

@@ -34,7 +34,6 @@ RUN = 16
 """Characters of a run of frames in a page, roughly."""
 SHOWN_AS = (".png", ".jpg")
 
-INSTRUCTION, SUCCESS, RATE = "language_instruction", "success", "fps"
 _NAMES = ("episode_name", "episode_id", "position")
 _LABELS = {
     "language_instruction": "Instruction", "fps": "Frames a second", "num_frames": "Frames", "episode_id": "Id",
@@ -68,7 +67,7 @@ def _page(recording: Recording, cache: BlockCache) -> bytes:
         recording.steps.columns()
     except LASTING as error:
         notes.append(f"The steps cannot be plotted: {error.without_source}")
-    rates = [record.get(RATE), *(camera.pop("fps") for camera in cameras)]
+    rates = [record.get("fps"), *(camera.pop("fps") for camera in cameras)]
     rate = next((float(value) for value in rates if is_rate(value)), None)
     if rate is None and cameras:
         notes.append(f"The frame rate is unknown; {USUAL_RATE} frames a second are assumed.")
@@ -155,7 +154,7 @@ def _suffix(video: Video, runs: Sequence[int], cache: BlockCache) -> str:
 
 
 def _title(record: dict[str, Any]) -> str:
-    instruction = record.get(INSTRUCTION)
+    instruction = record.get("language_instruction")
     if isinstance(instruction, str) and instruction.strip():
         return instruction
     name = next((record[key] for key in _NAMES if record.get(key) is not None), None)
@@ -169,16 +168,13 @@ def _body(title: str, record: dict[str, Any], notes: list[str]) -> str:
         for name, value in record.items()
     ))
     items = "".join(f'<li dir="auto">{escape.html(escape.brief(note, page.LONGEST_TEXT))}</li>\n' for note in notes)
-    return page.part(BODY).format(
-        title=escape.html(escape.brief(title, page.LONGEST_TITLE)), outcome=_outcome(record.get(SUCCESS)), rows=rows,
-        notes=items, embodiment=escape.html(_text(record.get("embodiment") or "")),
+    outcomes = {True: '<span class="badge good">succeeded</span>', False: '<span class="badge bad">failed</span>'}
+    success = record.get("success")
+    return page.PARTS[BODY].format(
+        title=escape.html(escape.brief(title, page.LONGEST_TITLE)), rows=rows, notes=items,
+        outcome=outcomes[success] if isinstance(success, bool) else "",
+        embodiment=escape.html(_text(record.get("embodiment") or "")),
     )
-
-
-def _outcome(success: Any) -> str:
-    if not isinstance(success, bool):
-        return ""
-    return f'<span class="badge {"good" if success else "bad"}">{"succeeded" if success else "failed"}</span>'
 
 
 def _label(name: str) -> str:

@@ -10,10 +10,6 @@
   const MINOR = ["fps", "state_dim", "action_dim", "episode_id", "env_id", "channels", "cameras"];
   const HIDDEN = ["container", "position", "place"];
   const OUTCOMES = { true: ["good", "succeeded"], false: ["bad", "failed"], null: ["none", "unknown"] };
-  const note = (text) => {
-    made("li", at("notes").firstElementChild, "", text);
-    at("notes").hidden = false;
-  };
   const head = (name) => {
     if (name) document.title = at("title").textContent = name;
   };
@@ -133,8 +129,6 @@
     for (const head of at("heads").children) {
       if (head.dataset.name === sorted.name) head.setAttribute("aria-sort", sorted.isDown ? "descending" : "ascending");
       else head.removeAttribute("aria-sort");
-      const button = head.querySelector("button");
-      if (button) button.dataset.order = head.getAttribute("aria-sort") ?? "";
     }
     const all = rows.length.toLocaleString("en"), plural = rows.length === 1 ? "" : "s";
     at("count").textContent = shown.length === rows.length

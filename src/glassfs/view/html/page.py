@@ -23,8 +23,8 @@ LONGEST_TITLE, LONGEST_TEXT = 200, 4000
 FRAME, STYLE, COMMON = "frame.html", "page.css", "common.js"
 BESIDE = " 'self' file:"
 """Sources of files beside a page, in the syntax of the policy."""
-# Read now: later the package may have been upgraded or removed.
-_PARTS = {
+# The files that are embedded in pages, read now: later the package may have been upgraded or removed.
+PARTS = {
     file.name: file.read_text(encoding="utf-8") for file in files(__package__ or "").iterdir()
     if file.name.endswith((".css", ".html", ".js"))
 }
@@ -43,13 +43,13 @@ def frame(title: str, body: str, script: str, has_data: bool = True) -> tuple[by
     """
     # Names and texts of a container are in this page. If one were ever taken for markup, the policy still lets no
     # script run but the one with this digest, and nothing is sent anywhere.
-    style, code = part(STYLE), code_of(script)
+    style, code = PARTS[STYLE], code_of(script)
     words = {
         "script": f"{_digest(code)}{BESIDE if has_data else ''}", "look": _digest(style), "style": style, "code": code,
         "title": escape.html(escape.brief(title, LONGEST_TITLE)), "body": body,
         "data": f'<script src="{DATA_NAME.decode()}{DATA_SUFFIX}" defer></script>\n' if has_data else "",
     }
-    before, after = (text.format(**words).encode() for text in part(FRAME).split("FACTS"))
+    before, after = (text.format(**words).encode() for text in PARTS[FRAME].split("FACTS"))
     return before, after
 
 
@@ -83,12 +83,7 @@ class Deferred(Data):
 
 def code_of(script: str) -> str:
     """Return a script, preceded by the functions that all scripts share."""
-    return part(COMMON) + part(script)
-
-
-def part(name: str) -> str:
-    """Return a file of this package that is embedded in pages."""
-    return _PARTS[name]
+    return PARTS[COMMON] + PARTS[script]
 
 
 def _digest(text: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from glassfs.cache import BlockCache
-from glassfs.content import Content, Data, Group, Member, Memory, Omitted, Part, Rendered, Table
+from glassfs.content import Data, Group, Member, Memory, Omitted, Part, Rendered, Table
 from glassfs.content.episodes import EPISODES_KEY
 from glassfs.errors import Changed
 from glassfs.names import raw
@@ -20,9 +20,8 @@ from glassfs.sizes import PIECE
 from glassfs.view.contract import Key, Shown, View
 from glassfs.view.known import Known
 from glassfs.view.lerobot import meta
-from glassfs.view.lerobot.dataset import CHUNKS_SIZE, Datasets, EpisodeSet, known_datasets
+from glassfs.view.lerobot.dataset import CHUNKS_SIZE, Datasets, datasets_of
 from glassfs.view.lerobot.frames import data_file
-from glassfs.view.lerobot.plan import Film
 from glassfs.view.lerobot.stats import EpisodeStatistics
 from glassfs.view.lerobot.videos import VideoFile
 
@@ -31,7 +30,8 @@ NAME = b"lerobot"
 
 def show(table: Table, cache: BlockCache, key: Key, is_by_split: bool = False) -> Iterator[Shown]:
     if table.key == EPISODES_KEY and table.has_recordings:
-        known = known_datasets(table, cache, is_by_split)
+        find = partial(datasets_of, table, cache.budget, is_by_split)
+        known = Known(cache, find, lambda datasets: sum(one.cost for one in datasets.by_name.values()))
         group = Group(NAME, lambda: _directories(table, known, cache, key))
         yield Shown(group, name=NAME)
 
@@ -40,61 +40,40 @@ def _directories(table: Table, known: Known[Datasets], cache: BlockCache, key: K
     """Yield the directories of all datasets."""
     datasets = known.get()
     for name in datasets.by_name:
-        shown = _Shown(table, known, name, cache, (*key, name))
-        yield Member((raw(name),), Group(raw(name), shown.members))
+        members = partial(_members, table, known, name, cache, (*key, name))
+        yield Member((raw(name),), Group(raw(name), members))
     for reason, count in datasets.omitted.items():
         yield Member((b"",), Omitted(b"", f"{count} episodes: {reason}"))
 
 
-class _Shown:
-    """One dataset as a directory."""
+def _members(table: Table, known: Known[Datasets], name: str, cache: BlockCache, key: Key) -> Iterator[Member]:
+    """Yield the directories of a dataset, and the files that every one has."""
+    # What is known of all datasets may have been dropped since the listing, and found again with other episodes.
+    dataset = known.get().by_name.get(name)
+    if dataset is None:
+        raise Changed("has other episodes than when it was listed", part=name)
+    yield _member(b"meta/info.json", Memory(meta.info(dataset)))
+    yield _member(b"meta/tasks.parquet", meta.tasks(dataset, cache, (*key, "tasks")))
+    statistics = EpisodeStatistics(table, dataset, cache, (*key, "statistics"))
+    episodes = meta.episodes(dataset, statistics, cache, (*key, "episodes"))
+    yield _member(b"meta/episodes/chunk-000/file-000.parquet", episodes)
+    # The size of this file alone is found by a pass over the data.
+    yield _member(b"meta/stats.json", Rendered(cache, (*key, "stats"), statistics.as_json, cost=8 * PIECE))
+    steps = partial(data_file, table, dataset, cache, (*key, "data"))
+    yield from _chunks((b"data",), len(dataset.files), b".parquet", steps)
+    for film in dataset.plan.films:
+        video = partial(VideoFile, table, dataset, film, cache, (*key, film.name))
+        yield from _chunks((b"videos", film.name.encode()), len(dataset.videos), b".mp4", video)
+    for reason in dataset.omitted:
+        yield Member((b"",), Omitted(b"", reason))
 
-    def __init__(self, table: Table, known: Known[Datasets], name: str, cache: BlockCache, key: Key) -> None:
-        self._table = table
-        self._known = known
-        self._name = name
-        self._cache = cache
-        self._key = key
 
-    @property
-    def dataset(self) -> EpisodeSet:
-        # What is known of all datasets may have been dropped since the listing, and found again with other episodes.
-        dataset = self._known.get().by_name.get(self._name)
-        if dataset is None:
-            raise Changed("has other episodes than when it was listed", part=self._name)
-        return dataset
-
-    def members(self) -> Iterator[Member]:
-        """Yield the directories of a dataset, and the files that every one has."""
-        yield _member(b"meta/info.json", Memory(meta.info(self.dataset)))
-        yield _member(b"meta/tasks.parquet", meta.tasks(self.dataset, self._cache, (*self._key, "tasks")))
-        statistics = EpisodeStatistics(self._table, self.dataset, self._cache, (*self._key, "statistics"))
-        episodes = meta.episodes(self.dataset, statistics, self._cache, (*self._key, "episodes"))
-        yield _member(b"meta/episodes/chunk-000/file-000.parquet", episodes)
-        # The size of this file alone is found by a pass over the data.
-        totals = Rendered(self._cache, (*self._key, "stats"), statistics.as_json, cost=8 * PIECE)
-        yield _member(b"meta/stats.json", totals)
-        yield from self._chunks((b"data",), len(self.dataset.files), b".parquet", self._data)
-        for film in self.dataset.plan.films:
-            names = b"videos", film.name.encode()
-            yield from self._chunks(names, len(self.dataset.videos), b".mp4", partial(self._video, film))
-        for reason in self.dataset.omitted:
-            yield Member((b"",), Omitted(b"", reason))
-
-    def _chunks(
-        self, above: tuple[bytes, ...], count: int, suffix: bytes, file: Callable[[int], Data],
-    ) -> Iterator[Member]:
-        """Yield the directories of ``count`` files."""
-        for chunk in range(-(-count // CHUNKS_SIZE)):
-            name = b"chunk-%03d" % chunk
-            numbers = range(chunk * CHUNKS_SIZE, min(count, (chunk + 1) * CHUNKS_SIZE))
-            yield Member((*above, name), Group(name, partial(_files, numbers, suffix, file)))
-
-    def _data(self, number: int) -> Data:
-        return data_file(self._table, self.dataset, number, self._cache, (*self._key, "data", number))
-
-    def _video(self, film: Film, number: int) -> Data:
-        return VideoFile(self._table, self.dataset, number, film, self._cache, (*self._key, film.name))
+def _chunks(above: tuple[bytes, ...], count: int, suffix: bytes, file: Callable[[int], Data]) -> Iterator[Member]:
+    """Yield the directories of ``count`` files."""
+    for chunk in range(-(-count // CHUNKS_SIZE)):
+        name = b"chunk-%03d" % chunk
+        numbers = range(chunk * CHUNKS_SIZE, min(count, (chunk + 1) * CHUNKS_SIZE))
+        yield Member((*above, name), Group(name, partial(_files, numbers, suffix, file)))
 
 
 def _files(numbers: range, suffix: bytes, file: Callable[[int], Data]) -> Iterator[Member]:
@@ -103,8 +82,7 @@ def _files(numbers: range, suffix: bytes, file: Callable[[int], Data]) -> Iterat
 
 
 def _member(path: bytes, data: Data) -> Member:
-    content: Content = Part(path.rpartition(b"/")[2], data)
-    return Member(tuple(path.split(b"/")), content)
+    return Member(tuple(path.split(b"/")), Part(path.rpartition(b"/")[2], data))
 
 
 SPLITS = View(

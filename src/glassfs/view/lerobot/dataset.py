@@ -11,13 +11,11 @@ from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
 from glassfs import work
-from glassfs.cache import BlockCache
 from glassfs.content import Table
 from glassfs.content.allowance import LEAST, OBJECT, Allowance
 from glassfs.content.features import parsed
 from glassfs.content.table import Episode
 from glassfs.names import free_name, raw, shortened, text
-from glassfs.view.known import Known
 from glassfs.view.lerobot.plan import Plan, plan_of
 from glassfs.view.mp4 import MOST_FRAMES, rate
 
@@ -90,7 +88,8 @@ class EpisodeSet:
         self.split = split
         self.fps = fps
         self.plan = plan
-        self.step_width = plan.width + sum(int(dtype[2:]) for dtype in DEFAULTS.values())
+        widths = [column.width for column in plan.columns] + [int(dtype[2:]) for dtype in DEFAULTS.values()]
+        self.step_width = sum(widths)
         """The bytes of a step in all columns."""
         self.starts = array("Q", [0])
         """The first frame of each episode, and the end."""
@@ -173,15 +172,6 @@ class Datasets(NamedTuple):
     by_name: dict[str, EpisodeSet]
     omitted: dict[str, int]
     """Numbers of episodes by reason."""
-
-    @property
-    def cost(self) -> int:
-        return sum(dataset.cost for dataset in self.by_name.values())
-
-
-def known_datasets(table: Table, cache: BlockCache, is_by_split: bool) -> Known[Datasets]:
-    """Return the datasets of a table, found when they are first needed."""
-    return Known(cache, lambda: datasets_of(table, cache.budget, is_by_split), lambda datasets: datasets.cost)
 
 
 def datasets_of(table: Table, budget: int, is_by_split: bool = False) -> Datasets:

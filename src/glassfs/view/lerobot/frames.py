@@ -7,6 +7,7 @@ of its recordings once.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from glassfs.cache import BlockCache
@@ -23,76 +24,60 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def data_file(table: Table, dataset: EpisodeSet, number: int, cache: BlockCache, key: Key) -> Data:
+def data_file(table: Table, dataset: EpisodeSet, cache: BlockCache, above: Key, number: int) -> Data:
     """Return the data file with this number."""
-    steps = _FileSteps(table, dataset, number, cache, key)
-    return Parquet(Table(b"data", steps.rows, steps.columns, shared_width=dataset.step_width), cache, key)
+    episodes, key = dataset.files.episodes(number), (*above, number)
+    first = dataset.starts[episodes.start]
+    rows = dataset.starts[episodes.stop] - first
+    blocks = ColumnBlocks(rows, dataset.step_width, partial(_made, table, dataset, cache, first), cache, key)
+
+    def columns() -> list[Column]:
+        inside = [(one.name, one.dtype, (one.length,) if one.length > 1 else ()) for one in dataset.plan.columns]
+        return list(blocks.columns([*inside, *((name, dtype, ()) for name, dtype in DEFAULTS.items())]))
+
+    return Parquet(Table(b"data", rows, columns, shared_width=dataset.step_width), cache, key)
 
 
-class _FileSteps:
-    """The steps of the episodes in one data file."""
+def _made(table: Table, dataset: EpisodeSet, cache: BlockCache, before: int, first: int, rows: int) -> bytes:
+    """Return ``rows`` rows of a file, one column after another; ``before`` frames are in the files before it."""
+    import numpy as np
 
-    def __init__(self, table: Table, dataset: EpisodeSet, number: int, cache: BlockCache, key: Key) -> None:
-        self._table = table
-        self._dataset = dataset
-        self._cache = cache
-        episodes = dataset.files.episodes(number)
-        self._first = dataset.starts[episodes.start]
-        """The first frame, counted over the whole dataset."""
-        self.rows = dataset.starts[episodes.stop] - self._first
-        self._blocks = ColumnBlocks(self.rows, dataset.step_width, self._made, cache, key)
+    columns = dataset.plan.columns
+    made = [np.empty((rows, column.length), column.dtype) for column in columns]
+    row, frame = 0, before + first
+    episode = dataset.episode_at(frame)
+    container, recording_of = None, None
+    with cache.waiting(), ExitStack() as stack:
+        while row < rows:
+            place = dataset.place(episode)
+            # Episodes of one container follow each other, so it is opened once for all of them, and closed before the
+            # next one: a block may have steps of hundreds of containers.
+            if place.container != container or recording_of is None:
+                stack.close()
+                container = place.container
+                recording_of = stack.enter_context(table.recordings(container, is_kept=False))
+            skipped = frame + row - dataset.starts[episode]
+            count = min(rows - row, dataset.length(episode) - skipped)
+            steps = Steps(recording_of(place.number), dataset.length(episode), place.container)
+            for column, values in zip(columns, made, strict=True):
+                steps.read(column, values[row : row + count], skipped)
+            row += count
+            episode += 1
+    return b"".join([values.tobytes() for values in (*made, *_defaults(dataset, frame, rows))])
 
-    def columns(self) -> list[Column]:
-        columns, offset = [], 0
-        features = [(one.name, one.dtype, one.length, one.is_vector) for one in self._dataset.plan.columns]
-        for name, dtype, length, is_vector in [*features, *((*default, 1, False) for default in DEFAULTS.items())]:
-            width = length * int(dtype[2:])
-            shape = (self.rows, length) if is_vector else (self.rows,)
-            values = Array(b"", self._blocks.column(offset, width), dtype, shape)
-            columns.append(Column(name.encode(), values, is_list=is_vector))
-            offset += width
-        return columns
 
-    def _made(self, first: int, rows: int) -> bytes:
-        import numpy as np
+def _defaults(dataset: EpisodeSet, frame: int, rows: int) -> list[NDArray[Any]]:
+    """Return the columns that follow from the lengths of the episodes alone, from a frame of the dataset on."""
+    import numpy as np
 
-        columns = self._dataset.plan.columns
-        made = [np.empty((rows, column.length), column.dtype) for column in columns]
-        dataset, row = self._dataset, 0
-        frame = self._first + first
-        episode = dataset.episode_at(frame)
-        container, recording_of = None, None
-        with self._cache.waiting(), ExitStack() as stack:
-            while row < rows:
-                place = dataset.place(episode)
-                # Episodes of one container follow each other, so it is opened once for all of them, and closed before
-                # the next one: a block may have steps of hundreds of containers.
-                if place.container != container or recording_of is None:
-                    stack.close()
-                    container = place.container
-                    recording_of = stack.enter_context(self._table.recordings(container, is_kept=False))
-                skipped = frame + row - dataset.starts[episode]
-                count = min(rows - row, dataset.length(episode) - skipped)
-                steps = Steps(recording_of(place.number), dataset.length(episode), place.container)
-                for column, values in zip(columns, made, strict=True):
-                    steps.read(column, values[row : row + count], skipped)
-                row += count
-                episode += 1
-        return b"".join([values.tobytes() for values in (*made, *self._defaults(frame, rows))])
-
-    def _defaults(self, frame: int, rows: int) -> list[NDArray[Any]]:
-        """Return the columns that follow from the lengths of the episodes alone, from a frame of the dataset on."""
-        import numpy as np
-
-        dataset = self._dataset
-        frames = np.arange(frame, frame + rows, dtype=np.int64)
-        # The episode of each step, found for all of them at once.
-        starts = np.frombuffer(dataset.starts, np.uint64).astype(np.int64)
-        episodes = np.searchsorted(starts, frames, "right") - 1
-        inside = frames - starts[episodes]
-        tasks = np.frombuffer(dataset.task_of, np.uint32)[episodes]
-        columns: list[NDArray[Any]] = [inside / dataset.fps, inside, episodes, frames, tasks]
-        return [values.astype(dtype) for values, dtype in zip(columns, DEFAULTS.values(), strict=True)]
+    frames = np.arange(frame, frame + rows, dtype=np.int64)
+    # The episode of each step, found for all of them at once.
+    starts = np.frombuffer(dataset.starts, np.uint64).astype(np.int64)
+    episodes = np.searchsorted(starts, frames, "right") - 1
+    inside = frames - starts[episodes]
+    tasks = np.frombuffer(dataset.task_of, np.uint32)[episodes]
+    columns: list[NDArray[Any]] = [inside / dataset.fps, inside, episodes, frames, tasks]
+    return [values.astype(dtype) for values, dtype in zip(columns, DEFAULTS.values(), strict=True)]
 
 
 class Steps:

@@ -19,8 +19,6 @@ from glassfs.view.parquet import Parquet
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-CODEBASE_VERSION = "v3.0"
-DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 VIDEO_MEGABYTES = 200
 """What LeRobot's own datasets say of their video files. Readers do not use it; here the duration decides."""
@@ -31,7 +29,7 @@ def info(dataset: EpisodeSet) -> bytes:
     """Return ``info.json``."""
     fps = int(dataset.fps) if dataset.fps.is_integer() else dataset.fps
     return bytes(render({
-        "codebase_version": CODEBASE_VERSION,
+        "codebase_version": "v3.0",
         "robot_type": dataset.embodiment,
         "total_episodes": dataset.episodes,
         "total_frames": dataset.frames,
@@ -41,7 +39,7 @@ def info(dataset: EpisodeSet) -> bytes:
         "video_files_size_in_mb": VIDEO_MEGABYTES,
         "fps": fps,
         "splits": dataset.splits,
-        "data_path": DATA_PATH,
+        "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
         "video_path": VIDEO_PATH if dataset.plan.films else None,
         "features": _features(dataset, fps),
     }))

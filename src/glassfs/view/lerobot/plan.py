@@ -44,15 +44,11 @@ FLOAT, BOOLEAN = "<f4", "|b1"
 
 
 class NumberFeature(NamedTuple):
-    """A feature of numbers: its name, its dtype in the dataset, the values of a step, and the signals that it joins.
-
-    ``is_vector`` is false for one value a step.
-    """
+    """A feature of numbers: its name, its dtype in the dataset, the values of a step, and the signals that it joins."""
 
     name: str
     dtype: str
     length: int
-    is_vector: bool
     parts: tuple[Signal, ...]
 
     @property
@@ -77,17 +73,12 @@ class Plan(NamedTuple):
     films: tuple[Film, ...]
     omitted: tuple[str, ...]
 
-    @property
-    def width(self) -> int:
-        """The bytes of a step in all columns."""
-        return sum(column.width for column in self.columns)
-
 
 def plan_of(features: Features) -> Plan:
     """Return the features of a dataset whose episodes have these signals and cameras."""
-    taken: set[str] = set()
+    named = _namer()
     omitted: list[str] = []
-    columns = list(_columns(_usable(features.signals, omitted), _namer(taken)))
+    columns = list(_columns(_usable(features.signals, omitted), named))
     films = []
     for camera in features.cameras:
         parts = camera.name.split("/")
@@ -97,7 +88,7 @@ def plan_of(features: Features) -> Plan:
         if reason:
             omitted.append(f"{_safe(camera.name)}: {reason}")
             continue
-        name = _namer(taken)(IMAGES + (camera.title or _rest(parts, (*OBSERVED, *_IMAGES))))
+        name = named(IMAGES + (camera.title or _rest(parts, (*OBSERVED, *_IMAGES))))
         films.append(Film(name, camera, h264.shown(camera.width), h264.shown(camera.height)))
     return Plan(tuple(columns), tuple(films), tuple(omitted))
 
@@ -160,7 +151,7 @@ def _column(name: str, parts: Sequence[Signal]) -> NumberFeature:
     dtypes = {signal.dtype for signal in parts}
     is_same = len(dtypes) == 1 and parts[0].dtype[1] != "f"
     dtype = parts[0].dtype if is_same else FLOAT
-    return NumberFeature(name, BOOLEAN if name in (DONE, SUCCESS) else dtype, length, length > 1, tuple(parts))
+    return NumberFeature(name, BOOLEAN if name in (DONE, SUCCESS) else dtype, length, tuple(parts))
 
 
 def _rest(split: Sequence[str], heads: Sequence[str]) -> str:
@@ -170,8 +161,9 @@ def _rest(split: Sequence[str], heads: Sequence[str]) -> str:
     return ".".join(split)
 
 
-def _namer(taken: set[str]) -> Callable[[str], str]:
+def _namer() -> Callable[[str], str]:
     """Return what makes safe and distinct names of features: paths and columns have them unchanged."""
+    taken: set[str] = set()
 
     def named(wanted: str) -> str:
         # A name is a column, a directory and, in tools of LeRobot, a part of a format string: so braces go as well.

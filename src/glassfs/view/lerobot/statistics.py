@@ -65,8 +65,6 @@ def of_numbers(chunks: Iterable[NDArray[Any]], rows: int) -> Statistics:
         sample.append(np.ascontiguousarray(chunk[-passed % step :: step]))
         parts.append(_moments(chunk))
         passed += len(chunk)
-    if not parts:
-        raise ValueError("there are no values")
     with np.errstate(invalid="ignore"):
         count, values = aggregate(parts)
     ordered = np.ascontiguousarray(np.concatenate(sample).T)
@@ -158,11 +156,9 @@ class Pictures:
         self._levels[:, GRAY] += len(range(0, width, step)) * len(range(0, height, step))
 
     def statistics(self) -> Statistics:
-        """Return the statistics of the pixels from 0 to 1, three dimensions. The samples are pictures."""
+        """Return the statistics of the pixels from 0 to 1, three dimensions. The samples are pictures, one at least."""
         import numpy as np
 
-        if not self.count:
-            raise ValueError("there are no pictures")
         levels = [np.flatnonzero(counts) for counts in self._levels]
         found = [
             _of_sorted(some.astype(np.uint8), counts[some]) for some, counts in zip(levels, self._levels, strict=True)

@@ -20,7 +20,7 @@ import xxhash
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Column, Recording, Rendered, Table
+from glassfs.content import Column, Recording, Rendered, Table
 from glassfs.content.columns import ColumnBlocks
 from glassfs.content.features import decoded
 from glassfs.content.video import video_of
@@ -34,15 +34,7 @@ from glassfs.view.lerobot import plan
 from glassfs.view.lerobot.dataset import EpisodeSet
 from glassfs.view.lerobot.frames import Steps
 from glassfs.view.lerobot.plan import BOOLEAN, Film, Plan
-from glassfs.view.lerobot.statistics import (
-    NAMES,
-    Pictures,
-    Statistics,
-    aggregate,
-    of_defaults,
-    of_numbers,
-    sampled,
-)
+from glassfs.view.lerobot.statistics import NAMES, Pictures, Statistics, aggregate, of_defaults, of_numbers, sampled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -102,6 +94,7 @@ class EpisodeStatistics:
         self._cache = cache
         self._key = key
         self._inside = tuple(_features(dataset.plan))
+        self._numbers_inside = sum(feature.width for feature in self._inside)
         self.features = (*self._inside, *_DEFAULTS)
         self._columns = [column for feature in self.features for column in feature.columns()]
         self.width = sum(prod(shape) * int(dtype[2:]) for _, dtype, shape in self._columns)
@@ -109,13 +102,8 @@ class EpisodeStatistics:
         self._blocks = ColumnBlocks(dataset.episodes, self.width, self._columns_of, cache, key)
 
     def columns(self) -> Iterator[Column]:
-        """Yield the columns that LeRobot has for each episode."""
-        offset = 0
-        for name, dtype, shape in self._columns:
-            width = prod(shape) * int(dtype[2:])
-            values = Array(b"", self._blocks.column(offset, width), dtype, (self._dataset.episodes, *shape))
-            yield Column(name.encode(), values, is_list=True)
-            offset += width
+        """Return the columns that LeRobot has for each episode."""
+        return self._blocks.columns(self._columns)
 
     def as_json(self) -> bytes:
         """Return ``stats.json``: the statistics of all episodes together. Takes a pass over them.
@@ -162,7 +150,7 @@ class EpisodeStatistics:
         import numpy as np
 
         dataset = self._dataset
-        inside = sum(feature.width for feature in self._inside)
+        inside = self._numbers_inside
         numbers = np.empty((end - first, sum(feature.width for feature in self.features)))
         pieces = self._pieces
         with self._cache.waiting():
@@ -177,7 +165,7 @@ class EpisodeStatistics:
         for episode in range(first, end):
             start, length = dataset.starts[episode], dataset.length(episode)
             defaults = of_defaults(start, length, dataset.fps, episode, dataset.task_of[episode])
-            numbers[episode - first, inside:] = _as_numbers(defaults[feature.name] for feature in _DEFAULTS)
+            numbers[episode - first, inside:] = _as_numbers(defaults.values())
         return numbers
 
     @once
@@ -201,7 +189,7 @@ class EpisodeStatistics:
         described = repr((LAYOUT, dataset.plan, places)).encode("utf-8", "surrogatepass")
         name = b"lerobot statistics " + xxhash.xxh128_digest(described)
         kept = table.found(container, name)
-        if kept is not None and len(kept) == (end - first) * sum(feature.width for feature in self._inside) * ITEM:
+        if kept is not None and len(kept) == (end - first) * self._numbers_inside * ITEM:
             return kept
         made = []
         with table.recordings(container, is_kept=False) as recording_of:

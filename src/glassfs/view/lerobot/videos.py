@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from glassfs.cache import BlockCache
 from glassfs.codec import h264
-from glassfs.content import Parted, Table, Video
+from glassfs.content import Parted, Table
 from glassfs.content.allowance import OBJECT
 from glassfs.content.features import decoded
 from glassfs.content.video import video_of
@@ -25,7 +25,7 @@ class VideoFile(Parted):
     its episode.
     """
 
-    def __init__(self, table: Table, dataset: EpisodeSet, number: int, film: Film, cache: BlockCache, key: Key) -> None:
+    def __init__(self, table: Table, dataset: EpisodeSet, film: Film, cache: BlockCache, key: Key, number: int) -> None:
         camera, episodes = film.camera, dataset.videos.episodes(number)
         self._first, end = dataset.starts[episodes.start], dataset.starts[episodes.stop]
         self._head = camera.width, camera.height, dataset.fps, end - self._first
@@ -35,7 +35,8 @@ class VideoFile(Parted):
         self._film = film
         self._cache = cache
         self._key = key
-        self._known = Known(cache, self._opened, _cost)
+        # An open video, and for each frame where its image is, which formats may keep.
+        self._known = Known(cache, self._opened, lambda frames: OBJECT * (32 + len(frames.bounds) - 1))
 
     @property
     def size(self) -> int:
@@ -60,11 +61,7 @@ class VideoFile(Parted):
         self._known.get(number).read_into(buffer, offset)
 
     def _opened(self, episode: int) -> mp4.EncodedFrames:
-        first = self._dataset.starts[episode] - self._first
-        return mp4.EncodedFrames(self._video(episode), first, self._cache, (*self._key, episode))
-
-    def _video(self, episode: int) -> Video:
-        """Return the video of an episode. Raises Changed if it is not what its container said."""
+        """Return the frames of an episode. Raises Changed if its video is not what its container said."""
         camera, place = self._film.camera, self._dataset.place(episode)
         with self._table.recordings(place.container, is_kept=True) as recording_of:
             for name, content in recording_of(place.number).cameras():
@@ -72,10 +69,7 @@ class VideoFile(Parted):
                     continue
                 video = video_of(content)
                 if video is not None and video.count == self._dataset.length(episode):
-                    return replace(video, width=camera.width, height=camera.height, fps=self._dataset.fps)
+                    shown = replace(video, width=camera.width, height=camera.height, fps=self._dataset.fps)
+                    first = self._dataset.starts[episode] - self._first
+                    return mp4.EncodedFrames(shown, first, self._cache, (*self._key, episode))
         raise Changed("has other cameras than when its episodes were listed", place.container, camera.name)
-
-
-def _cost(frames: mp4.EncodedFrames) -> int:
-    # An open video, and for each frame where its image is, which formats may keep.
-    return OBJECT * (32 + len(frames.bounds) - 1)

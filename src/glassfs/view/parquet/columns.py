@@ -78,32 +78,20 @@ def layouts_of(table: Table) -> list[ColumnPlan]:
     # All vectors or none become lists, so that columns of one table look alike.
     if sum(layout.slots or 1 for layout in layouts) > MOST_CHUNKS:
         layouts = [layout._replace(slots=0) for layout in layouts]
-    for layout in layouts:
-        _demand_rows(layout, table.rows)
     return layouts
 
 
-def _demand_rows(layout: ColumnPlan, rows: int) -> None:
-    content = layout.column.content
-    reason = ""
-    if isinstance(content, (RaggedText, Ragged)) and content.rows != rows:
-        reason = f"has {content.rows} rows, but its table has {rows}"
-    elif isinstance(content, Array) and content.data.size != rows * layout.kind.stored * (
-        1 if layout.length is None else layout.length
-    ):
-        reason = f"has {content.data.size} bytes, but its table has {rows} rows"
-    if reason:
-        raise Damaged(reason, part=layout.column.name.decode("utf-8", "replace"))
-
-
 def _layout(column: Column, rows: int) -> ColumnPlan | None:
-    """Return what becomes of a column; None if Parquet has no type for it."""
-    content = column.content
-    if isinstance(content, RaggedText):
-        return ColumnPlan(column, TEXT, width=content.text.size / max(1, rows))
-    if isinstance(content, Ragged):
-        kind = BYTES if content.dtype == "|V1" else kind_of(content.dtype)
-        return None if kind is None else ColumnPlan(column, kind, width=content.values.size / max(1, rows))
+    """Return what becomes of a column; None if Parquet has no type for it. Raises Damaged if it has other rows."""
+    content, part = column.content, column.name.decode("utf-8", "replace")
+    if isinstance(content, (RaggedText, Ragged)):
+        kind: ParquetType | None = TEXT
+        if isinstance(content, Ragged):
+            kind = BYTES if content.dtype == "|V1" else kind_of(content.dtype)
+        values = content.text if isinstance(content, RaggedText) else content.values
+        if kind is not None and content.rows != rows:
+            raise Damaged(f"has {content.rows} rows, but its table has {rows}", part=part)
+        return None if kind is None else ColumnPlan(column, kind, width=values.size / max(1, rows))
     if not isinstance(content, Array):
         kind = kind_of(content.dtype) if isinstance(content, Cells) and content.dtype else TEXT
         return None if kind is None else ColumnPlan(column, kind)
@@ -114,11 +102,13 @@ def _layout(column: Column, rows: int) -> ColumnPlan | None:
     if column.zone and kind.arrow.number == TypeNumber.TIMESTAMP:
         kind = kind.in_zone(column.zone)
     length = prod(shape[1:])
-    if len(shape) == 1:
-        return ColumnPlan(column, kind, width=kind.width)
     # A row cannot be divided between pages, and its levels take space beside its values.
     if length * kind.width > LARGEST_I32 // 2:
         return None
+    if content.data.size != rows * kind.stored * length:
+        raise Damaged(f"has {content.data.size} bytes, but its table has {rows} rows", part=part)
+    if len(shape) == 1:
+        return ColumnPlan(column, kind, width=kind.width)
     slots = length if 0 < length <= MOST_SLOTS and not column.is_list else 0
     return ColumnPlan(column, kind, length, slots, length * kind.width)
 

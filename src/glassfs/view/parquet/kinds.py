@@ -80,10 +80,6 @@ class ParquetType:
     def is_time(self) -> bool:
         return self.arrow.number in (TypeNumber.TIMESTAMP, TypeNumber.DURATION)
 
-    @property
-    def is_text(self) -> bool:
-        return self.converted == UTF8
-
     def in_zone(self, zone: str) -> ParquetType:
         """Return the type of timestamps of UTC that programs show in a time zone."""
         number = self.arrow.scalars[0][1]

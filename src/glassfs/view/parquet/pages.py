@@ -25,7 +25,6 @@ from glassfs.view.parquet.kinds import Encoding, ParquetType
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-PAGE = PIECE
 LARGEST_I32 = (1 << 31) - 1
 """The sizes of a page and of the footer are of this type."""
 _DIGITS = 5
@@ -66,7 +65,7 @@ def packed_levels(levels: NDArray[Any], bits: int) -> bytes:
 
 def rows_for(width: float, most: int) -> int:
     """Return how many rows of ``width`` bytes a page gets: the largest power of two that fits, at most ``most``."""
-    wanted = int(PAGE / max(width, 1 / 8))
+    wanted = int(PIECE / max(width, 1 / 8))
     return max(1, min(most, 1 << max(0, wanted.bit_length() - 1)))
 
 

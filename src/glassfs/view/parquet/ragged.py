@@ -19,15 +19,7 @@ from glassfs.content.texts import with_lengths
 from glassfs.errors import Damaged
 from glassfs.sizes import PIECE
 from glassfs.view.parquet.kinds import ParquetType
-from glassfs.view.parquet.pages import (
-    HEADER,
-    LEVELS_HEAD,
-    Pages,
-    levels_head,
-    packed_bits,
-    packed_levels,
-    rows_for,
-)
+from glassfs.view.parquet.pages import HEADER, LEVELS_HEAD, Pages, levels_head, packed_bits, packed_levels, rows_for
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

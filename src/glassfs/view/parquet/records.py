@@ -19,7 +19,7 @@ from glassfs.content.texts import TextRows
 from glassfs.errors import Damaged
 from glassfs.once import once
 from glassfs.view.json import as_text
-from glassfs.view.parquet.kinds import ParquetType
+from glassfs.view.parquet.kinds import TEXT, ParquetType
 from glassfs.view.parquet.pages import demand_possible, levels_head, packed_levels, page_header
 
 PAGE_COST = 2
@@ -124,7 +124,7 @@ class RecordPages:
         """Return values as a page has them. Raises Damaged if they are not of the column's type."""
         kind = self._kind
         try:
-            if kind.is_text:
+            if kind is TEXT:
                 texts = [as_text(value).encode() for value in values]  # .NET allows unpaired surrogates
                 return b"".join([len(raw).to_bytes(4, "little") + raw for raw in texts])
             import numpy as np
