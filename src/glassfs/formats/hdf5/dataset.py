@@ -16,7 +16,6 @@ from glassfs.content import (
     Converted,
     Data,
     Document,
-    EncodedImage,
     Extent,
     Member,
     Null,
@@ -250,23 +249,6 @@ def _missing_filter(asked: DatasetRequests, dataset: Dataset) -> str:
             name = f" ({one.name})" if one.name else ""
             return f"needs filter {one.code}{name}: install hdf5plugin, or set HDF5_PLUGIN_PATH to its folder"
     return ""
-
-
-def suffix(source: Source, asked: DatasetRequests, dataset: Dataset) -> bytes:
-    """Return the suffix of a dataset's file, empty if it has none."""
-    if why_hidden(dataset):
-        return b""
-    for _, content in _frames(source, asked, dataset):
-        return {"jpeg": b".jpg", "png": b".png"}[content.media] if isinstance(content, EncodedImage) else b""
-    if dataset.is_null:
-        return b".null"
-    found = matlab.suffix(dataset)
-    if found is not None:
-        return found
-    if dataset.kind.name in ("text", "json") or dataset.kind.text == "reference":
-        is_text = dataset.kind.name == "text"
-        return (b".txt" if is_text else b".json", b".jsonl", b".json")[min(2, len(dataset.shape))]
-    return {"number": b".npy", "compound": b".npy", "bytes": b".bin"}.get(dataset.kind.name, b"")
 
 
 def _frames(source: Source, asked: DatasetRequests, dataset: Dataset) -> list[Member]:

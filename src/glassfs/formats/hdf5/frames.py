@@ -7,11 +7,14 @@ needed. Any thread.
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial
+from io import BytesIO
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from glassfs.content import (
     Array,
@@ -44,36 +47,32 @@ _NONE = "N."
 """The pickle of None, as PyTables stores it."""
 _TIME = re.compile(r"(datetime|timedelta)64(?:\[(ns|us|ms|s)(?:, .*)?\])?")
 _ZONE = re.compile(r"[A-Za-z0-9_+:/-]{1,64}")
+_ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
 
 
-class ContainerReader(NamedTuple):
-    """What reads a container."""
+@dataclass
+class FrameGroup:
+    """A group that is a table, or a part of one; with what reads the objects at any path of its container."""
 
     source: Source
     requests: Callable[[Path], DatasetRequests]
     objects: Callable[[Path], Iterable[Object]]
-    attributes: Callable[[Path], Any]
-
-
-class FrameGroup:
-    """A group that is a table, or a part of one."""
-
-    def __init__(self, reader: ContainerReader, path: Path) -> None:
-        self._reader, self.path = reader, path
+    attributes_at: Callable[[Path], Any]
+    path: Path
 
     def below(self, *names: bytes) -> FrameGroup:
-        return FrameGroup(self._reader, (*self.path, *names))
+        return replace(self, path=(*self.path, *names))
 
     @once
     def members(self) -> dict[bytes, Object]:
-        return {one.name: one for one in self._reader.objects(self.path)}
+        return {one.name: one for one in self.objects(self.path)}
 
     def attributes(self, *names: bytes) -> dict[str, Any]:
         """Return the attributes of the group, or of a member."""
-        return _dict(self._reader.attributes((*self.path, *names)))
+        return _dict(self.attributes_at((*self.path, *names)))
 
     def asked(self, name: bytes) -> DatasetRequests:
-        return self._reader.requests((*self.path, name))
+        return self.requests((*self.path, name))
 
     def dataset(self, name: bytes) -> Dataset:
         """Return a member. Raises Damaged if it is no dataset with rows."""
@@ -87,7 +86,7 @@ class FrameGroup:
 
     def column(self, name: bytes, missing: bytes = b"") -> Column | None:
         """Return a dataset as a column, in which texts may be ``missing``; None if it cannot be one."""
-        return dataset.column(self._reader.source, self.asked(name), self.dataset(name), name, missing)
+        return dataset.column(self.source, self.asked(name), self.dataset(name), name, missing)
 
     def array(self, name: bytes) -> Array:
         """Return the numbers of a dataset. Raises Damaged if there are none."""
@@ -97,7 +96,7 @@ class FrameGroup:
         return found.content
 
     def structures(self, name: bytes) -> compounds.Structures:
-        return dataset.structures(self._reader.source, self.asked(name), self.dataset(name))
+        return dataset.structures(self.source, self.asked(name), self.dataset(name))
 
     def listed(self, column: Column | None, rows: int) -> list[Any]:
         """Return all values of a column of names or categories. Raises TooLarge if they are many."""
@@ -377,11 +376,14 @@ _PLANS: dict[str, Callable[[FrameGroup], TablePlan]] = {
 }
 
 
-# Names that pandas has pickled: protocol 0 is lines of text, of which these need no class.
+# Names that pandas has pickled, in protocol 0.
 
-_LINE = re.compile(rb"([pgVI])([^\n]*)\n|([(ldtNas.])")
-_ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
-_MARK = object()
+
+class _Names(pickle._Unpickler):
+    """Reads pickles with the operations alone that make lists, tuples, dictionaries, text, whole numbers and None."""
+
+    dispatch: ClassVar = {code: pickle._Unpickler.dispatch[code] for code in b"pgVI(ldtNas."}
+    stack: list[Any]
 
 
 def unpickled(attribute: Any) -> Any:
@@ -393,42 +395,9 @@ def unpickled(attribute: Any) -> Any:
         return None
     # Bytes that are not UTF-8 are escapes in attributes; pickles write no backslash in another way than ``\\u005c``.
     raw = _ESCAPED.sub(lambda found: bytes.fromhex(found[1].decode()), attribute.encode())
-    stack: list[Any] = []
-    known: dict[bytes, Any] = {}
-    at = 0
+    names = _Names(BytesIO(raw))
     try:
-        while at < len(raw):
-            line = _LINE.match(raw, at)
-            if line is None:
-                return None
-            at = line.end()
-            code, text = (line[1] or line[3]).decode(), line[2]
-            if code == ".":
-                return stack[0] if len(stack) == 1 else None
-            _step(stack, known, code, text)
-    except (LookupError, ValueError, TypeError, AttributeError):
-        pass
-    return None
-
-
-def _step(stack: list[Any], known: dict[bytes, Any], code: str, text: bytes) -> None:
-    """Do one step of a pickle. Raises LookupError, ValueError, TypeError or AttributeError if it cannot be one."""
-    if code == "V":
-        stack.append(text.decode("raw-unicode-escape"))
-    elif code == "I":
-        stack.append({b"00": False, b"01": True}[text] if text in (b"00", b"01") else int(text))
-    elif code == "p":
-        known[text] = stack[-1]
-    elif code in "gN(":
-        stack.append(known[text] if code == "g" else _MARK if code == "(" else None)
-    elif code in "ldt":
-        mark = len(stack) - 1 - stack[::-1].index(_MARK)
-        inner = stack[mark + 1 :]
-        pairs = zip(inner[::2], inner[1::2], strict=True) if code == "d" else ()
-        stack[mark:] = [dict(pairs) if code == "d" else tuple(inner) if code == "t" else inner]
-    elif code == "a":
-        value = stack.pop()
-        stack[-1].append(value)
-    else:
-        value, key = stack.pop(), stack.pop()
-        stack[-1][key] = value
+        found = names.load()
+    except (LookupError, ValueError, TypeError, AttributeError, EOFError, pickle.UnpicklingError):
+        return None
+    return None if names.stack else found

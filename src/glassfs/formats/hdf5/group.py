@@ -13,7 +13,21 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from glassfs import work
-from glassfs.content import Content, Data, Document, Group, Link, Member, Null, Omitted
+from glassfs.content import (
+    Array,
+    Blob,
+    Content,
+    Data,
+    Document,
+    EncodedImage,
+    Group,
+    Link,
+    Member,
+    Null,
+    Omitted,
+    Records,
+    Text,
+)
 from glassfs.content.allowance import held
 from glassfs.errors import Damaged, GlassfsError, Passing, Refused
 from glassfs.formats.hdf5 import compounds, dataset, description, frames, matlab
@@ -21,7 +35,7 @@ from glassfs.formats.hdf5.answers import Path, WorkerAnswers, as_text
 from glassfs.formats.hdf5.chunks import Shape, place_of
 from glassfs.formats.hdf5.description import Dataset, Object, ValueType
 from glassfs.formats.hdf5.elements import DatasetRequests
-from glassfs.formats.hdf5.frames import ContainerReader, FrameGroup
+from glassfs.formats.hdf5.frames import FrameGroup
 from glassfs.formats.hdf5.outside import OtherFiles, VirtualGrid, piece
 from glassfs.formats.registry import Opening
 from glassfs.lru import LRU
@@ -35,6 +49,9 @@ MOST_SHARED = 4
 DEEPEST = 128
 """Groups on one path."""
 ATTRIBUTES = b"attributes"
+_SUFFIXES: dict[type[Content], bytes] = {
+    Null: b".null", Array: b".npy", Text: b".txt", Document: b".json", Records: b".jsonl", Blob: b".bin",
+}
 
 
 class Ancestor(NamedTuple):
@@ -193,19 +210,6 @@ class GroupListing:
             self._attributes.put(path, (None, found), held(list(found.items())))
         return found if names is None else {name: found[name] for name in names if name in found}
 
-    def contents(self, path: Path, above: tuple[Ancestor, ...]) -> Iterator[Member]:
-        """Yield the contents of a group's objects."""
-        for one in self.objects(path):
-            yield from self._shown(one, (*path, one.name), above)
-
-    def _shown(self, one: Object, path: Path, above: tuple[Ancestor, ...] = ()) -> Iterator[Member]:
-        try:
-            yield from self._object(one, path, above)
-        except Passing:
-            raise
-        except GlassfsError as error:
-            yield Member((one.name,), Omitted(one.name, error.reason, is_damage=True))
-
     def _group(self, path: Path, above: tuple[Ancestor, ...], attributes: int = 0) -> Group:
         return Group(
             path[-1] if path else b"", partial(self._members, path, above, attributes), partial(self._tables, path),
@@ -216,18 +220,15 @@ class GroupListing:
         """Yield the tables that groups in a group are."""
         for one in self.objects(path):
             if one.meaning:
-                reader = ContainerReader(self._opening.source, self.asked, self.objects, self.attributes)
-                try:
-                    yield from frames.members(FrameGroup(reader, (*path, one.name)), one.meaning)
-                except Passing:
-                    raise
-                except GlassfsError as error:
-                    yield Member((one.name,), Omitted(one.name, f"table: {error.reason}", is_damage=True))
+                place = (*path, one.name)
+                group = FrameGroup(self._opening.source, self.asked, self.objects, self.attributes, place)
+                yield from _shown(one.name, frames.members(group, one.meaning), "table: ")
 
     def _members(self, path: Path, above: tuple[Ancestor, ...], attributes: int) -> Iterator[Member]:
         if not path and attributes:
             yield Member((b"meta", ATTRIBUTES), self._document(()))
-        yield from self.contents(path, above)
+        for one in self.objects(path):
+            yield from _shown(one.name, self._object(one, (*path, one.name), above))
 
     def _object(self, described: Object, path: Path, above: tuple[Ancestor, ...]) -> Iterator[Member]:
         """Yield the contents of an object. Raises Damaged if the library cannot describe it."""
@@ -275,7 +276,7 @@ class GroupListing:
                 place = place_of(number, shape)
                 shown = [place[longer[0]]] if len(longer) == 1 and shape else place
                 name = b"_".join(b"%d" % index for index in shown) or b"0"
-                yield from self._shown(one._replace(name=name), (*path, name))
+                yield from _shown(name, self._object(one, (*path, name), ()))
             if not found:
                 raise Damaged("its worker process sends a wrong description")
             first += len(found)
@@ -321,7 +322,7 @@ class GroupListing:
             return Member((path[-1],), Omitted(path[-1], "soft link: its target is not below an external link's"))
         # The target of the link is a name in HDF5, and the file that shows it has a suffix.
         final = described.final
-        suffix = b"" if final is None else self._suffix(inside, final)
+        suffix = self._suffix(inside, final) if final and inside else b""
         target = parts
         if described.target.startswith(b"/"):
             target = (*(b"..",) * (len(path) - len(self._top) - 1), *parts[len(self._top) :])
@@ -330,10 +331,12 @@ class GroupListing:
         return Member((path[-1] + suffix,), Link(path[-1], target))
 
     def _suffix(self, path: Path, final: Dataset) -> bytes:
-        try:
-            return dataset.suffix(self._opening.source, self._asked(path, final), final)
-        except Refused:
-            return b""
+        """Return the suffix of the file that shows a dataset, empty if it is shown as a directory or not at all."""
+        names, content = next(_shown(path[-1], self._dataset(final, path)))
+        if isinstance(content, EncodedImage):
+            return {"jpeg": b".jpg", "png": b".png"}[content.media]
+        is_file = len(names) == 1
+        return next((found for kind, found in _SUFFIXES.items() if is_file and isinstance(content, kind)), b"")
 
     def _document(self, path: Path, values: Sequence[tuple[str, int]] = ()) -> Document:
         """Return the attributes of an object, with the names of its values."""
@@ -344,6 +347,16 @@ class GroupListing:
             return found
 
         return Document(ATTRIBUTES, document, 8 * PIECE)
+
+
+def _shown(name: bytes, members: Iterable[Member], what: str = "") -> Iterator[Member]:
+    """Yield the contents of an object, at the first damage in its place the reason, which begins with ``what``."""
+    try:
+        yield from members
+    except Passing:
+        raise
+    except GlassfsError as error:
+        yield Member((name,), Omitted(name, f"{what}{error.reason}", is_damage=True))
 
 
 def _parts(target: bytes) -> Path:

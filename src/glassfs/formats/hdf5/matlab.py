@@ -24,13 +24,6 @@ def is_cells(dataset: Dataset) -> bool:
     return dataset.matlab == "cell" and dataset.kind.text == "reference" and is_few
 
 
-def suffix(dataset: Dataset) -> bytes | None:
-    """Return the suffix of what ``content`` returns, or that of cells, which have none; None for other datasets."""
-    if dataset.empty:
-        return b".txt" if dataset.matlab == "char" else b".npy" if dataset.matlab in _TYPES else b".json"
-    return b".txt" if _is_text(dataset) else b"" if is_cells(dataset) else None
-
-
 def content(asked: DatasetRequests, dataset: Dataset, data: Callable[[], Data]) -> Content | None:
     """Return a text, or the empty value for which a dataset stands; None for others. ``data`` returns its elements."""
     name = asked.path[-1]
