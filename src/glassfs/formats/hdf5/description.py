@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from collections.abc import Callable
+from functools import wraps
 from math import prod
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -57,7 +58,7 @@ class ValueType(NamedTuple):
         return one * prod(self.dims)
 
 
-class Mapping(NamedTuple):
+class VirtualPart(NamedTuple):
     """The elements ``to`` of a virtual dataset are the elements ``of`` the dataset at ``target`` in a file.
 
     They have a range on each axis; None stands for all elements.
@@ -138,33 +139,49 @@ Inner: TypeAlias = "tuple[tuple[bytes, ...], list[Object]]"
 """The path of a group, and what is in it."""
 
 
+def _checking(make: Callable[[Any], Value]) -> Callable[[Any], Value]:
+    """Have a function raise Damaged for an answer that is none."""
+    @wraps(make)
+    def checked(answer: Any) -> Value:
+        try:
+            return make(answer)
+        except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise Damaged("its worker process sends a wrong description") from error
+
+    return checked
+
+
+@_checking
 def described(answer: Any) -> Object:
-    """Return an object as the worker described it. Raises Damaged if the answer is not a description."""
-    return _checked(lambda: _object(answer))
+    """Return an object as the worker described it."""
+    return _object(answer)
 
 
+@_checking
 def listed(answer: Any) -> tuple[int, list[Object], list[Inner]]:
-    """Return the number of links of a group, some of them, and all those of some groups below. Raises Damaged."""
-    def made() -> tuple[int, list[Object], list[Inner]]:
-        inner = [
-            (tuple(str(name).encode("latin-1") for name in path), list(map(_object, entries)))
-            for path, entries in answer["inner"]
-        ]
-        return _integer(answer["count"], 1 << 32), list(map(_object, answer["entries"])), inner
-
-    return _checked(made)
+    """Return the number of links of a group, some of them, and all those of some groups below."""
+    inner = [(tuple(map(_bytes, path)), list(map(_object, entries))) for path, entries in answer["inner"]]
+    return _integer(answer["count"], 1 << 32), list(map(_object, answer["entries"])), inner
 
 
+@_checking
 def cells(answer: Any) -> list[Object]:
-    """Return the objects to which references lead. Raises Damaged."""
-    return _checked(lambda: list(map(_object, answer)))
+    """Return the objects to which references lead."""
+    return list(map(_object, answer))
 
 
-def mappings(answer: Any) -> list[Mapping]:
-    """Return the parts of a virtual dataset. Raises Damaged."""
-    return _checked(lambda: [
-        Mapping(_bytes(one["file"]), _bytes(one["target"]), _axes(one["to"]), _axes(one["of"])) for one in answer
-    ])
+@_checking
+def virtual_parts(answer: Any) -> list[VirtualPart]:
+    """Return the parts of a virtual dataset."""
+    return [
+        VirtualPart(_bytes(one["file"]), _bytes(one["target"]), _axes(one["to"]), _axes(one["of"])) for one in answer
+    ]
+
+
+@_checking
+def files(answer: Any) -> list[bytes]:
+    """Return the names of other files that a container names."""
+    return list(map(_bytes, answer["files"]))
 
 
 def _axes(entry: Any) -> tuple[range, ...] | None:
@@ -180,25 +197,13 @@ def _bytes(value: Any) -> bytes:
     return str(value).encode("latin-1")
 
 
-def files(answer: Any) -> list[bytes]:
-    """Return the names of other files that a container names. Raises Damaged."""
-    return _checked(lambda: list(map(_bytes, answer["files"])))
-
-
-def _checked(make: Callable[[], Value]) -> Value:
-    try:
-        return make()
-    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise Damaged("its worker process sends a wrong description") from error
-
-
 def _object(entry: Any) -> Object:
     kind = str(entry["kind"])
     final = entry.get("final")
     return Object(
-        str(entry.get("name", "")).encode("latin-1"), kind, _integer(entry.get("address", 0)),
+        _bytes(entry.get("name", "")), kind, _integer(entry.get("address", 0)),
         _integer(entry.get("names", 1)), _integer(entry.get("attributes", 0)),
-        _dataset(entry) if kind == "dataset" else None, str(entry.get("target", "")).encode("latin-1"),
+        _dataset(entry) if kind == "dataset" else None, _bytes(entry.get("target", "")),
         str(entry.get("reason", "")), _dataset(final) if final and final["kind"] == "dataset" else None,
         str(entry.get("meaning", "")), _bytes(entry.get("file", "")),
     )

@@ -36,7 +36,7 @@ from glassfs.formats.hdf5.chunks import Shape, place_of
 from glassfs.formats.hdf5.description import Dataset, Object, ValueType
 from glassfs.formats.hdf5.elements import DatasetRequests
 from glassfs.formats.hdf5.frames import FrameGroup
-from glassfs.formats.hdf5.outside import OtherFiles, VirtualGrid, piece
+from glassfs.formats.hdf5.outside import OtherFiles, VirtualGrid, source_part
 from glassfs.formats.registry import Opening
 from glassfs.lru import LRU
 from glassfs.names import escape, free_name
@@ -104,12 +104,12 @@ class GroupListing:
         answer = self._answers.described({"do": "mappings", "path": as_text(path)})
         kind, pieces = described.kind, []
         sources: dict[tuple[bytes, bytes], tuple[Shape, Data]] = {}
-        for one in description.mappings(answer):
+        for one in description.virtual_parts(answer):
             named = one.file, one.target
             if named not in sources:
                 listing = self if self._others.is_own(one.file) else self._listing(one.file)
                 sources[named] = listing.numbers(one.target, kind)
-            pieces.append(piece(one, described.shape, *sources[named]))
+            pieces.append(source_part(one, described.shape, *sources[named]))
         convert = compounds.conversion(kind)
         fill = convert(described.fill) if convert and described.fill else described.fill
         return VirtualGrid(self._opening.cache, described.shape, described.item, pieces, fill)
