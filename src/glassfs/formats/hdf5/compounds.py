@@ -13,14 +13,13 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
-from glassfs.content import Array, Cells, Column, Converted, Data, Gathered, Records, dtypes, texts
+from glassfs.content import Array, Column, Converted, Data, Gathered, dtypes, texts
 from glassfs.content.allowance import OBJECT
 from glassfs.content.columns import ColumnBlocks
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5 import elements
 from glassfs.formats.hdf5.description import Field, ValueType
 from glassfs.formats.hdf5.elements import DatasetRequests
-from glassfs.sizes import PIECE
 
 Convert = Callable[[bytes], bytes]
 
@@ -45,22 +44,17 @@ def structure_dtype(kind: ValueType) -> str:
 
 def is_by_library(kind: ValueType) -> bool:
     """Return whether only the library converts some values of a type."""
-    return any(is_by_library(field.kind) for field in kind.fields) or (kind.name == "number" and kind.stored is None)
+    return kind.stored is None or any(is_by_library(field.kind) for field in kind.fields)
 
 
 def conversion(kind: ValueType) -> Convert | None:
     """Return what makes values as they are shown of stored ones; None if these are the same."""
-    return None if _is_same(kind) else partial(converted, _stored_dtype(kind), shown_dtype(kind))
+    stored, shown = _stored_dtype(kind), shown_dtype(kind)
+    if kind.fields:
+        import numpy as np
 
-
-def _is_same(kind: ValueType) -> bool:
-    if not kind.fields:
-        return kind.name != "number" or kind.stored == kind.shown
-    ends = [0]
-    for field in kind.fields:
-        ends.append(ends[-1] + field.kind.item)
-    is_packed = [*(field.offset for field in kind.fields), kind.size] == ends
-    return is_packed and all(_is_same(field.kind) for field in kind.fields)
+        stored, shown = np.dtype(stored), np.dtype(shown)
+    return None if stored == shown else partial(converted, stored, shown)
 
 
 def _stored_dtype(kind: ValueType) -> Any:
@@ -220,41 +214,19 @@ def _text_column(
         return [plain[at : at + count] for at in range(0, len(plain), count)]
 
     weight = count * (2 * OBJECT + 4 * size)
-    return Column(key, records(key, rows, max(1, count * size), weight, block), is_list=count != 1)
-
-
-def records(
-    key: bytes, rows: int, size: int, weight: int, block: Callable[[int, int], Sequence[Any]], dtype: str = "",
-) -> Records:
-    """Return records of which ``block`` makes the rows ``[first, end)``: of ``size`` bytes, in memory ``weight``."""
-    step = max(1, PIECE // max(128, size))  # rows of few bytes take many times as much
-
-    def made(number: int) -> Sequence[Any]:
-        return block(number * step, min((number + 1) * step, rows))
-
-    blocks, cost = -(-rows // step), step * weight
-    if dtype:
-        return Cells(key, blocks, made, "", lambda number: cost, dtype)
-    return Records(key, blocks, made, "string", lambda number: cost)
+    return Column(key, elements.records(key, rows, max(1, count * size), weight, block), is_list=count != 1)
 
 
 def _asked_column(key: bytes, asked: DatasetRequests, rows: int, kind: ValueType, members: tuple[int, ...]) -> Column:
     """Return the column of a field that only the worker reads: text, lists of text or numbers, or JSON as text."""
-    read = partial(elements.documents, members=members)
     is_text = kind.name == "text" and len(kind.dims) < 2
-    base = kind.base
-    is_list = bool(is_text and kind.dims)
-    dtype = ""
-    if base is not None and not base.dims and base.shown[1] != "c":
-        is_list, dtype = True, base.shown
+    dtype = kind.base.shown if kind.base is not None and not kind.base.dims and kind.base.shown[1] != "c" else ""
 
     def block(first: int, end: int) -> Sequence[Any]:
-        found = read(asked, first, end - first)
-        return found if is_text or dtype else list(map(_as_text, found))
+        found = elements.documents(asked, first, end - first, members)
+        if is_text or dtype:
+            return found
+        return [one if one is None or isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in found]
 
-    made = records(key, rows, PIECE // elements.ROWS, elements.weight_of(kind), block, dtype)
-    return Column(key, made, is_list)
-
-
-def _as_text(value: Any) -> str | None:
-    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    made = elements.records(key, rows, elements.ASKED_SIZE, elements.weight_of(kind), block, dtype)
+    return Column(key, made, is_list=bool(dtype or (is_text and kind.dims)))

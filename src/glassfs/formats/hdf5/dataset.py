@@ -77,29 +77,25 @@ def members(source: Source, asked: DatasetRequests, dataset: Dataset) -> Iterato
     name = asked.path[-1]
     kind = dataset.kind
     found = matlab.content(asked, dataset, lambda: array_data(source, asked, dataset))
+    frames = [Member((name,), found)] if found is not None else _frames(source, asked, dataset)
     if dataset.is_null:
         yield Member((name,), Null(name))
-    elif found is not None:
-        yield Member((name,), found)
+    elif frames:
+        yield from frames
     elif kind.name == "number":
-        yield from _frames(source, asked, dataset) or [Member((name,), _array(source, asked, dataset))]
+        yield Member((name,), _array(source, asked, dataset))
     elif kind.name == "compound":
         yield Member((name,), _structures(source, asked, dataset))
     elif kind.name in ("text", "json"):
-        yield from _frames(source, asked, dataset) or [Member((name,), _text(asked, dataset))]
+        yield Member((name,), _text(asked, dataset))
     elif kind.name == "bytes":
         if kind.text == "reference":
             yield Member((name,), _text(asked, dataset))
         facts = {"dtype": kind.text, "shape": str([*dataset.shape, *kind.dims])}
         if kind.text not in ("opaque", "reference"):
             facts["reason"] = "NumPy has no type that holds these values exactly on every machine"
-        blob = RawValues(name, _stored_data(source, asked, dataset, None, dataset.item), facts)
-        yield from _frames(source, asked, dataset) or [Member((name,), blob)]
+        yield Member((name,), RawValues(name, _stored_data(source, asked, dataset, None, dataset.item), facts))
     elif kind.base is not None:
-        frames = _frames(source, asked, dataset)
-        yield from frames
-        if frames:
-            return
         runs = _runs(asked, dataset)
         dtype, dims = kind.base.shown, kind.base.dims
         yield Member((name, b"values"), Array(b"values", runs.values(), dtype, lambda: (runs.count(), *dims)))
@@ -254,9 +250,11 @@ def _missing_filter(asked: DatasetRequests, dataset: Dataset) -> str:
 def _frames(source: Source, asked: DatasetRequests, dataset: Dataset) -> list[Member]:
     """Return the image, or frames and video, if a dataset of bytes in any form has images."""
     kind, shape = dataset.kind, dataset.shape
+    if dataset.is_null:
+        return []
     if kind.name == "number":
         return list(images.of_array(_array(source, asked, dataset)))
-    if dataset.is_null or not dataset.elements or len(shape) > 1:
+    if not dataset.elements or len(shape) > 1:
         return []
     if kind.base is not None:
         is_bytes = kind.base.shown == "|u1" and not kind.base.dims and shape

@@ -26,8 +26,8 @@ class Field(NamedTuple):
 
 
 class ValueType(NamedTuple):
-    """A type. ``shown`` is the dtype of a value of a fixed size, but for a compound; ``stored`` is that of a number in
-    the file, None if only the library decodes it.
+    """A type. ``shown`` is the dtype of a value of a fixed size, but for a compound; ``stored`` is that in the file,
+    None for a number that only the library decodes.
 
     ``dims`` are the dimensions of an array type. ``base`` is the type of the values in rows of variable length.
     ``size`` are the bytes of a stored compound. ``names`` are those of the values of an enumeration. ``padding`` is
@@ -54,7 +54,7 @@ class ValueType(NamedTuple):
     @property
     def stored_size(self) -> int:
         """Bytes of a value in the file, 0 if they are unknown."""
-        one = self.size if self.fields else int((self.stored or "" if self.name == "number" else self.shown)[2:] or 0)
+        one = self.size if self.fields else int((self.stored or "")[2:] or 0)
         return one * prod(self.dims)
 
 
@@ -233,10 +233,12 @@ def _kind(entry: Any) -> ValueType:
     if name not in _CLASSES:
         raise ValueError
     fields = tuple(map(_field, entry.get("fields", [])))
-    shown, stored = entry.get("shown"), entry.get("stored")
+    shown = _descr(entry["shown"]) if "shown" in entry else ""
+    stored = shown
+    if name == "number":
+        stored = None if entry["stored"] is None else _descr(entry["stored"])
     found = ValueType(
-        name, str(entry.get("name", ""))[:100], "" if shown is None else _descr(shown),
-        None if stored is None else _descr(stored), _integers(entry.get("dims", [])), fields,
+        name, str(entry.get("name", ""))[:100], shown, stored, _integers(entry.get("dims", [])), fields,
         _kind(entry["base"]) if name == "ragged" else None, _integer(entry.get("size", 0), 1 << 32),
         tuple((str(called), int(value)) for called, value in entry.get("names", {}).items()),
         str(entry.get("padding", "")),

@@ -214,7 +214,7 @@ def coded_column(key: bytes, codes: Array, named: Column | None, listed: Callabl
         return list(map(known.__getitem__, numbers.tolist())) if dtype else coded(numbers, known)
 
     rows, size = codes.resolved_shape[0], int(codes.dtype[2:])
-    return Column(key, compounds.records(key, rows, size, 4 * OBJECT, block, dtype), zone=named.zone)
+    return Column(key, elements.records(key, rows, size, 4 * OBJECT, block, dtype), zone=named.zone)
 
 
 def _masked(key: bytes, group: FrameGroup) -> Column:
@@ -230,7 +230,7 @@ def _masked(key: bytes, group: FrameGroup) -> Column:
         return [None if one else value for value, one in zip(found, missing, strict=True)]
 
     weight = elements.weight_of(given.kind)
-    return Column(key, compounds.records(key, rows, weight, weight, block, "" if array is None else array.dtype))
+    return Column(key, elements.records(key, rows, weight, weight, block, "" if array is None else array.dtype))
 
 
 def _runs(key: bytes, given: Array, ends: Array) -> Column:
