@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
 from math import prod
 from typing import Any
 
-from glassfs.content import Array, Column, Converted, Data, Gathered, dtypes, texts
+from glassfs.content import Array, Column, Data, Gathered, Zeros, dtypes, texts
 from glassfs.content.allowance import OBJECT
 from glassfs.content.columns import ColumnBlocks
 from glassfs.errors import Damaged
@@ -92,64 +91,43 @@ def width(kind: ValueType) -> int:
 
 
 class Structures:
-    """``rows`` compounds in ``data``, ``stride`` bytes each: as they are stored, or as they are shown.
+    """``rows`` structures in ``data``, with the fields of ``kind`` that a structure can have.
 
     ``blocks`` has them in blocks of the cache, so that they are read once for all columns.
     """
 
-    def __init__(self, data: Data, stride: int, rows: int, is_stored: bool, blocks: ColumnBlocks | None = None) -> None:
-        self._data, self._stride, self._rows, self.is_stored, self._blocks = data, stride, rows, is_stored, blocks
+    def __init__(self, kind: ValueType, data: Data, rows: int, blocks: ColumnBlocks | None = None) -> None:
+        self._kind, self._data, self._rows, self._blocks = fixed(kind), data, rows, blocks
+        self._stride = sum(size for _, _, size in self.fields())
 
     @classmethod
-    def cached(
-        cls, asked: DatasetRequests, kind: ValueType, data: Data, stride: int, rows: int, is_stored: bool,
-    ) -> Structures:
-        """Return the compounds of a dataset."""
-        alone = cls(data, stride, rows, is_stored)
-        spans = sorted((offset, offset + size) for _, offset, size in alone.fields(kind))
-        if any(end > start for (_, end), (start, _) in pairwise(spans)):
-            return alone  # no writer has fields that overlap
-        blocks = ColumnBlocks(rows, stride, partial(alone._transposed, kind), asked.cache, asked.key("columns"))
-        return cls(data, stride, rows, is_stored, blocks)
+    def cached(cls, asked: DatasetRequests, kind: ValueType, data: Data, rows: int) -> Structures:
+        """Return the structures of a dataset."""
+        alone = cls(kind, data, rows)
+        blocks = ColumnBlocks(rows, alone._stride, alone._transposed, asked.cache, asked.key("columns"))
+        return cls(kind, data, rows, blocks)
 
-    def _transposed(self, kind: ValueType, first: int, count: int) -> bytes:
-        """Return some rows, one field after another, each at ``count`` times the offset that it has in a row."""
+    def _transposed(self, first: int, count: int) -> bytes:
+        """Return some rows, one field after another."""
         import numpy as np
 
         raw = self._data.read(first * self._stride, count * self._stride)
-        made = np.zeros(len(raw), np.uint8)
-        for _, offset, size in self.fields(kind):
-            field = np.ndarray((count, size), np.uint8, raw, offset, (self._stride, 1))
-            made[count * offset : count * (offset + size)].reshape(count, size)[...] = field
-        return made.tobytes()
+        return b"".join([
+            np.ndarray((count,), f"V{size}", raw, offset, self._stride).tobytes() for _, offset, size in self.fields()
+        ])
 
-    def fields(self, kind: ValueType) -> Iterator[tuple[Field, int, int]]:
-        """Yield each field that a structure can have, its offset and its size."""
+    def fields(self) -> Iterator[tuple[Field, int, int]]:
+        """Yield each field, its offset and its size."""
         end = 0
-        for field in fixed(kind).fields:
-            size = field.kind.stored_size if self.is_stored else field.kind.item
-            yield field, field.offset if self.is_stored else end, size
-            end += size
+        for field in self._kind.fields:
+            yield field, end, field.kind.item
+            end += field.kind.item
 
     def field(self, offset: int, size: int) -> Data:
         """Return a field of all rows."""
         if self._blocks is not None:
             return self._blocks.column(offset, size)
         return Gathered(self._data, offset, size, self._stride, self._rows)
-
-    def values(self, offset: int, size: int, kind: ValueType, number: int = 0) -> Data:
-        """Return a field of all rows as values of the type ``kind`` are shown; of several such values the one with this
-        number.
-        """
-        found = self.field(offset, size)
-        item = kind.stored_size if self.is_stored else kind.item
-        if item != size:
-            found = Gathered(found, number * item, item, size, self._rows)
-        convert = conversion(kind) if self.is_stored else None
-        if convert is None:
-            return found
-        count = prod(kind.dims)
-        return Converted(found, item // count, kind.item // count, self._rows * kind.item, convert)
 
     def columns(
         self, asked: DatasetRequests, rows: int, kind: ValueType, prefix: str = "", dims: tuple[int, ...] = (),
@@ -159,17 +137,15 @@ class Structures:
 
         ``members`` are the numbers of the fields that lead from the elements of the dataset to the compounds.
         """
-        known = {one.name: (offset, size) for one, offset, size in self.fields(kind)}
+        known = {one.name: (offset, size) for one, offset, size in self.fields()}
         for number, field in enumerate(kind.fields):
             name, inner, path = prefix + field.name, field.kind, (*members, number)
-            offset, size = known.get(field.name, (0, 0))
+            found = self.field(*known[field.name]) if field.name in known else Zeros(0)
             if inner.fields:
-                count = prod(inner.dims)
-                below = Structures(self.field(offset, size), size // count, self._rows * count, self.is_stored)
+                below = Structures(inner, found, self._rows * prod(inner.dims))
                 yield from below.columns(asked, rows, inner, f"{name}.", dims + inner.dims, path)
             elif inner.shown:
-                shape = (rows, *dims, *inner.dims)
-                yield column(_key(name), inner, self.values(offset, size, inner), shape)
+                yield column(_key(name), inner, found, (rows, *dims, *inner.dims))
             else:
                 yield _asked_column(_key(name), asked, rows, inner, path)
 

@@ -106,6 +106,7 @@ def members(source: Source, asked: DatasetRequests, dataset: Dataset) -> Iterato
 
 
 def _structures(source: Source, asked: DatasetRequests, dataset: Dataset) -> Array:
+    """Return a dataset of compounds all of whose fields a structure can have. Raises Damaged."""
     kind = dataset.kind
     dtype = compounds.structure_dtype(kind)
     if compounds.is_by_library(kind):
@@ -118,15 +119,13 @@ def _structures(source: Source, asked: DatasetRequests, dataset: Dataset) -> Arr
 def structures(source: Source, asked: DatasetRequests, dataset: Dataset) -> Structures:
     """Return the elements of a dataset of compounds, with those fields that a structure can have."""
     kind = compounds.fixed(dataset.kind)
-    rows = dataset.elements
-    if not kind.fields:
-        return Structures(Zeros(0), 1, rows, is_stored=False)
-    compounds.structure_dtype(kind)
-    is_by_library = kind != dataset.kind or compounds.is_by_library(kind) or dataset.layout == "compact"
-    if is_by_library or not _is_decoded_here(asked, dataset):
-        data = _decoded_by_library(source, asked, dataset._replace(kind=kind), rows * kind.item)
-        return Structures.cached(asked, kind, data, kind.item, rows, is_stored=False)
-    return Structures.cached(asked, kind, _raw_data(source, asked, dataset), dataset.size, rows, is_stored=True)
+    data: Data = Zeros(0)
+    if kind == dataset.kind:
+        data = _structures(source, asked, dataset).data
+    elif kind.fields:  # the library finds some of the fields by their names
+        compounds.structure_dtype(kind)
+        data = _decoded_by_library(source, asked, dataset._replace(kind=kind), dataset.elements * kind.item)
+    return Structures.cached(asked, kind, data, dataset.elements)
 
 
 def _columns(source: Source, asked: DatasetRequests, dataset: Dataset) -> list[Column]:

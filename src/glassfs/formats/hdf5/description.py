@@ -234,7 +234,7 @@ def _kind(entry: Any) -> ValueType:
         raise ValueError
     fields = tuple(map(_field, entry.get("fields", [])))
     shown = _descr(entry["shown"]) if "shown" in entry else ""
-    stored = shown
+    stored: str | None = shown
     if name == "number":
         stored = None if entry["stored"] is None else _descr(entry["stored"])
     found = ValueType(

@@ -255,7 +255,7 @@ def _table_columns(group: FrameGroup) -> list[Column]:
     rows, structures = group.rows(b"table"), group.structures(b"table")
     facts, about = group.attributes(b"table"), group.attributes()
     info, index, columns = _dict(unpickled(about.get("info"))), list[Column](), list[Column]()
-    for field, offset, size in structures.fields(group.dataset(b"table").kind):
+    for field, offset, size in structures.fields():
         name, one = field.name, field.kind._replace(dims=())
         is_index, more = name == "index", _dict(info.get(name))
         names = [more.get("index_name")] if is_index else unpickled(facts.get(f"{name}_kind"))
@@ -263,7 +263,9 @@ def _table_columns(group: FrameGroup) -> list[Column]:
             names, one = [name], field.kind
         what = facts.get(f"{name}_kind" if is_index else f"{name}_dtype")
         for number, shown in enumerate(names):
-            data = structures.values(offset, size, one, number)
+            data = structures.field(offset, size)
+            if one.item != size:
+                data = Gathered(data, number * one.item, one.item, size, rows)
             key = _key(shown if isinstance(shown, (str, int)) else name)
             if facts.get(f"{name}_meta") == "category":
                 apart = group.below(b"meta", _key(name), b"meta")
