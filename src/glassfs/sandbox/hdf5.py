@@ -103,11 +103,12 @@ class _Container:
         for target in (target and target.encode() for target in targets):
             if found and page.left < 0:
                 break
-            kind = "null" if target is None else "soft" if target.startswith(b"/") else "damaged"
-            link = {"kind": kind, "target": (target or b"").decode("latin-1")}
-            if kind == "soft":
-                link["final"] = _final(root, target)
-            found.append(page.added({**link, "reason": "refers to no object that is found"}))
+            link: dict[str, Any] = {"kind": "null"}
+            if target is not None and target.startswith(b"/"):
+                link = {"kind": "soft", "target": target.decode("latin-1"), "final": _final(root, target)}
+            elif target is not None:
+                link = {"kind": "damaged", "reason": "refers to no object that is found"}
+            found.append(page.added(link))
         return found, ()
 
     def _list(
@@ -273,17 +274,15 @@ class _Container:
         found: dict[str, Any] = {"name": name.decode("latin-1")}
         try:
             kind = group.links.get_info(name).type
+            if kind == h5l.TYPE_HARD:
+                return found | _described_object(h5o.open(group, name))
             if kind == h5l.TYPE_SOFT:
                 target = group.links.get_val(name)
                 return {**found, "kind": "soft", "target": target.decode("latin-1"), "final": _final(group, target)}
-            if kind != h5l.TYPE_HARD:
-                if kind != h5l.TYPE_EXTERNAL:
-                    return {**found, "kind": "unknown"}
-                file, target = group.links.get_val(name)
-                return {
-                    **found, "kind": "external", "file": file.decode("latin-1"), "target": target.decode("latin-1"),
-                }
-            return found | _described_object(h5o.open(group, name))
+            if kind == h5l.TYPE_EXTERNAL:
+                file, target = (part.decode("latin-1") for part in group.links.get_val(name))
+                return {**found, "kind": "external", "file": file, "target": target}
+            return {**found, "kind": "unknown"}
         except MemoryError:
             raise
         except Exception as error:  # types and options of later libraries are no damage

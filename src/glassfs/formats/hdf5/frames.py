@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from io import BytesIO
 from math import prod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, TypeAlias
 
 from glassfs.content import (
     Array,
@@ -104,24 +104,18 @@ class FrameGroup:
         return [] if column is None else list(values(column, rows, PIECE))
 
 
-class TablePlan(NamedTuple):
-    """A table. ``hidden`` are the members of the group that cannot be columns."""
-
-    rows: int
-    width: int
-    columns: Callable[[], list[Column]]
-    hidden: Sequence[bytes] = ()
+Planned: TypeAlias = "tuple[int, int, Callable[[], list[Column]], Sequence[bytes]]"
+"""A table: its rows, its width, what makes its columns, and the members of the group that cannot be columns."""
 
 
 def members(group: FrameGroup, meaning: str) -> Iterator[Member]:
     """Yield the table that a group is, and what is no column of it; nothing for other groups. Raises Damaged."""
     planned = _PLANS.get(meaning)
     if planned is not None:
-        name, plan = group.path[-1], planned(group)
-        yield Member((name,), Table(name, plan.rows, plan.columns, width=plan.width))
-        for hidden in plan.hidden:
-            reason = f"column: values of this type are no column of {_text(name)}"
-            yield Member((name, hidden), Omitted(hidden, reason))
+        name, (rows, width, columns, hidden) = group.path[-1], planned(group)
+        yield Member((name,), Table(name, rows, columns, width=width))
+        for one in hidden:
+            yield Member((name, one), Omitted(one, f"column: values of this type are no column of {_text(name)}"))
 
 
 def _text(name: bytes) -> str:
@@ -144,7 +138,7 @@ def _demand_rows(name: bytes, found: int, rows: int) -> None:
 # AnnData and NWB: each column is a member of the group.
 
 
-def _members_table(index: str, order: str, group: FrameGroup) -> TablePlan:
+def _members_table(index: str, order: str, group: FrameGroup) -> Planned:
     """Return a table of members whose names are in attributes, the index first."""
     facts = group.attributes()
     names = facts.get(order)
@@ -162,7 +156,7 @@ def _members_table(index: str, order: str, group: FrameGroup) -> TablePlan:
             _demand_rows(name, count, rows)
         return [made() for _, made in shown.values()]
 
-    return TablePlan(rows, len(shown), columns, [name for name in found if name not in shown])
+    return rows, len(shown), columns, [name for name in found if name not in shown]
 
 
 def _of_member(group: FrameGroup, name: bytes) -> tuple[int, Callable[[], Column]] | None:
@@ -196,15 +190,15 @@ def _of_member(group: FrameGroup, name: bytes) -> tuple[int, Callable[[], Column
 
 def _categorical(key: bytes, codes: Array, group: FrameGroup, name: bytes) -> Column:
     """Return the categories in a dataset that codes are the numbers of."""
-    named = group.column(name)
-    return coded_column(key, codes, named, cache(lambda: group.listed(named, group.rows(name))))
+    return _coded(key, codes, group, group.column(name), group.rows(name))
 
 
-def coded_column(key: bytes, codes: Array, named: Column | None, listed: Callable[[], list[Any]]) -> Column:
-    """Return the values that codes are the numbers of, of a column ``named``; the code -1 is a missing value."""
+def _coded(key: bytes, codes: Array, group: FrameGroup, named: Column | None, count: int) -> Column:
+    """Return the values that codes are the numbers of, of ``count`` in a column of a group; the code -1 is missing."""
     if named is None or codes.dtype[1] not in "iu" or len(codes.resolved_shape) != 1:
         raise Damaged(f"has no categories for {_text(key)}")
     dtype = named.content.dtype if isinstance(named.content, Array) else ""
+    listed = cache(partial(group.listed, named, count))
 
     def block(first: int, end: int) -> Sequence[Any]:
         found, categories = array_rows(codes, first, end), listed()
@@ -242,12 +236,12 @@ def _runs(key: bytes, given: Array, ends: Array) -> Column:
 # pandas, format="table": a field of a compound is the index, a column, or all columns of one type.
 
 
-def _table(group: FrameGroup) -> TablePlan:
+def _table(group: FrameGroup) -> Planned:
     found = group.dataset(b"table")
     if not found.kind.fields or len(found.shape) != 1:
         raise Damaged("its dataset table has no fields")
     width = sum(prod(field.kind.dims) for field in found.kind.fields)
-    return TablePlan(found.elements, width, partial(_table_columns, group))
+    return found.elements, width, partial(_table_columns, group), ()
 
 
 def _table_columns(group: FrameGroup) -> list[Column]:
@@ -269,9 +263,8 @@ def _table_columns(group: FrameGroup) -> list[Column]:
             key = _key(shown if isinstance(shown, (str, int)) else name)
             if facts.get(f"{name}_meta") == "category":
                 apart = group.below(b"meta", _key(name), b"meta")
-                named = next((column for column in _table(apart).columns() if column.name == b"values"), None)
-                listed = cache(partial(apart.listed, named, apart.rows(b"table")))
-                made = coded_column(key, Array(key, data, one.shown, (rows,)), named, listed)
+                named = next((column for column in _table_columns(apart) if column.name == b"values"), None)
+                made = _coded(key, Array(key, data, one.shown, (rows,)), apart, named, apart.rows(b"table"))
             else:
                 made = _of_pandas(key, one, data, rows, what, more.get("tz"), facts.get(f"{name}_nan_rep"))
             (index if is_index else columns).append(made)
@@ -308,7 +301,7 @@ def _of_pandas(
 # pandas, format="fixed": arrays of all columns of one type, and of the index.
 
 
-def _fixed(group: FrameGroup) -> TablePlan:
+def _fixed(group: FrameGroup) -> Planned:
     """Return a data frame, or a series."""
     facts = group.attributes()
     is_frame = facts.get("pandas_type") == "frame"
@@ -333,7 +326,7 @@ def _fixed(group: FrameGroup) -> TablePlan:
         index = index or [_index(group, _key(axis), rows)]
         return [*(one for one in index if one is not None), *chosen, *others]
 
-    return TablePlan(rows, len(group.members), columns, hidden)
+    return rows, len(group.members), columns, hidden
 
 
 def _index(group: FrameGroup, name: bytes, rows: int) -> Column | None:
@@ -353,7 +346,7 @@ def _index(group: FrameGroup, name: bytes, rows: int) -> Column | None:
         return made
     labels = name.replace(b"_level", b"_label")
     _demand_rows(key, group.rows(labels), rows)
-    return coded_column(key, group.array(labels), made, cache(partial(group.listed, made, count)))
+    return _coded(key, group.array(labels), group, made, count)
 
 
 def _block_columns(group: FrameGroup, name: bytes, rows: int, called: Any) -> Iterator[Column]:
@@ -372,7 +365,7 @@ def _block_columns(group: FrameGroup, name: bytes, rows: int, called: Any) -> It
         yield _of_pandas(_key(one), kind, data, rows, facts.get("value_type"), facts.get("tz"))
 
 
-_PLANS: dict[str, Callable[[FrameGroup], TablePlan]] = {
+_PLANS: dict[str, Callable[[FrameGroup], Planned]] = {
     "dataframe": partial(_members_table, "_index", "column-order"), "frame": _fixed, "frame_table": _table,
     "colnames": partial(_members_table, "id", "colnames"), "series": _fixed, "series_table": _table,
 }

@@ -32,7 +32,7 @@ from glassfs.content.allowance import held
 from glassfs.errors import Damaged, GlassfsError, Passing, Refused
 from glassfs.formats.hdf5 import compounds, dataset, description, frames, matlab
 from glassfs.formats.hdf5.answers import Path, WorkerAnswers, as_text
-from glassfs.formats.hdf5.chunks import Shape, place_of
+from glassfs.formats.hdf5.chunks import Shape
 from glassfs.formats.hdf5.description import Dataset, Object, ValueType
 from glassfs.formats.hdf5.elements import DatasetRequests
 from glassfs.formats.hdf5.frames import FrameGroup
@@ -265,17 +265,14 @@ class GroupListing:
             yield from dataset.members(self._opening.source, asked, described)
 
     def _cells(self, described: Dataset, path: Path) -> Iterator[Member]:
-        """Yield links to what is in the cells of MATLAB, under their places; those of a vector under one number."""
-        shape, first = described.shape, 0
-        longer = [axis for axis, length in enumerate(shape) if length > 1] or [0]
+        """Yield links to what is in the cells of MATLAB, under their places."""
+        first = 0
         while first < described.elements:
             request: dict[str, Any] = {"do": "cells", "path": as_text(path), "first": first}
             request["count"] = min(AT_ONCE, described.elements - first)
             found = description.cells(self._answers.described(request))
             for number, one in enumerate(found[: described.elements - first], first):
-                place = place_of(number, shape)
-                shown = [place[longer[0]]] if len(longer) == 1 and shape else place
-                name = b"_".join(b"%d" % index for index in shown) or b"0"
+                name = matlab.cell_name(number, described.shape)
                 yield from _shown(name, self._object(one, (*path, name), ()))
             if not found:
                 raise Damaged("its worker process sends a wrong description")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from glassfs.content import Array, Content, Data, Document, Rendered, Text, Zeros
+from glassfs.formats.hdf5.chunks import place_of
 from glassfs.formats.hdf5.description import Dataset
 from glassfs.formats.hdf5.elements import MOST_TEXTS, DatasetRequests
 from glassfs.sizes import PIECE
@@ -22,6 +23,13 @@ def is_cells(dataset: Dataset) -> bool:
     """Return whether a dataset is an array of cells that is shown as links to what is in them."""
     is_few = dataset.elements <= MOST_TEXTS and not dataset.kind.dims
     return dataset.matlab == "cell" and dataset.kind.text == "reference" and is_few
+
+
+def cell_name(number: int, shape: tuple[int, ...]) -> bytes:
+    """Return the name of a cell: its place, of which that in a vector is one number."""
+    place = place_of(number, shape)
+    longer = [index for index, length in zip(place, shape, strict=True) if length > 1]
+    return b"_".join(b"%d" % index for index in (place if len(longer) > 1 else longer or place[:1])) or b"0"
 
 
 def content(asked: DatasetRequests, dataset: Dataset, data: Callable[[], Data]) -> Content | None:
