@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -93,28 +94,16 @@ def width(kind: ValueType) -> int:
 class Structures:
     """``rows`` structures in ``data``, with the fields of ``kind`` that a structure can have.
 
-    ``blocks`` has them in blocks of the cache, so that they are read once for all columns.
+    Those of a dataset that is ``asked`` for are in blocks of the cache, so that they are read once for all columns.
     """
 
-    def __init__(self, kind: ValueType, data: Data, rows: int, blocks: ColumnBlocks | None = None) -> None:
-        self._kind, self._data, self._rows, self._blocks = fixed(kind), data, rows, blocks
-        self._stride = sum(size for _, _, size in self.fields())
-
-    @classmethod
-    def cached(cls, asked: DatasetRequests, kind: ValueType, data: Data, rows: int) -> Structures:
-        """Return the structures of a dataset."""
-        alone = cls(kind, data, rows)
-        blocks = ColumnBlocks(rows, alone._stride, alone._transposed, asked.cache, asked.key("columns"))
-        return cls(kind, data, rows, blocks)
-
-    def _transposed(self, first: int, count: int) -> bytes:
-        """Return some rows, one field after another."""
-        import numpy as np
-
-        raw = self._data.read(first * self._stride, count * self._stride)
-        return b"".join([
-            np.ndarray((count,), f"V{size}", raw, offset, self._stride).tobytes() for _, offset, size in self.fields()
-        ])
+    def __init__(self, kind: ValueType, data: Data, rows: int, asked: DatasetRequests | None = None) -> None:
+        self._kind, self._data, self._rows = fixed(kind), data, rows
+        sizes = [size for _, _, size in self.fields()]
+        self._stride, self._blocks = sum(sizes), None
+        if asked is not None:
+            transposed = partial(_transposed, data, sizes)
+            self._blocks = ColumnBlocks(rows, self._stride, transposed, asked.cache, asked.key("columns"))
 
     def fields(self) -> Iterator[tuple[Field, int, int]]:
         """Yield each field, its offset and its size."""
@@ -148,6 +137,16 @@ class Structures:
                 yield column(_key(name), inner, found, (rows, *dims, *inner.dims))
             else:
                 yield _asked_column(_key(name), asked, rows, inner, path)
+
+
+def _transposed(data: Data, sizes: list[int], first: int, count: int) -> bytes:
+    """Return some structures whose fields have these sizes, one field after another."""
+    import numpy as np
+
+    stride = sum(sizes)
+    raw, offsets = data.read(first * stride, count * stride), accumulate(sizes, initial=0)
+    fields = zip(sizes, offsets, strict=False)
+    return b"".join([np.ndarray((count,), f"V{size}", raw, offset, stride).tobytes() for size, offset in fields])
 
 
 def _key(name: str) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -101,7 +100,9 @@ def members(source: Source, asked: DatasetRequests, dataset: Dataset) -> Iterato
         yield Member((name, b"values"), Array(b"values", runs.values(), dtype, lambda: (runs.count(), *dims)))
         yield Member((name, b"offsets"), Array(b"offsets", runs.offsets(), "<i8", (dataset.elements + 1,)))
     if kind.fields and len(dataset.shape) == 1 and not kind.dims:
-        columns = partial(_columns, source, asked, dataset)
+        def columns() -> list[Column]:
+            return list(structures(source, asked, dataset).columns(asked, dataset.elements, kind))
+
         yield Member((name,), Table(name, dataset.elements, columns, width=compounds.width(kind)))
 
 
@@ -125,11 +126,7 @@ def structures(source: Source, asked: DatasetRequests, dataset: Dataset) -> Stru
     elif kind.fields:  # the library finds some of the fields by their names
         compounds.structure_dtype(kind)
         data = _decoded_by_library(source, asked, dataset._replace(kind=kind), dataset.elements * kind.item)
-    return Structures.cached(asked, kind, data, dataset.elements)
-
-
-def _columns(source: Source, asked: DatasetRequests, dataset: Dataset) -> list[Column]:
-    return list(structures(source, asked, dataset).columns(asked, dataset.elements, dataset.kind))
+    return Structures(kind, data, dataset.elements, asked)
 
 
 def column(

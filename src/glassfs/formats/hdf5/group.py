@@ -86,21 +86,10 @@ class GroupListing:
         opening = self._opening
         return DatasetRequests(self._answers, opening.cache, opening.allowance, opening.source.version, path)
 
-    def _asked(self, path: Path, described: Dataset) -> DatasetRequests:
-        """Return requests for a dataset, with the elements of a virtual one. Raises Refused with the reason."""
-        if described.layout != "virtual":
-            return self.asked(path)
-        try:
-            if described.kind.name != "number" or described.kind.stored is None:
-                raise Refused(f"only plain numbers are put together, and not {described.kind.text}")
-            return self.asked(path)._replace(virtual=self._virtual(path, described))
-        except Passing:
-            raise
-        except GlassfsError as error:
-            raise Refused(f"virtual dataset: {error.reason}") from error
-
     def _virtual(self, path: Path, described: Dataset) -> VirtualGrid:
         """Return the elements of a virtual dataset. Raises Refused, and what prevents reading a source."""
+        if described.kind.name != "number" or described.kind.stored is None:
+            raise Refused(f"only plain numbers are put together, and not {described.kind.text}")
         answer = self._answers.described({"do": "mappings", "path": as_text(path)})
         kind, pieces = described.kind, []
         sources: dict[tuple[bytes, bytes], tuple[Shape, Data]] = {}
@@ -252,11 +241,14 @@ class GroupListing:
             yield Member((b"%b.%b" % (name, ATTRIBUTES),), self._document(path, values))
 
     def _dataset(self, described: Dataset, path: Path) -> Iterator[Member]:
-        name, hidden = path[-1], dataset.why_hidden(described)
-        try:
-            asked = self._asked(path, described)
-        except Refused as error:
-            hidden = hidden or error.reason
+        name, hidden, asked = path[-1], dataset.why_hidden(described), self.asked(path)
+        if described.layout == "virtual" and not hidden:
+            try:
+                asked = asked._replace(virtual=self._virtual(path, described))
+            except Passing:
+                raise
+            except GlassfsError as error:
+                hidden = f"virtual dataset: {error.reason}"
         if hidden:
             yield Member((name,), Omitted(name, hidden))
         elif matlab.is_cells(described):
