@@ -100,14 +100,14 @@ class _Container:
         targets = hdf5_values.values(dataset, dataset.get_type(), first, count, self._referred.texts)
         root, page = h5o.open(self._file.id, b"/"), _Page()
         found: list[dict[str, Any]] = []
-        for target in (target and target.encode() for target in targets):
+        for target in targets:
             if found and page.left < 0:
                 break
-            link: dict[str, Any] = {"kind": "null"}
-            if target is not None and target.startswith(b"/"):
-                link = {"kind": "soft", "target": target.decode("latin-1"), "final": _final(root, target)}
-            elif target is not None:
-                link = {"kind": "damaged", "reason": "refers to no object that is found"}
+            raw = b"" if target is None else target.encode()
+            kind = "null" if target is None else "damaged"
+            link: dict[str, Any] = {"kind": kind, "reason": "refers to no object that is found"}
+            if raw.startswith(b"/"):
+                link = {"kind": "soft", "target": raw.decode("latin-1"), "final": _final(root, raw)}
             found.append(page.added(link))
         return found, ()
 
@@ -253,11 +253,9 @@ class _Container:
     def _attributes_of(self, path: list[str], left: list[int], only: list[bytes] | None = None) -> dict[str, Any]:
         found: dict[str, Any] = {}
         holder = self._found(path)
-        names: list[bytes] = []
+        names = [name for name in only or () if h5a.exists(holder, name)]
         if only is None:
             h5a.iterate(holder, names.append)  # opening them by number takes quadratic time
-        else:
-            names = [name for name in only if h5a.exists(holder, name)]
         for raw in names:
             text = text_of(raw)
             left[0] -= len(raw)
