@@ -66,4 +66,4 @@ def test_remembered_sentences_are_bounded(caplog: pytest.LogCaptureFixture) -> N
     for number in range(3 * REMEMBERED):
         failures.errno_of(errors.Damaged(f"block {number}"))
     assert failures.count == 3 * REMEMBERED
-    assert len(failures._seen) <= REMEMBERED
+    assert len(failures._seen.items()) <= REMEMBERED

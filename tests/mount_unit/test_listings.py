@@ -139,7 +139,7 @@ def test_names_at_the_root_are_noted_once(monkeypatch: pytest.MonkeyPatch) -> No
     kernel = kernel_over(container_root(Group(b"", lambda: named), origin()))
     noted: list[str] = []
     original = Operations._note_at_root
-    monkeypatch.setattr(Operations, "_note_at_root", lambda self, name: noted.append(name) or original(self, name))
+    monkeypatch.setattr(Operations, "_note_at_root", lambda self, names: noted.extend(names) or original(self, names))
     listed = kernel.list_all(ROOT, 8192)
     assert len(listed) == 3003
     assert len(noted) == len(set(noted)) == 3000

@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 from inspect import cleandoc
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -115,24 +115,18 @@ def main() -> None:
     gc.set_threshold(100_000, 50, 100)
     status = run(sys.argv[1:])
     gc.freeze()
+    # Python 3.13 and older ends threads that return to it during shutdown; a thread of obstore cannot be ended that way
+    # and aborts the process (SIGABRT). A process that used worker processes might wait for them forever. And where
+    # Ctrl-C came in code that was given to exec(), as dataclasses do, Python would end by that signal, even if it was
+    # caught. Such processes end without cleaning up.
     if status == 128 + signal.SIGINT or "obstore" in sys.modules or "concurrent.futures.process" in sys.modules:
-        _leave(status)
+        from glassfs.cli.stopping import leave
+
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, AttributeError):  # closed pipe
+                stream.flush()
+        leave(status)
     sys.exit(status)
-
-
-def _leave(status: int) -> NoReturn:
-    """End the process without cleaning up.
-
-    Python 3.13 and older ends threads that return to it during shutdown; a thread of obstore cannot be ended that way
-    and aborts the process (SIGABRT). A process that used worker processes might wait for them forever. And where Ctrl-C
-    came in code that was given to exec(), as dataclasses do, Python would end by that signal, even if it was caught.
-    """
-    from glassfs.cli.stopping import leave
-
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, AttributeError):  # closed pipe
-            stream.flush()
-    leave(status)
 
 
 def run(arguments: list[str]) -> int:
@@ -159,11 +153,11 @@ def run(arguments: list[str]) -> int:
         # The reader of the output is gone: Python must not flush into the closed pipe at exit.
         sys.stdout = None
         return 1
-    except OSError as error:
-        name = f"{error.filename}: " if error.filename else ""
-        return _failed(str(error) if isinstance(error, GlassfsError) else f"{name}{error.strerror or error}", 1)
     except GlassfsError as error:
         return _failed(str(error), 1)
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        return _failed(f"{name}{error.strerror or error}", 1)
     return status if isinstance(status, int) else 0
 
 

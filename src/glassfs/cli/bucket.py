@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from operator import length_hint
 
 from glassfs.cli.target import INSIDE, NOT_EMPTY, Existing, NotWritten, Target, Unusable
 from glassfs.errors import GlassfsError
-from glassfs.sizes import PIECE
 from glassfs.source import Connection, Path, is_url
 from glassfs.source.remote.open import bucket_of
 from glassfs.source.remote.options import demand_plain
 from glassfs.source.remote.upload import SCHEMES, NotUploaded, UploadServer
-from glassfs.source.remote.url import Url, parsed
+from glassfs.source.remote.url import parsed
 
 LONGEST_KEY = 1024
 """Limit of bytes in the name of an object, on all three services."""
@@ -35,18 +33,15 @@ class BucketTarget(Target):
         self._root = root
         self._kept = kept
 
-    def is_at(self, path: str) -> bool:
-        return False
-
     def make_folder(self, path: str, mode: int) -> None:
         self._key(path)
 
-    def write(self, path: str, mode: int, mtime_ns: int, pieces: Iterable[memoryview]) -> None:
+    def write(self, path: str, mode: int, mtime_ns: int, pieces: Iterable[memoryview], size: int) -> None:
         key = self._key(path)
         if self._kept is not None and key[: len(self._kept)] == self._kept:
             raise NotWritten("is the source itself")
         with _writing("; continue with --resume"):
-            self._server.put(key, PIECE * length_hint(pieces), mtime_ns, pieces)
+            self._server.put(key, size, mtime_ns, pieces)
 
     def link(self, path: str, goal: str, mtime_ns: int) -> None:
         raise NotWritten("is a symbolic link, which buckets do not have, and leads to nothing that could be copied")
@@ -61,9 +56,6 @@ class BucketTarget(Target):
         key = (*self._root, *path.split("/")[1:]) if path != "/" else self._root
         with _writing():
             return self._server.has_below(key) or (bool(key) and self._server.uploaded(key) is not None)
-
-    def has_link(self, path: str, goal: str) -> bool:
-        return False
 
     def _key(self, path: str) -> Path:
         key = (*self._root, *path.split("/")[1:])
@@ -83,7 +75,11 @@ def opened_bucket_target(
     if url.scheme not in SCHEMES:
         schemes = ", ".join(f"{scheme}://" for scheme in SCHEMES)
         raise NotWritten(f"cannot be written to; export writes to folders and to {schemes}")
-    kept = _path_in(url, source)
+    kept = None
+    if is_url(source):
+        of = parsed(source)
+        is_same_bucket = (of.scheme, of.host, of.userinfo) == (url.scheme, url.host, url.userinfo)
+        kept = of.path if is_same_bucket else None
     if kept is not None and url.path[: len(kept)] == kept:
         raise NotWritten(INSIDE)
     try:
@@ -94,14 +90,6 @@ def opened_bucket_target(
     if not is_begun and target.has_anything("/") and existing is Existing.REFUSE:
         raise NotWritten(NOT_EMPTY)
     return target
-
-
-def _path_in(url: Url, source: str) -> Path | None:
-    """Return the path of ``source`` if it is in the same bucket."""
-    if not is_url(source):
-        return None
-    of = parsed(source)
-    return of.path if (of.scheme, of.host, of.userinfo) == (url.scheme, url.host, url.userinfo) else None
 
 
 @contextmanager

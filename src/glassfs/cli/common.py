@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.url import is_url, local_name, parsed, shown
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Sources, Tree
-from glassfs.tree.omissions import Omission, said
+from glassfs.tree.omissions import Omission
 from glassfs.tree.tree import normal
 from glassfs.view import chosen
 
@@ -151,14 +151,6 @@ def report(path: str, error: Exception, source: str = "") -> None:
     complain(f"{name}: {reason_of(error, source, path)}")
 
 
-def report_omitted(omitted: Sequence[Omission], folder: str = "") -> int:
-    """Print a line for each member of a folder that is not shown, of very many for the first; return what is damaged.
-    """
-    for sentence in said(omitted, folder):
-        complain(sentence)
-    return sum(one.is_damage for one in omitted)
-
-
 def complain(sentence: str) -> None:
     """Print a line on standard error."""
     click.echo(f"glassfs: {printable(harmless(sentence))}", err=True)
@@ -167,8 +159,7 @@ def complain(sentence: str) -> None:
 def lookup(tree: Tree, path: str, source: str, is_link_kept: bool = True) -> Found:
     """Return the node at a path that the user typed, and the path without links on the way.
 
-    A link at its end is returned as such if it ``is_link_kept``. Errors name source and path, and suggest similar
-    names.
+    A link at its end is returned as such if it ``is_link_kept``. Errors name source and path, and similar names.
     """
     try:
         return followed(tree, normal(path), is_link_kept)
@@ -192,8 +183,7 @@ def nodes_from(
 
 
 def described(node: Node) -> str:
-    """Return type and shape of an array or raw image, as ``float32 [300, 7]``; empty if that requires reading blocks.
-    """
+    """Return type and shape of an array or raw image, as ``float32 [300, 7]``; empty if that needs reading blocks."""
     content = node.content if isinstance(node, File) else None
     if isinstance(content, Array) and content.known_shape is not None:
         return f"{_type_name(content.dtype)} {list(content.known_shape)}"

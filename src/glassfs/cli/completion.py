@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
+from click.shell_completion import BashComplete, CompletionItem, FishComplete, ShellComplete, ZshComplete
 
 from glassfs.errors import GlassfsError
 from glassfs.source.remote.connection import Connection
@@ -45,10 +45,8 @@ def command(shell: str) -> None:
     """For bash: 'glassfs completion bash > ~/.local/share/bash-completion/completions/glassfs'."""
     from glassfs.cli import glassfs
 
-    kind = get_completion_class(shell)
-    if kind is None:
-        raise click.ClickException(f"{shell}: completion is not supported")
-    click.echo(kind(glassfs, {}, "glassfs", "_GLASSFS_COMPLETE").source())
+    kinds: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
+    click.echo(kinds[shell](glassfs, {}, "glassfs", "_GLASSFS_COMPLETE").source())
 
 
 def complete_file(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -146,13 +144,10 @@ def _names(tree: Tree, folder: str, begun: str) -> list[str]:
 def _matching(nodes: Iterable[Node], begun: str) -> list[str]:
     names = (
         node.name + ("/" if isinstance(node, Directory) else "") for node in islice(nodes, 20_000)
-        if node.name.startswith(begun) and _is_harmless(node.name)
+        if node.name.startswith(begun) and node.name.isprintable()
+        and all(character.isalnum() or character in _HARMLESS for character in node.name)
     )
     return list(islice(names, 500))
-
-
-def _is_harmless(name: str) -> bool:
-    return name.isprintable() and all(character.isalnum() or character in _HARMLESS for character in name)
 
 
 def _connection(context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> Connection:
@@ -166,9 +161,7 @@ def _connection(context: click.Context, _parameter: click.Parameter, texts: tupl
         raise click.UsageError(error.reason, context) from None
 
 
-def _complete_connection(
-    _context: click.Context, _parameter: click.Parameter, incomplete: str,
-) -> list[CompletionItem]:
+def _complete_connection(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     from glassfs.source.remote.options import DESCRIPTIONS
 
     return completed_option(DESCRIPTIONS, incomplete)

@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -30,19 +30,7 @@ from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problem, Sea
 from glassfs.datasets.batch.found import Opener, Search
 from glassfs.datasets.batch.report import Report
 from glassfs.datasets.batch.run import BatchRun, RunPlan
-from glassfs.datasets.table import (
-    CSV,
-    CSV_SAFE,
-    FORMS,
-    PARQUET,
-    LineWriter,
-    ParquetWriter,
-    chosen,
-    encoded,
-    head,
-    mark,
-    read_back,
-)
+from glassfs.datasets.table import CSV, CSV_SAFE, FORMS, PARQUET, Writer, chosen, encoded, head, mark, read_back, writer
 from glassfs.datasets.where import condition
 from glassfs.errors import Changed, Damaged, GlassfsError, Refused, Unrecognised
 from glassfs.formats.registry import HEAD, Head, recognise
@@ -52,15 +40,12 @@ from glassfs.terminal import printable
 
 PART = ".part"
 """The suffix of a file that is not complete."""
-_Opened: TypeAlias = (
-    "tuple[LineWriter | ParquetWriter, Callable[[SearchHit], bool], Callable[[], AbstractContextManager[None]], int]"
-)
+_Opened: TypeAlias = tuple[Writer, Callable[[SearchHit], bool], Callable[[], AbstractContextManager[None]], int]
+
 
 @click.command()
 @sources_argument
-@click.option(
-    "--format", "form", type=click.Choice(FORMS), help="Format; default: the suffix of FILE, or jsonl.",
-)
+@click.option("--format", "form", type=click.Choice(FORMS), help="Format; default: the suffix of FILE, or jsonl.")
 @click.option(
     "--csv-safe", "is_csv_safe", is_flag=True,
     help="For spreadsheets: put ' before texts in CSV that begin like a formula (with = + - @, a tab or a line break).",
@@ -165,42 +150,30 @@ def _run(plan: RunPlan, search: Search, work: Rows, bar: Progress, output: str) 
 @contextmanager
 def _opened(plan: RunPlan, search: Search, report: Report | None, form: str, output: str) -> Iterator[_Opened]:
     """Open the output; also yield which containers it has already, a context for writing, and the rows it has."""
-    table: LineWriter | ParquetWriter
     if not output:
         sys.stdout.buffer.write(head(form))
-        table = ParquetWriter(sys.stdout.buffer, None) if form == PARQUET else LineWriter(sys.stdout.buffer)
-        yield table, lambda found: False, nullcontext, 0
+        yield writer(form, sys.stdout.buffer), lambda found: False, nullcontext, 0
         return
     with AtomicFile(output, is_kept=report is not None and form != PARQUET) as whole:
-        containers: set[str] = set()
+        containers = set[str]()
         rows = 0
         if plan.is_resumed and report is not None and report.known_lines:
-
-            def kept(file: BinaryIO) -> Iterator[bytes]:
-                nonlocal rows
+            with whole.resuming() as before:
                 # Rows of a container count only if all of them are there: the last container's may be incomplete.
-                found = Counter(one for one, _ in read_back(form, file))
-                containers.update(_done(plan, search, report, found))
+                found = Counter(one for one, _ in read_back(form, before))
+                containers |= {
+                    one.path for one in search.all() if isinstance(one, SearchHit) and plan.shard.has(one.key)
+                    and (known := report.known(one.name, one.version)) and known.has_rows(one.path, found[one.path])
+                }
                 rows = sum(found[one] for one in containers)
-                file.seek(0)
-                yield head(form)
-                yield from (line for container, line in read_back(form, file) if container in containers)
-
-            whole.resume(kept)
+                before.seek(0)
+                whole.file.write(head(form))
+                whole.file.writelines(line for one, line in read_back(form, before) if one in containers)
         else:
             whole.begin(head(form), mark(form))
-        table = ParquetWriter(whole.file, os.path.dirname(output) or ".") if form == PARQUET else LineWriter(whole.file)
+        table = writer(form, whole.file, os.path.dirname(output) or ".")
         yield table, lambda found: found.path in containers, whole.writing, rows
         whole.end()
-
-
-def _done(plan: RunPlan, search: Search, report: Report, rows: Mapping[str, int]) -> Iterator[str]:
-    """Yield the containers that need not be read again: all their rows are there."""
-    for one in search.all():
-        if isinstance(one, SearchHit) and plan.shard.has(one.key):
-            known = report.known(one.name, one.version)
-            if known is not None and known.has_rows(one.path, rows.get(one.path, 0)):
-                yield one.path
 
 
 @dataclass(frozen=True)
@@ -275,7 +248,6 @@ class AtomicFile:
     """The file at ``name``, open as ``file`` in a ``with``; it gets its name when it is complete.
 
     Until then it is locked, and has another name. If it ``is_kept``, an incomplete part stays after an interruption.
-
     Entering raises GlassfsError if the file cannot be written.
     """
 
@@ -323,13 +295,15 @@ class AtomicFile:
             self.file.write(head)
             self.file.flush()
 
-    def resume(self, kept: Callable[[BinaryIO], Iterable[bytes]]) -> None:
-        """Continue with the lines that ``kept`` yields from the part, or from the complete file if there is no part.
+    @contextmanager
+    def resuming(self) -> Iterator[BinaryIO]:
+        """Provide the part, or the complete file if there is no part. In the ``with``, ``file`` is to get what is kept.
 
-        The complete file stays until the new one is complete. Raises GlassfsError if neither exists; what ``kept``
-        raises passes through with the file's name, and both files are then unchanged.
+        The complete file stays until the new one is complete. Raises GlassfsError if neither exists. An error in the
+        ``with`` passes through with the file's name, and both files are then unchanged.
         """
-        before, name = self.file, self._part
+        part = before = self.file
+        name = self._part
         if not os.path.getsize(self._part):
             try:
                 before, name = open(self._name, "rb"), self._name  # noqa: SIM115
@@ -337,19 +311,17 @@ class AtomicFile:
                 with suppress(OSError):
                     os.unlink(self._part)
                 raise GlassfsError("nothing to resume: neither it nor its .part file exists", self._name) from None
-        # The rows that are kept are written to a third file, so that an interruption leaves the part or the complete
-        # file as it was.
+        # What is kept goes to a third file, so that an interruption leaves the part or the complete file as it was.
         new = f"{self._part}-{os.urandom(8).hex()}"
-        file = self._opened(new)
+        self.file = self._opened(new)
         try:
             with self.writing():
-                for line in kept(before):
-                    file.write(line)
-                file.flush()
+                yield before
+                self.file.flush()
                 os.rename(new, self._part)
         except BaseException as error:
             with suppress(OSError):
-                file.close()
+                self.file.close()
             os.unlink(new)
             if name == self._name:
                 os.unlink(self._part)
@@ -357,10 +329,8 @@ class AtomicFile:
                 raise error.at(name) from None
             raise
         finally:
-            if before is not self.file:
-                before.close()
-        self.file.close()
-        self.file = file
+            before.close()
+            part.close()
 
     def end(self) -> None:
         """Give the complete file its name."""

@@ -39,13 +39,12 @@ from glassfs.library import open_tree
 from glassfs.library.finding import followed
 from glassfs.names import component, raw
 from glassfs.sizes import PIECE, counted, human_size
-from glassfs.source import Connection, Kind, Path, absolute, is_url
+from glassfs.source import Connection, Kind, absolute, is_url
 from glassfs.source.remote.options import meant_by
 from glassfs.source.remote.url import local_name
 from glassfs.terminal import printable
-from glassfs.tree import Directory, File, Tree
+from glassfs.tree import Directory, File, Node, Tree
 from glassfs.tree.sources.folder import Folder
-from glassfs.tree.sources.sources import SideBySide
 
 TABLE = "/episodes.parquet"
 ATTRIBUTES = "/attributes.json"
@@ -153,11 +152,8 @@ def _sizes(tree: Tree, starts: Iterable[str]) -> Iterator[int]:
 
 def _starts(tree: Tree, source: str, paths: list[str]) -> list[str]:
     """Return the paths to export: all exist, and none is inside another."""
-    found: list[str] = []
-    for path in dict.fromkeys(lookup(tree, path, source)[0] for path in paths):
-        if not any(is_within(path, other) for other in found):
-            found = [other for other in found if not is_within(other, path)] + [path]
-    return found
+    found = dict.fromkeys(lookup(tree, path, source)[0] for path in paths)
+    return [path for path in found if not any(path != other and is_within(path, other) for other in found)]
 
 
 def export_many(plan: RunPlan, job: ExportJob, tree: Tree, is_shown: bool | None) -> Written:
@@ -165,18 +161,17 @@ def export_many(plan: RunPlan, job: ExportJob, tree: Tree, is_shown: bool | None
     search = found_under([job.source], job.settings.connection, has_all=True)
     with job.opened_target(tree.root.mode) as target, progress(search, plan.shard, is_shown) as bar:
         # A worker that was killed left complete files, which its successor must not refuse.
-        is_overwriting = job.existing is Existing.OVERWRITE
-        job = replace(job, existing=Existing.OVERWRITE if is_overwriting else Existing.RESUME)
+        if job.existing is Existing.REFUSE:
+            job = replace(job, existing=Existing.RESUME)
         here = Export(job, tree, target, bar.complain)
-
-        def is_still(found: SearchHit) -> bool:
-            return target.has_anything(_path(found)) or _path(found) == "/"
-
         written = Written()
         walk = _SourceWalk(plan, search, tree, job.source, here)
         work = Exporting(replace(job, source=absolute(job.source), target=absolute(job.target)))
         with batch(plan, bar, lambda name, fault: bar.complain(f"{name}: {fault}")) as run:
-            for done in run.outcomes(walk.files(list(job.starts)), work, is_still=is_still):
+            for done in run.outcomes(
+                walk.files(job.starts), work,
+                is_still=lambda found: not found.path or target.has_anything(f"/{found.path}"),
+            ):
                 if done.outcome.fatal:
                     raise Unusable(done.outcome.fatal)
                 for fault in done.outcome.faults:
@@ -197,50 +192,39 @@ class _SourceWalk:
     def __init__(self, plan: RunPlan, search: Search, tree: Tree, source: str, here: Export) -> None:
         self._plan, self._search = plan, search
         self._tree, self._source, self._here = tree, source, here
-        root = tree.root
-        self._has_folders = isinstance(root, (WithJoined, SideBySide, Folder))
 
-    def files(self, starts: list[str]) -> Iterator[SearchHit | Unlisted]:
+    def files(self, starts: Iterable[str]) -> Iterator[SearchHit | Unlisted]:
         for start in starts:
             self._here.make_folders_above(start)
-            path = self._folder_at(start)
+            node = self._tree.lookup(start)
             # A file, a container, or a part of one, which has no folder to walk through.
-            if path is None:
-                yield self._found_at(start)
+            if not isinstance(node, (WithJoined, Folder)):
+                yield self._found_at(start, node)
                 continue
-            self._here.write(start, self._tree.lookup(start), start)
-            for found in self._search.below(path, start[1:]):
+            self._here.write(start, node, start)
+            inner = self._search.inner(node.location) if isinstance(node, Folder) else ()
+            for found in self._search.below(inner, start[1:]):
                 if isinstance(found, Unlisted):
                     yield found
                 elif found.kind is not Kind.FILE:
                     self._write(found)
                 # Nothing can be in a folder that could not be made; each shard counts its own files there.
-                elif not self._here.is_left_out(_path(found)):
+                elif not self._here.is_left_out(f"/{found.path}"):
                     yield found
                 elif self._plan.shard.has(found.key):
-                    self._here.leave_out(_path(found), None)
+                    self._here.leave_out(f"/{found.path}", None)
 
     def write_joined(self) -> None:
         """Write what the root has besides the folder's entries: tables over all containers."""
-        if self._has_folders:
-            root = self._tree.root
+        root = self._tree.root
+        if isinstance(root, WithJoined):
             shown = {found.path for found in self._search.below((), "") if isinstance(found, SearchHit)}
             for node in root.listing():
                 if node.name not in shown:
                     self._here.write_all(f"/{node.name}", f"/{node.name}")
 
-    def _folder_at(self, start: str) -> Path | None:
-        """Return the path, below the source, of the folder shown at ``start``; None if it is no folder."""
-        if not self._has_folders:
-            return None
-        if start == "/":
-            return ()
-        node = self._tree.lookup(start)
-        return self._search.inner(node.location) if isinstance(node, Folder) else None
-
-    def _found_at(self, start: str) -> SearchHit:
+    def _found_at(self, start: str, node: Node) -> SearchHit:
         """Return a file or container, or a part of one, as the only hit."""
-        node = self._tree.lookup(start)
         source = name_of(self._source)
         name = source if start == "/" else f"{source}{start}"
         size = node.size if isinstance(node, File) and node.data.is_sized else 0
@@ -249,7 +233,7 @@ class _SourceWalk:
 
     def _write(self, found: SearchHit) -> None:
         """Write a folder, which may contain files of any shard, or a link of this shard."""
-        path = _path(found)
+        path = f"/{found.path}"
         if found.kind is not Kind.LINK or self._plan.shard.has(found.key):
             try:
                 self._here.write(path, self._tree.lookup(path), path)
@@ -271,9 +255,7 @@ class Exporting:
     def __call__(self) -> Iterator[Callable[[SearchHit], Outcome]]:
         settings = self.job.settings
         with ExitStack() as stack:
-            tree = stack.enter_context(
-                open_tree(self.job.source, views=settings.views, connection=settings.connection),
-            )
+            tree = stack.enter_context(open_tree(self.job.source, views=settings.views, connection=settings.connection))
             try:
                 target = stack.enter_context(self.job.opened_target(is_begun=True))
             except NotWritten as error:
@@ -285,7 +267,7 @@ class Exporting:
     def _outcome(self, tree: Tree, target: Target, found: SearchHit) -> Outcome:
         faults = Problems()
         export = Export(self.job, tree, target, faults.add)
-        path = _path(found)
+        path = f"/{found.path}"
         is_container = is_several = False
         try:
             node = tree.lookup(path)
@@ -297,10 +279,6 @@ class Exporting:
         except Exception as error:
             export.failed(path, error)
         return Outcome(faults.all, is_container, export.written, is_several=is_several)
-
-
-def _path(found: SearchHit) -> str:
-    return f"/{found.path}"
 
 
 # Episodes picked by a condition: where each is, its name in the target, and their table.
@@ -326,8 +304,8 @@ class Picked:
             table.end()
             size = file.tell()
             file.seek(0)
-            pieces = [memoryview(piece) for piece in iter(lambda: file.read(PIECE), b"")]
-            target.write(TABLE, 0o444, time.time_ns(), pieces)
+            pieces = (memoryview(piece) for piece in iter(lambda: file.read(PIECE), b""))
+            target.write(TABLE, 0o444, time.time_ns(), pieces, size)
         return Written(1, size, self.failures, self.omitted)
 
 
@@ -354,7 +332,10 @@ def picked_episodes(tree: Tree, source: str, settings: BatchSettings, where: str
             picked.failures += 1
         for piece in done.outcome.data or ():
             above = "/" if done.item.is_named else f"/{piece.path}"
-            directory = _directory_of(tree, above)
+            # Each episode has a directory in one of the container's, unless the container is an episode itself.
+            node = tree.lookup(above)
+            table = joined_of(node, EPISODES) if isinstance(node, Directory) else None
+            directory = component(table.directory) if table is not None and table.directory else ""
             picked.pieces.append(piece)
             for row in records(piece):
                 path = f"{above.rstrip('/')}/{directory}/{row[POSITION]}" if directory else above
@@ -363,13 +344,6 @@ def picked_episodes(tree: Tree, source: str, settings: BatchSettings, where: str
     if not picked.places:
         raise click.ClickException(f"{name_of(source)}: no episode satisfies: {where}")
     return picked
-
-
-def _directory_of(tree: Tree, container: str) -> str:
-    """Return the name of the directory with an episode at each position; "" if the container is an episode itself."""
-    node = tree.lookup(container)
-    table = joined_of(node, EPISODES) if isinstance(node, Directory) else None
-    return component(table.directory) if table is not None and table.directory else ""
 
 
 def _attributes(tree: Tree, container: str, path: str, row: dict[str, object]) -> dict[str, str]:
@@ -386,15 +360,12 @@ def _attributes(tree: Tree, container: str, path: str, row: dict[str, object]) -
     names = goal[len(container) + 1 :].split("/")[:-1]
     for depth in range(1, len(names) + 1):
         found[f"{container}/{'/'.join(names[:depth])}{ENDING}"] = f"/{whole}~{'~'.join(names[:depth])}{ENDING}"
-    return {start: place for start, place in found.items() if _is_there(tree, start)}
-
-
-def _is_there(tree: Tree, path: str) -> bool:
-    try:
-        tree.node(path)
-    except (NotFound, NotADirectory):
-        return False
-    return True
+    for start in list(found):
+        try:
+            tree.node(start)
+        except (NotFound, NotADirectory):
+            del found[start]
+    return found
 
 
 def _label(row: dict[str, object]) -> str:

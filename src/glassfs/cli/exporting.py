@@ -212,9 +212,19 @@ class Export:
         else:
             # The container may be replaced while its file is copied: with the lease, all bytes are of one version.
             with origin.lease:
-                self._target.write(place, node.mode, origin.mtime_ns, _FilePieces(node, self._buffer, bar))
-            self.written.bytes += node.size
+                size = node.size
+                self._target.write(place, node.mode, origin.mtime_ns, self._pieces(node, size, bar), size)
+            self.written.bytes += size
         self.written.files += 1
+
+    def _pieces(self, node: File, size: int, bar: Progress) -> Iterator[memoryview]:
+        """Yield the bytes of a file in pieces, which share a buffer."""
+        for position in range(0, size, PIECE):
+            piece = self._buffer[: size - position]
+            if node.read_into(piece, position) != len(piece):
+                raise Damaged("ends before its size")
+            yield piece
+            bar.advance(len(piece))
 
     def leave_out(self, place: str, node: Node | None) -> None:
         """Count a node that is not written, nor any below it; the reason is reported already."""
@@ -244,25 +254,6 @@ class Export:
     def _unlisted(self, path: str, error: GlassfsError) -> None:
         if path not in self._unusable:
             self.failed(path, error)
-
-
-class _FilePieces:
-    """The bytes of a file in pieces, which share a buffer. Its length is the number of pieces."""
-
-    def __init__(self, node: File, buffer: memoryview, bar: Progress) -> None:
-        self._node, self._buffer, self._bar = node, buffer, bar
-        self._size = node.size
-
-    def __len__(self) -> int:
-        return -(-self._size // PIECE)
-
-    def __iter__(self) -> Iterator[memoryview]:
-        for position in range(0, self._size, PIECE):
-            piece = self._buffer[: self._size - position]
-            if self._node.read_into(piece, position) != len(piece):
-                raise Damaged("ends before its size")
-            yield piece
-            self._bar.advance(len(piece))
 
 
 def is_within(path: str, folder: str) -> bool:

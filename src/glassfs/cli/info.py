@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from itertools import islice
@@ -102,9 +102,7 @@ def _described_inside(tree: Tree, at: Located) -> dict[str, Any]:
     attributes = {
         name.removeprefix(XATTR_PREFIX): value.decode("utf-8", "replace") for name, value in node.xattrs().items()
     }
-    return {
-        "path": path[1:], "kind": "file", "bytes": node.size, "type": described(node), "attributes": attributes,
-    }
+    return {"path": path[1:], "kind": "file", "bytes": node.size, "type": described(node), "attributes": attributes}
 
 
 def _header(container: content.Container) -> dict[str, Any]:
@@ -158,7 +156,10 @@ def _counted(tree: Tree, size: int, start: str = "/") -> dict[str, Any]:
             counts[next((KINDS[base] for base in type(node.content).__mro__ if base in KINDS), "others")] += 1
             if not node.data.is_sized:
                 unsized += 1
-            elif not _is_repeated(node):
+            # Frames of a video, and rows of a text array, repeat the bytes of another file.
+            elif not isinstance(node.content, content.RaggedText) and not (
+                isinstance(node.content, content.Image) and node.data.location() is None
+            ):
                 raw += node.size
     ratio = round(raw / size, 3) if size else None
     if omitted:
@@ -188,11 +189,9 @@ def _views(sources: Sources) -> dict[str, list[str]]:
     """Return the paths of what views add to the tree, by suffix. Reads only what listings need."""
     found: dict[str, list[str]] = {}
     plain = sources.plain_root()
-    waiting = deque([("", plain, sources.viewed(plain.name, plain.ino))])
-    for _ in range(256):  # large containers repeat what is in their first directories
-        if not waiting:
-            break
-        location, directory, shown = waiting.popleft()
+    # The list grows while it is read. Large containers repeat what is in their first directories.
+    waiting: list[tuple[str, Directory, Directory]] = [("", plain, sources.viewed(plain.name, plain.ino))]
+    for location, directory, shown in islice(waiting, 256):
         try:
             nodes, more = directory.listing(), shown.listing()
         except GlassfsError:
@@ -209,13 +208,6 @@ def _views(sources: Sources) -> dict[str, list[str]]:
             elif isinstance(below, Directory) and isinstance(node, Directory):
                 waiting.append((f"{location}{node.name}/", below, node))
     return found
-
-
-def _is_repeated(file: File) -> bool:
-    """Return whether the bytes are those of another file: frames of a video, rows of a text array."""
-    if isinstance(file.content, content.RaggedText):
-        return True
-    return isinstance(file.content, content.Image) and file.data.location() is None
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import wraps
-from typing import Any
 
 import click
 
 from glassfs.cli.common import opened_sources
-from glassfs.cli.completion import connection_option
+from glassfs.cli.completion import connection_option, misuse
 from glassfs.content.container import LayoutReport
 from glassfs.errors import GlassfsError, NotFound, Refused
 from glassfs.layouts.known import VARIABLE, absolute, chosen
@@ -20,26 +18,19 @@ from glassfs.source.remote.connection import Connection
 from glassfs.terminal import printable
 
 
-def _checked(_context: click.Context, _parameter: click.Parameter, asked: str) -> str:
+def _use(context: click.Context, _parameter: click.Parameter, asked: str) -> None:
+    """Have layouts used until the command ends."""
     try:
         chosen(asked)
     except GlassfsError as error:
         raise click.BadParameter(str(error)) from None
-    return asked
+    context.with_resource(_used(asked))
 
 
-def layout_option(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the option to a command. It has to be the decorator next to the function."""
-
-    @wraps(command)
-    def with_layout(*arguments: Any, layout: str, **named: Any) -> int:
-        with _used(layout):
-            return command(*arguments, **named)
-
-    return click.option(
-        "--layout", default="", metavar="FILE|FOLDER|NAME", callback=_checked,
-        help="Find episodes by this layout first; see 'glassfs layouts'.",
-    )(with_layout)
+layout_option = click.option(
+    "--layout", default="", metavar="FILE|FOLDER|NAME", callback=_use, expose_value=False,
+    help="Find episodes by this layout first; see 'glassfs layouts'.",
+)
 
 
 @contextmanager
@@ -65,10 +56,10 @@ def command(name: str | None, source: str | None, is_tried: bool, connection: Co
     """
     if is_tried:
         if name is None or source is None:
-            raise click.UsageError("--test needs a layout and a container", click.get_current_context())
+            raise misuse("--test needs a layout and a container")
         return _tried(name, source, connection)
     if source is not None:
-        raise click.UsageError("a container is only needed for --test", click.get_current_context())
+        raise misuse("a container is only needed for --test")
     if name is not None:
         click.echo(chosen(name)[0].text, nl=False)
         return 0

@@ -14,18 +14,7 @@ from typing import Any
 
 import click
 
-from glassfs.cli.common import (
-    Located,
-    complain,
-    described,
-    located,
-    lookup,
-    name_of,
-    opened,
-    report,
-    report_omitted,
-    views_option,
-)
+from glassfs.cli.common import Located, complain, described, located, lookup, name_of, opened, report, views_option
 from glassfs.cli.completion import complete_paths, connection_option, misuse, path_argument, source_argument
 from glassfs.cli.layouts import layout_option
 from glassfs.content import EncodedImage, Image
@@ -87,7 +76,9 @@ def _list(tree: Tree, path: str, is_recursive: bool, is_long: bool, is_human: bo
         if is_recursive:
             click.echo(f"{'' if folder == path else chr(10)}{printable(folder)}:")
         failures += _show(nodes, is_long, is_human)
-        failures += report_omitted(omitted, folder[1:])
+        for sentence in said(omitted, folder[1:]):
+            complain(sentence)
+        failures += sum(one.is_damage for one in omitted)
         if is_recursive:
             waiting += [f"{folder.rstrip('/')}/{node.name}" for node in reversed(nodes) if isinstance(node, Directory)]
     return failures
@@ -149,9 +140,7 @@ MANY = 40
 @views_option
 @connection_option
 @layout_option
-def tree(
-    source: str, path: str, level: int | None, show_all: bool, views: str, connection: Connection,
-) -> int:
+def tree(source: str, path: str, level: int | None, show_all: bool, views: str, connection: Connection) -> int:
     """SOURCE is a container or a folder, or the URL of one, PATH a directory inside it. Arrays are shown with type and
     shape.
 

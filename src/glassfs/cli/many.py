@@ -19,7 +19,7 @@ from tqdm import tqdm
 from glassfs.cli.common import complain, reason_of, with_hint
 from glassfs.cli.completion import misuse
 from glassfs.datasets.batch.contract import Problem, SearchHit
-from glassfs.datasets.batch.found import Search, Unlisted
+from glassfs.datasets.batch.found import Search
 from glassfs.datasets.batch.run import BatchRun, RunPlan, Shard
 from glassfs.errors import Damaged, GlassfsError, LeftOut, NotFound, NotInstalled, Passing, Unavailable, is_lack
 from glassfs.settings import settings
@@ -164,29 +164,26 @@ def progress(search: Search, shard: Shard, is_shown: bool | None) -> Progress:
 @contextmanager
 def batch(plan: RunPlan, bar: Progress, show: Callable[[str, Problem], None]) -> Iterator[BatchRun]:
     """Start a run for a ``with``. ``show`` gets the name and the fault of folders that cannot be listed."""
-
-    def show_unlisted(folder: Unlisted) -> None:
-        show(folder.name, fault_of(folder.error, folder.name))
-
     with plan.opened_report() as report, plan.workers() as workers:
-        yield BatchRun(plan, workers, report, show_unlisted, lambda hit: bar.advance(hit.size))
+        yield BatchRun(
+            plan, workers, report, lambda folder: show(folder.name, fault_of(folder.error, folder.name)),
+            lambda hit: bar.advance(hit.size),
+        )
 
 
 def fault_of(error: Exception, name: str, place: str = "") -> Problem:
-    """Return the fault to report for an error at ``place`` in the container ``name``."""
+    """Return the fault to report for an error at ``place`` in the container ``name``.
+
+    An unexpected error is logged, and is damage unless something lacks.
+    """
     if not isinstance(error, (GlassfsError, OSError)):
-        error = as_fault(error, name)
+        text = str(error)
+        reason = f"cannot be read: {type(error).__name__}{': ' if text else ''}{text}"
+        log.error("%s: %s", name, reason, exc_info=error)
+        error = (Unavailable if is_lack(error) else Damaged)(reason)
     # What may be different the next time, or on another machine, is no fault of the container's bytes.
     is_passing = isinstance(error, (Passing, NotInstalled)) or is_lack(error)
     return Problem(place, reason_of(error, name, place), is_passing, isinstance(error, LeftOut))
-
-
-def as_fault(error: Exception, name: str) -> GlassfsError:
-    """Log an unexpected error and return the one to report: temporary if something lacks, else damage of ``name``."""
-    text = str(error)
-    reason = f"cannot be read: {type(error).__name__}{': ' if text else ''}{text}"
-    log.error("%s: %s", name, reason, exc_info=error)
-    return (Unavailable if is_lack(error) else Damaged)(reason)
 
 
 def summary(run: BatchRun) -> str:

@@ -53,12 +53,16 @@ def command(
         parsed = MountOptions.parse([*options, *([f"views={views.replace(',', '+')}"] if views else [])])
     except WrongOption as error:
         raise misuse(str(error)) from None
-    is_foreground = foreground or parsed.is_debugging
+    is_foreground = foreground or "debug" in parsed.flags
     if len(paths) > 1:
         *sources, name = paths
         own = mountpoint.make_at(name)
     else:
-        sources, own = [paths[0]], _made_for(paths[0])
+        sources = [*paths]
+        demand_plain(paths[0])
+        if not is_url(paths[0]) and not os.path.exists(local_name(paths[0])):
+            raise MountError(f"{paths[0]}: no such file or folder{meant_by(paths[0])}")
+        own = mountpoint.make(paths[0])
         name = own.name
     where = f"{printable(shown(sources[0]))} is mounted at {printable(name)}"
     if is_foreground and len(paths) == 1:
@@ -69,14 +73,6 @@ def command(
             click.echo(f"{where}; to unmount it: glassfs umount {printable(shlex.quote(name))}")
         _tell_of_page(name)
     return status
-
-
-def _made_for(source: str) -> mountpoint.OwnMountPoint:
-    """Create a mount point named after a source, which must exist."""
-    demand_plain(source)
-    if not is_url(source) and not os.path.exists(local_name(source)):
-        raise MountError(f"{source}: no such file or folder{meant_by(source)}")
-    return mountpoint.make(source)
 
 
 def _tell_of_page(mountpoint: str) -> None:

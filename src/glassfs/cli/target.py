@@ -58,17 +58,17 @@ class Target(ABC):
     has_links = True
     """Whether there can be symbolic links."""
 
-    @abstractmethod
     def is_at(self, path: str) -> bool:
         """Return whether the local ``path`` leads to the target. Raises OSError."""
+        return False
 
     @abstractmethod
     def make_folder(self, path: str, mode: int) -> None:
         """Make a folder unless it exists. A new one has ``mode`` less the umask, writable for all who may read it."""
 
     @abstractmethod
-    def write(self, path: str, mode: int, mtime_ns: int, pieces: Iterable[memoryview]) -> None:
-        """Write a file of these pieces, each but the last PIECE long. Its mode is as for a folder.
+    def write(self, path: str, mode: int, mtime_ns: int, pieces: Iterable[memoryview], size: int) -> None:
+        """Write a file of ``size`` bytes in pieces, each but the last PIECE long. Its mode is as for a folder.
 
         If ``pieces`` raises, the error passes through and no file is created.
         """
@@ -85,8 +85,9 @@ class Target(ABC):
     def has_anything(self, path: str) -> bool:
         """Return whether anything exists there."""
 
-    @abstractmethod
-    def has_link(self, path: str, goal: str) -> bool: ...
+    def has_link(self, path: str, goal: str) -> bool:
+        """Return whether a symbolic link to ``goal`` exists."""
+        return False
 
 
 class FolderTarget(Target):
@@ -119,7 +120,7 @@ class FolderTarget(Target):
                 if not stat.S_ISDIR(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode):
                     raise NotWritten("something other than a directory is in the way") from None
 
-    def write(self, path: str, mode: int, mtime_ns: int, pieces: Iterable[memoryview]) -> None:
+    def write(self, path: str, mode: int, mtime_ns: int, pieces: Iterable[memoryview], size: int) -> None:
         with self._replacing(path) as (folder, temporary):
             with _writing:
                 descriptor = os.open(temporary, _NEW_FILE, _writable(mode), dir_fd=folder)
@@ -223,9 +224,7 @@ class FolderTarget(Target):
 
 
 @contextmanager
-def opened_folder(
-    path: str, mode: int, existing: Existing, source: str, is_begun: bool = False,
-) -> Iterator[Target]:
+def opened_folder(path: str, mode: int, existing: Existing, source: str, is_begun: bool = False) -> Iterator[Target]:
     """Open the folder at ``path``; a missing one is made with ``mode``, after those above it.
 
     Links in ``path`` are followed, except for the last component. Refused before anything is written: a folder that is
@@ -257,8 +256,7 @@ def opened_folder(
 
 
 def _made(path: str, mode: int, no_links: int = 0) -> int:
-    """Open a folder (O_PATH), after making it and those above it that are missing. No new one can be a link of others.
-    """
+    """Open a folder (O_PATH) after making what is missing of it and above it. No new one can be a link of others."""
     try:
         return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | no_links)
     except FileNotFoundError:

@@ -18,13 +18,13 @@ import click
 from glassfs.cli.common import reason_of
 from glassfs.cli.completion import connection_option, json_option, progress_option, sources_argument
 from glassfs.cli.layouts import layout_option
-from glassfs.cli.many import Progress, batch, fault_of, found_under, many_options, summary
+from glassfs.cli.many import batch, fault_of, found_under, many_options, summary
 from glassfs.cli.many import progress as progress_over
 from glassfs.cli.stopping import stoppable
 from glassfs.content import Container, Image, Json, Stored
 from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problem, Problems, SearchHit
-from glassfs.datasets.batch.found import Opener, Search
-from glassfs.datasets.batch.run import BatchRun, RunPlan
+from glassfs.datasets.batch.found import Opener
+from glassfs.datasets.batch.run import RunPlan
 from glassfs.errors import GlassfsError, Unrecognised
 from glassfs.sizes import PIECE
 from glassfs.source import Connection, Named
@@ -51,14 +51,8 @@ def command(
     does not show is no fault: it is named as omitted.
     """
     search = found_under(sources, connection)
-    with stoppable(can_resume=bool(plan.report)), progress_over(search, plan.shard, progress) as bar:
-        run = _run(plan, search, connection, bar, as_json)
-    if not as_json:
-        click.echo(printable(summary(run)), err=True)
-    return 1 if run.faults else 0
+    bar = progress_over(search, plan.shard, progress)
 
-
-def _run(plan: RunPlan, search: Search, connection: Connection, bar: Progress, as_json: bool) -> BatchRun:
     def show(name: str, fault: Problem) -> None:
         fields: dict[str, str | bool] = {"source": name, "place": fault.place, "reason": fault.reason}
         if fault.is_omitted:
@@ -66,7 +60,7 @@ def _run(plan: RunPlan, search: Search, connection: Connection, bar: Progress, a
         with bar.aside():
             click.echo(json.dumps(fields) if as_json else printable(f"{name}: {fault}"))
 
-    with batch(plan, bar, show) as run:
+    with stoppable(can_resume=bool(plan.report)), bar, batch(plan, bar, show) as run:
         settings = BatchSettings(connection=connection, threads=plan.threads)
         work = Verification(settings, show if run.workers is None else None)
         for done in run.outcomes(search.all(), work):
@@ -75,7 +69,9 @@ def _run(plan: RunPlan, search: Search, connection: Connection, bar: Progress, a
                 for fault in done.outcome.faults:
                     show(found.name, fault)
             bar.advance(found.size)
-    return run
+    if not as_json:
+        click.echo(printable(summary(run)), err=True)
+    return 1 if run.faults else 0
 
 
 @dataclass(frozen=True)
@@ -99,8 +95,7 @@ class Verification:
             named = opener.named(found)
             name = named.store.shown(named.path)
             for fault, sentence in _faults(opener, named, name, self.settings.threads):
-                # A check may find what reading the files has found. It names the place as that does, or leaves it to
-                # the sentence.
+                # A check may find what reading the files has found. It names the place as that does, or in its text.
                 if not seen & {sentence, f"{fault.place}: {sentence}"} and faults.add(fault):
                     report(found.name, fault)
                 seen |= {sentence, sentence.removeprefix(f"{fault.place}: ")}
@@ -142,9 +137,7 @@ def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Finding
                 yield path[1:], node.file  # what is in it may leave out some of its bytes
                 unlisted.extend(_faults_of_checks(node, path[1:], source))
 
-    def fault_in(one: tuple[str, File]) -> _Finding | None:
-        return _fault_in(one[1], source, one[0], is_over)
-
+    fault_in = partial(_fault_in, source, is_over)
     if threads == 1:
         yield from filter(None, map(fault_in, files()))
     else:
@@ -169,8 +162,9 @@ def _faults_of_checks(one: Container | NestedDirectory, place: str, source: str)
         yield _finding(place, error, source)
 
 
-def _fault_in(file: File, source: str, path: str, is_over: threading.Event) -> _Finding | None:
+def _fault_in(source: str, is_over: threading.Event, named: tuple[str, File]) -> _Finding | None:
     """Return why a file cannot be read completely or has invalid contents; None once ``is_over``."""
+    path, file = named
     if isinstance(file.content, Image) and file.data.location() is None:
         return None  # a frame of an array that is read as a whole
     try:

@@ -66,11 +66,6 @@ class NestedSource(Source):
         whole = self._data.mapped()
         return None if whole is None else whole[offset : offset + size]
 
-    def keep(self) -> None:
-        """Do nothing: the lease of the outermost container keeps its sources open."""
-
-    park = close = keep
-
     def _demand_inside(self, offset: int, size: int) -> None:
         if offset < 0 or offset + size > self.size:
             raise self.outside(offset, size)

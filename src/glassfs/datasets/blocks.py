@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import IO, NamedTuple
-
-import xxhash
 
 from glassfs.cache import BlockCache
 from glassfs.content.data import Data, Memory, SizedData
@@ -17,7 +15,6 @@ from glassfs.content.pieces import PIECE_ROWS, ContainerPiece
 from glassfs.content.summary import EPISODE_ROWS, EPISODES, FEATURES
 from glassfs.datasets.files import Gap, SnapshotFile
 from glassfs.errors import NoSpool, TooLarge
-from glassfs.names import raw
 from glassfs.sizes import PIECE, human_size
 from glassfs.source import Path
 
@@ -70,15 +67,14 @@ class _StoredBlock(SizedData):
 class BlockTable:
     """One joined table: pieces are added, then ``close`` and ``finish`` make its ``rows``. Never changed after that.
 
-    ``files`` are the numbers of those with rows, ``omitted`` that of containers with rows that not every user may read.
+    ``omitted`` is the number of containers with rows that not every user may read.
     """
 
     rows: JoinedRows
 
-    def __init__(self, name: str, store: RowStore, omitted: int = 0) -> None:
+    def __init__(self, name: str, store: RowStore) -> None:
         self.name = name
-        self.files: set[int] = set()
-        self.omitted = omitted
+        self.omitted = 0
         # Episodes have their columns before any container brings some.
         self._layout = Layout(EPISODE_ROWS if name == EPISODES else ())
         self._store = store
@@ -87,7 +83,7 @@ class BlockTable:
         self._sizes: list[Sequence[int]] = []
         self._clear()
 
-    def add(self, placed: ContainerPiece, file: int = 0) -> None:
+    def add(self, placed: ContainerPiece) -> None:
         """Add a piece with rows to the last block, or to a new one if there is no space."""
         piece = placed.piece
         fits = self._count + piece.rows <= PIECE_ROWS and self._size + len(piece.data) <= BLOCK_BYTES
@@ -95,7 +91,6 @@ class BlockTable:
             self.close()
         # The layout is widened before the block is complete: the block begins with the columns as they are at its end.
         self._layout.add(piece.columns)
-        self.files.add(file)
         self._placed.append(placed)
         self._count += piece.rows
         self._size += len(piece.data)
@@ -113,13 +108,17 @@ class BlockTable:
 
     def finish(self, gaps: Sequence[Gap] = (), unlisted: int = 0) -> None:
         """Make the rows of all blocks. ``unlisted`` is the number of gaps that not every user may know of."""
-        error = sentence(gaps, self.name)
+        gaps = [gap for gap in gaps if not gap.tables or self.name in gap.tables]
+        # Of very many gaps the first ones, so that the text fits an extended attribute.
+        lacking = [f"{gap.path or '.'}: {gap.error.without_source}"[:160] for gap in gaps[:16]]
+        if len(gaps) > 16:
+            lacking.append(f"and {len(gaps) - 16:,} more")
         if self._layout.is_cut:
-            error = "; ".join(filter(None, [error, "columns are left out: there are too many"]))
+            lacking.append("columns are left out: there are too many")
         shown = self._layout.shown()
         features = shown.pop(FEATURES) if self.name == EPISODES else None
         omitted = self.omitted + unlisted
-        self.rows = JoinedRows(self._blocks, self._counts, self._sizes, shown, features, omitted, error)
+        self.rows = JoinedRows(self._blocks, self._counts, self._sizes, shown, features, omitted, "; ".join(lacking))
 
     def _clear(self) -> None:
         self._placed: list[ContainerPiece] = []
@@ -129,25 +128,10 @@ class BlockTable:
 class JoinedTables(NamedTuple):
     """The joined tables of a snapshot by name. Never changed, so that no thread sees half of a change.
 
-    ``files`` are those with rows or gaps, by number, ``parts`` the further files of containers by their paths.
+    ``files`` are those with rows or gaps, ``parts`` the further files of containers, both by path.
     """
 
     tables: Mapping[str, BlockTable]
-    files: Mapping[int, SnapshotFile]
+    files: Mapping[str, SnapshotFile]
     gaps: Sequence[Gap]
     parts: Mapping[str, Sequence[Path]]
-
-
-
-def hashed(words: Iterable[str]) -> str:
-    digest = xxhash.xxh128()
-    for word in words:
-        digest.update(raw(word) + b"\0\0")
-    return digest.hexdigest()
-
-
-def sentence(all_gaps: Sequence[Gap], table: str) -> str:
-    """Return what a table lacks, and why; of very many gaps the first ones, so that it fits an extended attribute."""
-    gaps = [gap for gap in all_gaps if not gap.tables or table in gap.tables]
-    texts = [f"{gap.path or '.'}: {gap.error.without_source}"[:160] for gap in gaps[:16]]
-    return "; ".join([*texts, *([f"and {len(gaps) - 16:,} more"] if len(gaps) > 16 else [])])

@@ -176,34 +176,32 @@ def _listed_surely(folder: Branch, is_mount_root: bool) -> tuple[bool, Listed]:
     return False, listed
 
 
-def closed_files(
-    files: Mapping[int, SnapshotFile], parts: Mapping[str, Sequence[Path]], calls: TimedCalls,
-) -> set[int]:
-    """Return the numbers of the public files that not every user can reach and read any more.
+def closed_files(files: Iterable[SnapshotFile], parts: Mapping[str, Sequence[Path]], calls: TimedCalls) -> set[str]:
+    """Return the paths of the public files that not every user can reach and read any more.
 
     ``parts`` are the further files of their containers, by path. If another file has replaced one, the owner must be
     the same: another user may have had no right to read the rows that were read before. Files on a disk that does not
     answer keep their rights until it does.
     """
-    closed: set[int] = set()
-    by_volume: dict[str, dict[int, SnapshotFile]] = {}
-    for number, file in files.items():
+    closed: set[str] = set()
+    by_volume: dict[str, list[SnapshotFile]] = {}
+    for file in files:
         # The objects of one server always have the same rights.
         if file.is_public and not file.location.store.is_remote:
-            by_volume.setdefault(file.volume, {})[number] = file
+            by_volume.setdefault(file.volume, []).append(file)
     for volume, some in by_volume.items():
         with suppress(GlassfsError):
             closed |= calls.call(("rights", volume), volume, partial(_closed_of, some, parts))
     return closed
 
 
-def _closed_of(files: Mapping[int, SnapshotFile], parts: Mapping[str, Sequence[Path]]) -> set[int]:
-    """Return the numbers of the files of one volume that are closed."""
-    folders: dict[Location, list[int]] = {}
-    for number, file in files.items():
+def _closed_of(files: Iterable[SnapshotFile], parts: Mapping[str, Sequence[Path]]) -> set[str]:
+    """Return the paths of the files of one volume that are closed."""
+    folders: dict[Location, list[SnapshotFile]] = {}
+    for file in files:
         store, path = file.location
-        folders.setdefault(Location(store, path[:-1]), []).append(number)
-    closed, known = set[int](), dict[Location, bool]()
+        folders.setdefault(Location(store, path[:-1]), []).append(file)
+    closed, known = set[str](), dict[Location, bool]()
 
     def is_open(location: Location, needed: int) -> bool:
         if location not in known:
@@ -211,27 +209,26 @@ def _closed_of(files: Mapping[int, SnapshotFile], parts: Mapping[str, Sequence[P
             known[location] = entry is not None and entry.permissions & needed == needed
         return known[location]
 
-    for folder, numbers in folders.items():
+    for folder, some in folders.items():
         store, path = folder
         try:
-            found = store.glances(path, ["".join(files[number].location.path[-1:]) for number in numbers])
+            found = store.glances(path, ["".join(file.location.path[-1:]) for file in some])
         except _GONE:
-            found = [None] * len(numbers)
-        for number, glance in zip(numbers, found, strict=True):
-            file = files[number]
+            found = [None] * len(some)
+        for file, glance in zip(some, found, strict=True):
             place = file.location.path
             # Folders above the start of the walk are not the source's, and the kernel checks them for each reader.
             way = (Location(store, place[:length]) for length in range(len(place) - file.above, len(place)))
             is_same = glance is not None and glance[0] == file.stamp
-            if not is_same:  # a glance is a stat without the version
-                entry = _entry_of(file.location)
-                is_same = entry is not None and (entry.version == file.version or entry.uid == file.uid)
-                is_same = is_same and entry is not None and entry.permissions & PUBLIC_FILE == PUBLIC_FILE
+            # A glance is a stat without the version.
+            if not is_same and (entry := _entry_of(file.location)) is not None:
+                is_same = entry.version == file.version or entry.uid == file.uid
+                is_same = is_same and entry.permissions & PUBLIC_FILE == PUBLIC_FILE
             if not (
                 is_same and all(is_open(one, PUBLIC_FOLDER) for one in way)
                 and all(is_open(Location(store, part), PUBLIC_FILE) for part in parts.get(file.path, ()))
             ):
-                closed.add(number)
+                closed.add(file.path)
     return closed
 
 

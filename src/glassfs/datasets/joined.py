@@ -83,18 +83,13 @@ class Joins(Overview):
         if found is None or (self.is_shared and self._clock() >= self._public_until):
             with work.holding(self._walking):
                 found = self._valid() or self._taken()
-                if self.is_shared and self._clock() >= self._public_until and self._has_closed(found):
-                    found = self._taken()
+                begun = self._clock()
+                if self.is_shared and begun >= self._public_until:
+                    has_closed, ended = found.has_closed(), self._clock()
+                    # What is public is valid for a multiple of the time that checking it takes.
+                    self._public_until = ended + max(settings.rights_valid, CHECK_SHARE * (ended - begun))
+                    found = self._taken() if has_closed else found
         return found
-
-    def _has_closed(self, found: Snapshot) -> bool:
-        """Return whether a snapshot shows what was closed; what is public is valid for a multiple of the time it takes.
-        """
-        begun = self._clock()
-        has_closed = found.has_closed()
-        ended = self._clock()
-        self._public_until = ended + max(settings.rights_valid, CHECK_SHARE * (ended - begun))
-        return has_closed
 
     def over(self, root: Directory, views: ViewSet) -> Directory:
         return WithJoined(root, self, views) if any(issubclass(Joined, view.kinds) for view in views.views) else root
@@ -150,21 +145,17 @@ class Joins(Overview):
 class WithJoined(Directory):
     """A root with the views of the joined tables added. These get other names where theirs are taken."""
 
-    __slots__ = ("_inner", "_joins", "_views")
+    __slots__ = ("_inner", "_views", "joins")
 
     def __init__(self, inner: Directory, joins: Joins, views: ViewSet) -> None:
         super().__init__(inner.name, inner.ino, inner.origin)
         self._inner = inner
-        self._joins = joins
+        self.joins = joins
         self._views = views
 
     @property
     def mode(self) -> int:
         return self._inner.mode
-
-    @property
-    def joins(self) -> Joins:
-        return self._joins
 
     def xattrs(self) -> dict[str, bytes]:
         return self._inner.xattrs()
@@ -179,9 +170,9 @@ class WithJoined(Directory):
     def listing(self) -> Sequence[Node]:
         nodes = list(self._inner.listing())
         taken = {node.name for node in nodes}
-        snapshot = self._joins.snapshot()
+        snapshot = self.joins.snapshot()
         self._note(snapshot)
-        for node in self._derived(snapshot, self._joins.tables(snapshot)):
+        for node in self._derived(snapshot, self.joins.tables(snapshot)):
             nodes.append(_renamed(node, taken.__contains__, self.ino))
             taken.add(nodes[-1].name)
         return nodes
@@ -190,20 +181,20 @@ class WithJoined(Directory):
         try:
             return self._inner.child(name)
         except NotFound:
-            node = self._joins.may_have(name) and self._joined_child(name)
+            node = self.joins.may_have(name) and self._joined_child(name)
             if not node:
                 raise
             return node
 
     def _joined_child(self, name: str) -> Node | None:
         """Return the node of this name. If no listed table has it, containers are read to find others with rows."""
-        snapshot = self._joins.snapshot()
+        snapshot = self.joins.snapshot()
         self._note(snapshot)
-        if not self._joins.may_have(name):
+        if not self.joins.may_have(name):
             return None
         # From cheap to dear: the tables that are listed now, those that were listed before rows were read, which a
         # program may have seen, and last those that have rows, for which the containers are read.
-        for tables_of in (partial(self._joins.tables, snapshot), snapshot.expected, snapshot.with_rows):
+        for tables_of in (partial(self.joins.tables, snapshot), snapshot.expected, snapshot.with_rows):
             for node in self._derived(snapshot, tables_of()):
                 if _may_become(node.name, name):
                     node = _renamed(node, self._is_taken, self.ino)
@@ -220,21 +211,20 @@ class WithJoined(Directory):
 
     def _note(self, snapshot: Snapshot) -> None:
         """Note all names that views of tables may have, whether or not a table has rows or is the first one."""
-        tables = {*joined_names(), *self._joins.tables(snapshot)}
+        tables = {*joined_names(), *self.joins.tables(snapshot)}
         key = tuple(view.name for view in self._views.views), frozenset(tables)
-        if key not in self._joins.names:
+        if key not in self.joins.names:
             # The first of all tables may have other views than the rest, such as the start page.
             orders = [order for name in tables for order in ([name], ["", name])]
-            self._joins.names[key] = {node.name for order in orders for node in self._derived(snapshot, order)}
+            self.joins.names[key] = {node.name for order in orders for node in self._derived(snapshot, order)}
 
     def _derived(self, snapshot: Snapshot, tables: Sequence[str]) -> Sequence[Node]:
         """Return the nodes of the views of some tables."""
         origin, found = self.origin, list[Node]()
         access = Access(origin.access.permissions & 0o444, origin.uid, origin.gid)
-        if not (self._joins.is_shared or snapshot.is_public):
-            # Rows of a tree of one user may be of files that only this user may read, whatever the mode of the folder
-            # says.
-            access = Access(0o400, *(self._joins.reader or (origin.uid, origin.gid)))
+        if not (self.joins.is_shared or snapshot.is_public):
+            # Rows of a tree of one user may be of files that only this user may read, whatever the folder's mode says.
+            access = Access(0o400, *(self.joins.reader or (origin.uid, origin.gid)))
         for name in filter(None, tables):
             is_first = name == tables[0]
             found += snapshot.directory(name, is_first, self._views, access, self.ino, origin.volume).listing()

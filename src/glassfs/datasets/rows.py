@@ -47,7 +47,7 @@ class TablePiece(NamedTuple):
 
 
 class RowReader:
-    """One pass over the rows of many files. With ``calls``, a file that hangs raises DeviceFailed."""
+    """One pass over the rows of many files. A file that hangs raises DeviceFailed."""
 
     at_once = 500
     """Files looked up in the catalogue together, and stored together."""
@@ -56,7 +56,7 @@ class RowReader:
     most_kept, most_noted = 16 * PIECE, 4 * PIECE
     """Bytes of one container's rows that the catalogue accepts, and of all rows that are stored together."""
 
-    def __init__(self, containers: Containers, calls: TimedCalls | None = None) -> None:
+    def __init__(self, containers: Containers, calls: TimedCalls) -> None:
         self._containers = containers
         self._calls = calls
         self._catalogue = containers.catalogue
@@ -68,8 +68,8 @@ class RowReader:
         self._noted: dict[bytes, bytes] = {}
         self._size = 0
 
-    def of_all(self, files: Sequence[SnapshotFile]) -> Iterator[tuple[int, Iterator[TablePiece]]]:
-        """Yield the number of each file and its pieces, which must be consumed before the next file.
+    def of_all(self, files: Sequence[SnapshotFile]) -> Iterator[tuple[SnapshotFile, Iterator[TablePiece]]]:
+        """Yield each file and its pieces, which must be consumed before the next file.
 
         Iterating over the pieces raises why a container cannot be read. Files that are not containers have none.
         """
@@ -86,7 +86,7 @@ class RowReader:
                     for place, (other, other_kept) in enumerate(pairs[number : number + self.alongside], number):
                         if other_kept is None and other.location.store.is_remote and place not in begun:
                             begun[place] = self._prefetched(other)
-                    yield start, self._of(file, kept, begun.pop(number, None))
+                    yield file, self._of(file, kept, begun.pop(number, None))
                     start += 1
         finally:
             for ahead in list(self._ahead):
@@ -132,17 +132,13 @@ class RowReader:
                 return
             number += 1
             (kept,) = self._known([(file, number)])
-            # The catalogue evicts what was not used for long, which may be a later piece of a container whose first one
-            # is there. The container has it still.
+            # The catalogue may have evicted a later piece and not the first one. The container has it still.
             if kept is None:
                 yield from (one for one in self._timed(file, self._read(file)) if one.number >= number)
                 return
 
     def _timed(self, file: SnapshotFile, pieces: Iterator[TablePiece]) -> Iterator[TablePiece]:
         """Yield the pieces of a file, each read with a timeout."""
-        if self._calls is None:
-            yield from pieces
-            return
         probe = partial(file.location.store.entry, file.location.path)
         while True:
             with self._cache.memory.waiting():  # or the other thread would wait for memory that this one reserves
@@ -202,8 +198,7 @@ class RowReader:
                         if is_kept and size <= self.most_kept:
                             noted.append(found)
                         else:
-                            # Too many rows, or none are to be kept: the count goes on, so nothing is noted later
-                            # either.
+                            # Too many rows, or none are to be kept: the count goes on, so nothing is noted later.
                             noted.clear()
                         yield found
                         number += 1

@@ -13,12 +13,14 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import xxhash
+
 from glassfs import work
 from glassfs.content import Container, Group, Member, Recording
 from glassfs.content.join import Joined, JoinedRows
 from glassfs.content.pieces import ContainerPiece
 from glassfs.content.summary import EPISODES
-from glassfs.datasets.blocks import BlockTable, JoinedTables, RowStore, hashed
+from glassfs.datasets.blocks import BlockTable, JoinedTables, RowStore
 from glassfs.datasets.files import FileSnapshot, Gap, SnapshotFile, closed_files, expected_tables, in_order
 from glassfs.datasets.rows import RowReader, TablePiece
 from glassfs.datasets.timed_calls import TimedCalls
@@ -64,24 +66,26 @@ class Snapshot:
         """Those of what the rows describe, by table and container."""
         self._shown: dict[tuple[int, str, bool], ContentDirectory] = {}
         self._lease = Lease(())
-        self._by_path: dict[str, SnapshotFile] | None = None
         self.is_whole = not any(isinstance(gap.error, Passing) for gap in walked.gaps)
         """Whether nothing is left out for a passing reason."""
         self.mtime_ns = walked.mtime_ns
         self.is_public = walked.is_public
-        files = (f"{file.path}\0{file.stamp}\0{file.is_public}" for file in walked.files)
-        self.state = hashed(itertools.chain(files, (f"{gap.path}\0{gap.error}" for gap in walked.gaps)))
+        state = xxhash.xxh128()
+        for one in walked.files:
+            state.update(raw(f"{one.path}\0{one.stamp}\0{one.is_public}\0\0"))
+        for gap in walked.gaps:
+            state.update(raw(f"{gap.path}\0{gap.error}\0\0"))
+        self.state = state.hexdigest()
         self.identity = f"joined:{next(_numbers)}"
         self.title = title
 
     def table(self, name: str, is_first: bool = True) -> Joined:
         """Return a joined table, which may have no rows."""
-
-        def directory_of(container: str) -> str | None:
-            return self._directories.get((name, container))
-
         kind = partial(EpisodesTable, self) if name == EPISODES else Joined
-        return kind(name, partial(self.rows, name), directory_of, self.title, is_first, self.with_rows)
+        return kind(
+            name, partial(self.rows, name), lambda container: self._directories.get((name, container)), self.title,
+            is_first, self.with_rows,
+        )
 
     def rows(self, name: str) -> JoinedRows:
         """Return the rows of a table. The first caller reads the containers."""
@@ -114,12 +118,13 @@ class Snapshot:
     def has_closed(self) -> bool:
         """Return whether not every user may still read all rows that it shows."""
         tables = self._tables
-        return tables is not None and bool(closed_files(tables.files, tables.parts, self._calls))
+        return tables is not None and bool(closed_files(tables.files.values(), tables.parts, self._calls))
 
-    def is_readable(self, container: str) -> bool:
-        """Return whether every user may still read a container that has rows, if the table is shared."""
+    def demand_readable(self, container: str) -> None:
+        """Raise Changed if not every user may read a container with rows any more, if the table is shared."""
         file = self.file_of(container)
-        return not self._is_shared or not closed_files({0: file}, self.read().parts, self._calls)
+        if self._is_shared and closed_files([file], self.read().parts, self._calls):
+            raise Changed("is no longer readable for every user", container)
 
     def directory(
         self, name: str, is_first: bool, views: ViewSet, access: Access, ino: int, volume: str,
@@ -146,9 +151,7 @@ class Snapshot:
 
     def file_of(self, container: str) -> SnapshotFile:
         """Return the file of a container that has rows."""
-        if self._by_path is None:
-            self._by_path = {file.path: file for file in self.read().files.values()}
-        file = self._by_path.get(container)
+        file = self.read().files.get(container)
         if file is None:
             raise Changed("is not what it was when the table was made", container)
         return file
@@ -168,11 +171,10 @@ class Snapshot:
                         tables = self._find(begun + settings.pass_longest)
                         # Files may have been closed since the walk: it may be long ago, and reading takes time.
                         while self._is_shared and (
-                            closed := closed_files(tables.files, tables.parts, self._calls)
+                            closed := closed_files(tables.files.values(), tables.parts, self._calls)
                         ):
                             self._walked = [
-                                file._replace(is_public=False) if number in closed else file
-                                for number, file in enumerate(self._walked)
+                                one._replace(is_public=False) if one.path in closed else one for one in self._walked
                             ]
                             tables = self._find(begun + settings.pass_longest)
                         self._tables, self._walked = tables, ()
@@ -189,18 +191,16 @@ class Snapshot:
         unlisted = len(self._gaps) - len(gaps)
         tables: dict[str, BlockTable] = {}
         store = RowStore(self.containers.services.cache)
-        used: set[int] = set()
+        files: dict[str, SnapshotFile] = {}
         parts: dict[str, Sequence[Path]] = {}
         # Pieces come in the order of the files' paths, and a file's pieces in that of its rows, so the rows of a table
         # are sorted without being kept in memory: each table has one block that is not complete.
         is_whole = self.is_whole
-        for number, pieces in RowReader(self.containers, self._calls).of_all(self._walked):
-            file = self._walked[number]
+        for file, pieces in RowReader(self.containers, self._calls).of_all(self._walked):
             if self._clock() > until:
                 seconds = settings.pass_longest
                 reason = f"it and others are left out: reading containers took longer than {seconds:g} seconds"
-                # The first gap is the one that a user sees if an attribute has no space for all. It must not name a
-                # file that others may not know of.
+                # Users see the first gap if an attribute lacks space for all. It must not name a file that is hidden.
                 gaps.insert(0, Gap(file.path if self._may_show(file) else "", Unavailable(reason)))
                 is_whole = False
                 break
@@ -219,9 +219,9 @@ class Snapshot:
                         # Counted once for each table, with the first of the rows that are left out.
                         table.omitted += not first
                     elif rows:
-                        table.add(ContainerPiece(file.path, first, piece.piece), number)
+                        table.add(ContainerPiece(file.path, first, piece.piece))
                         parts[file.path] = piece.parts
-                        used.add(number)
+                        files[file.path] = file
                         if piece.directory:
                             self._directories[piece.table, file.path] = piece.directory
                     if self._clock() > until:
@@ -232,9 +232,8 @@ class Snapshot:
             except GlassfsError as error:
                 if is_shown:
                     gaps.append(Gap(file.path, error, tables=tuple(firsts) or joined_by(file.path) or ()))
-                    used.add(number)
-                # A table that lacks rows for a passing reason is read again soon, others only after a change of the
-                # files.
+                    files[file.path] = file
+                # A table that lacks rows for a passing reason is read again soon, others only after files change.
                 is_whole = is_whole and not isinstance(error, Passing)
         for table in tables.values():
             try:
@@ -244,7 +243,6 @@ class Snapshot:
                 is_whole = is_whole and not isinstance(error, Passing)
         for table in tables.values():
             table.finish(gaps, unlisted)
-        files = {number: self._walked[number] for number in used}
         self.is_whole = is_whole
         return JoinedTables(tables, files, gaps, parts)
 
@@ -272,9 +270,7 @@ class EpisodesTable(Joined):
                 yield _recordings(opened, container)
 
     def demand_readable(self, container: str) -> None:
-        """Raise Changed if not every user may read a container of a shared table any more."""
-        if not self._snapshot.is_readable(container):
-            raise Changed("is no longer readable for every user", container)
+        self._snapshot.demand_readable(container)
 
     def found(self, container: str, name: bytes) -> bytes | None:
         file = self._snapshot.file_of(container)

@@ -11,7 +11,7 @@ import json as standard_json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 from glassfs.cache import BlockCache
 from glassfs.content.episodes import TEXT
@@ -37,8 +37,9 @@ _FORMULA = re.compile("'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 def chosen(placed: Iterable[ContainerPiece], is_chosen: Callable[[dict[str, Any]], bool]) -> Iterator[ContainerPiece]:
     """Yield the rows that are chosen, each as a piece."""
     for one in placed:
-        for path, number, *values in _rows(one):
-            if is_chosen(dict(zip(COLUMNS, (path, number, *values), strict=True))):
+        for row in records(one):
+            if is_chosen(row):
+                path, number, *values = row.values()
                 yield ContainerPiece(path, number, piece_of([[value] for value in values], RECORD_COLUMNS))
 
 
@@ -112,6 +113,14 @@ class ParquetWriter:
         for piece in Parquet(Joined(EPISODES, lambda: self._table.rows), self._cache, (EPISODES,)).pieces():
             self._file.write(piece)
         self._file.flush()
+
+
+Writer: TypeAlias = LineWriter | ParquetWriter
+
+
+def writer(form: str, file: BinaryIO, folder: str | None = None) -> Writer:
+    """Return what writes rows to a file; ``folder`` is for temporary files."""
+    return ParquetWriter(file, folder) if form == PARQUET else LineWriter(file)
 
 
 def read_back(form: str, file: BinaryIO) -> Iterator[tuple[str, bytes]]:

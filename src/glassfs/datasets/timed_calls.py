@@ -48,8 +48,7 @@ class TimedCalls:
         """
         with self._lock:
             hanging = self._hanging
-            # Threads that hang cannot be ended, so their number is bounded; a volume that made several hang gets no
-            # more of them.
+            # Threads that hang cannot be ended, so their number is bounded, in all and of one volume.
             is_too_much = len(hanging) >= self.most or list(hanging.values()).count(volume) >= self.most_of_volume
             if key in hanging or is_too_much:
                 raise DeviceFailed("does not answer")
@@ -68,8 +67,7 @@ class TimedCalls:
                 called.cancel()
                 self._pool.abandon(future)
             del future  # its exception refers to this frame
-        # The call may be slow for a reason of its own. If the probe of its volume hangs, too, the volume is noted as
-        # well.
+        # The call may be slow for a reason of its own. If the probe of its volume hangs, too, that is noted as well.
         if probe is not None:
             with suppress(GlassfsError):
                 self.call((key, "probe"), volume, probe)

@@ -25,16 +25,7 @@ from weakref import WeakValueDictionary, finalize
 from fsspec import AbstractFileSystem
 from fsspec.utils import stringify_path
 
-from glassfs.errors import (
-    Changed,
-    Damaged,
-    GlassfsError,
-    IsADirectory,
-    NoSuchEntry,
-    NotADirectory,
-    NotFound,
-    Refused,
-)
+from glassfs.errors import Changed, Damaged, GlassfsError, IsADirectory, NoSuchEntry, NotADirectory, NotFound, Refused
 from glassfs.filesystem.options import source_of
 from glassfs.library.finding import REPLACED, LibraryPaths, version_of
 from glassfs.library.session import LibrarySession, OpenArguments
@@ -66,15 +57,6 @@ class _OpenTree:
 
 
 _all: WeakValueDictionary[str, _OpenTree] = WeakValueDictionary()
-
-
-def _opened(asked: OpenArguments, token: str) -> _OpenTree:
-    # The token covers all arguments, in every process: file systems with the same one show the same. Two threads may
-    # both make a tree, of which one is not shared.
-    found = _all.get(token)
-    if found is None:
-        found = _all[token] = _OpenTree(asked, token)
-    return found
 
 
 def _refuse(path: Any) -> NoReturn:
@@ -114,7 +96,8 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         source, connection = source_of(fo, target_protocol, target_options)
         asked = OpenArguments((source,), cache_size, spool, views, connection)
         token = hashlib.sha256(repr(astuple(asked)).encode("utf-8", "surrogatepass")).hexdigest()
-        self._opened = _opened(asked, token)
+        # The token covers all arguments, in every process: file systems with the same one show the same.
+        self._opened = _all.get(token) or _all.setdefault(token, _OpenTree(asked, token))
         self._shown = shown(source)
         self._is_remote = is_url(source)
         asked_for: dict[str, Any] = {
@@ -197,7 +180,10 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             if callable(on_error):
                 on_error(error)
             return
-        names = {_name(info, path): info for info in listed if info["type"] != "link"}
+        names = {
+            "" if info["name"] == path else info["name"].rpartition("/")[2]: info
+            for info in listed if info["type"] != "link"
+        }
         dirs: Any = {name: info for name, info in names.items() if name and info["type"] == "directory"}
         files: Any = {name: info for name, info in names.items() if name not in dirs}
         # fsspec's own walk would follow links to directories, which may lead in a circle.
@@ -268,8 +254,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         paths = [self._strip_protocol(path) for path in paths]
         ranges = list(zip(paths, _each(starts, len(paths)), _each(ends, len(paths)), strict=True))
         results = self._ranges(ranges)
-        # A container was replaced while it was read. All ranges are read again, so that those of one file stay of one
-        # version.
+        # A container was replaced meanwhile. All ranges are read again, so that those of one file are of one version.
         if any(isinstance(result, Changed) for result in results):
             self._paths().expire()
             results = self._ranges(ranges)
@@ -333,31 +318,31 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             raise error.at(self._shown) from None
 
     def _ranges(self, ranges: list[_Range]) -> list[bytes | Exception]:
-        def file_at(path: str) -> File | Exception:
-            try:
-                return self._file(path)
-            except Exception as error:
-                return error
-
-        def part(one: _Range) -> bytes | Exception:
+        def part(one: _Range) -> bytes:
             path, start, end = one
             file = files[path]
-            try:
-                return file if isinstance(file, Exception) else _part(file, start, end)
-            except Exception as error:
-                return error.at(self._shown) if isinstance(error, GlassfsError) else error
+            if isinstance(file, Exception):
+                raise file
+            return _part(file, start, end)
 
         # Each file is looked up once, so that all its ranges are of one version.
         distinct = list(dict.fromkeys(path for path, _, _ in ranges))
-        files = dict(zip(distinct, self._all_of(file_at, distinct), strict=True))
+        files = dict(zip(distinct, self._all_of(self._file, distinct), strict=True))
         return self._all_of(part, ranges)
 
-    def _all_of(self, do: Callable[[Item], Result], items: list[Item]) -> list[Result]:
-        """Return what ``do`` returns for each item; for a remote source, several at once."""
+    def _all_of(self, do: Callable[[Item], Result], items: list[Item]) -> list[Result | Exception]:
+        """Return what ``do`` returns or raises for each item; for a remote source, several at once."""
+
+        def done(item: Item) -> Result | Exception:
+            try:
+                return do(item)
+            except Exception as error:
+                return error.at(self._shown) if isinstance(error, GlassfsError) else error
+
         if not self._is_remote or len(items) < 2:
-            return [do(item) for item in items]
+            return [done(item) for item in items]
         with ThreadPoolExecutor(min(16, len(items)), "glassfs-ranges") as pool:
-            return list(pool.map(do, items))
+            return list(pool.map(done, items))
 
     def _linked(self, path: str, fact: Facts) -> Info:
         """Return the info of a link's target, or of type "link" if it is broken."""
@@ -427,12 +412,6 @@ def _info(path: str, fact: Facts, node: Node) -> Info:
         "name": path, "size": 0 if is_directory else size, "type": "directory" if is_directory else "file",
         "mode": mode, "mtime": time, "created": time,
     }
-
-
-def _name(info: Info, place: str) -> str:
-    """Return the last component, "" for the listed path itself."""
-    name: str = info["name"]
-    return "" if name == place else name.rpartition("/")[2]
 
 
 def _each(values: Any, count: int) -> list[Any]:

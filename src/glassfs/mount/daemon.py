@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 from glassfs.arguments import harmless
@@ -34,7 +34,7 @@ def mount(
 
     ``own`` is the mount point if it was created for this mount: it is removed at the end.
     """
-    is_daemon = not (foreground or options.is_debugging)
+    is_daemon = not (foreground or "debug" in options.flags)
     with ExitStack() as at_end:
         if own is not None:
             at_end.callback(own.remove)
@@ -84,7 +84,7 @@ def _become_daemon(
         target = os.path.abspath(mountpoint)
         os.chdir("/")
         process.settle()
-        MountSession(paths, target, options, own is not None).run(_readiness(pipe))
+        MountSession(paths, target, options, own is not None).run(lambda: _detach(pipe))
         status = 0
     except GlassfsError as error:
         _report(pipe, str(error))
@@ -101,21 +101,17 @@ def _become_daemon(
         os._exit(status)
 
 
-def _readiness(pipe: int) -> Callable[[], None]:
-    """Return a function that reports readiness to the parent and detaches from its terminal."""
-
-    def ready() -> None:
-        null = os.open(os.devnull, os.O_RDWR)
-        for number in (0, 1, 2):
-            os.dup2(null, number)
-        os.close(null)
-        try:
-            os.write(pipe, b"ready")
-        except BrokenPipeError:  # the parent was killed while it waited for a server
-            os.kill(os.getpid(), signal.SIGTERM)
-        os.close(pipe)
-
-    return ready
+def _detach(pipe: int) -> None:
+    """Report readiness to the parent and detach from its terminal."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(null, number)
+    os.close(null)
+    try:
+        os.write(pipe, b"ready")
+    except BrokenPipeError:  # the parent was killed while it waited for a server
+        os.kill(os.getpid(), signal.SIGTERM)
+    os.close(pipe)
 
 
 def _report(pipe: int, sentence: str) -> None:

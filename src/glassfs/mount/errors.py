@@ -8,8 +8,6 @@ import threading
 
 from glassfs.errors import (
     Changed,
-    Damaged,
-    DeviceFailed,
     GlassfsError,
     IsADirectory,
     NoSpool,
@@ -17,11 +15,11 @@ from glassfs.errors import (
     NotAllowed,
     NotFound,
     NotInstalled,
-    Refused,
     TooLarge,
     Unavailable,
     is_lack,
 )
+from glassfs.lru import LRU
 from glassfs.work import Canceled
 
 log = logging.getLogger(__name__)
@@ -39,9 +37,7 @@ _ERRNO: tuple[tuple[type[GlassfsError], int], ...] = (
     (NotInstalled, errno.EOPNOTSUPP),
     (NoSpool, errno.ENOSPC),
     (Changed, errno.ESTALE),
-    (DeviceFailed, errno.EIO),
-    (Damaged, errno.EIO),
-    (Refused, errno.EIO),
+    (GlassfsError, errno.EIO),
 )
 
 
@@ -66,7 +62,7 @@ class Failures:
 
     def __init__(self) -> None:
         self.count = 0
-        self._seen: dict[str, int] = {}
+        self._seen: LRU[str, int] = LRU(REMEMBERED)
         self._lock = threading.Lock()
 
     def errno_of(self, error: BaseException) -> int:
@@ -85,19 +81,15 @@ class Failures:
 
     def log_counts(self) -> None:
         """Log how often each sentence occurred that occurred more than once."""
-        with self._lock:
-            seen = dict(self._seen)
-        for sentence, times in seen.items():
+        for sentence, times in self._seen.items():
             if times > 1:
                 log.error("%s (%d times in all)", sentence, times)
 
     def _note(self, sentence: str, unexpected: BaseException | None) -> None:
         with self._lock:
             self.count += 1
-            times = self._seen.get(sentence, 0) + 1
-            if times == 1 and len(self._seen) >= REMEMBERED:
-                self._seen.pop(next(iter(self._seen)))
-            self._seen[sentence] = times
+            times = (self._seen.peek(sentence) or 0) + 1
+            self._seen.put(sentence, times)
         # Once: a program that reads a damaged block in a loop must not fill the log.
         if times == 1:
             log.error("%s", sentence, exc_info=unexpected)

@@ -22,7 +22,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from enum import IntEnum
 from functools import partial
 
 from glassfs.sandbox.confinement import Prctl
@@ -30,22 +29,6 @@ from glassfs.sandbox.confinement import Prctl
 log = logging.getLogger(__name__)
 
 CONNECTIONS = "/sys/fs/fuse/connections"
-
-
-class _Call(IntEnum):
-    """System calls since Linux 5.2, with these numbers on all architectures."""
-
-    FSOPEN = 430
-    FSCONFIG = 431
-    FSMOUNT = 432
-
-
-class _Option(IntEnum):
-    """Of these calls."""
-
-    CLOEXEC = 1
-    CREATE = 6
-
 
 _WAIT = """trap 'echo 1; exit' USR1; read -r word; echo 1"""
 """Standard output is the file ``abort``."""
@@ -69,7 +52,9 @@ def guarded(device: str) -> Iterator[None]:
                     ["glassfs-guard", "-c", _WAIT], executable="/bin/sh", stdin=subprocess.PIPE, stdout=file,
                     stderr=subprocess.DEVNULL, cwd="/", start_new_session=True, preexec_fn=partial(_watch, os.getpid()),
                 )
-                stack.callback(_end, process)
+                # It is killed before it sees the end of its pipe, also if it was stopped.
+                stack.callback(process.communicate)
+                stack.callback(process.kill)
         yield
 
 
@@ -80,12 +65,6 @@ def _watch(daemon: int) -> None:
     _LIBC.prctl(Prctl.SET_PDEATHSIG, signal.SIGUSR1)
     if os.getppid() != daemon:
         os.write(1, b"1")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the guard before it sees the end of its pipe, also if it was stopped."""
-    process.kill()
-    process.communicate()
 
 
 def _opened(device: str) -> int:
@@ -106,10 +85,11 @@ def _opened(device: str) -> int:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         return int(result)
 
+    # System calls since Linux 5.2, with these numbers on all architectures.
     with ExitStack() as stack:
-        context = call(_Call.FSOPEN, b"fusectl", _Option.CLOEXEC)
+        context = call(430, b"fusectl", 1)  # fsopen, FSOPEN_CLOEXEC
         stack.callback(os.close, context)
-        call(_Call.FSCONFIG, context, _Option.CREATE, None, None, 0)
-        folder = call(_Call.FSMOUNT, context, _Option.CLOEXEC, 0)
+        call(431, context, 6, None, None, 0)  # fsconfig, FSCONFIG_CMD_CREATE
+        folder = call(432, context, 1, 0)  # fsmount, FSMOUNT_CLOEXEC
         stack.callback(os.close, folder)
         return os.open(path, os.O_WRONLY | os.O_CLOEXEC, dir_fd=folder)

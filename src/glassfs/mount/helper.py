@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import getopt
 import sys
-from enum import IntEnum
 
 from glassfs.arguments import harmless, hide
 from glassfs.errors import GlassfsError
@@ -17,46 +16,31 @@ from glassfs.terminal import printable
 USAGE = "usage: mount.glassfs SOURCE MOUNTPOINT [-fnsv] [-o OPTION[,OPTION]...]"
 
 
-class Status(IntEnum):
-    """Exit statuses, as in mount(8)."""
-
-    WRONG_USE = 1
-    INTERRUPTED = 8
-    FAILED = 32
-
-
-class WrongUse(GlassfsError):
-    """The command line cannot be parsed."""
-
-
 def main() -> None:
     """Run the program and exit."""
     hide()
     try:
         sys.exit(run(sys.argv[1:]))
     except WrongOption as error:
-        _end(f"{error} (see 'glassfs mount --help')", Status.WRONG_USE)
-    except WrongUse as error:
-        _end(str(error), Status.WRONG_USE)
+        _end(f"{error} (see 'glassfs mount --help')", 1)
+    except getopt.GetoptError as error:
+        _end(f"{error}; {USAGE}", 1)
     except KeyboardInterrupt:
-        _end("interrupted", Status.INTERRUPTED)
+        _end("interrupted", 8)
     except GlassfsError as error:
-        _end(str(error), Status.FAILED)
+        _end(str(error), 32)
     except OSError as error:
-        _end(f"{error.filename}: {error.strerror}" if error.filename else str(error), Status.FAILED)
+        _end(f"{error.filename}: {error.strerror}" if error.filename else str(error), 32)
 
 
 def run(arguments: list[str]) -> int:
-    """Mount as mount(8) asks (mount(8), "External helpers"); return the exit status. Raises GlassfsError."""
+    """Mount as mount(8) asks, under "External helpers"; return the exit status. Raises GlassfsError and GetoptError."""
     from glassfs.mount.daemon import mount
     from glassfs.mount.options import MountOptions
 
-    try:
-        found, names = getopt.gnu_getopt(arguments, "fnsvo:t:N:")
-    except getopt.GetoptError as error:
-        raise WrongUse(f"{error}; {USAGE}") from None
+    found, names = getopt.gnu_getopt(arguments, "fnsvo:t:N:")
     if len(names) != 2:
-        raise WrongUse(USAGE)
+        raise getopt.GetoptError("needs a source and a mount point")
     source, mountpoint = names
     options = [value for flag, value in found if flag == "-o"]
     flags = {flag for flag, _ in found}
@@ -68,5 +52,6 @@ def run(arguments: list[str]) -> int:
 
 
 def _end(sentence: str, status: int) -> None:
+    """Exit with a status of mount(8): 1 for wrong use, 8 if interrupted, 32 for a failure."""
     print(f"mount.glassfs: {printable(harmless(' '.join(sentence.split())))}", file=sys.stderr)
     sys.exit(status)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Set
+from contextlib import suppress
 
 from glassfs.errors import Changed, NotADirectory
 from glassfs.mount.runs import STRETCH, HeldLease, KnownIds, Run, by_version, is_folder
@@ -103,9 +104,9 @@ class Inodes:
 
         Raises Changed for one in a container, whose name is not known, and what the folder's ``child`` raises.
         """
-        run = None if ident == ROOT else self._run(ident)
-        if run is None:
+        if ident == ROOT:
             return self._root()
+        run = self._run(ident)
         if run.node is None:
             raise Changed("was replaced while it was open")
         node = self.directory(run.parent).child(run.name)
@@ -131,18 +132,17 @@ class Inodes:
             named = directory.child(name)
             return self.hold_named(parent, named), named
         number, node = directory.found(name)
-        run = self.hold_settled(parent, directory, node.origin, 1, number, node)
+        run = self.hold_settled(parent, directory, node.origin, 1, (number, node))
         if self.remembers_names and name not in run.used and len(run.used) < 64:  # that many of each directory
             run.used = {*run.used, name}
         return run.first + number, node
 
     def hold_settled(
-        self, parent: int, directory: Settled, origin: Origin, references: int, number: int | None = None,
-        node: Node | None = None,
+        self, parent: int, directory: Settled, origin: Origin, references: int, child: tuple[int, Node] | None = None,
     ) -> Run:
         """Return the run of a directory's children, which have this origin, with so many more references.
 
-        They are to the child with that number, whose ``node`` is kept; without one, the caller calls ``keep``.
+        They are to ``child``, a number and a node, which is kept; without one, the caller calls ``keep``.
         """
         identity = origin.identity
         # Counting the children may read, which must not happen under the lock. So the loop looks without the lock, asks
@@ -162,10 +162,9 @@ class Inodes:
                         run.above = above
                 if run is not None and run.identity == identity:
                     run.held += references
-                    if number is not None and run.count > STRETCH:
-                        run.note(number, 1, references)
-                    if node is not None and number is not None:
-                        self._cache(run.holding, run.first + number, node)
+                    if child is not None:
+                        run.note(child[0], 1, references)
+                        self._cache(run.holding, run.first + child[0], child[1])
                     return run
 
     def hold_named(self, parent: int, node: Node) -> int:
@@ -207,21 +206,15 @@ class Inodes:
 
         If ``count`` is 0, the references are to ids that the kernel did not get to know.
         """
-        left = self._given_back(ident, references, count)
-        if left is not None:  # not under the lock: closing files may wait for readers
-            left.release()
-
-    def _given_back(self, ident: int, references: int, count: int) -> Lease | None:
-        """Take references from a run; return the lease if the caller must release it."""
         with self._lock:
             run = self._known(ident)
             if run is None:
-                return None
+                return
             if count:
                 run.note(ident - run.first, count, -references)
             run.held -= references * max(1, count)
             if run.held > 0:
-                return None
+                return
             # Readers search the table without the lock, so no entry may move: the place stays, empty, until so many
             # are empty that a new pair of lists is worth its cost.
             firsts, runs = self._table
@@ -237,7 +230,8 @@ class Inodes:
             if 2 * self._gone > len(runs) + STRETCH:
                 still = self._runs()
                 self._table, self._gone = ([run.first for run in still], [*still]), 0
-            return left
+        if left is not None:  # not under the lock: closing files may wait for readers
+            left.release()
 
     def named(self, parent: int, name: str) -> int | None:
         """Return the id by which the kernel knows a name in a folder, or None."""
@@ -311,10 +305,7 @@ class Inodes:
         start = bisect_right(runs, self._hand, key=lambda run: run.first)
         some = runs[start : start + MOST_RUNS // 4 + 1] or runs[: MOST_RUNS // 4 + 1]
         self._hand = some[-1].first
-        known = KnownIds(self._lock)
-        for run in reversed(some):  # what is in a directory before the directory
-            known.append(run)
-        return known
+        return KnownIds(some[::-1], self._lock)  # what is in a directory before the directory
 
     def abandoned(self) -> dict[Hashable, KnownIds]:
         """Return the known ids that are abandoned, by version, those in a directory before its own."""
@@ -357,10 +348,9 @@ class Inodes:
 
     def _known(self, ident: int) -> Run | None:
         """Return the run of an id; None for the root, and if the kernel does not know the id any more."""
-        try:
+        with suppress(Changed):
             return self._run(ident)
-        except Changed:
-            return None
+        return None
 
     def _run(self, ident: int) -> Run:
         firsts, runs = self._table

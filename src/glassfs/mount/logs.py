@@ -72,7 +72,8 @@ def configure(log_file: str | None, is_daemon: bool) -> None:
         handler, formatter = _syslog(), LineFormatter("glassfs[%(process)d]: %(message)s")
     else:
         handler = logging.StreamHandler()
-        if _is_journal(2):
+        status = os.fstat(2)
+        if os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}":  # sd-daemon(3)
             formatter = JournalFormatter()
     handler.setFormatter(formatter)
     handler.addFilter(Once())
@@ -90,16 +91,6 @@ def _opened(log_file: str) -> TextIO:
         os.close(descriptor)
         raise FileExistsError(errno.EEXIST, "is not a log, as it is not text; name another file", log_file)
     return open(descriptor, "a", 1, "utf-8", "backslashreplace")
-
-
-def _is_journal(descriptor: int) -> bool:
-    """Return whether this descriptor is the stream to the journal that systemd opened (sd-daemon(3))."""
-    device, _, inode = os.environ.get("JOURNAL_STREAM", "").partition(":")
-    try:
-        status = os.fstat(descriptor)
-    except OSError:
-        return False
-    return (device, inode) == (str(status.st_dev), str(status.st_ino))
 
 
 def _syslog() -> logging.Handler:

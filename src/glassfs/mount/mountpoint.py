@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 from glassfs.mount.errors import MountError
@@ -31,12 +32,10 @@ class OwnMountPoint:
 
     def remove(self) -> None:
         """Remove the directory if it is still the same one and empty. Never raises."""
-        try:
+        with suppress(OSError):  # removed already, or not empty
             status = os.lstat(self.path)
             if (status.st_dev, status.st_ino) == (self.device, self.inode):
                 os.rmdir(self.path)
-        except OSError:  # removed already, or not empty
-            return
 
 
 def is_own(path: str) -> bool:
@@ -50,13 +49,9 @@ def is_own(path: str) -> bool:
 def wait_for_removal(path: str) -> None:
     """Wait until the process that served a mount has removed its mount point, or the directory is no longer empty."""
     end = time.monotonic() + settings.unmounting
-    while time.monotonic() < end:
-        try:
-            if os.listdir(path):
-                return
-        except OSError:
-            return
-        time.sleep(0.01)
+    with suppress(OSError):  # it is gone
+        while time.monotonic() < end and not os.listdir(path):
+            time.sleep(0.01)
 
 
 def make(source: str) -> OwnMountPoint:

@@ -45,7 +45,6 @@ class Attributes(NamedTuple):
     """The stat fields of a node. Times are nanoseconds since 1970."""
 
     mode: int
-    nlink: int
     ino: int
     uid: int
     gid: int
@@ -177,7 +176,7 @@ class Operations:
         again only once, and that version, too, may be replaced by then. Raises Changed if that goes on.
         """
         if parent == ROOT:
-            self._note_at_root(name)
+            self._note_at_root((name,))
         attempt = 0
         while True:
             try:
@@ -203,8 +202,7 @@ class Operations:
             is_listed = not is_settled and isinstance(node, Directory)
             attributes = self._shown(ident, node) if is_listed else self.attributes_of(node)
             # Last, as the above may take long: the kernel is notified once and must not get a stale name afterwards.
-            if node.origin.lease.is_replaced:
-                _checked(node)
+            _checked(node)
         except BaseException:
             self.inodes.forget(ident, 1)
             raise
@@ -253,7 +251,7 @@ class Operations:
             size = len(os.fsencode(node.target))
         if node.is_of_mount:
             origin = node.origin
-            return Attributes(node.mode, 1, node.ino, origin.uid, origin.gid, size, origin.mtime_ns)
+            return Attributes(node.mode, node.ino, origin.uid, origin.gid, size, origin.mtime_ns)
         return self.attributes_in(node.origin, node.mode, node.ino, size)
 
     def attributes_in(self, origin: Origin, mode: int, ino: int = 0, size: int = 0) -> Attributes:
@@ -262,8 +260,7 @@ class Operations:
         uid = access.uid if self._uid is None else self._uid
         gid = access.gid if self._gid is None else self._gid
         mode = mode if stat.S_ISLNK(mode) else mode & self._mask
-        # One link: counting sub-directories would mean listing each directory.
-        return _new(Attributes, (mode, 1, ino, uid, gid, size, origin.mtime_ns))
+        return _new(Attributes, (mode, ino, uid, gid, size, origin.mtime_ns))
 
     def known_attributes(self, node: Node) -> Attributes | None:
         """Return the attributes, or None if they need a read from the container."""
@@ -272,9 +269,7 @@ class Operations:
 
     def read_into(self, ident: int, buffer: memoryview, offset: int) -> int:
         """Fill the buffer from ``offset`` on, up to the end of the file; return the number of bytes."""
-        node = self.inodes.node(ident)
-        if node.origin.lease.is_replaced:
-            _checked(node)
+        node = self.node(ident)
         if not isinstance(node, File):
             raise IsADirectory("is a directory", part=node.name)
         return node.read_into(buffer, offset)
@@ -306,8 +301,9 @@ class Operations:
         if isinstance(directory, Settled):
             if not position:
                 self._note_omitted(ident, directory)
-            if ident == ROOT:
-                self._note_all_at_root(directory)
+            if ident == ROOT and self._noted != directory.inside.identity:
+                self._noted = directory.inside.identity
+                self._note_at_root(list(itertools.islice(directory.names(), MAX_NAMES)))
         if ident == ROOT or not listing.is_settled:
             listed = self._listed.get(ident)
             if listed is None or listed.mtime_ns != directory.origin.mtime_ns:
@@ -433,20 +429,12 @@ class Operations:
             return settings.cached
         return settings.cached_unwatched
 
-    def _note_at_root(self, name: str) -> None:
-        """Remember a name in the root: when a container that is the root changes, each must be invalidated."""
+    def _note_at_root(self, names: Iterable[str]) -> None:
+        """Remember names in the root: when a container that is the root changes, each must be invalidated."""
         with self._lock:
-            if len(self._names_at_root) < MAX_NAMES:
-                self._names_at_root.add(name)
-
-    def _note_all_at_root(self, directory: Settled) -> None:
-        """Remember all names, once per version."""
-        identity = directory.inside.identity
-        with self._lock:
-            is_noted, self._noted = self._noted == identity, identity
-        if not is_noted:
-            for name in itertools.islice(directory.names(), MAX_NAMES):
-                self._note_at_root(name)
+            for name in names:
+                if len(self._names_at_root) < MAX_NAMES:
+                    self._names_at_root.add(name)
 
 
 def _is_settled(mtime_ns: int) -> bool:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 
 from glassfs.cache import DEFAULT_BUDGET, DEFAULT_SPOOL_SIZE
 from glassfs.errors import GlassfsError, NotFound
@@ -32,24 +33,20 @@ READ_AHEAD_KIB = 1024
 LARGEST_ID = 0xFFFFFFFE  # the next number means "no change" to the system
 
 
-
-def _number(least: int, most: int, base: int = 10) -> Callable[[str], int]:
-    """Return a function that parses such a number. It raises ValueError."""
-
-    def parse(text: str) -> int:
-        number = int(text, base) if text.isascii() and text.isdigit() else -1
-        if not least <= number <= most:
-            raise ValueError(text)
-        return number
-
-    return parse
+def _number(least: int, most: int, base: int, text: str) -> int:
+    """Parse a number in this range. Raises ValueError."""
+    number = int(text, base) if text.isascii() and text.isdigit() else -1
+    if not least <= number <= most:
+        raise ValueError(text)
+    return number
 
 
 _SIZE = parse_size, "a size, such as 64M or 2G"
 _VALUES: dict[str, tuple[Callable[[str], object], str]] = {
-    "uid": (_number(0, LARGEST_ID), "the number of a user"), "gid": (_number(0, LARGEST_ID), "the number of a group"),
-    "umask": (_number(0, 0o777, 8), "an octal number up to 777"), "cache_size": _SIZE, "spool_size": _SIZE,
-    "read_ahead": _SIZE, "max_open": (_number(1, sys.maxsize), "a number of at least 1"),
+    "uid": (partial(_number, 0, LARGEST_ID, 10), "the number of a user"),
+    "gid": (partial(_number, 0, LARGEST_ID, 10), "the number of a group"),
+    "umask": (partial(_number, 0, 0o777, 8), "an octal number up to 777"), "cache_size": _SIZE, "spool_size": _SIZE,
+    "read_ahead": _SIZE, "max_open": (partial(_number, 1, sys.maxsize, 10), "a number of at least 1"),
     "catalogue": (lambda text: bool(("no", "yes").index(text)), "yes or no"),
 }
 """How values are parsed, with a ValueError for wrong ones, and what they must be."""
@@ -177,10 +174,6 @@ class MountOptions:
 
     def _view_names(self) -> list[str]:
         return [view.name for view in self.views.views]
-
-    @property
-    def is_debugging(self) -> bool:
-        return "debug" in self.flags
 
     def connection(self) -> Connection:
         """Return how to reach remote sources. Only the mounting user may read them if no umask is given.

@@ -17,7 +17,6 @@ import os
 import resource
 import sys
 import time
-from enum import IntEnum
 from typing import Any
 
 from glassfs.sandbox.confinement import OF_SERVER, Capabilities, Prctl, bound_capabilities, keep_capabilities
@@ -29,20 +28,10 @@ MUCH = 64 << 20
 """Bytes that the process has beside the cache at which memory is returned at once."""
 YOUNG, MIDDLE, OLD = 5_000, 1_000, 100
 """Objects made before the young ones are collected, and how often that happens before older ones are, too."""
-
-
 NEEDED = Capabilities.DAC_OVERRIDE | Capabilities.DAC_READ_SEARCH | Capabilities.SYS_ADMIN
 """To read sources of all owners, and to mount and unmount."""
 PASSED_ON = NEEDED | OF_SERVER
 """For programs that the daemon starts."""
-
-
-class Parameter(IntEnum):
-    """Of mallopt(3)."""
-
-    TRIM_THRESHOLD = -1
-    MMAP_THRESHOLD = -3
-    ARENA_MAX = -8
 
 
 def raise_descriptor_limit() -> None:
@@ -59,7 +48,12 @@ def settle() -> None:
 
     A failure is logged, and the mount is served all the same.
     """
-    tune_allocator()
+    libc = _libc()
+    if libc is not None:
+        # Replies of up to 1 MiB, and the copies on their way, come from an arena; each arena keeps its free memory.
+        libc.mallopt(-3, 8 << 20)  # M_MMAP_THRESHOLD
+        libc.mallopt(-1, 16 << 20)  # M_TRIM_THRESHOLD
+        libc.mallopt(-8, 2)  # M_ARENA_MAX
     if sys.platform != "linux" or os.geteuid() != 0:
         return
     try:
@@ -69,16 +63,6 @@ def settle() -> None:
     except OSError as error:
         log.warning("%s: %s", error.strerror, os.strerror(error.errno or 0))
     ctypes.CDLL(None).prctl(Prctl.SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-
-
-def tune_allocator() -> None:
-    """Set the thresholds of glibc."""
-    libc = _libc()
-    if libc is not None:
-        # Replies of up to 1 MiB, and the copies on their way, come from an arena; each arena keeps its free memory.
-        libc.mallopt(Parameter.MMAP_THRESHOLD, 8 << 20)
-        libc.mallopt(Parameter.TRIM_THRESHOLD, 16 << 20)
-        libc.mallopt(Parameter.ARENA_MAX, 2)
 
 
 def tune_collector() -> None:

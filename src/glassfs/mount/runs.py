@@ -10,7 +10,7 @@ All is changed under the lock of the table of ids (``inodes.py``).
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Iterable, Iterator, Set
+from collections.abc import Hashable, Iterable, Iterator, Sequence, Set
 
 from glassfs.tree import Directory, Node, Settled
 from glassfs.tree.lease import Lease
@@ -88,12 +88,9 @@ class KnownIds:
 
     __slots__ = ("_lock", "_runs")
 
-    def __init__(self, lock: threading.Lock) -> None:
+    def __init__(self, runs: Sequence[Run], lock: threading.Lock) -> None:
+        self._runs = runs
         self._lock = lock
-        self._runs: list[Run] = []
-
-    def append(self, run: Run) -> None:
-        self._runs.append(run)
 
     @property
     def held(self) -> int:
@@ -123,10 +120,7 @@ def is_folder(node: Node | None) -> bool:
 
 def by_version(runs: Iterable[Run], lock: threading.Lock) -> dict[Hashable, KnownIds]:
     """Return the known ids of runs by their version, in the order of the runs. ``lock`` is that of the table."""
-    found: dict[Hashable, KnownIds] = {}
+    found: dict[Hashable, list[Run]] = {}
     for run in runs:
-        known = found.get(run.holding)
-        if known is None:
-            known = found[run.holding] = KnownIds(lock)
-        known.append(run)
-    return found
+        found.setdefault(run.holding, []).append(run)
+    return {version: KnownIds(of_version, lock) for version, of_version in found.items()}

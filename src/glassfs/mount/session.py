@@ -27,7 +27,8 @@ from glassfs.cache import BlockCache
 from glassfs.datasets.joined import Audience, open_sources
 from glassfs.errors import GlassfsError
 from glassfs.mount import process, system
-from glassfs.mount.engines import Engine, MountPoint
+from glassfs.mount.engines.engine import Engine
+from glassfs.mount.engines.mounting import MountPoint
 from glassfs.mount.errors import Failures, MountError
 from glassfs.mount.metrics import Metrics
 from glassfs.mount.operations import Operations, Stale
@@ -81,7 +82,7 @@ class MountSession:
         )
         self._usage = Usage(self.sources.locations.values(), self.sources.made_of)
         self.operations.has_presumed = self.sources.has_presumed
-        self.engine = Engine(self.operations, self.failures, options.is_debugging)
+        self.engine = Engine(self.operations, self.failures, "debug" in options.flags)
         self._memory = process.FreeMemory()
         self._is_loaded = False
         self._measuring: threading.Thread | None = None
@@ -196,10 +197,9 @@ class MountSession:
             self._is_loaded = True
 
     def _measure(self, metrics: Metrics) -> None:
-        while True:
+        metrics.write()
+        while not self._is_ending.wait(settings.metrics):
             metrics.write()
-            if self._is_ending.wait(settings.metrics):
-                break
         metrics.remove()
 
     def _poll(self) -> float | None:

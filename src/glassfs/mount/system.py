@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import time
-from enum import IntFlag
 
 from glassfs.mount.errors import MountError
 from glassfs.settings import settings
@@ -17,20 +16,10 @@ from glassfs.source.mountinfo import FILE_SYSTEM, Mount, mounts
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-class _Umount(IntFlag):
-    """Flags of umount2(2)."""
-
-    DETACH = 2
-    NOFOLLOW = 8
-
-
 def mount_at(path: str) -> Mount | None:
     """Return the topmost mount whose mount point is ``path``, which must be absolute and without symbolic links."""
-    found = None
-    for mount in mounts():
-        if mount.path == path:
-            found = mount
-    return found
+    found = [mount for mount in mounts() if mount.path == path]
+    return found[-1] if found else None
 
 
 def is_glassfs(path: str) -> bool:
@@ -92,7 +81,7 @@ def _unmount(path: str, lazy: bool) -> str | None:
 
 def detached(path: str, lazy: bool) -> int:
     """Unmount by the system call; return its errno, 0 for success. Only for root, and in namespaces of their own."""
-    flags = _Umount.NOFOLLOW | (_Umount.DETACH if lazy else 0)
+    flags = 8 | (2 if lazy else 0)  # UMOUNT_NOFOLLOW and MNT_DETACH
     return ctypes.get_errno() if _LIBC.umount2(os.fsencode(path), flags) else 0
 
 

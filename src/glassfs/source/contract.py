@@ -81,7 +81,10 @@ class Entry(NamedTuple):
 
 
 class Source(ABC):
-    """The bytes of one version of one file. ``name`` is used in messages."""
+    """The bytes of one version of one file. ``name`` is used in messages.
+
+    A source that holds nothing inherits ``keep``, ``park`` and ``close``, which do nothing.
+    """
 
     name: str
     entry: Entry
@@ -110,17 +113,14 @@ class Source(ABC):
         """
         return None
 
-    @abstractmethod
-    def keep(self) -> None:
+    def keep(self) -> None:  # noqa: B027
         """Keep what the next read opens, until ``park``: if the file cannot be opened again, it is released last."""
 
-    @abstractmethod
-    def park(self) -> None:
+    def park(self) -> None:  # noqa: B027
         """Release what the source holds. A later read opens the file again if it is still the same version."""
 
-    @abstractmethod
-    def close(self) -> None:
-        """Release what the source holds. Later reads raise Changed."""
+    def close(self) -> None:  # noqa: B027
+        """Release what the source holds. Later reads raise Changed if it held anything."""
 
     def read(self, offset: int, size: int) -> bytes:
         """Return the bytes ``[offset, offset + size)``. Nothing is allocated for a range outside the source."""

@@ -87,7 +87,7 @@ class LocalStore(Store):
             if system.is_file(folder.fd, name, root.device):
                 work.check(small or ahead)
                 try:
-                    fd, entry, head = self._opened(os.open(name, _READ, dir_fd=folder.fd), None, ahead, small)
+                    fd, entry, head = self._opened(os.open(name, _READ, dir_fd=folder.fd), ahead, small)
                     return entry, LocalSource(self.open_descriptor, self.shown(path), path, entry, fd, head)
                 except OSError:  # not allowed, no descriptor, or replaced: what is there can be said all the same
                     pass
@@ -159,11 +159,8 @@ class LocalStore(Store):
         self._watched.close()
         self._root = None
 
-    def open_descriptor(self, path: Path, known: Entry | None = None) -> tuple[int, Entry]:
-        """Return a descriptor of the regular file at ``path`` and its entry. Raises OSError and Unavailable.
-
-        The entry is ``known`` if that is of the same version.
-        """
+    def open_descriptor(self, path: Path) -> tuple[int, Entry]:
+        """Return a descriptor of the regular file at ``path`` and its entry. Raises OSError and Unavailable."""
         if not path:
             raise OSError(errno.EISDIR, "is a folder")
         root = self._current_root()
@@ -177,13 +174,11 @@ class LocalStore(Store):
             except OSError as error:
                 if error.errno != errno.ELOOP or not self.follows_links:
                     raise
-                return self._followed(folder, path, known)
-        fd, entry, _ = self._opened(fd, known)
+                return self._followed(folder, path)
+        fd, entry, _ = self._opened(fd)
         return fd, entry
 
-    def _opened(
-        self, fd: int, known: Entry | None = None, ahead: int = 0, small: int = 0,
-    ) -> tuple[int, Entry, bytes]:
+    def _opened(self, fd: int, ahead: int = 0, small: int = 0) -> tuple[int, Entry, bytes]:
         """Return a descriptor of a regular file, its entry, and its first bytes, none if it is being changed.
 
         These are ``ahead`` bytes, or all of at most ``small``. Closes the descriptor if it raises: OSError and
@@ -193,8 +188,6 @@ class LocalStore(Store):
             before = status = after = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(errno.EINVAL, "is not a regular file")
-            if known is not None and _has_version(status, known):
-                return fd, known, b""
             head = os.pread(fd, small if before.st_size <= small else ahead, 0) if ahead else b""
             has_acl = self._known_acl(status)
             if has_acl is None:  # what shows that the ACL did not change meanwhile shows it of the bytes, too
@@ -261,13 +254,13 @@ class LocalStore(Store):
                 return file
         return link._replace(omitted=f"link out of the source: {link.target}: {reason}")
 
-    def _followed(self, folder: _OpenFolder, path: Path, known: Entry | None = None) -> tuple[int, Entry]:
+    def _followed(self, folder: _OpenFolder, path: Path) -> tuple[int, Entry]:
         """Return what ``open_descriptor`` returns for the file to which the link at ``path`` leads.
 
         Raises NotAllowed if it is not followed. Changes of the file are not reported to watchers of the link's folder.
         """
-        fd, entry, _ = self._opened(following.opened(folder.fd, self.shown(path[:-1]), path[-1]), known)
-        return fd, entry if entry is known else entry._replace(has_other_names=True)
+        fd, entry, _ = self._opened(following.opened(folder.fd, self.shown(path[:-1]), path[-1]))
+        return fd, entry._replace(has_other_names=True)
 
     def _known_acl(self, status: os.stat_result) -> bool | None:
         """Return whether a file has an ACL that may deny what its mode grants; None if its ACL must be read."""
@@ -393,27 +386,15 @@ def _described(status: os.stat_result, has_acl: bool) -> Entry:
     # Nine bits cannot express which users an ACL names.
     permissions = mode & (0o700 if has_acl else 0o777)
     file_id = f"{volume}:{status.st_ino}"
-    version = Version(f"{file_id}:{size}:{mtime_ns}")  # as ``_version``
+    version = Version(f"{file_id}:{size}:{mtime_ns}")  # as in ``_stamp``
     return _new(Entry, (
         kind, version, file_id, f"{version}:{status.st_ctime_ns}", size, permissions, status.st_uid, status.st_gid,
         mtime_ns, "", volume, kind is Kind.FILE and status.st_nlink > 1, "",
     ))
 
 
-def _version(status: os.stat_result) -> Version:
-    return Version(f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}")
-
-
-def _has_version(status: os.stat_result, entry: Entry) -> bool:
-    """Return whether a file has the version of an entry, without making the text."""
-    return (
-        status.st_mtime_ns == entry.mtime_ns and status.st_size == entry.size
-        and f"{status.st_dev}:{status.st_ino}" == entry.file_id
-    )
-
-
 def _stamp(status: os.stat_result) -> str:
-    return f"{_version(status)}:{status.st_ctime_ns}"
+    return f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
 
 
 def _hidden(parent: os.stat_result) -> Entry:

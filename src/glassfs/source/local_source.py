@@ -32,9 +32,8 @@ _ERRORS: tuple[tuple[tuple[int, ...], type[GlassfsError]], ...] = (
 )
 
 Result = TypeVar("Result")
-Open = Callable[[Path, Entry], tuple[int, Entry]]
-"""Returns a descriptor of the file at a path, and its entry, or the given one if it is of the same version. Raises
-OSError and Unavailable."""
+Open = Callable[[Path], tuple[int, Entry]]
+"""Returns a descriptor of the file at a path, and its entry. Raises OSError and Unavailable."""
 
 
 def translated(error: OSError, name: str) -> GlassfsError:
@@ -155,14 +154,14 @@ class LocalSource(Source):
 
     def _opened_again(self) -> int:
         try:
-            fd, entry = self._open_again(self._path, self.entry)
+            fd, entry = self._open_again(self._path)
         except Unavailable as error:
             raise error.at(self.name) from None
         except OSError as error:
             if error.errno in (*_FORBIDDEN, *_FAILING):
                 raise translated(error, self.name) from None
             raise Changed(f"cannot be opened again: {error.strerror or error}", self.name) from error
-        if entry is not self.entry and entry.version != self.version:
+        if entry.version != self.version:
             os.close(fd)
             raise Changed("has been replaced by another file", self.name)
         return fd

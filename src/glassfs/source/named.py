@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Sequence
 
 from glassfs.errors import GlassfsError
-from glassfs.source.contract import ByteCache, Named, Store
+from glassfs.source.contract import ByteCache, Named
 from glassfs.source.local import LocalStore
 from glassfs.source.local_source import translated
 from glassfs.source.remote.connection import Connection
@@ -29,20 +30,14 @@ def locate(
     local = iter(_local([name for name in names if not is_url(name)], follows))
     if not urls:
         return list(local)
-    from glassfs.source.remote.named import located
+    from glassfs.source.remote.open import located
 
     remote = iter(located(urls, connection, is_file, cache))
     return [next(remote if is_url(name) else local) for name in names]
 
 
 def _local(names: Sequence[str], follows: bool) -> list[Named]:
-    stores: dict[tuple[str, str], Store] = {}
-
-    def store(folder: str, shown: str) -> Store:
-        if (folder, shown) not in stores:
-            stores[folder, shown] = LocalStore(folder, shown, follows)
-        return stores[folder, shown]
-
+    store = functools.cache(functools.partial(LocalStore, follows=follows))
     found = []
     for name in map(local_name, names):
         last = os.path.basename(os.path.abspath(name))

@@ -27,7 +27,7 @@ ACL = "system.posix_acl_access"
 _ENCODING = sys.getfilesystemencoding()
 
 
-def function(name: str, result: Any, *arguments: Any, use_errno: bool = False) -> Callable[..., int] | None:
+def function(name: str, result: Any, use_errno: bool = False) -> Callable[..., int] | None:
     """Return a function of the C library on Linux; None on other systems and if there is no such function."""
     if sys.platform != "linux":
         return None
@@ -35,7 +35,7 @@ def function(name: str, result: Any, *arguments: Any, use_errno: bool = False) -
         found: Any = getattr(ctypes.CDLL(None, use_errno=use_errno), name)
     except (AttributeError, OSError):
         return None
-    found.argtypes, found.restype = arguments, result
+    found.restype = result
     return found  # type: ignore[no-any-return]
 
 
@@ -108,8 +108,7 @@ _buffer = _Buffer()
 
 
 def _looked_up(folder: int, name: str) -> tuple[int, int, int, int] | None:
-    """Return mask, mode and device of ``name`` in the open ``folder``; None if there is none or the system cannot tell.
-    """
+    """Return mask, mode and device of ``name`` in the open ``folder``; None if that is not known."""
     # Each thread has a buffer of its own: ctypes releases the GIL during the call.
     buffer = _buffer
     if _statx is None or _statx(folder, name.encode(_ENCODING, "surrogateescape"), _flags, 0, buffer.pointer) != 0:

@@ -219,16 +219,12 @@ class Watches:
                     if self._inotify is not None:
                         self._inotify.remove(watch)
                         if not self._inotify.watches:
-                            self._end(self._inotify)
+                            if self._inotify.has_thread:  # which closes it
+                                self._inotify.wake()
+                            else:
+                                self._close(self._inotify)
             finally:
                 self._lock.release()
-
-    def _end(self, inotify: _Inotify) -> None:
-        """End an instance, which its thread does if there is one."""
-        if inotify.has_thread:
-            inotify.wake()
-        else:
-            self._close(inotify)
 
     def _close(self, inotify: _Inotify) -> None:
         if self._inotify is inotify:

@@ -33,9 +33,7 @@ _BEGIN = b'{"path": "'
 
 
 class ReportLine(NamedTuple):
-    """The essence of an earlier line: numbers of ``faults``, ``rows`` and what is ``omitted``, and a hash of the
-    container's name in the rows.
-    """
+    """An earlier line: numbers of ``faults``, ``rows`` and what is ``omitted``, and a hash of the name in the rows."""
 
     faults: int
     rows: int
@@ -48,9 +46,7 @@ class ReportLine(NamedTuple):
 
 
 class Report:
-    """The report ``name`` of a ``command``. If ``is_resumed``, its lines are kept. Raises BatchError if that is
-    impossible.
-    """
+    """The report ``name`` of a ``command``. If ``is_resumed``, its lines are kept. Raises BatchError if it cannot."""
 
     def __init__(self, name: str, command: str, is_resumed: bool = False) -> None:
         self._name, self._command = name, command
@@ -94,8 +90,7 @@ class Report:
             line["command"] = self._command
         if rows is not None:
             line |= {"container": container, "rows": rows}
-        # One write for each line, without a buffer: a line is in the file when the caller goes on, whatever ends the
-        # program.
+        # One write for each line, without a buffer: the file has it when the caller goes on, whatever ends the program.
         rest = memoryview(f"{json.dumps(line)}\n".encode())
         with self._writing():
             while rest:
@@ -112,33 +107,26 @@ class Report:
             raise BatchError("this report exists already; --resume continues it", self._name)
         whole = end = 0
         is_at_start = True
-        for piece in self._pieces():
-            # A line that is too long comes in pieces, of which only one that begins and ends it can be parsed.
-            is_line, is_at_start = is_at_start, piece.endswith(b"\n")
-            line = _parsed(piece) if is_line and is_at_start else None
-            # Nothing but a report may be truncated. A program that was killed with its first line may have written the
-            # beginning of one.
-            if line is None and not end and (is_at_start or piece[: len(_BEGIN)] != _BEGIN[: len(piece)]):
-                raise BatchError("is not a report of glassfs; name another file", self._name)
-            end += len(piece)
-            whole = end if is_at_start else whole
-            if line is not None:
-                command, key, known = line
-                if command != self._command:
-                    raise BatchError(f"is a report of {command[:20]!r}, not of {self._command!r}", self._name)
-                self._known[key] = known
+        # The file that is locked is read, not what has its name now: only what was checked may be truncated.
+        with open(self._file.fileno(), "rb", closefd=False) as file:
+            file.seek(0)
+            for piece in iter(partial(file.readline, MOST_LINE_BYTES), b""):
+                # A line that is too long comes in pieces, of which only one that begins and ends it can be parsed.
+                is_line, is_at_start = is_at_start, piece.endswith(b"\n")
+                line = _parsed(piece) if is_line and is_at_start else None
+                # Only a report may be truncated; a program killed at its first line may have left the beginning of one.
+                if line is None and not end and (is_at_start or piece[: len(_BEGIN)] != _BEGIN[: len(piece)]):
+                    raise BatchError("is not a report of glassfs; name another file", self._name)
+                end += len(piece)
+                whole = end if is_at_start else whole
+                if line is not None:
+                    command, key, known = line
+                    if command != self._command:
+                        raise BatchError(f"is a report of {command[:20]!r}, not of {self._command!r}", self._name)
+                    self._known[key] = known
         if whole < size:
             with self._writing():
                 os.ftruncate(self._file.fileno(), whole)
-
-    def _pieces(self) -> Iterator[bytes]:
-        """Yield the lines of the file, those that are too long in several pieces.
-
-        The file that is locked is read, not what has its name now: only what was checked may be truncated.
-        """
-        with open(self._file.fileno(), "rb", closefd=False) as file:
-            file.seek(0)
-            yield from iter(partial(file.readline, MOST_LINE_BYTES), b"")
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

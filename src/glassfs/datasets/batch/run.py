@@ -86,8 +86,7 @@ class RunPlan:
 
 @dataclass
 class BatchRun:
-    """A run of a command. ``containers``, ``faults`` and ``omitted`` count its results and those that the ``report``
-    knew.
+    """A run of a command. ``containers``, ``faults`` and ``omitted`` count its results and those in the ``report``.
 
     ``on_unlisted`` is called with folders that cannot be listed, and with what is left out of folders. They have no
     line in a report and are tried again each time. ``on_skipped`` is called with what the report knows already.
@@ -116,8 +115,7 @@ class BatchRun:
         faults: list[Problem] = []
         is_several, rows = False, None
         for done in here(work, items) if workers is None else Mapping(work, workers, is_ordered).all(items):
-            # The caller shows the outcome before it is noted: after an interruption a container may be reported twice,
-            # never lost.
+            # The caller shows the outcome before it is noted: an interruption may repeat a container, never lose one.
             yield done
             faults += done.outcome.faults
             is_several = is_several or done.outcome.is_several

@@ -47,11 +47,6 @@ class ConvertedText(Source):
     def read_into(self, buffer: memoryview, offset: int) -> None:
         buffer[:] = memoryview(self._head)[offset : offset + len(buffer)]
 
-    def keep(self) -> None:
-        """Do nothing: the bytes are in memory."""
-
-    park = close = keep
-
 
 def part(source: Source, offset: int, size: int) -> Data:
     """Return stored bytes of a document; those of a text have no offset in the file."""

@@ -6,7 +6,6 @@ Any thread. Every exception is answered with an errno. References that the kerne
 from __future__ import annotations
 
 import errno
-import logging
 import mmap
 import os
 import stat
@@ -18,8 +17,6 @@ from glassfs.mount.errors import Answer, Failures
 from glassfs.mount.operations import BLOCK, LONGEST_NAME, Listing, Operations
 from glassfs.names import raw
 from glassfs.tree import Node, Origin, Settled
-
-log = logging.getLogger(__name__)
 
 LONGEST_READ = 1 << 20
 OPCODES = max(Opcode) + 1
@@ -207,7 +204,8 @@ class Answers:
                         continue
                     file_size = 0
                 if mode != tail_mode:  # directories come first, and files have one mode
-                    tail, tail_mode = wire.tail_of(operations.attributes_in(origin, mode)), mode
+                    shown, _, uid, gid, _, mtime_ns = operations.attributes_in(origin, mode)
+                    tail, tail_mode = wire.tail(shown, uid, gid, mtime_ns), mode
                 body += entry.pack(
                     ident, generation, seconds, seconds, nanoseconds, nanoseconds, ino, file_size,
                     -(-file_size // BLOCK), tail, ino, ahead + ident, length, mode >> 12, name,
@@ -246,7 +244,7 @@ class Answers:
         if not self._operations.has_presumed:
             raise Answer(errno.ENOSYS)
         self._operations.enter(ident)
-        self._reply(unique, wire.OPEN_OUT.pack(0, wire.Open.KEEP_CACHE | wire.Open.CACHE_DIR, 0))
+        self._reply(unique, wire.OPEN_OUT.pack(0, 1 << 1 | 1 << 3, 0))  # FOPEN_KEEP_CACHE and FOPEN_CACHE_DIR
 
     def _getxattr(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         name = wire.name_at(message, _REQUEST + wire.XATTR_IN.size)

@@ -80,7 +80,7 @@ class Engine:
         os.set_blocking(self._over, False)
         null = os.open(os.devnull, os.O_RDWR)  # at the end no descriptor may be free
         # The main thread only waits: a signal, the end of the connection or an error of a thread writes into the pipe.
-        before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+        before = {number: signal.signal(number, lambda *_: self._end()) for number in SIGNALS}
         # A handler in Python alone would not wake a thread that is about to block.
         waker = signal.set_wakeup_fd(self._over, warn_on_full_buffer=False)
         try:
@@ -142,9 +142,6 @@ class Engine:
     def requests(self) -> dict[str, int]:
         """Return the number of answered requests by kind."""
         return {opcode.name: count for opcode in Opcode if (count := self._answers.counts[opcode])}
-
-    def _on_signal(self, _number: int, _frame: object) -> None:
-        self._end()
 
     def _end(self) -> None:
         with suppress(OSError):

@@ -13,25 +13,12 @@ import select
 import socket
 import stat
 import subprocess
-from enum import IntFlag
 
 from glassfs.mount import system
 from glassfs.mount.errors import MountError
 from glassfs.source.mountinfo import FILE_SYSTEM
 
 DEVICE = "/dev/fuse"
-
-
-class _Flag(IntFlag):
-    """Flags of mount(2)."""
-
-    RDONLY = 1
-    NOSUID = 2
-    NODEV = 4
-    NOEXEC = 8
-
-
-_FLAGS = _Flag.RDONLY | _Flag.NOSUID | _Flag.NODEV | _Flag.NOEXEC
 
 
 class MountPoint:
@@ -98,7 +85,8 @@ class MountPoint:
             ids = f"rootmode={mode:o},user_id={os.getuid()},group_id={os.getgid()}"
             data = ",".join([f"fd={descriptor}", ids, *self._options])
             words = map(os.fsencode, (self._name, self.path, FILE_SYSTEM))
-            if ctypes.CDLL(None, use_errno=True).mount(*words, ctypes.c_ulong(_FLAGS), os.fsencode(data)) == 0:
+            flags = ctypes.c_ulong(1 | 2 | 4 | 8)  # MS_RDONLY, MS_NOSUID, MS_NODEV and MS_NOEXEC
+            if ctypes.CDLL(None, use_errno=True).mount(*words, flags, os.fsencode(data)) == 0:
                 return descriptor
             number = ctypes.get_errno()
             if number != errno.EPERM:

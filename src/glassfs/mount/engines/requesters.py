@@ -7,7 +7,7 @@ signal came, which may be ignored.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Set
+from collections.abc import Sequence, Set
 from contextlib import suppress
 
 from glassfs.mount.engines.crew import Task
@@ -29,12 +29,11 @@ class Requesters:
         self._seen: Set[Task] = frozenset()
         """The work that was in progress at the previous look."""
 
-    def gone(self, asked: Iterable[Task]) -> list[Task]:
+    def gone(self, asked: Sequence[Task]) -> list[Task]:
         """Return the work in progress whose thread has ended or been killed, of that which was at the last call, too.
 
         Most work does not take so long, and needs no look at its thread.
         """
-        asked = list(asked)
         before, self._seen = self._seen, set(asked)
         # A thread that has ended between two looks is not mistaken for another one with its number: numbers are given
         # out again only after all others.
@@ -45,14 +44,13 @@ class Requesters:
         return [one for one in waiting if not states[one.thread]]
 
 
-def left(asked: Iterable[Task], now: float) -> list[Task]:
+def left(asked: Sequence[Task], now: float) -> list[Task]:
     """Return the work of interrupted threads whose results are no longer wanted, of all in the order of its beginning.
 
     A thread that asks for the same again finds what was done for it until then: locks, blocks, parsed containers. So
     its first request goes on as long as it is repeated; the repetitions, which only wait for the first one, do not.
     ``now`` is on the same clock as ``answered_at``, in seconds.
     """
-    asked = list(asked)
     repeated = {(one.thread, one.about) for one in asked if one.answered_at is None}
     kept: set[tuple[int, object]] = set()
     left = []
@@ -74,19 +72,12 @@ def _is_waiting(thread: int) -> bool:
         with open(f"/proc/{thread}/status", "rb") as file:
             lines = dict(line.split(b":", 1) for line in file.read().splitlines() if b":" in line)
     except (FileNotFoundError, ProcessLookupError):
-        return _exists(thread)
+        try:  # /proc may hide threads of other users (``hidepid``)
+            os.kill(thread, 0)
+        except OSError as error:
+            return not isinstance(error, ProcessLookupError)
+        return True
     except OSError:  # no descriptor left: nothing is known
         return True
     pending = int(lines.get(b"SigPnd", b"0"), 16) | int(lines.get(b"ShdPnd", b"0"), 16)
     return lines.get(b"State", b"").strip()[:1] not in _ENDED and not pending & _KILLED
-
-
-def _exists(thread: int) -> bool:
-    """Return whether there is such a thread, of any user: /proc may hide those of others (``hidepid``)."""
-    try:
-        os.kill(thread, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
-    return True

@@ -72,7 +72,7 @@ for attributes midway. PARALLEL_DIROPS: a slow look-up does not delay others in 
 connection, whose mount is still there, ends with ECONNABORTED."""
 PROTOCOL = 7, 45
 EPOCH_MINOR, PRUNE_MINOR = 44, 45
-"""The first protocols with Notice.INC_EPOCH and Notice.PRUNE."""
+"""The first protocols with FUSE_NOTIFY_INC_EPOCH and FUSE_NOTIFY_PRUNE."""
 
 
 class Offer(NamedTuple):
@@ -114,22 +114,7 @@ DOT = ENTRY_OUT.size + DIRENT.size + 8
 _DOTS = struct.Struct(f"={ENTRY_OUT.size}xQQII8s{ENTRY_OUT.size}xQQII8s")
 
 
-class Open(IntFlag):
-    """How the kernel treats what was opened."""
-
-    KEEP_CACHE = 1 << 1
-    CACHE_DIR = 1 << 3
-
-
-class Notice(IntEnum):
-    """Notifications: replies to no request."""
-
-    INVAL_INODE = 2
-    INVAL_ENTRY = 3
-    INC_EPOCH = 8
-    PRUNE = 9
-
-
+# Notifications: replies to no request
 INVAL_INODE = struct.Struct("=Qqq")
 INVAL_ENTRY = struct.Struct("=QII")
 PRUNE = struct.Struct("=I12x")
@@ -139,8 +124,6 @@ ATTRIBUTES_ONLY = -1
 uninterruptibly; and for those of a listing that a process reads into memory that hangs."""
 
 BLOCK_SIZE = 4096
-U64 = (1 << 64) - 1
-"""Times before 1970 are sent as two's complement in an unsigned field."""
 
 
 def packed(error: int, unique: int, payload: bytes = b"") -> bytes:
@@ -161,13 +144,12 @@ def times(seconds: float) -> tuple[int, int]:
 
 
 @lru_cache(1024)
-def tail(mode: int, nlink: int, uid: int, gid: int, mtime_ns: int) -> bytes:
+def tail(mode: int, uid: int, gid: int, mtime_ns: int) -> bytes:
     """Return the part of attributes that most files of one container share."""
     mtime, mtime_ns = divmod(mtime_ns, 10**9)
-    mtime &= U64
-    return TAIL.pack(
-        mtime, mtime, mtime, mtime_ns, mtime_ns, mtime_ns, mode, nlink, uid, gid, 0, BLOCK_SIZE, 0,
-    )
+    mtime &= (1 << 64) - 1  # two's complement in an unsigned field: it may be before 1970
+    # One link: counting sub-directories would mean listing each directory.
+    return TAIL.pack(mtime, mtime, mtime, mtime_ns, mtime_ns, mtime_ns, mode, 1, uid, gid, 0, BLOCK_SIZE, 0)
 
 
 def looked_up(
@@ -175,13 +157,11 @@ def looked_up(
 ) -> bytes:
     """Return a whole message: the reply to a look-up, as ``entry_out``."""
     seconds, nanoseconds = times(timeout)
-    entry_seconds, entry_nanoseconds = (
-        (seconds, nanoseconds) if entry_timeout == timeout else times(entry_timeout)
-    )
-    mode, nlink, ino, uid, gid, size, mtime_ns = found
+    entry_seconds, entry_nanoseconds = times(entry_timeout)
+    mode, ino, uid, gid, size, mtime_ns = found
     return LOOKUP_OUT.pack(
         LOOKUP_OUT.size, 0, unique, ident, generation, entry_seconds, seconds, entry_nanoseconds, nanoseconds,
-        ino, size, -(-size // BLOCK), tail(mode, nlink, uid, gid, mtime_ns),
+        ino, size, -(-size // BLOCK), tail(mode, uid, gid, mtime_ns),
     )
 
 
@@ -202,10 +182,10 @@ def no_entry(timeout: float) -> bytes:
 def described(unique: int, timeout: float, found: Attributes) -> bytes:
     """Return a whole message: the reply to GETATTR, with a timeout in seconds."""
     seconds, nanoseconds = times(timeout)
-    mode, nlink, ino, uid, gid, size, mtime_ns = found
+    mode, ino, uid, gid, size, mtime_ns = found
     return GETATTR_OUT.pack(
         GETATTR_OUT.size, 0, unique, seconds, nanoseconds, 0, ino, size, -(-size // BLOCK),
-        tail(mode, nlink, uid, gid, mtime_ns),
+        tail(mode, uid, gid, mtime_ns),
     )
 
 
@@ -228,11 +208,6 @@ def direntplus(length: int) -> struct.Struct:
     return struct.Struct(f"={ENTRY_HEAD}{ENTRY_TAIL}sQQII{length + -length % 8}s")
 
 
-def tail_of(attributes: Attributes) -> bytes:
-    """Return the part that entries share whose attributes differ in inode number and size only."""
-    return tail(attributes.mode, attributes.nlink, attributes.uid, attributes.gid, attributes.mtime_ns)
-
-
 def offer_of(message: bytes) -> Offer:
     """Return what an INIT request offers."""
     _, minor, readahead, flags = INIT_IN.unpack_from(message, IN_HEADER.size)
@@ -253,7 +228,7 @@ def init_out(offer: Offer, longest: int, background: int) -> bytes:
 
 def inval_inode(ident: int) -> bytes:
     """Return a notification that the attributes of a node are stale."""
-    return packed(-Notice.INVAL_INODE, 0, INVAL_INODE.pack(ident, ATTRIBUTES_ONLY, 0))
+    return packed(-2, 0, INVAL_INODE.pack(ident, ATTRIBUTES_ONLY, 0))  # FUSE_NOTIFY_INVAL_INODE
 
 
 def inval_entry(parent: int, name: bytes, is_expired: bool) -> bytes:
@@ -262,14 +237,16 @@ def inval_entry(parent: int, name: bytes, is_expired: bool) -> bytes:
     If ``is_expired``, the next process that uses the name looks it up. Otherwise the kernel drops all below it now, and
     waits for pages that no process uses any more but that a pending READ has locked.
     """
-    return packed(-Notice.INVAL_ENTRY, 0, INVAL_ENTRY.pack(parent, len(name), EXPIRE_ONLY * is_expired) + name + b"\0")
+    # FUSE_NOTIFY_INVAL_ENTRY
+    return packed(-3, 0, INVAL_ENTRY.pack(parent, len(name), EXPIRE_ONLY * is_expired) + name + b"\0")
 
 
 def inc_epoch() -> bytes:
     """Return a notification that all names are stale. The kernel takes no lock for it."""
-    return packed(-Notice.INC_EPOCH, 0)
+    return packed(-8, 0)  # FUSE_NOTIFY_INC_EPOCH
 
 
 def prune(idents: Sequence[int]) -> bytes:
     """Return a notification to drop these nodes if no process uses them. Children must come before their directory."""
-    return packed(-Notice.PRUNE, 0, PRUNE.pack(len(idents)) + struct.pack(f"={len(idents)}Q", *idents))
+    # FUSE_NOTIFY_PRUNE
+    return packed(-9, 0, PRUNE.pack(len(idents)) + struct.pack(f"={len(idents)}Q", *idents))

@@ -151,4 +151,3 @@ def _http_status(error: BaseException) -> int | None:
 def _ftp_code(error: BaseException) -> str:
     found = _FTP_CODE.match(str(error)) if type(error).__module__ == "ftplib" else None
     return found[1] if found else ""
-

@@ -269,12 +269,6 @@ class RemoteSource(Source):
     def size_of(self, number: int) -> int:
         return min(BLOCK, self.size - number * BLOCK)
 
-    def keep(self) -> None:
-        pass
-
-    def park(self) -> None:
-        pass
-
     def close(self) -> None:
         self._is_closed = True
 

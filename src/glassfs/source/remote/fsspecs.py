@@ -225,7 +225,9 @@ class FsspecServer(RetryingServer):
             # The only entry may be the file that was listed; in buckets a folder may have an object of its name.
             is_file = count == 0 and found is not None and full_name.lstrip("/") == folder
             name = _name_in(folder, full_name, found is None)
-            if not _can_be_encoded(name):
+            try:
+                raw(name)
+            except UnicodeEncodeError:
                 name, omitted = name.encode(errors="replace").decode(), NO_NAME
             yield Listed(name, found, omitted) if name else None
         if is_file and path:
@@ -280,14 +282,6 @@ def _supported() -> str:
     from fsspec import available_protocols
 
     return ", ".join(sorted({*available_protocols(), *KNOWN} - NO_SERVERS - ALIASES.keys()))
-
-
-def _can_be_encoded(name: str) -> bool:
-    try:
-        raw(name)
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _name_in(folder: str, full_name: str, is_folder: bool) -> str:

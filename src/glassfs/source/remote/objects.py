@@ -47,6 +47,7 @@ _CAUSES = (
     ("redirect", ENDLESS),
 )
 Result = TypeVar("Result")
+ListPages = Callable[[Path, str], Coroutine[Any, Any, list[Listed]]]
 
 
 def believable_facts(size: int, etag: str, modified: datetime) -> Facts | None:
@@ -76,8 +77,7 @@ class ObjectServer(RetryingServer):
 
     def __init__(
         self, name: str, identity: str, store: Any, library: ModuleType, timeout: float,
-        has_lasting_versions: bool,
-        list_pages: Callable[[Path, str], Coroutine[Any, Any, list[Listed]]] | None = None,
+        has_lasting_versions: bool, list_pages: ListPages | None = None,
     ) -> None:
         self.name = name
         self.identity = identity
@@ -87,9 +87,6 @@ class ObjectServer(RetryingServer):
         self._store = store
         self._list_pages = list_pages
         self._listed_by_page: set[Path] = set()
-
-    def close(self) -> None:
-        """Connections that are not used are closed after a while, all of them with the store."""
 
     @staticmethod
     def options(timeout: float) -> dict[str, Any]:

@@ -1,25 +1,29 @@
-"""Make the server for a URL: protocol, endpoint and credentials."""
+"""Open what URLs name: servers, by protocol, endpoint and credentials, and stores of folders or single objects."""
 
 from __future__ import annotations
 
 import os
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
-from functools import partial
+from functools import cache, partial
 from hashlib import blake2b
 from typing import Any, TypeAlias, TypeVar
 
-from glassfs.errors import DeviceFailed, NotAllowed, Refused
+from glassfs.errors import DeviceFailed, NotAllowed, NotFound, Refused
 from glassfs.names import raw
+from glassfs.source.contract import ByteCache, Named
+from glassfs.source.remote.blocks import RemoteBlocks
 from glassfs.source.remote.connection import Connection
-from glassfs.source.remote.objects import ObjectServer
+from glassfs.source.remote.disk import DiskCache
+from glassfs.source.remote.objects import ListPages, ObjectServer
 from glassfs.source.remote.obstore_module import not_installed, obstore
 from glassfs.source.remote.probes import explained, target_of
 from glassfs.source.remote.retrying import SILENCE_PARTS
 from glassfs.source.remote.s3_listing import S3Lister
 from glassfs.source.remote.server import Server
-from glassfs.source.remote.url import WEB, Url
+from glassfs.source.remote.store import RemoteStore
+from glassfs.source.remote.url import WEB, Url, parsed
 from glassfs.source.remote.web import WebServer
 
 DEFAULT_REGION = "us-east-1"
@@ -30,8 +34,55 @@ _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _FILES = (("AWS_CONFIG_FILE", "~/.aws/config"), ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"))
 
 AnyServer = TypeVar("AnyServer", bound=ObjectServer)
-_Bucket: TypeAlias = tuple[Callable[[], Any], str, S3Lister | None]
-"""A function that makes an obstore store, the endpoint that distinguishes stores of one name, and S3's lister."""
+_Bucket: TypeAlias = tuple[Callable[[], Any], str, ListPages | None]
+"""A function that makes an obstore store, the endpoint that distinguishes stores of one name, and S3's listing."""
+
+
+def located(
+    urls: Sequence[str], connection: Connection, is_file: Callable[[str], bool], cached: ByteCache,
+) -> list[Named]:
+    """Return what these URLs name. Their stores share servers and ``cached``.
+
+    ``is_file`` returns for a name whether an object is more likely than a folder. Raises NotFound and others.
+    """
+    disk = DiskCache(connection.disk_cache, connection.disk_cache_size) if connection.disk_cache else None
+    blocks = RemoteBlocks(cached, disk)
+    servers: dict[tuple[str, str, str], Server] = {}
+    store = cache(partial(RemoteStore, connection=connection, blocks=blocks, disk=disk))
+
+    def named(url: Url) -> Named:
+        key = url.scheme, f"{url.userinfo}@{url.host}", url.query
+        server = servers.get(key)
+        if server is None:
+            server = servers[key] = server_of(url, connection)
+
+        def folder() -> Named:
+            found = store(server, url.path, has_folders=True)
+            if not found.has_names() and url.path:
+                raise NotFound("there is no such object or folder", url.shown)
+            return Named(found, (), url.path[-1] if url.path else url.host)
+
+        def single() -> Named:
+            found = Named(store(server, url.path[:-1], has_folders=False), url.path[-1:], url.path[-1])
+            found.store.entry(found.path)
+            return found
+
+        try:
+            if url.is_folder or (not is_file(url.path[-1]) and server.is_folder(url.path)):
+                return folder()
+            # A name may be an object or a folder, and each guess costs a request. The more likely one comes first.
+            first, second = (single, folder) if url.scheme in WEB or is_file(url.path[-1]) else (folder, single)
+            try:
+                return first()
+            except NotFound as error:
+                try:
+                    return second()
+                except (NotFound, Refused):
+                    raise NotFound(error.reason, url.shown) from None
+        except (DeviceFailed, Refused) as error:
+            raise server.explained(error) from None
+
+    return [named(parsed(url)) for url in urls]
 
 
 def server_of(url: Url, connection: Connection) -> Server:
@@ -53,16 +104,13 @@ def bucket_of(url: Url, connection: Connection, kind: type[AnyServer]) -> AnySer
     if not url.host:
         raise Refused("names no bucket", url.shown)
     library = obstore(url.shown)
-    make, endpoint, lister = _BUCKETS[url.scheme](url, connection, kind.options(connection.timeout))
+    make, endpoint, list_pages = _BUCKETS[url.scheme](url, connection, kind.options(connection.timeout))
     try:
         store = make()
     except Exception:  # its message may repeat a credential
         raise Refused("cannot be opened: its name, an option or a credential is malformed", url.shown) from None
     name = f"{url.scheme}://{url.userinfo or url.host}"
-    return kind(
-        name, f"{name} {endpoint}", store, library, connection.timeout, True,
-        lister.entries if lister is not None else None,
-    )
+    return kind(name, f"{name} {endpoint}", store, library, connection.timeout, True, list_pages)
 
 
 def _demand_no_password(url: Url) -> None:
@@ -107,7 +155,7 @@ def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
         _allow_http(endpoint, options)
     region = region or DEFAULT_REGION
     lister = S3Lister(url.host, partial(_botocore_client, connection, region, endpoint))
-    return lambda: S3Store(url.host, region=region, **credentials, **options), endpoint, lister
+    return lambda: S3Store(url.host, region=region, **credentials, **options), endpoint, lister.entries
 
 
 def _botocore_client(connection: Connection, region: str, endpoint: str) -> Any:

@@ -125,14 +125,10 @@ def meant_by(name: str) -> str:
     if is_url(name.strip()):
         return f"; did you mean '{shown(name.strip())}'?"
     found = _ONE_SLASH.fullmatch(name.strip())
-    if found is None or found[1].lower() not in _SCHEMES or not found[2]:
-        return _meant_by_scp(name)
-    scheme = found[1].lower()
-    root = "/" if scheme in LOCAL else ""
-    return f"; did you mean '{shown(f'{scheme}://{root}{found[2]}')}'?"
-
-
-def _meant_by_scp(name: str) -> str:
+    if found is not None and found[1].lower() in _SCHEMES and found[2]:
+        scheme = found[1].lower()
+        root = "/" if scheme in LOCAL else ""
+        return f"; did you mean '{shown(f'{scheme}://{root}{found[2]}')}'?"
     found = _OTHER_HOST.fullmatch(name)
     if found is None:
         return ""

@@ -79,7 +79,11 @@ class WebServer(ObjectServer):
         # requests.
         by_webdav: Sequence[Listed] | None = None
         if not any(self._sends_pages.get(path[:depth]) for depth in range(len(path) + 1)):
-            by_webdav = await self._listed_by_webdav(path)
+            try:
+                by_webdav = await self._translated(path, super()._list(path))
+            except (DeviceFailed, NotAllowed) as error:
+                if not _NO_WEBDAV.search(error.reason):
+                    raise
         # obstore returns nothing for a missing folder, and servers may call those missing that they only send.
         if by_webdav or (by_webdav is not None and self._url.query):
             return by_webdav
@@ -97,15 +101,6 @@ class WebServer(ObjectServer):
     def _rows(self, path: Path, call: Call) -> Mapping[str, bytes | None]:
         page, url = page_of(self._url_of(path, True), self._authorization, self.timeout / SILENCE_PARTS, call)
         return rows_of(page, url, path, self.shown(path))
-
-    async def _listed_by_webdav(self, path: Path) -> Sequence[Listed] | None:
-        """Return what is in a folder, or None if the server does not speak WebDAV."""
-        try:
-            return await self._translated(path, super()._list(path))
-        except (DeviceFailed, NotAllowed) as error:
-            if _NO_WEBDAV.search(error.reason):
-                return None
-            raise
 
     async def _with_facts(self, path: Path, rows: Mapping[str, bytes | None]) -> list[Listed]:
         """Return what is on a page; objects are asked for their facts unless their rows are as before."""
