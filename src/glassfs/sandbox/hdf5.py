@@ -100,14 +100,15 @@ class _Container:
         targets = hdf5_values.values(dataset, dataset.get_type(), first, count, self._referred.texts)
         root, page = h5o.open(self._file.id, b"/"), _Page()
         found: list[dict[str, Any]] = []
-        for target in (target and target.encode() for target in targets):
+        for target in targets:
             if found and page.left < 0:
                 break
-            kind = "null" if target is None else "soft" if target.startswith(b"/") else "damaged"
-            link = {"kind": kind, "target": (target or b"").decode("latin-1")}
-            if kind == "soft":
-                link["final"] = _final(root, target)
-            found.append(page.added({**link, "reason": "refers to no object that is found"}))
+            raw = b"" if target is None else target.encode()
+            kind = "null" if target is None else "damaged"
+            link: dict[str, Any] = {"kind": kind, "reason": "refers to no object that is found"}
+            if raw.startswith(b"/"):
+                link = {"kind": "soft", "target": raw.decode("latin-1"), "final": _final(root, raw)}
+            found.append(page.added(link))
         return found, ()
 
     def _list(
@@ -252,11 +253,9 @@ class _Container:
     def _attributes_of(self, path: list[str], left: list[int], only: list[bytes] | None = None) -> dict[str, Any]:
         found: dict[str, Any] = {}
         holder = self._found(path)
-        names: list[bytes] = []
+        names = [name for name in only or () if h5a.exists(holder, name)]
         if only is None:
             h5a.iterate(holder, names.append)  # opening them by number takes quadratic time
-        else:
-            names = [name for name in only if h5a.exists(holder, name)]
         for raw in names:
             text = text_of(raw)
             left[0] -= len(raw)
@@ -273,17 +272,15 @@ class _Container:
         found: dict[str, Any] = {"name": name.decode("latin-1")}
         try:
             kind = group.links.get_info(name).type
+            if kind == h5l.TYPE_HARD:
+                return found | _described_object(h5o.open(group, name))
             if kind == h5l.TYPE_SOFT:
                 target = group.links.get_val(name)
                 return {**found, "kind": "soft", "target": target.decode("latin-1"), "final": _final(group, target)}
-            if kind != h5l.TYPE_HARD:
-                if kind != h5l.TYPE_EXTERNAL:
-                    return {**found, "kind": "unknown"}
-                file, target = group.links.get_val(name)
-                return {
-                    **found, "kind": "external", "file": file.decode("latin-1"), "target": target.decode("latin-1"),
-                }
-            return found | _described_object(h5o.open(group, name))
+            if kind == h5l.TYPE_EXTERNAL:
+                file, target = (part.decode("latin-1") for part in group.links.get_val(name))
+                return {**found, "kind": "external", "file": file, "target": target}
+            return {**found, "kind": "unknown"}
         except MemoryError:
             raise
         except Exception as error:  # types and options of later libraries are no damage

@@ -52,13 +52,13 @@ class Referred:
             else:
                 yield self._text(int.from_bytes(value, "little"))
 
-    def path(self, address: int) -> bytes | None:
-        """Return the path of the object at an address, None if there is none among the first ``MOST_LINKS``."""
+    def _text(self, address: int) -> bytes:
+        """Return the path of the object at an address, if it is among the first ``MOST_LINKS``."""
         # The library would search the whole file for each reference. Groups near the root are looked through first,
         # as most references lead to what is there, such as ``#refs#`` of MATLAB and the dimensions of netCDF.
         while address not in self._paths and self._queue and len(self._paths) < MOST_LINKS:
             self._look_through(self._queue.popleft())
-        return self._paths.get(address)
+        return self._paths.get(address, b"object at %d" % address)
 
     def _look_through(self, path: bytes) -> None:
         def add(name: bytes, link: Any) -> bool | None:
@@ -72,9 +72,6 @@ class Referred:
             group = h5o.open(self._root, path or b"/")
             if isinstance(group, h5g.GroupID):
                 group.links.iterate(add, info=True)
-
-    def _text(self, address: int) -> bytes:
-        return self.path(address) or b"object at %d" % address
 
     def _region_text(self, value: bytes) -> bytes:
         raw = ctypes.create_string_buffer(value, len(value))

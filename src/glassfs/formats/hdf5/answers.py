@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from typing import Any, TypeAlias
 
 from glassfs.content.allowance import OBJECT
+from glassfs.formats.hdf5.chunks import RECORD
 from glassfs.formats.registry import Opening
 from glassfs.lru import LRU
 from glassfs.sandbox import wire
@@ -24,8 +25,6 @@ from glassfs.sizes import PIECE
 
 LARGEST_KEPT = 256 << 10
 """Bytes of an answer that is kept: those of one container share a few MiB of the catalogue."""
-RECORD_SIZE = 32
-"""Bytes of a chunk in a list of chunks."""
 
 Path: TypeAlias = "tuple[bytes, ...]"
 
@@ -82,9 +81,9 @@ class WorkerAnswers:
             # Frames of many demonstrations are many small datasets. Asking for the lists of all of them at once takes
             # one request instead of hundreds, and one entry of the catalogue.
             paths = [as_text(path), *self._together(path)]
-            most = self._opening.allowance.size // RECORD_SIZE
+            most = self._opening.allowance.size // RECORD.size
             request = {"do": "chunks", "path": paths[0], "more": paths[1:], "most": most}
-            answer, raw = self._sandbox.ask(request, most * RECORD_SIZE)
+            answer, raw = self._sandbox.ask(request, most * RECORD.size)
             sizes = answer if _are_sizes(answer, len(paths), len(raw)) else [len(raw)]
             head = json.dumps([paths, sizes]).encode()
             lists = len(head).to_bytes(4, "little") + head + raw

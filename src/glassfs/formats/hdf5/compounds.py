@@ -9,18 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate
 from math import prod
 from typing import Any
 
-from glassfs.content import Array, Cells, Column, Converted, Data, Gathered, Records, dtypes, texts
+from glassfs.content import Array, Column, Data, Gathered, Zeros, dtypes, texts
 from glassfs.content.allowance import OBJECT
 from glassfs.content.columns import ColumnBlocks
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5 import elements
 from glassfs.formats.hdf5.description import Field, ValueType
 from glassfs.formats.hdf5.elements import DatasetRequests
-from glassfs.sizes import PIECE
 
 Convert = Callable[[bytes], bytes]
 
@@ -45,22 +44,17 @@ def structure_dtype(kind: ValueType) -> str:
 
 def is_by_library(kind: ValueType) -> bool:
     """Return whether only the library converts some values of a type."""
-    return any(is_by_library(field.kind) for field in kind.fields) or (kind.name == "number" and kind.stored is None)
+    return kind.stored is None or any(is_by_library(field.kind) for field in kind.fields)
 
 
 def conversion(kind: ValueType) -> Convert | None:
     """Return what makes values as they are shown of stored ones; None if these are the same."""
-    return None if _is_same(kind) else partial(converted, _stored_dtype(kind), shown_dtype(kind))
+    stored, shown = _stored_dtype(kind), shown_dtype(kind)
+    if kind.fields:
+        import numpy as np
 
-
-def _is_same(kind: ValueType) -> bool:
-    if not kind.fields:
-        return kind.name != "number" or kind.stored == kind.shown
-    ends = [0]
-    for field in kind.fields:
-        ends.append(ends[-1] + field.kind.item)
-    is_packed = [*(field.offset for field in kind.fields), kind.size] == ends
-    return is_packed and all(_is_same(field.kind) for field in kind.fields)
+        stored, shown = np.dtype(stored), np.dtype(shown)
+    return None if stored == shown else partial(converted, stored, shown)
 
 
 def _stored_dtype(kind: ValueType) -> Any:
@@ -98,64 +92,31 @@ def width(kind: ValueType) -> int:
 
 
 class Structures:
-    """``rows`` compounds in ``data``, ``stride`` bytes each: as they are stored, or as they are shown.
+    """``rows`` structures in ``data``, with the fields of ``kind`` that a structure can have.
 
-    ``blocks`` has them in blocks of the cache, so that they are read once for all columns.
+    Those of a dataset that is ``asked`` for are in blocks of the cache, so that they are read once for all columns.
     """
 
-    def __init__(self, data: Data, stride: int, rows: int, is_stored: bool, blocks: ColumnBlocks | None = None) -> None:
-        self._data, self._stride, self._rows, self.is_stored, self._blocks = data, stride, rows, is_stored, blocks
+    def __init__(self, kind: ValueType, data: Data, rows: int, asked: DatasetRequests | None = None) -> None:
+        self._kind, self._data, self._rows = fixed(kind), data, rows
+        sizes = [size for _, _, size in self.fields()]
+        self._stride, self._blocks = sum(sizes), None
+        if asked is not None:
+            transposed = partial(_transposed, data, sizes)
+            self._blocks = ColumnBlocks(rows, self._stride, transposed, asked.cache, asked.key("columns"))
 
-    @classmethod
-    def cached(
-        cls, asked: DatasetRequests, kind: ValueType, data: Data, stride: int, rows: int, is_stored: bool,
-    ) -> Structures:
-        """Return the compounds of a dataset."""
-        alone = cls(data, stride, rows, is_stored)
-        spans = sorted((offset, offset + size) for _, offset, size in alone.fields(kind))
-        if any(end > start for (_, end), (start, _) in pairwise(spans)):
-            return alone  # no writer has fields that overlap
-        blocks = ColumnBlocks(rows, stride, partial(alone._transposed, kind), asked.cache, asked.key("columns"))
-        return cls(data, stride, rows, is_stored, blocks)
-
-    def _transposed(self, kind: ValueType, first: int, count: int) -> bytes:
-        """Return some rows, one field after another, each at ``count`` times the offset that it has in a row."""
-        import numpy as np
-
-        raw = self._data.read(first * self._stride, count * self._stride)
-        made = np.zeros(len(raw), np.uint8)
-        for _, offset, size in self.fields(kind):
-            field = np.ndarray((count, size), np.uint8, raw, offset, (self._stride, 1))
-            made[count * offset : count * (offset + size)].reshape(count, size)[...] = field
-        return made.tobytes()
-
-    def fields(self, kind: ValueType) -> Iterator[tuple[Field, int, int]]:
-        """Yield each field that a structure can have, its offset and its size."""
+    def fields(self) -> Iterator[tuple[Field, int, int]]:
+        """Yield each field, its offset and its size."""
         end = 0
-        for field in fixed(kind).fields:
-            size = field.kind.stored_size if self.is_stored else field.kind.item
-            yield field, field.offset if self.is_stored else end, size
-            end += size
+        for field in self._kind.fields:
+            yield field, end, field.kind.item
+            end += field.kind.item
 
     def field(self, offset: int, size: int) -> Data:
         """Return a field of all rows."""
         if self._blocks is not None:
             return self._blocks.column(offset, size)
         return Gathered(self._data, offset, size, self._stride, self._rows)
-
-    def values(self, offset: int, size: int, kind: ValueType, number: int = 0) -> Data:
-        """Return a field of all rows as values of the type ``kind`` are shown; of several such values the one with this
-        number.
-        """
-        found = self.field(offset, size)
-        item = kind.stored_size if self.is_stored else kind.item
-        if item != size:
-            found = Gathered(found, number * item, item, size, self._rows)
-        convert = conversion(kind) if self.is_stored else None
-        if convert is None:
-            return found
-        count = prod(kind.dims)
-        return Converted(found, item // count, kind.item // count, self._rows * kind.item, convert)
 
     def columns(
         self, asked: DatasetRequests, rows: int, kind: ValueType, prefix: str = "", dims: tuple[int, ...] = (),
@@ -165,19 +126,27 @@ class Structures:
 
         ``members`` are the numbers of the fields that lead from the elements of the dataset to the compounds.
         """
-        known = {one.name: (offset, size) for one, offset, size in self.fields(kind)}
+        known = {one.name: (offset, size) for one, offset, size in self.fields()}
         for number, field in enumerate(kind.fields):
             name, inner, path = prefix + field.name, field.kind, (*members, number)
-            offset, size = known.get(field.name, (0, 0))
+            found = self.field(*known[field.name]) if field.name in known else Zeros(0)
             if inner.fields:
-                count = prod(inner.dims)
-                below = Structures(self.field(offset, size), size // count, self._rows * count, self.is_stored)
+                below = Structures(inner, found, self._rows * prod(inner.dims))
                 yield from below.columns(asked, rows, inner, f"{name}.", dims + inner.dims, path)
             elif inner.shown:
-                shape = (rows, *dims, *inner.dims)
-                yield column(_key(name), inner, self.values(offset, size, inner), shape)
+                yield column(_key(name), inner, found, (rows, *dims, *inner.dims))
             else:
                 yield _asked_column(_key(name), asked, rows, inner, path)
+
+
+def _transposed(data: Data, sizes: list[int], first: int, count: int) -> bytes:
+    """Return some structures whose fields have these sizes, one field after another."""
+    import numpy as np
+
+    stride = sum(sizes)
+    raw, offsets = data.read(first * stride, count * stride), accumulate(sizes, initial=0)
+    fields = zip(sizes, offsets, strict=False)
+    return b"".join([np.ndarray((count,), f"V{size}", raw, offset, stride).tobytes() for size, offset in fields])
 
 
 def _key(name: str) -> bytes:
@@ -220,41 +189,19 @@ def _text_column(
         return [plain[at : at + count] for at in range(0, len(plain), count)]
 
     weight = count * (2 * OBJECT + 4 * size)
-    return Column(key, records(key, rows, max(1, count * size), weight, block), is_list=count != 1)
-
-
-def records(
-    key: bytes, rows: int, size: int, weight: int, block: Callable[[int, int], Sequence[Any]], dtype: str = "",
-) -> Records:
-    """Return records of which ``block`` makes the rows ``[first, end)``: of ``size`` bytes, in memory ``weight``."""
-    step = max(1, PIECE // max(128, size))  # rows of few bytes take many times as much
-
-    def made(number: int) -> Sequence[Any]:
-        return block(number * step, min((number + 1) * step, rows))
-
-    blocks, cost = -(-rows // step), step * weight
-    if dtype:
-        return Cells(key, blocks, made, "", lambda number: cost, dtype)
-    return Records(key, blocks, made, "string", lambda number: cost)
+    return Column(key, elements.records(key, rows, max(1, count * size), weight, block), is_list=count != 1)
 
 
 def _asked_column(key: bytes, asked: DatasetRequests, rows: int, kind: ValueType, members: tuple[int, ...]) -> Column:
     """Return the column of a field that only the worker reads: text, lists of text or numbers, or JSON as text."""
-    read = partial(elements.documents, members=members)
     is_text = kind.name == "text" and len(kind.dims) < 2
-    base = kind.base
-    is_list = bool(is_text and kind.dims)
-    dtype = ""
-    if base is not None and not base.dims and base.shown[1] != "c":
-        is_list, dtype = True, base.shown
+    dtype = kind.base.shown if kind.base is not None and not kind.base.dims and kind.base.shown[1] != "c" else ""
 
     def block(first: int, end: int) -> Sequence[Any]:
-        found = read(asked, first, end - first)
-        return found if is_text or dtype else list(map(_as_text, found))
+        found = elements.documents(asked, first, end - first, members)
+        if is_text or dtype:
+            return found
+        return [one if one is None or isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in found]
 
-    made = records(key, rows, PIECE // elements.ROWS, elements.weight_of(kind), block, dtype)
-    return Column(key, made, is_list)
-
-
-def _as_text(value: Any) -> str | None:
-    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    made = elements.records(key, rows, elements.ASKED_SIZE, elements.weight_of(kind), block, dtype)
+    return Column(key, made, is_list=bool(dtype or (is_text and kind.dims)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -16,7 +15,6 @@ from glassfs.content import (
     Converted,
     Data,
     Document,
-    EncodedImage,
     Extent,
     Member,
     Null,
@@ -78,39 +76,38 @@ def members(source: Source, asked: DatasetRequests, dataset: Dataset) -> Iterato
     name = asked.path[-1]
     kind = dataset.kind
     found = matlab.content(asked, dataset, lambda: array_data(source, asked, dataset))
+    frames = [Member((name,), found)] if found is not None else _frames(source, asked, dataset)
     if dataset.is_null:
         yield Member((name,), Null(name))
-    elif found is not None:
-        yield Member((name,), found)
+    elif frames:
+        yield from frames
     elif kind.name == "number":
-        yield from _frames(source, asked, dataset) or [Member((name,), _array(source, asked, dataset))]
+        yield Member((name,), _array(source, asked, dataset))
     elif kind.name == "compound":
         yield Member((name,), _structures(source, asked, dataset))
     elif kind.name in ("text", "json"):
-        yield from _frames(source, asked, dataset) or [Member((name,), _text(asked, dataset))]
+        yield Member((name,), _text(asked, dataset))
     elif kind.name == "bytes":
         if kind.text == "reference":
             yield Member((name,), _text(asked, dataset))
         facts = {"dtype": kind.text, "shape": str([*dataset.shape, *kind.dims])}
         if kind.text not in ("opaque", "reference"):
             facts["reason"] = "NumPy has no type that holds these values exactly on every machine"
-        blob = RawValues(name, _stored_data(source, asked, dataset, None, dataset.item), facts)
-        yield from _frames(source, asked, dataset) or [Member((name,), blob)]
+        yield Member((name,), RawValues(name, _stored_data(source, asked, dataset, None, dataset.item), facts))
     elif kind.base is not None:
-        frames = _frames(source, asked, dataset)
-        yield from frames
-        if frames:
-            return
         runs = _runs(asked, dataset)
         dtype, dims = kind.base.shown, kind.base.dims
         yield Member((name, b"values"), Array(b"values", runs.values(), dtype, lambda: (runs.count(), *dims)))
         yield Member((name, b"offsets"), Array(b"offsets", runs.offsets(), "<i8", (dataset.elements + 1,)))
     if kind.fields and len(dataset.shape) == 1 and not kind.dims:
-        columns = partial(_columns, source, asked, dataset)
+        def columns() -> list[Column]:
+            return list(structures(source, asked, dataset).columns(asked, dataset.elements, kind))
+
         yield Member((name,), Table(name, dataset.elements, columns, width=compounds.width(kind)))
 
 
 def _structures(source: Source, asked: DatasetRequests, dataset: Dataset) -> Array:
+    """Return a dataset of compounds all of whose fields a structure can have. Raises Damaged."""
     kind = dataset.kind
     dtype = compounds.structure_dtype(kind)
     if compounds.is_by_library(kind):
@@ -123,19 +120,13 @@ def _structures(source: Source, asked: DatasetRequests, dataset: Dataset) -> Arr
 def structures(source: Source, asked: DatasetRequests, dataset: Dataset) -> Structures:
     """Return the elements of a dataset of compounds, with those fields that a structure can have."""
     kind = compounds.fixed(dataset.kind)
-    rows = dataset.elements
-    if not kind.fields:
-        return Structures(Zeros(0), 1, rows, is_stored=False)
-    compounds.structure_dtype(kind)
-    is_by_library = kind != dataset.kind or compounds.is_by_library(kind) or dataset.layout == "compact"
-    if is_by_library or not _is_decoded_here(asked, dataset):
-        data = _decoded_by_library(source, asked, dataset._replace(kind=kind), rows * kind.item)
-        return Structures.cached(asked, kind, data, kind.item, rows, is_stored=False)
-    return Structures.cached(asked, kind, _raw_data(source, asked, dataset), dataset.size, rows, is_stored=True)
-
-
-def _columns(source: Source, asked: DatasetRequests, dataset: Dataset) -> list[Column]:
-    return list(structures(source, asked, dataset).columns(asked, dataset.elements, dataset.kind))
+    data: Data = Zeros(0)
+    if kind == dataset.kind:
+        data = _structures(source, asked, dataset).data
+    elif kind.fields:  # the library finds some of the fields by their names
+        compounds.structure_dtype(kind)
+        data = _decoded_by_library(source, asked, dataset._replace(kind=kind), dataset.elements * kind.item)
+    return Structures(kind, data, dataset.elements, asked)
 
 
 def column(
@@ -252,29 +243,14 @@ def _missing_filter(asked: DatasetRequests, dataset: Dataset) -> str:
     return ""
 
 
-def suffix(source: Source, asked: DatasetRequests, dataset: Dataset) -> bytes:
-    """Return the suffix of a dataset's file, empty if it has none."""
-    if why_hidden(dataset):
-        return b""
-    for _, content in _frames(source, asked, dataset):
-        return {"jpeg": b".jpg", "png": b".png"}[content.media] if isinstance(content, EncodedImage) else b""
-    if dataset.is_null:
-        return b".null"
-    found = matlab.suffix(dataset)
-    if found is not None:
-        return found
-    if dataset.kind.name in ("text", "json") or dataset.kind.text == "reference":
-        is_text = dataset.kind.name == "text"
-        return (b".txt" if is_text else b".json", b".jsonl", b".json")[min(2, len(dataset.shape))]
-    return {"number": b".npy", "compound": b".npy", "bytes": b".bin"}.get(dataset.kind.name, b"")
-
-
 def _frames(source: Source, asked: DatasetRequests, dataset: Dataset) -> list[Member]:
     """Return the image, or frames and video, if a dataset of bytes in any form has images."""
     kind, shape = dataset.kind, dataset.shape
+    if dataset.is_null:
+        return []
     if kind.name == "number":
         return list(images.of_array(_array(source, asked, dataset)))
-    if dataset.is_null or not dataset.elements or len(shape) > 1:
+    if not dataset.elements or len(shape) > 1:
         return []
     if kind.base is not None:
         is_bytes = kind.base.shown == "|u1" and not kind.base.dims and shape

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from collections.abc import Callable
+from functools import wraps
 from math import prod
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -25,8 +26,8 @@ class Field(NamedTuple):
 
 
 class ValueType(NamedTuple):
-    """A type. ``shown`` is the dtype of a value of a fixed size, but for a compound; ``stored`` is that of a number in
-    the file, None if only the library decodes it.
+    """A type. ``shown`` is the dtype of a value of a fixed size, but for a compound; ``stored`` is that in the file,
+    None for a number that only the library decodes.
 
     ``dims`` are the dimensions of an array type. ``base`` is the type of the values in rows of variable length.
     ``size`` are the bytes of a stored compound. ``names`` are those of the values of an enumeration. ``padding`` is
@@ -53,11 +54,11 @@ class ValueType(NamedTuple):
     @property
     def stored_size(self) -> int:
         """Bytes of a value in the file, 0 if they are unknown."""
-        one = self.size if self.fields else int((self.stored or "" if self.name == "number" else self.shown)[2:] or 0)
+        one = self.size if self.fields else int((self.stored or "")[2:] or 0)
         return one * prod(self.dims)
 
 
-class Mapping(NamedTuple):
+class VirtualPart(NamedTuple):
     """The elements ``to`` of a virtual dataset are the elements ``of`` the dataset at ``target`` in a file.
 
     They have a range on each axis; None stands for all elements.
@@ -138,33 +139,49 @@ Inner: TypeAlias = "tuple[tuple[bytes, ...], list[Object]]"
 """The path of a group, and what is in it."""
 
 
+def _checking(make: Callable[[Any], Value]) -> Callable[[Any], Value]:
+    """Have a function raise Damaged for an answer that is none."""
+    @wraps(make)
+    def checked(answer: Any) -> Value:
+        try:
+            return make(answer)
+        except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise Damaged("its worker process sends a wrong description") from error
+
+    return checked
+
+
+@_checking
 def described(answer: Any) -> Object:
-    """Return an object as the worker described it. Raises Damaged if the answer is not a description."""
-    return _checked(lambda: _object(answer))
+    """Return an object as the worker described it."""
+    return _object(answer)
 
 
+@_checking
 def listed(answer: Any) -> tuple[int, list[Object], list[Inner]]:
-    """Return the number of links of a group, some of them, and all those of some groups below. Raises Damaged."""
-    def made() -> tuple[int, list[Object], list[Inner]]:
-        inner = [
-            (tuple(str(name).encode("latin-1") for name in path), list(map(_object, entries)))
-            for path, entries in answer["inner"]
-        ]
-        return _integer(answer["count"], 1 << 32), list(map(_object, answer["entries"])), inner
-
-    return _checked(made)
+    """Return the number of links of a group, some of them, and all those of some groups below."""
+    inner = [(tuple(map(_bytes, path)), list(map(_object, entries))) for path, entries in answer["inner"]]
+    return _integer(answer["count"], 1 << 32), list(map(_object, answer["entries"])), inner
 
 
+@_checking
 def cells(answer: Any) -> list[Object]:
-    """Return the objects to which references lead. Raises Damaged."""
-    return _checked(lambda: list(map(_object, answer)))
+    """Return the objects to which references lead."""
+    return list(map(_object, answer))
 
 
-def mappings(answer: Any) -> list[Mapping]:
-    """Return the parts of a virtual dataset. Raises Damaged."""
-    return _checked(lambda: [
-        Mapping(_bytes(one["file"]), _bytes(one["target"]), _axes(one["to"]), _axes(one["of"])) for one in answer
-    ])
+@_checking
+def virtual_parts(answer: Any) -> list[VirtualPart]:
+    """Return the parts of a virtual dataset."""
+    return [
+        VirtualPart(_bytes(one["file"]), _bytes(one["target"]), _axes(one["to"]), _axes(one["of"])) for one in answer
+    ]
+
+
+@_checking
+def files(answer: Any) -> list[bytes]:
+    """Return the names of other files that a container names."""
+    return list(map(_bytes, answer["files"]))
 
 
 def _axes(entry: Any) -> tuple[range, ...] | None:
@@ -180,25 +197,13 @@ def _bytes(value: Any) -> bytes:
     return str(value).encode("latin-1")
 
 
-def files(answer: Any) -> list[bytes]:
-    """Return the names of other files that a container names. Raises Damaged."""
-    return _checked(lambda: list(map(_bytes, answer["files"])))
-
-
-def _checked(make: Callable[[], Value]) -> Value:
-    try:
-        return make()
-    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise Damaged("its worker process sends a wrong description") from error
-
-
 def _object(entry: Any) -> Object:
     kind = str(entry["kind"])
     final = entry.get("final")
     return Object(
-        str(entry.get("name", "")).encode("latin-1"), kind, _integer(entry.get("address", 0)),
+        _bytes(entry.get("name", "")), kind, _integer(entry.get("address", 0)),
         _integer(entry.get("names", 1)), _integer(entry.get("attributes", 0)),
-        _dataset(entry) if kind == "dataset" else None, str(entry.get("target", "")).encode("latin-1"),
+        _dataset(entry) if kind == "dataset" else None, _bytes(entry.get("target", "")),
         str(entry.get("reason", "")), _dataset(final) if final and final["kind"] == "dataset" else None,
         str(entry.get("meaning", "")), _bytes(entry.get("file", "")),
     )
@@ -228,10 +233,12 @@ def _kind(entry: Any) -> ValueType:
     if name not in _CLASSES:
         raise ValueError
     fields = tuple(map(_field, entry.get("fields", [])))
-    shown, stored = entry.get("shown"), entry.get("stored")
+    shown = _descr(entry["shown"]) if "shown" in entry else ""
+    stored: str | None = shown
+    if name == "number":
+        stored = None if entry["stored"] is None else _descr(entry["stored"])
     found = ValueType(
-        name, str(entry.get("name", ""))[:100], "" if shown is None else _descr(shown),
-        None if stored is None else _descr(stored), _integers(entry.get("dims", [])), fields,
+        name, str(entry.get("name", ""))[:100], shown, stored, _integers(entry.get("dims", [])), fields,
         _kind(entry["base"]) if name == "ragged" else None, _integer(entry.get("size", 0), 1 << 32),
         tuple((str(called), int(value)) for called, value in entry.get("names", {}).items()),
         str(entry.get("padding", "")),

@@ -5,17 +5,17 @@ undo. What it sends is checked for its size. Any thread.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
 from math import prod
 from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
-from glassfs.content import Blocked, Data, Records, Rendered
+from glassfs.content import Blocked, Cells, Data, Records, Rendered
 from glassfs.content.allowance import OBJECT, Allowance, held
 from glassfs.errors import Damaged
-from glassfs.formats.hdf5.answers import WorkerAnswers
+from glassfs.formats.hdf5.answers import Path, WorkerAnswers, as_text
 from glassfs.formats.hdf5.chunks import Grid, Shape
 from glassfs.formats.hdf5.description import ValueType
 from glassfs.sizes import PIECE
@@ -23,13 +23,12 @@ from glassfs.source import Version
 
 ROWS = 1_000
 """Strings, or rows of variable length, that are asked for at once."""
+ASKED_SIZE = PIECE // ROWS
+"""Bytes of a row of ``records`` of which each block is asked for at once."""
 MOST_TEXTS = 100_000
 """Strings of a dataset with several axes that are one document, and cells of MATLAB that are links."""
 ASKED_COST = 3
 """Memory for a byte of elements that are asked for."""
-
-Path = tuple[bytes, ...]
-
 
 class DatasetRequests(NamedTuple):
     """A dataset of a container, for requests to the worker."""
@@ -46,8 +45,7 @@ class DatasetRequests(NamedTuple):
         self, do: str, most: int = 0, buffer: memoryview | None = None, **arguments: Any,
     ) -> tuple[Any, bytearray]:
         """Return the worker's answer to a request for this object."""
-        path = [part.decode("latin-1") for part in self.path]
-        return self.answers.ask({"do": do, "path": path, **arguments}, most, buffer)
+        return self.answers.ask({"do": do, "path": as_text(self.path), **arguments}, most, buffer)
 
     def key(self, what: str, *more: object) -> tuple[object, ...]:
         return (self.version, what, *self.path, *more)
@@ -170,12 +168,27 @@ def lines(key: bytes, asked: DatasetRequests, count: int, kind: ValueType) -> Re
     """Return a row for each of ``count`` strings, or values of JSON."""
     read = texts if kind.name == "text" else documents
 
-    def block(number: int) -> list[Any]:
-        first = number * ROWS
-        return read(asked, first, min(ROWS, count - first))
+    def block(first: int, end: int) -> list[Any]:
+        return read(asked, first, end - first)
 
     type_name = "string" if kind.name == "text" else "json"
-    return Records(key, -(-count // ROWS), block, type_name, lambda number: min(ROWS, count) * weight_of(kind))
+    return records(key, count, ASKED_SIZE, weight_of(kind), block, type_name=type_name)
+
+
+def records(
+    key: bytes, rows: int, size: int, weight: int, block: Callable[[int, int], Sequence[Any]], dtype: str = "",
+    type_name: str = "string",
+) -> Records:
+    """Return records of which ``block`` makes the rows ``[first, end)``: of ``size`` bytes, in memory ``weight``."""
+    step = max(1, PIECE // max(128, size))  # rows of few bytes take many times as much
+
+    def made(number: int) -> Sequence[Any]:
+        return block(number * step, min((number + 1) * step, rows))
+
+    blocks, cost = -(-rows // step), min(step, rows) * weight
+    if dtype:
+        return Cells(key, blocks, made, "", lambda number: cost, dtype)
+    return Records(key, blocks, made, type_name, lambda number: cost)
 
 
 class VariableRows:
@@ -201,11 +214,7 @@ class VariableRows:
         def block(number: int) -> Rendered:
             starts = values.bounds
             first, end = self._firsts[number : number + 2]
-            size = starts[number + 1] - starts[number]
-            return Rendered(
-                self._asked.cache, self._asked.key("values", number),
-                lambda: b"".join(raw for _, raw in self._answers(first, end, self._item, size)), size, 3 * size,
-            )
+            return self._rendered("values", number, first, end, starts[number + 1] - starts[number])
 
         values = Blocked(self._asked.cache, bounds, block)
         return values
@@ -213,12 +222,14 @@ class VariableRows:
     def row(self, number: int) -> Data:
         """Return the bytes of a row, which the worker is asked for alone: not all others of its block."""
         start, end = struct.unpack("<2q", self.offsets().read(8 * number, 16))
-        size = (end - start) * self._item
+        return self._rendered("row", number, number, number + 1, (end - start) * self._item)
 
-        def asked() -> bytes:
-            return b"".join(raw for _, raw in self._answers(number, number + 1, self._item, size))
-
-        return Rendered(self._asked.cache, self._asked.key("row", number), asked, size, 3 * size)
+    def _rendered(self, what: str, number: int, first: int, end: int, size: int) -> Rendered:
+        """Return the values of the rows ``[first, end)``, which have ``size`` bytes."""
+        return Rendered(
+            self._asked.cache, self._asked.key(what, number),
+            lambda: b"".join(raw for _, raw in self._answers(first, end, self._item, size)), size, 3 * size,
+        )
 
     def count(self) -> int:
         """Return the number of all values."""

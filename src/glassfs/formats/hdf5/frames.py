@@ -7,11 +7,14 @@ needed. Any thread.
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial
+from io import BytesIO
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, TypeAlias
 
 from glassfs.content import (
     Array,
@@ -44,36 +47,32 @@ _NONE = "N."
 """The pickle of None, as PyTables stores it."""
 _TIME = re.compile(r"(datetime|timedelta)64(?:\[(ns|us|ms|s)(?:, .*)?\])?")
 _ZONE = re.compile(r"[A-Za-z0-9_+:/-]{1,64}")
+_ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
 
 
-class ContainerReader(NamedTuple):
-    """What reads a container."""
+@dataclass
+class FrameGroup:
+    """A group that is a table, or a part of one; with what reads the objects at any path of its container."""
 
     source: Source
     requests: Callable[[Path], DatasetRequests]
     objects: Callable[[Path], Iterable[Object]]
-    attributes: Callable[[Path], Any]
-
-
-class FrameGroup:
-    """A group that is a table, or a part of one."""
-
-    def __init__(self, reader: ContainerReader, path: Path) -> None:
-        self._reader, self.path = reader, path
+    attributes_at: Callable[[Path], Any]
+    path: Path
 
     def below(self, *names: bytes) -> FrameGroup:
-        return FrameGroup(self._reader, (*self.path, *names))
+        return replace(self, path=(*self.path, *names))
 
     @once
     def members(self) -> dict[bytes, Object]:
-        return {one.name: one for one in self._reader.objects(self.path)}
+        return {one.name: one for one in self.objects(self.path)}
 
     def attributes(self, *names: bytes) -> dict[str, Any]:
         """Return the attributes of the group, or of a member."""
-        return _dict(self._reader.attributes((*self.path, *names)))
+        return _dict(self.attributes_at((*self.path, *names)))
 
     def asked(self, name: bytes) -> DatasetRequests:
-        return self._reader.requests((*self.path, name))
+        return self.requests((*self.path, name))
 
     def dataset(self, name: bytes) -> Dataset:
         """Return a member. Raises Damaged if it is no dataset with rows."""
@@ -87,7 +86,7 @@ class FrameGroup:
 
     def column(self, name: bytes, missing: bytes = b"") -> Column | None:
         """Return a dataset as a column, in which texts may be ``missing``; None if it cannot be one."""
-        return dataset.column(self._reader.source, self.asked(name), self.dataset(name), name, missing)
+        return dataset.column(self.source, self.asked(name), self.dataset(name), name, missing)
 
     def array(self, name: bytes) -> Array:
         """Return the numbers of a dataset. Raises Damaged if there are none."""
@@ -97,7 +96,7 @@ class FrameGroup:
         return found.content
 
     def structures(self, name: bytes) -> compounds.Structures:
-        return dataset.structures(self._reader.source, self.asked(name), self.dataset(name))
+        return dataset.structures(self.source, self.asked(name), self.dataset(name))
 
     def listed(self, column: Column | None, rows: int) -> list[Any]:
         """Return all values of a column of names or categories. Raises TooLarge if they are many."""
@@ -105,24 +104,18 @@ class FrameGroup:
         return [] if column is None else list(values(column, rows, PIECE))
 
 
-class TablePlan(NamedTuple):
-    """A table. ``hidden`` are the members of the group that cannot be columns."""
-
-    rows: int
-    width: int
-    columns: Callable[[], list[Column]]
-    hidden: Sequence[bytes] = ()
+Planned: TypeAlias = "tuple[int, int, Callable[[], list[Column]], Sequence[bytes]]"
+"""A table: its rows, its width, what makes its columns, and the members of the group that cannot be columns."""
 
 
 def members(group: FrameGroup, meaning: str) -> Iterator[Member]:
     """Yield the table that a group is, and what is no column of it; nothing for other groups. Raises Damaged."""
     planned = _PLANS.get(meaning)
     if planned is not None:
-        name, plan = group.path[-1], planned(group)
-        yield Member((name,), Table(name, plan.rows, plan.columns, width=plan.width))
-        for hidden in plan.hidden:
-            reason = f"column: values of this type are no column of {_text(name)}"
-            yield Member((name, hidden), Omitted(hidden, reason))
+        name, (rows, width, columns, hidden) = group.path[-1], planned(group)
+        yield Member((name,), Table(name, rows, columns, width=width))
+        for one in hidden:
+            yield Member((name, one), Omitted(one, f"column: values of this type are no column of {_text(name)}"))
 
 
 def _text(name: bytes) -> str:
@@ -145,7 +138,7 @@ def _demand_rows(name: bytes, found: int, rows: int) -> None:
 # AnnData and NWB: each column is a member of the group.
 
 
-def _members_table(index: str, order: str, group: FrameGroup) -> TablePlan:
+def _members_table(index: str, order: str, group: FrameGroup) -> Planned:
     """Return a table of members whose names are in attributes, the index first."""
     facts = group.attributes()
     names = facts.get(order)
@@ -163,7 +156,7 @@ def _members_table(index: str, order: str, group: FrameGroup) -> TablePlan:
             _demand_rows(name, count, rows)
         return [made() for _, made in shown.values()]
 
-    return TablePlan(rows, len(shown), columns, [name for name in found if name not in shown])
+    return rows, len(shown), columns, [name for name in found if name not in shown]
 
 
 def _of_member(group: FrameGroup, name: bytes) -> tuple[int, Callable[[], Column]] | None:
@@ -197,15 +190,15 @@ def _of_member(group: FrameGroup, name: bytes) -> tuple[int, Callable[[], Column
 
 def _categorical(key: bytes, codes: Array, group: FrameGroup, name: bytes) -> Column:
     """Return the categories in a dataset that codes are the numbers of."""
-    named = group.column(name)
-    return coded_column(key, codes, named, cache(lambda: group.listed(named, group.rows(name))))
+    return _coded(key, codes, group, group.column(name), group.rows(name))
 
 
-def coded_column(key: bytes, codes: Array, named: Column | None, listed: Callable[[], list[Any]]) -> Column:
-    """Return the values that codes are the numbers of, of a column ``named``; the code -1 is a missing value."""
+def _coded(key: bytes, codes: Array, group: FrameGroup, named: Column | None, count: int) -> Column:
+    """Return the values that codes are the numbers of, of ``count`` in a column of a group; the code -1 is missing."""
     if named is None or codes.dtype[1] not in "iu" or len(codes.resolved_shape) != 1:
         raise Damaged(f"has no categories for {_text(key)}")
     dtype = named.content.dtype if isinstance(named.content, Array) else ""
+    listed = cache(partial(group.listed, named, count))
 
     def block(first: int, end: int) -> Sequence[Any]:
         found, categories = array_rows(codes, first, end), listed()
@@ -215,7 +208,7 @@ def coded_column(key: bytes, codes: Array, named: Column | None, listed: Callabl
         return list(map(known.__getitem__, numbers.tolist())) if dtype else coded(numbers, known)
 
     rows, size = codes.resolved_shape[0], int(codes.dtype[2:])
-    return Column(key, compounds.records(key, rows, size, 4 * OBJECT, block, dtype), zone=named.zone)
+    return Column(key, elements.records(key, rows, size, 4 * OBJECT, block, dtype), zone=named.zone)
 
 
 def _masked(key: bytes, group: FrameGroup) -> Column:
@@ -231,7 +224,7 @@ def _masked(key: bytes, group: FrameGroup) -> Column:
         return [None if one else value for value, one in zip(found, missing, strict=True)]
 
     weight = elements.weight_of(given.kind)
-    return Column(key, compounds.records(key, rows, weight, weight, block, "" if array is None else array.dtype))
+    return Column(key, elements.records(key, rows, weight, weight, block, "" if array is None else array.dtype))
 
 
 def _runs(key: bytes, given: Array, ends: Array) -> Column:
@@ -243,12 +236,12 @@ def _runs(key: bytes, given: Array, ends: Array) -> Column:
 # pandas, format="table": a field of a compound is the index, a column, or all columns of one type.
 
 
-def _table(group: FrameGroup) -> TablePlan:
+def _table(group: FrameGroup) -> Planned:
     found = group.dataset(b"table")
     if not found.kind.fields or len(found.shape) != 1:
         raise Damaged("its dataset table has no fields")
     width = sum(prod(field.kind.dims) for field in found.kind.fields)
-    return TablePlan(found.elements, width, partial(_table_columns, group))
+    return found.elements, width, partial(_table_columns, group), ()
 
 
 def _table_columns(group: FrameGroup) -> list[Column]:
@@ -256,7 +249,7 @@ def _table_columns(group: FrameGroup) -> list[Column]:
     rows, structures = group.rows(b"table"), group.structures(b"table")
     facts, about = group.attributes(b"table"), group.attributes()
     info, index, columns = _dict(unpickled(about.get("info"))), list[Column](), list[Column]()
-    for field, offset, size in structures.fields(group.dataset(b"table").kind):
+    for field, offset, size in structures.fields():
         name, one = field.name, field.kind._replace(dims=())
         is_index, more = name == "index", _dict(info.get(name))
         names = [more.get("index_name")] if is_index else unpickled(facts.get(f"{name}_kind"))
@@ -264,13 +257,14 @@ def _table_columns(group: FrameGroup) -> list[Column]:
             names, one = [name], field.kind
         what = facts.get(f"{name}_kind" if is_index else f"{name}_dtype")
         for number, shown in enumerate(names):
-            data = structures.values(offset, size, one, number)
+            data = structures.field(offset, size)
+            if one.item != size:
+                data = Gathered(data, number * one.item, one.item, size, rows)
             key = _key(shown if isinstance(shown, (str, int)) else name)
             if facts.get(f"{name}_meta") == "category":
                 apart = group.below(b"meta", _key(name), b"meta")
-                named = next((column for column in _table(apart).columns() if column.name == b"values"), None)
-                listed = cache(partial(apart.listed, named, apart.rows(b"table")))
-                made = coded_column(key, Array(key, data, one.shown, (rows,)), named, listed)
+                named = next((column for column in _table_columns(apart) if column.name == b"values"), None)
+                made = _coded(key, Array(key, data, one.shown, (rows,)), apart, named, apart.rows(b"table"))
             else:
                 made = _of_pandas(key, one, data, rows, what, more.get("tz"), facts.get(f"{name}_nan_rep"))
             (index if is_index else columns).append(made)
@@ -307,7 +301,7 @@ def _of_pandas(
 # pandas, format="fixed": arrays of all columns of one type, and of the index.
 
 
-def _fixed(group: FrameGroup) -> TablePlan:
+def _fixed(group: FrameGroup) -> Planned:
     """Return a data frame, or a series."""
     facts = group.attributes()
     is_frame = facts.get("pandas_type") == "frame"
@@ -332,7 +326,7 @@ def _fixed(group: FrameGroup) -> TablePlan:
         index = index or [_index(group, _key(axis), rows)]
         return [*(one for one in index if one is not None), *chosen, *others]
 
-    return TablePlan(rows, len(group.members), columns, hidden)
+    return rows, len(group.members), columns, hidden
 
 
 def _index(group: FrameGroup, name: bytes, rows: int) -> Column | None:
@@ -352,7 +346,7 @@ def _index(group: FrameGroup, name: bytes, rows: int) -> Column | None:
         return made
     labels = name.replace(b"_level", b"_label")
     _demand_rows(key, group.rows(labels), rows)
-    return coded_column(key, group.array(labels), made, cache(partial(group.listed, made, count)))
+    return _coded(key, group.array(labels), group, made, count)
 
 
 def _block_columns(group: FrameGroup, name: bytes, rows: int, called: Any) -> Iterator[Column]:
@@ -371,17 +365,20 @@ def _block_columns(group: FrameGroup, name: bytes, rows: int, called: Any) -> It
         yield _of_pandas(_key(one), kind, data, rows, facts.get("value_type"), facts.get("tz"))
 
 
-_PLANS: dict[str, Callable[[FrameGroup], TablePlan]] = {
+_PLANS: dict[str, Callable[[FrameGroup], Planned]] = {
     "dataframe": partial(_members_table, "_index", "column-order"), "frame": _fixed, "frame_table": _table,
     "colnames": partial(_members_table, "id", "colnames"), "series": _fixed, "series_table": _table,
 }
 
 
-# Names that pandas has pickled: protocol 0 is lines of text, of which these need no class.
+# Names that pandas has pickled, in protocol 0.
 
-_LINE = re.compile(rb"([pgVI])([^\n]*)\n|([(ldtNas.])")
-_ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
-_MARK = object()
+
+class _Names(pickle._Unpickler):
+    """Reads pickles with the operations alone that make lists, tuples, dictionaries, text, whole numbers and None."""
+
+    dispatch: ClassVar = {code: pickle._Unpickler.dispatch[code] for code in b"pgVI(ldtNas."}
+    stack: list[Any]
 
 
 def unpickled(attribute: Any) -> Any:
@@ -393,42 +390,9 @@ def unpickled(attribute: Any) -> Any:
         return None
     # Bytes that are not UTF-8 are escapes in attributes; pickles write no backslash in another way than ``\\u005c``.
     raw = _ESCAPED.sub(lambda found: bytes.fromhex(found[1].decode()), attribute.encode())
-    stack: list[Any] = []
-    known: dict[bytes, Any] = {}
-    at = 0
+    names = _Names(BytesIO(raw))
     try:
-        while at < len(raw):
-            line = _LINE.match(raw, at)
-            if line is None:
-                return None
-            at = line.end()
-            code, text = (line[1] or line[3]).decode(), line[2]
-            if code == ".":
-                return stack[0] if len(stack) == 1 else None
-            _step(stack, known, code, text)
-    except (LookupError, ValueError, TypeError, AttributeError):
-        pass
-    return None
-
-
-def _step(stack: list[Any], known: dict[bytes, Any], code: str, text: bytes) -> None:
-    """Do one step of a pickle. Raises LookupError, ValueError, TypeError or AttributeError if it cannot be one."""
-    if code == "V":
-        stack.append(text.decode("raw-unicode-escape"))
-    elif code == "I":
-        stack.append({b"00": False, b"01": True}[text] if text in (b"00", b"01") else int(text))
-    elif code == "p":
-        known[text] = stack[-1]
-    elif code in "gN(":
-        stack.append(known[text] if code == "g" else _MARK if code == "(" else None)
-    elif code in "ldt":
-        mark = len(stack) - 1 - stack[::-1].index(_MARK)
-        inner = stack[mark + 1 :]
-        pairs = zip(inner[::2], inner[1::2], strict=True) if code == "d" else ()
-        stack[mark:] = [dict(pairs) if code == "d" else tuple(inner) if code == "t" else inner]
-    elif code == "a":
-        value = stack.pop()
-        stack[-1].append(value)
-    else:
-        value, key = stack.pop(), stack.pop()
-        stack[-1][key] = value
+        found = names.load()
+    except (LookupError, ValueError, TypeError, AttributeError, EOFError, pickle.UnpicklingError):
+        return None
+    return None if names.stack else found

@@ -13,16 +13,30 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from glassfs import work
-from glassfs.content import Content, Data, Document, Group, Link, Member, Null, Omitted
+from glassfs.content import (
+    Array,
+    Blob,
+    Content,
+    Data,
+    Document,
+    EncodedImage,
+    Group,
+    Link,
+    Member,
+    Null,
+    Omitted,
+    Records,
+    Text,
+)
 from glassfs.content.allowance import held
 from glassfs.errors import Damaged, GlassfsError, Passing, Refused
 from glassfs.formats.hdf5 import compounds, dataset, description, frames, matlab
 from glassfs.formats.hdf5.answers import Path, WorkerAnswers, as_text
-from glassfs.formats.hdf5.chunks import Shape, place_of
+from glassfs.formats.hdf5.chunks import Shape
 from glassfs.formats.hdf5.description import Dataset, Object, ValueType
 from glassfs.formats.hdf5.elements import DatasetRequests
-from glassfs.formats.hdf5.frames import ContainerReader, FrameGroup
-from glassfs.formats.hdf5.outside import OtherFiles, VirtualGrid, piece
+from glassfs.formats.hdf5.frames import FrameGroup
+from glassfs.formats.hdf5.outside import OtherFiles, VirtualGrid, source_part
 from glassfs.formats.registry import Opening
 from glassfs.lru import LRU
 from glassfs.names import escape, free_name
@@ -35,6 +49,9 @@ MOST_SHARED = 4
 DEEPEST = 128
 """Groups on one path."""
 ATTRIBUTES = b"attributes"
+_SUFFIXES: dict[type[Content], bytes] = {
+    Null: b".null", Array: b".npy", Text: b".txt", Document: b".json", Records: b".jsonl", Blob: b".bin",
+}
 
 
 class Ancestor(NamedTuple):
@@ -69,30 +86,19 @@ class GroupListing:
         opening = self._opening
         return DatasetRequests(self._answers, opening.cache, opening.allowance, opening.source.version, path)
 
-    def _asked(self, path: Path, described: Dataset) -> DatasetRequests:
-        """Return requests for a dataset, with the elements of a virtual one. Raises Refused with the reason."""
-        if described.layout != "virtual":
-            return self.asked(path)
-        try:
-            if described.kind.name != "number" or described.kind.stored is None:
-                raise Refused(f"only plain numbers are put together, and not {described.kind.text}")
-            return self.asked(path)._replace(virtual=self._virtual(path, described))
-        except Passing:
-            raise
-        except GlassfsError as error:
-            raise Refused(f"virtual dataset: {error.reason}") from error
-
     def _virtual(self, path: Path, described: Dataset) -> VirtualGrid:
         """Return the elements of a virtual dataset. Raises Refused, and what prevents reading a source."""
+        if described.kind.name != "number" or described.kind.stored is None:
+            raise Refused(f"only plain numbers are put together, and not {described.kind.text}")
         answer = self._answers.described({"do": "mappings", "path": as_text(path)})
         kind, pieces = described.kind, []
         sources: dict[tuple[bytes, bytes], tuple[Shape, Data]] = {}
-        for one in description.mappings(answer):
+        for one in description.virtual_parts(answer):
             named = one.file, one.target
             if named not in sources:
                 listing = self if self._others.is_own(one.file) else self._listing(one.file)
                 sources[named] = listing.numbers(one.target, kind)
-            pieces.append(piece(one, described.shape, *sources[named]))
+            pieces.append(source_part(one, described.shape, *sources[named]))
         convert = compounds.conversion(kind)
         fill = convert(described.fill) if convert and described.fill else described.fill
         return VirtualGrid(self._opening.cache, described.shape, described.item, pieces, fill)
@@ -193,19 +199,6 @@ class GroupListing:
             self._attributes.put(path, (None, found), held(list(found.items())))
         return found if names is None else {name: found[name] for name in names if name in found}
 
-    def contents(self, path: Path, above: tuple[Ancestor, ...]) -> Iterator[Member]:
-        """Yield the contents of a group's objects."""
-        for one in self.objects(path):
-            yield from self._shown(one, (*path, one.name), above)
-
-    def _shown(self, one: Object, path: Path, above: tuple[Ancestor, ...] = ()) -> Iterator[Member]:
-        try:
-            yield from self._object(one, path, above)
-        except Passing:
-            raise
-        except GlassfsError as error:
-            yield Member((one.name,), Omitted(one.name, error.reason, is_damage=True))
-
     def _group(self, path: Path, above: tuple[Ancestor, ...], attributes: int = 0) -> Group:
         return Group(
             path[-1] if path else b"", partial(self._members, path, above, attributes), partial(self._tables, path),
@@ -216,18 +209,15 @@ class GroupListing:
         """Yield the tables that groups in a group are."""
         for one in self.objects(path):
             if one.meaning:
-                reader = ContainerReader(self._opening.source, self.asked, self.objects, self.attributes)
-                try:
-                    yield from frames.members(FrameGroup(reader, (*path, one.name)), one.meaning)
-                except Passing:
-                    raise
-                except GlassfsError as error:
-                    yield Member((one.name,), Omitted(one.name, f"table: {error.reason}", is_damage=True))
+                place = (*path, one.name)
+                group = FrameGroup(self._opening.source, self.asked, self.objects, self.attributes, place)
+                yield from _shown(one.name, frames.members(group, one.meaning), "table: ")
 
     def _members(self, path: Path, above: tuple[Ancestor, ...], attributes: int) -> Iterator[Member]:
         if not path and attributes:
             yield Member((b"meta", ATTRIBUTES), self._document(()))
-        yield from self.contents(path, above)
+        for one in self.objects(path):
+            yield from _shown(one.name, self._object(one, (*path, one.name), above))
 
     def _object(self, described: Object, path: Path, above: tuple[Ancestor, ...]) -> Iterator[Member]:
         """Yield the contents of an object. Raises Damaged if the library cannot describe it."""
@@ -251,11 +241,14 @@ class GroupListing:
             yield Member((b"%b.%b" % (name, ATTRIBUTES),), self._document(path, values))
 
     def _dataset(self, described: Dataset, path: Path) -> Iterator[Member]:
-        name, hidden = path[-1], dataset.why_hidden(described)
-        try:
-            asked = self._asked(path, described)
-        except Refused as error:
-            hidden = hidden or error.reason
+        name, hidden, asked = path[-1], dataset.why_hidden(described), self.asked(path)
+        if described.layout == "virtual" and not hidden:
+            try:
+                asked = asked._replace(virtual=self._virtual(path, described))
+            except Passing:
+                raise
+            except GlassfsError as error:
+                hidden = f"virtual dataset: {error.reason}"
         if hidden:
             yield Member((name,), Omitted(name, hidden))
         elif matlab.is_cells(described):
@@ -264,18 +257,15 @@ class GroupListing:
             yield from dataset.members(self._opening.source, asked, described)
 
     def _cells(self, described: Dataset, path: Path) -> Iterator[Member]:
-        """Yield links to what is in the cells of MATLAB, under their places; those of a vector under one number."""
-        shape, first = described.shape, 0
-        longer = [axis for axis, length in enumerate(shape) if length > 1] or [0]
+        """Yield links to what is in the cells of MATLAB, under their places."""
+        first = 0
         while first < described.elements:
             request: dict[str, Any] = {"do": "cells", "path": as_text(path), "first": first}
             request["count"] = min(AT_ONCE, described.elements - first)
             found = description.cells(self._answers.described(request))
             for number, one in enumerate(found[: described.elements - first], first):
-                place = place_of(number, shape)
-                shown = [place[longer[0]]] if len(longer) == 1 and shape else place
-                name = b"_".join(b"%d" % index for index in shown) or b"0"
-                yield from self._shown(one._replace(name=name), (*path, name))
+                name = matlab.cell_name(number, described.shape)
+                yield from _shown(name, self._object(one, (*path, name), ()))
             if not found:
                 raise Damaged("its worker process sends a wrong description")
             first += len(found)
@@ -321,7 +311,7 @@ class GroupListing:
             return Member((path[-1],), Omitted(path[-1], "soft link: its target is not below an external link's"))
         # The target of the link is a name in HDF5, and the file that shows it has a suffix.
         final = described.final
-        suffix = b"" if final is None else self._suffix(inside, final)
+        suffix = self._suffix(inside, final) if final and inside else b""
         target = parts
         if described.target.startswith(b"/"):
             target = (*(b"..",) * (len(path) - len(self._top) - 1), *parts[len(self._top) :])
@@ -330,10 +320,12 @@ class GroupListing:
         return Member((path[-1] + suffix,), Link(path[-1], target))
 
     def _suffix(self, path: Path, final: Dataset) -> bytes:
-        try:
-            return dataset.suffix(self._opening.source, self._asked(path, final), final)
-        except Refused:
-            return b""
+        """Return the suffix of the file that shows a dataset, empty if it is shown as a directory or not at all."""
+        names, content = next(_shown(path[-1], self._dataset(final, path)))
+        if isinstance(content, EncodedImage):
+            return {"jpeg": b".jpg", "png": b".png"}[content.media]
+        is_file = len(names) == 1
+        return next((found for kind, found in _SUFFIXES.items() if is_file and isinstance(content, kind)), b"")
 
     def _document(self, path: Path, values: Sequence[tuple[str, int]] = ()) -> Document:
         """Return the attributes of an object, with the names of its values."""
@@ -344,6 +336,16 @@ class GroupListing:
             return found
 
         return Document(ATTRIBUTES, document, 8 * PIECE)
+
+
+def _shown(name: bytes, members: Iterable[Member], what: str = "") -> Iterator[Member]:
+    """Yield the contents of an object, at the first damage in its place the reason, which begins with ``what``."""
+    try:
+        yield from members
+    except Passing:
+        raise
+    except GlassfsError as error:
+        yield Member((name,), Omitted(name, f"{what}{error.reason}", is_damage=True))
 
 
 def _parts(target: bytes) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from glassfs.content import Array, Content, Data, Document, Rendered, Text, Zeros
+from glassfs.formats.hdf5.chunks import place_of
 from glassfs.formats.hdf5.description import Dataset
 from glassfs.formats.hdf5.elements import MOST_TEXTS, DatasetRequests
 from glassfs.sizes import PIECE
@@ -24,11 +25,11 @@ def is_cells(dataset: Dataset) -> bool:
     return dataset.matlab == "cell" and dataset.kind.text == "reference" and is_few
 
 
-def suffix(dataset: Dataset) -> bytes | None:
-    """Return the suffix of what ``content`` returns, or that of cells, which have none; None for other datasets."""
-    if dataset.empty:
-        return b".txt" if dataset.matlab == "char" else b".npy" if dataset.matlab in _TYPES else b".json"
-    return b".txt" if _is_text(dataset) else b"" if is_cells(dataset) else None
+def cell_name(number: int, shape: tuple[int, ...]) -> bytes:
+    """Return the name of a cell: its place, of which that in a vector is one number."""
+    place = place_of(number, shape)
+    longer = [index for index, length in zip(place, shape, strict=True) if length > 1]
+    return b"_".join(b"%d" % index for index in (place if len(longer) > 1 else longer or place[:1])) or b"0"
 
 
 def content(asked: DatasetRequests, dataset: Dataset, data: Callable[[], Data]) -> Content | None:

@@ -17,7 +17,7 @@ from glassfs.cache import BlockCache
 from glassfs.content import Data
 from glassfs.errors import DeviceFailed, GlassfsError, Refused, Unavailable
 from glassfs.formats.hdf5.chunks import Grid, Shape
-from glassfs.formats.hdf5.description import Mapping
+from glassfs.formats.hdf5.description import VirtualPart
 from glassfs.formats.hdf5.elements import together
 from glassfs.formats.registry import Opening
 from glassfs.sizes import PIECE
@@ -82,7 +82,7 @@ def _plain(name: bytes) -> str:
     return "" if "/" in plain or "\0" in plain or plain in (".", "..") else plain
 
 
-class Piece(NamedTuple):
+class SourcePart(NamedTuple):
     """Elements ``to`` of a virtual dataset: the elements ``of`` an array of ``shape``, which ``data`` has."""
 
     to: tuple[range, ...]
@@ -91,25 +91,25 @@ class Piece(NamedTuple):
     data: Data
 
 
-def piece(mapping: Mapping, shape: Shape, source: Shape, data: Data) -> Piece:
+def source_part(part: VirtualPart, shape: Shape, source: Shape, data: Data) -> SourcePart:
     """Return a part of a virtual dataset of ``shape``: elements of an array of the shape ``source``.
 
     Raises Refused if it cannot be read axis by axis, or exceeds one of the two.
     """
-    to, of = (tuple(map(range, shape)) if mapping.to is None else mapping.to,
-              tuple(map(range, source)) if mapping.of is None else mapping.of)
+    to, of = (tuple(map(range, shape)) if part.to is None else part.to,
+              tuple(map(range, source)) if part.of is None else part.of)
     for axes, lengths in ((to, shape), (of, source)):
         if len(axes) != len(lengths) or any(axis and axis[-1] >= n for axis, n in zip(axes, lengths, strict=True)):
             raise Refused("one of its parts exceeds a dataset")
     if [len(axis) for axis in to if len(axis) != 1] != [len(axis) for axis in of if len(axis) != 1]:
         raise Refused("one of its parts has another shape than its source")
-    return Piece(to, of, source, data)
+    return SourcePart(to, of, source, data)
 
 
 class VirtualGrid(Grid):
     """The elements of a virtual dataset: those of its pieces, the later of two at one place, elsewhere ``fill``."""
 
-    def __init__(self, cache: BlockCache, shape: Shape, item: int, pieces: Sequence[Piece], fill: bytes) -> None:
+    def __init__(self, cache: BlockCache, shape: Shape, item: int, pieces: Sequence[SourcePart], fill: bytes) -> None:
         # So much is put together at once.
         super().__init__(cache, shape, together(shape, (1,) * len(shape), item, PIECE), item)
         self._pieces, self._fill = pieces, fill or bytes(item)
@@ -137,7 +137,7 @@ class VirtualGrid(Grid):
                 ))
                 target[box] = self._gathered(one, wanted).reshape(target[box].shape)
 
-    def _gathered(self, one: Piece, wanted: list[range]) -> NDArray[Any]:
+    def _gathered(self, one: SourcePart, wanted: list[range]) -> NDArray[Any]:
         """Return the elements of a source at these places of each axis."""
         import numpy as np
 
