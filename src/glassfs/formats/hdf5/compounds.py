@@ -13,7 +13,7 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
-from glassfs.content import Array, Cells, Column, Converted, Data, Gathered, Records, dtypes, texts
+from glassfs.content import Array, Column, Converted, Data, Gathered, Records, dtypes, texts
 from glassfs.content.allowance import OBJECT
 from glassfs.content.columns import ColumnBlocks
 from glassfs.errors import Damaged
@@ -234,7 +234,7 @@ def records(
 
     blocks, cost = -(-rows // step), step * weight
     if dtype:
-        return Cells(key, blocks, made, "", lambda number: cost, dtype)
+        return Records(key, blocks, made, "", lambda number: cost, dtype)
     return Records(key, blocks, made, "string", lambda number: cost)
 
 

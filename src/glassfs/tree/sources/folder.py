@@ -202,10 +202,7 @@ class Folder(Directory):
         if shown_name(name, self.is_mount_root) == name:
             location = self.location.below(name)
             try:
-                entry, source = self.containers.looked_up(location)
-                node = node_at(
-                    self.containers, location, entry, name, inode(name, self.ino), f"{self._at}/{name}", source=source,
-                )
+                node = self._node(name, name, *self.containers.looked_up(location))
             except (NotFound, NotADirectory):
                 self.containers.watcher.check(location)
         # Only listing the folder tells which file is shown under a name that was changed.
@@ -228,9 +225,10 @@ class Folder(Directory):
     def _entries(self) -> Iterator[tuple[str, str, Entry]]:
         return shown_entries(self.location, self.is_mount_root)
 
-    def _node(self, name: str, original: str, entry: Entry) -> Node | None:
+    def _node(self, name: str, original: str, entry: Entry, source: Source | None = None) -> Node | None:
         return node_at(
             self.containers, self.location.below(original), entry, name, inode(name, self.ino), f"{self._at}/{name}",
+            source=source,
         )
 
 
