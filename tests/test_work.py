@@ -333,7 +333,7 @@ def test_files_read_ahead_are_given_up_with_their_reader(monkeypatch: pytest.Mon
     monkeypatch.setattr(RowReader, "_read", read)
     store = MemoryStore(is_remote=True)
     files = [
-        SnapshotFile(name, Location(store, (name,)), Version(name), name, "", 0, 0, False, 0, is_public=True)
+        SnapshotFile(name, Location(store, (name,)), Version(name), name, "", 0, 0, 0, is_public=True)
         for name in "abc"
     ]
     rows = RowReader(Containers(ContainerSettings(BlockCache())))

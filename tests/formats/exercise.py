@@ -15,8 +15,6 @@ from tests.helpers import open_bytes, open_path
 
 MOST_MEMBERS, MOST_ITEMS, MOST_BYTES = 100, 5, 64 << 10
 
-"""Where to change a file, relative to its length; how many bytes; and the number or bytes to put there."""
-
 
 def exercise(source: bytes | Path) -> None:
     """Open, list, read and check a container. Raises whatever is no error of glassfs."""

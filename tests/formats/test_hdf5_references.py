@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 
 import glassfs
 from glassfs.content import Omitted
-from tests.formats.exercise import EDITS, Edit, edited, exercise
+from tests.formats.exercise import exercise
 from tests.formats.hdf5_files import characters, h5py, matlab, values, write_matlab, write_referring
+from tests.formats.test_hdf5_damage import mutant
 from tests.helpers import omitted_in, open_path
 from tests.optional import package
 
@@ -318,11 +319,13 @@ def test_dimensions_of_netcdf_are_paths(tmp_path: Path) -> None:
         assert opened["sky"].numpy().tolist() == [0, 1, 1]
 
 
+@pytest.mark.parametrize("count", [8, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("write", [write_matlab, write_referring])
-@settings(max_examples=8, deadline=None)
-@given(edits=EDITS)
-def test_edited_references_raise_only_known_errors(write: Callable[[Path], Path], edits: list[Edit]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = write(Path(folder) / "made.h5")
-        path.write_bytes(edited(path.read_bytes(), edits))
+def test_mutants_of_references_raise_only_known_errors(
+    tmp_path: Path, write: Callable[[Path], Path], count: int,
+) -> None:
+    path = write(tmp_path / "made.h5")
+    whole, chance = path.read_bytes(), np.random.default_rng(count)
+    for _ in range(count):
+        path.write_bytes(mutant(whole, chance))
         exercise(path)

@@ -14,6 +14,7 @@ import numpy as np
 
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Column, Data, Memory, Ragged, RaggedText, Records, Table
+from glassfs.content import columns as blocks
 from glassfs.view.parquet import Parquet, pages
 from glassfs.view.parquet import columns as column_plans
 from tests.view.views import PLACE

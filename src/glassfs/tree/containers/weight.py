@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 from glassfs.cache import BlockCache
 from glassfs.cache.findings import Findings
 from glassfs.content import Container
-from glassfs.content.allowance import OBJECT
+from glassfs.content.allowance import OBJECT, Lasting
 from glassfs.lru import LRU, Key
 from glassfs.settings import settings
 from glassfs.sizes import PIECE
@@ -24,7 +24,7 @@ from glassfs.tree.lease import Lease
 
 CONTAINER_COST = 32 * OBJECT
 """Bytes counted for each container beside its measured weight: its sources, table entries and nodes."""
-_SHARED = (type, ModuleType, CodeType, FrameType, BlockCache, Findings, Store, Source, Lease)
+_SHARED = (type, ModuleType, CodeType, FrameType, BlockCache, Findings, Store, Source, Lease, Lasting)
 """Types of objects that outlive what refers to them."""
 
 _Below = Callable[[Any], Iterable[object]]
