@@ -103,18 +103,15 @@ def plain_file(
 ) -> PlainFile:
     """Return the file at a location as itself."""
     source = location.store.source(location.path, entry)
-    origin = Origin(
-        entry.version, Access.of([entry]), entry.mtime_ns, containers.services, Lease([source]), volume=entry.volume,
-        has_other_names=entry.has_other_names,
-    )
-    return PlainFile(name, ino, origin, source, reason)
+    return PlainFile(name, ino, _origin(containers, entry, Lease([source])), source, reason)
 
 
-def _origin(containers: Containers, entry: Entry) -> Origin:
-    """Return the origin of a folder or link. A folder is the same whatever it contains; a link keeps its target."""
-    identity = entry.version if entry.kind is Kind.LINK else entry.file_id
+def _origin(containers: Containers, entry: Entry, lease: Lease = _NO_LEASE) -> Origin:
+    """Return the origin of a file, folder or link. A folder is the same whatever it contains; a link keeps its target.
+    """
     return Origin(
-        identity, Access.of([entry]), entry.mtime_ns, containers.services, _NO_LEASE, volume=entry.volume,
+        entry.version if entry.kind in (Kind.FILE, Kind.LINK) else entry.file_id, Access.of([entry]), entry.mtime_ns,
+        containers.services, lease, volume=entry.volume, has_other_names=entry.has_other_names,
     )
 
 
