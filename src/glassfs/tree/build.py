@@ -92,9 +92,6 @@ class ContentDirectory(Settled):
     def count(self) -> int:
         return len(self._children().nodes)
 
-    def find(self, name: str) -> int:
-        return self.found(name)[0]
-
     def at(self, number: int) -> Node:
         return self._children().nodes[number]
 
@@ -233,9 +230,6 @@ class FieldsDirectory(Settled):
     @property
     def count(self) -> int:
         return len(self.fields.outline.names)
-
-    def find(self, name: str) -> int:
-        return self.found(name)[0]
 
     def found(self, name: str, is_whole: bool = True) -> tuple[int, Node]:
         # The only child that may have this name: the extension of a file is known once it is made.

@@ -318,9 +318,9 @@ class Settled(Directory):
     def count(self) -> int:
         """The number of children."""
 
-    @abstractmethod
     def find(self, name: str) -> int:
-        """Return the number of the child of this name. Raises NotFound."""
+        """Return the number of the child of this name. Raises NotFound. Subclasses define this, or ``found``."""
+        return self.found(name)[0]
 
     @abstractmethod
     def at(self, number: int) -> Node:
