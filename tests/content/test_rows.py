@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassfs.content import Array, Cells, Column, Data, Memory, Ragged, RaggedText, Records, Table, rows_of
+from glassfs.content import Array, Column, Data, Memory, Ragged, RaggedText, Records, Table, rows_of
 from glassfs.errors import Damaged
 
 ROWS = 9000
@@ -38,7 +38,7 @@ def columns() -> list[Column]:
         Column(b"pair", Array(b"pair", stored(range(2 * ROWS), "<f4"), "<f4", (ROWS, 2))),
         Column(b"run", Ragged(b"run", stored(range(2 * ROWS), "<u2"), "<u2", stored(lengths, "<u8"), "<u8", ROWS)),
         Column(b"text", RaggedText(b"text", Counting(b"ab" * ROWS), stored(lengths, "<u4"), "<u4", ROWS)),
-        Column(b"cell", Cells(b"cell", ROWS // 100, block, dtype="<f8")),
+        Column(b"cell", Records(b"cell", ROWS // 100, block, dtype="<f8")),
     ]
 
 

@@ -306,7 +306,7 @@ def test_private_tables_are_for_the_reader_only(store: MemoryStore) -> None:
     assert joint.mode & 0o777 == 0o444
     store.put("own", takes(take()), 0o640)
     joint = tree_of(store, audience=Audience(False, (7, 8))).tree.lookup("episodes.jsonl")
-    assert joint.mode & 0o777 == 0o400 and joint.origin.uid == 7
+    assert joint.mode & 0o777 == 0o400 and joint.origin.access.uid == 7
     assert tree_of(store, audience=Audience(True, (7, 8))).tree.lookup("episodes.jsonl").mode & 0o777 == 0o444
 
 

@@ -57,7 +57,7 @@ def test_a_private_source_leaves_the_root_of_several_public() -> None:
     store.put("closed", made(b=b"2"), 0o600, uid=5)
     root = sources_of(store, "open", "closed").tree.root
     assert root.mode == stat.S_IFDIR | 0o555
-    assert root.origin.uid == 5  # the newest
+    assert root.origin.access.uid == 5  # the newest
     assert {node.name: stat.S_IMODE(node.mode) for node in root.listing()} == {"open": 0o555, "closed": 0o500}
 
 
@@ -144,7 +144,7 @@ def test_modes_and_times_are_the_source_s(tmp_path: Path) -> None:
     node, folder = tree.lookup("/g/a.bin"), tree.lookup("/g")
     assert (node.mode, folder.mode) == (0o100440, 0o040550)
     assert node.origin.mtime_ns == 123_456_789_012_345_678
-    assert (node.origin.uid, node.origin.gid) == (os.getuid(), os.getgid())
+    assert (node.origin.access.uid, node.origin.access.gid) == (os.getuid(), os.getgid())
 
 
 def test_numbers_are_the_same_after_opening_again() -> None:
@@ -364,4 +364,4 @@ def test_a_container_s_own_file_has_its_own_mode() -> None:
     sources = sources_of(store, "m")
     assert sources.tree.root.mode == 0o040000
     node = OwnFiles("source", 5, sources.tree.root.origin, sources).child("m")
-    assert (node.mode, node.origin.uid) == (0o100444, 5)
+    assert (node.mode, node.origin.access.uid) == (0o100444, 5)

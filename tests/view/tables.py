@@ -13,7 +13,7 @@ from unittest.mock import patch
 import numpy as np
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Cells, Column, Data, Memory, Ragged, RaggedText, Records, Table
+from glassfs.content import Array, Column, Data, Memory, Ragged, RaggedText, Records, Table
 from glassfs.content import columns as blocks
 from glassfs.view.parquet import Parquet, pages
 from glassfs.view.parquet import columns as column_plans
@@ -51,7 +51,7 @@ def records_column(name: bytes, rows: Sequence[Any], block: int = 7, dtype: str 
         return rows[number * block : (number + 1) * block]
 
     if dtype:
-        return Column(name, Cells(name, blocks, give, dtype=dtype), is_list)
+        return Column(name, Records(name, blocks, give, dtype=dtype), is_list)
     return Column(name, Records(name, blocks, give), is_list)
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Cells, Column, Data, Memory, Ragged, RaggedText, Records, Table, Unreadable
+from glassfs.content import Array, Column, Data, Memory, Ragged, RaggedText, Records, Table, Unreadable
 from glassfs.errors import Damaged, TooLarge
 from glassfs.view.parquet import VIEW, Parquet
 from glassfs.view.parquet.pages import demand_possible
@@ -145,7 +145,7 @@ def test_records_take_one_pass_when_size_is_needed() -> None:
         asked.append(number)
         return [1.5, None]
 
-    data = parquet_data([Column(b"cells", Cells(b"cells", 3, block, dtype="<f4"))], 6)
+    data = parquet_data([Column(b"cells", Records(b"cells", 3, block, dtype="<f4"))], 6)
     assert not data.is_sized
     assert not asked
     size = data.size

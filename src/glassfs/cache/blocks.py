@@ -216,12 +216,8 @@ class BlockCache(ByteCache):
             if len(self._pending) > CORES:
                 return False
             pending = self._pending[key] = _Pending(recipe)
-        self.run(lambda: self._make_unclaimed(pending))
+        run_ahead(lambda: self._make_unclaimed(pending))
         return True
-
-    def run(self, task: Callable[[], object]) -> None:
-        """Run ``task``, which must not wait for another task, on one of the few threads that decode ahead."""
-        run_ahead(task)
 
     def _pinned(self, recipe: Recipe) -> _Block:
         """Return the block, made if necessary. It is not evicted before ``_unpin``."""

@@ -10,23 +10,17 @@ from collections.abc import Callable, Iterator
 
 from glassfs import work
 from glassfs.cache.blocks import BlockCache
-from glassfs.cache.budget import MemoryBudget
 from glassfs.cache.cores import CORES, core, run_ahead
 from glassfs.cache.spool import fresh, stored_error
 
 
-def fill_all(cache: BlockCache, fills: Iterator[Callable[[], None]], cost: int) -> None:
-    """Call all ``fills``, several at a time, with up to ``cost`` bytes of memory for each; one thread draws at a time.
-
-    The caller decodes, and so do the threads that decode ahead of readers. Returns when all of them are done, so that
-    nothing writes to the buffer afterwards. Raises what drawing or one of them raises.
+class Filling:
+    """Calls of all ``fills``, several at a time, with up to ``cost`` bytes of memory for each; one thread draws at a
+    time.
     """
-    _Filling(cache.memory, fills, cost).run()
 
-
-class _Filling:
-    def __init__(self, memory: MemoryBudget, fills: Iterator[Callable[[], None]], cost: int) -> None:
-        self._memory, self._fills, self._cost = memory, fills, cost
+    def __init__(self, cache: BlockCache, fills: Iterator[Callable[[], None]], cost: int) -> None:
+        self._memory, self._fills, self._cost = cache.memory, fills, cost
         self._drawing = threading.Lock()
         self._changed = threading.Condition()
         self._helping = 0
@@ -34,6 +28,10 @@ class _Filling:
         self._error: BaseException | None = None
 
     def run(self) -> None:
+        """Do all of them, here and on the threads that decode ahead of readers. None is running afterwards.
+
+        Raises what drawing or one of them raises.
+        """
         for _ in range(CORES - 1):
             run_ahead(self._help)
         try:

@@ -101,7 +101,8 @@ class Spool:
         self._pieces: Iterator[bytes | bytearray] | None = None
         self._position = 0
         """Offset in the block of the decoder's next piece."""
-        self._written = 0
+        self.stored = 0
+        """Bytes in the file."""
         self._is_busy = self._is_closed = False
         self._readers = 0
         self._last_read = self._started = time.monotonic()
@@ -111,8 +112,25 @@ class Spool:
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         """Fill ``buffer`` with the block's bytes from ``offset`` on, decoding up to there if necessary."""
+        end = offset + len(buffer)
         with self._reading():
-            self._read_into(buffer, offset)
+            self._decode(end)
+            self._last_read = time.monotonic()
+            # A sequential reader finds its next bytes in the file already. Half of the stretch is left before another
+            # task is worth its cost.
+            ahead = end + READ_AHEAD
+            if not self._has(end + READ_AHEAD // 2) and not self._is_busy:
+                run_ahead(lambda: self._decode_ahead(ahead))
+            got = 0
+            while got < len(buffer):
+                try:
+                    more = os.preadv(self._opened().fileno(), (buffer[got:],), offset + got)
+                    if more == 0:
+                        raise OSError(errno.EIO, "the file was cut")
+                except OSError as error:
+                    self._failed(self)
+                    raise self._no_spool(error) from error
+                got += more
 
     def measure(self) -> int:
         """Return the size in bytes, after decoding the whole block unless it is known."""
@@ -132,34 +150,9 @@ class Spool:
             with self._progress:
                 self._readers -= 1
 
-    @property
-    def stored(self) -> int:
-        """Bytes in the file."""
-        return self._written
-
     def idle_since(self) -> float:
         """Return the monotonic time of the last read; infinity if a thread is reading."""
         return math.inf if self._readers else self._last_read
-
-    def _read_into(self, buffer: memoryview, offset: int) -> None:
-        end = offset + len(buffer)
-        self._decode(end)
-        self._last_read = time.monotonic()
-        # A sequential reader finds its next bytes in the file already. Half of the stretch is left before another task
-        # is worth its cost.
-        ahead = end + READ_AHEAD
-        if not self._has(end + READ_AHEAD // 2) and not self._is_busy:
-            run_ahead(lambda: self._decode_ahead(ahead))
-        got = 0
-        while got < len(buffer):
-            try:
-                more = os.preadv(self._opened().fileno(), (buffer[got:],), offset + got)
-                if more == 0:
-                    raise OSError(errno.EIO, "the file was cut")
-            except OSError as error:
-                self._failed(self)
-                raise self._no_spool(error) from error
-            got += more
 
     def suspend(self) -> int:
         """Drop the decoder unless it is in use. Return the bytes that this frees, which still count as cached."""
@@ -194,7 +187,7 @@ class Spool:
             and time.monotonic() - self._last_read < settings.spool_ahead
         ):
             try:
-                self._decode(self._written + 1)
+                self._decode(self.stored + 1)
             except Exception:  # stored in _error for the readers
                 return
 
@@ -225,7 +218,7 @@ class Spool:
 
     def _has(self, end: float) -> bool:
         """Return whether the file has the bytes up to ``end``, or all of them."""
-        return self._written >= min(end, self._size)
+        return self.stored >= min(end, self._size)
 
     def _is_settled(self, end: float) -> bool:
         return self._has(end) or self._error is not None or not self._is_busy
@@ -251,7 +244,7 @@ class Spool:
             self._is_busy = False
             if reserved is not None:
                 self._error = error
-                is_whole = self._written >= self._size
+                is_whole = self.stored >= self._size
                 is_over = is_whole or error is not None or self._is_closed
                 if is_over:
                     self._pieces = None
@@ -267,7 +260,7 @@ class Spool:
                 goal = self._position
                 if self._pieces is None and self._recipe is not None:
                     # A restarted decoder must get further than it repeats, or many readers would only repeat.
-                    goal = int(min(2 * self._written, self._size - 1))
+                    goal = int(min(2 * self.stored, self._size - 1))
                     self._pieces, self._position = self._recipe.pieces(), 0
                     self._started = time.monotonic()
                 while self._pieces is not None and self._position <= goal:
@@ -300,7 +293,7 @@ class Spool:
             return
         self._make_room(self, False)
         work.check(len(piece))  # a budget bounds what a small container expands to on the disk as well
-        view = memoryview(piece)[max(0, self._written - self._position) :]
+        view = memoryview(piece)[max(0, self.stored - self._position) :]
         self._position += len(piece)
         position = self._position - len(view)
         while view:
@@ -313,7 +306,7 @@ class Spool:
             position += written
             view = view[written:]
         with self._progress:
-            self._written = max(self._written, self._position)
+            self.stored = max(self.stored, self._position)
             self._progress.notify_all()
 
     def _opened(self) -> IO[bytes]:
@@ -329,5 +322,5 @@ class Spool:
 
     def _no_spool(self, error: OSError) -> NoSpool:
         folder = self._folder or os.environ.get("TMPDIR", "/tmp")  # tempfile may have found no folder at all
-        size = self._size if self._size < math.inf else f"more than {self._written}"
+        size = self._size if self._size < math.inf else f"more than {self.stored}"
         return NoSpool(f"a block of {size} bytes cannot be kept there: {error.strerror}", folder)

@@ -112,7 +112,7 @@ def _row(node: Node, is_human: bool) -> tuple[str, ...]:
     when = time.strftime("%b %e %H:%M" if is_recent else "%b %e  %Y", time.localtime(seconds))
     name = printable(node.name) + (f" -> {printable(node.target)}" if isinstance(node, Symlink) else "")
     shown_size = human_size(size) if is_human else str(size)
-    owners = _owner(pwd.getpwuid, origin.uid), _owner(grp.getgrgid, origin.gid)
+    owners = _owner(pwd.getpwuid, origin.access.uid), _owner(grp.getgrgid, origin.access.gid)
     return stat.filemode(node.mode), "1", *owners, shown_size, when, name, described(node)
 
 

@@ -11,7 +11,6 @@ from glassfs.content.episodes import EPISODE_COLUMNS, episodes_table, with_recor
 from glassfs.content.model import (
     TIME,
     Array,
-    AsStored,
     Beside,
     Blob,
     Collection,
@@ -55,7 +54,7 @@ from glassfs.content.parts import (
 )
 from glassfs.content.rows import rows_of
 from glassfs.content.summary import EPISODES, Summary, summary_of
-from glassfs.content.table import Cells, Column, Documents, Ragged, Recording, Table
+from glassfs.content.table import Column, Documents, Ragged, Recording, Table
 
 # Former names, for formats and views of other packages.
 Film = Video
@@ -66,11 +65,9 @@ __all__ = [
     "EPISODE_COLUMNS",
     "TIME",
     "Array",
-    "AsStored",
     "Beside",
     "Blob",
     "Blocked",
-    "Cells",
     "Collection",
     "Column",
     "Computed",

@@ -14,7 +14,7 @@ from typing import Any
 
 from glassfs.content.model import Array, Content, Member, Omitted, Records, Video
 from glassfs.content.parts import Counted
-from glassfs.content.table import WIDEST, Cells, Column, Recording, Table
+from glassfs.content.table import WIDEST, Column, Recording, Table
 from glassfs.content.video import is_video
 from glassfs.errors import Damaged
 
@@ -84,9 +84,8 @@ def column_of(
     ``cost(i)`` is the memory in bytes that they may take.
     """
     key = name.encode("utf-8", "replace")
-    if dtype in (TEXT, TEXTS):
-        return Column(key, Records(key, blocks, block, cost=cost), is_list=dtype == TEXTS)
-    return Column(key, Cells(key, blocks, block, cost=cost, dtype=dtype))
+    is_list = dtype == TEXTS
+    return Column(key, Records(key, blocks, block, cost=cost, dtype=TEXT if is_list else dtype), is_list)
 
 
 def with_recording(
@@ -113,12 +112,10 @@ def with_recording(
     if signals:
         yield Member((STEPS,), table)
     if member is not None:
-        omitted = partial(_omitted, members)
-        yield Member((WHOLE,), Recording(WHOLE, record, table, partial(_cameras, members), omitted))
-
-
-def _omitted(members: Callable[[], Iterable[Member]]) -> list[Member]:
-    return [member for member in members() if isinstance(member.content, Omitted)]
+        yield Member((WHOLE,), Recording(
+            WHOLE, record, table, partial(_cameras, members),
+            lambda: [member for member in members() if isinstance(member.content, Omitted)],
+        ))
 
 
 def steps_of(content: Content) -> int | None:

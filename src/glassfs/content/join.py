@@ -18,7 +18,7 @@ from glassfs.content.episodes import POSITION, TEXT, TEXTS
 from glassfs.content.model import Records
 from glassfs.content.pieces import PIECE_BYTES, ContainerPiece, as_json, values_of
 from glassfs.content.summary import CONTAINER, INTEGER, NUMBER, UNSIGNED, Columns
-from glassfs.content.table import Cells, Column, Episode, Table
+from glassfs.content.table import Column, Episode, Table
 
 BLOCK_BYTES = 4 * PIECE_BYTES
 """Limit of a block of the joined table, unless it is a single piece."""
@@ -54,10 +54,10 @@ class Layout:
                     continue
                 self._characters += len(name)
                 self.dtypes[name] = dtype
-            elif name not in (CONTAINER, POSITION):
+            elif known != dtype and name not in (CONTAINER, POSITION):
                 # The type of a column may only become wider: rows that were made before stay right, and are converted
                 # when they are read.
-                self.dtypes[name] = _widened(known, dtype)
+                self.dtypes[name] = NUMBER if known in _NUMBERS and dtype in _NUMBERS else TEXT
 
     @property
     def columns(self) -> Columns:
@@ -73,13 +73,6 @@ class JoinedColumn(NamedTuple):
 
     number: int
     dtype: str
-
-
-def _widened(one: str, other: str) -> str:
-    """Return the type of a column that has values of two types."""
-    if one == other:
-        return one
-    return NUMBER if one in _NUMBERS and other in _NUMBERS else TEXT
 
 
 def _converted(values: list[Any], dtype: str, wide: str) -> list[Any]:
@@ -229,11 +222,8 @@ class Joined(Table):
     def _column(self, name: str, column: JoinedColumn) -> Column:
         key, find = name.encode("utf-8", "replace"), self._find
         block, cost = partial(_column, column=column), partial(_cost, column=column)
-        content: Records = (
-            _JoinedRecords(find, key, block, cost) if column.dtype in (TEXT, TEXTS)
-            else _JoinedCells(find, key, block, cost, column.dtype)
-        )
-        return Column(key, content, is_list=column.dtype == TEXTS)
+        is_list = column.dtype == TEXTS
+        return Column(key, _JoinedRecords(find, key, block, cost, TEXT if is_list else column.dtype), is_list)
 
 
 class _JoinedRecords(Records):
@@ -241,10 +231,11 @@ class _JoinedRecords(Records):
 
     def __init__(
         self, find: Callable[[], JoinedRows], key: bytes, block: Callable[[JoinedRows, int], list[Any]],
-        cost: Callable[[JoinedRows, int], int],
+        cost: Callable[[JoinedRows, int], int], dtype: str = TEXT,
     ) -> None:
         self.key = key
         self.type_name = ""
+        self.dtype = dtype
         self.block = lambda number: block(find(), number)
         self.cost = lambda number: cost(find(), number)
         self._find = find
@@ -252,17 +243,6 @@ class _JoinedRecords(Records):
     @property
     def blocks(self) -> int:  # type: ignore[override]
         return len(self._find().blocks)
-
-
-class _JoinedCells(Cells, _JoinedRecords):
-    """The values of a column that is not text."""
-
-    def __init__(
-        self, find: Callable[[], JoinedRows], key: bytes, block: Callable[[JoinedRows, int], list[Any]],
-        cost: Callable[[JoinedRows, int], int], dtype: str,
-    ) -> None:
-        _JoinedRecords.__init__(self, find, key, block, cost)
-        self.dtype = dtype
 
 
 def _cost(found: JoinedRows, block: int, column: JoinedColumn | None = None) -> int:

@@ -210,7 +210,7 @@ class RaggedText(Content):
 
 @dataclass(slots=True)
 class Records(Content):
-    """Values by row, shown one on a line: str, None, or a list of these.
+    """Values by row, shown one on a line: str, None, or a list of these; with a ``dtype``, values of that or None.
 
     ``block(i)`` decodes block i of ``blocks`` into its rows. ``cost(i)`` is the memory in bytes that these rows may
     take, together with one of them as JSON.
@@ -220,6 +220,7 @@ class Records(Content):
     block: Callable[[int], Sequence[Any]]
     type_name: str = ""
     cost: Callable[[int], int] = lambda block: 1 << 20
+    dtype: str = ""
 
     def attributes(self) -> dict[str, str]:
         return {"dtype": self.type_name} if self.type_name else {}

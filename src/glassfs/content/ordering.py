@@ -87,6 +87,8 @@ def _pieces(data: Data, shape: tuple[int, ...], item: int) -> Iterator[bytes]:
     if len(shape) == 1:
         yield from data.pieces()
         return
+    import numpy as np
+
     # Items of the first axis are adjacent in the data, so some rows of all other axes are gathered into a box at a
     # time, which fits into memory, and the box is transposed there.
     length, rest = shape[0], shape[1:]
@@ -99,7 +101,7 @@ def _pieces(data: Data, shape: tuple[int, ...], item: int) -> Iterator[bytes]:
     for first in range(0, length, at_once):
         taken = min(at_once, length - first)
         box = b"".join(_runs(data, first * item, taken * item, length * item, count))
-        yield _in_c_order(box, (taken, *rest), item)
+        yield np.frombuffer(box, f"V{item}").reshape((taken, *rest), order="F").tobytes()  # in C order
 
 
 def _runs(data: Data, offset: int, width: int, stride: int, count: int) -> Iterator[bytes]:
@@ -113,9 +115,3 @@ def _runs(data: Data, offset: int, width: int, stride: int, count: int) -> Itera
     for start in range(offset, offset + stride * count, stride):
         work.check()
         yield data.read(start, width)
-
-
-def _in_c_order(stored: bytes | bytearray, shape: tuple[int, ...], item: int) -> bytes:
-    import numpy as np
-
-    return np.frombuffer(stored, f"V{item}").reshape(shape, order="F").tobytes()

@@ -82,8 +82,10 @@ def value_of(record: Any, name: str, dtype: str) -> Any:
     if dtype == TEXT:
         return value[:LONGEST] if isinstance(value, str) else None
     if dtype == TEXTS:
-        is_right = isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
-        return _within_limit(value) if is_right and value is not None else None
+        if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+            return None
+        characters = accumulate(len(text) + 1 for text in value)
+        return [text for text, end in zip(value, characters, strict=True) if end <= LONGEST]  # those that fit
     if dtype == BOOLEAN or isinstance(value, bool):
         return value if dtype == BOOLEAN and isinstance(value, bool) else None
     if dtype in _RANGES:
@@ -92,9 +94,3 @@ def value_of(record: Any, name: str, dtype: str) -> Any:
     if isinstance(value, int):
         return float(value) if abs(value) < 1 << 1000 else None  # which fits into a float
     return value if isinstance(value, float) else None
-
-
-def _within_limit(texts: Sequence[str]) -> list[str]:
-    """Return as many of the texts as fit the limit."""
-    characters = accumulate(len(text) + 1 for text in texts)
-    return [text for text, end in zip(texts, characters, strict=True) if end <= LONGEST]

@@ -36,13 +36,6 @@ class Ragged(Content):
 
 
 @dataclass(slots=True)
-class Cells(Records):
-    """Records that are not text: ``dtype`` is that of the values other than None."""
-
-    dtype: str = ""
-
-
-@dataclass(slots=True)
 class Documents(Content):
     """A column that is a content by itself, and each row of which is a JSON document too; an empty row is ``{}``.
 

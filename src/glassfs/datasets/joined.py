@@ -221,10 +221,10 @@ class WithJoined(Directory):
     def _derived(self, snapshot: Snapshot, tables: Sequence[str]) -> Sequence[Node]:
         """Return the nodes of the views of some tables."""
         origin, found = self.origin, list[Node]()
-        access = Access(origin.access.permissions & 0o444, origin.uid, origin.gid)
+        access = origin.access._replace(permissions=origin.access.permissions & 0o444)
         if not (self.joins.is_shared or snapshot.is_public):
             # Rows of a tree of one user may be of files that only this user may read, whatever the folder's mode says.
-            access = Access(0o400, *(self.joins.reader or (origin.uid, origin.gid)))
+            access = Access(0o400, *(self.joins.reader or origin.access[1:]))
         for name in filter(None, tables):
             is_first = name == tables[0]
             found += snapshot.directory(name, is_first, self._views, access, self.ino, origin.volume).listing()

@@ -97,7 +97,9 @@ class ArrayLike(ABC):
         with PartInErrors(self):
             file = self._of_array()
             content = canonical(file)
-            fact = getattr(self._rows(file), name, None) if content is None else of_content(content)
+            fact = None if content is None else of_content(content)
+            if fact is None:
+                fact = getattr(self._rows(file), name, None)
         return getattr(self.numpy(), name) if fact is None else fact
 
     def _selected(self, key: Any) -> Any:

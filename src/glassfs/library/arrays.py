@@ -105,37 +105,34 @@ def empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
 
 
 def dtype_of(content: Content) -> np.dtype[Any] | None:
-    """Return the dtype of ``array_of``, or None. Raises Damaged for an encoded image without a header."""
+    """Return the dtype of ``array_of`` for an array or an image, or None. Raises Damaged for an encoded image without a
+    header.
+    """
     import numpy as np
 
     if isinstance(content, Array):
         return dtypes.parsed(content.stored.dtype)
     if isinstance(content, Image):
         return np.dtype(f"<u{content.bits // 8}")
-    if isinstance(content, Scalar):
-        return np.asarray(content.value).dtype
     if isinstance(content, EncodedImage):
         return np.dtype("<u2" if _head(content).mode.startswith("I;16") else "|u1")
-    if isinstance(content, Video):
-        return Frames(content).dtype
     return None
 
 
 def shape_of(content: Content) -> tuple[int, ...] | None:
-    """Return the shape of ``array_of``, or None. May need a pass over the data, which may raise Damaged."""
+    """Return the shape of ``array_of`` for an array or an image, or None.
+
+    May need a pass over the data. Raises Damaged.
+    """
     if isinstance(content, Array):
         return content.resolved_shape
     if isinstance(content, Image):
         return _pixels(content.height, content.width, content.channels)
-    if isinstance(content, Scalar):
-        return ()
     if isinstance(content, EncodedImage):
         from PIL import Image as Pillow
 
         head = _head(content)
         return _pixels(head.height, head.width, Pillow.getmodebands(_AS_PIXELS.get(head.mode, head.mode)))
-    if isinstance(content, Video):
-        return Frames(content).shape
     return None
 
 
@@ -164,7 +161,8 @@ def array_of(content: Content, is_copy: bool) -> NDArray[Any] | None:
 def of_pixels(image: Decoded, is_copy: bool) -> NDArray[Any]:
     import numpy as np
 
-    return _finished(np.array(_in_pixels(image)), is_copy)
+    mode = _AS_PIXELS.get(image.mode)  # one whose values are pixels: no palette, no packed bits
+    return _finished(np.array(image if mode is None else image.convert(mode)), is_copy)
 
 
 def loaded(stream: io.BufferedIOBase, is_copy: bool) -> NDArray[Any]:
@@ -270,12 +268,6 @@ def image_of(image: Image) -> Decoded | None:
     if mode is None or (image.is_planar and image.channels > 1):
         return None
     return Pillow.frombytes(mode, (image.width, image.height), image.data.whole())
-
-
-def _in_pixels(image: Decoded) -> Decoded:
-    """Return the image in a mode whose values are pixels: no palette, no packed bits."""
-    mode = _AS_PIXELS.get(image.mode)
-    return image if mode is None else image.convert(mode)
 
 
 def _opened(stored: Any, formats: tuple[str, ...]) -> Decoded:

@@ -23,7 +23,7 @@ from glassfs.tree.build import NODE_COST, FieldsDirectory
 from glassfs.tree.build import directory as directory_of
 from glassfs.tree.containers.lease import ContainerLease
 from glassfs.tree.lease import Lease
-from glassfs.tree.nodes import FixedDirectory, Settled, inode, stem
+from glassfs.tree.nodes import FixedDirectory, Settled, entered, inode, stem
 from glassfs.tree.omissions import said
 from glassfs.tree.sources.folder import LostDirectory
 from glassfs.tree.sources.sources import VIEWED
@@ -75,13 +75,7 @@ class LibraryPaths:
 
     def entered(self, path: str, is_exact: bool = False) -> Node:
         """Return the node at a path, parsed if it is presumed."""
-        node = self.find(path, is_exact)[1]
-        try:
-            if isinstance(node, Directory):
-                node.enter()
-        except Changed:
-            node = self.find(path, is_exact)[1]
-        return node
+        return entered(lambda: self.find(path, is_exact)[1])
 
     def beside(self, path: str, directory: Directory, suffix: str) -> Node | None:
         """Return the file called like a directory plus ``suffix``, also one of a view that is not listed, or None.
@@ -110,8 +104,7 @@ class LibraryPaths:
         self._viewed.expire()
 
     def _is_current(self, lease: Lease) -> bool:
-        watcher = self.sources.containers.watcher
-        return watcher.is_current(lease) and watcher.are_parts_current(lease)
+        return self.sources.containers.watcher.is_current(lease)
 
     def _forget(self, lease: Lease) -> None:
         self._listed.forget(lease)
@@ -184,17 +177,19 @@ class _Directories:
             if not name:
                 return "/", self.at("")[1]
             try:
-                place, directory = self.at(parent)
-                node = directory.child(name) if is_exact else directory.named(name)
+                place, node = self._in(parent, name, is_exact)
             except Changed:
                 # The container was replaced meanwhile: look the path up again.
                 self.forget()
-                place, directory = self.at(parent)
-                node = directory.child(name) if is_exact else directory.named(name)
+                place, node = self._in(parent, name, is_exact)
             if not isinstance(node, Symlink):
                 return f"{place}/{node.name}", node
             path = target(place, node)
         raise UnfollowedLink("there are too many links one after another", part=printable(path))
+
+    def _in(self, parent: str, name: str, is_exact: bool) -> Found:
+        place, directory = self.at(parent)
+        return place, directory.child(name) if is_exact else directory.named(name)
 
     def at(self, path: str) -> Resolved:
         """Return the directory at a path, following links. Raises NotFound and NotADirectory."""
@@ -307,51 +302,33 @@ def _collection_in(fields: Directory, outer: str, name: str) -> tuple[Directory,
 
 
 def hint(directory_at: Callable[[str], Directory], path: str) -> str:
-    """Return a clause that says why there is nothing at a path, or the existing paths most similar to it."""
-    if omitted := why_omitted(directory_at, path):
-        return f"; {omitted}"
-    near = nearest(directory_at, path)
-    return f"; the nearest: {', '.join(near)}" if near else ""
+    """Return a clause that says why there is nothing at a path, or the existing paths most similar to it.
 
-
-def nearest(directory_at: Callable[[str], Directory], path: str) -> list[str]:
-    """Return the existing paths most similar to a missing one. ``directory_at`` takes "" for the root."""
+    ``directory_at`` takes "" for the root.
+    """
     import difflib  # rarely needed
 
+    above, name = "", ""
     try:
-        above, directory, name = _end_of_way(directory_at, path)
+        # The deepest existing directory on the way to the path, and the name missing in it.
+        directory = directory_at(above)
+        with suppress(GlassfsError):
+            for name in normal(path)[1:].split("/"):
+                directory = directory_at(f"{above}/{name}")
+                above = f"{above}/{name}"
+        for one in directory.omitted():
+            if one.name and one.name in (name, stem(name)):
+                return f"; {said([one])[0]}"
         # Comparing takes time in proportion to the number of names, and to the square of their lengths.
         names = list(islice(directory.names(), 2000))
     except GlassfsError:
-        return []
+        return ""
     shown = f"{above}/".lstrip("/")
     meant = {(stem(known) or known)[:64]: known for known in reversed(names)}
     meant |= {known[:64]: known for known in reversed(names)}
     close = [meant[known] for known in difflib.get_close_matches(name[:64], meant, 3, 0.5)]
-    return list(dict.fromkeys(printable(shown + known) for known in close or sorted(names)[:3]))
-
-
-def why_omitted(directory_at: Callable[[str], Directory], path: str) -> str:
-    """Return why a container does not show what it has at a missing path; an empty text if it has nothing there."""
-    with suppress(GlassfsError):
-        _, directory, name = _end_of_way(directory_at, path)
-        for one in directory.omitted():
-            if one.name and one.name in (name, stem(name)):
-                return said([one])[0]
-    return ""
-
-
-def _end_of_way(directory_at: Callable[[str], Directory], path: str) -> tuple[str, Directory, str]:
-    """Return the deepest existing directory on the way to a missing path, its path, and the name missing in it."""
-    above, name = "", ""
-    directory = directory_at(above)
-    for name in normal(path)[1:].split("/"):
-        try:
-            directory = directory_at(f"{above}/{name}")
-        except GlassfsError:
-            break
-        above = f"{above}/{name}"
-    return above, directory, name
+    near = dict.fromkeys(printable(shown + known) for known in close or sorted(names)[:3])
+    return f"; the nearest: {', '.join(near)}" if near else ""
 
 
 def followed(tree: Tree, path: str, is_link_kept: bool = False) -> Found:

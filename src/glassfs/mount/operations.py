@@ -251,7 +251,7 @@ class Operations:
             size = len(os.fsencode(node.target))
         if node.is_of_mount:
             origin = node.origin
-            return Attributes(node.mode, node.ino, origin.uid, origin.gid, size, origin.mtime_ns)
+            return Attributes(node.mode, node.ino, *origin.access[1:], size, origin.mtime_ns)
         return self.attributes_in(node.origin, node.mode, node.ino, size)
 
     def attributes_in(self, origin: Origin, mode: int, ino: int = 0, size: int = 0) -> Attributes:

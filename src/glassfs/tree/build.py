@@ -45,7 +45,6 @@ from glassfs.tree.nodes import (
     Symlink,
     held_by_names,
     inode,
-    inode_of_bytes,
     inodes_of,
     not_found,
     stem,
@@ -92,9 +91,6 @@ class ContentDirectory(Settled):
     @property
     def count(self) -> int:
         return len(self._children().nodes)
-
-    def find(self, name: str) -> int:
-        return self.found(name)[0]
 
     def at(self, number: int) -> Node:
         return self._children().nodes[number]
@@ -156,8 +152,11 @@ class ContentDirectory(Settled):
                 work.check()
             original = components[-1]
             key = (self.origin.identity, self.ino, number)
-            if isinstance(content, Nested) and self._add_nested(children, original, content):
-                continue
+            if isinstance(content, Nested):
+                name = self._shown(component(original))
+                if name not in children and is_container(content):
+                    children[name] = NestedDirectory(name, inode(name, self.ino), self.origin, content)
+                    continue
             if isinstance(content, Link):
                 waiting.append((original, "", content, content))
             elif has_file(content):
@@ -183,14 +182,6 @@ class ContentDirectory(Settled):
     def _shown(self, name: str) -> str:
         """Return a name as it is shown here: in the root of a mount one is taken."""
         return shown_at_root(name) if self._is_mount_root else name
-
-    def _add_nested(self, children: dict[str, Node], original: bytes, content: Nested) -> bool:
-        """Add the directory of a nested container, unless the content is none or its name is taken."""
-        name = self._shown(component(original))
-        is_added = name not in children and is_container(content)
-        if is_added:
-            children[name] = NestedDirectory(name, inode(name, self.ino), self.origin, content)
-        return is_added
 
     def _derived(self, name: bytes, content: Content, key: Key, omitted: list[Omission]) -> list[_Waiting]:
         """Return what derived views make of a content, and append those that fail."""
@@ -240,9 +231,6 @@ class FieldsDirectory(Settled):
     def count(self) -> int:
         return len(self.fields.outline.names)
 
-    def find(self, name: str) -> int:
-        return self.found(name)[0]
-
     def found(self, name: str, is_whole: bool = True) -> tuple[int, Node]:
         # The only child that may have this name: the extension of a file is known once it is made.
         number = self.fields.outline.stems.get(name.partition(".")[0])
@@ -258,12 +246,11 @@ class FieldsDirectory(Settled):
     def at(self, number: int) -> Node:
         fields, origin, ino = self.fields, self.origin, self.ino
         outline = fields.outline
-        original = outline.names[number]
-        content = fields.item(original)
+        name, content = outline.texts[number], fields.item(outline.names[number])
         if number < outline.collections:
-            return directory(outline.texts[number], inode_of_bytes(original, ino), origin, cast("Collection", content))
+            return directory(name, inode(name, ino), origin, cast("Collection", content))
         suffix, data = file_of(content, origin.services.cache, (origin.identity, ino, number))
-        name = outline.texts[number] + suffix
+        name += suffix
         return File(name, inode(name, ino), origin, data, content)
 
     def listing(self) -> Sequence[Node]:

@@ -113,14 +113,12 @@ class Listings(Generic[Children]):
         with self._lock:
             oldest = sorted(self._large.items(), key=lambda item: item[1].used)
             for key, large in oldest:
-                if freed >= wanted or (large is oldest[-1][1] and self._is_protected(large)):
+                is_in_use = self._clock() - large.used < settings.listing_in_use
+                is_protected = is_in_use and large.counted <= self._memory.limit // 4
+                if freed >= wanted or (is_protected and large is oldest[-1][1]):
                     break
                 freed += self._dropped((key,))
         return freed
-
-    def _is_protected(self, large: _Listed[Children]) -> bool:
-        is_in_use = self._clock() - large.used < settings.listing_in_use
-        return is_in_use and large.counted <= self._memory.limit // 4
 
     def _put(self, key: _Key, children: Children) -> None:
         limit, lease = self._cached.limit, key[0].lease

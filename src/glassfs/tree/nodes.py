@@ -20,7 +20,7 @@ from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Container, Content, Data, Link, Nested
 from glassfs.content.allowance import EXPANSION
-from glassfs.errors import GlassfsError, NotFound, TooLarge
+from glassfs.errors import Changed, GlassfsError, NotFound, TooLarge
 from glassfs.names import component, raw, text
 from glassfs.settings import settings
 from glassfs.source import Entry
@@ -130,14 +130,6 @@ class Origin:
         self.file_mode = stat.S_IFREG | readable
         self.directory_mode = stat.S_IFDIR | readable | readable >> 2
 
-    @property
-    def uid(self) -> int:
-        return self.access.uid
-
-    @property
-    def gid(self) -> int:
-        return self.access.gid
-
 
 Facts = tuple[bytes, int, int, int | None]
 """A listing's entry: name, inode number, mode, and a file's size or None if that needs a read."""
@@ -146,10 +138,6 @@ Facts = tuple[bytes, int, int, int | None]
 def inode(name: str, parent: int) -> int:
     """Return the inode number of ``name`` in the directory with number ``parent``; a container's root has parent 0."""
     return xxhash.xxh64_intdigest(name.encode("utf-8", "surrogateescape"), parent) & _INODE or 1  # ``names.raw``
-
-
-def inode_of_bytes(name: bytes, parent: int) -> int:
-    return xxhash.xxh64_intdigest(name, parent) & _INODE or 1
 
 
 def inodes_of(names: Iterable[bytes], parent: int) -> list[int]:
@@ -302,7 +290,7 @@ class Directory(Node):
                 return self.child(whole)
             except NotFound:
                 continue
-        found = first_with_stem(name, self.names())
+        found = next((known for known in self.names() if stem(known) == name), None) if name else None
         node = None if found is None else self.child(found)
         if node is None or isinstance(node, Directory):
             raise not_found(name)
@@ -330,9 +318,9 @@ class Settled(Directory):
     def count(self) -> int:
         """The number of children."""
 
-    @abstractmethod
     def find(self, name: str) -> int:
-        """Return the number of the child of this name. Raises NotFound."""
+        """Return the number of the child of this name. Raises NotFound. Subclasses define this, or ``found``."""
+        return self.found(name)[0]
 
     @abstractmethod
     def at(self, number: int) -> Node:
@@ -408,6 +396,17 @@ class Standing(Settled):
         return self.shown().named(name)
 
 
+def entered(find: Callable[[], Node]) -> Node:
+    """Return the node that ``find`` returns, parsed if it is presumed to be a directory."""
+    node = find()
+    try:
+        if isinstance(node, Directory):
+            node.enter()
+    except Changed:  # it is no directory, or was replaced
+        node = find()
+    return node
+
+
 def held_by_names(node: Node) -> int:
     """Return the bytes that the names of a child hold, and a long description of its type."""
     size = getsizeof(node.name)
@@ -481,10 +480,6 @@ def error_of(node: Node) -> dict[str, bytes]:
 def stem(name: str) -> str:
     """Return a name without its extension."""
     return name.rpartition(".")[0]
-
-
-def first_with_stem(wanted: str, names: Iterable[str]) -> str | None:
-    return next((name for name in names if stem(name) == wanted), None) if wanted else None
 
 
 def not_found(path: str) -> NotFound:

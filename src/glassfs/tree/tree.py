@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from glassfs.errors import Changed, GlassfsError, IsADirectory, NotADirectory, NotFound
 from glassfs.tree.draft import DEEPEST
-from glassfs.tree.nodes import Directory, File, Node, Settled
+from glassfs.tree.nodes import Directory, File, Node, Settled, entered
 from glassfs.tree.omissions import Omission
 
 
@@ -129,13 +129,7 @@ class Tree:
 
     def _entered(self, path: str) -> Node:
         """Return the node at a normal path, parsed if it is presumed."""
-        node = self.node(path)
-        try:
-            if isinstance(node, Directory):
-                node.enter()
-        except Changed:
-            node = self.node(path)
-        return node
+        return entered(lambda: self.node(path))
 
 
 def demand_shallow(directory: Directory, depth: int) -> None:

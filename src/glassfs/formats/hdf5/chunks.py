@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.cache.cores import LEAST_AHEAD
-from glassfs.cache.filling import fill_all
+from glassfs.cache.filling import Filling
 from glassfs.content import Data, Extent, Made, Rendered
 from glassfs.content.data import SizedData
 from glassfs.errors import Damaged
@@ -279,7 +279,7 @@ class Chunked(Grid):
         # straight into it, on all cores, if several of them fit into memory.
         is_large = len(buffer) >= budget // 4 and cost <= budget // 16
         if is_large and self._is_ahead and is_run(self.steps, shape):
-            fill_all(self._cache, self._fills(buffer, start, shape), cost)
+            Filling(self._cache, self._fills(buffer, start, shape), cost).run()
         else:
             super()._read_box(buffer, start, shape)
 

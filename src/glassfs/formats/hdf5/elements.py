@@ -12,7 +12,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
-from glassfs.content import Blocked, Cells, Data, Records, Rendered
+from glassfs.content import Blocked, Data, Records, Rendered
 from glassfs.content.allowance import OBJECT, Allowance, held
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5.answers import Path, WorkerAnswers, as_text
@@ -186,9 +186,7 @@ def records(
         return block(number * step, min((number + 1) * step, rows))
 
     blocks, cost = -(-rows // step), min(step, rows) * weight
-    if dtype:
-        return Cells(key, blocks, made, "", lambda number: cost, dtype)
-    return Records(key, blocks, made, type_name, lambda number: cost)
+    return Records(key, blocks, made, "" if dtype else type_name, lambda number: cost, dtype)
 
 
 class VariableRows:

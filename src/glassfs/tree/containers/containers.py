@@ -28,7 +28,7 @@ from glassfs.keyed_lock import KeyedLock
 from glassfs.source import Entry, Path, Source, Version
 from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer, Refusal
 from glassfs.tree.containers.nested import NestedContainers
-from glassfs.tree.containers.opener import Parts, failure, opened_version, parse, parse_or_close, used_parts
+from glassfs.tree.containers.opener import Parts, failure, parse, parse_or_close, used_parts
 from glassfs.tree.containers.watcher import Watcher
 from glassfs.tree.containers.weight import OpenContainers
 from glassfs.tree.lease import Lease
@@ -172,7 +172,10 @@ class Containers:
     ) -> Opening:
         """Return what a format needs to open that version. Raises Changed if the file has another one now."""
         if source is None:
-            source = opened_version(location, version)
+            source = location.store.open(location.path)
+            if source.version != version:
+                source.close()
+                raise Changed("has been replaced by another file", source.name)
         return Opening(
             source, self.services.cache, *location, findings=self.kept, may_wait=may_wait, layout=self.layout,
         )

@@ -17,7 +17,6 @@ from glassfs.source import Entry, Path, Source, Store, Version
 from glassfs.tree.build import container_root
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Access, Origin, Services, Settled
-from glassfs.view import ViewSet
 
 
 class Location(NamedTuple):
@@ -165,10 +164,11 @@ class OpenContainer:
         self.root: Settled = container_root(container.root, self.origin, name, is_mount_root=not lease.at)
         self._viewed: Settled | None = None
 
-    def root_with(self, views: ViewSet) -> Settled:
-        """Return a second root directory that shows ``views``, with inode numbers of its own; always the same one."""
+    def viewed(self) -> Settled:
+        """Return a second root directory that shows all views, with inode numbers of its own; always the same one."""
         if self._viewed is None:
-            services = self.origin.services._replace(views=views)
+            services = self.origin.services
+            services = services._replace(views=services.views.with_all())
             self._viewed = container_root(self.container.root, replace(self.origin, services=services), number=1)
         return self._viewed
 

@@ -6,10 +6,9 @@ import logging
 from collections.abc import Sequence
 
 from glassfs.content import Container
-from glassfs.errors import Changed, GlassfsError, Refused, Unavailable, is_lack
+from glassfs.errors import GlassfsError, Refused, Unavailable, is_lack
 from glassfs.formats.registry import Opening, open_container
-from glassfs.source import Path, Source, Version
-from glassfs.tree.containers.lease import Location
+from glassfs.source import Path, Source
 
 log = logging.getLogger(__name__)
 
@@ -17,31 +16,20 @@ Parts = Sequence[tuple[Path, Source]]
 """The further files that a container is made of."""
 
 
-def opened_version(location: Location, version: Version) -> Source:
-    """Open the file at a location. Raises Changed if it is not that version."""
-    source = location.store.open(location.path)
-    if source.version != version:
-        source.close()
-        raise Changed("has been replaced by another file", source.name)
-    return source
-
-
 def parse(opening: Opening) -> Container:
     """Return the container. Raises Refused if the file is not one, or if its format fails, and Postponed."""
     try:
         container = open_container(opening)
-        return _interpreted(container, opening) if container.is_generic else container
+        if not container.is_generic:
+            return container
+        from glassfs.layouts.episodes import interpreted  # most formats know what their episodes are
+        from glassfs.layouts.known import chosen
+
+        return interpreted(container, [known.layout for known in chosen(opening.layout)], opening)
     except GlassfsError:
         raise
     except Exception as error:
         raise failure(error, opening.source.name) from error
-
-
-def _interpreted(container: Container, opening: Opening) -> Container:
-    from glassfs.layouts.episodes import interpreted  # most formats know what their episodes are
-    from glassfs.layouts.known import chosen
-
-    return interpreted(container, [known.layout for known in chosen(opening.layout)], opening)
 
 
 def parse_or_close(opening: Opening) -> tuple[Container, Parts]:

@@ -114,11 +114,15 @@ class Watcher:
         return self.compare(lease, before, None if entry is None else (entry, *before[1:]))
 
     def is_current(self, lease: Lease) -> bool:
-        """Ask the store, and return whether what is leased is still at its location, as far as is known."""
+        """Ask the store, and return whether what is leased, with all its files, is still there, as far as is known."""
         if isinstance(lease, ContainerLease) and not lease.is_retired:
             store, path = lease.location
             if not store.is_unchanged(path, lease.entries[0]):
                 self.check(lease.location)
+            before = lease.entries
+            if len(before) > 1 and not lease.is_retired:
+                with suppress(Unavailable, DeviceFailed):
+                    self.compare(lease, before, lease.entries_now(before, before[0], COMPARED))
         return not lease.is_retired
 
     def watch(self, folder: Location, at: str) -> bool:
@@ -186,14 +190,6 @@ class Watcher:
         """Report a tree path with the next ``changes``."""
         with self._lock:
             self._changed.add(at)
-
-    def are_parts_current(self, lease: Lease) -> bool:
-        """Ask the store for the further files of a container, and return whether it is still the same."""
-        if isinstance(lease, ContainerLease) and len(lease.entries) > 1 and not lease.is_retired:
-            before = lease.entries
-            with suppress(Unavailable, DeviceFailed):
-                self.compare(lease, before, lease.entries_now(before, before[0], COMPARED))
-        return not lease.is_retired
 
     def compare(self, lease: ContainerLease, before: Sequence[Entry], now: tuple[Entry, ...] | None) -> bool:
         """Use what was found out about the files of a lease; return whether anything changed."""

@@ -103,18 +103,15 @@ def plain_file(
 ) -> PlainFile:
     """Return the file at a location as itself."""
     source = location.store.source(location.path, entry)
-    origin = Origin(
-        entry.version, Access.of([entry]), entry.mtime_ns, containers.services, Lease([source]), volume=entry.volume,
-        has_other_names=entry.has_other_names,
-    )
-    return PlainFile(name, ino, origin, source, reason)
+    return PlainFile(name, ino, _origin(containers, entry, Lease([source])), source, reason)
 
 
-def _origin(containers: Containers, entry: Entry) -> Origin:
-    """Return the origin of a folder or link. A folder is the same whatever it contains; a link keeps its target."""
-    identity = entry.version if entry.kind is Kind.LINK else entry.file_id
+def _origin(containers: Containers, entry: Entry, lease: Lease = _NO_LEASE) -> Origin:
+    """Return the origin of a file, folder or link. A folder is the same whatever it contains; a link keeps its target.
+    """
     return Origin(
-        identity, Access.of([entry]), entry.mtime_ns, containers.services, _NO_LEASE, volume=entry.volume,
+        entry.version if entry.kind in (Kind.FILE, Kind.LINK) else entry.file_id, Access.of([entry]), entry.mtime_ns,
+        containers.services, lease, volume=entry.volume, has_other_names=entry.has_other_names,
     )
 
 
@@ -202,10 +199,7 @@ class Folder(Directory):
         if shown_name(name, self.is_mount_root) == name:
             location = self.location.below(name)
             try:
-                entry, source = self.containers.looked_up(location)
-                node = node_at(
-                    self.containers, location, entry, name, inode(name, self.ino), f"{self._at}/{name}", source=source,
-                )
+                node = self._node(name, name, *self.containers.looked_up(location))
             except (NotFound, NotADirectory):
                 self.containers.watcher.check(location)
         # Only listing the folder tells which file is shown under a name that was changed.
@@ -228,9 +222,10 @@ class Folder(Directory):
     def _entries(self) -> Iterator[tuple[str, str, Entry]]:
         return shown_entries(self.location, self.is_mount_root)
 
-    def _node(self, name: str, original: str, entry: Entry) -> Node | None:
+    def _node(self, name: str, original: str, entry: Entry, source: Source | None = None) -> Node | None:
         return node_at(
             self.containers, self.location.below(original), entry, name, inode(name, self.ino), f"{self._at}/{name}",
+            source=source,
         )
 
 

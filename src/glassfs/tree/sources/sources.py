@@ -347,8 +347,7 @@ class _ViewedContainer(Standing):
         return {} if self.is_presumed else self._container.xattrs() | error_of(self.shown())
 
     def shown(self) -> Settled:
-        opened = self._container.opened()
-        return opened.root_with(opened.origin.services.views.with_all())
+        return self._container.opened().viewed()
 
 
 def _own(node: Node, name: str, ino: int) -> Node | None:

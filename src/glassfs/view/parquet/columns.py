@@ -13,7 +13,7 @@ from math import prod
 from typing import NamedTuple
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Cells, Column, Data, Ragged, RaggedText, Table
+from glassfs.content import Array, Column, Data, Ragged, RaggedText, Table
 from glassfs.content.columns import ColumnBlocks
 from glassfs.content.rows import EvenOffsets, offsets_of
 from glassfs.content.table import slot_names
@@ -93,7 +93,7 @@ def _layout(column: Column, rows: int) -> ColumnPlan | None:
             raise Damaged(f"has {content.rows} rows, but its table has {rows}", part=part)
         return None if kind is None else ColumnPlan(column, kind, width=values.size / max(1, rows))
     if not isinstance(content, Array):
-        kind = kind_of(content.dtype) if isinstance(content, Cells) and content.dtype else TEXT
+        kind = kind_of(content.dtype) if content.dtype else TEXT
         return None if kind is None else ColumnPlan(column, kind)
     kind = kind_of(content.dtype)
     shape = content.resolved_shape
