@@ -381,7 +381,6 @@ _PLANS: dict[str, Callable[[FrameGroup], TablePlan]] = {
 
 _LINE = re.compile(rb"([pgVI])([^\n]*)\n|([(ldtNas.])")
 _ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
-_MARK = object()
 
 
 def unpickled(attribute: Any) -> Any:
@@ -393,7 +392,8 @@ def unpickled(attribute: Any) -> Any:
         return None
     # Bytes that are not UTF-8 are escapes in attributes; pickles write no backslash in another way than ``\\u005c``.
     raw = _ESCAPED.sub(lambda found: bytes.fromhex(found[1].decode()), attribute.encode())
-    stack: list[Any] = []
+    levels: list[list[Any]] = [[]]
+    """The stack: each mark begins a list of its own."""
     known: dict[bytes, Any] = {}
     at = 0
     try:
@@ -404,28 +404,37 @@ def unpickled(attribute: Any) -> Any:
             at = line.end()
             code, text = (line[1] or line[3]).decode(), line[2]
             if code == ".":
-                return stack[0] if len(stack) == 1 else None
-            _step(stack, known, code, text)
+                return levels[0][0] if len(levels) == len(levels[0]) == 1 else None
+            _step(levels, known, code, text)
     except (LookupError, ValueError, TypeError, AttributeError):
         pass
     return None
 
 
-def _step(stack: list[Any], known: dict[bytes, Any], code: str, text: bytes) -> None:
+def _step(levels: list[list[Any]], known: dict[bytes, Any], code: str, text: bytes) -> None:
     """Do one step of a pickle. Raises LookupError, ValueError, TypeError or AttributeError if it cannot be one."""
+    stack = levels[-1]
     if code == "V":
         stack.append(text.decode("raw-unicode-escape"))
     elif code == "I":
         stack.append({b"00": False, b"01": True}[text] if text in (b"00", b"01") else int(text))
     elif code == "p":
         known[text] = stack[-1]
-    elif code in "gN(":
-        stack.append(known[text] if code == "g" else _MARK if code == "(" else None)
+    elif code == "g":
+        # Whatever may be repeated multiplies: only names are, and no long ones.
+        if not isinstance(known[text], str) or len(known[text]) > 1000:
+            raise ValueError
+        stack.append(known[text])
+    elif code == "N":
+        stack.append(None)
+    elif code == "(":
+        if len(levels) > 100:  # Python ends with the hash of a tuple that is nested too deep
+            raise ValueError
+        levels.append([])
     elif code in "ldt":
-        mark = len(stack) - 1 - stack[::-1].index(_MARK)
-        inner = stack[mark + 1 :]
+        inner = levels.pop()
         pairs = zip(inner[::2], inner[1::2], strict=True) if code == "d" else ()
-        stack[mark:] = [dict(pairs) if code == "d" else tuple(inner) if code == "t" else inner]
+        levels[-1].append(dict(pairs) if code == "d" else tuple(inner) if code == "t" else inner)
     elif code == "a":
         value = stack.pop()
         stack[-1].append(value)
