@@ -104,6 +104,11 @@ class FrameGroup:
         self.asked(b"").allowance.part().take(OBJECT * rows, "names of columns or categories")
         return [] if column is None else list(values(column, rows, PIECE))
 
+    def names(self, name: bytes) -> list[Any] | None:
+        """Return the names of columns in a dataset; None if they are pickled, or in levels and labels."""
+        column = self.column(name) if name in self.members else None
+        return None if column is None else self.listed(column, self.rows(name))
+
 
 class TablePlan(NamedTuple):
     """A table. ``hidden`` are the members of the group that cannot be columns."""
@@ -256,6 +261,7 @@ def _table_columns(group: FrameGroup) -> list[Column]:
     rows, structures = group.rows(b"table"), group.structures(b"table")
     facts, about = group.attributes(b"table"), group.attributes()
     info, index, columns = _dict(unpickled(about.get("info"))), list[Column](), list[Column]()
+    nan = about.get("nan_rep")
     for field, offset, size in structures.fields(group.dataset(b"table").kind):
         name, one = field.name, field.kind._replace(dims=())
         is_index, more = name == "index", _dict(info.get(name))
@@ -265,14 +271,18 @@ def _table_columns(group: FrameGroup) -> list[Column]:
         what = facts.get(f"{name}_kind" if is_index else f"{name}_dtype")
         for number, shown in enumerate(names):
             data = structures.values(offset, size, one, number)
-            key = _key(shown if isinstance(shown, (str, int)) else name)
-            if facts.get(f"{name}_meta") == "category":
+            key = _key(shown if isinstance(shown, (str, int, float, tuple)) else name)
+            if facts.get(f"{name}_meta") == "category" and b"meta" not in group.members:
+                # There are no categories if all values are missing.
+                codes = Array(key, data, one.shown, (rows,))
+                made = coded_column(key, codes, Column(key, codes), list)
+            elif facts.get(f"{name}_meta") == "category":
                 apart = group.below(b"meta", _key(name), b"meta")
                 named = next((column for column in _table(apart).columns() if column.name == b"values"), None)
                 listed = cache(partial(apart.listed, named, apart.rows(b"table")))
                 made = coded_column(key, Array(key, data, one.shown, (rows,)), named, listed)
             else:
-                made = _of_pandas(key, one, data, rows, what, more.get("tz"), facts.get(f"{name}_nan_rep"))
+                made = _of_pandas(key, one, data, rows, what, more.get("tz"), facts.get(f"{name}_nan_rep", nan))
             (index if is_index else columns).append(made)
     levels, axes = unpickled(about.get("levels")), unpickled(about.get("non_index_axes"))
     if isinstance(levels, list):  # the field of the index only counts rows, and the levels are columns
@@ -300,7 +310,7 @@ def _of_pandas(
         is_known = isinstance(zone, str) and _ZONE.fullmatch(zone)
         named = "" if letter == "m" or not isinstance(zone, str) else zone if is_known else "UTC"
         return Column(key, Array(key, data, f"<{letter}8[{unit}]", (rows,)), zone=named)
-    marker = missing if isinstance(missing, str) else NAN
+    marker = missing if isinstance(missing, str) and missing != _NONE else NAN
     return compounds.column(key, kind, data, (rows, *kind.dims), marker.encode("utf-8", "replace"))
 
 
@@ -327,7 +337,7 @@ def _fixed(group: FrameGroup) -> TablePlan:
             column for name in blocks if name not in hidden
             for column in _block_columns(group, name, rows, facts.get("name"))
         ]
-        order = group.listed(group.column(b"axis0"), group.rows(b"axis0")) if is_frame and found else []
+        order = (group.names(b"axis0") or []) if is_frame and found else []
         chosen, others = _taken(found, order)
         index = index or [_index(group, _key(axis), rows)]
         return [*(one for one in index if one is not None), *chosen, *others]
@@ -343,6 +353,8 @@ def _index(group: FrameGroup, name: bytes, rows: int) -> Column | None:
     made = group.column(name, NAN.encode())
     if made is None:
         return None
+    if name + b"_categories" in group.members:
+        return _categorical(key, group.array(name), group, name + b"_categories")
     if isinstance(made.content, Array) or not rows:
         data, shown = (made.content.data, count) if isinstance(made.content, Array) and rows else (Zeros(0), 0)
         made = _of_pandas(key, group.dataset(name).kind, data, shown, facts.get("kind"), facts.get("tz"))
@@ -362,7 +374,8 @@ def _block_columns(group: FrameGroup, name: bytes, rows: int, called: Any) -> It
     if items == name:
         names = [called if isinstance(called, str) and called != _NONE else "values"]
     else:
-        names = group.listed(group.column(items), group.rows(items))
+        width = array.resolved_shape[-1] if rows else 0
+        names = group.names(items) or [f"{_text(name)}.{number}" for number in range(width)]
     if rows and array.resolved_shape not in ((rows, len(names)), (rows,) * len(names)):
         raise Damaged(f"has {_text(name)} of the shape {list(array.resolved_shape)} for {rows} rows")
     kind, size = group.dataset(name).kind, int(array.dtype[2:])
@@ -379,14 +392,15 @@ _PLANS: dict[str, Callable[[FrameGroup], TablePlan]] = {
 
 # Names that pandas has pickled: protocol 0 is lines of text, of which these need no class.
 
-_LINE = re.compile(rb"([pgVI])([^\n]*)\n|([(ldtNas.])")
+_LINE = re.compile(rb"([pgVIF])([^\n]*)\n|([(ldtNasRb.])|c[^\n]*\n[^\n]*\n")
 _ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
 
 
 def unpickled(attribute: Any) -> Any:
-    """Return lists, tuples and dictionaries of text, whole numbers and None that an attribute has as a pickle.
+    """Return lists, tuples and dictionaries of text, numbers and None that an attribute has as a pickle.
 
-    None for any other pickle, and for other attributes: no object is made, and nothing is called.
+    None for any other pickle, and for other attributes. No object is made, and nothing is called: instead of an object
+    there is the text that it would be made of first, such as the name of a time zone, or "".
     """
     if not isinstance(attribute, str):
         return None
@@ -402,7 +416,7 @@ def unpickled(attribute: Any) -> Any:
             if line is None:
                 return None
             at = line.end()
-            code, text = (line[1] or line[3]).decode(), line[2]
+            code, text = (line[1] or line[3] or b"N").decode(), line[2]
             if code == ".":
                 return levels[0][0] if len(levels) == len(levels[0]) == 1 else None
             _step(levels, known, code, text)
@@ -416,13 +430,15 @@ def _step(levels: list[list[Any]], known: dict[bytes, Any], code: str, text: byt
     stack = levels[-1]
     if code == "V":
         stack.append(text.decode("raw-unicode-escape"))
+    elif code == "F":
+        stack.append(float(text))
     elif code == "I":
         stack.append({b"00": False, b"01": True}[text] if text in (b"00", b"01") else int(text))
     elif code == "p":
         known[text] = stack[-1]
     elif code == "g":
         # Whatever may be repeated multiplies: only names are, and no long ones.
-        if not isinstance(known[text], str) or len(known[text]) > 1000:
+        if known[text] is not None and len(known[text].encode()) > 1000:
             raise ValueError
         stack.append(known[text])
     elif code == "N":
@@ -435,6 +451,11 @@ def _step(levels: list[list[Any]], known: dict[bytes, Any], code: str, text: byt
         inner = levels.pop()
         pairs = zip(inner[::2], inner[1::2], strict=True) if code == "d" else ()
         levels[-1].append(dict(pairs) if code == "d" else tuple(inner) if code == "t" else inner)
+    elif code == "R":
+        first = next(iter(stack.pop()), None)
+        stack[-1] = first if isinstance(first, str) else ""
+    elif code == "b":
+        stack.pop()
     elif code == "a":
         value = stack.pop()
         stack[-1].append(value)
