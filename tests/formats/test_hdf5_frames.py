@@ -174,6 +174,16 @@ def test_series_of_pandas_are_tables(tmp_path: Path, layout: str) -> None:
             assert found.iloc[:, 1].tolist() == expected[name].tolist()
 
 
+def test_an_order_of_columns_that_nests_without_end_is_none(tmp_path: Path) -> None:
+    deep = f"(l({'(l' * 9_000}{'a' * 8_999}ta."
+    with h5py.File(tmp_path / "made.h5", "w") as file:
+        group = file.create_group("frame")
+        group.attrs.update({"pandas_type": "frame_table", "levels": np.bytes_(deep)})
+        group["table"] = np.zeros(2, [("index", "i8"), ("x", "f8")])
+    with views_of(tmp_path / "made.h5") as opened:
+        assert list(frame_of(opened["frame.parquet"])) == ["x"]
+
+
 def test_names_of_pandas_are_read_and_never_unpickled() -> None:
     for value in (
         ["a", "b"], [], ["é", "€", "\u00c3\u00a9", "\\x41", "'", "\n", "\U0001f600"], [1, -5, True], (0, ["x", None]),

@@ -261,7 +261,6 @@ def _table_columns(group: FrameGroup) -> list[Column]:
     rows, structures = group.rows(b"table"), group.structures(b"table")
     facts, about = group.attributes(b"table"), group.attributes()
     info, index, columns = _dict(unpickled(about.get("info"))), list[Column](), list[Column]()
-    nan = about.get("nan_rep")
     for field, offset, size in structures.fields(group.dataset(b"table").kind):
         name, one = field.name, field.kind._replace(dims=())
         is_index, more = name == "index", _dict(info.get(name))
@@ -269,20 +268,21 @@ def _table_columns(group: FrameGroup) -> list[Column]:
         if field.kind.fields or not isinstance(names, list) or len(names) != prod(field.kind.dims):
             names, one = [name], field.kind
         what = facts.get(f"{name}_kind" if is_index else f"{name}_dtype")
+        missing = facts.get(f"{name}_nan_rep", about.get("nan_rep"))
         for number, shown in enumerate(names):
             data = structures.values(offset, size, one, number)
-            key = _key(shown if isinstance(shown, (str, int, float, tuple)) else name)
-            if facts.get(f"{name}_meta") == "category" and b"meta" not in group.members:
-                # There are no categories if all values are missing.
+            key = _shown_key(shown, name)
+            is_category = facts.get(f"{name}_meta") == "category"
+            if is_category and b"meta" not in group.members:  # as all values are missing
                 codes = Array(key, data, one.shown, (rows,))
                 made = coded_column(key, codes, Column(key, codes), list)
-            elif facts.get(f"{name}_meta") == "category":
+            elif is_category:
                 apart = group.below(b"meta", _key(name), b"meta")
                 named = next((column for column in _table(apart).columns() if column.name == b"values"), None)
                 listed = cache(partial(apart.listed, named, apart.rows(b"table")))
                 made = coded_column(key, Array(key, data, one.shown, (rows,)), named, listed)
             else:
-                made = _of_pandas(key, one, data, rows, what, more.get("tz"), facts.get(f"{name}_nan_rep", nan))
+                made = _of_pandas(key, one, data, rows, what, more.get("tz"), missing)
             (index if is_index else columns).append(made)
     levels, axes = unpickled(about.get("levels")), unpickled(about.get("non_index_axes"))
     if isinstance(levels, list):  # the field of the index only counts rows, and the levels are columns
@@ -292,10 +292,16 @@ def _table_columns(group: FrameGroup) -> list[Column]:
     return [*index, *chosen, *others]
 
 
+def _shown_key(name: Any, place: str = "") -> bytes:
+    """Return a name of pandas, which is a text, a number, or a tuple of these, as a key; of another one ``place``."""
+    parts = name if isinstance(name, tuple) else (name,)
+    return _key(name if all(isinstance(one, (str, int, float)) for one in parts) else place)
+
+
 def _taken(columns: list[Column], names: list[Any]) -> tuple[list[Column], list[Column]]:
     """Return the columns of these names, in their order, and the others."""
     places = {column.name: number for number, column in enumerate(columns)}
-    chosen = [places[key] for key in dict.fromkeys(map(_key, names)) if key in places]
+    chosen = [places[key] for key in dict.fromkeys(map(_shown_key, names)) if key in places]
     rest = sorted(set(range(len(columns))).difference(chosen))
     return [columns[number] for number in chosen], [columns[number] for number in rest]
 
@@ -392,7 +398,7 @@ _PLANS: dict[str, Callable[[FrameGroup], TablePlan]] = {
 
 # Names that pandas has pickled: protocol 0 is lines of text, of which these need no class.
 
-_LINE = re.compile(rb"([pgVIF])([^\n]*)\n|([(ldtNasRb.])|c[^\n]*\n[^\n]*\n")
+_LINE = re.compile(rb"([pgVIF])([^\n]*)\n|([(ldtNasR.])|c[^\n]*\n[^\n]*\n")
 _ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
 
 
@@ -406,8 +412,7 @@ def unpickled(attribute: Any) -> Any:
         return None
     # Bytes that are not UTF-8 are escapes in attributes; pickles write no backslash in another way than ``\\u005c``.
     raw = _ESCAPED.sub(lambda found: bytes.fromhex(found[1].decode()), attribute.encode())
-    levels: list[list[Any]] = [[]]
-    """The stack: each mark begins a list of its own."""
+    levels: list[list[Any]] = [[]]  # the stack, on which each mark begins a list
     known: dict[bytes, Any] = {}
     at = 0
     try:
@@ -428,10 +433,8 @@ def unpickled(attribute: Any) -> Any:
 def _step(levels: list[list[Any]], known: dict[bytes, Any], code: str, text: bytes) -> None:
     """Do one step of a pickle. Raises LookupError, ValueError, TypeError or AttributeError if it cannot be one."""
     stack = levels[-1]
-    if code == "V":
-        stack.append(text.decode("raw-unicode-escape"))
-    elif code == "F":
-        stack.append(float(text))
+    if code in "VF":
+        stack.append(float(text) if code == "F" else text.decode("raw-unicode-escape"))
     elif code == "I":
         stack.append({b"00": False, b"01": True}[text] if text in (b"00", b"01") else int(text))
     elif code == "p":
@@ -452,10 +455,7 @@ def _step(levels: list[list[Any]], known: dict[bytes, Any], code: str, text: byt
         pairs = zip(inner[::2], inner[1::2], strict=True) if code == "d" else ()
         levels[-1].append(dict(pairs) if code == "d" else tuple(inner) if code == "t" else inner)
     elif code == "R":
-        first = next(iter(stack.pop()), None)
-        stack[-1] = first if isinstance(first, str) else ""
-    elif code == "b":
-        stack.pop()
+        stack[-1] = next((one for one in stack.pop()[:1] if isinstance(one, str)), "")
     elif code == "a":
         value = stack.pop()
         stack[-1].append(value)
