@@ -131,9 +131,10 @@ def test_names_that_are_no_texts_cost_no_table(tmp_path: Path, layout: str) -> N
 def test_a_categorical_index_has_its_categories_in_fixed_frames(tmp_path: Path) -> None:
     package("tables")
     frame = pd.DataFrame({"v": [1, 2, 3]}, pd.CategoricalIndex(["a", "b", "a"]))
-    frame.to_hdf(tmp_path / "made.h5", key="frame", format="fixed")
-    if "axis1_categories" not in h5py.File(tmp_path / "made.h5")["frame"]:
-        pytest.skip("this pandas writes no categories there")
+    try:
+        frame.to_hdf(tmp_path / "made.h5", key="frame", format="fixed")
+    except AssertionError:
+        pytest.skip("releases of pandas before 3 do not write it")
     with views_of(tmp_path / "made.h5") as opened:
         assert frame_of(opened["frame.parquet"])["index"].tolist() == ["a", "b", "a"]
 
