@@ -7,14 +7,12 @@ needed. Any thread.
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from io import BytesIO
 from math import prod
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 from glassfs.content import (
     Array,
@@ -102,6 +100,11 @@ class FrameGroup:
         """Return all values of a column of names or categories. Raises TooLarge if they are many."""
         self.asked(b"").allowance.part().take(OBJECT * rows, "names of columns or categories")
         return [] if column is None else list(values(column, rows, PIECE))
+
+    def names(self, name: bytes) -> list[Any] | None:
+        """Return the names of columns in a dataset; None if they are pickled, or in levels and labels."""
+        column = self.column(name) if name in self.members else None
+        return None if column is None else self.listed(column, self.rows(name))
 
 
 Planned: TypeAlias = "tuple[int, int, Callable[[], list[Column]], Sequence[bytes]]"
@@ -256,17 +259,22 @@ def _table_columns(group: FrameGroup) -> list[Column]:
         if field.kind.fields or not isinstance(names, list) or len(names) != prod(field.kind.dims):
             names, one = [name], field.kind
         what = facts.get(f"{name}_kind" if is_index else f"{name}_dtype")
+        missing = facts.get(f"{name}_nan_rep", about.get("nan_rep"))
         for number, shown in enumerate(names):
             data = structures.field(offset, size)
             if one.item != size:
                 data = Gathered(data, number * one.item, one.item, size, rows)
-            key = _key(shown if isinstance(shown, (str, int)) else name)
-            if facts.get(f"{name}_meta") == "category":
+            key = _shown_key(shown, name)
+            is_category = facts.get(f"{name}_meta") == "category"
+            if is_category and b"meta" not in group.members:  # as all values are missing
+                codes = Array(key, data, one.shown, (rows,))
+                made = _coded(key, codes, group, Column(key, codes), 0)
+            elif is_category:
                 apart = group.below(b"meta", _key(name), b"meta")
                 named = next((column for column in _table_columns(apart) if column.name == b"values"), None)
                 made = _coded(key, Array(key, data, one.shown, (rows,)), apart, named, apart.rows(b"table"))
             else:
-                made = _of_pandas(key, one, data, rows, what, more.get("tz"), facts.get(f"{name}_nan_rep"))
+                made = _of_pandas(key, one, data, rows, what, more.get("tz"), missing)
             (index if is_index else columns).append(made)
     levels, axes = unpickled(about.get("levels")), unpickled(about.get("non_index_axes"))
     if isinstance(levels, list):  # the field of the index only counts rows, and the levels are columns
@@ -276,10 +284,16 @@ def _table_columns(group: FrameGroup) -> list[Column]:
     return [*index, *chosen, *others]
 
 
+def _shown_key(name: Any, place: str = "") -> bytes:
+    """Return a name of pandas, which is a text, a number, or a tuple of these, as a key; of another one ``place``."""
+    parts = name if isinstance(name, tuple) else (name,)
+    return _key(name if all(isinstance(one, (str, int, float)) for one in parts) else place)
+
+
 def _taken(columns: list[Column], names: list[Any]) -> tuple[list[Column], list[Column]]:
     """Return the columns of these names, in their order, and the others."""
     places = {column.name: number for number, column in enumerate(columns)}
-    chosen = [places[key] for key in dict.fromkeys(map(_key, names)) if key in places]
+    chosen = [places[key] for key in dict.fromkeys(map(_shown_key, names)) if key in places]
     rest = sorted(set(range(len(columns))).difference(chosen))
     return [columns[number] for number in chosen], [columns[number] for number in rest]
 
@@ -294,7 +308,7 @@ def _of_pandas(
         is_known = isinstance(zone, str) and _ZONE.fullmatch(zone)
         named = "" if letter == "m" or not isinstance(zone, str) else zone if is_known else "UTC"
         return Column(key, Array(key, data, f"<{letter}8[{unit}]", (rows,)), zone=named)
-    marker = missing if isinstance(missing, str) else NAN
+    marker = missing if isinstance(missing, str) and missing != _NONE else NAN
     return compounds.column(key, kind, data, (rows, *kind.dims), marker.encode("utf-8", "replace"))
 
 
@@ -321,7 +335,7 @@ def _fixed(group: FrameGroup) -> Planned:
             column for name in blocks if name not in hidden
             for column in _block_columns(group, name, rows, facts.get("name"))
         ]
-        order = group.listed(group.column(b"axis0"), group.rows(b"axis0")) if is_frame and found else []
+        order = (group.names(b"axis0") or []) if is_frame and found else []
         chosen, others = _taken(found, order)
         index = index or [_index(group, _key(axis), rows)]
         return [*(one for one in index if one is not None), *chosen, *others]
@@ -337,6 +351,8 @@ def _index(group: FrameGroup, name: bytes, rows: int) -> Column | None:
     made = group.column(name, NAN.encode())
     if made is None:
         return None
+    if name + b"_categories" in group.members:
+        return _categorical(key, group.array(name), group, name + b"_categories")
     if isinstance(made.content, Array) or not rows:
         data, shown = (made.content.data, count) if isinstance(made.content, Array) and rows else (Zeros(0), 0)
         made = _of_pandas(key, group.dataset(name).kind, data, shown, facts.get("kind"), facts.get("tz"))
@@ -356,7 +372,8 @@ def _block_columns(group: FrameGroup, name: bytes, rows: int, called: Any) -> It
     if items == name:
         names = [called if isinstance(called, str) and called != _NONE else "values"]
     else:
-        names = group.listed(group.column(items), group.rows(items))
+        width = array.resolved_shape[-1] if rows else 0
+        names = group.names(items) or [f"{_text(name)}.{number}" for number in range(width)]
     if rows and array.resolved_shape not in ((rows, len(names)), (rows,) * len(names)):
         raise Damaged(f"has {_text(name)} of the shape {list(array.resolved_shape)} for {rows} rows")
     kind, size = group.dataset(name).kind, int(array.dtype[2:])
@@ -371,28 +388,69 @@ _PLANS: dict[str, Callable[[FrameGroup], Planned]] = {
 }
 
 
-# Names that pandas has pickled, in protocol 0.
+# Names that pandas has pickled: protocol 0 is lines of text, of which these need no class.
 
-
-class _Names(pickle._Unpickler):
-    """Reads pickles with the operations alone that make lists, tuples, dictionaries, text, whole numbers and None."""
-
-    dispatch: ClassVar = {code: pickle._Unpickler.dispatch[code] for code in b"pgVI(ldtNas."}
-    stack: list[Any]
+_LINE = re.compile(rb"([pgVIF])([^\n]*)\n|([(ldtNasR.])|c[^\n]*\n[^\n]*\n")
+_ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
 
 
 def unpickled(attribute: Any) -> Any:
-    """Return lists, tuples and dictionaries of text, whole numbers and None that an attribute has as a pickle.
+    """Return lists, tuples and dictionaries of text, numbers and None that an attribute has as a pickle.
 
-    None for any other pickle, and for other attributes: no object is made, and nothing is called.
+    None for any other pickle, and for other attributes. No object is made, and nothing is called: instead of an object
+    there is the text that it would be made of first, such as the name of a time zone, or "".
     """
     if not isinstance(attribute, str):
         return None
     # Bytes that are not UTF-8 are escapes in attributes; pickles write no backslash in another way than ``\\u005c``.
     raw = _ESCAPED.sub(lambda found: bytes.fromhex(found[1].decode()), attribute.encode())
-    names = _Names(BytesIO(raw))
+    levels: list[list[Any]] = [[]]  # the stack, on which each mark begins a list
+    known: dict[bytes, Any] = {}
+    at = 0
     try:
-        found = names.load()
-    except (LookupError, ValueError, TypeError, AttributeError, EOFError, pickle.UnpicklingError):
-        return None
-    return None if names.stack else found
+        while at < len(raw):
+            line = _LINE.match(raw, at)
+            if line is None:
+                return None
+            at = line.end()
+            code, text = (line[1] or line[3] or b"N").decode(), line[2]
+            if code == ".":
+                return levels[0][0] if len(levels) == len(levels[0]) == 1 else None
+            _step(levels, known, code, text)
+    except (LookupError, ValueError, TypeError, AttributeError):
+        pass
+    return None
+
+
+def _step(levels: list[list[Any]], known: dict[bytes, Any], code: str, text: bytes) -> None:
+    """Do one step of a pickle. Raises LookupError, ValueError, TypeError or AttributeError if it cannot be one."""
+    stack = levels[-1]
+    if code in "VF":
+        stack.append(float(text) if code == "F" else text.decode("raw-unicode-escape"))
+    elif code == "I":
+        stack.append({b"00": False, b"01": True}[text] if text in (b"00", b"01") else int(text))
+    elif code == "p":
+        known[text] = stack[-1]
+    elif code == "g":
+        # Whatever may be repeated multiplies: only names are, and no long ones.
+        if known[text] is not None and len(known[text].encode()) > 1000:
+            raise ValueError
+        stack.append(known[text])
+    elif code == "N":
+        stack.append(None)
+    elif code == "(":
+        if len(levels) > 100:  # Python ends with the hash of a tuple that is nested too deep
+            raise ValueError
+        levels.append([])
+    elif code in "ldt":
+        inner = levels.pop()
+        pairs = zip(inner[::2], inner[1::2], strict=True) if code == "d" else ()
+        levels[-1].append(dict(pairs) if code == "d" else tuple(inner) if code == "t" else inner)
+    elif code == "R":
+        stack[-1] = next((one for one in stack.pop()[:1] if isinstance(one, str)), "")
+    elif code == "a":
+        value = stack.pop()
+        stack[-1].append(value)
+    else:
+        value, key = stack.pop(), stack.pop()
+        stack[-1][key] = value
