@@ -57,7 +57,7 @@ def test_links_to_the_helper_are_made_and_removed(sbin: Path) -> None:
     assert [link.name for link in links] == ["mount.fuse.glassfs", "mount.glassfs"]
     for link in links:
         done = run(link)
-        assert (done.returncode, done.stderr.startswith("mount.glassfs: usage:")) == (1, True)
+        assert (done.returncode, "; usage: mount.glassfs SOURCE" in done.stderr) == (1, True)
     assert glassfs("install", "--directory", sbin).returncode == 0  # again: replaced
     assert glassfs("install", "--directory", sbin, "--remove").returncode == 0
     assert not list(sbin.iterdir())

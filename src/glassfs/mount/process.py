@@ -48,12 +48,7 @@ def settle() -> None:
 
     A failure is logged, and the mount is served all the same.
     """
-    libc = _libc()
-    if libc is not None:
-        # Replies of up to 1 MiB, and the copies on their way, come from an arena; each arena keeps its free memory.
-        libc.mallopt(-3, 8 << 20)  # M_MMAP_THRESHOLD
-        libc.mallopt(-1, 16 << 20)  # M_TRIM_THRESHOLD
-        libc.mallopt(-8, 2)  # M_ARENA_MAX
+    tune_allocator()
     if sys.platform != "linux" or os.geteuid() != 0:
         return
     try:
@@ -63,6 +58,15 @@ def settle() -> None:
     except OSError as error:
         log.warning("%s: %s", error.strerror, os.strerror(error.errno or 0))
     ctypes.CDLL(None).prctl(Prctl.SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+def tune_allocator() -> None:
+    """Keep replies of up to 1 MiB, and the copies on their way, in arenas, each of which keeps its free memory."""
+    libc = _libc()
+    if libc is not None:
+        libc.mallopt(-3, 8 << 20)  # M_MMAP_THRESHOLD
+        libc.mallopt(-1, 16 << 20)  # M_TRIM_THRESHOLD
+        libc.mallopt(-8, 2)  # M_ARENA_MAX
 
 
 def tune_collector() -> None:

@@ -5,16 +5,16 @@ Listing them takes a pass over the records. A word of more than 255 bytes is kep
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
 from glassfs.content import Group, Link, Member, Table
-from glassfs.content.allowance import Allowance, held_by_member
+from glassfs.content.allowance import OBJECT, Allowance, held, held_by_member
 from glassfs.content.episodes import POSITION
 from glassfs.content.join import Joined
-from glassfs.content.rows import of_records
 from glassfs.content.summary import CONTAINER, EPISODES
 from glassfs.content.video import DIGITS
 from glassfs.errors import TooLarge
@@ -38,13 +38,15 @@ class Grouping(NamedTuple):
     def rows(self, table: Table) -> Iterator[tuple[bytes, dict[str, Any]]]:
         """Yield each row after its word."""
         _demand_few(table)
+        records = table.records
         last, word = None, self.word(None)
-        for record in of_records(table.records) if table.records else ():
-            value = record.get(self.column)
-            # Rows of one task follow one another, often as the same object.
-            if value is not last and not (type(value) is str and value == last):
-                last, word = value, self.word(value)
-            yield word, record
+        for block in range(records.blocks if records else 0):
+            for record in records.block(block) if records else ():
+                value = record.get(self.column)
+                # Rows of one task follow one another, often as the same object.
+                if value is not last and not (type(value) is str and value == last):
+                    last, word = value, self.word(value)
+                yield word, record
 
 
 def _task(task: Any) -> bytes:
@@ -65,7 +67,11 @@ def show(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
     if not isinstance(table, Joined):  # its number of rows is found when it is listed
         _demand_few(table)
     for grouping in GROUPINGS:
-        yield Shown(Group(grouping.name, partial(_links, table, grouping, cache)), name=grouping.name)
+        if isinstance(table, Joined):
+            links = partial(_of_containers, table, grouping, cache)
+        else:
+            links = partial(_of_container, table, grouping, cache)
+        yield Shown(Group(grouping.name, links), name=grouping.name)
 
 
 def _demand_few(table: Table) -> None:
@@ -73,17 +79,31 @@ def _demand_few(table: Table) -> None:
         raise TooLarge(f"links to {table.rows} episodes are too many for a directory, at most {MOST} are shown")
 
 
-def _links(table: Table, grouping: Grouping, cache: BlockCache) -> Iterator[Member]:
-    """Yield links to the episodes of one or many containers, below their words."""
+def _of_container(table: Table, grouping: Grouping, cache: BlockCache) -> Iterator[Member]:
+    """Yield a directory for each word, with links to the episodes of one container."""
+    found: dict[bytes, array[int]] = {}
     with _allowance(cache).temporary(cache) as allowance:
-        for number, (word, record) in enumerate(grouping.rows(table)):
-            if isinstance(table, Joined):
-                name = shortened(raw(f"{record[CONTAINER]}~{record[POSITION]}"))
-                link = Link(name, (), f"../../{table.path_of(record)}")
-            else:
-                name = b"%0*d" % (DIGITS, number)
-                link = Link(name, (b"..", b"..", table.directory, b"%d" % number))
-            member = Member((word, name), link)
+        for number, (word, _) in enumerate(grouping.rows(table)):
+            if word not in found:
+                found[word] = array("I")
+                allowance.take(5 * OBJECT + held(word), "links")
+            found[word].append(number)
+        for word, numbers in found.items():
+            yield Member((word,), Group(word, partial(_numbered, table.directory, numbers)))
+
+
+def _numbered(directory: bytes, numbers: array[int]) -> Iterator[Member]:
+    for number in numbers:
+        name = b"%0*d" % (DIGITS, number)
+        yield Member((name,), Link(name, (b"..", b"..", directory, b"%d" % number)))
+
+
+def _of_containers(table: Joined, grouping: Grouping, cache: BlockCache) -> Iterator[Member]:
+    """Yield links to the episodes of many containers, below their words."""
+    with _allowance(cache).temporary(cache) as allowance:
+        for word, record in grouping.rows(table):
+            name = shortened(raw(f"{record[CONTAINER]}~{record[POSITION]}"))
+            member = Member((word, name), Link(name, (), f"../../{table.path_of(record)}"))
             allowance.take(held_by_member(member), "links")
             yield member
 
