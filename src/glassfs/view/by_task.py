@@ -15,6 +15,7 @@ from glassfs.content import Group, Link, Member, Table
 from glassfs.content.allowance import OBJECT, Allowance, held, held_by_member
 from glassfs.content.episodes import POSITION
 from glassfs.content.join import Joined
+from glassfs.content.rows import of_records
 from glassfs.content.summary import CONTAINER, EPISODES
 from glassfs.content.video import DIGITS
 from glassfs.errors import TooLarge
@@ -38,15 +39,13 @@ class Grouping(NamedTuple):
     def rows(self, table: Table) -> Iterator[tuple[bytes, dict[str, Any]]]:
         """Yield each row after its word."""
         _demand_few(table)
-        records = table.records
         last, word = None, self.word(None)
-        for block in range(records.blocks if records else 0):
-            for record in records.block(block) if records else ():
-                value = record.get(self.column)
-                # Rows of one task follow one another, often as the same object.
-                if value is not last and not (type(value) is str and value == last):
-                    last, word = value, self.word(value)
-                yield word, record
+        for record in of_records(table.records) if table.records else ():
+            value = record.get(self.column)
+            # Rows of one task follow one another, often as the same object.
+            if value is not last and not (type(value) is str and value == last):
+                last, word = value, self.word(value)
+            yield word, record
 
 
 def _task(task: Any) -> bytes:
