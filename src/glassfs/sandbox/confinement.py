@@ -37,7 +37,7 @@ class Capabilities(IntFlag):
 
 
 OF_SERVER = Capabilities.KILL | Capabilities.SETGID | Capabilities.SETUID | Capabilities.SETPCAP
-"""With these a server has its workers become the user nobody without capabilities, and ends them."""
+"""With these a server gives its workers the user id of "nobody" and no capabilities, and ends them."""
 
 
 class Prctl(IntEnum):

@@ -140,7 +140,7 @@ def _held(kind: Any, dataset: Any, first: int, end: int) -> Iterator[memoryview]
 
 
 def demand_own(dataset: Any) -> None:
-    """Raise ValueError if elements are elsewhere: the library would take this file for any other one."""
+    """Raise ValueError if elements are in other files: the library would take this file for any of them."""
     properties = dataset.get_create_plist()
     if properties.get_layout() == h5d.VIRTUAL or properties.get_external_count():
         raise ValueError("has its values in other datasets or files")

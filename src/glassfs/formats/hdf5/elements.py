@@ -30,6 +30,7 @@ MOST_TEXTS = 100_000
 ASKED_COST = 3
 """Memory for a byte of elements that are asked for."""
 
+
 class DatasetRequests(NamedTuple):
     """A dataset of a container, for requests to the worker."""
 

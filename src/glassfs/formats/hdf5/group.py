@@ -91,17 +91,17 @@ class GroupListing:
         if described.kind.name != "number" or described.kind.stored is None:
             raise Refused(f"only plain numbers are put together, and not {described.kind.text}")
         answer = self._answers.described({"do": "mappings", "path": as_text(path)})
-        kind, pieces = described.kind, []
+        kind, parts = described.kind, []
         sources: dict[tuple[bytes, bytes], tuple[Shape, Data]] = {}
         for one in description.virtual_parts(answer):
             named = one.file, one.target
             if named not in sources:
                 listing = self if self._others.is_own(one.file) else self._listing(one.file)
                 sources[named] = listing.numbers(one.target, kind)
-            pieces.append(source_part(one, described.shape, *sources[named]))
+            parts.append(source_part(one, described.shape, *sources[named]))
         convert = compounds.conversion(kind)
         fill = convert(described.fill) if convert and described.fill else described.fill
-        return VirtualGrid(self._opening.cache, described.shape, described.item, pieces, fill)
+        return VirtualGrid(self._opening.cache, described.shape, described.item, parts, fill)
 
     def _listing(self, file: bytes, top: Path = ()) -> GroupListing:
         """Return the contents of another file, from a path on. Raises Refused."""

@@ -107,12 +107,12 @@ def source_part(part: VirtualPart, shape: Shape, source: Shape, data: Data) -> S
 
 
 class VirtualGrid(Grid):
-    """The elements of a virtual dataset: those of its pieces, the later of two at one place, elsewhere ``fill``."""
+    """The elements of a virtual dataset: those of its parts, of two at one place the later; ``fill`` where none is."""
 
-    def __init__(self, cache: BlockCache, shape: Shape, item: int, pieces: Sequence[SourcePart], fill: bytes) -> None:
+    def __init__(self, cache: BlockCache, shape: Shape, item: int, parts: Sequence[SourcePart], fill: bytes) -> None:
         # So much is put together at once.
         super().__init__(cache, shape, together(shape, (1,) * len(shape), item, PIECE), item)
-        self._pieces, self._fill = pieces, fill or bytes(item)
+        self._parts, self._fill = parts, fill or bytes(item)
         self._dtype = f"u{item}" if item in (1, 2, 4, 8) else f"V{item}"
 
     def _copy(self, buffer: memoryview, start: Shape, shape: Shape, low: Shape, counts: Shape) -> None:
@@ -121,7 +121,7 @@ class VirtualGrid(Grid):
         inside: Any = (..., *(slice(a - b, a - b + n) for a, b, n in zip(low, start, counts, strict=True)))
         target = np.frombuffer(buffer, self._dtype).reshape(shape)[inside]
         target[...] = np.frombuffer(self._fill, self._dtype)[0]
-        for one in self._pieces:
+        for one in self._parts:
             parts = [
                 slice(len(range(axis.start, min(at, axis.stop), axis.step)),
                       len(range(axis.start, min(at + count, axis.stop), axis.step)))

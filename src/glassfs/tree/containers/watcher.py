@@ -19,8 +19,6 @@ log = logging.getLogger(__name__)
 
 COMPARED = 256
 """Containers compared with their stores in one round, and as many of their further files; more are compared in turn."""
-
-
 REMEMBERED_FILES = 20_000
 """Files that are remembered, or on which what is remembered of others rests: about 1 KiB each."""
 
