@@ -33,9 +33,9 @@ FLAGS = (
 TIMEOUT_SECONDS = 60.0
 KEYS = {
     "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Home": 36, "End": 35, "PageUp": 33,
-    "PageDown": 34, "Enter": 13, "Tab": 9, " ": 32, "/": 191,
+    "PageDown": 34, "Enter": 13, "Tab": 9, " ": 32, "/": 191, "l": 76, "n": 78, "p": 80,
 }
-TEXTS = {" ": " ", "Enter": "\r", "/": "/"}
+TEXTS = {" ": " ", "Enter": "\r", "/": "/", "l": "l", "n": "n", "p": "p"}
 
 
 class NotDone(RuntimeError):
@@ -73,6 +73,14 @@ class Browser:
     def evaluate(self, expression: str) -> Any:
         """Return the value of an expression, as JSON. Promises are awaited."""
         found = self._ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in found, found
+        return found["result"].get("value")
+
+    def evaluate_in_frame(self, number: int, expression: str) -> Any:
+        """Return the value of an expression in a frame of the page, whose document scripts of the page cannot reach."""
+        frame = self._ask("Page.getFrameTree")["frameTree"]["childFrames"][number]["frame"]["id"]
+        world = self._ask("Page.createIsolatedWorld", frameId=frame)["executionContextId"]
+        found = self._ask("Runtime.evaluate", expression=expression, returnByValue=True, contextId=world)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 

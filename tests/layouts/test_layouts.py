@@ -100,6 +100,11 @@ def test_groups_around_episodes_keep_what_else_they_have(tmp_path: Path) -> None
         assert np.array_equal(opened["episodes/0/obs/table_cam/000003"].numpy(), FILM[3])
         record = json.loads(opened["data/demo_10/meta/episode.json"].bytes())
         assert record["env_name"] == "Stack" and record["ep_meta"] == '{"lang": "stack 10"}'
+        # The page of an episode leads to the list of them, by the path of its group.
+        facts = re.search(rb'id="facts">(.*?)</script>', opened["data/demo_10/index.html"].bytes())
+        assert facts is not None
+        shown = json.loads(facts[1])
+        assert (shown["number"], shown["up"]) == (2, 2)
 
 
 def my_file(folder: Path) -> Path:

@@ -142,13 +142,15 @@ class Recording(Content):
     ``record`` returns what is known of the episode, JSON values by name. ``steps`` has a row for each recorded step.
     ``cameras`` returns videos, and arrays that views may take for videos, named by the path from the episode's
     directory to the directory that has a file for each frame. ``omitted`` returns the ``Omitted`` members of the
-    episode. The functions are called when needed and may raise Damaged.
+    episode. The functions are called when needed and may raise Damaged. ``depth`` is the number of directories from the
+    container's root to the episode's, by the path without links, if it is in none that is named by its number.
     """
 
     record: Callable[[], dict[str, Any]]
     steps: Table
     cameras: Callable[[], Sequence[Member]]
     omitted: Callable[[], Sequence[Member]] = tuple
+    depth: int | None = None
 
 
 def slot_names(column: Column, length: int) -> list[str]:

@@ -304,7 +304,8 @@ class Episodes:
         yield from contents.shown()
         record = partial(contents.record, None if found.is_one else number, found.has_groups)
         yield Member((b"meta", b"episode"), Document(b"episode", record))
-        whole = with_recording(lambda: contents.recorded, record, contents.steps)
+        depth = len(found.episode(number).groups) - 1 if found.has_groups else None
+        whole = with_recording(lambda: contents.recorded, record, contents.steps, depth)
         yield from (member for member in whole if isinstance(member.content, (Table, Recording)))
 
 

@@ -8,6 +8,14 @@ const made = (tag, parent, name, text) => {
   if (parent) parent.append(element);
   return element;
 };
+const lead = (id, address, text = at(id).textContent) => {
+  Object.assign(at(id), { href: address, textContent: text, hidden: false });
+};
+// Number of folders between this page and the one of everything that is mounted, in the mount's own directory; else 0.
+const depthInMount = () => {
+  const folders = location.pathname.split("/"), place = folders.lastIndexOf(".glassfs");
+  return place < 0 ? 0 : folders.length - place - 3;
+};
 const note = (text) => {
   made("li", at("notes").firstElementChild, "", text).dir = "auto";
   at("notes").hidden = false;

@@ -346,7 +346,19 @@
 
   // Time
 
+  // In a comparison, the page around this one passes each step on to the other episode.
+  const isFramed = parent !== window;
   function go(step) {
+    show(step);
+    if (isFramed) parent.postMessage(state.step, "*");
+  }
+  addEventListener("message", ({ source, data }) => {
+    if (!isFramed || source !== parent || !Number.isSafeInteger(data)) return;
+    pause();
+    show(data);
+  });
+
+  function show(step) {
     state.step = clamp(Math.round(step) || 0, 0, last);
     at("slider").value = String(state.step);
     const seconds = state.step / facts.fps;
@@ -402,8 +414,11 @@
     go(moves[key](event));
   };
   addEventListener("keydown", (event) => {
-    if (!steps || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("select, video")) return;
-    if (event.key === " " && isPlayedBySpace(event.target)) toggle();
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("select, video")) return;
+    const way = { n: "later", p: "earlier", l: "back" }[event.key];
+    if (way) at(way).click();
+    else if (!steps) return;
+    else if (event.key === " " && isPlayedBySpace(event.target)) toggle();
     else if (Object.hasOwn(moves, event.key)) move(event.key, event);
     else return;
     event.preventDefault();
@@ -429,23 +444,37 @@
     for (const plot of plots) if (plot.chart) plot.draw();
   });
 
-  // The list of episodes passes the position of this page, and links may name a step: #up=2&number=3&of=40&step=17
+  // A list passes the way back to it and its own state, the number of this row, and which of the shown ones it is:
+  // #up=2&number=3&at=0&of=40&list=sort%3Dfps. Links may name a step: step=17.
 
   const asked = new URLSearchParams(location.hash.slice(1));
-  const whole = (name) => {
-    const value = Number(asked.get(name) ?? NaN);
-    return Number.isSafeInteger(value) && value >= 0 ? value : null;
-  };
-  const up = whole("up"), number = whole("number"), count = whole("of");
-  const lead = (id, address) => {
-    at(id).href = address;
-    at(id).hidden = false;
-  };
-  if (up && up < 64) lead("back", "../".repeat(up) + "index.html");
-  if (number !== null && number < count) {
-    const address = (other) => `../${other}/index.html#up=${up ?? 0}&number=${other}&of=${count}`;
-    if (number > 0) lead("earlier", address(number - 1));
-    if (number < count - 1) lead("later", address(number + 1));
+  const whole = (value) => (/^\d{1,15}$/.test(value ?? "") ? Number(value) : null);
+  const list = asked.get("list") ?? "", folders = location.pathname.split("/").slice(0, -1);
+  let up = whole(asked.get("up")), number = whole(asked.get("number")), count = whole(asked.get("of"));
+  if (!up || up > 63 || number === null || count === null) {
+    // Without them, the list is that of the container. Links by task and outcome are two folders below a list.
+    const isLinked = /^by-(task|success)$/.test(folders.at(-3)), isNumbered = /^\d+$/.test(folders.at(-1));
+    number = isLinked && !isNumbered ? null : facts.number;
+    count = null;
+    if (isLinked) up = 3;
+    else if (facts.number === null) up = depthInMount();
+    else up = isNumbered ? 2 : facts.up ?? 2;
+  }
+  const above = `${"../".repeat(up)}index.html`;
+  // The next episodes of a list as stored are beside this one. Otherwise, the list looks them up.
+  const isPlain = count !== null && !asked.has("at") && folders.at(-1) === String(number);
+  const rest = list && `&list=${encodeURIComponent(list)}`;
+  const neighbour = (by) => (isPlain
+    ? `../${number + by}/index.html#up=${up}&number=${number + by}&of=${count}${rest}`
+    : `${above}#from=${number}&by=${by}${list && "&"}${list}`);
+  const place = whole(asked.get("at")) ?? number;
+  if (up) lead("back", list ? `${above}#${list}` : above);
+  else lead("back", "../", "← Folder");
+  document.documentElement.classList.toggle("framed", isFramed);
+  if (isFramed) at("back").hidden = true;
+  if (up && number !== null && (count === null || place < count)) {
+    if (place > 0) lead("earlier", neighbour(-1));
+    if (count === null || place < count - 1) lead("later", neighbour(1));
   }
   addEventListener("hashchange", () => {
     const step = new URLSearchParams(location.hash.slice(1)).get("step");
@@ -464,5 +493,5 @@
     const long = duration(steps / facts.fps);
     at("length").textContent = `${steps.toLocaleString("en")} steps · ${short(facts.fps)} a second · ${long}`;
   }
-  go(Number(asked.get("step")) || 0);
+  show(Number(asked.get("step")) || 0);
 })();

@@ -71,7 +71,10 @@ def _page(recording: Recording, cache: BlockCache) -> bytes:
     rate = next((float(value) for value in rates if is_rate(value)), None)
     if rate is None and cameras:
         notes.append(f"The frame rate is unknown; {USUAL_RATE} frames a second are assumed.")
-    facts = {"fps": rate or float(USUAL_RATE), "rows": recording.steps.rows, "cameras": cameras}
+    facts = {
+        "fps": rate or float(USUAL_RATE), "rows": recording.steps.rows, "cameras": cameras,
+        "number": record.get("position"), "up": recording.depth,
+    }
     title = _title(record)
     return page.document(title, _body(title, record, notes), SCRIPT, facts)
 

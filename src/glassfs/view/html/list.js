@@ -20,6 +20,9 @@
   };
   const asNumber = (value) => String(Number.isInteger(value) ? value : Number(value.toPrecision(4)));
 
+  const asked = () => new URLSearchParams(location.hash.slice(1));
+
+  let isBelow = false, hasImages = false, picked = [], pair = [];
   let isOfEpisodes = true, thing = "episode", rows = [], names = [], shown = [], page = 0, sorted = { name: "", isDown: false };
 
   class Row {
@@ -69,7 +72,8 @@
       for (const row of rows) for (const name of row.values.keys()) all.add(name);
       const first = Object.keys(LABELS);
       const rank = (name) => (first.includes(name) ? first.indexOf(name) : first.length);
-      const hasValue = (name) => rows.some((row) => (row.values.get(name) ?? null) !== null);
+      const hasValue = (name) => rows.some((row) => asText(row.values.get(name)) !== "");
+      hasImages = isOfEpisodes && rows.some(mayHaveImage);
       names = [...all].filter((name) => !HIDDEN.includes(name) && hasValue(name));
       names.sort((a, b) => rank(a) - rank(b));
       names = names.slice(0, isOfEpisodes ? SHOWN : SHOWN_OF_OTHERS);
@@ -82,10 +86,11 @@
       if (facts.omitted) note(`Containers that not every user may read are left out: ${facts.omitted}.`);
       if (facts.error) note(`Some containers could not be read: ${facts.error}`);
       at("outcome").hidden = !names.includes("success");
-      at("all").hidden = false;
+      at("compare").hidden = at("choose").hidden = !isOfEpisodes;
       addHeads();
-      recall();
-      filter();
+      isBelow = facts.directory !== null && depthInMount() > 0;
+      route();
+      addEventListener("hashchange", route);
     },
   };
   addEventListener("error", (event) => {
@@ -95,16 +100,19 @@
     }
   }, true);
 
+  const labelOf = (name) => LABELS[name] || name.replaceAll("_", " ");
+  const mayHaveImage = (row) => asText(row.values.get("cameras") ?? "unknown") !== "";
   const isNumeric = (name) => rows.every((row) => typeof (row.values.get(name) ?? 0) === "number");
 
   function addHeads() {
-    if (isOfEpisodes) made("th", at("heads"), "thumb").setAttribute("aria-label", "First frame");
+    if (isOfEpisodes) made("th", at("heads"), "pick").setAttribute("aria-label", "Compare");
+    if (hasImages) made("th", at("heads"), "thumb").setAttribute("aria-label", "First frame");
     for (const name of ["label", ...names]) {
       const head = made("th", at("heads"), isNumeric(name) && name !== "label" ? "number" : "");
       head.scope = "col";
       if (MINOR.includes(name)) head.classList.add("minor");
       head.dataset.name = name;
-      const button = made("button", head, "", name === "label" ? (isOfEpisodes ? "Episode" : LABELS.container) : LABELS[name] || name);
+      const button = made("button", head, "", name === "label" ? (isOfEpisodes ? "Episode" : LABELS.container) : labelOf(name));
       button.onclick = () => {
         sorted = { name, isDown: sorted.name === name && !sorted.isDown };
         page = 0;
@@ -121,11 +129,15 @@
   }
   const order = new Intl.Collator("en", { numeric: true });
 
-  function filter() {
+  function select() {
     const words = at("filter").value.toLowerCase().split(/\s+/).filter(Boolean), outcome = at("outcome").value;
     shown = rows.filter((row) => words.every((word) => row.words.includes(word))
       && (!outcome || String(row.values.get("success") ?? null) === outcome));
     if (sorted.name) shown.sort((a, b) => compared(a.key(sorted.name), b.key(sorted.name)));
+  }
+
+  function filter() {
+    select();
     for (const head of at("heads").children) {
       if (head.dataset.name === sorted.name) head.setAttribute("aria-sort", sorted.isDown ? "descending" : "ascending");
       else head.removeAttribute("aria-sort");
@@ -139,7 +151,8 @@
   function show() {
     const pages = Math.max(1, Math.ceil(shown.length / AT_ONCE));
     page = Math.min(Math.max(0, page), pages - 1);
-    at("rows").replaceChildren(...shown.slice(page * AT_ONCE, (page + 1) * AT_ONCE).map(line));
+    const first = page * AT_ONCE, options = state();
+    at("rows").replaceChildren(...shown.slice(first, first + AT_ONCE).map((row, place) => line(row, first + place, options)));
     at("page").textContent = `${page + 1} / ${pages}`;
     at("before").disabled = page === 0;
     at("after").disabled = page === pages - 1;
@@ -147,20 +160,28 @@
     remember();
   }
 
-  function line(row) {
+  // Returns the address of an episode's page, with what that needs to lead back here and to the next one of the list.
+  function address(row, place, options) {
+    const isPlain = row.isNumbered && !sorted.name && shown.length === rows.length;
+    const words = { up: row.up, number: row.number, ...(isPlain ? {} : { at: place }), of: shown.length };
+    return `${row.place}/index.html#${new URLSearchParams(options ? { ...words, list: options } : words)}`;
+  }
+
+  function line(row, place, options) {
     const element = document.createElement("tr");
-    if (isOfEpisodes) addPoster(element, row);
+    if (isOfEpisodes) addPick(element, row);
+    if (hasImages) addPoster(made("td", element, "thumb"), row);
+    else element.className = "plain";
     const head = made("th", element);
     head.scope = "row";
     const link = made("a", head, "", row.label);
     link.dir = "auto";
     if (row.folder) made("div", head, "soft", row.folder).dir = "auto";
-    const neighbours = row.isNumbered ? `&number=${row.number}&of=${rows.length}` : "";
-    link.href = isOfEpisodes ? `${row.place}/index.html#up=${row.up}${neighbours}` : `${row.place}/`;
+    link.href = isOfEpisodes ? address(row, place, options) : `${row.place}/`;
     for (const name of names) {
       const value = row.values.get(name) ?? null;
       const cell = made("td", element);
-      cell.dataset.name = LABELS[name] || name;
+      cell.dataset.name = labelOf(name);
       if (MINOR.includes(name)) cell.classList.add("minor");
       if (name === "language_instruction") cell.classList.add("title");
       if (name === "success") {
@@ -172,26 +193,49 @@
         cell.textContent = asNumber(value);
       } else if (value !== null) {
         cell.classList.add("text");
-        made("div", cell, "", asText(value)).dir = "auto";
+        const text = made("div", cell, "", asText(value));
+        text.dir = "auto";
+        // The link covers the row, so the whole of a text that may be cut is the title of that.
+        if (text.textContent.length > 40) element.title += `${cell.dataset.name}: ${text.textContent}\n`;
       }
     }
     return element;
   }
 
-  function addPoster(element, row) {
-    const image = made("img", made("div", made("td", element, "thumb")));
+  function addPick(element, row) {
+    const pick = row.pick = made("input", made("td", element, "pick"));
+    pick.type = "checkbox";
+    pick.setAttribute("aria-label", `Compare ${row.label}`);
+    pick.checked = picked.includes(row);
+    pick.onchange = () => {
+      picked = picked.filter((other) => other !== row);
+      if (pick.checked) picked.push(row);
+      // A third one takes the place of the first.
+      if (picked.length > 2) picked.shift().pick.checked = false;
+      at("compare").disabled = picked.length < 2;
+    };
+  }
+
+  function addPoster(cell, row) {
+    const collapse = () => cell.parentElement.classList.add("plain");
+    if (!mayHaveImage(row)) {
+      collapse();
+      return;
+    }
+    const image = made("img", made("div", cell));
     image.loading = "lazy";
     image.decoding = "async";
     image.alt = "";
-    image.onload = () => image.classList.toggle("none", image.naturalWidth <= 1);
-    image.onerror = () => image.classList.add("none");
+    image.onload = () => {
+      if (image.naturalWidth <= 1) collapse();
+    };
+    image.onerror = collapse;
     image.src = `${row.place}/poster`;
   }
 
   // Links to the pages of the other tables; that of the first one is the start page.
   function addTables(tables, own) {
     if (tables.length < 2) return;
-    at("tables").hidden = false;
     tables.forEach((name, number) => {
       if (number) at("tables").append(" · ");
       if (name === own) made("b", at("tables"), "", name);
@@ -201,18 +245,22 @@
 
   // Keeps the state in the address, so that the browser's back button restores it.
 
-  function remember() {
+  function state() {
     const options = new URLSearchParams();
     if (at("filter").value) options.set("filter", at("filter").value);
     if (at("outcome").value) options.set("outcome", at("outcome").value);
     if (sorted.name) options.set("sort", (sorted.isDown ? "-" : "") + sorted.name);
     if (page) options.set("page", String(page + 1));
-    const hash = options.toString();
+    return options.toString();
+  }
+
+  function remember() {
+    const hash = state();
     if (hash !== location.hash.slice(1)) history.replaceState(null, "", hash ? `#${hash}` : location.pathname);
   }
 
   function recall() {
-    const options = new URLSearchParams(location.hash.slice(1)), sort = options.get("sort") ?? "";
+    const options = asked(), sort = options.get("sort") ?? "";
     at("filter").value = options.get("filter") ?? "";
     at("outcome").value = options.get("outcome") ?? "";
     if (at("outcome").selectedIndex < 0) at("outcome").value = "";
@@ -220,6 +268,52 @@
     if (name === "label" || names.includes(name)) sorted = { name, isDown: sort.startsWith("-") };
     page = (Number(options.get("page")) || 1) - 1;
   }
+
+  // Shows what the address asks for: the list, two episodes of it (#compare=3,17), or, instead of this page, the episode
+  // after or before one (#from=3&by=1).
+  function route() {
+    recall();
+    const numbered = (text) => (/^\d{1,15}$/.test(text) ? rows[text] : undefined);
+    const named = (asked().get("compare") ?? "").split(",").map(numbered);
+    const from = numbered(asked().get("from")), by = Math.sign(Number(asked().get("by")));
+    const isPair = isOfEpisodes && named.length === 2 && !named.includes(undefined);
+    at("back").hidden = true;
+    at("pair").replaceChildren();
+    select();
+    const place = shown.indexOf(from) + by;
+    if (isOfEpisodes && from && by && shown[place]) {
+      page = Math.floor(place / AT_ONCE);
+      location.replace(address(shown[place], place, state()));
+      return;
+    }
+    at("all").hidden = isPair;
+    at("pair").hidden = !isPair;
+    at("tables").hidden = isPair || !at("tables").childElementCount;
+    if (isBelow) lead("back", `${"../".repeat(depthInMount())}index.html`, "← All containers");
+    if (isPair) compare(named);
+    else filter();
+  }
+
+  function compare(two) {
+    lead("back", `#${state()}`, "← Episodes");
+    at("count").textContent = `${two.map((row) => row.label).join(" and ")}: the slider of each moves both`;
+    pair = two.map((row) => {
+      const frame = made("iframe", at("pair"));
+      frame.title = row.label;
+      frame.src = address(row, Math.max(0, shown.indexOf(row)), state());
+      return frame;
+    });
+    pair[0].onload = () => pair[0].contentWindow.focus();
+  }
+
+  // What a page reports is its step. It is passed on if it is a number.
+  addEventListener("message", ({ source, data }) => {
+    const from = pair.findIndex((frame) => frame.contentWindow === source);
+    if (from >= 0 && Number.isSafeInteger(data)) pair[1 - from].contentWindow?.postMessage(data, "*");
+  });
+  at("compare").onclick = () => {
+    location.hash = `compare=${picked.map((row) => row.number)}&${state()}`;
+  };
 
   const again = () => {
     page = 0;
@@ -235,7 +329,7 @@
   at("before").onclick = () => turn(-1);
   at("after").onclick = () => turn(1);
   addEventListener("keydown", (event) => {
-    const isTyping = event.target.closest("input, select");
+    const isTyping = event.target.closest("input[type=search], select");
     if (event.key === "/" && !isTyping) at("filter").focus();
     else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       if (event.target.closest("select")) return;
