@@ -66,11 +66,8 @@ def show(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
     if not isinstance(table, Joined):  # its number of rows is found when it is listed
         _demand_few(table)
     for grouping in GROUPINGS:
-        if isinstance(table, Joined):
-            links = partial(_of_containers, table, grouping, cache)
-        else:
-            links = partial(_of_container, table, grouping, cache)
-        yield Shown(Group(grouping.name, links), name=grouping.name)
+        links: Callable[..., Iterator[Member]] = _of_containers if isinstance(table, Joined) else _of_container
+        yield Shown(Group(grouping.name, partial(links, table, grouping, cache)), name=grouping.name)
 
 
 def _demand_few(table: Table) -> None:

@@ -6,15 +6,14 @@ The view ``jsonl`` shows tables of things, an object for each row, and columns o
 from __future__ import annotations
 
 import json as standard_json
-import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from glassfs.cache import BlockCache
 from glassfs.content import Data, Documents, RaggedText, Records, Slice, Stream, Table
-from glassfs.content.rows import of_records
+from glassfs.content.rows import of_records, offsets_of
 from glassfs.errors import Damaged, TooLarge
 from glassfs.sizes import PIECE
 from glassfs.view import json
@@ -35,7 +34,7 @@ def records(content: Records, cache: BlockCache, key: Key) -> tuple[str, Data]:
 def ragged_text(content: RaggedText, cache: BlockCache, key: Key) -> tuple[str, Data]:
     if content.is_json:
         return documents(content, cache, key)
-    return ".txt", Stream(cache, key, partial(_plain_lines, content), lambda: PIECE)
+    return ".txt", Stream(cache, key, partial(_plain_lines, content))
 
 
 def documents(content: RaggedText, cache: BlockCache, key: Key, empty: bytes = b"") -> tuple[str, Data]:
@@ -51,7 +50,7 @@ def documents(content: RaggedText, cache: BlockCache, key: Key, empty: bytes = b
                 raise TooLarge(f"a row is longer than {json.LIMIT >> 20} MiB", part=_name(content))
             yield from _joined(line(start, end) for start, end in spans)
 
-    return ".jsonl", Stream(cache, key, lines, lambda: PIECE)
+    return ".jsonl", Stream(cache, key, lines)
 
 
 def _plain_lines(content: RaggedText) -> Iterator[bytes]:
@@ -70,19 +69,13 @@ def _plain_lines(content: RaggedText) -> Iterator[bytes]:
 
 def _spans(content: RaggedText) -> Iterator[list[tuple[int, int]]]:
     """Yield where rows begin and end in the text, for some thousand of them at a time. Raises Damaged."""
-    rows, size, item = content.rows, content.text.size, int(content.offset_dtype[2:])
-    for first in range(0, rows, ROWS_AT_ONCE):
-        count = min(ROWS_AT_ONCE, rows - first)
-        raw = content.offsets.read(first * item, (count + 1) * item)
-        offsets: Sequence[int] = struct.unpack(f"<{count + 1}{'I' if item == 4 else 'Q'}", raw)
-        # Offsets come from the file: rows must be all of the text, from its first byte to its last one.
-        is_whole = (first > 0 or offsets[0] == 0) and (
-            offsets[-1] == size if first + count == rows else offsets[-1] <= size
-        )
-        spans = list(pairwise(offsets))
-        if not is_whole or any(start > end for start, end in spans):
-            raise Damaged("the offsets of its rows do not rise from 0 to its end", part=_name(content))
-        yield spans
+    offsets = offsets_of(content)
+    for first in range(0, content.rows, ROWS_AT_ONCE):
+        try:
+            bounds: list[int] = offsets.of(first, min(first + ROWS_AT_ONCE, content.rows)).tolist()
+        except Damaged as damage:
+            raise damage.at(part=_name(content)) from damage
+        yield list(pairwise(bounds))
 
 
 def _name(content: RaggedText) -> str:
@@ -129,14 +122,10 @@ def _no_constant(name: str) -> None:
 
 
 def show(content: Table | Documents, cache: BlockCache, key: Key) -> Iterator[Shown]:
-    if isinstance(content, Documents):
-        rows = content.rows()
-        if rows is not None:
-            suffix, data = documents(rows, cache, key, empty=b"{}")
-            yield Shown(data, suffix)
-    elif content.records is not None:
-        suffix, data = records(content.records, cache, key)
-        yield Shown(data, suffix)
+    rows = content.rows() if isinstance(content, Documents) else content.records
+    if rows is not None:
+        made = records(rows, cache, key) if isinstance(rows, Records) else documents(rows, cache, key, empty=b"{}")
+        yield Shown(made[1], made[0])
 
 
 VIEW = View(

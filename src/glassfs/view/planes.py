@@ -63,9 +63,7 @@ def strips(
     spans = [(first, min(step, height - first)) for first in range(0, height, step)]
     if isinstance(content, Image) and (content.width, content.height) == (width, height):
         for first, count in spans:
-            with cache.waiting():
-                stored = _stored(content, first, count)
-            yield _planes(_image(content, stored, count, shown))
+            yield _planes(_image(content, first, count, cache, shown))
         return
     # Scaling and decoding need all pixels of the image; only its strips are made of that one at a time.
     with _whole(content, cache, shown) as whole:
@@ -99,9 +97,7 @@ def _whole(content: Content, cache: BlockCache, shown: Callable[[], Range]) -> I
     if isinstance(content, Image):
         _demand_few(content.width, content.height)
         with cache.reserved(COST * content.width * content.height):
-            with cache.waiting():
-                stored = _stored(content, 0, content.height)
-            yield _image(content, stored, content.height, shown)
+            yield _image(content, 0, content.height, cache, shown)
     elif isinstance(content, EncodedImage):
         with _decoded(content, cache) as decoded:
             yield _ready(decoded, shown)
@@ -134,19 +130,15 @@ def _demand_few(width: int, height: int, most: int = images.MOST_PIXELS) -> None
         raise TooLarge(f"an image of {width} x {height} pixels is too large for a video")
 
 
-def _stored(image: Image, first: int, count: int) -> list[bytes]:
-    """Return the bytes of ``count`` rows, plane by plane."""
-    planes = image.channels if image.is_planar else 1
-    row = image.width * image.channels // planes * image.bits // 8
-    return [image.data.read((plane * image.height + first) * row, count * row) for plane in range(planes)]
-
-
-def _image(image: Image, stored: list[bytes], rows: int, shown: Callable[[], Range]) -> Pillow.Image:
-    """Return rows of pixels, without alpha."""
+def _image(image: Image, first: int, rows: int, cache: BlockCache, shown: Callable[[], Range]) -> Pillow.Image:
+    """Return rows of pixels from number ``first`` on, without alpha."""
     from PIL import Image as Pillow
 
-    size = image.width, rows
-    planes: list[Any] = list(stored)
+    size, count = (image.width, rows), image.channels if image.is_planar else 1
+    row = image.width * image.channels // count * image.bits // 8
+    planes: list[Any]
+    with cache.waiting():
+        planes = [image.data.read((plane * image.height + first) * row, rows * row) for plane in range(count)]
     if image.bits == 16:
         planes = [_shallow(_deep(plane), shown()) for plane in planes]
     if image.is_planar and image.channels > 1:
