@@ -36,7 +36,7 @@ def test_keys_lead_through_the_episodes_and_back(chromium: Browser, run: Path) -
 
 @pytest.mark.parametrize(("place", "position", "back"), [
     ("sub/a", None, "../"), (".glassfs/views/sub/a", None, "../../index.html"),
-    ("by-task/cup/a~0", 0, "../../../index.html"),
+    ("by-task/cup/a~0", 0, "../../../index.html"), ("exported/a~3-cup", 3, "../"),
     (".glassfs/views/a/episodes/1", 1, "../../index.html"),
 ])
 def test_page_opened_by_its_path_leads_back(

@@ -452,13 +452,15 @@
   const list = asked.get("list") ?? "", folders = location.pathname.split("/").slice(0, -1);
   let up = whole(asked.get("up")), number = whole(asked.get("number")), count = whole(asked.get("of"));
   if (!up || up > 63 || number === null || count === null) {
-    // Without them, the list is that of the container. Links by task and outcome are two folders below a list.
+    // Without them, the list is that of the container. Links by task and outcome are two folders below a list, and what
+    // an export of some episodes calls CONTAINER~NUMBER has none.
     const isLinked = /^by-(task|success)$/.test(folders.at(-3)), isNumbered = /^\d+$/.test(folders.at(-1));
     number = isLinked && !isNumbered ? null : facts.number;
     count = null;
     if (isLinked) up = 3;
     else if (facts.number === null) up = depthInMount();
-    else up = isNumbered ? 2 : facts.up ?? 2;
+    else if (isNumbered) up = 2;
+    else up = folders.at(-1).includes("~") ? 0 : facts.up ?? 0;
   }
   const above = `${"../".repeat(up)}index.html`;
   // The next episodes of a list as stored are beside this one. Otherwise, the list looks them up.
