@@ -162,7 +162,10 @@ def test_rows_and_bars_are_as_high_as_their_contents(chromium: Browser, tmp_path
     """Rows without images are one line, columns without values are left out, and long values wrap."""
     with KinoWriter(tmp_path / "plain.kdb") as writer:
         for number in range(3):
-            writer.add_episode(np.zeros((9, 1)), np.zeros((9, 1)), task=("cup", "x" * 3000, "a " * 900)[number])
+            writer.add_episode(
+                np.zeros((9, 1)), np.zeros((9, 1)), task=("cup", "x" * 3000, "a " * 900)[number],
+                embodiment=("", "y" * 300, "")[number],
+            )
     root = exported(tmp_path / "plain.kdb", tmp_path)
     heights = "[...document.querySelectorAll('#rows tr, .tools, #transport')].map((one) => one.offsetHeight)"
     try:
@@ -173,9 +176,11 @@ def test_rows_and_bars_are_as_high_as_their_contents(chromium: Browser, tmp_path
             assert chromium.evaluate("(() => { const box = document.querySelector('.wide');"
                                      "return box.scrollWidth <= box.clientWidth; })()")
             tools, first, second, third = chromium.evaluate(heights)
-            assert tools < 60 and first < limit and max(second, third) < 150
-            assert chromium.evaluate("document.querySelectorAll('#rows tr')[1].title") == f"Instruction: {'x' * 3000}\n"
-            assert text(chromium, "#heads") == "EpisodeInstructionFramesFrames/sStateActionId"
+            assert tools < 60 and first < limit and max(second, third) < 220
+            assert chromium.evaluate("document.querySelectorAll('#rows tr')[1].title") == (
+                f"Instruction: {'x' * 3000}\nEmbodiment: {'y' * 300}\n"
+            )
+            assert text(chromium, "#heads") == "EpisodeInstructionEmbodimentFramesFrames/sStateActionId"
             chromium.open(root / "episodes/1/index.html")
             assert chromium.evaluate("document.documentElement.scrollWidth") <= width
             assert chromium.evaluate(heights) < [90]

@@ -191,7 +191,7 @@
       } else if (typeof value === "number") {
         cell.classList.add("number");
         cell.textContent = asNumber(value);
-      } else if (value !== null) {
+      } else if (asText(value)) {
         cell.classList.add("text");
         const text = made("div", cell, "", asText(value));
         text.dir = "auto";
