@@ -40,7 +40,6 @@ _SECONDS = {
     "ns": (1, 9), "ps": (1, 12), "fs": (1, 15), "as": (1, 18),
 }
 """The length of a unit: a number, and its digits after the seconds."""
-_SHOWN_BY_NUMPY = ("Y", "M", "D", "s", "ms", "us", "ns", "ps", "fs", "as")
 _TICKS = 10_000_000
 """Units of 100 ns in a second: NumPy writes them as nanoseconds, 64 bits of which do not hold the years 1 to 9999."""
 
@@ -167,7 +166,7 @@ def _points(values: NDArray[Any], unit: str, count: int) -> list[Any]:
         ticks = values.view("<i8")
         whole = np.datetime_as_string((ticks // _TICKS).view("<M8[s]")).tolist()
         return [f"{second}.{rest:07d}" for second, rest in zip(whole, (ticks % _TICKS).tolist(), strict=True)]
-    if count > 1 or unit not in _SHOWN_BY_NUMPY:
+    if count > 1 or unit in ("W", "h", "m"):  # NumPy writes these without minutes or seconds
         kind = kind_of(values.dtype.str)
         if kind is not None and kind.convert is not None:
             target = unit if unit in ("us", "ns") else "ms"

@@ -29,8 +29,7 @@ def shown(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
     if table.records is None:
         return
     if isinstance(table, Joined):
-        words = _words(table.name)
-        before, after = page.frame(words["Things"], _body(words), SCRIPT, has_data=False)
+        before, after = _around(table.name, has_data=False)
         rows = partial(_pieces, table, table.records, cache, before + b'{"rows": [\n', after)
         yield Shown(Stream(cache, key, rows), page.SUFFIX, page.NAME if table.is_first else table.name.encode())
     elif table.directory:
@@ -41,22 +40,19 @@ def shown(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
 
 @cached
 def _page() -> bytes:
-    words = _words(EPISODES)
-    return page.document(words["Things"], _body(words), SCRIPT)
+    return b"null".join(_around(EPISODES, has_data=True))
 
 
-def _words(table: str) -> dict[str, str]:
-    """Return what the page calls the rows of a table, by placeholder."""
+def _around(table: str, has_data: bool) -> tuple[bytes, bytes]:
+    """Return what is before and after the facts of the page of a table."""
     is_of_episodes = table == EPISODES
     thing = "episode" if is_of_episodes else "row"
-    return {
+    words = {
         "Things": f"{thing}s".capitalize() if is_of_episodes else escape.brief(table, page.LONGEST_TITLE),
         "things": f"{thing}s", "a thing": f"{'an' if is_of_episodes else 'a'} {thing}", "table": table,
     }
-
-
-def _body(words: dict[str, str]) -> str:
-    return page.PARTS[BODY].format(**{placeholder: escape.html(word) for placeholder, word in words.items()})
+    body = page.PARTS[BODY].format(**{placeholder: escape.html(word) for placeholder, word in words.items()})
+    return page.frame(words["Things"], body, SCRIPT, has_data)
 
 
 def _pieces(table: Table, records: Records, cache: BlockCache, before: bytes, after: bytes) -> Iterator[bytes]:

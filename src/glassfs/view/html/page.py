@@ -30,7 +30,7 @@ PARTS = {
 }
 
 
-def document(title: str, body: str, script: str, facts: object = None) -> bytes:
+def document(title: str, body: str, script: str, facts: object) -> bytes:
     """Return a whole page that loads its data. ``body`` is HTML, ``script`` the file name of a script."""
     before, after = frame(title, body, script)
     return before + escape.script(facts) + after
