@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -67,10 +68,12 @@ class Joins(Overview):
         self._lock = threading.Lock()
         self._last: Snapshot | None = None
         self._until = 0.0
-        self.names: dict[Hashable, set[str]] = {}
-        """Names that views of tables may have, by these tables and views."""
-        self._listed: Sequence[str] = ()
+        self.names: dict[tuple[str, ...], Mapping[str, set[str]]] = {}
+        """Names that views of tables may have, by these views and by table."""
+        self._listed: Sequence[str] | None = None
         """The tables that were listed last."""
+        self.changes = 0
+        """How often the tables that are listed have changed."""
         self._walking = threading.Lock()
         self._public_until = 0.0
         """Until then, what the last snapshot of a shared tree shows counts as public."""
@@ -104,14 +107,9 @@ class Joins(Overview):
         """Return the names of its tables that are to be listed. No container is opened for that."""
         tables = snapshot.tables()
         if tables != self._listed:
-            if self._listed:  # the kernel may remember names, and the listing
-                self.containers.watcher.note("")
+            self.changes += self._listed is not None
             self._listed = tables
         return tables
-
-    def may_have(self, name: str) -> bool:
-        """Whether a view of a table may have this name. Cheap, as it is called often; takes no snapshot."""
-        return not self.names or any(_may_become(known, name) for known in set().union(*list(self.names.values())))
 
     def _valid(self) -> Snapshot | None:
         with self._lock:
@@ -127,7 +125,7 @@ class Joins(Overview):
         # The same part of the memory that a container may take for what is parsed of it.
         allowance = Allowance(max(LEAST, self.containers.services.cache.budget // 4))
         walked = FileSnapshot(self._starts, self.calls, allowance, self.is_shared, clock=self._clock)
-        found = Snapshot(self.containers, walked, self.is_shared, self.calls, self._clock, self._title)
+        found = Snapshot(self.containers, walked, self.is_shared, self.calls, self._clock, self._title, self.tables)
         ended = self._clock()
         last = self._last
         # The files are those of the last snapshot: its rows, which may have taken long to read, are used on.
@@ -148,7 +146,10 @@ class WithJoined(Directory):
     __slots__ = ("_inner", "_views", "joins")
 
     def __init__(self, inner: Directory, joins: Joins, views: ViewSet) -> None:
-        super().__init__(inner.name, inner.ino, inner.origin)
+        origin = inner.origin
+        if joins.changes:  # by another mtime the kernel sees that its listing of the root is out of date
+            origin = replace(origin, mtime_ns=origin.mtime_ns + joins.changes)
+        super().__init__(inner.name, inner.ino, origin)
         self._inner = inner
         self.joins = joins
         self._views = views
@@ -181,7 +182,7 @@ class WithJoined(Directory):
         try:
             return self._inner.child(name)
         except NotFound:
-            node = self.joins.may_have(name) and self._joined_child(name)
+            node = self._joined_child(name) if self._may_have(name) else None
             if not node:
                 raise
             return node
@@ -190,7 +191,7 @@ class WithJoined(Directory):
         """Return the node of this name. If no listed table has it, containers are read to find others with rows."""
         snapshot = self.joins.snapshot()
         self._note(snapshot)
-        if not self.joins.may_have(name):
+        if not self._may_have(name):
             return None
         # From cheap to dear: the tables that are listed now, those that were listed before rows were read, which a
         # program may have seen, and last those that have rows, for which the containers are read.
@@ -211,12 +212,20 @@ class WithJoined(Directory):
 
     def _note(self, snapshot: Snapshot) -> None:
         """Note all names that views of tables may have, whether or not a table has rows or is the first one."""
-        tables = {*joined_names(), *self.joins.tables(snapshot)}
-        key = tuple(view.name for view in self._views.views), frozenset(tables)
-        if key not in self.joins.names:
+        views = tuple(view.name for view in self._views.views)
+        known = self.joins.names.get(views, {})
+        new = {*joined_names(), *self.joins.tables(snapshot)}.difference(known)
+        if new:
             # The first of all tables may have other views than the rest, such as the start page.
-            orders = [order for name in tables for order in ([name], ["", name])]
-            self.joins.names[key] = {node.name for order in orders for node in self._derived(snapshot, order)}
+            self.joins.names[views] = {**known, **{
+                name: {node.name for order in ([name], ["", name]) for node in self._derived(snapshot, order)}
+                for name in new
+            }}
+
+    def _may_have(self, name: str) -> bool:
+        """Whether a view of a table may have this name. Cheap, as it is called often; takes no snapshot."""
+        tables = self.joins.names.get(tuple(view.name for view in self._views.views))
+        return tables is None or any(_may_become(known, name) for names in tables.values() for known in names)
 
     def _derived(self, snapshot: Snapshot, tables: Sequence[str]) -> Sequence[Node]:
         """Return the nodes of the views of some tables."""
