@@ -19,6 +19,7 @@ from typing import BinaryIO, NamedTuple, TypeAlias
 import click
 
 from glassfs import outputs
+from glassfs.cli.common import TABLE
 from glassfs.cli.completion import connection_option, misuse, sources_argument
 from glassfs.cli.layouts import layout_option
 from glassfs.cli.many import Progress, batch, fault_of, found_under, many_options, summary, where_option
@@ -89,13 +90,16 @@ def command(
         run, rows, tables = _run(plan, search, Rows(BatchSettings(connection=connection), form, where), bar, output)
     if output:
         click.echo(printable(f"{summary(run)}; {counted(rows, 'row')} in {output}"), err=True)
-    if tables and EPISODES not in tables and not rows:
-        click.echo(printable(_instead(tables, sources)), err=True)
+    if EPISODES not in tables and not rows and (instead := _instead(tables, sources)):
+        click.echo(printable(instead), err=True)
     return 1 if run.faults else 0
 
 
 def _instead(tables: Mapping[str, int], sources: Sequence[str]) -> str:
-    """Return a sentence about the other tables of containers without episodes."""
+    """Return a sentence about other tables of containers, or that of exported episodes, "" if there is none."""
+    if not tables:
+        table = next(filter(os.path.isfile, (os.path.join(source, TABLE) for source in sources)), "")
+        return table and f"no container with episodes, but the table of exported ones: {table}"
     found = ", ".join(f"{counted(count, 'container')} with {name}" for name, count in sorted(tables.items()))
     source = sources[0] if len(sources) == 1 and (is_url(sources[0]) or os.path.isdir(sources[0])) else "FOLDER"
     return f"no episodes, but {found}; for a table, run: glassfs cat {shlex.quote(source)} {min(tables)}.jsonl"

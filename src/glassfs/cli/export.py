@@ -17,7 +17,7 @@ from functools import partial
 
 import click
 
-from glassfs.cli.common import complain, located, lookup, name_of, nodes_from, opened, report, views_option
+from glassfs.cli.common import TABLE, complain, located, lookup, name_of, opened, report, views_option
 from glassfs.cli.completion import complete_path_or_folder, connection_option, misuse, progress_option, source_argument
 from glassfs.cli.episodes import Rows
 from glassfs.cli.exporting import Export, ExportJob, Links, Written, is_within
@@ -45,8 +45,8 @@ from glassfs.source.remote.url import local_name
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Tree
 from glassfs.tree.sources.folder import Folder
+from glassfs.view.registry import available
 
-TABLE = "/episodes.parquet"
 ATTRIBUTES = "/attributes.json"
 ENDING = ".attributes.json"
 _GAP = re.compile(r"[\W_]+")
@@ -63,6 +63,11 @@ ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".gz", ".bz2", ".xz", ".zst
     "and those out of SOURCE, and follow the others.",
 )
 @click.option(
+    "--only", metavar="NAME+NAME…", default="",
+    help="Only files and directories that are called so, or end so, such as png, npy+json or meta; views among them "
+    "as by --views.",
+)
+@click.option(
     "--allow-omissions", "may_omit", is_flag=True,
     help="Exit with status 0 although containers have what the tree does not show; each is named.",
 )
@@ -73,8 +78,8 @@ ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".gz", ".bz2", ".xz", ".zst
 @connection_option
 @layout_option
 def command(
-    source: str, paths: tuple[str, ...], overwrite: bool, links: str, may_omit: bool, where: str, progress: bool | None,
-    views: str, plan: RunPlan, connection: Connection,
+    source: str, paths: tuple[str, ...], overwrite: bool, links: str, only: str, may_omit: bool, where: str,
+    progress: bool | None, views: str, plan: RunPlan, connection: Connection,
 ) -> int:
     """Write the tree of SOURCE, or each PATH in it, to the folder TARGET, with the same names and bytes as in a mount.
 
@@ -86,7 +91,7 @@ def command(
     TARGET may be the URL of a bucket or of a folder in one: s3://bucket/folder, gs:// or az://.
 
     With --where, TARGET gets a directory for each of the episodes that satisfy the condition, and their table,
-    episodes.parquet.
+    episodes.parquet. Videos that are arrays are then written as .npy, and as images only with --only or --views.
     """
     if not paths:
         raise misuse("the TARGET folder is missing")
@@ -102,17 +107,22 @@ def command(
         raise misuse(f"--where needs a container or a folder, not {at.path[1:]} in one")
     source, name = at.source, at.shown
     where_to = name_of(folder)
+    forms = [form for text in re.split("[+,]", only) if (form := text.lstrip("*."))]
+    views = "+".join(filter(None, [views, *(form for form in forms if form in available())]))
     settings = BatchSettings(views, connection)
     with opened(source, views, connection) as tree, stoppable(can_resume=True):
         try:
             picked = picked_episodes(tree, source, BatchSettings(connection=connection), where) if where else None
             inside = [at.inner(path) for path in chosen] or [at.path]
             starts = {path: path for path in _starts(tree, name, inside)} if picked is None else picked.places
-            job = ExportJob(source, name, folder, folder, existing, Links(links), starts, settings)
+            job = ExportJob(
+                source, name, folder, folder, existing, Links(links), starts, settings,
+                tuple(f".{form}" for form in forms), has_frames=bool(not where or views or only),
+            )
             if plan.is_plain:
                 with (
                     job.opened_target(tree.root.mode) as target,
-                    Progress(lambda: _sizes(tree, starts), progress) as bar,
+                    Progress(lambda: _sizes(tree, job), progress) as bar,
                 ):
                     written = Export(job, tree, target, bar.complain, bar).run()
                     if picked is not None:
@@ -122,12 +132,15 @@ def command(
         except NotWritten as error:
             raise click.ClickException(f"{where_to}: {error}") from error
     size = human_size(written.bytes) if written.bytes >= 1024 else counted(written.bytes, "byte")
-    click.echo(printable(f"{counted(written.files, 'file')} in {where_to}, {size} written"), err=True)
+    videos = f"; {counted(written.videos, 'video')} as .npy alone, --only png has frames" if written.videos else ""
+    click.echo(printable(f"{counted(written.files, 'file')} in {where_to}, {size} written{videos}"), err=True)
     if written.failures:
         raise click.ClickException(f"{name}: {written.failures} of its files and directories were not written")
     if written.omitted and not may_omit:
         what = f"{written.omitted:,} of its contents {'is' if written.omitted == 1 else 'are'} omitted"
         raise click.ClickException(f"{name}: {what}; --allow-omissions makes this a success")
+    if only and not written.files:
+        raise click.ClickException(f"{name}: no name is or ends with {' or '.join(forms)}")
     return 0
 
 
@@ -143,10 +156,10 @@ def _demand_target(folder: str) -> str:
     return local_name(folder)
 
 
-def _sizes(tree: Tree, starts: Iterable[str]) -> Iterator[int]:
-    for start in starts:
-        for _, node in nodes_from(tree, start, lambda *_: None):
-            if isinstance(node, File) and node.data.is_sized:
+def _sizes(tree: Tree, job: ExportJob) -> Iterator[int]:
+    for start in job.starts.items():
+        for _, node, place in job.nodes(tree, *start):
+            if isinstance(node, File) and node.data.is_sized and job.has(place):
                 yield node.size
 
 
@@ -272,6 +285,8 @@ class Exporting:
         try:
             node = tree.lookup(path)
             is_container = isinstance(node, Directory)
+            if self.job.forms:  # the folders above are made when they are needed
+                export.make_folders_above(path)
             export.write_all(path, path)
             is_several = len(node.origin.lease.sources) > 1
         except Unusable as error:
@@ -305,7 +320,7 @@ class Picked:
             size = file.tell()
             file.seek(0)
             pieces = (memoryview(piece) for piece in iter(lambda: file.read(PIECE), b""))
-            target.write(TABLE, 0o444, time.time_ns(), pieces, size)
+            target.write(f"/{TABLE}", 0o444, time.time_ns(), pieces, size)
         return Written(1, size, self.failures, self.omitted)
 
 

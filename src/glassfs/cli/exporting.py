@@ -18,8 +18,11 @@ from glassfs.library.finding import target as goal_of
 from glassfs.sizes import PIECE
 from glassfs.source import is_url
 from glassfs.tree import Directory, File, Node, Symlink, Tree
+from glassfs.tree.build import SeriesDirectory
+from glassfs.tree.nodes import FIRST_EXTENSION
 from glassfs.tree.omissions import Omission
 from glassfs.tree.tree import normal
+from glassfs.view import folder_of
 
 
 class Links(str, Enum):
@@ -33,25 +36,31 @@ class Links(str, Enum):
 
 @dataclass
 class Written:
-    """Files and links in the target, bytes written, nodes that are missing, and what the tree does not show."""
+    """Files and links in the target, bytes written, nodes that are missing, what the tree does not show, and arrays
+    whose frames are not written.
+    """
 
     files: int = 0
     bytes: int = 0
     failures: int = 0
     omitted: int = 0
+    videos: int = 0
 
     def add(self, other: Written) -> None:
         self.files += other.files
         self.bytes += other.bytes
         self.failures += other.failures
         self.omitted += other.omitted
+        self.videos += other.videos
 
 
 @dataclass(frozen=True)
 class ExportJob:
     """What to export, and where to. ``name`` and ``folder`` are what messages call the source and the target.
 
-    ``starts`` are the paths of what is exported, and where each is in the target.
+    ``starts`` are the paths of what is exported, and where each is in the target. If there are ``forms``, such as
+    ``.png``, only what is called so, or ends so, is written, with all below it. Arrays that are videos are written
+    again as images if it ``has_frames``.
     """
 
     source: str
@@ -62,6 +71,29 @@ class ExportJob:
     links: Links
     starts: Mapping[str, str]
     settings: BatchSettings = BatchSettings()  # noqa: RUF009
+    forms: tuple[str, ...] = ()
+    has_frames: bool = True
+
+    def has(self, place: str) -> bool:
+        """Return whether what gets that path in the target is to be written, or a directory with all below it."""
+        return not self.forms or any(f".{name}".endswith(self.forms) for name in place.split("/"))
+
+    def nodes(
+        self, tree: Tree, start: str, place: str, on_error: Callable[[str, GlassfsError], None] = lambda *_: None,
+        on_omitted: Callable[[str, Omission], None] | None = None, on_frames: Callable[[], None] = lambda: None,
+    ) -> Iterator[tuple[str, Node, str]]:
+        """Yield the node at a path and those below it with their paths and their places in the target.
+
+        Also those that only lead to what ``has`` chooses. ``on_frames`` is called for frames that are left out.
+        """
+        def is_left_out(path: str, node: Node) -> bool:
+            is_again = not self.has_frames and _has_frames(tree, path, node)
+            if is_again:
+                on_frames()
+            return is_again
+
+        for path, node in nodes_from(tree, start, on_error, on_omitted, is_left_out):
+            yield path, node, f"{place.rstrip('/')}{path[len(start.rstrip('/')) :]}".rstrip("/") or "/"
 
     @contextmanager
     def opened_target(self, mode: int = 0, is_begun: bool = False) -> Iterator[Target]:
@@ -92,6 +124,8 @@ class Export:
         """Where the target has what is at a path of the tree."""
         self._under_way: list[str] = []
         """The goals of links that are being copied."""
+        self._waiting: dict[str, tuple[str, Directory]] = {}
+        """Directories, by their places, that are made when something in them is written."""
         self.written = Written()
 
     def run(self) -> Written:
@@ -104,9 +138,8 @@ class Export:
 
     def write_all(self, start: str, place: str) -> None:
         """Write what is at a path and below it to ``place``; the folders above it must exist."""
-        cut = len(start.rstrip("/"))
-        for path, node in nodes_from(self._tree, start, self._unlisted, self.omit):
-            self.write(path, node, f"{place.rstrip('/')}{path[cut:]}".rstrip("/") or "/")
+        for found in self._job.nodes(self._tree, start, place, self._unlisted, self.omit, self._count_video):
+            self.write(*found)
 
     def is_left_out(self, place: str) -> bool:
         """Return whether nothing can be written there because its folder could not be made, which was reported."""
@@ -118,10 +151,20 @@ class Export:
             path = "/".join(parts[:end])
             self.write(path, self._tree.lookup(path), path)
 
-    def write(self, path: str, node: Node, place: str) -> None:
-        """Write one node without those below it, unless it is a link that is followed. Raises Unusable."""
+    def write(self, path: str, node: Node, place: str, is_needed: bool = False) -> None:
+        """Write one node without those below it, unless it is a link that is followed. Raises Unusable.
+
+        One that the job has not chosen is written if it ``is_needed``, a directory as soon as something in it is.
+        """
         if place == "/":
             return
+        is_chosen = is_needed or self._job.has(place)
+        if not is_chosen and isinstance(node, Directory):
+            self._waiting[place] = path, node
+            return
+        above = place.rpartition("/")[0]
+        if is_chosen and above in self._waiting:
+            self.write(*self._waiting.pop(above), above, is_needed=True)
         if self.is_left_out(place):
             self.leave_out(place, node)
             return
@@ -129,8 +172,8 @@ class Export:
             if isinstance(node, Directory):
                 self._make_folder(path, node, place)
             elif isinstance(node, Symlink):
-                self._write_link(path, node, place)
-            elif isinstance(node, File):
+                self._write_link(path, node, place, is_chosen)
+            elif isinstance(node, File) and is_chosen:
                 self._write_file(node, place)
         except Unusable:
             raise
@@ -148,12 +191,14 @@ class Export:
                 raise Unusable(f"is inside the source, as {path}; name another folder")
         self._target.make_folder(place, node.mode)
 
-    def _write_link(self, path: str, node: Symlink, place: str) -> None:
-        """Write a link, or copy what it leads to."""
+    def _write_link(self, path: str, node: Symlink, place: str, is_chosen: bool) -> None:
+        """Write a link, if it is chosen, or copy what it leads to."""
         # A link's text stays where it leads to the same thing in the target; otherwise what it leads to is copied.
         text = node.target if self._links is Links.KEEP else self._resolved(path, node, place)
         if not isinstance(text, str):
             self._follow(*text, place)
+            return
+        if not is_chosen:
             return
         if not (self._is_resumed and self._target.has_link(place, text)):
             self._target.link(place, text, node.origin.mtime_ns)
@@ -164,13 +209,13 @@ class Export:
         is_followed = self._links is Links.FOLLOW
         try:
             goal = goal_of(path.rpartition("/")[0], link)
-            if not is_followed and (copy := self._copy_of(goal)):
+            if not is_followed and (copy := self._copy_of(goal, place)):
                 return _leading_to(copy, link.target, place)
             goal, node = followed(self._tree, goal)
         # Such a link is kept under every rule: there is nothing that could be copied.
         except (NotFound, NotADirectory):  # out of the source, or to nothing
             return link.target
-        if not is_followed and (copy := self._copy_of(goal)):
+        if not is_followed and (copy := self._copy_of(goal, place)):
             return _leading_to(copy, link.target, place)
         is_endless = any(is_within(below, goal) for below in (path, *self._under_way))
         # Directories that link to each other can be copied into each other without end, at twice as many each time.
@@ -180,14 +225,15 @@ class Export:
             raise NotWritten(f"is a link to a directory that contains it ({link.target}), which cannot be followed")
         return link.target
 
-    def _copy_of(self, path: str) -> str | None:
-        """Return where the target has what is at a path, None if it has not."""
+    def _copy_of(self, path: str, link: str) -> str | None:
+        """Return where the target has what is at a path, None if it has not all that the link is to lead to."""
         above = path
         while (place := self._copies.get(above or "/")) is None:
             if not above:
                 return None
             above = above.rpartition("/")[0]
-        return f"{place.rstrip('/')}{path[len(above.rstrip('/')) :]}"
+        copy = f"{place.rstrip('/')}{path[len(above.rstrip('/')) :]}"
+        return copy if self._job.has(copy) or not self._job.has(link) else None
 
     def _follow(self, path: str, node: Node, place: str) -> None:
         """Copy what a link leads to."""
@@ -237,6 +283,9 @@ class Export:
         self.written.failures += 1
         self._report(path, error)
 
+    def _count_video(self) -> None:
+        self.written.videos += 1
+
     def omit(self, path: str, omission: Omission) -> None:
         """Count and report what the tree does not show."""
         self.written.omitted += not omission.is_damage
@@ -258,6 +307,14 @@ class Export:
 
 def is_within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _has_frames(tree: Tree, path: str, node: Node) -> bool:
+    """Return whether a directory has the frames of the array beside it, and nothing else."""
+    with suppress(NotFound, NotADirectory):
+        array = tree.node(f"{path}{FIRST_EXTENSION}") if isinstance(node, SeriesDirectory) else None
+        return isinstance(array, File) and array.content is not None and folder_of(array.content) is not None
+    return False
 
 
 def _leading_to(goal: str, text: str, place: str) -> str:
