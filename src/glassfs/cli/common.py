@@ -24,8 +24,6 @@ from glassfs.tree.omissions import Omission
 from glassfs.tree.tree import normal
 from glassfs.view import chosen
 
-TABLE = "episodes.parquet"
-"""The table beside the episodes that ``export --where`` writes."""
 _KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex", "M": "datetime64", "m": "timedelta64"}
 
 
@@ -176,13 +174,12 @@ def lookup(tree: Tree, path: str, source: str, is_link_kept: bool = True) -> Fou
 def nodes_from(
     tree: Tree, path: str, on_error: Callable[[str, GlassfsError], None],
     on_omitted: Callable[[str, Omission], None] | None = None,
-    is_left_out: Callable[[str, Node], bool] = lambda path, node: False,
 ) -> Iterator[tuple[str, Node]]:
     """Yield the node at ``path`` and all below it, parents first, with their paths (see ``Tree.walk``)."""
     node = tree.lookup(path)
     yield path, node
     if isinstance(node, Directory):
-        yield from tree.walk(path, on_error, on_omitted, is_left_out)
+        yield from tree.walk(path, on_error, on_omitted)
 
 
 def described(node: Node) -> str:

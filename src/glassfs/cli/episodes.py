@@ -19,7 +19,6 @@ from typing import BinaryIO, NamedTuple, TypeAlias
 import click
 
 from glassfs import outputs
-from glassfs.cli.common import TABLE
 from glassfs.cli.completion import connection_option, misuse, sources_argument
 from glassfs.cli.layouts import layout_option
 from glassfs.cli.many import Progress, batch, fault_of, found_under, many_options, summary, where_option
@@ -28,7 +27,7 @@ from glassfs.cli.stopping import stoppable
 from glassfs.content.pieces import ContainerPiece, pieces_of
 from glassfs.content.summary import EPISODES, RECORD_COLUMNS, Summary
 from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problem, SearchHit
-from glassfs.datasets.batch.found import Opener, Search
+from glassfs.datasets.batch.found import TABLE, Opener, Search
 from glassfs.datasets.batch.report import Report
 from glassfs.datasets.batch.run import BatchRun, RunPlan
 from glassfs.datasets.table import CSV, CSV_SAFE, FORMS, PARQUET, Writer, chosen, encoded, head, mark, read_back, writer

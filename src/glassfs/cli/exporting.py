@@ -36,22 +36,18 @@ class Links(str, Enum):
 
 @dataclass
 class Written:
-    """Files and links in the target, bytes written, nodes that are missing, what the tree does not show, and arrays
-    whose frames are not written.
-    """
+    """Files and links in the target, bytes written, nodes that are missing, and what the tree does not show."""
 
     files: int = 0
     bytes: int = 0
     failures: int = 0
     omitted: int = 0
-    videos: int = 0
 
     def add(self, other: Written) -> None:
         self.files += other.files
         self.bytes += other.bytes
         self.failures += other.failures
         self.omitted += other.omitted
-        self.videos += other.videos
 
 
 @dataclass(frozen=True)
@@ -59,8 +55,8 @@ class ExportJob:
     """What to export, and where to. ``name`` and ``folder`` are what messages call the source and the target.
 
     ``starts`` are the paths of what is exported, and where each is in the target. If there are ``forms``, such as
-    ``.png``, only what is called so, or ends so, is written, with all below it. Arrays that are videos are written
-    again as images if it ``has_frames``.
+    ``.png``, only what is called so, or ends so, is written, with all below it. If it ``has_frames``, videos that are
+    arrays are also written as images.
     """
 
     source: str
@@ -77,23 +73,6 @@ class ExportJob:
     def has(self, place: str) -> bool:
         """Return whether what gets that path in the target is to be written, or a directory with all below it."""
         return not self.forms or any(f".{name}".endswith(self.forms) for name in place.split("/"))
-
-    def nodes(
-        self, tree: Tree, start: str, place: str, on_error: Callable[[str, GlassfsError], None] = lambda *_: None,
-        on_omitted: Callable[[str, Omission], None] | None = None, on_frames: Callable[[], None] = lambda: None,
-    ) -> Iterator[tuple[str, Node, str]]:
-        """Yield the node at a path and those below it with their paths and their places in the target.
-
-        Also those that only lead to what ``has`` chooses. ``on_frames`` is called for frames that are left out.
-        """
-        def is_left_out(path: str, node: Node) -> bool:
-            is_again = not self.has_frames and _has_frames(tree, path, node)
-            if is_again:
-                on_frames()
-            return is_again
-
-        for path, node in nodes_from(tree, start, on_error, on_omitted, is_left_out):
-            yield path, node, f"{place.rstrip('/')}{path[len(start.rstrip('/')) :]}".rstrip("/") or "/"
 
     @contextmanager
     def opened_target(self, mode: int = 0, is_begun: bool = False) -> Iterator[Target]:
@@ -126,6 +105,8 @@ class Export:
         """The goals of links that are being copied."""
         self._waiting: dict[str, tuple[str, Directory]] = {}
         """Directories, by their places, that are made when something in them is written."""
+        self.frames: set[str] = set()
+        """Where directories of frames would be that are not written, as their arrays are."""
         self.written = Written()
 
     def run(self) -> Written:
@@ -138,8 +119,9 @@ class Export:
 
     def write_all(self, start: str, place: str) -> None:
         """Write what is at a path and below it to ``place``; the folders above it must exist."""
-        for found in self._job.nodes(self._tree, start, place, self._unlisted, self.omit, self._count_video):
-            self.write(*found)
+        cut = len(start.rstrip("/"))
+        for path, node in nodes_from(self._tree, start, self._unlisted, self.omit):
+            self.write(path, node, f"{place.rstrip('/')}{path[cut:]}".rstrip("/") or "/")
 
     def is_left_out(self, place: str) -> bool:
         """Return whether nothing can be written there because its folder could not be made, which was reported."""
@@ -158,11 +140,14 @@ class Export:
         """
         if place == "/":
             return
-        is_chosen = is_needed or self._job.has(place)
+        above = place.rpartition("/")[0]
+        is_chosen = is_needed or (self._job.has(place) and above not in self.frames)
+        if not self._job.has_frames and _has_frames(self._tree, path, node):
+            self.frames.add(place)
+            return
         if not is_chosen and isinstance(node, Directory):
             self._waiting[place] = path, node
             return
-        above = place.rpartition("/")[0]
         if is_chosen and above in self._waiting:
             self.write(*self._waiting.pop(above), above, is_needed=True)
         if self.is_left_out(place):
@@ -173,8 +158,8 @@ class Export:
                 self._make_folder(path, node, place)
             elif isinstance(node, Symlink):
                 self._write_link(path, node, place, is_chosen)
-            elif isinstance(node, File) and is_chosen:
-                self._write_file(node, place)
+            elif isinstance(node, File):
+                self._write_file(node, place, is_chosen)
         except Unusable:
             raise
         except NotWritten as error:
@@ -200,8 +185,7 @@ class Export:
             return
         if not is_chosen:
             return
-        if not (self._is_resumed and self._target.has_link(place, text)):
-            self._target.link(place, text, node.origin.mtime_ns)
+        self._target.link(place, text, node.origin.mtime_ns)
         self.written.files += 1
 
     def _resolved(self, path: str, link: Symlink, place: str) -> str | Found:
@@ -248,12 +232,13 @@ class Export:
         finally:
             self._under_way.pop()
 
-    def _write_file(self, node: File, place: str) -> None:
+    def _write_file(self, node: File, place: str, is_chosen: bool) -> None:
         origin = node.origin
         size = node.size if node.data.is_sized else None
         # The bar's sum has files of known size, and nothing that links lead to.
         bar = self._bar if size is not None and not self._under_way else Progress()
-        if self._is_resumed and self._target.has_file(place, origin.mtime_ns, size):
+        is_done = not is_chosen or (self._is_resumed and self._target.has_file(place, origin.mtime_ns, size))
+        if is_done:
             bar.advance(size or 0)
         else:
             # The container may be replaced while its file is copied: with the lease, all bytes are of one version.
@@ -261,7 +246,7 @@ class Export:
                 size = node.size
                 self._target.write(place, node.mode, origin.mtime_ns, self._pieces(node, size, bar), size)
             self.written.bytes += size
-        self.written.files += 1
+        self.written.files += is_chosen
 
     def _pieces(self, node: File, size: int, bar: Progress) -> Iterator[memoryview]:
         """Yield the bytes of a file in pieces, which share a buffer."""
@@ -282,9 +267,6 @@ class Export:
         """Count and report a node that is left out."""
         self.written.failures += 1
         self._report(path, error)
-
-    def _count_video(self) -> None:
-        self.written.videos += 1
 
     def omit(self, path: str, omission: Omission) -> None:
         """Count and report what the tree does not show."""

@@ -13,22 +13,12 @@ from typing import Any
 import click
 
 from glassfs import content
-from glassfs.cli.common import (
-    TABLE,
-    Located,
-    complain,
-    described,
-    located,
-    lookup,
-    name_of,
-    opened_sources,
-    reason_of,
-)
+from glassfs.cli.common import Located, complain, described, located, lookup, name_of, opened_sources, reason_of
 from glassfs.cli.completion import connection_option, json_option, sources_argument
 from glassfs.cli.layouts import layout_option
 from glassfs.content.rows import of_records
 from glassfs.datasets.batch.contract import BatchSettings
-from glassfs.datasets.batch.found import Opener, Search, Unlisted
+from glassfs.datasets.batch.found import TABLE, Opener, Search, Unlisted
 from glassfs.errors import GlassfsError, LeftOut, Unrecognised
 from glassfs.names import component
 from glassfs.sizes import counted, human_size

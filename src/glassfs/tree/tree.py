@@ -86,11 +86,8 @@ class Tree:
     def walk(
         self, path: str = "/", on_error: Callable[[str, GlassfsError], None] | None = None,
         on_omitted: Callable[[str, Omission], None] | None = None,
-        is_left_out: Callable[[str, Node], bool] = lambda path, node: False,
     ) -> Iterator[tuple[str, Node]]:
         """Yield all nodes below ``path`` with their paths, parents first. Presumed directories are parsed first.
-
-        Nodes for which ``is_left_out`` returns true are not yielded, and neither is what is in them.
 
         ``on_error`` is called with the path of a directory that cannot be listed, and the error; without it the error
         ends the walk. ``on_omitted`` is called with the path that a member would have that is not shown.
@@ -123,8 +120,6 @@ class Tree:
             inner: list[tuple[str, Node, bool]] = []
             for node in nodes:
                 below = f"{start}/{node.name}"
-                if is_left_out(below, node):
-                    continue
                 is_presumed = isinstance(node, Directory) and node.is_presumed
                 if not is_presumed:
                     yield below, node
