@@ -277,15 +277,9 @@ class AtomicFile:
             if kind is None:
                 raise
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Turn errors of the system into GlassfsError with the name of the file."""
-        try:
-            yield
-        except OSError as error:
-            if isinstance(error, GlassfsError):
-                raise
-            raise GlassfsError(f"cannot be written: {error.strerror or error}", self._name) from error
+    def writing(self) -> AbstractContextManager[None]:
+        """Return a context that turns errors of the system into GlassfsError with the name of the file."""
+        return outputs.writing(self._name)
 
     def begin(self, head: bytes, mark: bytes) -> None:
         """Start over with ``head``. Raises GlassfsError if there is a part that does not begin with ``mark``."""
@@ -346,19 +340,12 @@ class AtomicFile:
         """Open and lock a file, created if missing; a signal leaves no new file."""
         is_new = not os.path.lexists(name)
         try:
-            number = outputs.opened(name, is_shared=True)
-            file = open(number, "r+b")  # noqa: SIM115
-        except OSError as error:
-            raise GlassfsError(f"cannot be written: {error.strerror}", name) from error
-        except BaseException:
-            if is_new:
+            return outputs.locked(name)
+        except BaseException as error:
+            if is_new and not isinstance(error, GlassfsError):
                 with suppress(OSError):
                     os.unlink(name)
             raise
-        if outputs.is_locked(number):
-            file.close()
-            raise GlassfsError("another program is writing to it", name)
-        return file
 
 
 class _Rest(NamedTuple):

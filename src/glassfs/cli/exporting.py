@@ -183,10 +183,9 @@ class Export:
         if not isinstance(text, str):
             self._follow(*text, place)
             return
-        if not is_chosen:
-            return
-        self._target.link(place, text, node.origin.mtime_ns)
-        self.written.files += 1
+        if is_chosen:
+            self._target.link(place, text, node.origin.mtime_ns)
+            self.written.files += 1
 
     def _resolved(self, path: str, link: Symlink, place: str) -> str | Found:
         """Return the text of the link to write, or what to copy instead of it."""
@@ -237,8 +236,7 @@ class Export:
         size = node.size if node.data.is_sized else None
         # The bar's sum has files of known size, and nothing that links lead to.
         bar = self._bar if size is not None and not self._under_way else Progress()
-        is_done = not is_chosen or (self._is_resumed and self._target.has_file(place, origin.mtime_ns, size))
-        if is_done:
+        if not is_chosen or (self._is_resumed and self._target.has_file(place, origin.mtime_ns, size)):
             bar.advance(size or 0)
         else:
             # The container may be replaced while its file is copied: with the lease, all bytes are of one version.

@@ -146,10 +146,9 @@ class FolderTarget(Target):
         )
 
     def has_anything(self, path: str) -> bool:
-        try:
+        with suppress(NotWritten):
             return self._status(*self._at(path)) is not None
-        except NotWritten:
-            return False
+        return False
 
     @contextmanager
     def _replacing(self, path: str) -> Iterator[tuple[int, bytes]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -68,8 +68,10 @@ class Joins(Overview):
         self._lock = threading.Lock()
         self._last: Snapshot | None = None
         self._until = 0.0
-        self.names: dict[tuple[str, ...], Mapping[str, set[str]]] = {}
-        """Names that views of tables may have, by these views and by table."""
+        self.names: dict[tuple[Hashable, frozenset[str]], set[str]] = {}
+        """Names that views of tables may have, by these views and tables."""
+        self.known: frozenset[str] = frozenset()
+        """All tables that were listed."""
         self._listed: Sequence[str] | None = None
         """The tables that were listed last."""
         self.changes = 0
@@ -109,6 +111,7 @@ class Joins(Overview):
         if tables != self._listed:
             self.changes += self._listed is not None
             self._listed = tables
+            self.known |= set(tables)
         return tables
 
     def _valid(self) -> Snapshot | None:
@@ -172,27 +175,25 @@ class WithJoined(Directory):
         nodes = list(self._inner.listing())
         taken = {node.name for node in nodes}
         snapshot = self.joins.snapshot()
-        self._note(snapshot)
         for node in self._derived(snapshot, self.joins.tables(snapshot)):
             nodes.append(_renamed(node, taken.__contains__, self.ino))
             taken.add(nodes[-1].name)
+        self._names()  # later look-ups of other names need no snapshot
         return nodes
 
     def child(self, name: str) -> Node:
         try:
             return self._inner.child(name)
         except NotFound:
-            node = self._joined_child(name) if self._may_have(name) else None
-            if not node:
-                raise
-            return node
+            if any(_may_become(known, name) for known in self._names()):
+                node = self._joined_child(name)
+                if node is not None:
+                    return node
+            raise
 
     def _joined_child(self, name: str) -> Node | None:
         """Return the node of this name. If no listed table has it, containers are read to find others with rows."""
         snapshot = self.joins.snapshot()
-        self._note(snapshot)
-        if not self._may_have(name):
-            return None
         # From cheap to dear: the tables that are listed now, those that were listed before rows were read, which a
         # program may have seen, and last those that have rows, for which the containers are read.
         for tables_of in (partial(self.joins.tables, snapshot), snapshot.expected, snapshot.with_rows):
@@ -210,22 +211,18 @@ class WithJoined(Directory):
             return False
         return True
 
-    def _note(self, snapshot: Snapshot) -> None:
-        """Note all names that views of tables may have, whether or not a table has rows or is the first one."""
-        views = tuple(view.name for view in self._views.views)
-        known = self.joins.names.get(views, {})
-        new = {*joined_names(), *self.joins.tables(snapshot)}.difference(known)
-        if new:
+    def _names(self) -> set[str]:
+        """Return all names that views of tables may have, whether or not a table has rows or is the first one."""
+        tables = joined_names() | self.joins.known
+        key = tuple(view.name for view in self._views.views), tables
+        names = self.joins.names.get(key)
+        if names is None:
+            snapshot = self.joins.snapshot()
             # The first of all tables may have other views than the rest, such as the start page.
-            self.joins.names[views] = {**known, **{
-                name: {node.name for order in ([name], ["", name]) for node in self._derived(snapshot, order)}
-                for name in new
-            }}
-
-    def _may_have(self, name: str) -> bool:
-        """Whether a view of a table may have this name. Cheap, as it is called often; takes no snapshot."""
-        tables = self.joins.names.get(tuple(view.name for view in self._views.views))
-        return tables is None or any(_may_become(known, name) for names in tables.values() for known in names)
+            orders = [order for name in tables for order in ([name], ["", name])]
+            names = {node.name for order in orders for node in self._derived(snapshot, order)}
+            self.joins.names[key] = names
+        return names
 
     def _derived(self, snapshot: Snapshot, tables: Sequence[str]) -> Sequence[Node]:
         """Return the nodes of the views of some tables."""
@@ -276,9 +273,8 @@ def joined_of(node: Directory, name: str) -> Table | None:
 def tables_with_rows(node: Directory) -> Sequence[str]:
     """Return the names of the joined tables to which a container, or those below a folder, give rows."""
     if isinstance(node, (ContainerDirectory, NestedDirectory)):
-        container = node.opened().container
-        found = ((name, container.summary(name)) for name in container.tables)
-        return in_order(name for name, summary in found if summary is not None and summary.table.rows)
+        tables = ((name, joined_of(node, name)) for name in node.opened().container.tables)
+        return in_order(name for name, table in tables if table is not None and table.rows)
     joins = _joins_of(node)
     return joins.snapshot().with_rows() if joins is not None else ()
 

@@ -68,7 +68,7 @@ class RunPlan:
 
     @property
     def threads(self) -> int:
-        """Threads per container, 0 for one per core; simultaneous workers share the cores."""
+        """Threads per container, 0 for one per core."""
         if self.is_here:
             return 0
         # Simultaneous workers share the cores of this machine; those of a cluster have their own.
