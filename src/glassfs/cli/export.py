@@ -11,7 +11,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -46,7 +46,6 @@ from glassfs.tree import Directory, File, Tree
 from glassfs.tree.sources.folder import Folder
 from glassfs.view.registry import available
 
-ATTRIBUTES = "/attributes.json"
 ENDING = ".attributes.json"
 _GAP = re.compile(r"[\W_]+")
 ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar")
@@ -327,34 +326,32 @@ def picked_episodes(tree: Tree, source: str, connection: Connection, plan: RunPl
                 picked.pieces.append(piece)
                 for row in records(piece):
                     path = f"{above.rstrip('/')}/{directory}/{row[POSITION]}" if directory else above
-                    picked.places[path] = f"/{_label(row)}"
-                    picked.places |= _attributes(tree, above.rstrip("/"), path, row)
+                    picked.places |= _places(tree, above.rstrip("/"), path, row)
     picked.missing = Written(failures=run.faults, omitted=run.omitted)
     if not picked.places:
         raise click.ClickException(f"{name_of(source)}: no episode satisfies: {where}")
     return picked
 
 
-def _attributes(tree: Tree, container: str, path: str, row: dict[str, object]) -> dict[str, str]:
-    """Return the places of the attributes that belong to an episode in a group: its own, of groups above, of the file.
-
-    Episodes that are no links have theirs inside.
+def _places(tree: Tree, container: str, path: str, row: dict[str, object]) -> dict[str, str]:
+    """Return the places of an episode and of the attributes that belong to it: its own, of groups above, of the file.
     """
-    # Episodes of HDF5 are links to their groups, whose attributes are beside them and not inside.
+    label, whole = _label(row), component(raw(str(row[CONTAINER])))
     goal = followed(tree, path)[0]
+    places = {path: f"/{label}"}
+    # Episodes of HDF5 are links to their groups, whose attributes are beside them. All others have theirs inside.
     if goal == path:
-        return {}
-    whole = component(raw(str(row[CONTAINER])))
-    found = {f"{container}/meta{ATTRIBUTES}": f"/{whole}~attributes.json", f"{goal}{ENDING}": f"/{_label(row)}{ENDING}"}
-    names = goal[len(container) + 1 :].split("/")[:-1]
-    for depth in range(1, len(names) + 1):
-        found[f"{container}/{'/'.join(names[:depth])}{ENDING}"] = f"/{whole}~{'~'.join(names[:depth])}{ENDING}"
-    for start in list(found):
-        try:
+        return places
+    attributes = {f"{container}/meta/attributes.json": f"/{whole}~attributes.json"}
+    names = goal[len(container) + 1 :].split("/")
+    for depth in range(1, len(names)):
+        attributes[f"{container}/{'/'.join(names[:depth])}{ENDING}"] = f"/{whole}~{'~'.join(names[:depth])}{ENDING}"
+    attributes[f"{goal}{ENDING}"] = f"/{label}{ENDING}"
+    for start, place in attributes.items():
+        with suppress(NotFound, NotADirectory):
             tree.node(start)
-        except (NotFound, NotADirectory):
-            del found[start]
-    return found
+            places[start] = place
+    return places
 
 
 def _label(row: dict[str, object]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from enum import Enum
 
@@ -74,16 +74,14 @@ class ExportJob:
         """Return whether what gets that path in the target is to be written, or a directory with all below it."""
         return not self.forms or any(f".{name}".endswith(self.forms) for name in place.split("/"))
 
-    @contextmanager
-    def opened_target(self, mode: int = 0, is_begun: bool = False) -> Iterator[Target]:
+    def opened_target(self, mode: int = 0, is_begun: bool = False) -> AbstractContextManager[Target]:
         """Open the target for a ``with``; see ``opened_folder`` and ``opened_bucket_target`` for what is refused."""
         if is_url(self.target):
             from glassfs.cli.bucket import opened_bucket_target  # needs packages that local targets do not
 
-            yield opened_bucket_target(self.target, self.existing, self.source, self.settings.connection, is_begun)
-            return
-        with opened_folder(self.target, mode, self.existing, self.source, is_begun) as target:
-            yield target
+            connection = self.settings.connection
+            return nullcontext(opened_bucket_target(self.target, self.existing, self.source, connection, is_begun))
+        return opened_folder(self.target, mode, self.existing, self.source, is_begun)
 
 
 class Export:
