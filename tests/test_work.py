@@ -263,7 +263,7 @@ def test_a_stopped_caller_does_not_make_a_call_count_as_hanging() -> None:
     doing = Doing(lambda: calls.call("key", "volume", call))
     wait_for(begun)
     assert doing.is_stopped()
-    assert not len(calls)
+    assert not len(calls._hanging)
     assert calls.call("key", "volume", lambda: 7) == 7
     gate.set()
 
@@ -304,7 +304,7 @@ def test_calls_of_a_stopped_caller_are_stopped() -> None:
     wait_until(lambda: bool(called))
     assert doing.is_stopped()
     wait_for(ended)
-    wait_until(lambda: not len(calls))
+    wait_until(lambda: not len(calls._hanging))
     assert called[0] is not None
     assert called[0].owner == 1000
 

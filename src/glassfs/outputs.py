@@ -10,6 +10,11 @@ import errno
 import fcntl
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
+
+from glassfs.errors import GlassfsError
 
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 """O_NONBLOCK: opening a FIFO must not wait for a reader."""
@@ -50,6 +55,27 @@ def opened(name: str, mode: int = 0o666, folder: int | None = None, *, is_shared
         os.close(descriptor)
         raise
     return descriptor
+
+
+def locked(name: str) -> BinaryIO:
+    """Open a file, as ``opened`` does if it is shared, that no other program shall write. Raises GlassfsError."""
+    with writing(name):
+        descriptor = opened(name, is_shared=True)
+    if is_locked(descriptor):
+        os.close(descriptor)
+        raise GlassfsError("another program is writing to it", name)
+    return open(descriptor, "r+b")
+
+
+@contextmanager
+def writing(name: str) -> Iterator[None]:
+    """Turn errors of the system into GlassfsError with the name of the file."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, GlassfsError):
+            raise
+        raise GlassfsError(f"cannot be written: {error.strerror or error}", name) from error
 
 
 def is_at(descriptor: int, name: str, folder: int | None = None) -> bool:

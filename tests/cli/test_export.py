@@ -57,6 +57,38 @@ def test_exported_parts_keep_their_paths(robot: Path, tmp_path: Path) -> None:
     assert written(tmp_path) == expected | folders
 
 
+@pytest.mark.parametrize(("only", "endings", "names", "views"), [
+    ("npy", (".npy",), (), ""), ("*.png,jpg", (".png", ".jpg"), (), ""), ("meta", (), ("meta",), ""),
+    ("file.json+images", (), ("file.json", "images"), ""), ("parquet+json", (".parquet", ".json"), (), "parquet"),
+])
+def test_only_what_is_called_so_or_ends_so_is_written(
+    robot: Path, tmp_path: Path, only: str, endings: tuple[str, ...], names: tuple[str, ...], views: str,
+) -> None:
+    source = tmp_path / "in"
+    (source / "empty").mkdir(parents=True)
+    (source / "robot.kdb").write_bytes(robot.read_bytes())
+    with open_tree(source, views=views) as tree:
+        expected = {
+            path: node.read(0, node.size) for path, node in tree.walk()
+            if isinstance(node, File) and (path.endswith(endings) or {*names} & {*path.split("/")})
+        }
+    assert expected
+    for jobs in (1, 2):
+        out = tmp_path / f"out{jobs}"
+        assert glassfs("export", source, out, "--only", only, "--jobs", jobs).status == 0
+        found = written(out)
+        assert {path: data for path, data in found.items() if data is not None} == expected
+        # Directories are those of the files, and no others.
+        above = {str(one) for path in expected for one in Path(path).parents} - {"/"}
+        assert {path for path, data in found.items() if data is None} == above
+
+
+def test_only_names_that_nothing_has_are_an_error(robot: Path, tmp_path: Path) -> None:
+    done = glassfs("export", robot, tmp_path / "out", "--only", "gif+webp")
+    assert (done.status, done.errors[-1]) == (1, f"glassfs: {robot}: no name is or ends with gif or webp")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
 def test_a_missing_part_writes_nothing(robot: Path, tmp_path: Path) -> None:
     done = glassfs("export", robot, "meta", "none", tmp_path / "out")
     fails(done, f"none: no such file or directory in {robot}; the nearest: episodes, meta")

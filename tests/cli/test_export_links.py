@@ -92,3 +92,19 @@ def test_commands_follow_links_in_paths(folder: Path) -> None:
     assert glassfs("ls", folder, "below/container/episodes").lines == ["0/", "1/", "2/"]
     done = glassfs("cat", folder, "below/outside")
     assert done.errors == ["glassfs: below/outside: is a link that leads out of what was opened"]
+
+
+def test_episodes_of_a_task_have_only_what_is_called_so(folder: Path, tmp_path: Path) -> None:
+    """Links to directories are followed to it; those to what is exported as well are left out."""
+    out = tmp_path / "out"
+    assert glassfs("export", folder, "by-task/same", out, "--only", "state.npy").status == 0
+    assert sorted(str(path.relative_to(out)) for path in out.rglob("*") if not path.is_dir()) == [
+        f"by-task/same/a.kdb~{number}/state.npy" for number in range(3)
+    ]
+    assert glassfs("export", folder, tmp_path / "all", "--views", "by-task", "--only", "npy").status == 0
+    found = [path for path in (tmp_path / "all").rglob("*") if not path.is_dir() or path.is_symlink()]
+    assert {path.suffix for path in found} == {".npy"} and not any(map(Path.is_symlink, found))
+    # Below what is chosen by name all is written, so links there lead to copies and not to what is missing.
+    assert glassfs("export", folder, tmp_path / "tasks", "--only", "by-task").status == 0
+    assert dangling(tmp_path / "tasks") == []
+    assert (tmp_path / "tasks/a.kdb/by-task/same/000001/meta/episode.json").exists()

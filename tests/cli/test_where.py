@@ -218,14 +218,31 @@ def test_exported_episodes_keep_their_attributes(tmp_path: Path) -> None:
         file["data/demo_10"].attrs["model_file"] = "<mujoco/>"
     for source, name in ((folder / "lab/r.hdf5", "r.hdf5"), (folder, "lab%2Fr.hdf5")):
         out = tmp_path / name
-        assert glassfs("export", source, out, "--where", "position = 1").status == 0
+        done = glassfs("export", source, out, "--where", "position = 1")
+        assert done.status == 0 and done.errors[-1].endswith("; 1 video as .npy alone, --only png has frames")
         found = {path.name: json.loads(path.read_text()) for path in out.glob("*.json")}
         assert set(found) == {f"{name}~{end}" for end in (
             "attributes.json", "data.attributes.json", "1-lift-the-cube.attributes.json",
         )}
         assert "made" in found[f"{name}~attributes.json"] and "env_args" in found[f"{name}~data.attributes.json"]
         assert "model_file" in found[f"{name}~1-lift-the-cube.attributes.json"]
-        assert (out / f"{name}~1-lift-the-cube/actions.npy").is_file()
+        demo = f"{name}~1-lift-the-cube"
+        assert (out / demo / "actions.npy").is_file()
+        # Frames are in their array, or what --only says.
+        assert {path.name for path in (out / demo / "obs").iterdir()} == {"agentview_image.npy", "eef_pos.npy"}
+        assert glassfs("export", source, out / "png", "--only", "png,json", "--where", "position = 1").status == 0
+        images = [f"{demo}/obs/agentview_image/{number:06d}.png" for number in range(7)]
+        found = {str(path.relative_to(out / "png")) for path in (out / "png").rglob("*") if path.is_file()}
+        assert found == {*images, f"{demo}/meta/episode.json", "episodes.parquet", *(
+            path.name for path in out.glob("*.json")
+        )}
+        # What is exported says where its table is.
+        done = glassfs("episodes", out)
+        table = f"{out}/episodes.parquet"
+        assert done.errors == [f"no container with episodes, but the table of exported ones: {table}"]
+        assert glassfs("info", out).output == (
+            f"{out}: 0 containers; the table of exported episodes is episodes.parquet\n".encode()
+        )
 
 
 def test_export_to_an_archive_is_refused(folder: Path, tmp_path: Path) -> None:

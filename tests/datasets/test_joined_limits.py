@@ -92,7 +92,7 @@ def test_a_hanging_file_costs_only_its_part(monkeypatch: pytest.MonkeyPatch) -> 
         assert table.rows == 1
         assert table.attributes()["error"] == "a: does not answer; b/y: does not answer"
 
-    assert len(joins.calls) == 2
+    assert len(joins.calls._hanging) == 2
     store.goes_on.set()
     wait_until(lambda: joins.snapshot().table(EPISODES).rows == 3)
     wait_until(lambda: not helpers())

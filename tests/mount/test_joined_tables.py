@@ -69,3 +69,33 @@ def test_tables_come_and_go_with_their_containers(mounted: Mounted, folder: Path
         wait_until(lambda: not (mount.path / "episodes.jsonl").exists())
         wait_until(lambda: not EPISODES & {*os.listdir(mount.path)})
         assert len((mount.path / "trees.jsonl").read_text().splitlines()) == 1
+
+
+def test_tables_of_hdf5_are_listed_once_their_rows_are_known(mounted: Mounted, folder: Path) -> None:
+    """No suffix promises them: a program that finds one by its name does, and so does the catalogue from then on."""
+    pytest.importorskip("h5py")
+    from tests.formats.hdf5_files import write_robomimic
+
+    for name in ("a.hdf5", "b.h5"):
+        write_robomimic(folder / name)
+        os.utime(folder / name, (10**9, 10**9))
+    own = {"a.hdf5", "b.h5"}
+    with mounted(folder, options=["views=parquet+by-task"]) as mount:
+        every = mount.path / ".glassfs/views"
+        for _ in range(2):  # the kernel has both listings, and that there is no such name
+            assert {*os.listdir(mount.path)} - {".glassfs"} == own == {*os.listdir(every)}
+            assert not (mount.path / "index.html").exists()
+        # The first program to look for a name of views that the root was not listed with.
+        assert (every / "index.html").stat().st_size
+        wait_until(lambda: {*os.listdir(mount.path)} - {".glassfs"} == own | EPISODES - {"episodes.jsonl"})
+        wait_until(lambda: {*os.listdir(every)} >= own | EPISODES | {"index.html", "lerobot"})
+        assert len(pq.read_table(mount.path / "episodes.parquet")) == 6
+    with mounted(folder, options=["views=all"]) as mount:
+        assert {*os.listdir(mount.path)} >= own | EPISODES | {"index.html", "lerobot"}
+        assert mount.status()["open_containers"] == []
+    # Rows of another version of a file are not those of this one.
+    write_trees(folder / "c.trees")
+    for name in own:
+        (folder / name).write_bytes(b"no HDF5 any more")
+    with mounted(folder, options=["views=parquet"]) as mount:
+        assert {*os.listdir(mount.path)} - {".glassfs"} == own | {"c.trees", "trees.parquet"}

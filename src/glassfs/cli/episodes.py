@@ -27,7 +27,7 @@ from glassfs.cli.stopping import stoppable
 from glassfs.content.pieces import ContainerPiece, pieces_of
 from glassfs.content.summary import EPISODES, RECORD_COLUMNS, Summary
 from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problem, SearchHit
-from glassfs.datasets.batch.found import Opener, Search
+from glassfs.datasets.batch.found import TABLE, Opener, Search
 from glassfs.datasets.batch.report import Report
 from glassfs.datasets.batch.run import BatchRun, RunPlan
 from glassfs.datasets.table import CSV, CSV_SAFE, FORMS, PARQUET, Writer, chosen, encoded, head, mark, read_back, writer
@@ -89,13 +89,16 @@ def command(
         run, rows, tables = _run(plan, search, Rows(BatchSettings(connection=connection), form, where), bar, output)
     if output:
         click.echo(printable(f"{summary(run)}; {counted(rows, 'row')} in {output}"), err=True)
-    if tables and EPISODES not in tables and not rows:
-        click.echo(printable(_instead(tables, sources)), err=True)
+    if EPISODES not in tables and not rows and (instead := _instead(tables, sources)):
+        click.echo(printable(instead), err=True)
     return 1 if run.faults else 0
 
 
 def _instead(tables: Mapping[str, int], sources: Sequence[str]) -> str:
-    """Return a sentence about the other tables of containers without episodes."""
+    """Return a sentence about other tables of containers, or that of exported episodes, "" if there is none."""
+    if not tables:
+        table = next(filter(os.path.isfile, (os.path.join(source, TABLE) for source in sources)), "")
+        return table and f"no container with episodes, but the table of exported ones: {table}"
     found = ", ".join(f"{counted(count, 'container')} with {name}" for name, count in sorted(tables.items()))
     source = sources[0] if len(sources) == 1 and (is_url(sources[0]) or os.path.isdir(sources[0])) else "FOLDER"
     return f"no episodes, but {found}; for a table, run: glassfs cat {shlex.quote(source)} {min(tables)}.jsonl"
@@ -274,15 +277,9 @@ class AtomicFile:
             if kind is None:
                 raise
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Turn errors of the system into GlassfsError with the name of the file."""
-        try:
-            yield
-        except OSError as error:
-            if isinstance(error, GlassfsError):
-                raise
-            raise GlassfsError(f"cannot be written: {error.strerror or error}", self._name) from error
+    def writing(self) -> AbstractContextManager[None]:
+        """Return a context that turns errors of the system into GlassfsError with the name of the file."""
+        return outputs.writing(self._name)
 
     def begin(self, head: bytes, mark: bytes) -> None:
         """Start over with ``head``. Raises GlassfsError if there is a part that does not begin with ``mark``."""
@@ -343,19 +340,12 @@ class AtomicFile:
         """Open and lock a file, created if missing; a signal leaves no new file."""
         is_new = not os.path.lexists(name)
         try:
-            number = outputs.opened(name, is_shared=True)
-            file = open(number, "r+b")  # noqa: SIM115
-        except OSError as error:
-            raise GlassfsError(f"cannot be written: {error.strerror}", name) from error
-        except BaseException:
-            if is_new:
+            return outputs.locked(name)
+        except BaseException as error:
+            if is_new and not isinstance(error, GlassfsError):
                 with suppress(OSError):
                     os.unlink(name)
             raise
-        if outputs.is_locked(number):
-            file.close()
-            raise GlassfsError("another program is writing to it", name)
-        return file
 
 
 class _Rest(NamedTuple):

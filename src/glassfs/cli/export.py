@@ -11,13 +11,13 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import click
 
-from glassfs.cli.common import complain, located, lookup, name_of, nodes_from, opened, report, views_option
+from glassfs.cli.common import complain, located, lookup, name_of, nodes_from, opened, views_option
 from glassfs.cli.completion import complete_path_or_folder, connection_option, misuse, progress_option, source_argument
 from glassfs.cli.episodes import Rows
 from glassfs.cli.exporting import Export, ExportJob, Links, Written, is_within
@@ -29,12 +29,11 @@ from glassfs.content.episodes import POSITION
 from glassfs.content.pieces import ContainerPiece
 from glassfs.content.summary import CONTAINER, EPISODES
 from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problems, SearchHit
-from glassfs.datasets.batch.found import Search, Unlisted
-from glassfs.datasets.batch.mapping import here
+from glassfs.datasets.batch.found import TABLE, Search, Unlisted
 from glassfs.datasets.batch.run import RunPlan
 from glassfs.datasets.joined import WithJoined, joined_of
 from glassfs.datasets.table import PARQUET, ParquetWriter, records
-from glassfs.errors import GlassfsError, LeftOut, NotADirectory, NotFound
+from glassfs.errors import GlassfsError, NotADirectory, NotFound
 from glassfs.library import open_tree
 from glassfs.library.finding import followed
 from glassfs.names import component, raw
@@ -43,11 +42,10 @@ from glassfs.source import Connection, Kind, absolute, is_url
 from glassfs.source.remote.options import meant_by
 from glassfs.source.remote.url import local_name
 from glassfs.terminal import printable
-from glassfs.tree import Directory, File, Node, Tree
+from glassfs.tree import Directory, File, Tree
 from glassfs.tree.sources.folder import Folder
+from glassfs.view.registry import available
 
-TABLE = "/episodes.parquet"
-ATTRIBUTES = "/attributes.json"
 ENDING = ".attributes.json"
 _GAP = re.compile(r"[\W_]+")
 ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar")
@@ -63,6 +61,11 @@ ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".gz", ".bz2", ".xz", ".zst
     "and those out of SOURCE, and follow the others.",
 )
 @click.option(
+    "--only", metavar="NAME+NAME…", default="",
+    help="Only files and directories that are called so, or end so, such as png, npy+json or meta; views among them "
+    "as by --views.",
+)
+@click.option(
     "--allow-omissions", "may_omit", is_flag=True,
     help="Exit with status 0 although containers have what the tree does not show; each is named.",
 )
@@ -73,8 +76,8 @@ ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".gz", ".bz2", ".xz", ".zst
 @connection_option
 @layout_option
 def command(
-    source: str, paths: tuple[str, ...], overwrite: bool, links: str, may_omit: bool, where: str, progress: bool | None,
-    views: str, plan: RunPlan, connection: Connection,
+    source: str, paths: tuple[str, ...], overwrite: bool, links: str, only: str, may_omit: bool, where: str,
+    progress: bool | None, views: str, plan: RunPlan, connection: Connection,
 ) -> int:
     """Write the tree of SOURCE, or each PATH in it, to the folder TARGET, with the same names and bytes as in a mount.
 
@@ -86,7 +89,7 @@ def command(
     TARGET may be the URL of a bucket or of a folder in one: s3://bucket/folder, gs:// or az://.
 
     With --where, TARGET gets a directory for each of the episodes that satisfy the condition, and their table,
-    episodes.parquet.
+    episodes.parquet. Videos that are arrays are then written as .npy, and as images only with --only or --views.
     """
     if not paths:
         raise misuse("the TARGET folder is missing")
@@ -102,19 +105,28 @@ def command(
         raise misuse(f"--where needs a container or a folder, not {at.path[1:]} in one")
     source, name = at.source, at.shown
     where_to = name_of(folder)
+    forms = [form for text in re.split("[+,]", only) if (form := text.lstrip("*."))]
+    views = "+".join(filter(None, [views, *(form for form in forms if form in available())]))
     settings = BatchSettings(views, connection)
+    again = ""
     with opened(source, views, connection) as tree, stoppable(can_resume=True):
         try:
-            picked = picked_episodes(tree, source, BatchSettings(connection=connection), where) if where else None
+            picked = picked_episodes(tree, source, connection, plan, where) if where else None
             inside = [at.inner(path) for path in chosen] or [at.path]
             starts = {path: path for path in _starts(tree, name, inside)} if picked is None else picked.places
-            job = ExportJob(source, name, folder, folder, existing, Links(links), starts, settings)
+            job = ExportJob(
+                source, name, folder, folder, existing, Links(links), starts, settings,
+                tuple(f".{form}" for form in forms), has_frames=bool(not where or views or only),
+            )
             if plan.is_plain:
                 with (
                     job.opened_target(tree.root.mode) as target,
                     Progress(lambda: _sizes(tree, starts), progress) as bar,
                 ):
-                    written = Export(job, tree, target, bar.complain, bar).run()
+                    export = Export(job, tree, target, bar.complain, bar)
+                    written = export.run()
+                    if export.frames:
+                        again = f"; {counted(len(export.frames), 'video')} as .npy alone, --only png has frames"
                     if picked is not None:
                         written.add(picked.write_table(target))
             else:
@@ -122,12 +134,14 @@ def command(
         except NotWritten as error:
             raise click.ClickException(f"{where_to}: {error}") from error
     size = human_size(written.bytes) if written.bytes >= 1024 else counted(written.bytes, "byte")
-    click.echo(printable(f"{counted(written.files, 'file')} in {where_to}, {size} written"), err=True)
+    click.echo(printable(f"{counted(written.files, 'file')} in {where_to}, {size} written{again}"), err=True)
     if written.failures:
         raise click.ClickException(f"{name}: {written.failures} of its files and directories were not written")
     if written.omitted and not may_omit:
         what = f"{written.omitted:,} of its contents {'is' if written.omitted == 1 else 'are'} omitted"
         raise click.ClickException(f"{name}: {what}; --allow-omissions makes this a success")
+    if only and not written.files:
+        raise click.ClickException(f"{name}: no name is or ends with {' or '.join(forms)}")
     return 0
 
 
@@ -165,11 +179,10 @@ def export_many(plan: RunPlan, job: ExportJob, tree: Tree, is_shown: bool | None
             job = replace(job, existing=Existing.RESUME)
         here = Export(job, tree, target, bar.complain)
         written = Written()
-        walk = _SourceWalk(plan, search, tree, job.source, here)
         work = Exporting(replace(job, source=absolute(job.source), target=absolute(job.target)))
         with batch(plan, bar, lambda name, fault: bar.complain(f"{name}: {fault}")) as run:
             for done in run.outcomes(
-                walk.files(job.starts), work,
+                _files(plan, search, tree, job, here), work,
                 is_still=lambda found: not found.path or target.has_anything(f"/{found.path}"),
             ):
                 if done.outcome.fatal:
@@ -180,69 +193,55 @@ def export_many(plan: RunPlan, job: ExportJob, tree: Tree, is_shown: bool | None
                 if done.outcome.data is not None:
                     written.add(done.outcome.data)
         # Tables over all containers are of no single shard: the first one writes them.
-        if job.settings.views and "/" in job.starts and not plan.shard.number:
-            walk.write_joined()
+        root = tree.root
+        if isinstance(root, WithJoined) and "/" in job.starts and not plan.shard.number:
+            shown = {found.path for found in search.below((), "") if isinstance(found, SearchHit)}
+            for node in root.listing():
+                if node.name not in shown:
+                    here.write_all(f"/{node.name}", f"/{node.name}")
     here.written.add(Written(written.files, written.bytes, run.faults, run.omitted))
     return here.written
 
 
-class _SourceWalk:
+def _files(plan: RunPlan, search: Search, tree: Tree, job: ExportJob, here: Export) -> Iterator[SearchHit | Unlisted]:
     """Walk the source: write folders and links, yield files."""
-
-    def __init__(self, plan: RunPlan, search: Search, tree: Tree, source: str, here: Export) -> None:
-        self._plan, self._search = plan, search
-        self._tree, self._source, self._here = tree, source, here
-
-    def files(self, starts: Iterable[str]) -> Iterator[SearchHit | Unlisted]:
-        for start in starts:
-            self._here.make_folders_above(start)
-            node = self._tree.lookup(start)
-            # A file, a container, or a part of one, which has no folder to walk through.
-            if not isinstance(node, (WithJoined, Folder)):
-                yield self._found_at(start, node)
+    for start in job.starts:
+        here.make_folders_above(start)
+        node = tree.lookup(start)
+        # A file, a container, or a part of one, which has no folder to walk through.
+        if not isinstance(node, (WithJoined, Folder)):
+            source = name_of(job.source)
+            name = source if start == "/" else f"{source}{start}"
+            size = node.size if isinstance(node, File) and node.data.is_sized else 0
+            version = str(node.origin.identity)
+            yield SearchHit(name, job.source, (), start[1:], start[1:], Kind.FILE, version, size, is_named=True)
+            continue
+        here.write(start, node, start)
+        inner = search.inner(node.location) if isinstance(node, Folder) else ()
+        for found in search.below(inner, start[1:]):
+            if isinstance(found, Unlisted):
+                yield found
                 continue
-            self._here.write(start, node, start)
-            inner = self._search.inner(node.location) if isinstance(node, Folder) else ()
-            for found in self._search.below(inner, start[1:]):
-                if isinstance(found, Unlisted):
-                    yield found
-                elif found.kind is not Kind.FILE:
-                    self._write(found)
-                # Nothing can be in a folder that could not be made; each shard counts its own files there.
-                elif not self._here.is_left_out(f"/{found.path}"):
-                    yield found
-                elif self._plan.shard.has(found.key):
-                    self._here.leave_out(f"/{found.path}", None)
+            path, is_of_shard = f"/{found.path}", plan.shard.has(found.key)
+            if found.kind is Kind.FOLDER or (found.kind is Kind.LINK and is_of_shard):
+                _write(here, tree, path)
+            # Nothing can be in a folder that could not be made; each shard counts its own files there.
+            elif found.kind is Kind.FILE and not here.is_left_out(path):
+                yield found
+            elif found.kind is Kind.FILE and is_of_shard:
+                here.leave_out(path, None)
 
-    def write_joined(self) -> None:
-        """Write what the root has besides the folder's entries: tables over all containers."""
-        root = self._tree.root
-        if isinstance(root, WithJoined):
-            shown = {found.path for found in self._search.below((), "") if isinstance(found, SearchHit)}
-            for node in root.listing():
-                if node.name not in shown:
-                    self._here.write_all(f"/{node.name}", f"/{node.name}")
 
-    def _found_at(self, start: str, node: Node) -> SearchHit:
-        """Return a file or container, or a part of one, as the only hit."""
-        source = name_of(self._source)
-        name = source if start == "/" else f"{source}{start}"
-        size = node.size if isinstance(node, File) and node.data.is_sized else 0
-        version = str(node.origin.identity)
-        return SearchHit(name, self._source, (), start[1:], start[1:], Kind.FILE, version, size, is_named=True)
-
-    def _write(self, found: SearchHit) -> None:
-        """Write a folder, which may contain files of any shard, or a link of this shard."""
-        path = f"/{found.path}"
-        if found.kind is not Kind.LINK or self._plan.shard.has(found.key):
-            try:
-                self._here.write(path, self._tree.lookup(path), path)
-            except NotFound:
-                return  # removed meanwhile
-            except Unusable:
-                raise
-            except GlassfsError as error:
-                self._here.failed(path, error)
+def _write(here: Export, tree: Tree, path: str) -> None:
+    """Write a folder, which may contain files of any shard, or a link."""
+    try:
+        here.write(path, tree.lookup(path), path)
+    except NotFound:
+        return  # removed meanwhile
+    except Unusable:
+        raise
+    except GlassfsError as error:
+        here.failed(path, error)
 
 
 @dataclass(frozen=True)
@@ -272,6 +271,8 @@ class Exporting:
         try:
             node = tree.lookup(path)
             is_container = isinstance(node, Directory)
+            if self.job.forms:  # the folders above are made when they are needed
+                export.make_folders_above(path)
             export.write_all(path, path)
             is_several = len(node.origin.lease.sources) > 1
         except Unusable as error:
@@ -286,15 +287,11 @@ class Exporting:
 
 @dataclass
 class Picked:
-    """Episodes: ``places`` are their paths in the tree and in the target. ``failures`` counts unread containers.
-
-    ``omitted`` counts what is left out of folders.
-    """
+    """Episodes: ``places`` are their paths in the tree and in the target. ``missing`` counts what was not searched."""
 
     places: dict[str, str] = field(default_factory=dict)
     pieces: list[ContainerPiece] = field(default_factory=list)
-    failures: int = 0
-    omitted: int = 0
+    missing: Written = field(default_factory=Written)
 
     def write_table(self, target: Target) -> Written:
         """Write the table of the episodes beside them, and return how much is written and missing."""
@@ -305,67 +302,56 @@ class Picked:
             size = file.tell()
             file.seek(0)
             pieces = (memoryview(piece) for piece in iter(lambda: file.read(PIECE), b""))
-            target.write(TABLE, 0o444, time.time_ns(), pieces, size)
-        return Written(1, size, self.failures, self.omitted)
+            target.write(f"/{TABLE}", 0o444, time.time_ns(), pieces, size)
+        return replace(self.missing, files=1, bytes=size)
 
 
-def picked_episodes(tree: Tree, source: str, settings: BatchSettings, where: str) -> Picked:
+def picked_episodes(tree: Tree, source: str, connection: Connection, plan: RunPlan, where: str) -> Picked:
     """Return the episodes in a source that satisfy a condition. Containers that cannot be read are reported.
 
     Raises ClickException if there is none.
     """
     picked = Picked()
-
-    def items() -> Iterator[SearchHit]:
-        for hit in found_under([source], settings.connection).all():
-            if isinstance(hit, SearchHit):
-                yield hit
-            else:
-                report(hit.name, hit.error)
-                is_omitted = isinstance(hit.error, LeftOut)
-                picked.omitted += is_omitted
-                picked.failures += not is_omitted
-
-    for done in here(Rows(settings, PARQUET, where), items()):
-        for fault in done.outcome.faults:
-            complain(f"{done.item.name}: {fault}")
-            picked.failures += 1
-        for piece in done.outcome.data or ():
-            above = "/" if done.item.is_named else f"/{piece.path}"
-            # Each episode has a directory in one of the container's, unless the container is an episode itself.
-            node = tree.lookup(above)
-            table = joined_of(node, EPISODES) if isinstance(node, Directory) else None
-            directory = component(table.directory) if table is not None and table.directory else ""
-            picked.pieces.append(piece)
-            for row in records(piece):
-                path = f"{above.rstrip('/')}/{directory}/{row[POSITION]}" if directory else above
-                picked.places[path] = f"/{_label(row)}"
-                picked.places |= _attributes(tree, above.rstrip("/"), path, row)
+    work = Rows(BatchSettings(connection=connection), PARQUET, where)
+    with batch(plan, Progress(), lambda name, fault: complain(f"{name}: {fault}")) as run:
+        for done in run.outcomes(found_under([source], connection).all(), work):
+            for fault in done.outcome.faults:
+                complain(f"{done.item.name}: {fault}")
+            for piece in done.outcome.data or ():
+                above = "/" if done.item.is_named else f"/{piece.path}"
+                # Each episode has a directory in one of the container's, unless the container is an episode itself.
+                node = tree.lookup(above)
+                table = joined_of(node, EPISODES) if isinstance(node, Directory) else None
+                directory = component(table.directory) if table is not None and table.directory else ""
+                picked.pieces.append(piece)
+                for row in records(piece):
+                    path = f"{above.rstrip('/')}/{directory}/{row[POSITION]}" if directory else above
+                    picked.places |= _places(tree, above.rstrip("/"), path, row)
+    picked.missing = Written(failures=run.faults, omitted=run.omitted)
     if not picked.places:
         raise click.ClickException(f"{name_of(source)}: no episode satisfies: {where}")
     return picked
 
 
-def _attributes(tree: Tree, container: str, path: str, row: dict[str, object]) -> dict[str, str]:
-    """Return the places of the attributes that belong to an episode in a group: its own, of groups above, of the file.
-
-    Episodes that are no links have theirs inside.
+def _places(tree: Tree, container: str, path: str, row: dict[str, object]) -> dict[str, str]:
+    """Return the places of an episode and of the attributes that belong to it: its own, of groups above, of the file.
     """
-    # Episodes of HDF5 are links to their groups, whose attributes are beside them and not inside.
+    label, whole = _label(row), component(raw(str(row[CONTAINER])))
     goal = followed(tree, path)[0]
+    places = {path: f"/{label}"}
+    # Episodes of HDF5 are links to their groups, whose attributes are beside them. All others have theirs inside.
     if goal == path:
-        return {}
-    whole = component(raw(str(row[CONTAINER])))
-    found = {f"{container}/meta{ATTRIBUTES}": f"/{whole}~attributes.json", f"{goal}{ENDING}": f"/{_label(row)}{ENDING}"}
-    names = goal[len(container) + 1 :].split("/")[:-1]
-    for depth in range(1, len(names) + 1):
-        found[f"{container}/{'/'.join(names[:depth])}{ENDING}"] = f"/{whole}~{'~'.join(names[:depth])}{ENDING}"
-    for start in list(found):
-        try:
+        return places
+    attributes = {f"{container}/meta/attributes.json": f"/{whole}~attributes.json"}
+    names = goal[len(container) + 1 :].split("/")
+    for depth in range(1, len(names)):
+        attributes[f"{container}/{'/'.join(names[:depth])}{ENDING}"] = f"/{whole}~{'~'.join(names[:depth])}{ENDING}"
+    attributes[f"{goal}{ENDING}"] = f"/{label}{ENDING}"
+    for start, place in attributes.items():
+        with suppress(NotFound, NotADirectory):
             tree.node(start)
-        except (NotFound, NotADirectory):
-            del found[start]
-    return found
+            places[start] = place
+    return places
 
 
 def _label(row: dict[str, object]) -> str:

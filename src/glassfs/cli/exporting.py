@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from enum import Enum
 
@@ -18,8 +18,11 @@ from glassfs.library.finding import target as goal_of
 from glassfs.sizes import PIECE
 from glassfs.source import is_url
 from glassfs.tree import Directory, File, Node, Symlink, Tree
+from glassfs.tree.build import SeriesDirectory
+from glassfs.tree.nodes import FIRST_EXTENSION
 from glassfs.tree.omissions import Omission
 from glassfs.tree.tree import normal
+from glassfs.view import folder_of
 
 
 class Links(str, Enum):
@@ -51,7 +54,9 @@ class Written:
 class ExportJob:
     """What to export, and where to. ``name`` and ``folder`` are what messages call the source and the target.
 
-    ``starts`` are the paths of what is exported, and where each is in the target.
+    ``starts`` are the paths of what is exported, and where each is in the target. If there are ``forms``, such as
+    ``.png``, only what is called so, or ends so, is written, with all below it. If it ``has_frames``, videos that are
+    arrays are also written as images.
     """
 
     source: str
@@ -62,17 +67,21 @@ class ExportJob:
     links: Links
     starts: Mapping[str, str]
     settings: BatchSettings = BatchSettings()  # noqa: RUF009
+    forms: tuple[str, ...] = ()
+    has_frames: bool = True
 
-    @contextmanager
-    def opened_target(self, mode: int = 0, is_begun: bool = False) -> Iterator[Target]:
+    def has(self, place: str) -> bool:
+        """Return whether what gets that path in the target is to be written, or a directory with all below it."""
+        return not self.forms or any(f".{name}".endswith(self.forms) for name in place.split("/"))
+
+    def opened_target(self, mode: int = 0, is_begun: bool = False) -> AbstractContextManager[Target]:
         """Open the target for a ``with``; see ``opened_folder`` and ``opened_bucket_target`` for what is refused."""
         if is_url(self.target):
             from glassfs.cli.bucket import opened_bucket_target  # needs packages that local targets do not
 
-            yield opened_bucket_target(self.target, self.existing, self.source, self.settings.connection, is_begun)
-            return
-        with opened_folder(self.target, mode, self.existing, self.source, is_begun) as target:
-            yield target
+            connection = self.settings.connection
+            return nullcontext(opened_bucket_target(self.target, self.existing, self.source, connection, is_begun))
+        return opened_folder(self.target, mode, self.existing, self.source, is_begun)
 
 
 class Export:
@@ -92,6 +101,10 @@ class Export:
         """Where the target has what is at a path of the tree."""
         self._under_way: list[str] = []
         """The goals of links that are being copied."""
+        self._waiting: dict[str, tuple[str, Directory]] = {}
+        """Directories, by their places, that are made when something in them is written."""
+        self.frames: set[str] = set()
+        """Where directories of frames would be that are not written, as their arrays are."""
         self.written = Written()
 
     def run(self) -> Written:
@@ -118,10 +131,23 @@ class Export:
             path = "/".join(parts[:end])
             self.write(path, self._tree.lookup(path), path)
 
-    def write(self, path: str, node: Node, place: str) -> None:
-        """Write one node without those below it, unless it is a link that is followed. Raises Unusable."""
+    def write(self, path: str, node: Node, place: str, is_needed: bool = False) -> None:
+        """Write one node without those below it, unless it is a link that is followed. Raises Unusable.
+
+        One that the job has not chosen is written if it ``is_needed``, a directory as soon as something in it is.
+        """
         if place == "/":
             return
+        above = place.rpartition("/")[0]
+        is_chosen = is_needed or (self._job.has(place) and above not in self.frames)
+        if not self._job.has_frames and _has_frames(self._tree, path, node):
+            self.frames.add(place)
+            return
+        if not is_chosen and isinstance(node, Directory):
+            self._waiting[place] = path, node
+            return
+        if is_chosen and above in self._waiting:
+            self.write(*self._waiting.pop(above), above, is_needed=True)
         if self.is_left_out(place):
             self.leave_out(place, node)
             return
@@ -129,9 +155,9 @@ class Export:
             if isinstance(node, Directory):
                 self._make_folder(path, node, place)
             elif isinstance(node, Symlink):
-                self._write_link(path, node, place)
+                self._write_link(path, node, place, is_chosen)
             elif isinstance(node, File):
-                self._write_file(node, place)
+                self._write_file(node, place, is_chosen)
         except Unusable:
             raise
         except NotWritten as error:
@@ -148,29 +174,29 @@ class Export:
                 raise Unusable(f"is inside the source, as {path}; name another folder")
         self._target.make_folder(place, node.mode)
 
-    def _write_link(self, path: str, node: Symlink, place: str) -> None:
-        """Write a link, or copy what it leads to."""
+    def _write_link(self, path: str, node: Symlink, place: str, is_chosen: bool) -> None:
+        """Write a link, if it is chosen, or copy what it leads to."""
         # A link's text stays where it leads to the same thing in the target; otherwise what it leads to is copied.
         text = node.target if self._links is Links.KEEP else self._resolved(path, node, place)
         if not isinstance(text, str):
             self._follow(*text, place)
             return
-        if not (self._is_resumed and self._target.has_link(place, text)):
+        if is_chosen:
             self._target.link(place, text, node.origin.mtime_ns)
-        self.written.files += 1
+            self.written.files += 1
 
     def _resolved(self, path: str, link: Symlink, place: str) -> str | Found:
         """Return the text of the link to write, or what to copy instead of it."""
         is_followed = self._links is Links.FOLLOW
         try:
             goal = goal_of(path.rpartition("/")[0], link)
-            if not is_followed and (copy := self._copy_of(goal)):
+            if not is_followed and (copy := self._copy_of(goal, place)):
                 return _leading_to(copy, link.target, place)
             goal, node = followed(self._tree, goal)
         # Such a link is kept under every rule: there is nothing that could be copied.
         except (NotFound, NotADirectory):  # out of the source, or to nothing
             return link.target
-        if not is_followed and (copy := self._copy_of(goal)):
+        if not is_followed and (copy := self._copy_of(goal, place)):
             return _leading_to(copy, link.target, place)
         is_endless = any(is_within(below, goal) for below in (path, *self._under_way))
         # Directories that link to each other can be copied into each other without end, at twice as many each time.
@@ -180,14 +206,15 @@ class Export:
             raise NotWritten(f"is a link to a directory that contains it ({link.target}), which cannot be followed")
         return link.target
 
-    def _copy_of(self, path: str) -> str | None:
-        """Return where the target has what is at a path, None if it has not."""
+    def _copy_of(self, path: str, link: str) -> str | None:
+        """Return where the target has what is at a path, None if it has not all that the link is to lead to."""
         above = path
         while (place := self._copies.get(above or "/")) is None:
             if not above:
                 return None
             above = above.rpartition("/")[0]
-        return f"{place.rstrip('/')}{path[len(above.rstrip('/')) :]}"
+        copy = f"{place.rstrip('/')}{path[len(above.rstrip('/')) :]}"
+        return copy if self._job.has(copy) or not self._job.has(link) else None
 
     def _follow(self, path: str, node: Node, place: str) -> None:
         """Copy what a link leads to."""
@@ -202,12 +229,12 @@ class Export:
         finally:
             self._under_way.pop()
 
-    def _write_file(self, node: File, place: str) -> None:
+    def _write_file(self, node: File, place: str, is_chosen: bool) -> None:
         origin = node.origin
         size = node.size if node.data.is_sized else None
         # The bar's sum has files of known size, and nothing that links lead to.
         bar = self._bar if size is not None and not self._under_way else Progress()
-        if self._is_resumed and self._target.has_file(place, origin.mtime_ns, size):
+        if not is_chosen or (self._is_resumed and self._target.has_file(place, origin.mtime_ns, size)):
             bar.advance(size or 0)
         else:
             # The container may be replaced while its file is copied: with the lease, all bytes are of one version.
@@ -215,7 +242,7 @@ class Export:
                 size = node.size
                 self._target.write(place, node.mode, origin.mtime_ns, self._pieces(node, size, bar), size)
             self.written.bytes += size
-        self.written.files += 1
+        self.written.files += is_chosen
 
     def _pieces(self, node: File, size: int, bar: Progress) -> Iterator[memoryview]:
         """Yield the bytes of a file in pieces, which share a buffer."""
@@ -258,6 +285,14 @@ class Export:
 
 def is_within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _has_frames(tree: Tree, path: str, node: Node) -> bool:
+    """Return whether a directory has the frames of the array beside it, and nothing else."""
+    with suppress(NotFound, NotADirectory):
+        array = tree.node(f"{path}{FIRST_EXTENSION}") if isinstance(node, SeriesDirectory) else None
+        return isinstance(array, File) and array.content is not None and folder_of(array.content) is not None
+    return False
 
 
 def _leading_to(goal: str, text: str, place: str) -> str:

@@ -18,7 +18,7 @@ from glassfs.cli.completion import connection_option, json_option, sources_argum
 from glassfs.cli.layouts import layout_option
 from glassfs.content.rows import of_records
 from glassfs.datasets.batch.contract import BatchSettings
-from glassfs.datasets.batch.found import Opener, Search, Unlisted
+from glassfs.datasets.batch.found import TABLE, Opener, Search, Unlisted
 from glassfs.errors import GlassfsError, LeftOut, Unrecognised
 from glassfs.names import component
 from glassfs.sizes import counted, human_size
@@ -136,7 +136,9 @@ def _described_folder(source: str, connection: Connection) -> dict[str, Any]:
             sums.update(containers=1, bytes=found["bytes"])
             sums.update({name: found["facts"][name] for name in SUMMED if isinstance(found["facts"].get(name), int)})
     omitted = named_omissions(omitted)
-    return {"formats": dict(sorted(formats.items())), "unreadable": unreadable, "omitted": omitted}
+    found = {"formats": dict(sorted(formats.items())), "unreadable": unreadable, "omitted": omitted}
+    has_table = not formats and os.path.isfile(os.path.join(source, TABLE))
+    return found | {"table": TABLE} if has_table else found
 
 
 def _counted(tree: Tree, size: int, start: str = "/") -> dict[str, Any]:
@@ -215,7 +217,8 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     name = f"{found['source']}/{found['path']}" if "path" in found else found["source"]
     if "formats" in found:
         count, size = (sum(sums[fact] for sums in found["formats"].values()) for fact in ("containers", "bytes"))
-        yield f"{name}: {counted(count, 'container')}{f', {human_size(size)}' if count else ''}"
+        table = f"; the table of exported episodes is {found['table']}" if "table" in found else ""
+        yield f"{name}: {counted(count, 'container')}{f', {human_size(size)}' if count else ''}{table}"
     elif "format" in found:
         files = f" in {found['files']} files" if found["files"] > 1 else ""
         yield f"{name}: {found['format']} {found['version']}".rstrip() + f", {human_size(found['bytes'])}{files}"

@@ -9,6 +9,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -210,15 +211,12 @@ def _show_tree(directory: Directory, deepest: int | None, show_all: bool) -> int
 
 def _frames(node: Node) -> int:
     """Return the number of images if a directory is a video: it has nothing but numbered images."""
-    if not isinstance(node, Directory) or node.is_presumed:
-        return 0
-    try:
-        nodes: Sequence[Node] = node.listing()
-    except GlassfsError:
-        return 0  # the caller reports it
-    if len(nodes) < 2 or not _is_frame(nodes[0]):
-        return 0
-    return len(nodes) if not isinstance(nodes, (list, tuple)) or all(map(_is_frame, nodes)) else 0
+    with suppress(GlassfsError):  # the caller reports it
+        nodes: Sequence[Node] = node.listing() if isinstance(node, Directory) and not node.is_presumed else ()
+        # In a lazy series all are like the first one.
+        if len(nodes) > 1 and all(map(_is_frame, nodes if isinstance(nodes, (list, tuple)) else [nodes[0]])):
+            return len(nodes)
+    return 0
 
 
 def _is_frame(node: Node) -> bool:

@@ -75,7 +75,7 @@ class Target(ABC):
 
     @abstractmethod
     def link(self, path: str, goal: str, mtime_ns: int) -> None:
-        """Make a symbolic link to ``goal``."""
+        """Make a symbolic link to ``goal``, unless an interrupted export has."""
 
     @abstractmethod
     def has_file(self, path: str, mtime_ns: int, size: int | None) -> bool:
@@ -84,10 +84,6 @@ class Target(ABC):
     @abstractmethod
     def has_anything(self, path: str) -> bool:
         """Return whether anything exists there."""
-
-    def has_link(self, path: str, goal: str) -> bool:
-        """Return whether a symbolic link to ``goal`` exists."""
-        return False
 
 
 class FolderTarget(Target):
@@ -133,6 +129,11 @@ class FolderTarget(Target):
                     os.close(descriptor)
 
     def link(self, path: str, goal: str, mtime_ns: int) -> None:
+        if self._existing is Existing.RESUME:
+            above, name = self._at(path)
+            with suppress(OSError):
+                if os.readlink(name, dir_fd=above) == raw(goal):
+                    return
         with self._replacing(path) as (folder, temporary), _writing:
             os.symlink(raw(goal), temporary, dir_fd=folder)
             os.utime(temporary, ns=(mtime_ns, mtime_ns), dir_fd=folder, follow_symlinks=False)
@@ -145,17 +146,9 @@ class FolderTarget(Target):
         )
 
     def has_anything(self, path: str) -> bool:
-        try:
+        with suppress(NotWritten):
             return self._status(*self._at(path)) is not None
-        except NotWritten:
-            return False
-
-    def has_link(self, path: str, goal: str) -> bool:
-        folder, name = self._at(path)
-        try:
-            return os.readlink(name, dir_fd=folder) == raw(goal)
-        except OSError:
-            return False
+        return False
 
     @contextmanager
     def _replacing(self, path: str) -> Iterator[tuple[int, bytes]]:

@@ -244,23 +244,29 @@ def _access(entry: Entry) -> tuple[str, int]:
 
 
 def expected_tables(
-    containers: Containers, files: Iterable[SnapshotFile], clock: Callable[[], float] = time.monotonic,
+    containers: Containers, files: Iterable[SnapshotFile],
+    kept_of: Callable[[Sequence[SnapshotFile]], Iterable[str]], clock: Callable[[], float] = time.monotonic,
 ) -> list[str]:
     """Return the names of the joined tables to which files may give rows, without opening them as containers.
 
-    The tree remembers the formats of files that were opened. For others the suffix decides. For a few local files whose
+    The tree remembers the formats of files that were opened. For others the suffix decides, and where it promises no
+    rows, ``kept_of``, which returns the tables of rows that an earlier process found. For a few local files whose
     suffixes belong to no format, the first bytes are read; of the rest of these nothing is expected.
     """
     names: set[str] = set()
+    seldom: list[SnapshotFile] = []
     unknown: list[SnapshotFile] = []
     for file in files:
         tables = containers.tables_of(file.location, file.version)
         if tables is None:
             tables = joined_by(file.path)
+            if tables == ():
+                seldom.append(file)
         if tables is not None:
             names.update(tables)
         elif not file.location.store.is_remote:
             unknown.append(file)
+    names.update(kept_of(seldom))
     calls = TimedCalls(settings.heads_longest)
     until = clock() + settings.heads_longest
     for file in unknown[:256]:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -67,10 +68,14 @@ class Joins(Overview):
         self._lock = threading.Lock()
         self._last: Snapshot | None = None
         self._until = 0.0
-        self.names: dict[Hashable, set[str]] = {}
-        """Names that views of tables may have, by these tables and views."""
-        self._listed: Sequence[str] = ()
+        self.names: dict[tuple[Hashable, frozenset[str]], set[str]] = {}
+        """Names that views of tables may have, by these views and tables."""
+        self.known: frozenset[str] = frozenset()
+        """All tables that were listed."""
+        self._listed: Sequence[str] | None = None
         """The tables that were listed last."""
+        self.changes = 0
+        """How often the tables that are listed have changed."""
         self._walking = threading.Lock()
         self._public_until = 0.0
         """Until then, what the last snapshot of a shared tree shows counts as public."""
@@ -104,14 +109,10 @@ class Joins(Overview):
         """Return the names of its tables that are to be listed. No container is opened for that."""
         tables = snapshot.tables()
         if tables != self._listed:
-            if self._listed:  # the kernel may remember names, and the listing
-                self.containers.watcher.note("")
+            self.changes += self._listed is not None
             self._listed = tables
+            self.known |= set(tables)
         return tables
-
-    def may_have(self, name: str) -> bool:
-        """Whether a view of a table may have this name. Cheap, as it is called often; takes no snapshot."""
-        return not self.names or any(_may_become(known, name) for known in set().union(*list(self.names.values())))
 
     def _valid(self) -> Snapshot | None:
         with self._lock:
@@ -127,7 +128,7 @@ class Joins(Overview):
         # The same part of the memory that a container may take for what is parsed of it.
         allowance = Allowance(max(LEAST, self.containers.services.cache.budget // 4))
         walked = FileSnapshot(self._starts, self.calls, allowance, self.is_shared, clock=self._clock)
-        found = Snapshot(self.containers, walked, self.is_shared, self.calls, self._clock, self._title)
+        found = Snapshot(self.containers, walked, self.is_shared, self.calls, self._clock, self._title, self.tables)
         ended = self._clock()
         last = self._last
         # The files are those of the last snapshot: its rows, which may have taken long to read, are used on.
@@ -148,7 +149,10 @@ class WithJoined(Directory):
     __slots__ = ("_inner", "_views", "joins")
 
     def __init__(self, inner: Directory, joins: Joins, views: ViewSet) -> None:
-        super().__init__(inner.name, inner.ino, inner.origin)
+        origin = inner.origin
+        if joins.changes:  # by another mtime the kernel sees that its listing of the root is out of date
+            origin = replace(origin, mtime_ns=origin.mtime_ns + joins.changes)
+        super().__init__(inner.name, inner.ino, origin)
         self._inner = inner
         self.joins = joins
         self._views = views
@@ -171,27 +175,25 @@ class WithJoined(Directory):
         nodes = list(self._inner.listing())
         taken = {node.name for node in nodes}
         snapshot = self.joins.snapshot()
-        self._note(snapshot)
         for node in self._derived(snapshot, self.joins.tables(snapshot)):
             nodes.append(_renamed(node, taken.__contains__, self.ino))
             taken.add(nodes[-1].name)
+        self._names()  # later look-ups of other names need no snapshot
         return nodes
 
     def child(self, name: str) -> Node:
         try:
             return self._inner.child(name)
         except NotFound:
-            node = self.joins.may_have(name) and self._joined_child(name)
-            if not node:
-                raise
-            return node
+            if any(_may_become(known, name) for known in self._names()):
+                node = self._joined_child(name)
+                if node is not None:
+                    return node
+            raise
 
     def _joined_child(self, name: str) -> Node | None:
         """Return the node of this name. If no listed table has it, containers are read to find others with rows."""
         snapshot = self.joins.snapshot()
-        self._note(snapshot)
-        if not self.joins.may_have(name):
-            return None
         # From cheap to dear: the tables that are listed now, those that were listed before rows were read, which a
         # program may have seen, and last those that have rows, for which the containers are read.
         for tables_of in (partial(self.joins.tables, snapshot), snapshot.expected, snapshot.with_rows):
@@ -209,14 +211,18 @@ class WithJoined(Directory):
             return False
         return True
 
-    def _note(self, snapshot: Snapshot) -> None:
-        """Note all names that views of tables may have, whether or not a table has rows or is the first one."""
-        tables = {*joined_names(), *self.joins.tables(snapshot)}
-        key = tuple(view.name for view in self._views.views), frozenset(tables)
-        if key not in self.joins.names:
+    def _names(self) -> set[str]:
+        """Return all names that views of tables may have, whether or not a table has rows or is the first one."""
+        tables = joined_names() | self.joins.known
+        key = tuple(view.name for view in self._views.views), tables
+        names = self.joins.names.get(key)
+        if names is None:
+            snapshot = self.joins.snapshot()
             # The first of all tables may have other views than the rest, such as the start page.
             orders = [order for name in tables for order in ([name], ["", name])]
-            self.joins.names[key] = {node.name for order in orders for node in self._derived(snapshot, order)}
+            names = {node.name for order in orders for node in self._derived(snapshot, order)}
+            self.joins.names[key] = names
+        return names
 
     def _derived(self, snapshot: Snapshot, tables: Sequence[str]) -> Sequence[Node]:
         """Return the nodes of the views of some tables."""
@@ -267,9 +273,8 @@ def joined_of(node: Directory, name: str) -> Table | None:
 def tables_with_rows(node: Directory) -> Sequence[str]:
     """Return the names of the joined tables to which a container, or those below a folder, give rows."""
     if isinstance(node, (ContainerDirectory, NestedDirectory)):
-        container = node.opened().container
-        found = ((name, container.summary(name)) for name in container.tables)
-        return in_order(name for name, summary in found if summary is not None and summary.table.rows)
+        tables = ((name, joined_of(node, name)) for name in node.opened().container.tables)
+        return in_order(name for name, table in tables if table is not None and table.rows)
     joins = _joins_of(node)
     return joins.snapshot().with_rows() if joins is not None else ()
 

@@ -43,12 +43,12 @@ class Snapshot:
     """The containers below a root at one moment. ``identity`` distinguishes it from all other snapshots.
 
     If ``is_shared``, the table has only rows that every user can reach and read. ``state`` is equal for snapshots of
-    the same files. ``title`` is the table's.
+    the same files. ``title`` is the table's. ``on_read`` is called once its rows are known.
     """
 
     def __init__(
         self, containers: Containers, walked: FileSnapshot, is_shared: bool, calls: TimedCalls,
-        clock: Callable[[], float], title: str = "",
+        clock: Callable[[], float], title: str = "", on_read: Callable[[Snapshot], object] = lambda snapshot: None,
     ) -> None:
         self.containers = containers
         self._calls = calls
@@ -56,6 +56,7 @@ class Snapshot:
         """All files, until they were read."""
         self._gaps: Sequence[Gap] = walked.gaps
         self._clock = clock
+        self._on_read = on_read
         self.until = 0.0
         """Valid until then, whatever its age."""
         self._is_shared = is_shared
@@ -108,7 +109,8 @@ class Snapshot:
         if self._expected is None:
             if self._tables is not None:
                 return self.with_rows()
-            self._expected = expected_tables(self.containers, filter(self._may_show, self._walked), self._clock)
+            walked, kept = filter(self._may_show, self._walked), RowReader(self.containers, self._calls).kept_tables
+            self._expected = expected_tables(self.containers, walked, kept, self._clock)
         return self._expected
 
     def with_rows(self) -> Sequence[str]:
@@ -178,6 +180,7 @@ class Snapshot:
                             ]
                             tables = self._find(begun + settings.pass_longest)
                         self._tables, self._walked = tables, ()
+                        self._on_read(self)
                     finally:
                         took = self._clock() - begun
                         # What is missing for a moment is read again, but not at once: that may take as long.

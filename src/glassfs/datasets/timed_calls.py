@@ -33,10 +33,6 @@ class TimedCalls:
         self._hanging: dict[Hashable, str | None] = {}
         """The keys of hanging calls, and the volume if that is to blame."""
 
-    def __len__(self) -> int:
-        """Return how many calls hang."""
-        return len(self._hanging)
-
     def call(
         self, key: Hashable, volume: str, do: Callable[[], Result], probe: Callable[[], object] | None = None,
     ) -> Result:

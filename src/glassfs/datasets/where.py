@@ -208,7 +208,6 @@ def _joined(conditions: Sequence[Callable[[Row], Any]], decisive: bool) -> Calla
         found: Any = not decisive
         for one in conditions:
             each = one(row)
-            # As in SQL, one False decides ``and``, one True ``or``, else one unknown value makes the whole unknown.
             if each is decisive:
                 return decisive
             found = None if each is None else found

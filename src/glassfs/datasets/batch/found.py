@@ -25,6 +25,9 @@ from glassfs.tree.containers.lease import Location
 from glassfs.tree.sources.folder import omission, shown_entries
 from glassfs.tree.sources.walk import Branch, DeadEnd, Listed, walk
 
+TABLE = "episodes.parquet"
+"""The table beside exported episodes."""
+
 
 class Unlisted(NamedTuple):
     """A folder that cannot be listed, or what of one is damaged or left out (LeftOut)."""

@@ -170,25 +170,15 @@ class Mapping:
         problem = Problem("", "processes that read it crash or are killed by the system")
         task.outcomes.append((task.items.pop(), Outcome((problem,))))
 
-    def _ready(self, task: _Task) -> Iterator[Done]:
+    def _ready(self, came: _Task) -> Iterator[Done]:
         """Yield the outcomes that may be passed on now."""
-        if not self._is_ordered:
-            yield from _drained(task)
-            if not task.items:
-                self._tasks.remove(task)
-            return
-        while self._tasks:
-            first = self._tasks[0]
-            yield from _drained(first)
-            if first.items:
+        for task in list(self._tasks) if self._is_ordered else [came]:
+            while task.outcomes:
+                item, outcome = task.outcomes.popleft()
+                yield Done(item, outcome, outcome.rest is None)
+            if task.items:
                 return
-            self._tasks.popleft()
-
-
-def _drained(task: _Task) -> Iterator[Done]:
-    while task.outcomes:
-        item, outcome = task.outcomes.popleft()
-        yield Done(item, outcome, outcome.rest is None)
+            self._tasks.remove(task)
 
 
 def _run(work: Work, items: list[SearchHit], most: int) -> _TaskResult:

@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import xxhash
 
 from glassfs import outputs
 from glassfs.datasets.batch.contract import BatchError
-from glassfs.errors import NotAllowed, NotFound
 from glassfs.names import raw
 from glassfs.source import is_url
 
@@ -46,20 +45,12 @@ class ReportLine(NamedTuple):
 
 
 class Report:
-    """The report ``name`` of a ``command``. If ``is_resumed``, its lines are kept. Raises BatchError if it cannot."""
+    """The report ``name`` of a ``command``. If ``is_resumed``, its lines are kept. Raises GlassfsError if it cannot."""
 
     def __init__(self, name: str, command: str, is_resumed: bool = False) -> None:
         self._name, self._command = name, command
         self._known: dict[bytes, ReportLine] = {}
-        try:
-            descriptor = outputs.opened(name, is_shared=True)
-        except FileNotFoundError as error:
-            raise NotFound("the folder of the report does not exist", name) from error
-        except PermissionError as error:
-            raise NotAllowed(f"cannot write the report: {error.strerror}", name) from error
-        except OSError as error:
-            raise BatchError(f"cannot write the report: {error.strerror}", name) from error
-        self._file: BinaryIO = open(descriptor, "r+b", buffering=0)  # noqa: SIM115
+        self._file = outputs.locked(name)
         try:
             self._begin(is_resumed)
         except BaseException:
@@ -92,13 +83,11 @@ class Report:
             line |= {"container": container, "rows": rows}
         # One write for each line, without a buffer: the file has it when the caller goes on, whatever ends the program.
         rest = memoryview(f"{json.dumps(line)}\n".encode())
-        with self._writing():
+        with outputs.writing(self._name):
             while rest:
                 rest = rest[os.write(self._file.fileno(), rest) :]
 
     def _begin(self, is_resumed: bool) -> None:
-        if outputs.is_locked(self._file.fileno()):
-            raise BatchError("another program is writing to this report", self._name)
         size = os.fstat(self._file.fileno()).st_size
         if not size:
             return
@@ -108,33 +97,24 @@ class Report:
         whole = end = 0
         is_at_start = True
         # The file that is locked is read, not what has its name now: only what was checked may be truncated.
-        with open(self._file.fileno(), "rb", closefd=False) as file:
-            file.seek(0)
-            for piece in iter(partial(file.readline, MOST_LINE_BYTES), b""):
-                # A line that is too long comes in pieces, of which only one that begins and ends it can be parsed.
-                is_line, is_at_start = is_at_start, piece.endswith(b"\n")
-                line = _parsed(piece) if is_line and is_at_start else None
-                # Only a report may be truncated; a program killed at its first line may have left the beginning of one.
-                if line is None and not end and (is_at_start or piece[: len(_BEGIN)] != _BEGIN[: len(piece)]):
-                    raise BatchError("is not a report of glassfs; name another file", self._name)
-                end += len(piece)
-                whole = end if is_at_start else whole
-                if line is not None:
-                    command, key, known = line
-                    if command != self._command:
-                        raise BatchError(f"is a report of {command[:20]!r}, not of {self._command!r}", self._name)
-                    self._known[key] = known
+        self._file.seek(0)
+        for piece in iter(partial(self._file.readline, MOST_LINE_BYTES), b""):
+            # A line that is too long comes in pieces, of which only one that begins and ends it can be parsed.
+            is_line, is_at_start = is_at_start, piece.endswith(b"\n")
+            line = _parsed(piece) if is_line and is_at_start else None
+            # Only a report may be truncated; a program killed at its first line may have left the beginning of one.
+            if line is None and not end and (is_at_start or piece[: len(_BEGIN)] != _BEGIN[: len(piece)]):
+                raise BatchError("is not a report of glassfs; name another file", self._name)
+            end += len(piece)
+            whole = end if is_at_start else whole
+            if line is not None:
+                command, key, known = line
+                if command != self._command:
+                    raise BatchError(f"is a report of {command[:20]!r}, not of {self._command!r}", self._name)
+                self._known[key] = known
         if whole < size:
-            with self._writing():
+            with outputs.writing(self._name):
                 os.ftruncate(self._file.fileno(), whole)
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Turn errors of the system into BatchError with the name of the report."""
-        try:
-            yield
-        except OSError as error:
-            raise BatchError(f"cannot write the report: {error.strerror}", self._name) from error
 
 
 def _parsed(raw: bytes) -> tuple[str, bytes, ReportLine] | None:

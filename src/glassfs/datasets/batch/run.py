@@ -68,7 +68,7 @@ class RunPlan:
 
     @property
     def threads(self) -> int:
-        """Threads per container, 0 for one per core; simultaneous workers share the cores."""
+        """Threads per container, 0 for one per core."""
         if self.is_here:
             return 0
         # Simultaneous workers share the cores of this machine; those of a cluster have their own.
@@ -127,16 +127,13 @@ class BatchRun:
                 self.omitted += omitted
                 self.faults += len(faults) - omitted
                 # Without a line in the report, the next run tries the container again.
-                if done.outcome.is_container and not any(fault.is_passing for fault in faults):
-                    self._note(done.item, faults, is_several, rows)
+                is_noted = done.outcome.is_container and not any(fault.is_passing for fault in faults)
+                if self.report is not None and is_noted:
+                    # Several files have no version that a listing shows: without one the container is read again.
+                    version = "" if is_several else done.item.version
+                    lines = [[str(fault) for fault in faults if fault.is_omitted is kind] for kind in (False, True)]
+                    self.report.write(done.item.name, version, lines[0], done.item.path, rows, lines[1])
                 faults, is_several, rows = [], False, None
-
-    def _note(self, found: SearchHit, faults: list[Problem], is_several: bool, rows: int | None) -> None:
-        if self.report is not None:
-            # Several files have no version that a listing shows: without one in its line, the container is read again.
-            version = "" if is_several else found.version
-            lines = [[str(fault) for fault in faults if fault.is_omitted is kind] for kind in (False, True)]
-            self.report.write(found.name, version, lines[0], found.path, rows, lines[1])
 
     def _items(
         self, found: Iterable[SearchHit | Unlisted], is_still: Callable[[SearchHit], bool],
