@@ -10,6 +10,7 @@ import os
 import re
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,7 @@ from glassfs.datasets.batch.mapping import here
 from glassfs.datasets.batch.run import RunPlan
 from glassfs.datasets.joined import WithJoined, joined_of
 from glassfs.datasets.table import PARQUET, ParquetWriter, records
+from glassfs.datasets.where import why_none
 from glassfs.errors import GlassfsError, LeftOut, NotADirectory, NotFound
 from glassfs.library import open_tree
 from glassfs.library.finding import followed
@@ -314,7 +316,7 @@ def picked_episodes(tree: Tree, source: str, settings: BatchSettings, where: str
 
     Raises ClickException if there is none.
     """
-    picked = Picked()
+    picked, known = Picked(), Counter[str]()
 
     def items() -> Iterator[SearchHit]:
         for hit in found_under([source], settings.connection).all():
@@ -330,6 +332,7 @@ def picked_episodes(tree: Tree, source: str, settings: BatchSettings, where: str
         for fault in done.outcome.faults:
             complain(f"{done.item.name}: {fault}")
             picked.failures += 1
+        known.update(done.outcome.known)
         for piece in done.outcome.data or ():
             above = "/" if done.item.is_named else f"/{piece.path}"
             # Each episode has a directory in one of the container's, unless the container is an episode itself.
@@ -342,7 +345,8 @@ def picked_episodes(tree: Tree, source: str, settings: BatchSettings, where: str
                 picked.places[path] = f"/{_label(row)}"
                 picked.places |= _attributes(tree, above.rstrip("/"), path, row)
     if not picked.places:
-        raise click.ClickException(f"{name_of(source)}: no episode satisfies: {where}")
+        reason = why_none(where, known)
+        raise click.ClickException(f"{name_of(source)}: no episode satisfies: {where}{'; ' * bool(reason)}{reason}")
     return picked
 
 
