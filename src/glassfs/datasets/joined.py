@@ -23,7 +23,7 @@ from glassfs.content.allowance import LEAST, Allowance
 from glassfs.content.join import Joined
 from glassfs.datasets.files import FileSnapshot, in_order
 from glassfs.datasets.timed_calls import TimedCalls
-from glassfs.errors import NotFound
+from glassfs.errors import NotAllowed, NotFound
 from glassfs.formats.registry import joined_names, may_be_container
 from glassfs.names import free_name
 from glassfs.settings import settings
@@ -187,7 +187,10 @@ class WithJoined(Directory):
             return node
 
     def _joined_child(self, name: str) -> Node | None:
-        """Return the node of this name. If no listed table has it, containers are read to find others with rows."""
+        """Return the node of this name. If no listed table has it, containers are read to find others with rows.
+
+        Raises NotAllowed for that of a table that only has rows which not every user may read.
+        """
         snapshot = self.joins.snapshot()
         self._note(snapshot)
         if not self.joins.may_have(name):
@@ -200,6 +203,8 @@ class WithJoined(Directory):
                     node = _renamed(node, self._is_taken, self.ino)
                     if node.name == name:
                         return node
+        if any(node.name == name for node in self._derived(snapshot, snapshot.hidden())):
+            raise NotAllowed("has only rows of containers that not every user may read", name)
         return None
 
     def _is_taken(self, name: str) -> bool:

@@ -115,6 +115,11 @@ class Snapshot:
         """Return the names of the tables that have rows. Reads the containers."""
         return in_order(name for name, table in self.read().tables.items() if table.rows.rows)
 
+    def hidden(self) -> Sequence[str]:
+        """Return the names of the tables of which not every user may read any row. Reads the containers."""
+        found = self.read().tables
+        return in_order(name for name, table in found.items() if table.omitted and not table.rows.rows)
+
     def has_closed(self) -> bool:
         """Return whether not every user may still read all rows that it shows."""
         tables = self._tables
