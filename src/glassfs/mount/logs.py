@@ -102,7 +102,7 @@ class LogFile(logging.FileHandler):
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError):
-            if not outputs.is_at(self.stream.fileno(), self._file_name, self._folder):
+            if self.stream is None or not outputs.is_at(self.stream.fileno(), self._file_name, self._folder):
                 before = self.setStream(self._open())
                 if before is not None:
                     before.close()
