@@ -103,6 +103,22 @@ def test_the_list_says_why_a_format_cannot_be_used(place: Path, module: str, ent
     assert found["kinodb"] == {"name": "kinodb", "suffixes": [".kdb"], "package": None, "error": None}
 
 
+@pytest.mark.slow
+def test_its_project_can_be_installed(tmp_path: Path) -> None:
+    """As it stands on the page, with the tests in the same folder."""
+    (project,) = re.findall(r"^```toml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    package, site = tmp_path / "package", tmp_path / "site"
+    package.mkdir()
+    for name, text in (("pyproject.toml", project), ("drivelog.py", FORMAT), ("test_drivelog.py", TESTS)):
+        (package / name).write_text(text)
+    offline = ["--quiet", "--no-index", "--no-build-isolation", "--no-deps", "--target", str(site), str(package)]
+    done = run(tmp_path, "-m", "pip", "install", *offline)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in site.glob("*.py")] == ["drivelog.py"]
+    found = {one["name"]: one for one in json.loads(glassfs_of(tmp_path, "formats", "--json"))}
+    assert found["drive"] == {"name": "drive", "suffixes": [".drive"], "package": "drivelog 1.0", "error": None}
+
+
 def test_names_on_the_page_exist() -> None:
     """What the tables list is exported, and the modules that are stable have what the page says."""
     _, tables = PAGE.split("## What to make contents of")

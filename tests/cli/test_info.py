@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import numpy as np
 import pytest
 from writers.kinodb import KinoWriter
 
+from glassfs.cache.catalogue import SWITCH
+from glassfs.datasets.batch.found import Opener
+from glassfs.sizes import human_size
 from tests.cli.glassfs_command import glassfs
 from tests.formats.npz_files import npy, zipped
 
@@ -36,15 +40,51 @@ def test_a_folder_is_summed_by_format(dataset: Path, robot: Path, store: Path, d
         "formats": {
             "kastore": {"containers": 1, "bytes": store.stat().st_size, "keys": 4},
             "kinodb": {"containers": 2, "bytes": 2 * robot.stat().st_size, "num_episodes": 2, "num_frames": 6},
-            "wshard": {"containers": 1, "bytes": damaged.stat().st_size, "length_T": 2000},
+            "wshard": {"containers": 1, "bytes": damaged.stat().st_size, "num_episodes": 1, "num_frames": 2000},
         },
         "unreadable": [],
         "omitted": [],
     }
     lines = glassfs("info", dataset).lines
-    assert lines[0].startswith(f"{dataset}: 4 containers, ")
+    assert lines[0].startswith(f"{dataset}: 4 containers, ") and lines[0].endswith(", 3 episodes, 2,006 frames, 4 keys")
     assert lines[2].startswith("  kinodb: 2, ")
     assert lines[2].endswith(", 2 episodes, 6 frames")
+
+
+def test_episodes_of_layouts_are_counted_and_zeros_are_not_shown(tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    from tests.formats.hdf5_files import write_robomimic
+
+    path = tmp_path / "data/r.hdf5"
+    path.parent.mkdir()
+    write_robomimic(path)
+    lines = glassfs("info", path).lines
+    assert "  episodes: 3, 21 frames" in lines and not [line for line in lines if "block" in line]
+    assert json.loads(glassfs("info", "--json", path).output)["facts"]["user_block"] == 0
+    size = human_size(path.stat().st_size)
+    assert glassfs("info", path.parent).lines == [
+        f"{path.parent}: 1 container, {size}, 3 episodes, 21 frames", f"  hdf5: 1, {size}, 3 episodes, 21 frames",
+    ]
+    assert glassfs("info", "--quick", path.parent).lines[1:] == [f"  hdf5: 1, {size}"]
+
+
+def test_sums_of_a_folder_come_from_the_catalogue(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv(SWITCH, raising=False)
+    for path in dataset.rglob("*"):
+        os.utime(path, (10**9, 10**9), follow_symlinks=False)
+    (dataset / "notes.txt").unlink()  # what is no container is looked at each time
+    first = glassfs("info", "--json", dataset).output
+    opened: list[object] = []
+    glimpsed = Opener.glimpsed
+    monkeypatch.setattr(Opener, "glimpsed", lambda *words: opened.append(words) or glimpsed(*words))
+    assert glassfs("info", "--json", dataset).output == first
+    assert opened == []
+    os.utime(dataset / "one.kdb")
+    assert glassfs("info", "--json", dataset).output == first
+    assert len(opened) == 1
 
 
 def test_an_empty_folder_has_no_containers(tmp_path: Path) -> None:

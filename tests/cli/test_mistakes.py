@@ -18,7 +18,8 @@ from tests.cli.glassfs_command import fails, glassfs
 
 @pytest.mark.parametrize(("typed", "meant"), [
     ("unmount", "umount"), ("mont", "mount"), ("exprot", "export"), ("list", "ls"), ("extract", "export"),
-    ("verfy", "verify"), ("ifno", "info"), ("hlep", "help"),
+    ("verfy", "verify"), ("ifno", "info"), ("hlep", "help"), ("head", "cat"), ("describe", "info"),
+    ("convert", "export"), ("open", "mount"),
 ])
 def test_unknown_commands_get_a_suggestion(typed: str, meant: str) -> None:
     fails(glassfs("xyzzy"), "no such command: 'xyzzy' (see 'glassfs --help')", 2)

@@ -269,6 +269,23 @@ def test_export_from_one_container_and_of_nothing(folder: Path, tmp_path: Path) 
     assert both.status == 2 and "--where cannot be used with PATHs" in both.errors[0]
 
 
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_columns_that_are_unknown_everywhere_are_named(folder: Path, jobs: int, tmp_path: Path) -> None:
+    known = "; known: episode_id, embodiment, language_instruction, fps, num_frames, state_dim, action_dim, cameras"
+    done = glassfs("episodes", folder, "--where", "not success and task ~ 'drawer'", "--jobs", jobs)
+    assert (done.status, done.output) == (0, b"")
+    assert done.errors == [f"success is unknown for all 7 episodes{known}"]
+    done = glassfs("episodes", folder / "c.kdb", "--where", "'success' in splits or splits ~ embodiment")
+    assert done.errors == [f"splits is unknown for all 2 episodes{known}"]
+    both = "success = true or total_reward > 1"
+    fails(
+        glassfs("export", folder / "b.kdb", tmp_path / "out", "--where", both),
+        f"{folder}/b.kdb: no episode satisfies: {both}; success and total_reward are unknown for all 2 episodes{known}",
+    )
+    for where in ("success is null", "fps > 1000", "not success or position = 1"):
+        assert glassfs("episodes", folder, "--where", where, "--jobs", jobs).errors == []
+
+
 def test_unreadable_containers_are_left_out_and_reported(folder: Path, tmp_path: Path) -> None:
     (folder / "d.kdb").write_bytes((folder / "c.kdb").read_bytes()[:100])
     done = glassfs("export", folder, tmp_path / "out", "--where", "task ~ 'wave'")

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import glassfs
+from glassfs import installing
 from glassfs.content import Array, Omitted
 from glassfs.errors import Damaged, NotInstalled, Refused
 from glassfs.formats.hdf5 import FORMAT, filters
@@ -24,6 +25,7 @@ from glassfs.formats.registry import HEAD, Head
 from glassfs.sandbox.client import Sandbox
 from glassfs.sandbox.pool import pool
 from glassfs.testing import FormatTests
+from tests.cli.glassfs_command import glassfs as glassfs_command
 from tests.conftest import Scale
 from tests.formats.hdf5_files import (
     BY_LIBRARY,
@@ -254,6 +256,11 @@ def test_without_h5py_the_error_says_what_to_install(everything: Path, monkeypat
     monkeypatch.setattr("glassfs.formats.hdf5.is_installed", lambda: False)
     with pytest.raises(Refused, match=r"needs h5py: .*install.*\[hdf5\]"):
         open_path(everything)
+    done = glassfs_command("formats")
+    assert done.status == 0
+    assert [line for line in done.lines if ": " in line] == [
+        f"hdf5         .h5 .hdf5: needs h5py: {installing.command('hdf5')}",
+    ]
 
 
 @pytest.mark.parametrize("size", [512, 4096, 8192, 1 << 20])

@@ -24,7 +24,7 @@ EPISODE = {
     "metadata": {"task": "pick the red cube", "success": False, "total_reward": 2, "embodiment": "arm"},
 }
 NOTHING_KNOWN = dict.fromkeys((
-    "position", "episode_name", "embodiment", "env_id", "language_instruction", "fps", "success", "total_reward",
+    "position", "episode_name", "embodiment", "env_name", "language_instruction", "fps", "success", "total_reward",
     "num_frames", "state_dim", "action_dim",
 )) | {"channels": [], "cameras": []}
 
@@ -70,7 +70,7 @@ def test_an_episode_is_a_row_and_a_recording(codec: str) -> None:
     container = open_bytes(made(fill, codec=codec, episode=EPISODE))
     row = row_of(container)
     assert row == NOTHING_KNOWN | {
-        "episode_name": "pick_017", "embodiment": "arm", "env_id": "Bench-v0",
+        "episode_name": "pick_017", "embodiment": "arm", "env_name": "Bench-v0",
         "language_instruction": "pick the red cube", "fps": 20.0, "success": False, "total_reward": 2.0,
         "num_frames": STEPS,
         "channels": ["signal/camera/rgb", "signal/depth", "signal/heat", "signal/state", "action/state"],
@@ -109,7 +109,7 @@ def test_what_is_of_another_type_is_not_known(wrong: Any) -> None:
 def test_text_of_halves_of_characters_can_be_written() -> None:
     container = open_bytes(made(fill, episode={"task": "a\ud800\udc80b\udfff", "env_id": "</script>\0\u202e"}))
     row = row_of(container)
-    assert row["language_instruction"] == "a\U00010080b\ufffd" and row["env_id"] == "</script>\0\u202e"
+    assert row["language_instruction"] == "a\U00010080b\ufffd" and row["env_name"] == "</script>\0\u202e"
     assert read_by_pyarrow(table_of(container)) == [row]
 
 

@@ -16,6 +16,7 @@ from glassfs.cache import BlockCache
 from glassfs.content import Summary
 from glassfs.content.pieces import pieces_of, values_of
 from glassfs.formats import tree_sequences
+from glassfs.formats import tskit as tskit_module
 from glassfs.formats.tree_sequences import METADATA, MOST_PROPERTIES, NAME
 from tests.formats.tree_files import write_random, write_trees
 from tests.helpers import open_path
@@ -55,7 +56,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 
 
 def assert_same(row: dict[str, Any], sequence: tskit.TreeSequence) -> None:
-    for name in (name for name, _ in tree_sequences.COLUMNS):
+    for name in (name for name, _ in tree_sequences.COLUMNS if not name.startswith("software")):
         assert row[name] == getattr(sequence, name), name
 
 
@@ -192,6 +193,47 @@ def test_names_of_other_columns_collide_with_none(path: Path) -> None:
 ])
 def test_values_that_break_the_rules_are_unknown(path: Path, items: dict[str, Any], unknown: str) -> None:
     assert changed(path, **items)[unknown] is None
+
+
+def of_provenance(path: Path, *records: bytes, offsets: Any = None) -> tuple[Any, Any]:
+    """Return names and versions of the programs in the row of a tree sequence with these records."""
+    ends = np.cumsum([0, *map(len, records)], dtype="u4") if offsets is None else np.array(offsets, "u4")
+    row = changed(
+        path, provenances__record=np.frombuffer(b"".join(records), "u1"), provenances__record_offset=ends,
+        provenances__timestamp=np.zeros(0, "u1"), provenances__timestamp_offset=np.zeros(len(ends), "u4"),
+    )
+    assert row["num_provenances"] == len(ends) - 1 and row["num_trees"] == 3
+    return row["software"], row["software_version"]
+
+
+def program(name: Any, version: Any) -> bytes:
+    return json.dumps({"schema_version": "1.0.0", "software": {"name": name, "version": version}}).encode()
+
+
+def test_programs_of_the_provenance_are_columns(path: Path) -> None:
+    slim, msprime = program("SLiM", "4.3"), program("msprime", "1.3.3")
+    found = of_provenance(path, slim, msprime, b'{"software": {"name": "own"}}', msprime)
+    assert found == (["SLiM", "msprime", "own"], ["4.3", "1.3.3", ""])
+    assert of_provenance(path) == (None, None)
+
+
+@pytest.mark.parametrize("record", [
+    b"", b"{", b"[" * 5000, b"[1]", b"\xff", b'{"software": "SLiM"}', program(7, "1"), program("", "1"),
+    program("x" * 999, "1"), b'{"software": [{"name": "a"}]}',
+])
+def test_records_that_name_no_program_hide_no_other(path: Path, record: bytes) -> None:
+    assert of_provenance(path, record, program("tskit", 1)) == (["tskit"], [""])
+
+
+def test_hostile_provenance_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = program("a", "1"), program("b", "1")
+    ends = [0, len(one), len(one) + len(other)]
+    assert of_provenance(path, one, other, offsets=[*ends, 0, ends[2]]) == (["a", "b"], ["1", "1"])
+    assert of_provenance(path, one, other, offsets=[0, 1 << 31, ends[2]]) == (None, None)
+    monkeypatch.setattr(tskit_module, "MOST_RECORDS", 1)
+    assert of_provenance(path, one, other) == (["a"], ["1"])
+    monkeypatch.setattr(tskit_module, "RECORD_BYTES", len(one) - 1)
+    assert of_provenance(path, one, other) == (None, None)
 
 
 def test_every_tree_sequence_of_a_file_has_a_row(tmp_path: Path) -> None:

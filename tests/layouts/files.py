@@ -57,7 +57,7 @@ def isaaclab(folder: Path) -> tuple[Path, Rows]:
         rows.append({
             "episode_name": f"demo_{number}", "num_frames": STEPS, "fps": 20.0, "success": number != 2,
             "language_instruction": f"stack {number}", "splits": ["train"] if number else ["valid"],
-            "cameras": ["obs/table_cam"], "action_dim": 7, "state_dim": 9,
+            "cameras": ["obs/table_cam"], "action_dim": 7, "state_dim": 9, "env_name": "Stack",
         })
     contents |= {"mask/train": np.array([b"demo_10", b"demo_2"]), "mask/valid": np.array([b"demo_0"])}
     return write(folder / "isaaclab.hdf5", contents), sorted(rows, key=lambda row: int(row["episode_name"][5:]))
@@ -104,7 +104,7 @@ def robotwin(folder: Path) -> tuple[Path, Rows]:
 
 
 def minari(folder: Path) -> tuple[Path, Rows]:
-    contents: dict[str, Any] = {}
+    contents: dict[str, Any] = {"@env_spec": json.dumps({"id": "PointMaze-v3"})}
     for number in range(3):
         steps = STEPS + number
         contents |= {f"episode_{number}/{name}": value for name, value in (
@@ -113,7 +113,10 @@ def minari(folder: Path) -> tuple[Path, Rows]:
         )}
         contents[f"episode_{number}@id"] = 5 + number
     return write(folder / "minari.hdf5", contents), [
-        {"episode_id": 5 + number, "num_frames": STEPS + number, "total_reward": STEPS + number, "state_dim": 17}
+        {
+            "episode_id": 5 + number, "num_frames": STEPS + number, "total_reward": STEPS + number, "state_dim": 17,
+            "env_name": "PointMaze-v3",
+        }
         for number in range(3)
     ]
 

@@ -144,22 +144,23 @@ def test_files_of_a_mount_are_neither_containers_nor_in_its_source(gallery: Gall
     container = tmp_path / "run.npz"
     np.savez(container, a=np.arange(3))
     before = container.read_bytes()
-    for words in (["-o", f"metrics={container}"], ["--log-file", container]):
+    for words in (["-o", f"metrics={container}"], ["-o", f"log_file={container}"], ["--log-file", container]):
         done = glassfs("mount", *words, container, at)
         assert (done.returncode, done.stderr.count("\n")) == (1, 1) and f"{container}: " in done.stderr, done.stderr
         assert container.read_bytes() == before
     for inside in (folder, at):
-        for words in (["-o", f"metrics={inside}/f"], ["--log-file", f"{inside}/f"]):
+        for words in (["-o", f"metrics={inside}/f"], ["-o", f"log_file={inside}/f"], ["--log-file", f"{inside}/f"]):
             done = glassfs("mount", "-o", "nonempty", *words, folder, at)
             assert done.returncode == 1 and f"{inside}/f: lies inside {inside}" in done.stderr
     assert not mountinfo(at)
 
 
-def test_metrics_need_a_folder(tmp_path: Path, gallery: Gallery) -> None:
+@pytest.mark.parametrize("name", ["metrics", "log_file"])
+def test_metrics_and_log_need_a_folder(tmp_path: Path, gallery: Gallery, name: str) -> None:
     (tmp_path / "mnt").mkdir()
     for wrong in (tmp_path / "no/m.prom", tmp_path):
-        done = glassfs("mount", "-o", f"metrics={wrong}", gallery.folder, tmp_path / "mnt")
-        assert done.returncode == 2 and done.stderr.count("\n") <= 3 and "option metrics" in done.stderr
+        done = glassfs("mount", "-o", f"{name}={wrong}", gallery.folder, tmp_path / "mnt")
+        assert done.returncode == 2 and done.stderr.count("\n") <= 3 and f"option {name}" in done.stderr
 
 
 def test_sources_are_absolute_and_a_fault_is_one_line(mounted: Mounted, tmp_path: Path) -> None:

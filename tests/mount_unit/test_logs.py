@@ -125,6 +125,26 @@ def test_log_is_appended_to_and_never_reached_through_a_link(tmp_path: Path) -> 
         logs.configure(str(tmp_path / "link"), is_daemon=True)
 
 
+def test_rotated_log_is_begun_again_in_its_folder(tmp_path: Path) -> None:
+    """What somebody else put in its place stays, and the renamed file gets the lines meanwhile."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    logs.configure(str(folder / "log"), is_daemon=True)
+    log = logging.getLogger("glassfs.test")
+    log.error("one")
+    (folder / "log").rename(folder / "log.1")
+    (tmp_path / "victim").write_text("mine\n")
+    (folder / "log").symlink_to(tmp_path / "victim")
+    log.error("two")
+    (folder / "log").unlink()
+    folder.rename(tmp_path / "moved")
+    folder.mkdir()
+    log.error("three")
+    said = [[line[-3:] for line in (tmp_path / "moved" / name).read_text().splitlines()] for name in ("log.1", "log")]
+    assert said == [["one", "two"], ["ree"]]
+    assert (tmp_path / "victim").read_text() == "mine\n" and not list(folder.iterdir())
+
+
 def test_no_container_becomes_a_log(tmp_path: Path) -> None:
     """Of every format: a name of a container may be typed in place of that of a log."""
     suffixes = ".idv", ".ikv", ".kas", ".kdb", ".safetensors", ".wshard"

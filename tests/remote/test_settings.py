@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from glassfs.errors import NotAllowed
+from glassfs.errors import DeviceFailed, NotAllowed
+from glassfs.settings import settings
 from glassfs.source import Connection, locate
+from glassfs.source.remote.objects import ObjectServer
+from glassfs.source.remote.open import server_of
+from glassfs.source.remote.url import parsed
 from tests.remote.s3 import Bucket, S3Server
 from tests.remote.servers import CREDENTIALS
 
@@ -97,3 +101,30 @@ def test_botocore_is_not_imported_without_a_file(config: Path, keys: None) -> No
     )
     with S3Server({"bucket": Bucket({"data": b"x"})}) as server:
         assert subprocess.run([sys.executable, "-c", script, server.url], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize(("url", "options", "host"), [
+    ("s3://bucket/a.kdb", {"region": "eu-west-3"}, "s3.eu-west-3.amazonaws.com"),
+    ("s3://bucket/a.kdb", {"endpoint": "http://minio.example:9000"}, "minio.example"),
+    ("gs://bucket/a.kdb", {}, "storage.googleapis.com"),
+    ("az://bucket/a.kdb", {"key": "lab"}, "lab.blob.core.windows.net"),
+])
+def test_missing_host_of_a_bucket_is_named(url: str, options: dict[str, str], host: str, config: Path) -> None:
+    from obstore.exceptions import GenericError
+
+    server = server_of(parsed(url), Connection(**({"key": "key", "secret": "c2VjcmV0"} | options)))  # type: ignore[arg-type]
+    assert isinstance(server, ObjectServer)
+    error, is_retryable = server.failure(("a.kdb",), GenericError("dns error: http://elsewhere.example has no address"))
+    assert str(error) == f"{url}: there is no host {host}; -o endpoint=URL names another server"
+    assert is_retryable
+
+
+@pytest.mark.parametrize(("url", "endpoint"), [
+    ("s3://bucket/a.kdb", "http://nosuch.invalid:9000"), ("http://nosuch.invalid/a.kdb", ""),
+    ("ftp://nosuch.invalid/a.kdb", ""),
+])
+def test_mistyped_host_is_named(url: str, endpoint: str, keys: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "server_first_pause", 0.001)
+    with pytest.raises(DeviceFailed, match=r"there is no host (nosuch\.invalid|of this name)") as raised:
+        locate([url], Connection(endpoint=endpoint))
+    assert str(raised.value).startswith(f"{url}: ") and str(raised.value).count("nosuch.invalid") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -64,14 +65,30 @@ def test_joined_tables_omit_closed_containers(shared: Shared, place: Path) -> No
             assert SECRET not in text
 
 
-def test_a_closed_root_has_no_joined_tables(shared: Shared, place: Path) -> None:
+def test_a_closed_root_lists_no_joined_tables(shared: Shared, place: Path) -> None:
     source = made_source(place)
     source.chmod(0o750)
     daemon = shared(source, options=["views=all"])
     assert isinstance(as_user(read_or_refusal, f"{daemon.path}/episodes.jsonl"), int)
     assert {*os.listdir(daemon.path)} - {*os.listdir(source)} <= {".glassfs"}
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(PermissionError):
         os.stat(daemon.path / "episodes.jsonl")
+    with pytest.raises(FileNotFoundError):  # it has no rows of trees, closed or not
+        os.stat(daemon.path / "trees.jsonl")
+
+
+def test_tables_of_closed_containers_are_refused(shared: Shared, place: Path) -> None:
+    source = make_folder(place / "source")
+    write_take(source / "run.kdb", SECRET, 0o600)
+    daemon = shared(source, options=["views=all"])
+    for root in (daemon.path, daemon.path / ".glassfs/views"):
+        assert not {"episodes.parquet", "episodes.jsonl"} & {*as_user(os.listdir, root)}
+        for name in ("episodes.parquet", "episodes.jsonl"):
+            assert as_user(read_or_refusal, root / name) == errno.EACCES
+            with pytest.raises(PermissionError):
+                os.stat(root / name)
+    give(source / "run.kdb", 0o644)
+    wait_until(lambda: isinstance(as_user(read_or_refusal, daemon.path / "episodes.jsonl"), bytes))
 
 
 def write_deep(source: Path) -> None:
@@ -133,5 +150,5 @@ def test_trees_of_closed_files_and_their_columns_are_omitted(shared: Shared, pla
             assert isinstance(data, bytes) and b"metadata.open" in data and SECRET.encode() not in data
             assert as_user(os.getxattr, root / name, "user.glassfs.omitted") == b"2"
     source.joinpath("open.trees").chmod(0o600)
-    wait_until(lambda: not (daemon.path / "trees.jsonl").exists())
+    wait_until(lambda: not os.path.exists(daemon.path / "trees.jsonl"))
     assert not [name for name in as_user(os.listdir, daemon.path) if name.startswith(("trees.p", "trees.j", "index"))]

@@ -39,9 +39,10 @@ COMMANDS = {
 SHARED_MODULES = {"tree": "ls", "cat": "ls", "views": "formats", "umount": "status"}
 """Commands in the module of another one, under their own names."""
 MEANT = {
-    "unmount": "umount", "fusermount": "umount", "dir": "ls", "list": "ls", "show": "cat", "read": "cat",
-    "print": "cat", "copy": "export", "cp": "export", "extract": "export", "unpack": "export", "check": "verify",
-    "stat": "info", "describe": "info", "mounts": "status", "ps": "status", "manual": "man",
+    "unmount": "umount", "fusermount": "umount", "open": "mount", "dir": "ls", "list": "ls", "show": "cat",
+    "read": "cat", "print": "cat", "head": "cat", "tail": "cat", "less": "cat", "more": "cat", "copy": "export",
+    "cp": "export", "extract": "export", "unpack": "export", "convert": "export", "save": "export", "check": "verify",
+    "stat": "info", "describe": "info", "schema": "info", "mounts": "status", "ps": "status", "manual": "man",
 }
 """Other names that users type for a command."""
 

@@ -31,7 +31,7 @@ from glassfs.datasets.batch.found import TABLE, Opener, Search
 from glassfs.datasets.batch.report import Report
 from glassfs.datasets.batch.run import BatchRun, RunPlan
 from glassfs.datasets.table import CSV, CSV_SAFE, FORMS, PARQUET, Writer, chosen, encoded, head, mark, read_back, writer
-from glassfs.datasets.where import condition
+from glassfs.datasets.where import condition, why_none
 from glassfs.errors import Changed, Damaged, GlassfsError, Refused, Unrecognised
 from glassfs.formats.registry import HEAD, Head, recognise
 from glassfs.sizes import PIECE, counted
@@ -85,12 +85,15 @@ def command(
     if output:
         _demand_replaceable(output, sources, plan.report)
     is_kept = bool(plan.report and output) and form != PARQUET
+    work = Rows(BatchSettings(connection=connection), form, where)
     with stoppable(is_kept), progress_over(search, plan.shard, progress if output else bool(progress)) as bar:
-        run, rows, tables = _run(plan, search, Rows(BatchSettings(connection=connection), form, where), bar, output)
+        run, rows, tables, known = _run(plan, search, work, bar, output)
     if output:
         click.echo(printable(f"{summary(run)}; {counted(rows, 'row')} in {output}"), err=True)
     if EPISODES not in tables and not rows and (instead := _instead(tables, sources)):
         click.echo(printable(instead), err=True)
+    elif where and not rows and (reason := why_none(where, known)):
+        click.echo(printable(reason), err=True)
     return 1 if run.faults else 0
 
 
@@ -127,10 +130,15 @@ def _demand_replaceable(output: str, sources: Sequence[str], report: str) -> Non
                 raise Refused("is a container; name another file", output)
 
 
-def _run(plan: RunPlan, search: Search, work: Rows, bar: Progress, output: str) -> tuple[BatchRun, int, Counter[str]]:
-    """Return the run, the number of rows in the file, and of containers for each joined table."""
+def _run(
+    plan: RunPlan, search: Search, work: Rows, bar: Progress, output: str,
+) -> tuple[BatchRun, int, Counter[str], Counter[str]]:
+    """Return the run, the number of rows in the file, of containers for each joined table, and of known values.
+
+    The last are those of all rows to which a condition was applied, by column.
+    """
     form = work.form
-    tables: Counter[str] = Counter()
+    tables, known = Counter[str](), Counter[str]()
 
     # The file is entered last, so that it gets its name before the workers end, and is removed first after an error.
     with batch(plan, bar, lambda name, fault: bar.complain(f"{name}: {fault}")) as run, ExitStack() as stack:
@@ -140,6 +148,7 @@ def _run(plan: RunPlan, search: Search, work: Rows, bar: Progress, output: str) 
                 with writing():
                     table.write(done.outcome.data)
             rows += done.outcome.rows or 0
+            known.update(done.outcome.known)
             for fault in done.outcome.faults:
                 bar.complain(f"{done.item.name}: {fault}")
             if done.is_last:
@@ -147,7 +156,7 @@ def _run(plan: RunPlan, search: Search, work: Rows, bar: Progress, output: str) 
                 bar.advance(done.item.size)
         with writing():
             table.end()
-    return run, rows, tables
+    return run, rows, tables, known
 
 
 @contextmanager
@@ -213,11 +222,12 @@ class Rows:
             is_container = item.is_named or not isinstance(error, Unrecognised)
             if is_container:
                 faults = (fault_of(error, name),)
+        known = Counter[str]()
         if self.where:
-            placed = list(chosen(placed, condition(self.where)))
+            placed = list(chosen(placed, condition(self.where), known))
         rows = sum(one.piece.rows for one in placed)
         data = encoded(self.form, placed)
-        return Outcome(faults, is_container, data, rest, opener.is_several, rows, tables=tuple(tables))
+        return Outcome(faults, is_container, data, rest, opener.is_several, rows, tables=tuple(tables), known=known)
 
 
 def _take(

@@ -10,6 +10,7 @@ import os
 import re
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,7 @@ from glassfs.datasets.batch.found import TABLE, Search, Unlisted
 from glassfs.datasets.batch.run import RunPlan
 from glassfs.datasets.joined import WithJoined, joined_of
 from glassfs.datasets.table import PARQUET, ParquetWriter, records
+from glassfs.datasets.where import why_none
 from glassfs.errors import GlassfsError, NotADirectory, NotFound
 from glassfs.library import open_tree
 from glassfs.library.finding import followed
@@ -311,12 +313,13 @@ def picked_episodes(tree: Tree, source: str, connection: Connection, plan: RunPl
 
     Raises ClickException if there is none.
     """
-    picked = Picked()
+    picked, known = Picked(), Counter[str]()
     work = Rows(BatchSettings(connection=connection), PARQUET, where)
     with batch(plan, Progress(), lambda name, fault: complain(f"{name}: {fault}")) as run:
         for done in run.outcomes(found_under([source], connection).all(), work):
             for fault in done.outcome.faults:
                 complain(f"{done.item.name}: {fault}")
+            known.update(done.outcome.known)
             for piece in done.outcome.data or ():
                 above = "/" if done.item.is_named else f"/{piece.path}"
                 # Each episode has a directory in one of the container's, unless the container is an episode itself.
@@ -329,7 +332,8 @@ def picked_episodes(tree: Tree, source: str, connection: Connection, plan: RunPl
                     picked.places |= _places(tree, above.rstrip("/"), path, row)
     picked.missing = Written(failures=run.faults, omitted=run.omitted)
     if not picked.places:
-        raise click.ClickException(f"{name_of(source)}: no episode satisfies: {where}")
+        reason = why_none(where, known)
+        raise click.ClickException(f"{name_of(source)}: no episode satisfies: {where}{'; ' * bool(reason)}{reason}")
     return picked
 
 

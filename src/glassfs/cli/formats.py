@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from glassfs.formats.registry import BUILT_IN, plug_ins
+from glassfs.formats.registry import built_in, plug_ins
 from glassfs.terminal import printable
 from glassfs.view import available
 
@@ -18,7 +18,7 @@ from glassfs.view import available
 def command(as_json: bool) -> None:
     """A file's bytes decide its format; in remote folders its suffix decides whether it is listed as a container.
 
-    Formats of other packages name their package, and the reason if they cannot be used.
+    Formats of other packages name their package. Of a format that cannot be used, the reason is shown.
     """
     found = list(_formats())
     if as_json:
@@ -36,8 +36,8 @@ def command(as_json: bool) -> None:
 
 def _formats() -> Iterator[dict[str, Any]]:
     """Yield name, suffixes, package (None for a built-in format) and error (None if it can be used) of each format."""
-    for name, suffixes in BUILT_IN.items():
-        yield {"name": name, "suffixes": suffixes, "package": None, "error": None}
+    for known in built_in():
+        yield {"name": known.name, "suffixes": known.suffixes, "package": None, "error": known.missing() or None}
     for one in plug_ins():
         suffixes = one.format.suffixes if one.format else ()
         yield {"name": one.name, "suffixes": suffixes, "package": one.package, "error": one.reason or None}

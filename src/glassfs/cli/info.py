@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -17,6 +18,7 @@ from glassfs.cli.common import Located, complain, described, located, lookup, na
 from glassfs.cli.completion import connection_option, json_option, sources_argument
 from glassfs.cli.layouts import layout_option
 from glassfs.content.rows import of_records
+from glassfs.content.summary import INTEGER, value_of
 from glassfs.datasets.batch.contract import BatchSettings
 from glassfs.datasets.batch.found import TABLE, Opener, Search, Unlisted
 from glassfs.errors import GlassfsError, LeftOut, Unrecognised
@@ -36,10 +38,10 @@ KINDS: dict[type[content.Content], str] = {
 }
 
 SUMMED = {
-    "num_episodes": "episodes", "num_frames": "frames", "length_T": "steps", "rows": "rows", "keys": "keys",
-    "members": "members", "tensors": "tensors",
+    "num_episodes": "episodes", "num_frames": "frames", "rows": "rows", "keys": "keys", "members": "members",
+    "tensors": "tensors",
 }
-"""Facts of containers that can be summed, and what they count."""
+"""What can be summed over containers, and what it counts: facts, and of episodes what the table of these has."""
 
 
 @click.command()
@@ -53,8 +55,8 @@ def command(sources: tuple[str, ...], as_json: bool, quick: bool, connection: Co
 
     Sizes that require decoding are left out. Views are listed that appear with --views all, and where; for numbered
     entries only the first is searched. Of recorded episodes, cameras and successes are counted. If SOURCE is a folder
-    or the URL of one, show the number of containers of each format in and below it, their sizes, and the sums of facts
-    in their headers.
+    or the URL of one, show the number of containers of each format in and below it, their sizes, episodes and frames,
+    and the sums of facts in their headers.
 
     SOURCE may include a path into a container, as in 'glassfs info run.trees/nodes/time.npy': size and attributes of a
     file, also of a view, or the contents of a directory.
@@ -82,7 +84,7 @@ def _described(source: str, name: str, quick: bool, connection: Connection) -> d
         if at.path != "/":
             return {"source": at.shown} | _described_inside(opened.reachable, at)
         if opened.has_folder:
-            return {"source": name} | _described_folder(at.source, connection)
+            return {"source": name} | _described_folder(at.source, connection, quick)
         container = opened.containers.all_open()[0].container
         found = {"source": name} | _header(container)
         if quick:
@@ -112,8 +114,8 @@ def _header(container: content.Container) -> dict[str, Any]:
     }
 
 
-def _described_folder(source: str, connection: Connection) -> dict[str, Any]:
-    """Return the containers in a folder by format: number, size, and sums of some facts."""
+def _described_folder(source: str, connection: Connection, quick: bool) -> dict[str, Any]:
+    """Return the containers in a folder by format: number, size, and sums of what they have."""
     formats: dict[str, Counter[str]] = {}
     unreadable: list[str] = []
     omitted: list[str] = []
@@ -124,21 +126,34 @@ def _described_folder(source: str, connection: Connection) -> dict[str, Any]:
                 lines.append(f"{hit.name}: {reason_of(hit.error, hit.name).removeprefix('omitted: ')}")
                 continue
             try:
-                named = opener.named(hit)
-                with opener.glimpsed(named, named.store.entry(named.path).version) as container:
-                    found = _header(container)
+                found = opener.known(opener.named(hit), f"info {quick}", partial(_summed, quick))
             except Unrecognised:
                 continue
             except (GlassfsError, OSError) as error:
                 unreadable.append(f"{hit.name}: {reason_of(error, hit.name)}")
                 continue
-            sums = formats.setdefault(found["format"], Counter())
-            sums.update(containers=1, bytes=found["bytes"])
-            sums.update({name: found["facts"][name] for name in SUMMED if isinstance(found["facts"].get(name), int)})
+            formats.setdefault(found.pop("format"), Counter()).update(containers=1, **found)
     omitted = named_omissions(omitted)
     found = {"formats": dict(sorted(formats.items())), "unreadable": unreadable, "omitted": omitted}
     has_table = not formats and os.path.isfile(os.path.join(source, TABLE))
     return found | {"table": TABLE} if has_table else found
+
+
+def _summed(quick: bool, container: content.Container) -> dict[str, Any]:
+    """Return format, size and sums of a container, without those that are zero."""
+    header = _header(container)
+    sums = {name: header["facts"].get(name) for name in SUMMED}
+    table = None if quick else container.episodes()
+    if table is not None and table.records is not None:
+        sums["num_episodes"] = table.rows
+        # The header of some formats has the sum, which saves a pass over the rows.
+        sums["num_frames"] = sums["num_frames"] or sum(map(_frames, of_records(table.records)))
+    sums = {name: value for name, value in sums.items() if value and isinstance(value, int)}
+    return {"format": header["format"], "bytes": header["bytes"], **sums}
+
+
+def _frames(record: Mapping[str, Any]) -> int:
+    return value_of(record, "num_frames", INTEGER) or 0
 
 
 def _counted(tree: Tree, size: int, start: str = "/") -> dict[str, Any]:
@@ -171,20 +186,25 @@ def _counted(tree: Tree, size: int, start: str = "/") -> dict[str, Any]:
 
 
 def _counted_episodes(container: content.Container) -> dict[str, Any]:
-    """Return in how many recorded episodes each camera is, and how many succeeded; nothing if there are none."""
+    """Return the numbers of episodes and frames, in how many episodes each camera is, and how many succeeded; nothing
+    if there are no episodes.
+    """
     table = container.episodes()
-    if table is None or table.recording is None or table.records is None:
+    if table is None or table.records is None:
         return {}
     cameras: Counter[str] = Counter()
     success: Counter[str] = Counter()
+    frames = 0
     try:
         for number, record in enumerate(of_records(table.records)):
+            frames += _frames(record)
             success[{True: "yes", False: "no"}.get(record.get("success"), "unknown")] += 1
-            with suppress(GlassfsError):  # the tree names what is unreadable
-                cameras.update(component(one.name[-1]) for one in table.recording(number).cameras())
+            if table.recording is not None:
+                with suppress(GlassfsError):  # the tree names what is unreadable
+                    cameras.update(component(one.name[-1]) for one in table.recording(number).cameras())
     except GlassfsError:
         success["unreadable"] = table.rows - success.total()
-    return {"cameras": cameras, "success": success}
+    return {"episodes": table.rows, "frames": frames, "cameras": cameras, "success": success}
 
 
 def _views(sources: Sources) -> dict[str, list[str]]:
@@ -216,9 +236,9 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     """Yield the lines for people."""
     name = f"{found['source']}/{found['path']}" if "path" in found else found["source"]
     if "formats" in found:
-        count, size = (sum(sums[fact] for sums in found["formats"].values()) for fact in ("containers", "bytes"))
+        whole = sum(found["formats"].values(), Counter[str]())
         table = f"; the table of exported episodes is {found['table']}" if "table" in found else ""
-        yield f"{name}: {counted(count, 'container')}{f', {human_size(size)}' if count else ''}{table}"
+        yield f"{name}: {counted(whole['containers'], 'container')}{_sizes(whole) if whole else ''}{table}"
     elif "format" in found:
         files = f" in {found['files']} files" if found["files"] > 1 else ""
         yield f"{name}: {found['format']} {found['version']}".rstrip() + f", {human_size(found['bytes'])}{files}"
@@ -227,16 +247,20 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     else:
         yield ", ".join(filter(None, (f"{name}: file", human_size(found["bytes"]), found["type"])))
     for kind, sums in found.get("formats", {}).items():
-        more = "".join(f", {sums[fact]:,} {plural}" for fact, plural in SUMMED.items() if fact in sums)
-        yield f"  {kind}: {sums['containers']:,}, {human_size(sums['bytes'])}{more}"
-    yield from (f"  {name.replace('_', ' ')}: {_value(value)}" for name, value in found.get("facts", {}).items())
+        yield f"  {kind}: {sums['containers']:,}{_sizes(sums)}"
+    # Facts of zero and empty ones say nothing.
+    facts = {name: value for name, value in found.get("facts", {}).items() if value or value is False}
+    yield from (f"  {name.replace('_', ' ')}: {_value(value)}" for name, value in facts.items())
     yield from (f"  {name}: {value}" for name, value in found.get("attributes", {}).items())
     if "contents" in found:
         yield f"  contents: {_list(found['contents'])}"
         ratio = "" if found["ratio"] is None else f", {found['ratio']:.2f} times the file"
         unknown = found["not_counted"]
         left_out = f" (without {counted(unknown, 'file')} of unknown size)" if unknown else ""
-        yield f"  raw: {human_size(found['raw_bytes'])}{ratio}{left_out}"
+        if found["raw_bytes"] or unknown:
+            yield f"  raw: {human_size(found['raw_bytes'])}{ratio}{left_out}"
+    if found.get("episodes") and "num_episodes" not in facts:
+        yield f"  episodes: {found['episodes']:,}, {counted(found['frames'], 'frame')}"
     if found.get("cameras"):
         yield "  cameras: " + ", ".join(f"{name} (in {n:,})" for name, n in found["cameras"].items())
     if found.get("success"):
@@ -246,6 +270,13 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         yield "  views: " + ", ".join(shown)
     for kind in ("unreadable", "omitted"):
         yield from (f"  {kind}: {line}" for line in found.get(kind, ()))
+
+
+def _sizes(sums: Mapping[str, int]) -> str:
+    """Return the size of containers, and the sums that are not zero, each after a comma."""
+    return f", {human_size(sums['bytes'])}" + "".join(
+        f", {counted(sums[fact], plural.removesuffix('s'))}" for fact, plural in SUMMED.items() if sums.get(fact)
+    )
 
 
 def _list(counts: Counter[str]) -> str:

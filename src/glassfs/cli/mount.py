@@ -32,7 +32,7 @@ def _described() -> str:
     shell_complete=lambda _context, _parameter, incomplete: completed_option(DESCRIPTIONS, incomplete),
 )
 @click.option("--views", default="", metavar="NAME+NAME…", help="The same as -o views=NAME+NAME….")
-@click.option("--log-file", type=click.Path(dir_okay=False), help="Log to this file instead of syslog.")
+@click.option("--log-file", type=click.Path(dir_okay=False), help="The same as -o log_file=FILE.")
 def command(
     paths: tuple[str, ...], foreground: bool, options: tuple[str, ...], views: str, log_file: str | None,
 ) -> int:
@@ -53,6 +53,8 @@ def command(
         parsed = MountOptions.parse([*options, *([f"views={views.replace(',', '+')}"] if views else [])])
     except WrongOption as error:
         raise misuse(str(error)) from None
+    if log_file:
+        parsed.log_file = os.path.abspath(log_file)
     is_foreground = foreground or "debug" in parsed.flags
     if len(paths) > 1:
         *sources, name = paths
@@ -67,7 +69,7 @@ def command(
     where = f"{printable(shown(sources[0]))} is mounted at {printable(name)}"
     if is_foreground and len(paths) == 1:
         click.echo(f"{where}, until Ctrl-C", err=True)  # in the foreground nothing is printed at the end
-    status = mount(sources, name, parsed, foreground, log_file, own)
+    status = mount(sources, name, parsed, foreground, own)
     if status == 0 and not is_foreground:
         if len(paths) == 1:
             click.echo(f"{where}; to unmount it: glassfs umount {printable(shlex.quote(name))}")

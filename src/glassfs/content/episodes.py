@@ -26,6 +26,7 @@ EPISODE_COLUMNS: Mapping[str, str] = {
     "episode_id": "<u8",
     "episode_name": TEXT,  # of a container whose ids are texts
     "embodiment": TEXT,
+    "env_name": TEXT,  # of the environment, such as a simulated task
     "language_instruction": TEXT,
     "fps": "<f8",  # steps per second
     "success": "|b1",

@@ -14,7 +14,7 @@ from glassfs.cache import BlockCache
 from glassfs.content.summary import Columns, Summary, value_of
 from glassfs.errors import Damaged
 
-LAYOUT = 8
+LAYOUT = 9
 """Raise this when the same containers give other pieces than before."""
 PIECE_ROWS = 1024
 PIECE_BYTES = 256 << 10

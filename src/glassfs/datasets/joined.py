@@ -24,7 +24,7 @@ from glassfs.content.allowance import LEAST, Allowance
 from glassfs.content.join import Joined
 from glassfs.datasets.files import FileSnapshot, in_order
 from glassfs.datasets.timed_calls import TimedCalls
-from glassfs.errors import NotFound
+from glassfs.errors import NotAllowed, NotFound
 from glassfs.formats.registry import joined_names, may_be_container
 from glassfs.names import free_name
 from glassfs.settings import settings
@@ -192,7 +192,10 @@ class WithJoined(Directory):
             raise
 
     def _joined_child(self, name: str) -> Node | None:
-        """Return the node of this name. If no listed table has it, containers are read to find others with rows."""
+        """Return the node of this name. If no listed table has it, containers are read to find others with rows.
+
+        Raises NotAllowed for that of a table that only has rows which not every user may read.
+        """
         snapshot = self.joins.snapshot()
         # From cheap to dear: the tables that are listed now, those that were listed before rows were read, which a
         # program may have seen, and last those that have rows, for which the containers are read.
@@ -202,6 +205,8 @@ class WithJoined(Directory):
                     node = _renamed(node, self._is_taken, self.ino)
                     if node.name == name:
                         return node
+        if any(node.name == name for node in self._derived(snapshot, snapshot.hidden())):
+            raise NotAllowed("has only rows of containers that not every user may read", name)
         return None
 
     def _is_taken(self, name: str) -> bool:

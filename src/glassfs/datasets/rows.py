@@ -120,9 +120,7 @@ class RowReader:
 
     @once
     def _dependencies(self) -> str:
-        """What else the rows depend on: the program, and the layouts that this pass uses."""
-        texts = "\0".join(known.text for known in chosen(self._containers.layout))
-        return f"{_program()}\0{xxhash.xxh128_hexdigest(texts.encode())}"
+        return dependencies(self._containers.layout)
 
     def _of(self, file: SnapshotFile, kept: bytes | None, begun: Iterator[TablePiece] | None) -> Iterator[TablePiece]:
         if kept is None:
@@ -236,6 +234,12 @@ def _unpacked(kept: bytes, file: SnapshotFile, number: int) -> tuple[TablePiece,
     is_last, table, directory, rows, columns = json.loads(head)
     columns = EPISODE_ROWS if columns is None else tuple((name, dtype) for name, dtype in columns)
     return TablePiece(table, number, Piece(rows, data, columns), directory, file.is_public), is_last
+
+
+def dependencies(layout: str) -> str:
+    """Return what rows depend on beside their container: the program, and the layouts that are used."""
+    texts = "\0".join(known.text for known in chosen(layout))
+    return f"{_program()}\0{xxhash.xxh128_hexdigest(texts.encode())}"
 
 
 @cache

@@ -25,7 +25,7 @@ from glassfs.datasets.files import FileSnapshot, Gap, SnapshotFile, closed_files
 from glassfs.datasets.rows import RowReader, TablePiece
 from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.errors import Changed, GlassfsError, Passing, Unavailable
-from glassfs.formats.registry import joined_by
+from glassfs.formats.registry import joined_by, joined_names
 from glassfs.names import raw
 from glassfs.settings import settings
 from glassfs.source import Path
@@ -116,6 +116,14 @@ class Snapshot:
     def with_rows(self) -> Sequence[str]:
         """Return the names of the tables that have rows. Reads the containers."""
         return in_order(name for name, table in self.read().tables.items() if table.rows.rows)
+
+    def hidden(self) -> Sequence[str]:
+        """Return the names of the tables of which not every user may read any row. Reads the containers.
+
+        Only those that formats name are there: other names may be secrets of the containers.
+        """
+        tables = self.read().tables.values()
+        return in_order(one.name for one in tables if one.omitted and not one.rows.rows and one.name in joined_names())
 
     def has_closed(self) -> bool:
         """Return whether not every user may still read all rows that it shows."""

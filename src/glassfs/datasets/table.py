@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json as standard_json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO, TypeAlias
@@ -34,13 +35,18 @@ _ALL_CSV = (CSV, CSV_SAFE)
 _FORMULA = re.compile("'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 
 
-def chosen(placed: Iterable[ContainerPiece], is_chosen: Callable[[dict[str, Any]], bool]) -> Iterator[ContainerPiece]:
-    """Yield the rows that are chosen, each as a piece."""
+def chosen(
+    placed: Iterable[ContainerPiece], is_chosen: Callable[[dict[str, Any]], bool], known: Counter[str],
+) -> Iterator[ContainerPiece]:
+    """Yield the rows that are chosen, each as a piece. For each column, ``known`` counts the rows with a value."""
     for one in placed:
-        for row in records(one):
-            if is_chosen(row):
-                path, number, *values = row.values()
-                yield ContainerPiece(path, number, piece_of([[value] for value in values], RECORD_COLUMNS))
+        rows = list(_rows(one))
+        for name, values in zip(COLUMNS, zip(*rows, strict=True), strict=False):
+            known[name] += len(values) - values.count(None)
+        for row in rows:
+            if is_chosen(dict(zip(COLUMNS, row, strict=True))):
+                path, number, *cells = row
+                yield ContainerPiece(path, number, piece_of([[cell] for cell in cells], RECORD_COLUMNS))
 
 
 def records(placed: ContainerPiece) -> Iterator[dict[str, Any]]:

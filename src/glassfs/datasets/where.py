@@ -18,7 +18,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from glassfs.content.episodes import TEXT, TEXTS
-from glassfs.content.summary import COLUMNS
+from glassfs.content.summary import COLUMNS, CONTAINER, RECORD_COLUMNS
 from glassfs.errors import GlassfsError
 
 LONGEST = 4096
@@ -91,6 +91,26 @@ def condition(text: str) -> Callable[[Row], bool]:
         before = python.encode()[: wrong.node.col_offset].decode()
         raise WrongCondition(f"{_word(text, python, len(before))}{wrong}") from None
     return lambda row: found(row) is True
+
+
+def columns_in(text: str) -> list[str]:
+    """Return the columns that a condition compares."""
+    words = (ALIASES.get(found[0], found[0]) for found in _WORD.finditer(text))
+    return list(dict.fromkeys(word for word in words if word in COLUMNS))
+
+
+def why_none(text: str, known: Mapping[str, int]) -> str:
+    """Return which columns of a condition have no value in any row, and which others have; empty if all have some.
+
+    ``known`` has for each column the number of rows with a value; each row has a container.
+    """
+    unknown = [name for name in columns_in(text) if not known.get(name)]
+    rows = known.get(CONTAINER, 0)
+    if not unknown or not rows:
+        return ""
+    which = "the only episode" if rows == 1 else f"all {rows:,} episodes"
+    others = ", ".join(name for name, _ in RECORD_COLUMNS if known.get(name)) or "nothing"
+    return f"{' and '.join(unknown)} {'is' if len(unknown) == 1 else 'are'} unknown for {which}; known: {others}"
 
 
 def _as_python(found: re.Match[str]) -> str:

@@ -205,6 +205,9 @@ class Format:
     is_slow: Callable[[Head], bool] = lambda head: False
     """Return whether opening a container with these first bytes takes milliseconds. Folders list it by them alone."""
 
+    missing: Callable[[], str] = lambda: ""
+    """Return what its containers need and how to install it, if that is not installed."""
+
     ahead: int = HEAD
     """First bytes of a file that are read at once before ``open``, for formats that read more than HEAD in pieces."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from glassfs.content.episodes import TEXT, TEXTS
 from glassfs.content.summary import BOOLEAN, INTEGER, NUMBER, Columns
-from glassfs.formats.tskit import TreeSequence, length_of
+from glassfs.formats.tskit import LONGEST_NAME, TreeSequence, length_of
 from glassfs.once import once
 
 NAME = "trees"
@@ -25,13 +25,13 @@ COUNTS = {
 """Columns, and the tables whose rows they count."""
 COLUMNS: Columns = (
     ("sequence_length", NUMBER), ("num_samples", INTEGER), ("num_trees", INTEGER), ("time_units", TEXT),
-    *((name, INTEGER) for name in COUNTS),
+    *((name, INTEGER) for name in COUNTS), ("software", TEXTS), ("software_version", TEXTS),
 )
 METADATA = "metadata."
 """Before the names of properties, so that none is also that of another column."""
 LARGEST_READ = 128 << 20
 """Bytes of columns that are read to count samples, or trees."""
-MOST_PROPERTIES, DEEPEST, LONGEST_NAME = 200, 8, 200
+MOST_PROPERTIES, DEEPEST = 200, 8
 _TYPES = {"string": TEXT, "integer": INTEGER, "number": NUMBER, "boolean": BOOLEAN}
 
 Property = tuple[tuple[str, ...], str]
@@ -56,6 +56,7 @@ class TreeRow:
         sequence = self._sequence
         length = sequence.sequence_length()
         units = sequence.column("time_units", "int8")
+        programs = sequence.programs()
         is_short = units is not None and units.data.size <= 64 << 10  # more than a table shows of a text
         return {
             "sequence_length": length if math.isfinite(length) else None,
@@ -63,6 +64,8 @@ class TreeRow:
             "num_trees": _num_trees(sequence),
             "time_units": units.data.whole().decode("utf-8", "replace") if units is not None and is_short else None,
             **{name: sequence.rows(table) for name, table in COUNTS.items()},
+            "software": [name for name, _ in programs] or None,
+            "software_version": [version for _, version in programs] or None,
             **self._metadata(),
         }
 

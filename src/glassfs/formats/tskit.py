@@ -12,10 +12,12 @@ import math
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from glassfs.content import Array, Column, Content, Documents, Fault, Json, Member, Ragged, RaggedText, Table, Text
 from glassfs.content.allowance import EXPANSION
+from glassfs.content.data import Data
 from glassfs.errors import TooLarge
 from glassfs.formats.registry import Opening
 
@@ -101,6 +103,9 @@ KEYS = frozenset(key.encode() for key in (*RULES, *(f"{key}_offset" for key in C
 NAME = b"tskit.trees"
 MAJOR = 12
 UNKNOWN_TIME = 0x7FF874736B697421  # a NaN with this payload
+LONGEST_NAME = 200
+MOST_RECORDS, RECORD_BYTES = 1000, 16 << 20
+"""Of provenance, where programs are looked for."""
 
 
 def recognise(columns: Mapping[bytes, Array], opening: Opening) -> TreeSequence | None:
@@ -337,14 +342,39 @@ class TreeSequence:
     def json(self, key: str, kind: str) -> Any:
         """Return the document under ``key``; an empty one is an object, a missing, damaged or large one None."""
         column = self.column(key, kind)
-        if column is None:
-            return None
+        return None if column is None else self._parsed(column.data, 0, column.data.size)
+
+    def _parsed(self, data: Data, start: int, size: int) -> Any:
         try:
             with self._opening.allowance.temporary(self._opening.cache) as allowance:
-                allowance.take(EXPANSION * column.data.size, "JSON")
-                return json.loads(column.data.whole() or b"{}")
+                allowance.take(EXPANSION * size, "JSON")
+                return json.loads(data.read(start, size) or b"{}")
         except (ValueError, RecursionError, TooLarge):
             return None
+
+    def programs(self) -> list[tuple[str, str]]:
+        """Return name and version of each program that the provenance names, in the order of the records, each once.
+
+        Records that are not as the schema of provenance says name none, nor do those behind the first MOST_RECORDS or
+        RECORD_BYTES. A version may be empty.
+        """
+        import numpy as np
+
+        rows, found = self._ragged_text("provenances/record"), dict[tuple[str, str], None]()
+        if rows is None:
+            return []
+        width = int(rows.offset_dtype[2:])
+        offsets = rows.offsets.read(0, width * min(rows.rows + 1, MOST_RECORDS + 1))
+        for start, end in pairwise(np.frombuffer(offsets, rows.offset_dtype).tolist()):
+            if not start <= end <= min(rows.text.size, RECORD_BYTES):
+                break
+            record = self._parsed(rows.text, start, end - start)
+            software = record.get("software") if isinstance(record, dict) else None
+            if isinstance(software, dict):
+                name, version = (software.get(key) for key in ("name", "version"))
+                if isinstance(name, str) and 0 < len(name) <= LONGEST_NAME:
+                    found[name, version[:LONGEST_NAME] if isinstance(version, str) else ""] = None
+        return list(found)
 
 
 def length_of(column: Array) -> int:

@@ -19,7 +19,7 @@ from glassfs.source.remote.url import is_url, local_name
 log = logging.getLogger(__name__)
 
 
-def check(sources: Sequence[str], mountpoint: str, options: MountOptions, log_file: str | None = None) -> None:
+def check(sources: Sequence[str], mountpoint: str, options: MountOptions) -> None:
     """Check sources and mount point, and unmount a dead glassfs mount at the mount point.
 
     No server is asked: the daemon opens remote sources. Raises MountError with what to do.
@@ -46,7 +46,7 @@ def check(sources: Sequence[str], mountpoint: str, options: MountOptions, log_fi
         if os.path.isdir(source) and _is_inside(mountpoint, source):
             advice = "choose a mount point outside of it"
             raise MountError(f"{mountpoint}: lies inside {source}, which would then contain itself; {advice}")
-    for written in filter(None, (options.metrics, log_file)):
+    for written in filter(None, (options.metrics, options.log_file)):
         for folder in (mountpoint, *files):
             if os.path.isdir(folder) and _is_inside(os.path.dirname(os.path.abspath(written)), folder):
                 # Each line of a log about a change in the source would be a change in the source.

@@ -27,8 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def mount(
-    sources: Sequence[str], mountpoint: str, options: MountOptions, foreground: bool, log_file: str | None,
-    own: OwnMountPoint | None = None,
+    sources: Sequence[str], mountpoint: str, options: MountOptions, foreground: bool, own: OwnMountPoint | None = None,
 ) -> int:
     """Mount, and return the exit status when the mount is usable; in the foreground, when it has ended.
 
@@ -39,9 +38,9 @@ def mount(
         if own is not None:
             at_end.callback(own.remove)
         _open_standard_descriptors()
-        logs.configure(log_file, is_daemon)
+        logs.configure(options.log_file, is_daemon)
         process.raise_descriptor_limit()
-        check(sources, mountpoint, options, log_file)
+        check(sources, mountpoint, options)
         if is_daemon:
             _start(sources, mountpoint, options, own)
             at_end.pop_all()  # the daemon removes it

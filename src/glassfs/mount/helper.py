@@ -48,7 +48,7 @@ def run(arguments: list[str]) -> int:
     parsed = MountOptions.parse(options, is_lenient="-s" in flags, ignored={"rw"})
     if "-f" in flags:
         return 0
-    return mount([source], mountpoint, parsed, foreground=False, log_file=None)
+    return mount([source], mountpoint, parsed, foreground=False)
 
 
 def _end(sentence: str, status: int) -> None:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from typing import TextIO
+from contextlib import suppress
+from io import TextIOWrapper
 
 from glassfs import outputs
 from glassfs.arguments import harmless
@@ -66,8 +67,10 @@ def configure(log_file: str | None, is_daemon: bool) -> None:
     """Log to a file if given, else in the foreground to stderr or the journal, else to syslog. Raises OSError."""
     handler: logging.Handler
     formatter: logging.Formatter = LineFormatter("%(asctime)s %(levelname)s %(message)s")
-    if log_file is not None:
-        handler = logging.StreamHandler(_opened(log_file))
+    if log_file == os.devnull:  # no file that others could put there
+        handler = logging.NullHandler()
+    elif log_file is not None:
+        handler = LogFile(log_file)
     elif is_daemon:
         handler, formatter = _syslog(), LineFormatter("glassfs[%(process)d]: %(message)s")
     else:
@@ -81,16 +84,37 @@ def configure(log_file: str | None, is_daemon: bool) -> None:
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
 
 
-def _opened(log_file: str) -> TextIO:
-    """Open the file to append to it, unless it has bytes that no text has: those of a container, for example."""
-    if log_file == os.devnull:  # no file that others could put there
-        return open(log_file, "a", encoding="utf-8", errors="backslashreplace")
-    descriptor = outputs.opened(log_file)
-    # All formats have a number with zeros at the start.
-    if b"\0" in os.pread(descriptor, 4096, 0):
-        os.close(descriptor)
-        raise FileExistsError(errno.EEXIST, "is not a log, as it is not text; name another file", log_file)
-    return open(descriptor, "a", 1, "utf-8", "backslashreplace")
+class LogFile(logging.FileHandler):
+    """Appends to the file at an absolute path; to a new one after that was renamed or removed, as by logrotate.
+
+    The folder is opened once, so that no link leads to another one later. While something has the name that glassfs
+    does not write to, records go on into the renamed file.
+    Raises OSError if the file cannot be opened, or has bytes that no text has: those of a container, for example.
+    """
+
+    def __init__(self, path: str) -> None:
+        folder, self._file_name = os.path.split(path)
+        try:
+            self._folder = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            super().__init__(path)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):
+            if self.stream is None or not outputs.is_at(self.stream.fileno(), self._file_name, self._folder):
+                before = self.setStream(self._open())
+                if before is not None:
+                    before.close()
+        super().emit(record)
+
+    def _open(self) -> TextIOWrapper:
+        descriptor = outputs.opened(self._file_name, folder=self._folder)
+        # All formats have a number with zeros at the start.
+        if b"\0" in os.pread(descriptor, 4096, 0):
+            os.close(descriptor)
+            raise FileExistsError(errno.EEXIST, "is not a log, as it is not text; name another file")
+        return open(descriptor, "a", 1, "utf-8", "backslashreplace")
 
 
 def _syslog() -> logging.Handler:

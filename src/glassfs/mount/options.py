@@ -68,6 +68,7 @@ DESCRIPTIONS = {
     "lerobot_splits": "show a LeRobot dataset for each split, such as train and valid (the view lerobot-splits)",
     "layout=FILE": "find episodes in HDF5 and NPZ by this layout first; also a folder of them, or the name of one",
     "metrics=FILE": "write counters for monitoring to this file, every ten seconds",
+    "log_file=FILE": "append the log to this file instead of syslog",
     "catalogue=no": "do not cache on disk what tables over folders and look-ups of images have found",
     "auto_unmount": "unmount when the daemon dies, even by kill -9 (with some fusermount3 for root only)",
     "debug": "print every request; implies -f",
@@ -98,6 +99,7 @@ class MountOptions:
     catalogue: bool = True
     layout: str = ""
     metrics: str | None = None
+    log_file: str | None = None
     remote: Connection = Connection()  # noqa: RUF009 - it is frozen
     flags: set[str] = field(default_factory=set)
 
@@ -142,10 +144,10 @@ class MountOptions:
             if not os.path.isdir(value):
                 raise WrongOption(f"option spool: {value} is not a directory")
             self.spool = os.path.abspath(value)
-        elif name == "metrics":
+        elif name in ("metrics", "log_file"):
             if not os.path.isdir(os.path.dirname(os.path.abspath(value))) or os.path.isdir(value):
-                raise WrongOption(f"option metrics: {value!r} is not a file in a folder that exists")
-            self.metrics = os.path.abspath(value)
+                raise WrongOption(f"option {name}: {value!r} is not a file in a folder that exists")
+            setattr(self, name, os.path.abspath(value))
         elif name == "views":
             try:
                 self.views = views_named("+".join([*self._view_names(), value]))

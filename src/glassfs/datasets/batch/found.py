@@ -7,14 +7,18 @@ name decides beforehand. Links inside are not followed. One thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import xxhash
 
 from glassfs.cache import BlockCache
 from glassfs.content import Container
 from glassfs.datasets.batch.contract import BatchSettings, SearchHit
+from glassfs.datasets.rows import dependencies
 from glassfs.errors import Changed, GlassfsError, Refused
 from glassfs.formats.registry import is_expected, may_be_container
 from glassfs.names import distinct, raw
@@ -153,6 +157,24 @@ class Opener:
                 container, entries = stack.enter_context(glimpse)
             self.is_several = len(entries) > 1
             yield container
+
+    def known(self, named: Named, name: str, find: Callable[[Container], Any]) -> Any:
+        """Return what ``find`` returns for a container, a JSON value, from the catalogue if that has it under a name.
+
+        It may depend on what rows depend on. Raises the reason if the container cannot be opened, and what ``find``
+        raises.
+        """
+        entry, kept = named.store.entry(named.path), self._containers.kept
+        key = xxhash.xxh128_digest(f"{name}\0{dependencies(self._containers.layout)}".encode())
+        found = kept.find(entry.stamp, key) if named.store.has_lasting_versions else None
+        if found is not None:
+            return json.loads(found)
+        with self.glimpsed(named, entry.version) as container:
+            value = find(container)
+        # The stamp is that of one file.
+        if named.store.has_lasting_versions and not self.is_several:
+            kept.keep(entry.stamp, entry.mtime_ns, key, json.dumps(value).encode())
+        return value
 
     @contextmanager
     def _noting(self) -> Iterator[None]:

@@ -44,8 +44,8 @@ def recognises(head: Head) -> bool:
 def open_hdf5(opening: Opening) -> Container:
     """Ask the worker for the root group. Raises Refused if h5py is not installed, and Damaged."""
     source = opening.source
-    if not is_installed():
-        raise Refused(f"is an HDF5 file, which needs h5py: {installing.command('hdf5')}", source.name)
+    if lacks := missing():
+        raise Refused(f"is an HDF5 file, which {lacks}", source.name)
     head = Head.of(source, source.read(0, min(HEAD, source.size)))
     start = _start(head)
     version = b"" if start is None else head.part(start + len(MAGIC), 1)
@@ -93,4 +93,10 @@ def is_installed() -> bool:
     return find_spec("h5py") is not None
 
 
-FORMAT = Format("hdf5", recognises, open_hdf5, suffixes=NAMED, joined=JOINED["hdf5"], is_slow=is_slow)
+def missing() -> str:
+    return "" if is_installed() else f"needs h5py: {installing.command('hdf5')}"
+
+
+FORMAT = Format(
+    "hdf5", recognises, open_hdf5, suffixes=NAMED, joined=JOINED["hdf5"], is_slow=is_slow, missing=missing,
+)

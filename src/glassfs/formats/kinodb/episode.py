@@ -52,7 +52,8 @@ LONG = 4 << 10
 """Bytes of metadata that are faster to read again than to keep as JSON."""
 CAMERA_BYTES = 512  # of the names in a row
 COLUMNS = {
-    name: dtype for name, dtype in EPISODE_COLUMNS.items() if name not in ("episode_name", "channels", "splits")
+    name: dtype for name, dtype in EPISODE_COLUMNS.items()
+    if name not in ("episode_name", "env_name", "channels", "splits")
 }
 _CAMERAS, _VIDEOS = "cameras", "videos"
 

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from glassfs.content import Member, Table, episodes_table, with_recording
-from glassfs.content.episodes import EPISODE_COLUMNS, TEXT, is_camera, recording_in
+from glassfs.content.episodes import EPISODE_COLUMNS, is_camera, recording_in
 from glassfs.content.features import features_of
 from glassfs.formats.wshard.episode import EPISODE, WSHARD, WShardEpisode
 
@@ -22,18 +22,12 @@ COST = 8 << 10
 TEXT_COST = 48  # per byte of JSON or name, as text of wide characters that all need escapes
 _CHANNEL_PREFIXES = (b"signal/", b"action/")
 _TEXTS = {
-    "episode_name": ("episode_id", "id"), "embodiment": ("embodiment",), "env_id": ("env_id",),
+    "episode_name": ("episode_id", "id"), "embodiment": ("embodiment",), "env_name": ("env_id",),
     "language_instruction": ("language_instruction", "instruction", "task"),
 }
 """Text fields of a record, and the metadata keys that may hold them."""
-_COLUMNS = {
-    name: EPISODE_COLUMNS.get(name, TEXT)
-    for name in (
-        "position", *_TEXTS, "fps", "success", "total_reward", "num_frames", "state_dim", "action_dim",
-        CHANNELS, CAMERAS,
-    )
-}
-"""Columns of the table of the episode: those of other formats, without the number ``episode_id``, and ``env_id``."""
+_COLUMNS = {name: dtype for name, dtype in EPISODE_COLUMNS.items() if name not in ("episode_id", "splits")}
+"""Columns of the table of the episode: those of other formats, without the number ``episode_id``."""
 _OWN_KEYS = {key for keys in _TEXTS.values() for key in keys} | {"length_T", "length_t", "chunks"}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 

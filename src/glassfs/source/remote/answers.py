@@ -12,10 +12,11 @@ import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from hashlib import sha256
+from socket import gaierror
 from typing import Any
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Unavailable
-from glassfs.source.remote.server import Facts
+from glassfs.source.remote.server import NO_HOST, Facts
 
 # Keys of ``info`` that distinguish versions, best first.
 _VERSIONS = (
@@ -124,6 +125,8 @@ def translated(error: BaseException, shown: str) -> GlassfsError:
         return NotAllowed(f"access denied: {text}", shown)
     if status == 412:
         return Changed("has been replaced by another object", shown)
+    if isinstance(error, gaierror):
+        return DeviceFailed(NO_HOST, shown)
     if isinstance(error, MemoryError) or number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
         return Unavailable(f"no descriptors or no memory left: {text}", shown)
     return DeviceFailed(text, shown)

@@ -19,7 +19,7 @@ from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotF
 from glassfs.settings import settings
 from glassfs.source.contract import Path
 from glassfs.source.remote.retrying import SILENCE_PARTS, Attempt, Retryable, RetryingServer
-from glassfs.source.remote.server import SECOND, Facts, Listed
+from glassfs.source.remote.server import NO_HOST, SECOND, Facts, Listed
 from glassfs.terminal import printable
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ LASTING = (UNTRUSTED, NO_WEBDAV, ENDLESS)
 _CAUSES = (
     ("Error decoding PROPFIND response", NO_WEBDAV),
     ("InvalidCertificate", UNTRUSTED), ("certificate", UNTRUSTED),
-    ("dns error", "there is no host of this name"),
+    ("dns error", NO_HOST),
     ("Connection refused", "the connection is refused"),
     ("URL scheme is not allowed", "plain http is not expected here"),
     ("kind: Timeout", "it does not answer"),
@@ -72,17 +72,19 @@ class _Unlistable(Exception):
 class ObjectServer(RetryingServer):
     """``store`` is an obstore store; ``library`` is the obstore package that it is of.
 
-    ``list_pages`` is another way to list folders, if there is one.
+    ``host`` is the one that is asked, by default that in the name. ``list_pages`` is another way to list folders, if
+    there is one.
     """
 
     def __init__(
         self, name: str, identity: str, store: Any, library: ModuleType, timeout: float,
-        has_lasting_versions: bool, list_pages: ListPages | None = None,
+        has_lasting_versions: bool, host: str = "", list_pages: ListPages | None = None,
     ) -> None:
         self.name = name
         self.identity = identity
         self.timeout = timeout
         self.has_lasting_versions = has_lasting_versions
+        self._host = host
         self._library = library
         self._store = store
         self._list_pages = list_pages
@@ -241,7 +243,10 @@ class ObjectServer(RetryingServer):
             return NotAllowed(reason, self.shown(path)), False
         if isinstance(error, (exceptions.InvalidPathError, ValueError)):
             return DeviceFailed("has a name that cannot be sent to the server", self.shown(path)), False
-        failed = DeviceFailed(_reason(error), self.shown(path))
+        reason = _reason(error)
+        if reason == NO_HOST and self._host:
+            reason = f"there is no host {self._host}; -o endpoint=URL names another server"
+        failed = DeviceFailed(reason, self.shown(path))
         if not isinstance(error, exceptions.BaseError):
             return failed, False
         status = _STATUS.search(str(error))

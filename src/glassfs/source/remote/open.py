@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 from functools import cache, partial
 from hashlib import blake2b
 from typing import Any, TypeAlias, TypeVar
+from urllib.parse import urlsplit
 
 from glassfs.errors import DeviceFailed, NotAllowed, NotFound, Refused
 from glassfs.names import raw
@@ -34,8 +35,9 @@ _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _FILES = (("AWS_CONFIG_FILE", "~/.aws/config"), ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"))
 
 AnyServer = TypeVar("AnyServer", bound=ObjectServer)
-_Bucket: TypeAlias = tuple[Callable[[], Any], str, ListPages | None]
-"""A function that makes an obstore store, the endpoint that distinguishes stores of one name, and S3's listing."""
+_Bucket: TypeAlias = tuple[Callable[[], Any], str, str, ListPages | None]
+"""A function that makes an obstore store, the endpoint that distinguishes stores of one name, the host without one, and
+S3's listing."""
 
 
 def located(
@@ -104,13 +106,14 @@ def bucket_of(url: Url, connection: Connection, kind: type[AnyServer]) -> AnySer
     if not url.host:
         raise Refused("names no bucket", url.shown)
     library = obstore(url.shown)
-    make, endpoint, list_pages = _BUCKETS[url.scheme](url, connection, kind.options(connection.timeout))
+    make, endpoint, host, list_pages = _BUCKETS[url.scheme](url, connection, kind.options(connection.timeout))
     try:
         store = make()
     except Exception:  # its message may repeat a credential
         raise Refused("cannot be opened: its name, an option or a credential is malformed", url.shown) from None
     name = f"{url.scheme}://{url.userinfo or url.host}"
-    return kind(name, f"{name} {endpoint}", store, library, connection.timeout, True, list_pages)
+    host = urlsplit(endpoint).hostname or host
+    return kind(name, f"{name} {endpoint}", store, library, connection.timeout, True, host, list_pages)
 
 
 def _demand_no_password(url: Url) -> None:
@@ -155,7 +158,8 @@ def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
         _allow_http(endpoint, options)
     region = region or DEFAULT_REGION
     lister = S3Lister(url.host, partial(_botocore_client, connection, region, endpoint))
-    return lambda: S3Store(url.host, region=region, **credentials, **options), endpoint, lister.entries
+    make = partial(S3Store, url.host, region=region, **credentials, **options)
+    return make, endpoint, f"s3.{region}.amazonaws.com", lister.entries
 
 
 def _botocore_client(connection: Connection, region: str, endpoint: str) -> Any:
@@ -230,7 +234,7 @@ def _gs(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
     from obstore.store import GCSStore
 
     credentials = _credentials(connection, options, "base_url")
-    return lambda: GCSStore(url.host, **credentials, **options), connection.endpoint, None
+    return partial(GCSStore, url.host, **credentials, **options), connection.endpoint, "storage.googleapis.com", None
 
 
 def _az(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
@@ -244,7 +248,7 @@ def _az(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
         raise NotAllowed(f"the storage account is unknown: set {ACCOUNT}", url.shown)
     credentials = _credentials(connection, options, "endpoint", "account_key")
     make = partial(AzureStore, container, account_name=account, **credentials, **options)
-    return make, connection.endpoint or account, None
+    return make, connection.endpoint or account, f"{account}.blob.core.windows.net", None
 
 
 _BUCKETS: dict[str, Callable[[Url, Connection, dict[str, Any]], _Bucket]] = {"s3": _s3, "gs": _gs, "az": _az}

@@ -19,6 +19,7 @@ from glassfs.source.contract import Path
 
 SECOND = 10**9
 """In nanoseconds."""
+NO_HOST = "there is no host of this name"
 MOST_NAMES = 1_000_000
 """Names that one folder may have. A name takes some 400 bytes."""
 

@@ -37,7 +37,8 @@ SHOWN_AS = (".png", ".jpg")
 _NAMES = ("episode_name", "episode_id", "position")
 _LABELS = {
     "language_instruction": "Instruction", "fps": "Frames a second", "num_frames": "Frames", "episode_id": "Id",
-    "episode_name": "Name", "state_dim": "State dimensions", "action_dim": "Action dimensions", "env_id": "Environment",
+    "episode_name": "Name", "state_dim": "State dimensions", "action_dim": "Action dimensions",
+    "env_name": "Environment",
 }
 
 

@@ -7,7 +7,7 @@
     episode_id: "Id", episode_name: "Name", env_id: "Environment", channels: "Channels",
     cameras: "Cameras",
   };
-  const MINOR = ["fps", "state_dim", "action_dim", "episode_id", "env_id", "channels", "cameras"];
+  const MINOR = ["fps", "state_dim", "action_dim", "episode_id", "env_name", "channels", "cameras"];
   const HIDDEN = ["container", "position", "place"];
   const OUTCOMES = { true: ["good", "succeeded"], false: ["bad", "failed"], null: ["none", "unknown"] };
   const head = (name) => {
