@@ -122,15 +122,13 @@ class PathCache:
         self._limit = limit
         self._lock = threading.Lock()
         self._values: dict[str, Directory] = {}
+        self.get = self._values.get
         self._weights: dict[str, int] = {}
         self._weight = 0
         self._paths_of: dict[Lease, tuple[str, ...]] = {}
         """Tuples, as the garbage collector stops visiting those of strings; it would visit lists again and again."""
         self.generation = 0
         """Changes with each ``forget``."""
-
-    def get(self, path: str) -> Directory | None:
-        return self._values.get(path)
 
     def put(self, path: str, value: Directory, lease: Lease, generation: int, weight: int = 1) -> None:
         with self._lock:
@@ -156,7 +154,8 @@ class PathCache:
                     self._weight -= self._weights.pop(path, 0)
 
     def _drop_all(self) -> None:
-        self._values, self._paths_of, self._weights, self._weight = {}, {}, {}, 0
+        self._values.clear()
+        self._paths_of, self._weights, self._weight = {}, {}, 0
 
 
 class _Directories:

@@ -21,6 +21,7 @@ from glassfs.errors import Changed, GlassfsError, IsADirectory, NotFound
 from glassfs.lru import LRU
 from glassfs.mount.errors import Answer
 from glassfs.mount.inodes import ROOT, Inodes
+from glassfs.mount.runs import Run
 from glassfs.mount.status import ListedOmissions
 from glassfs.settings import settings
 from glassfs.tree import Directory, File, Node, Origin, Settled, Symlink
@@ -127,16 +128,16 @@ class Listing:
             node = self.node(position)
             yield 0 if node.is_volatile else self._inodes.hold_named(self._parent, node), node
 
-    def held_inside(self, start: int) -> tuple[int, Iterable[Facts]]:
-        """Return the id of the first child in a container from position ``start`` on, and facts of all of them.
+    def held_inside(self, origin: Origin, start: int) -> tuple[Run, int, Iterable[Facts]]:
+        """Return the run of the children in a container, the first id from position ``start`` on, and facts of these.
 
-        Each id has one more reference. The caller must call ``Inodes.keep``.
+        There must be some, and they have this origin. Each id has one more reference. The caller must call
+        ``Inodes.keep``.
         """
-        if start >= self._count or not isinstance(self.directory, Settled):
-            return 0, ()
-        run = self._inodes.hold_settled(self._parent, self.directory, self.directory.inside, self._count - start)
+        assert isinstance(self.directory, Settled)
+        run = self._inodes.hold_settled(self._parent, self.directory, origin, self._count - start)
         start -= self.own is not None
-        return run.first + start, self.directory.facts(start, self.directory.count)
+        return run, run.first + start, self.directory.facts(start, self.directory.count)
 
 
 class Operations:
