@@ -171,24 +171,24 @@ class _Directories:
 
     def find(self, path: str, is_exact: bool) -> Found:
         """Return what a path leads to, following links. Raises NotFound and NotADirectory."""
+        try:
+            return self._found(path, is_exact)
+        except Changed:
+            # The container was replaced meanwhile: look the path up again.
+            self.forget()
+            return self._found(path, is_exact)
+
+    def _found(self, path: str, is_exact: bool) -> Found:
         for _ in range(LINKS):
             parent, _, name = path.rpartition("/")
+            place, directory = self.at(parent)
             if not name:
-                return "/", self.at("")[1]
-            try:
-                place, node = self._in(parent, name, is_exact)
-            except Changed:
-                # The container was replaced meanwhile: look the path up again.
-                self.forget()
-                place, node = self._in(parent, name, is_exact)
+                return "/", directory
+            node = directory.child(name) if is_exact else directory.named(name)
             if not isinstance(node, Symlink):
                 return f"{place}/{node.name}", node
             path = target(place, node)
         raise UnfollowedLink("there are too many links one after another", part=printable(path))
-
-    def _in(self, parent: str, name: str, is_exact: bool) -> Found:
-        place, directory = self.at(parent)
-        return place, directory.child(name) if is_exact else directory.named(name)
 
     def at(self, path: str) -> Resolved:
         """Return the directory at a path, following links. Raises NotFound and NotADirectory."""

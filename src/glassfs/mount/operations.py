@@ -178,18 +178,20 @@ class Operations:
         """
         if parent == ROOT:
             self._note_at_root((name,))
-        attempt = 0
-        while True:
+        try:
+            return self._looked_up(parent, self.inodes.directory(parent), name)
+        except Changed as error:
+            changed = error
+        for _ in range(1, ATTEMPTS):
             try:
-                directory = self.inodes.present(parent) if attempt else self.inodes.directory(parent)
+                directory = self.inodes.present(parent)
                 answer = self._looked_up(parent, directory, name)
-            except Changed:
-                attempt += 1
-                if attempt == ATTEMPTS:
-                    raise
+            except Changed as error:
+                changed = error
             else:
                 # The next process that has the old directory open must look the name up again.
-                return answer._replace(entry_timeout=0.0) if attempt and isinstance(directory, Settled) else answer
+                return answer._replace(entry_timeout=0.0) if isinstance(directory, Settled) else answer
+        raise changed
 
     def _looked_up(self, parent: int, directory: Directory, name: str) -> Lookup:
         # The watch begins before the look-up, and the timeout is found before: a change in between is reported then.

@@ -52,9 +52,9 @@ class Refusal(NamedTuple):
 class ContainerLease(Lease):
     """The lease on one version of the container at ``location``, whose path in the tree is ``at``.
 
-    ``source`` is its own file, ``parts`` are the paths and sources of the others. ``entries`` are those of all when they
-    were compared last, its own first. Its contents can be parsed again from the sources, also after the files were deleted while
-    a reader has acquired the lease. ``tables`` are the joined tables to which it may give rows.
+    ``source`` is its own file, ``parts`` are the paths and sources of the others. ``entries`` are those of all when
+    they were compared last, its own first. Its contents can be parsed again from the sources, also after the files were
+    deleted while a reader has acquired the lease. ``tables`` are the joined tables to which it may give rows.
 
     Without a ``format`` it is presumed: only its name or its first bytes say that it is a container. Format, tables and
     further files are unknown until ``settle`` records them.
@@ -67,10 +67,8 @@ class ContainerLease(Lease):
         format_name: str = "", tables: Sequence[str] = (),
     ) -> None:
         super().__init__((source, *[part for _, part in parts]))
-        self.location = location
-        self.at = at
-        self.format = format_name
-        self.tables = tables
+        self.location, self.at = location, at
+        self.format, self.tables = format_name, tables
         self.entries = (source.entry, *[part.entry for _, part in parts])
         self.identity = identity_of(self.entries)
         self._paths = (location.path, *[path for path, _ in parts])

@@ -219,7 +219,8 @@ class Folder(Directory):
         return [one for one in found if one is not None]
 
     def watch(self) -> bool:
-        return self.containers.watcher.watch(self.location, self._at)
+        store, path = self.location
+        return store.is_watched(path) or self.containers.watcher.watch(self.location, self._at)
 
     def _entries(self) -> Iterator[tuple[str, str, Entry]]:
         return shown_entries(self.location, self.is_mount_root)
