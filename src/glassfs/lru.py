@@ -56,6 +56,8 @@ class LRU(Generic[Key, Value]):
 
     def get(self, key: Key) -> Value | None:
         """Return the value of ``key`` and mark it as used last, or return None."""
+        if key not in self._entries:
+            return None
         with self._lock:
             value = self._entries.get(key)
             if value is not None:

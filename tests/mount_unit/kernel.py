@@ -12,7 +12,7 @@ from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import Listing, Operations, Stale
 from glassfs.mount.options import MountOptions
 from glassfs.mount.status import OwnDirectory, StatusText
-from glassfs.tree import Directory, File, Sources
+from glassfs.tree import Directory, File, Settled, Sources
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import FixedDirectory
 from tests.memory_store import MemoryStore
@@ -88,10 +88,12 @@ class Kernel:
 def held_by(listing: Listing, start: int = 0) -> list[tuple[str, int]]:
     """Names and ids (0 where there is none) of what is listed from a position on, each held once more."""
     found = [(node.name, child) for child, node in listing.held_from(start)]
-    first, facts = listing.held_inside(start + len(found))
+    start += len(found)
+    if not isinstance(listing.directory, Settled) or start >= len(listing):
+        return found
+    run, first, facts = listing.held_inside(listing.directory.inside, start)
     inside = [(os.fsdecode(name), ident) for ident, (name, *_) in enumerate(facts, first)]
-    if inside:
-        listing._inodes.keep(first, len(inside), [(first, len(inside))])
+    listing._inodes.keep(run, len(inside), [(first, len(inside))])
     return found + inside
 
 

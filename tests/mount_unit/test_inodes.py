@@ -253,10 +253,9 @@ def test_listed_ids_are_known_until_they_are_forgotten() -> None:
     kernel = Kernel(operations_over(lambda: folder_of(500)))
     operations = kernel.operations
     listing, _ = operations.listing(ROOT, 0)
-    first, _ = listing.held_inside(100)
-    operations.inodes.keep(first, len(listing) - 100, [(first, 300), (first + 400, 100)])
+    run, first, _ = listing.held_inside(listing.directory.origin, 100)
+    operations.inodes.keep(run, len(listing) - 100, [(first, 300), (first + 400, 100)])
     operations.forget(first + 400, 1, 100)
-    run = operations.inodes._run(first)
     assert run.held == 300
     (known,) = by_version([run], threading.Lock()).values()
     found = list(known)
@@ -378,5 +377,5 @@ def test_directory_that_was_given_back_leaves_no_run_behind() -> None:
     listing, _ = operations.listing(ident, 0)
     operations.forget(ident, 1)
     with pytest.raises(Changed):
-        listing.held_inside(0)
+        listing.held_inside(root.origin, 0)
     assert (len(operations.inodes), operations.inodes._holdings) == (0, {})

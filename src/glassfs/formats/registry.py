@@ -284,9 +284,8 @@ def joined_names() -> frozenset[str]:
 
 
 def built_in() -> Iterator[Format]:
-    """Yield the built-in formats in the order of recognition, importing each on demand."""
-    for name in BUILT_IN:
-        yield _built_in(name)
+    """Return the built-in formats in the order of recognition, importing each on demand."""
+    return map(_built_in, BUILT_IN)
 
 
 @cache

@@ -122,15 +122,13 @@ class PathCache:
         self._limit = limit
         self._lock = threading.Lock()
         self._values: dict[str, Directory] = {}
+        self.get = self._values.get
         self._weights: dict[str, int] = {}
         self._weight = 0
         self._paths_of: dict[Lease, tuple[str, ...]] = {}
         """Tuples, as the garbage collector stops visiting those of strings; it would visit lists again and again."""
         self.generation = 0
         """Changes with each ``forget``."""
-
-    def get(self, path: str) -> Directory | None:
-        return self._values.get(path)
 
     def put(self, path: str, value: Directory, lease: Lease, generation: int, weight: int = 1) -> None:
         with self._lock:
@@ -156,7 +154,8 @@ class PathCache:
                     self._weight -= self._weights.pop(path, 0)
 
     def _drop_all(self) -> None:
-        self._values, self._paths_of, self._weights, self._weight = {}, {}, {}, 0
+        self._values.clear()
+        self._paths_of, self._weights, self._weight = {}, {}, 0
 
 
 class _Directories:
@@ -172,24 +171,24 @@ class _Directories:
 
     def find(self, path: str, is_exact: bool) -> Found:
         """Return what a path leads to, following links. Raises NotFound and NotADirectory."""
+        try:
+            return self._found(path, is_exact)
+        except Changed:
+            # The container was replaced meanwhile: look the path up again.
+            self.forget()
+            return self._found(path, is_exact)
+
+    def _found(self, path: str, is_exact: bool) -> Found:
         for _ in range(LINKS):
             parent, _, name = path.rpartition("/")
+            place, directory = self.at(parent)
             if not name:
-                return "/", self.at("")[1]
-            try:
-                place, node = self._in(parent, name, is_exact)
-            except Changed:
-                # The container was replaced meanwhile: look the path up again.
-                self.forget()
-                place, node = self._in(parent, name, is_exact)
+                return "/", directory
+            node = directory.child(name) if is_exact else directory.named(name)
             if not isinstance(node, Symlink):
                 return f"{place}/{node.name}", node
             path = target(place, node)
         raise UnfollowedLink("there are too many links one after another", part=printable(path))
-
-    def _in(self, parent: str, name: str, is_exact: bool) -> Found:
-        place, directory = self.at(parent)
-        return place, directory.child(name) if is_exact else directory.named(name)
 
     def at(self, path: str) -> Resolved:
         """Return the directory at a path, following links. Raises NotFound and NotADirectory."""

@@ -41,9 +41,10 @@ class Inodes:
         """Whether to remember names that are looked up in containers: a version that was replaced cannot be listed."""
         self._next = ROOT + 1
         self._lock = threading.Lock()
-        self._table: tuple[list[int], list[Run | None]] = ([], [])
-        """First ids, ascending, and their runs; replaced as a pair when it is rebuilt."""
-        self._gone = 0
+        self._table: tuple[list[int], list[Run | None]] = ([0], [None])
+        """First ids, ascending, and their runs, after an empty place; replaced as a pair when it is rebuilt."""
+        self._gone = 1
+        """Empty places."""
         self._enough = MOST_RUNS
         """Runs above which the kernel is asked to forget some."""
         self._hand = ROOT
@@ -188,18 +189,17 @@ class Inodes:
             left.release()
         return run.first
 
-    def keep(self, first: int, references: int, kept: Iterable[tuple[int, int]]) -> None:
+    def keep(self, run: Run, references: int, kept: Iterable[tuple[int, int]]) -> None:
         """Of so many references that ``hold_settled`` returned, keep one to each id of some stretches of the run.
 
-        A stretch is its first id and the number of its ids. ``first`` is any id of the run. The others are released.
+        A stretch is its first id and the number of its ids. The others are released.
         """
         with self._lock:
-            run = self._run(first)
             for ident, count in kept:
                 run.note(ident - run.first, count, 1)
                 references -= count
         if references:
-            self.forget(first, references, 0)
+            self.forget(run.first, references, 0)
 
     def forget(self, ident: int, references: int, count: int = 1) -> None:
         """Release references of the kernel: so many to each of ``count`` consecutive ids of a run.
@@ -229,7 +229,7 @@ class Inodes:
             left = self._left(run.holding)
             if 2 * self._gone > len(runs) + STRETCH:
                 still = self._runs()
-                self._table, self._gone = ([run.first for run in still], [*still]), 0
+                self._table, self._gone = ([0, *[run.first for run in still]], [None, *still]), 1
         if left is not None:  # not under the lock: closing files may wait for readers
             left.release()
 
@@ -354,9 +354,8 @@ class Inodes:
 
     def _run(self, ident: int) -> Run:
         firsts, runs = self._table
-        place = bisect_right(firsts, ident) - 1
-        run = runs[place] if place >= 0 else None
-        if run is None or ident >= run.first + run.count:
+        run = runs[bisect_right(firsts, ident) - 1]
+        if run is None or ident >= run.end:
             raise Changed("is no longer known")
         return run
 

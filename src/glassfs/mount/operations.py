@@ -21,6 +21,7 @@ from glassfs.errors import Changed, GlassfsError, IsADirectory, NotFound
 from glassfs.lru import LRU
 from glassfs.mount.errors import Answer
 from glassfs.mount.inodes import ROOT, Inodes
+from glassfs.mount.runs import Run
 from glassfs.mount.status import ListedOmissions
 from glassfs.settings import settings
 from glassfs.tree import Directory, File, Node, Origin, Settled, Symlink
@@ -127,16 +128,16 @@ class Listing:
             node = self.node(position)
             yield 0 if node.is_volatile else self._inodes.hold_named(self._parent, node), node
 
-    def held_inside(self, start: int) -> tuple[int, Iterable[Facts]]:
-        """Return the id of the first child in a container from position ``start`` on, and facts of all of them.
+    def held_inside(self, origin: Origin, start: int) -> tuple[Run, int, Iterable[Facts]]:
+        """Return the run of the children in a container, the first id from position ``start`` on, and facts of these.
 
-        Each id has one more reference. The caller must call ``Inodes.keep``.
+        There must be some, and they have this origin. Each id has one more reference. The caller must call
+        ``Inodes.keep``.
         """
-        if start >= self._count or not isinstance(self.directory, Settled):
-            return 0, ()
-        run = self._inodes.hold_settled(self._parent, self.directory, self.directory.inside, self._count - start)
+        assert isinstance(self.directory, Settled)
+        run = self._inodes.hold_settled(self._parent, self.directory, origin, self._count - start)
         start -= self.own is not None
-        return run.first + start, self.directory.facts(start, self.directory.count)
+        return run, run.first + start, self.directory.facts(start, self.directory.count)
 
 
 class Operations:
@@ -177,18 +178,20 @@ class Operations:
         """
         if parent == ROOT:
             self._note_at_root((name,))
-        attempt = 0
-        while True:
+        try:
+            return self._looked_up(parent, self.inodes.directory(parent), name)
+        except Changed as error:
+            changed = error
+        for _ in range(1, ATTEMPTS):
             try:
-                directory = self.inodes.present(parent) if attempt else self.inodes.directory(parent)
+                directory = self.inodes.present(parent)
                 answer = self._looked_up(parent, directory, name)
-            except Changed:
-                attempt += 1
-                if attempt == ATTEMPTS:
-                    raise
+            except Changed as error:
+                changed = error
             else:
                 # The next process that has the old directory open must look the name up again.
-                return answer._replace(entry_timeout=0.0) if attempt and isinstance(directory, Settled) else answer
+                return answer._replace(entry_timeout=0.0) if isinstance(directory, Settled) else answer
+        raise changed
 
     def _looked_up(self, parent: int, directory: Directory, name: str) -> Lookup:
         # The watch begins before the look-up, and the timeout is found before: a change in between is reported then.

@@ -32,20 +32,20 @@ class HeldLease:
 
 
 class Run:
-    """``count`` ids from ``first`` on, to which the kernel holds ``held`` references in total.
+    """``count`` ids from ``first`` to before ``end``, to which the kernel holds ``held`` references in total.
 
     They belong to the children of the directory with the id ``parent``: ``directory``, or one in the run ``above``; or
     the only one belongs to ``node``, which is ``name`` there.
     """
 
     __slots__ = (
-        "_known", "above", "count", "directory", "first", "held", "holding", "identity", "name", "node", "parent",
+        "_known", "above", "directory", "end", "first", "held", "holding", "identity", "name", "node", "parent",
         "used", "volume",
     )
 
     def __init__(self, first: int, count: int, parent: int, identity: str, volume: str, holding: HeldLease) -> None:
         self.first = first
-        self.count = count
+        self.end = first + count
         self.parent = parent
         self.identity = identity
         self.volume = volume
@@ -111,7 +111,7 @@ class KnownIds:
                 if not run.held:  # all were forgotten meanwhile
                     break
                 first = run.first + stretch * STRETCH
-                yield from range(min(first + STRETCH, run.first + run.count) - 1, first - 1, -1)
+                yield from range(min(first + STRETCH, run.end) - 1, first - 1, -1)
 
 
 def is_folder(node: Node | None) -> bool:

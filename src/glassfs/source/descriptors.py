@@ -56,12 +56,14 @@ class Descriptors:
     def __init__(self) -> None:
         self._holders: _Holders = OrderedDict()
         self._lost: _Holders = OrderedDict()
+        self._most = 0
 
     def add(self, holder: Holder) -> None:
         """Register a source that has opened a descriptor; the oldest give up theirs if there are too many."""
-        most = limit()
-        if len(self._holders) >= most:
-            self._reduce(self._holders, most - 1)
+        if len(self._holders) >= self._most:
+            # Some at once, as asking for the limit takes as long as closing one.
+            self._most = limit()
+            self._reduce(self._holders, self._most - 1 - self._most // 16)
             if self._lost:
                 self._reduce(self._lost, room_for_lost(), is_forced=True)
         self._holders[id(holder)] = ref(holder)

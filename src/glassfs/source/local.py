@@ -354,7 +354,7 @@ class _OpenFolder(descriptors.Descriptor):
     __slots__ = ("_device",)
 
     def __init__(self, fd: int) -> None:
-        super().__init__(fd)
+        self.fd = fd
         self._device: int | None = -1
 
     @property

@@ -23,8 +23,10 @@ from typing import Any
 
 from glassfs.source import mountinfo
 
-ACL = "system.posix_acl_access"
+ACL = b"system.posix_acl_access"
+_HAS_NONE = (errno.ENODATA, errno.ENOTSUP)
 _ENCODING = sys.getfilesystemencoding()
+_UNUSUAL = frozenset(("", ".", ".."))
 
 
 def function(name: str, result: Any, use_errno: bool = False) -> Callable[..., int] | None:
@@ -59,19 +61,22 @@ class How(ctypes.Structure):
         self.pointer = ctypes.byref(self)
 
 
+_HOW_SIZE = ctypes.sizeof(How)
+
+
 def opened_beneath(folder: int, path: tuple[str, ...], how: How) -> int | None:
     """Return a descriptor of ``path`` below the open ``folder``, or None if the caller has to walk.
 
     Raises FileNotFoundError, and ValueError for an invalid file name.
     """
-    if _syscall is None or not {"", ".", ".."}.isdisjoint(path):
+    if _syscall is None or not _UNUSUAL.isdisjoint(path):
         return None
     joined = "/".join(path)
     if "\0" in joined or joined.count("/") != len(path) - 1:
         return None
     raw = joined.encode(_ENCODING, "surrogateescape")  # as ``os.fsencode``
     # 437 is openat2 on all architectures that have it, since Linux 5.6.
-    fd = _syscall(437, folder, raw, how.pointer, ctypes.sizeof(How))
+    fd = _syscall(437, folder, raw, how.pointer, _HOW_SIZE)
     if fd >= 0:
         return fd
     if ctypes.get_errno() == errno.ENOENT:
@@ -81,14 +86,13 @@ def opened_beneath(folder: int, path: tuple[str, ...], how: How) -> int | None:
 
 def has_acl(place: int | str) -> bool | None:
     """Return whether the file at a path or with a descriptor has an ACL; None if that cannot be determined."""
-    none = (errno.ENODATA, errno.ENOTSUP)
     if _fgetxattr is not None and type(place) is int:
-        size = _fgetxattr(place, ACL.encode(), None, 0)
-        return size > 0 if size >= 0 else (False if ctypes.get_errno() in none else None)
+        size = _fgetxattr(place, ACL, None, 0)
+        return size > 0 if size >= 0 else (False if ctypes.get_errno() in _HAS_NONE else None)
     try:
         return bool(os.getxattr(place, ACL))
     except OSError as error:
-        return False if error.errno in none else None
+        return False if error.errno in _HAS_NONE else None
 
 
 class _Buffer(threading.local):
@@ -107,30 +111,26 @@ _flags = 0x100 | 0x800 | 0x4000
 _buffer = _Buffer()
 
 
-def _looked_up(folder: int, name: str) -> tuple[int, int, int, int] | None:
+def _looked_up(folder: int, name: str) -> tuple[int, int, int] | None:
     """Return mask, mode and device of ``name`` in the open ``folder``; None if that is not known."""
     # Each thread has a buffer of its own: ctypes releases the GIL during the call.
     buffer = _buffer
     if _statx is None or _statx(folder, name.encode(_ENCODING, "surrogateescape"), _flags, 0, buffer.pointer) != 0:
         return None
-    facts: tuple[int, int, int, int] = buffer.unpack(buffer.raw)
-    return facts
+    mask, mode, major, minor = buffer.unpack(buffer.raw)
+    return mask, mode, os.makedev(major, minor)
 
 
 def device_of(folder: int, name: str = ".") -> int | None:
     """Return the device of ``name`` in the open ``folder``; None if it does not exist or the system cannot tell."""
     found = _looked_up(folder, name)
-    return None if found is None else os.makedev(found[2], found[3])
+    return None if found is None else found[2]
 
 
 def is_file(folder: int, name: str, device: int | None) -> bool:
     """Return whether ``name`` is a regular file on the ``device`` of its folder, as far as the system can tell."""
-    found = _looked_up(folder, name)
-    if found is None:
-        return False
-    mask, mode, major, minor = found
-    has_type = mask & 0x01  # STATX_TYPE
-    return os.makedev(major, minor) == device and bool(has_type) and stat.S_ISREG(mode)
+    mask, mode, on = _looked_up(folder, name) or (0, 0, None)
+    return mask & 0x01 == 1 and stat.S_ISREG(mode) and on == device  # STATX_TYPE
 
 
 def is_glassfs(folder: int, name: str, device: int | None) -> bool:

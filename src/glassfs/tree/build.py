@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import count, repeat
-from typing import cast
 
 from glassfs import work
 from glassfs.content import (
@@ -248,7 +247,7 @@ class FieldsDirectory(Settled):
         outline = fields.outline
         name, content = outline.texts[number], fields.item(outline.names[number])
         if number < outline.collections:
-            return directory(name, inode(name, ino), origin, cast("Collection", content))
+            return directory(name, inode(name, ino), origin, content)  # type: ignore[arg-type]
         suffix, data = file_of(content, origin.services.cache, (origin.identity, ino, number))
         name += suffix
         return File(name, inode(name, ino), origin, data, content)
@@ -277,12 +276,11 @@ class SeriesDirectory(Settled):
         self._shape: tuple[str, str] | None = None
 
     def _shaped(self) -> tuple[str, str]:
-        """Return the pattern of all names, and the suffix in it."""
-        if self._shape is None:
-            series, suffix = self._series, ""
-            if series.count and not series.has_groups:
-                suffix = file_of(series.item(0), self.origin.services.cache, ()).suffix
-            self._shape = _shape(series.digits, suffix)
+        """Return the pattern of all names, and the suffix in it, and keep both as ``_shape``."""
+        series, suffix = self._series, ""
+        if series.count and not series.has_groups:
+            suffix = file_of(series.item(0), self.origin.services.cache, ()).suffix
+        self._shape = _shape(series.digits, suffix)
         return self._shape
 
     @property
@@ -290,7 +288,7 @@ class SeriesDirectory(Settled):
         return self._series.count
 
     def find(self, name: str) -> int:
-        pattern, suffix = self._shaped()
+        pattern, suffix = self._shape or self._shaped()
         digits = name.removesuffix(suffix)
         if digits.isascii() and digits.isdigit() and len(digits) <= 20:
             index = int(digits)
@@ -303,18 +301,18 @@ class SeriesDirectory(Settled):
         return number, self._node(number, name)
 
     def named(self, name: str) -> Node:
-        suffix = self._shaped()[1]
+        suffix = (self._shape or self._shaped())[1]
         return self.found(name if not suffix or name.endswith(suffix) else name + suffix)[1]
 
     def at(self, number: int) -> Node:
-        return self._node(number, self._shaped()[0] % number)
+        return self._node(number, (self._shape or self._shaped())[0] % number)
 
     def _node(self, number: int, name: str) -> Node:
         series, origin = self._series, self.origin
         content = series.item(number)
         ino = inode(name, self.ino)
         if series.has_groups:
-            return directory(name, ino, origin, cast("Collection", content))
+            return directory(name, ino, origin, content)  # type: ignore[arg-type]
         data = data_of(content, origin.services.cache, (origin.identity, self.ino, number))
         return File(name, ino, origin, data, content)
 
@@ -325,7 +323,7 @@ class SeriesDirectory(Settled):
             yield from super().facts(start, stop)
             return
         # Making contents and nodes would take several times as long.
-        pattern, parent = self._shaped()[0].encode(), self.ino
+        pattern, parent = (self._shape or self._shaped())[0].encode(), self.ino
         mode = origin.directory_mode if series.has_groups else origin.file_mode
         all_sizes = iter(sizes)
         for at in range(0, len(numbers), FACTS_AT_ONCE):

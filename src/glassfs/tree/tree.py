@@ -140,6 +140,9 @@ def demand_shallow(directory: Directory, depth: int) -> None:
 
 def normal(path: str) -> str:
     """Return the path with a leading slash, no trailing one, no ``.``, and ``..`` resolved within the root."""
+    path = "/" + path.strip("/")
+    if "//" not in path and "/." not in path:  # as mostly
+        return path
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if ".." in parts:
         named, parts = parts, []

@@ -92,7 +92,6 @@ class _File:
         self.header = header
         self.count = header.index_length // ENTRY.size
         self.opening = opening
-        self._index = Extent(opening.source, header.index_offset, header.index_length)
         self._stretch = (-1, b"")
         """Number and bytes of the stretch of the index read last, replaced atomically by any thread."""
 
@@ -127,13 +126,14 @@ class _File:
         known, packed = self._stretch
         if known != number:
             start, size = number * STRETCH * ENTRY.size, STRETCH * ENTRY.size
-            packed = self._index.read(start, min(size, self._index.size - start))
+            packed = self.source.read(self.header.index_offset + start, min(size, self.header.index_length - start))
             self._stretch = number, packed
         entry = tuple.__new__(EpisodeEntry, ENTRY.unpack_from(packed, inside * ENTRY.size))
         return KinoEpisode(self.opening, position, entry)
 
     def entries(self) -> Iterator[EpisodeEntry]:
-        for piece in self._index.pieces():  # pieces end between entries
+        index = Extent(self.source, self.header.index_offset, self.header.index_length)
+        for piece in index.pieces():  # pieces end between entries
             yield from map(EpisodeEntry._make, ENTRY.iter_unpack(piece))
 
     def _content(self, name: bytes) -> Content:

@@ -161,7 +161,7 @@ class Images(Group):
         return scan if scan.is_exact else older
 
     def _members(self, scan: Scan) -> Iterator[Member]:
-        paths, series = _paths(scan), _series(scan)
+        paths, series = [tuple(kind.camera.split(b"/")) for kind in scan.types], _series(scan)
         for kind, images in series.items():
             yield Member(paths[kind], self._numbered(scan, kind, images))
         if len(series) == len(paths):
@@ -331,42 +331,31 @@ class _PredictedImage(Extent):
         self.source.read_into(buffer, actual + offset)
 
 
-def _paths(scan: Scan) -> list[tuple[bytes, ...]]:
-    """Return the path of each image type."""
-    return [tuple(kind.camera.split(b"/")) for kind in scan.types]
-
-
 def _series(scan: Scan) -> dict[int, Sequence[int]]:
     """Return image types with exactly one image of one kind per frame from frame 0 on, and those images.
 
     Such a camera contains no other camera's directory, and no image needs decoding to determine its kind.
     """
     series: dict[int, Sequence[int]] = {}
-    count, total, paths = len(scan.types), len(scan.frames), _paths(scan)
+    count, total, paths = len(scan.types), len(scan.frames), [kind.camera + b"/" for kind in scan.types]
     if not 0 < count <= MOST_SERIES:
         return series
     # Mostly each frame has the same images in the same order: then those of a camera are a range, which takes no memory
     # and no pass.
     is_cyclic = scan.type_of == array("I", range(count)) * (total // count)
     for index, path in enumerate(paths):
-        if sum(other[: len(path)] == path or path[: len(other)] == other for other in paths) > 1:
+        if sum([other.startswith(path) or path.startswith(other) for other in paths]) > 1:
             continue
         images: Sequence[int] = range(index, total, count)
         if not is_cyclic:
             images = array("I", (image for image in range(total) if scan.type_of[image] == index))
-        if not images or not _is_each_frame(scan, images):
+        number, frames, media = len(images), _picked(scan.frames, images), _picked(scan.media, images)
+        if not number or frames != array("I", range(number)) or media.count(media[0]) < number:
             continue
-        sizes = _picked(scan.sizes, images)
-        raw = sizes.count(scan.types[index].raw_size)
-        if raw == 0 or (raw == len(sizes) and not scan.media[images[0]]):
+        raw = _picked(scan.sizes, images).count(scan.types[index].raw_size)
+        if raw == 0 or (raw == number and not media[0]):
             series[index] = images
     return series
-
-
-def _is_each_frame(scan: Scan, images: Sequence[int]) -> bool:
-    """Return whether these images are one of each frame from frame 0 on, all of one kind."""
-    frames, media = _picked(scan.frames, images), _picked(scan.media, images)
-    return frames == array("I", range(len(frames))) and media.count(media[0]) == len(media)
 
 
 def _picked(column: array[int], images: Sequence[int]) -> array[int]:

@@ -99,14 +99,14 @@ class Scan:
                 at += _TYPE.size + length
                 camera = packed[at - length : at]
                 scan.types.append(ImageType(camera, width, height, channels, form, width * height * channels))
-        except struct.error:
+            for column in scan._columns():
+                size = images * column.itemsize
+                column.frombytes(packed[at : at + size])
+                at += size
+        except (struct.error, ValueError):
             return None
-        if len(packed) != at + images * sum(column.itemsize for column in scan._columns()):
+        if at != len(packed):
             return None
-        for column in scan._columns():
-            size = images * column.itemsize
-            column.frombytes(packed[at : at + size])
-            at += size
         # These bytes come from a catalogue on disk: what would lead outside the section, or to an unknown type, counts
         # as damage of the catalogue, and the section is scanned again.
         is_inside = start <= min(scan.starts, default=end) and max(map(add, scan.starts, scan.sizes), default=0) <= end

@@ -163,7 +163,7 @@ class Answers:
                 operations.forget(child, 1)
             if is_full:
                 return True
-        if isinstance(listing.directory, Settled):
+        if isinstance(listing.directory, Settled) and position - 2 < len(listing):
             return self._fill_inside(body, listing, listing.directory.inside, position, size, given)
         return False
 
@@ -175,9 +175,7 @@ class Answers:
         operations, generation = self._operations, self._generation
         seconds, nanoseconds = wire.times(listing.timeout)
         start = position - 2
-        first, found = listing.held_inside(start)
-        if not first:
-            return False
+        run, first, found = listing.held_inside(origin, start)
         # All children have a reference now, as one run of ids. Those that the kernel gets keep it, as a few stretches
         # of ids; ``keep`` takes back the others, also after an error.
         begun = end = first
@@ -214,7 +212,7 @@ class Answers:
         finally:
             if begun < end:
                 kept.append((begun, end - begun))
-            operations.inodes.keep(first, len(listing) - start, kept)
+            operations.inodes.keep(run, len(listing) - start, kept)
             given += kept
         return False
 

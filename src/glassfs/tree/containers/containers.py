@@ -123,20 +123,17 @@ class Containers:
         verdict = self._remembered(location, entry) if source is None else None
         if verdict is not None:
             return verdict
-        unused = source
-
-        def examine() -> ContainerLease | str:
-            nonlocal unused
-            unused = None
-            return self._examined(location, entry, at, source)
-
+        unused = [] if source is None else [source]
         try:
             # One thread finds out, and others of the same file wait for it: parsing it twice would cost more, and give
             # two leases for one version.
-            return self._parsing.once(location, lambda: self._remembered(location, entry), examine)
+            return self._parsing.once(
+                location, lambda: self._remembered(location, entry),
+                lambda: self._examined(location, entry, at, unused.pop() if unused else None),
+            )
         finally:
-            if unused is not None:
-                unused.close()
+            for left in unused:
+                left.close()
 
     def _remembered(self, location: Location, entry: Entry) -> ContainerLease | str | None:
         """Return what is known of a file, if it and all others that this rests on are unchanged."""
@@ -177,19 +174,18 @@ class Containers:
                 source.close()
                 raise Changed("has been replaced by another file", source.name)
         return Opening(
-            source, self.services.cache, *location, findings=self.kept, may_wait=may_wait, layout=self.layout,
+            source, self.services.cache, location.store, location.path, findings=self.kept, may_wait=may_wait,
+            layout=self.layout,
         )
 
     def _parse(self, opening: Opening, location: Location, at: str) -> OpenContainer:
         """Parse a new version and lease it. Raises Refused if the file is not shown as a container."""
         container, parts = parse_or_close(opening)
-        files = [(location.path, opening.source), *parts]
-        lease = self._leased(ContainerLease(location, at, files, container.format, container.tables))
-        return self._cached(container, lease)
+        lease = ContainerLease(location, at, opening.source, parts, container.format, container.tables)
+        return self._cached(container, self._leased(lease))
 
     def _presumed(self, location: Location, entry: Entry, at: str) -> ContainerLease:
-        source = location.store.source(location.path, entry)
-        return self._leased(ContainerLease(location, at, [(location.path, source)]))
+        return self._leased(ContainerLease(location, at, location.store.source(location.path, entry)))
 
     def _leased(self, lease: ContainerLease) -> ContainerLease:
         """Remember a new lease as that of its location."""

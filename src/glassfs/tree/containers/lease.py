@@ -52,9 +52,9 @@ class Refusal(NamedTuple):
 class ContainerLease(Lease):
     """The lease on one version of the container at ``location``, whose path in the tree is ``at``.
 
-    ``files`` are the paths and sources of all its files, its own first. ``entries`` are those of the same files when
-    they were compared last. Its contents can be parsed again from the sources, also after the files were deleted while
-    a reader has acquired the lease. ``tables`` are the joined tables to which it may give rows.
+    ``source`` is its own file, ``parts`` are the paths and sources of the others. ``entries`` are those of all when
+    they were compared last, its own first. Its contents can be parsed again from the sources, also after the files were
+    deleted while a reader has acquired the lease. ``tables`` are the joined tables to which it may give rows.
 
     Without a ``format`` it is presumed: only its name or its first bytes say that it is a container. Format, tables and
     further files are unknown until ``settle`` records them.
@@ -63,17 +63,15 @@ class ContainerLease(Lease):
     __slots__ = ("_paths", "_rounds", "at", "entries", "format", "identity", "location", "tables")
 
     def __init__(
-        self, location: Location, at: str, files: Sequence[tuple[Path, Source]], format_name: str = "",
-        tables: Sequence[str] = (),
+        self, location: Location, at: str, source: Source, parts: Sequence[tuple[Path, Source]] = (),
+        format_name: str = "", tables: Sequence[str] = (),
     ) -> None:
-        super().__init__([source for _, source in files])
-        self.location = location
-        self.at = at
-        self.format = format_name
-        self.tables = tables
-        self.entries = tuple([source.entry for source in self.sources])
+        super().__init__((source, *[part for _, part in parts]))
+        self.location, self.at = location, at
+        self.format, self.tables = format_name, tables
+        self.entries = (source.entry, *[part.entry for _, part in parts])
         self.identity = identity_of(self.entries)
-        self._paths = tuple([path for path, _ in files])
+        self._paths = (location.path, *[path for path, _ in parts])
         self._rounds = 0
 
     def update(self, before: Sequence[Entry], now: tuple[Entry, ...]) -> bool:
@@ -109,7 +107,8 @@ class ContainerLease(Lease):
     def opening(self, cache: BlockCache, findings: Findings) -> Opening:
         """Return what a format needs to parse it again."""
         known = dict(zip(self._paths[1:], self.sources[1:], strict=True))
-        return Opening(self.sources[0], cache, *self.location, known=known, findings=findings)
+        store, path = self.location
+        return Opening(self.sources[0], cache, store, path, known=known, findings=findings)
 
     def settle(self, container: Container, parts: Sequence[tuple[Path, Source]]) -> None:
         """Record what parsing it found out, and its further files. May wait for a disk."""

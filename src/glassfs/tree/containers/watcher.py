@@ -64,14 +64,13 @@ class Watcher:
         A lease that was the current one is retired, as another version replaced it.
         """
         with self._lock:
-            previous = self.find(location)
-            self._forgotten_leases.pop(location, None)
+            previous = self._forgotten_leases.pop(location, None) or self._known.peek(location)
             for other, evicted in self._known.put(location, found, weight):
                 if isinstance(evicted, ContainerLease):
                     self._forgotten_leases[other] = evicted
-            if previous is not None:
+            if isinstance(previous, ContainerLease):
                 previous.retire(is_replaced=True)
-        if previous is not None:
+        if isinstance(previous, ContainerLease):
             self._is_over(previous)
 
     def retire(self, lease: ContainerLease, is_replaced: bool) -> bool:

@@ -10,6 +10,7 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 
 from glassfs.content import Extent
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotFound, Unavailable
@@ -38,6 +39,7 @@ from glassfs.tree.nodes import (
 from glassfs.tree.omissions import Omission
 
 _NO_LEASE = Lease(())
+_has_other_names = attrgetter("has_other_names")
 _MAY_BE_CHANGED = re.compile(r"%[0-9A-F]{2}|~[0-9]+$|~[0-9a-f]{16}")
 """Found in every shown name that differs from the name in the store."""
 
@@ -90,7 +92,7 @@ def _node(
         return plain_file(containers, location, entry, name, ino, error.without_source)
     if isinstance(lease, str):
         return plain_file(containers, location, entry, name, ino, lease)
-    opened, has_other_names = containers.parsed(lease), any(entry.has_other_names for entry in lease.entries)
+    opened, has_other_names = containers.parsed(lease), any(map(_has_other_names, lease.entries))
     if opened is not None and not has_other_names:  # one object less: there may be many containers
         origin = opened.origin
     else:
@@ -192,19 +194,19 @@ class Folder(Directory):
         return stat.S_IFDIR | self.origin.access.permissions & 0o555
 
     def listing(self) -> Sequence[Node]:
-        return [node for name, original, entry in self._entries() if (node := self._node(name, original, entry))]
+        return list(filter(None, map(self._listed, self._entries())))
 
     def child(self, name: str) -> Node:
         node = None
         if shown_name(name, self.is_mount_root) == name:
             location = self.location.below(name)
             try:
-                node = self._node(name, name, *self.containers.looked_up(location))
+                node = self._node(name, location, *self.containers.looked_up(location))
             except (NotFound, NotADirectory):
                 self.containers.watcher.check(location)
         # Only listing the folder tells which file is shown under a name that was changed.
         if node is None and _MAY_BE_CHANGED.search(name):
-            node = next((self._node(*found) for found in self._entries() if found[0] == name), None)
+            node = next((self._listed(found) for found in self._entries() if found[0] == name), None)
         if node is None:
             raise not_found(name)
         return node
@@ -217,16 +219,19 @@ class Folder(Directory):
         return [one for one in found if one is not None]
 
     def watch(self) -> bool:
-        return self.containers.watcher.watch(self.location, self._at)
+        store, path = self.location
+        return store.is_watched(path) or self.containers.watcher.watch(self.location, self._at)
 
     def _entries(self) -> Iterator[tuple[str, str, Entry]]:
         return shown_entries(self.location, self.is_mount_root)
 
-    def _node(self, name: str, original: str, entry: Entry, source: Source | None = None) -> Node | None:
-        return node_at(
-            self.containers, self.location.below(original), entry, name, inode(name, self.ino), f"{self._at}/{name}",
-            source=source,
-        )
+    def _listed(self, found: tuple[str, str, Entry]) -> Node | None:
+        name, original, entry = found
+        return self._node(name, self.location.below(original), entry)
+
+    def _node(self, name: str, location: Location, entry: Entry, source: Source | None = None) -> Node | None:
+        at = f"{self._at}/{name}"
+        return node_at(self.containers, location, entry, name, inode(name, self.ino), at, source=source)
 
 
 def omission(name: str, location: Location, entry: Entry) -> Omission | None:
