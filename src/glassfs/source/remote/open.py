@@ -11,8 +11,10 @@ from hashlib import blake2b
 from typing import Any, TypeAlias, TypeVar
 
 from glassfs.errors import DeviceFailed, NotAllowed, NotFound, Refused
+from glassfs.forks import PerProcess
 from glassfs.names import raw
 from glassfs.source.contract import ByteCache, Named
+from glassfs.source.remote import s3_listing
 from glassfs.source.remote.blocks import RemoteBlocks
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.disk import DiskCache
@@ -20,7 +22,6 @@ from glassfs.source.remote.objects import ListPages, ObjectServer
 from glassfs.source.remote.obstore_module import not_installed, obstore
 from glassfs.source.remote.probes import explained, target_of
 from glassfs.source.remote.retrying import SILENCE_PARTS
-from glassfs.source.remote.s3_listing import S3Lister
 from glassfs.source.remote.server import Server
 from glassfs.source.remote.store import RemoteStore
 from glassfs.source.remote.url import WEB, Url, parsed
@@ -154,8 +155,9 @@ def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
         credentials["endpoint"] = endpoint
         _allow_http(endpoint, options)
     region = region or DEFAULT_REGION
-    lister = S3Lister(url.host, partial(_botocore_client, connection, region, endpoint))
-    return lambda: S3Store(url.host, region=region, **credentials, **options), endpoint, lister.entries
+    client = PerProcess(partial(_botocore_client, connection, region, endpoint))
+    list_pages = partial(s3_listing.entries, url.host, client)
+    return lambda: S3Store(url.host, region=region, **credentials, **options), endpoint, list_pages
 
 
 def _botocore_client(connection: Connection, region: str, endpoint: str) -> Any:
