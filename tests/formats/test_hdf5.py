@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import glassfs
-from glassfs.content import Array, Omitted
+from glassfs.content import Omitted
 from glassfs.errors import Damaged, NotInstalled, Refused
 from glassfs.formats.hdf5 import FORMAT, filters
 from glassfs.formats.hdf5.description import Filter
@@ -26,7 +26,6 @@ from glassfs.sandbox.pool import pool
 from glassfs.testing import FormatTests
 from tests.conftest import Scale
 from tests.formats.hdf5_files import (
-    BY_LIBRARY,
     FILTERS,
     h5py,
     values,
@@ -34,7 +33,7 @@ from tests.formats.hdf5_files import (
     write_links,
     write_robomimic,
 )
-from tests.helpers import omitted_in, open_bytes, open_path, walk
+from tests.helpers import omitted_in, open_bytes, open_path
 from tests.optional import package
 
 
@@ -67,19 +66,6 @@ def test_numbers_are_those_of_h5py(tmp_path: Path, libver: str, user_block: int)
             found = opened[name].numpy()
             assert found.dtype == expected.dtype.newbyteorder("<"), name
             assert np.array_equal(found, expected), name
-
-
-@pytest.mark.parametrize("name", [*FILTERS, *BY_LIBRARY])
-def test_any_range_of_chunks_is_that_of_the_whole(everything: Path, name: str) -> None:
-    container = open_path(everything)
-    data = next(one.data for path, one in walk(container.root) if path == b"filters/" + name.encode()
-                and isinstance(one, Array))
-    whole = values((50, 33, 5)).tobytes()
-    chance = np.random.default_rng(5)
-    assert data.read(0, data.size) == whole
-    for _ in range(200):
-        start, end = sorted(chance.integers(0, len(whole) + 1, 2).tolist())
-        assert data.read(start, end - start) == whole[start:end]
 
 
 def test_strings_and_rows_of_variable_length(everything: Path) -> None:

@@ -52,20 +52,6 @@ def test_own_attributes_open_a_presumed_container() -> None:
     assert caller.ask(GETXATTR, caller.find("/b.made"), ASKED + b"user.glassfs.error\0") == b"has version 2"
 
 
-def test_entered_container_keeps_its_ids() -> None:
-    store = MemoryStore({"a.made": made(a=b"1")}, is_remote=True)
-    sources, kernel = served(store)
-    before = kernel.find("/a.made")
-    inside = kernel.list(before)["a.bin"]
-    assert kernel.read(inside) == b"1"
-    assert kernel.find("/a.made") == before
-    assert kernel.find("/a.made/a.bin") == inside
-    assert kernel.list(ROOT)["a.made"] == before
-    assert sources.refresh() == []
-    kernel.forget_all()
-    assert (kernel.operations.inodes.held, store.opens) == (0, 1)
-
-
 def test_entered_manifest_gets_another_id_and_both_work() -> None:
     store = MemoryStore({"m.made": made(parts=["one"]), "one": b"1"}, is_remote=True)
     store.set_permissions("one", 0o600)
