@@ -141,7 +141,7 @@ def test_upgrade_is_no_damage_and_is_not_remembered(
 ) -> None:
     sandbox = Sandbox(local(made(tmp_path / "a.h5")), "hdf5")
     with monkeypatch.context() as upgraded:
-        upgraded.setattr(wire, "__version__", "another")
+        upgraded.setattr(client, "__version__", "another")
         for _ in range(2):
             with pytest.raises(Unavailable, match=r"another version: glassfs was upgraded; mount.*again"):
                 sandbox.ask(dict(LIST))

@@ -20,12 +20,10 @@ FILTERS: dict[str, dict[str, Any]] = {
     "fletcher32": {"fletcher32": True}, "gzip_all": {"compression": "gzip", "shuffle": True, "fletcher32": True},
     "lzf_all": {"compression": "lzf", "shuffle": True, "fletcher32": True},
 }
-BY_LIBRARY: dict[str, dict[str, Any]] = {"scaleoffset": {"scaleoffset": 0}}
 TYPES = (
     "i1", "u1", "<i2", ">i2", "<u2", ">u2", "<i4", ">i4", "<u4", ">u4", "<i8", ">i8", "<u8", ">u8", "<f2", ">f2",
     "<f4", ">f4", "<f8", ">f8", "<c8", ">c8", "<c16", "?",
 )
-LIBVERS = ("earliest", "latest")
 
 
 def nested(depth: int) -> Any:
@@ -49,7 +47,7 @@ def write_everything(path: Path, libver: str = "earliest", user_block: int = 0) 
         for dtype in TYPES:
             name = dtype.replace("<", "little_").replace(">", "big_").replace("?", "bool")
             file[f"types/{name}"] = values((5, 3), dtype)
-        for name, options in {**FILTERS, **BY_LIBRARY}.items():
+        for name, options in {**FILTERS, "scaleoffset": {"scaleoffset": 0}}.items():
             file.create_dataset(f"filters/{name}", data=values((50, 33, 5)), chunks=(7, 10, 5), **options)
         file.create_dataset("big", data=values((40, 9), ">f8"), chunks=(7, 4), compression="gzip", shuffle=True)
         file.create_dataset("sparse", (100, 100), "i4", chunks=(9, 9), fillvalue=7)[20:30, 50:60] = 1

@@ -50,10 +50,11 @@ def test_small_chunks_are_put_together(tmp_path: Path, shape: Any, step: Any, dt
                     assert file.read(end - start) == raw[start:end], name
 
 
-def test_damaged_small_chunk_costs_only_its_part(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [{"compression": "gzip"}, {"fletcher32": True}], ids=["gzip", "checksum"])
+def test_damaged_small_chunk_costs_only_its_part(tmp_path: Path, options: dict[str, Any]) -> None:
     path, whole = tmp_path / "made.h5", np.random.default_rng(2).integers(0, 9, (8, 40, 40), "u1")
     with h5py.File(path, "w") as file:
-        made = file.create_dataset("x", data=whole, chunks=(4, 10, 10), compression="gzip")
+        made = file.create_dataset("x", data=whole, chunks=(4, 10, 10), **options)
         damaged = made.id.get_chunk_info_by_coord((0, 30, 30))
     data = bytearray(path.read_bytes())
     data[damaged.byte_offset + damaged.size - 2] ^= 1

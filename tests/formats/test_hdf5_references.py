@@ -319,7 +319,10 @@ def test_dimensions_of_netcdf_are_paths(tmp_path: Path) -> None:
         assert opened["sky"].numpy().tolist() == [0, 1, 1]
 
 
-@pytest.mark.parametrize("count", [8, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [
+    8, pytest.param(200, marks=pytest.mark.slow),
+    pytest.param(3_000, marks=[pytest.mark.long, pytest.mark.timeout(36_000)]),
+])
 @pytest.mark.parametrize("write", [write_matlab, write_referring])
 def test_mutants_of_references_raise_only_known_errors(
     tmp_path: Path, write: Callable[[Path], Path], count: int,

@@ -11,7 +11,6 @@ import pytest
 
 from tests.mount.conftest import Mounted
 from tests.mount.test_folder import REASON, value_of, write_store
-from tests.remote.s3 import PAGE, Bucket, S3Server
 from tests.waiting import wait_until
 
 FORMAT = "user.glassfs.format"
@@ -76,27 +75,3 @@ def test_process_inside_a_file_that_is_no_container(mounted: Mounted, folder: Pa
         )
         assert done.stdout == "text"
         assert any(os.strerror(number) in done.stderr for number in (errno.ESTALE, errno.ENOTDIR))
-
-
-@pytest.mark.slow
-def test_long_folder_of_a_bucket_costs_its_listing(
-    mounted: Mounted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Listings cost one request per page once, and entering a container costs one request."""
-    write_store(tmp_path / "store.kas")
-    contents = (tmp_path / "store.kas").read_bytes()
-    count = 3 * PAGE
-    with S3Server({"bucket": Bucket({f"data/{number}.kas": contents for number in range(count)})}) as server:
-        for name, value in (
-            ("AWS_ACCESS_KEY_ID", "glass"), ("AWS_SECRET_ACCESS_KEY", "see-through"), ("AWS_ENDPOINT_URL", server.url),
-        ):
-            monkeypatch.setenv(name, value)
-        with mounted("s3://bucket/data/", options=["poll=3600"]) as mount:
-            for _ in range(2):
-                done = subprocess.run(["ls", "-l", mount.path], capture_output=True, text=True, check=True)
-                containers = [line for line in done.stdout.splitlines() if line.endswith(".kas")]
-                assert len(containers) == count
-                assert all(line.startswith("dr-x------") for line in containers)
-            assert server.count() == server.count("GET", lambda request: request.is_listing) == 3
-            assert value_of(mount.path / "77.kas") == 1.0
-            assert server.count() == 4

@@ -146,24 +146,14 @@ def test_usage(fuse: None, store: Path) -> None:
         assert done.stderr.startswith("glassfs: ") and done.stderr.count("\n") == 1
 
 
-class TestMissingParts:
-    """Commands in a mount namespace without /dev/fuse."""
-
-    HIDE_DEVICE = (
-        'mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && mknod -m 666 /dev/urandom c 1 9 && exec "$@"'
-    )
-
-    @pytest.fixture(autouse=True)
-    def can_unshare(self, as_root: None) -> None:
-        if shutil.which("unshare") is None or subprocess.run(["unshare", "-m", "true"], check=False).returncode:
-            pytest.skip("no mount namespace can be made here")
-
-    def hidden(self, script: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
-        return glassfs(*words, before=["unshare", "-m", "sh", "-ec", script, "sh"])
-
-    def test_no_device(self, fuse: None, store: Path, at: Path) -> None:
-        done = self.hidden(self.HIDE_DEVICE, "mount", store, at)
-        assert_one_sentence(done, "/dev/fuse does not exist", "modprobe fuse", "all commands but 'mount'")
+@pytest.mark.usefixtures("as_root")
+def test_no_device(fuse: None, store: Path, at: Path) -> None:
+    """In a mount namespace without /dev/fuse."""
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "-m", "true"], check=False).returncode:
+        pytest.skip("no mount namespace can be made here")
+    hide = 'mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && mknod -m 666 /dev/urandom c 1 9 && exec "$@"'
+    done = glassfs("mount", store, at, before=["unshare", "-m", "sh", "-ec", hide, "sh"])
+    assert_one_sentence(done, "/dev/fuse does not exist", "modprobe fuse", "all commands but 'mount'")
 
 
 def _is_public(path: Path) -> bool:

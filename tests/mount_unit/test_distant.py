@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import errno
 import struct
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from glassfs.errors import Changed, NotADirectory
+from glassfs.errors import Changed
 from glassfs.formats import registry
 from glassfs.mount.inodes import ROOT
 from glassfs.tree import File
@@ -53,40 +52,6 @@ def test_own_attributes_open_a_presumed_container() -> None:
     assert caller.ask(GETXATTR, caller.find("/b.made"), ASKED + b"user.glassfs.error\0") == b"has version 2"
 
 
-def test_entered_container_keeps_its_ids() -> None:
-    store = MemoryStore({"a.made": made(a=b"1")}, is_remote=True)
-    sources, kernel = served(store)
-    before = kernel.find("/a.made")
-    inside = kernel.list(before)["a.bin"]
-    assert kernel.read(inside) == b"1"
-    assert kernel.find("/a.made") == before
-    assert kernel.find("/a.made/a.bin") == inside
-    assert kernel.list(ROOT)["a.made"] == before
-    assert sources.refresh() == []
-    kernel.forget_all()
-    assert (kernel.operations.inodes.held, store.opens) == (0, 1)
-
-
-def test_ids_of_a_file_that_is_no_container_are_stale() -> None:
-    store = MemoryStore({"b.made": b"text"}, is_remote=True)
-    sources, kernel = served(store)
-    before = kernel.find("/b.made")
-    with pytest.raises(Changed):
-        kernel.list(before)
-    for ask in (kernel.list, kernel.operations.enter, kernel.operations.attributes):
-        with pytest.raises(Changed):
-            ask(before)
-    notify_kernel(sources, kernel)
-    after = kernel.list(ROOT)["b.made"]
-    assert after == kernel.find("/b.made") != before
-    assert kernel.read(after) == b"text"
-    with pytest.raises(NotADirectory):
-        kernel.find("/b.made/x")
-    kernel.forget_all()
-    assert kernel.operations.inodes.held == 0
-    assert not store.held
-
-
 def test_entered_manifest_gets_another_id_and_both_work() -> None:
     store = MemoryStore({"m.made": made(parts=["one"]), "one": b"1"}, is_remote=True)
     store.set_permissions("one", 0o600)
@@ -111,17 +76,3 @@ def test_entered_manifest_gets_another_id_and_both_work() -> None:
     assert len(store.held) == 2  # by what is parsed
     sources.containers.close()
     assert not store.held
-
-
-def test_64_lookups_at_once_get_the_same_ids() -> None:
-    store = MemoryStore({"m.made": made(parts=["one"]), "one": b"1"}, is_remote=True)
-    store.delay = 0.01
-    _, kernel = served(store)
-    ident = kernel.find("/m.made")
-    with ThreadPoolExecutor(64) as pool:
-        found = set(pool.map(lambda _: kernel.operations.look_up(ident, "parts").ident, range(64)))
-    assert len(found) == 1
-    assert store.opens == 2
-    kernel.operations.forget(found.pop(), 64)
-    kernel.forget_all()
-    assert kernel.operations.inodes.held == 0

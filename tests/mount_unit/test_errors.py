@@ -15,6 +15,7 @@ EXPECTED = [
     (errors.NotFound("/x"), errno.ENOENT), (errors.NotADirectory("/x"), errno.ENOTDIR),
     (errors.IsADirectory("/x"), errno.EISDIR), (errors.Damaged("bad"), errno.EIO),
     (errors.Changed("new"), errno.ESTALE), (errors.TooLarge("big"), errno.EFBIG),
+    (errors.NotAllowed("x"), errno.EACCES), (errors.Unavailable("x"), errno.EAGAIN),
     (errors.Refused("f", "why"), errno.EIO),
     (errors.Unrecognised("f", "why"), errno.EIO), (KeyError("x"), errno.EIO), (ValueError("x"), errno.EIO),
     (errors.NoSpool("full"), errno.ENOSPC), (OSError(errno.ENOSPC, "full"), errno.EIO), (MemoryError(), errno.EAGAIN),

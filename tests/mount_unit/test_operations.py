@@ -115,29 +115,6 @@ def test_names_are_added_while_stale_ones_are_listed() -> None:
 # Over sources that change
 
 
-def test_replaced_version_is_stale() -> None:
-    store = MemoryStore({"c": made(**{"d/a": b"old", "b": b"b"})})
-    sources, kernel = served(store)
-    operations = kernel.operations
-    directory, file = kernel.find("/c/d"), kernel.find("/c/d/a.bin")
-    listing, _ = operations.listing(directory, 0)
-    assert kernel.read(file) == b"old"
-    store.put("c", made(**{"d/a": b"newer", "b": b"b"}))
-    notify_kernel(sources, kernel)
-    for ask in (
-        lambda: kernel.read(file), lambda: operations.attributes(file), lambda: operations.attributes(directory),
-        lambda: operations.look_up(directory, "a.bin"), lambda: operations.look_up(directory, "none"),
-        lambda: operations.listing(directory, 0), lambda: operations.getxattr(file, "user.glassfs.key"),
-    ):
-        with pytest.raises(Changed):
-            ask()
-    assert kernel.find("/c/d") != directory
-    assert kernel.read(kernel.find("/c/d/a.bin")) == b"newer"
-    with pytest.raises(Changed):
-        kernel.read(file)
-    assert len(listing) == 1
-
-
 def test_name_found_during_a_replacement_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel was notified before, and would cache the old entry for a day."""
     store = MemoryStore({"c": made(a=b"old")})
@@ -156,27 +133,6 @@ def test_name_found_during_a_replacement_is_refused(monkeypatch: pytest.MonkeyPa
     with pytest.raises(Changed):
         operations.look_up(container, "a.bin")
     assert operations.inodes.held == held
-
-
-def test_deleted_files_stay_readable_until_forgotten() -> None:
-    store = MemoryStore({"c": made(a=b"old"), "plain": b"text"})
-    sources, kernel = served(store)
-    paths = ("/c/a.bin", "/plain")
-    idents = [kernel.find(path) for path in paths]
-    assert [kernel.read(ident) for ident in idents] == [b"old", b"text"]
-    assert [kernel.find(path) for path in paths] == idents
-    sources.tree.close()
-    for name in ("c", "plain"):
-        store.remove(name)
-    notify_kernel(sources, kernel)
-    assert [kernel.read(ident) for ident in idents] == [b"old", b"text"]
-    assert [kernel.operations.attributes(ident)[0].size for ident in idents] == [3, 4]
-    for path in ("/c", "/plain"):
-        with pytest.raises(NotFound):
-            kernel.find(path)
-    kernel.forget_all()
-    assert len(kernel.operations.inodes) == 0
-    assert store.held == set()
 
 
 @pytest.mark.parametrize("names", [(), ("c",), ("c", "other")], ids=["folder", "alone", "beside another"])

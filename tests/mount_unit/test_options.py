@@ -137,17 +137,14 @@ def test_lenient_parser_ignores_unknown_options_only() -> None:
 
 @pytest.mark.parametrize(("text", "size"), [
     ("0", 0), ("512", 512), ("4k", 4096), ("4KB", 4096), ("4KiB", 4096), ("64M", 64 << 20), (" 2g ", 2 << 30),
-    ("1T", 1 << 40),
+    ("1T", 1 << 40), ("١", 1),  # a digit in another script
 ])
 def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "M", "1.5M", "-1", "1P", "1 M", "0x10", "1MM", "١"])
+@pytest.mark.parametrize("text", ["", "M", "1.5M", "-1", "1P", "1 M", "0x10", "1MM"])
 def test_malformed_sizes_are_refused(text: str) -> None:
-    if text == "١":
-        assert parse_size(text) == 1  # a digit in another script
-        return
     with pytest.raises(ValueError, match="is not a size"):
         parse_size(text)
 

@@ -14,12 +14,8 @@ import pytest
 
 from glassfs.errors import Refused
 from glassfs.persistent import private
-from glassfs.source.remote.disk import DiskCache
 from tests.security.namespaces import enter_user_namespace
 from tests.security.users import STRANGER, as_user
-
-LEAST = 512 << 10
-"""The smallest budget."""
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="folders of other users take root")
 
@@ -132,15 +128,6 @@ def test_group_may_write_if_it_has_no_other_members(base: Path, monkeypatch: pyt
             assert reached(base / "home/cache", 1)
         else:
             assert refusal(base / "home/cache") == f"other users can write to {base}/home"
-
-
-def test_disk_cache_says_in_one_line_what_is_wrong(base: Path) -> None:
-    path = base / "shared/cache"
-    with pytest.raises(Refused) as raised:
-        DiskCache(os.fspath(path), LEAST)
-    reason = f"other users can write to {base}/shared"
-    assert str(raised.value) == f"{path}: cannot be the folder of a disk cache: {reason}"
-    assert not path.exists()
 
 
 @needs_root

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from itertools import count
 from pathlib import Path
 
 import pytest
 
-from glassfs.cache import BlockCache
-from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound
+from glassfs.errors import Changed, DeviceFailed, NotAllowed, NotFound
 from glassfs.settings import settings
 from glassfs.source import Source
-from tests.conftest import Scale
 from tests.remote import servers
 from tests.remote.conftest import Serving
 from tests.remote.faults import (
@@ -298,52 +293,3 @@ def test_endless_redirects_are_an_error(other_host: Callable[[], HttpServer]) ->
         server.faults = for_each(Redirect("/data"))
         with pytest.raises(DeviceFailed, match="it redirects without end"):
             store_of(f"{server.url}/data", timeout=3.0)
-
-
-# Random faults
-
-
-@pytest.mark.slow
-def test_eight_readers_survive_random_faults(scale: Scale, serving: Serving) -> None:
-    """Reads return right bytes or raise; objects are replaced meanwhile."""
-    reads, size = scale(160, 3_000), 8 << 20
-    bucket, contents = Bucket(), {}
-
-    def replace(version: int) -> None:
-        data = random.Random(version).randbytes(size + version)
-        contents[bucket.put("data", data).etag] = data
-
-    replace(0)
-    # Each fault is short compared to the timeout of a read.
-    faults = [*FAULTS.values(), Stall(seconds=0.2), Stall(5000, seconds=0.2)]
-    weather = random.Random(1)
-
-    def some(request: Request) -> Fault | None:
-        return weather.choice(faults) if is_part(request) and weather.random() < 0.2 else None
-
-    with serving(bucket, faults=some):
-        store = store_of("s3://bucket/", BlockCache(2 << 20), timeout=PATIENT)
-        done = count()
-
-        def run(seed: int) -> Counter[str]:
-            chance, seen = random.Random(seed), Counter[str]()
-            while (number := next(done)) < reads:
-                if number % (reads // 8) == reads // 16:
-                    replace(number)
-                try:
-                    source = store.open(("data",))
-                    offset = chance.randrange(source.size)
-                    length = min(chance.choice((100, 4096, 100_000, 900_000)), source.size - offset)
-                    data = source.read(offset, length)
-                except GlassfsError as error:
-                    seen[type(error).__name__] += 1
-                    continue
-                etag = str(source.version).rpartition("|")[2]
-                seen["right" if data == contents[etag][offset : offset + length] else "wrong"] += 1
-            return seen
-
-        with ThreadPoolExecutor(8) as readers:
-            seen = sum(readers.map(run, range(8)), Counter[str]())
-    assert seen["wrong"] == 0
-    assert set(seen) <= {"right", "Changed", "DeviceFailed"}
-    assert seen["right"] > 0.5 * reads

@@ -114,10 +114,18 @@ def test_sequential_reads_fetch_each_byte_once(large: Path, serving: Serving, mo
         assert server.sent <= 1.1 * size
 
 
-def test_large_folder_costs_one_request_a_page(serving: Serving, mounted: Mounted, scale: Scale) -> None:
+def test_large_folder_costs_one_request_a_page(
+    tmp_path: Path, serving: Serving, mounted: Mounted, scale: Scale,
+) -> None:
+    """And entering a small container costs one more."""
     pages = scale(2, 10)
-    with serving(Bucket({f"data/{number:05d}.kdb": b"x" for number in range(pages * PAGE)})) as server:
+    with KastoreWriter(tmp_path / "one.kas") as store:
+        store.add("array", [1.0])
+    one = (tmp_path / "one.kas").read_bytes()
+    with serving(Bucket({f"data/{number:05d}.kas": one for number in range(pages * PAGE)})) as server:
         with mounted("s3://bucket/data", options=[LONG_POLL]) as mount:
             assert len(listed(mount.path)) == pages * PAGE
             assert len(listed(mount.path)) == pages * PAGE
-        assert server.count() == server.count("GET", lambda request: request.is_listing) == pages
+            assert server.count() == server.count("GET", lambda request: request.is_listing) == pages
+            assert np.load(mount.path / "00077.kas/array.npy") == 1.0
+        assert server.count() == pages + 1

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotFound, Refused, TooLarge
+from glassfs.errors import DeviceFailed, GlassfsError, NotFound, Refused, TooLarge
 from glassfs.settings import settings
 from glassfs.source import Kind, Store
 from glassfs.source.remote import pages as parser
@@ -190,17 +190,6 @@ def test_row_that_may_change_within_its_minute_is_asked_again(site: Site, monkey
         site.objects[ODD] = Object(b"new", '"5"', THEN + 1)
         assert {entry.version for name, entry in store.list(()) if name == ODD} == {store.entry((ODD,)).version}
         assert store.open((ODD,)).read(0, 3) == b"new"
-
-
-def test_replaced_object_is_noticed(site: Site) -> None:
-    with HttpServer(site) as server:
-        store = store_of(f"{server.url}/data/")
-        source = store.open(("run.kdb",))
-        assert names_in(store)["run.kdb"] == SIZE
-        site.objects["run.kdb"] = Object(CONTENT[::-1], '"9"', THEN + 60)
-        with pytest.raises(Changed):
-            source.read(SIZE - 10, 10)
-        assert store.open(("run.kdb",)).read(0, 10) == CONTENT[::-1][:10]
 
 
 @pytest.mark.parametrize("status", [405, 403, 501, 404, 400])

@@ -13,7 +13,7 @@ import threading
 import time
 from typing import Any
 
-from glassfs import work
+from glassfs import __version__, work
 from glassfs.errors import GlassfsError, Unavailable
 from glassfs.sandbox import wire
 from glassfs.sandbox.pool import SandboxWorker, evidence, pool
@@ -160,8 +160,8 @@ class _Conversation:
         else:
             if kind == wire.NOT_NOW:
                 raise self._not_now(_text(payload))
-            if wire.is_same_version(greeting):
-                self._worker.process = greeting["process"]
+            if isinstance(greeting, list) and greeting[:1] == [__version__]:  # an upgrade may come between
+                self._worker.process = greeting[1]
                 server.patience = settings.worker_next
                 self._until = time.monotonic() + settings.worker_silent
                 return

@@ -22,6 +22,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, Protocol
 
+from glassfs import __version__
 from glassfs.sandbox import wire
 from glassfs.sandbox.confinement import OF_SERVER, confine, keep_capabilities, why_impossible
 from glassfs.settings import settings
@@ -155,7 +156,7 @@ def _start(
         except OSError as error:
             send(connection, wire.NOT_NOW, f"cannot be confined: {error.strerror or error}".encode())
         else:
-            send(connection, wire.READY, json.dumps(wire.greeting(os.getpid())).encode())
+            send(connection, wire.READY, json.dumps([__version__, os.getpid()]).encode())
             _serve(connection, size, open_container)
     except (EOFError, OSError):
         status = 0

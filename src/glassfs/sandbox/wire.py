@@ -1,17 +1,15 @@
 """Messages between a container's sandbox and its worker: a kind, a length, and as many bytes. Any process.
 
-A worker's first message is ``READY`` (JSON): the library is imported, and the process confined. Then the sandbox sends
-requests (JSON). The worker answers each with any number of ``DATA`` and one ``ANSWER`` (JSON) or ``ERROR`` (text, a
-verdict on the container); before that it sends ``READ`` for each range of the container that it needs, and gets
-``BYTES`` or ``FAILED``. Instead of ``READY`` or an answer it may send ``NOT_NOW`` (text): the machine is the reason.
+A worker's first message is ``READY`` (JSON: version of glassfs, process id): the library is imported, and the process
+confined. Then the sandbox sends requests (JSON). The worker answers each with any number of ``DATA`` and one ``ANSWER``
+(JSON) or ``ERROR`` (text, a verdict on the container); before that it sends ``READ`` for each range of the container
+that it needs, and gets ``BYTES`` or ``FAILED``. Instead of ``READY`` or an answer it may send ``NOT_NOW`` (text): the
+machine is the reason.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Any
-
-from glassfs import __version__
 
 READY, NOT_NOW = b"Y", b"N"
 REQUEST, BYTES, FAILED = b"Q", b"B", b"F"
@@ -31,14 +29,3 @@ COMMAND = struct.Struct("<cqq")
 """A command, the number that the caller gave the worker, and the size of its container."""
 STATUS = struct.Struct("<i")
 """How a worker ended, as of waitpid(2)."""
-
-
-
-def greeting(process: int) -> dict[str, Any]:
-    """Return what a worker says when it is ready."""
-    return {"version": __version__, "process": process}
-
-
-def is_same_version(theirs: Any) -> bool:
-    """Return whether a worker that greeted so is of this version of glassfs: an upgrade may come between."""
-    return isinstance(theirs, dict) and theirs.get("version") == __version__

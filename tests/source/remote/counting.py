@@ -67,9 +67,6 @@ class CountingServer(Server):
             answer(future, content(facts, offset, size))
         return future
 
-    def close(self) -> None:
-        pass
-
 
 class Gate:
     """Holds back all answers until ``open``, then gives them in the order of the requests."""

@@ -56,9 +56,6 @@ class FakeServer(Server):
     def fetch(self, path: Path, offset: int, size: int, facts: Facts) -> Future[bytes]:
         return self._pool.submit(self._part, path, offset, size, facts)
 
-    def close(self) -> None:
-        pass
-
     def _part(self, path: Path, offset: int, size: int, facts: Facts) -> bytes:
         self._asked("fetches")
         if path not in self.objects or not facts.fits(self.objects[path][0]):

@@ -14,7 +14,6 @@ from glassfs.settings import settings
 from glassfs.source.remote.blocks import RemoteBlocks
 from glassfs.source.remote.disk import DiskCache
 from tests.source.remote.counting import (
-    BLOCK,
     PAGE,
     PATH,
     CountingServer,
@@ -47,31 +46,10 @@ def used_by(blocks: RemoteBlocks) -> int:
 # Bytes
 
 
-@pytest.mark.parametrize("size", [1, PAGE - 1, PAGE, PAGE + 1, PAGE + BLOCK, PAGE + BLOCK + 1])
-def test_objects_of_all_sizes(server: CountingServer, size: int) -> None:
-    facts = server.put(size)
-    assert read(remote_source(blocks_of(M), server, PATH, facts), 0, size) == content(facts, 0, size)
-    remote = opened(server, facts)
-    assert read(remote, size - 1, 1) == content(facts, size - 1, 1)
-    assert read(remote, 0, size) == content(facts, 0, size)
-
-
 def test_empty_object_costs_no_request(server: CountingServer) -> None:
     facts = server.put(0)
     assert read(opened(server, facts), 0, 0) == b""
     assert server.requests == []
-
-
-# Memory
-
-
-@pytest.mark.parametrize("budget", [0, PAGE, BLOCK])
-def test_tiny_budgets_are_enough(server: CountingServer, budget: int) -> None:
-    facts = server.put(5 * M)
-    remote = opened(server, facts, budget)
-    read_all(remote, facts, 512 * K)
-    assert read(remote, 0, facts.size) == content(facts, 0, facts.size)
-    assert used(remote) <= budget
 
 
 def test_blocks_under_way_at_the_end_are_not_cached(server: CountingServer) -> None:

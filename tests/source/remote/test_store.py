@@ -18,7 +18,7 @@ from glassfs.source.remote.blocks import RemoteBlocks
 from glassfs.source.remote.store import FIRST_BYTES, RemoteStore
 from tests.source.remote.fake import FakeServer
 from tests.source.store_suite import CONTENT, Lab, StoreSuite, parts
-from tests.waiting import SECONDS, wait_until
+from tests.waiting import SECONDS, is_waiting, wait_until
 
 
 def folder(server: FakeServer, poll: float = 1000.0, **options: object) -> RemoteStore:
@@ -264,7 +264,7 @@ def test_concurrent_lookups_share_one_request(server: FakeServer) -> None:
     store = folder(server)
     with ThreadPoolExecutor(16) as threads:
         entries = [threads.submit(store.entry, ("a",)) for _ in range(16)]
-        wait_until(lambda: server.lists)
+        wait_until(lambda: len(threads._threads) == 16 and all(map(is_waiting, threads._threads)))
         server.gate.set()
         assert {entry.result().size for entry in entries} == {1}
     assert server.lists == 1

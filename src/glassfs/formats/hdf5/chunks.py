@@ -19,7 +19,7 @@ from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.cache.cores import LEAST_AHEAD
 from glassfs.cache.filling import Filling
-from glassfs.content import Data, Extent, Made, Rendered
+from glassfs.content import Converted, Data, Extent, Rendered, Zeros
 from glassfs.content.data import SizedData
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5 import filters
@@ -123,21 +123,9 @@ class Chunk(Rendered):
             raise error.at(self._source.name, f"chunk at {self._stored.start}") from error
 
 
-class Filled(SizedData, Made):
-    """``count`` elements that are all ``fill``."""
-
-    __slots__ = ("_fill",)
-
-    def __init__(self, fill: bytes, count: int) -> None:
-        super().__init__(len(fill) * count)
-        self._fill = fill
-
-    @property
-    def unit(self) -> int:
-        return len(self._fill)
-
-    def make(self, first: int, count: int) -> bytes:
-        return self._fill * count
+def filled(fill: bytes, count: int) -> Data:
+    """Return ``count`` elements that are all ``fill``."""
+    return Converted(Zeros(count), 1, len(fill), len(fill) * count, lambda raw: fill * len(raw))
 
 
 class Grid(SizedData):
@@ -267,7 +255,7 @@ class Chunked(Grid):
         """Return the data of ``count`` chunks from number ``first`` on. Raises Damaged."""
         elements = prod(self.steps)
         return [
-            Filled(self._fill, elements) if stored is None
+            filled(self._fill, elements) if stored is None
             else chunk_data(self._source, self._cache, self.filters, elements * self.item, stored)
             for stored in self._index.find(first, count)
         ]

@@ -27,7 +27,7 @@ from glassfs.content import (
 )
 from glassfs.errors import NotInstalled, TooLarge
 from glassfs.formats.hdf5 import compounds, elements, filters, images, matlab
-from glassfs.formats.hdf5.chunks import RECORD, Chunked, ChunkIndex, Filled, checked_index, in_slabs
+from glassfs.formats.hdf5.chunks import RECORD, Chunked, ChunkIndex, checked_index, filled, in_slabs
 from glassfs.formats.hdf5.compounds import Convert, Structures
 from glassfs.formats.hdf5.description import Dataset
 from glassfs.formats.hdf5.elements import MOST_TEXTS, DatasetRequests, LibraryGrid
@@ -195,7 +195,7 @@ def _raw_data(source: Source, asked: DatasetRequests, dataset: Dataset) -> Data:
     size = dataset.elements * dataset.size
     if dataset.layout == "contiguous":
         if dataset.offset is None:
-            return Filled(dataset.fill, dataset.elements) if dataset.fill else Zeros(size)
+            return filled(dataset.fill, dataset.elements) if dataset.fill else Zeros(size)
         # The library does not compare these and would read what lies behind the values.
         if dataset.stored != size:
             reason = f"has {dataset.stored} stored bytes, but its shape needs {size}"

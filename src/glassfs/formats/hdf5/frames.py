@@ -388,10 +388,7 @@ _PLANS: dict[str, Callable[[FrameGroup], Planned]] = {
 }
 
 
-# Names that pandas has pickled: protocol 0 is lines of text, of which these need no class.
-
-_LINE = re.compile(rb"([pgVIF])([^\n]*)\n|([(ldtNasR.])|c[^\n]*\n[^\n]*\n")
-_ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
+# Names that pandas has pickled. The library divides a pickle into its steps, of which these need no class.
 
 
 def unpickled(attribute: Any) -> Any:
@@ -400,43 +397,37 @@ def unpickled(attribute: Any) -> Any:
     None for any other pickle, and for other attributes. No object is made, and nothing is called: instead of an object
     there is the text that it would be made of first, such as the name of a time zone, or "".
     """
+    from pickletools import genops
+
     if not isinstance(attribute, str):
         return None
     # Bytes that are not UTF-8 are escapes in attributes; pickles write no backslash in another way than ``\\u005c``.
     raw = _ESCAPED.sub(lambda found: bytes.fromhex(found[1].decode()), attribute.encode())
     levels: list[list[Any]] = [[]]  # the stack, on which each mark begins a list
-    known: dict[bytes, Any] = {}
-    at = 0
+    known: dict[int, Any] = {}
     try:
-        while at < len(raw):
-            line = _LINE.match(raw, at)
-            if line is None:
-                return None
-            at = line.end()
-            code, text = (line[1] or line[3] or b"N").decode(), line[2]
-            if code == ".":
+        for step, argument, _ in genops(raw):
+            if step.code == ".":
                 return levels[0][0] if len(levels) == len(levels[0]) == 1 else None
-            _step(levels, known, code, text)
+            _step(levels, known, step.code, argument)
     except (LookupError, ValueError, TypeError, AttributeError):
         pass
     return None
 
 
-def _step(levels: list[list[Any]], known: dict[bytes, Any], code: str, text: bytes) -> None:
+def _step(levels: list[list[Any]], known: dict[int, Any], code: str, argument: Any) -> None:
     """Do one step of a pickle. Raises LookupError, ValueError, TypeError or AttributeError if it cannot be one."""
     stack = levels[-1]
-    if code in "VF":
-        stack.append(float(text) if code == "F" else text.decode("raw-unicode-escape"))
-    elif code == "I":
-        stack.append({b"00": False, b"01": True}[text] if text in (b"00", b"01") else int(text))
+    if code in "VFI":
+        stack.append(argument)
     elif code == "p":
-        known[text] = stack[-1]
+        known[argument] = stack[-1]
     elif code == "g":
         # Whatever may be repeated multiplies: only names are, and no long ones.
-        if known[text] is not None and len(known[text].encode()) > 1000:
+        if known[argument] is not None and len(known[argument].encode()) > 1000:
             raise ValueError
-        stack.append(known[text])
-    elif code == "N":
+        stack.append(known[argument])
+    elif code in "Nc":
         stack.append(None)
     elif code == "(":
         if len(levels) > 100:  # Python ends with the hash of a tuple that is nested too deep
@@ -451,6 +442,8 @@ def _step(levels: list[list[Any]], known: dict[bytes, Any], code: str, text: byt
     elif code == "a":
         value = stack.pop()
         stack[-1].append(value)
-    else:
+    elif code == "s":
         value, key = stack.pop(), stack.pop()
         stack[-1][key] = value
+    else:
+        raise ValueError

@@ -24,14 +24,10 @@ class _Trimmed(Data):
 
     @property
     def is_sized(self) -> bool:
-        return "_length" in self.__dict__
-
-    @property
-    def size(self) -> int:
-        return self._length
+        return "size" in self.__dict__
 
     @once
-    def _length(self) -> int:
+    def size(self) -> int:
         return len(self._row.whole().rstrip(b"\0"))
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
@@ -44,17 +40,12 @@ def of_array(array: Array) -> Iterator[Member]:
     if array.dtype != "|u1" or not shape or len(shape) > 2 or 0 in shape or not SHORTEST <= shape[-1] <= LONGEST:
         return
     if len(shape) == 1:
-        yield from of_value(array.key, array.data)
+        found = _described(array.data)
+        if found is not None:
+            yield Member((array.key,), EncodedImage(array.key, _Trimmed(array.data), found[0]))
         return
     length = shape[1]
     yield from of_rows(array, shape[0], lambda number: Slice(array.data, number * length, length), _Trimmed)
-
-
-def of_value(key: bytes, data: Data) -> Iterator[Member]:
-    """Yield the image that some bytes are, nothing for others."""
-    found = _described(data)
-    if found is not None:
-        yield Member((key,), EncodedImage(key, _Trimmed(data), found[0]))
 
 
 def of_rows(
@@ -75,15 +66,12 @@ def of_rows(
     if found is None:
         return
     media, width, height = found
-    frame = partial(_frame, array.key, row, image, media)
+
+    def frame(number: int) -> EncodedImage:
+        return EncodedImage(array.key, image(row(number)), media)
+
     yield Member((array.key,), Series(array.key, count, frame, 6))
     yield Member((array.key,), Video(array.key, count, array.fps, width, height, frame, is_missing=is_missing))
-
-
-def _frame(
-    key: bytes, row: Callable[[int], Data], image: Callable[[Data], Data], media: str, number: int,
-) -> EncodedImage:
-    return EncodedImage(key, image(row(number)), media)
 
 
 def _described(data: Data) -> tuple[str, int, int] | None:

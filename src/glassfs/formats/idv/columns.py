@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 from glassfs.content import Data, Location, Made, Parted, Records, Regular, Slice
+from glassfs.content.data import SizedData
 from glassfs.errors import TooLarge
 from glassfs.formats.idv.blocks import Blocks, Vectors
 from glassfs.formats.idv.codecs import INT32
@@ -29,23 +30,18 @@ MOST_TEXT_SLOTS = 1 << 20
 """The same for a vector of unknown size, which is made as a whole."""
 
 
-class _Array(Made):
-    """``count`` values of ``width`` bytes, made by ``give(first, count)``."""
+class _Array(SizedData, Made):
+    """``count`` values of ``unit`` bytes, made by ``give(first, count)``."""
 
-    def __init__(self, width: int, count: int, give: Callable[[int, int], NDArray[Any]]) -> None:
-        self._width, self._count, self._give = width, count, give
+    unit = 0
 
-    @property
-    def size(self) -> int:
-        return self._width * self._count
-
-    @property
-    def unit(self) -> int:
-        return self._width
+    def __init__(self, unit: int, count: int, give: Callable[[int, int], NDArray[Any]]) -> None:
+        super().__init__(unit * count)
+        self.unit, self._give = unit, give
 
     @property
     def at_once(self) -> int:
-        return PIECE // max(8, self._width)
+        return PIECE // max(8, self.unit)
 
     def make(self, first: int, count: int) -> memoryview:
         import numpy as np

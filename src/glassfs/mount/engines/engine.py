@@ -27,7 +27,7 @@ from glassfs.mount.engines.wire import INIT, INTERRUPT, IOCTL, LOOKUP, READ, Opc
 from glassfs.mount.errors import Failures
 from glassfs.mount.guard import guarded
 from glassfs.mount.inodes import ROOT
-from glassfs.mount.operations import Operations, Stale
+from glassfs.mount.operations import Operations
 from glassfs.names import RESERVED
 from glassfs.settings import settings
 
@@ -68,6 +68,8 @@ class Engine:
         self.busy = self._crew.busy
         """Set when requests come. The caller of ``tick`` clears it before."""
         self._notices = Notices(self._notify, operations.inodes, self._unanswered)
+        self.invalidate = self._notices.send
+        """Called a few times a second while requests come, never under a lock or while answering a request."""
 
     def serve(self, mountpoint: MountPoint, started: Callable[[], None]) -> None:
         """Mount and serve until the file system is unmounted or a signal ends the process.
@@ -100,14 +102,6 @@ class Engine:
             signal.set_wakeup_fd(waker)
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-    def invalidate(self, stale: Stale) -> bool:
-        """Have the kernel forget ``stale``, now or with one of the next calls, and what replaced versions left behind.
-
-        Returns whether something is left for the next call. Call this a few times a second while requests come, also
-        with nothing. Never call it under a lock or while answering a request.
-        """
-        return self._notices.send(stale)
 
     def _unanswered(self) -> list[Task]:
         return [task for task in self._crew.tasks() if task.answered_at is None]

@@ -111,7 +111,6 @@ DIRENT = struct.Struct("=QQII")  # inode number, offset of the next, length of t
 NO_ENTRY = bytes(ENTRY_OUT.size)
 DOT = ENTRY_OUT.size + DIRENT.size + 8
 """Bytes of the entry "." or "..": NO_ENTRY, DIRENT and the name."""
-_DOTS = struct.Struct(f"={ENTRY_OUT.size}xQQII8s{ENTRY_OUT.size}xQQII8s")
 
 
 # Notifications: replies to no request
@@ -194,7 +193,8 @@ def dots(ino: int, before: int) -> bytes:
 
     Of these two it uses nothing but the names.
     """
-    return _DOTS.pack(ino, before + 1, 1, stat.S_IFDIR >> 12, b".", ino, before + 2, 2, stat.S_IFDIR >> 12, b"..")
+    first, second = (dirent(ino, before + len(name), stat.S_IFDIR, name) for name in (b".", b".."))
+    return NO_ENTRY + first + NO_ENTRY + second
 
 
 def dirent(ino: int, after: int, mode: int, name: bytes) -> bytes:

@@ -12,8 +12,10 @@ from typing import Any, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from glassfs.errors import DeviceFailed, NotAllowed, NotFound, Refused
+from glassfs.forks import PerProcess
 from glassfs.names import raw
 from glassfs.source.contract import ByteCache, Named
+from glassfs.source.remote import s3_listing
 from glassfs.source.remote.blocks import RemoteBlocks
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.disk import DiskCache
@@ -21,7 +23,6 @@ from glassfs.source.remote.objects import ListPages, ObjectServer
 from glassfs.source.remote.obstore_module import not_installed, obstore
 from glassfs.source.remote.probes import explained, target_of
 from glassfs.source.remote.retrying import SILENCE_PARTS
-from glassfs.source.remote.s3_listing import S3Lister
 from glassfs.source.remote.server import Server
 from glassfs.source.remote.store import RemoteStore
 from glassfs.source.remote.url import WEB, Url, parsed
@@ -157,9 +158,10 @@ def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
         credentials["endpoint"] = endpoint
         _allow_http(endpoint, options)
     region = region or DEFAULT_REGION
-    lister = S3Lister(url.host, partial(_botocore_client, connection, region, endpoint))
+    client = PerProcess(partial(_botocore_client, connection, region, endpoint))
+    list_pages = partial(s3_listing.entries, url.host, client)
     make = partial(S3Store, url.host, region=region, **credentials, **options)
-    return make, endpoint, f"s3.{region}.amazonaws.com", lister.entries
+    return make, endpoint, f"s3.{region}.amazonaws.com", list_pages
 
 
 def _botocore_client(connection: Connection, region: str, endpoint: str) -> Any:

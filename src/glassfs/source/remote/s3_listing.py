@@ -8,7 +8,7 @@ own; any thread may call it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 from urllib.parse import unquote_plus
@@ -27,53 +27,47 @@ _MISSING = ("404", "NoSuchBucket", "NoSuchKey")
 _DENIED = ("401", "403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken")
 
 
-class S3Lister:
-    """One bucket. ``make`` makes the botocore client on first use."""
+async def entries(bucket: str, client: PerProcess[Any], path: Path, shown: str) -> list[Listed]:
+    """Return what is in a bucket's folder; errors call it ``shown``. Cancelling it ends it after the current page."""
+    return await calls.get().run(partial(_list, bucket, client, path, shown))
 
-    def __init__(self, bucket: str, make: Callable[[], Any]) -> None:
-        self._bucket = bucket
-        self._client: PerProcess[Any] = PerProcess(make)
 
-    async def entries(self, path: Path, shown: str) -> list[Listed]:
-        """Return what is in a folder; errors call it ``shown``. Cancelling it ends it after the current page."""
-        return await calls.get().run(partial(self._list, path, shown))
-
-    def _list(self, path: Path, shown: str, call: Call) -> list[Listed]:
-        try:
-            from botocore.exceptions import BotoCoreError, ClientError
-        except ImportError:
-            raise Refused(not_installed(), shown) from None
-        prefix = "".join(f"{name}/" for name in path)
-        found: dict[tuple[str, bool], Listed] = {}
-        size = 0
-        request = {"Bucket": self._bucket, "Prefix": prefix, "Delimiter": "/", "EncodingType": "url"}
-        try:
-            while not call.is_abandoned:
-                page = self._client.get().list_objects_v2(**request)
-                for listed in _listed_on(page, prefix):
-                    size += len(listed.name) + (len(listed.facts.etag) if listed.facts is not None else 0)
-                    if len(found) == MOST_NAMES or size > MOST_BYTES:
-                        raise TooLarge(f"has more than {MOST_NAMES} objects, or very long names", shown)
-                    found[listed.name, listed.facts is None] = listed
-                if not page.get("IsTruncated"):
-                    return list(found.values())
-                # The time bounds a listing without end, and the bytes what it may take; a token that repeats itself
-                # would ask for the same page until then.
-                token = page.get("NextContinuationToken")
-                if not token or token == request.get("ContinuationToken"):
-                    raise DeviceFailed("the server says that its listing goes on, but not where", shown)
-                request["ContinuationToken"] = token
-        except GlassfsError:
-            raise
-        except ClientError as error:
-            code = str(error.response.get("Error", {}).get("Code", ""))
-            if code in _MISSING:
-                raise NotFound("there is no such bucket", shown) from None
-            reason = "the server does not list it" + (f" ({code})" if re.fullmatch(CODE, code) else "")
-            raise (NotAllowed if code in _DENIED else DeviceFailed)(reason, shown) from None
-        except (BotoCoreError, OSError) as error:
-            raise DeviceFailed(f"the listing failed ({type(error).__name__})", shown) from None
-        raise DeviceFailed("the listing does not end in time", shown)
+def _list(bucket: str, client: PerProcess[Any], path: Path, shown: str, call: Call) -> list[Listed]:
+    try:
+        from botocore.exceptions import BotoCoreError, ClientError
+    except ImportError:
+        raise Refused(not_installed(), shown) from None
+    prefix = "".join(f"{name}/" for name in path)
+    found: dict[tuple[str, bool], Listed] = {}
+    size = 0
+    request = {"Bucket": bucket, "Prefix": prefix, "Delimiter": "/", "EncodingType": "url"}
+    try:
+        while not call.is_abandoned:
+            page = client.get().list_objects_v2(**request)
+            for listed in _listed_on(page, prefix):
+                size += len(listed.name) + (len(listed.facts.etag) if listed.facts is not None else 0)
+                if len(found) == MOST_NAMES or size > MOST_BYTES:
+                    raise TooLarge(f"has more than {MOST_NAMES} objects, or very long names", shown)
+                found[listed.name, listed.facts is None] = listed
+            if not page.get("IsTruncated"):
+                return list(found.values())
+            # The time bounds a listing without end, and the bytes what it may take; a token that repeats itself
+            # would ask for the same page until then.
+            token = page.get("NextContinuationToken")
+            if not token or token == request.get("ContinuationToken"):
+                raise DeviceFailed("the server says that its listing goes on, but not where", shown)
+            request["ContinuationToken"] = token
+    except GlassfsError:
+        raise
+    except ClientError as error:
+        code = str(error.response.get("Error", {}).get("Code", ""))
+        if code in _MISSING:
+            raise NotFound("there is no such bucket", shown) from None
+        reason = "the server does not list it" + (f" ({code})" if re.fullmatch(CODE, code) else "")
+        raise (NotAllowed if code in _DENIED else DeviceFailed)(reason, shown) from None
+    except (BotoCoreError, OSError) as error:
+        raise DeviceFailed(f"the listing failed ({type(error).__name__})", shown) from None
+    raise DeviceFailed("the listing does not end in time", shown)
 
 
 def _listed_on(page: Any, prefix: str) -> Iterator[Listed]:

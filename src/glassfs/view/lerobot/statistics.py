@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 QUANTILES = (0.01, 0.10, 0.50, 0.90, 0.99)
 NAMES = ("min", "max", "mean", "std", "q01", "q10", "q50", "q90", "q99")
 LEAST, LARGEST, MEAN, DEVIATION = range(4)
-MOMENTS, QUANTILE_ROWS = slice(4), slice(4, None)
+QUANTILE_ROWS = slice(4, None)
 BINS = 5000
 PADDING = 1e-10
 """What a histogram is wider than the range of its values, on each side."""
