@@ -13,6 +13,7 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import import_module
@@ -23,7 +24,7 @@ from glassfs.cache import BlockCache
 from glassfs.cache.findings import Findings
 from glassfs.content import EPISODES, Container
 from glassfs.content.allowance import Allowance
-from glassfs.errors import GlassfsError, NotFound, Passing, Postponed, Refused, TooLarge, Unrecognised
+from glassfs.errors import GlassfsError, NotAllowed, NotFound, Passing, Postponed, Refused, TooLarge, Unrecognised
 from glassfs.source import BUFFERED, Path, Source, SourceFile, Store
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ BUILT_IN: Mapping[str, tuple[str, ...]] = {
     "ikv": (".ikv",),
     "idv": (".idv",),
     "npz": (".npz",),
-    "safetensors": (".safetensors",),
+    "safetensors": (".safetensors", f".safetensors{INDEX}"),
     "hdf5": (".h5", ".hdf5"),
 }
 """Built-in formats in the order of recognition, and their suffixes. Modules are imported on demand."""
@@ -67,7 +68,8 @@ class Opening:
     """What a format needs to open a container: its ``source``, and a ``cache`` for decoded blocks. Never changed.
 
     ``store`` and ``path`` locate the source; a source without a store has none. ``known`` are open siblings that the
-    caller keeps. ``asked`` records the requested siblings and the opened sources. ``findings`` are what formats keep.
+    caller keeps. ``asked`` records the requested siblings and their sources, or the stamps of those that could not be
+    opened, "" for those that are missing. ``findings`` are what formats keep.
     ``may_wait`` says that the caller only wants to know whether the file looks like a container, if opening it is slow.
     ``layout`` says with which layouts generic containers are compared (``layouts.known``).
     """
@@ -76,7 +78,7 @@ class Opening:
     cache: BlockCache
     store: Store | None = None
     path: Path = ()
-    asked: list[tuple[Path, Source | None]] = field(default_factory=list)
+    asked: list[tuple[Path, Source | str]] = field(default_factory=list)
     known: Mapping[Path, Source] = field(default_factory=dict)
     findings: Findings | None = None
     may_wait: bool = False
@@ -103,15 +105,24 @@ class Opening:
             self.findings.keep(entry.stamp, entry.mtime_ns, name, value, is_last)
 
     def sibling(self, name: str) -> Source:
-        """Open the file ``name`` in the container's folder. Raises NotFound, also for names outside that folder."""
+        """Open the file ``name`` in the container's folder. Raises NotFound, also for names outside that folder.
+
+        Several threads may call it at once.
+        """
         if self.store is None or name in ("", ".", "..") or "/" in name or "\0" in name:
             raise NotFound("is not the name of a file in the same folder", part=repr(name))
         path = (*self.path[:-1], name)
         source = self.known.get(path)
         if source is None:
-            self.asked.append((path, None))
-            source = self.store.open(path)
-            self.asked[-1] = path, source
+            found: Source | str = ""
+            try:
+                found = source = self.store.open(path)
+            except NotAllowed:
+                with suppress(GlassfsError):
+                    found = self.store.entry(path).stamp
+                raise
+            finally:
+                self.asked.append((path, found))
         return source
 
     def sandbox(self, library: str) -> Sandbox:
@@ -123,7 +134,7 @@ class Opening:
     def close_asked(self) -> None:
         """Close the siblings that were opened."""
         for _, source in self.asked:
-            if source is not None:
+            if isinstance(source, Source):
                 source.close()
 
     def file(self, source: Source | None = None) -> io.BufferedReader:
@@ -342,13 +353,13 @@ def _why_unrecognised(opening: Opening, head: Head) -> Refused:
 
     reason = _explanation(head)
     whole = head.name.removesuffix(INDEX)
-    is_refused = may_be_container(whole)
-    if is_refused and whole != head.name:
+    is_refused = may_be_container(head.name)
+    if not is_refused and may_be_container(whole):  # an index whose format is not known itself
         if reason is None and opening.store is not None:
             try:
                 opening.allowance.part().take(opening.source.size, "an index of shards")
                 reason, missing = missing_shards(opening.source, opening.store, opening.path, whole)
-                opening.asked += [(path, None) for path in missing]
+                opening.asked += [(path, "") for path in missing]
             except TooLarge as error:
                 reason = error.reason
         is_refused = bool(reason)

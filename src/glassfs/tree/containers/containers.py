@@ -28,7 +28,7 @@ from glassfs.keyed_lock import KeyedLock
 from glassfs.source import Entry, Path, Source, Version
 from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer, Refusal
 from glassfs.tree.containers.nested import NestedContainers
-from glassfs.tree.containers.opener import Parts, failure, parse, parse_or_close, used_parts
+from glassfs.tree.containers.opener import absent_from, failure, parse, parse_or_close, used_parts
 from glassfs.tree.containers.watcher import Watcher
 from glassfs.tree.containers.weight import OpenContainers
 from glassfs.tree.lease import Lease
@@ -184,7 +184,8 @@ class Containers:
         """Parse a new version and lease it. Raises Refused if the file is not shown as a container."""
         container, parts = parse_or_close(opening)
         files = [(location.path, opening.source), *parts]
-        lease = self._leased(ContainerLease(location, at, files, container.format, container.tables))
+        lease = ContainerLease(location, at, files, container.format, container.tables, absent_from(opening))
+        self._leased(lease)
         return self._cached(container, lease)
 
     def _presumed(self, location: Location, entry: Entry, at: str) -> ContainerLease:
@@ -205,7 +206,9 @@ class Containers:
             before = self.watcher.known(location)
             if not isinstance(before, Refusal) or before.reason != reason:
                 log.warning("%s", error)
-            asked = [(path, "" if source is None else source.entry.stamp) for path, source in opening.asked]
+            asked = [
+                (path, found if isinstance(found, str) else found.entry.stamp) for path, found in opening.asked
+            ]
         self.watcher.add(location, Refusal(opening.source.version, reason, asked), 1 + len(asked))
         return reason
 
@@ -232,8 +235,8 @@ class Containers:
         try:
             container = parse(opening)
             if lease.is_presumed:
-                self._settle(lease, container, used_parts(opening, container))
-            elif opening.asked:
+                self._settle(lease, container, opening)
+            elif len(absent_from(opening)) < len(opening.asked):
                 opening.close_asked()
                 self.watcher.retire(lease, is_replaced=True)
                 raise Changed("is made of other files than before", opening.source.name)
@@ -262,10 +265,10 @@ class Containers:
         self._parsed.was_put(lease, evicted)
         return opened
 
-    def _settle(self, lease: ContainerLease, container: Container, parts: Parts) -> None:
+    def _settle(self, lease: ContainerLease, container: Container, opening: Opening) -> None:
         """Record that a presumed container is one."""
-        lease.settle(container, parts)
-        if parts:  # their attributes and versions count, too
+        lease.settle(container, used_parts(opening, container), absent_from(opening))
+        if opening.asked:  # their attributes and versions count, too
             self.watcher.note(lease.at)
             self._on_change()
 

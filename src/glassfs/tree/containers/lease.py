@@ -54,17 +54,18 @@ class ContainerLease(Lease):
 
     ``files`` are the paths and sources of all its files, its own first. ``entries`` are those of the same files when
     they were compared last. Its contents can be parsed again from the sources, also after the files were deleted while
-    a reader has acquired the lease. ``tables`` are the joined tables to which it may give rows.
+    a reader has acquired the lease. ``tables`` are the joined tables to which it may give rows. ``absent`` are files
+    that it lacks, with their stamps, "" for missing ones: another stamp of one of them makes it another version.
 
     Without a ``format`` it is presumed: only its name or its first bytes say that it is a container. Format, tables and
     further files are unknown until ``settle`` records them.
     """
 
-    __slots__ = ("_paths", "_rounds", "at", "entries", "format", "identity", "location", "tables")
+    __slots__ = ("_absent", "_paths", "_rounds", "at", "entries", "format", "identity", "location", "tables")
 
     def __init__(
         self, location: Location, at: str, files: Sequence[tuple[Path, Source]], format_name: str = "",
-        tables: Sequence[str] = (),
+        tables: Sequence[str] = (), absent: Sequence[tuple[Path, str]] = (),
     ) -> None:
         super().__init__([source for _, source in files])
         self.location = location
@@ -74,6 +75,7 @@ class ContainerLease(Lease):
         self.entries = tuple([source.entry for source in self.sources])
         self.identity = identity_of(self.entries)
         self._paths = tuple([path for path, _ in files])
+        self._absent = absent
         self._rounds = 0
 
     def update(self, before: Sequence[Entry], now: tuple[Entry, ...]) -> bool:
@@ -111,7 +113,9 @@ class ContainerLease(Lease):
         known = dict(zip(self._paths[1:], self.sources[1:], strict=True))
         return Opening(self.sources[0], cache, *self.location, known=known, findings=findings)
 
-    def settle(self, container: Container, parts: Sequence[tuple[Path, Source]]) -> None:
+    def settle(
+        self, container: Container, parts: Sequence[tuple[Path, Source]], absent: Sequence[tuple[Path, str]],
+    ) -> None:
         """Record what parsing it found out, and its further files. May wait for a disk."""
         self.extend([source for _, source in parts])  # not under the lock, as it may have to wait for a disk
         with self._lock:
@@ -119,6 +123,7 @@ class ContainerLease(Lease):
             # Attributes of its own file may have changed since its source was made.
             self.entries = (*self.entries, *[source.entry for _, source in parts])
             self.identity = identity_of(self.entries)
+            self._absent = absent
         self.tables = container.tables
         self.format = container.format
 
@@ -127,8 +132,8 @@ class ContainerLease(Lease):
     ) -> tuple[Entry, ...] | None:
         """Return ``before`` with current entries of all files, or of up to ``parts`` further ones in turn.
 
-        Returns None if one is gone. ``own`` is the entry of its own file if the caller asked for it already. Raises
-        Unavailable and DeviceFailed.
+        Returns None if one is gone, or one that was absent is there. ``own`` is the entry of its own file if the caller
+        asked for it already. Raises Unavailable and DeviceFailed.
         """
         now = list(before)
         count = len(now) - 1
@@ -141,6 +146,8 @@ class ContainerLease(Lease):
             now[0] = store.entry(self.location.path) if own is None else own
             for number in numbers:
                 now[number] = store.entry(self._paths[number])
+            if any(stamp_now(store, path) != stamp for path, stamp in self._absent):
+                return None
         except (Unavailable, DeviceFailed):
             raise
         except GlassfsError:
