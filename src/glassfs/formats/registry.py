@@ -13,7 +13,6 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import import_module
@@ -24,8 +23,8 @@ from glassfs.cache import BlockCache
 from glassfs.cache.findings import Findings
 from glassfs.content import EPISODES, Container
 from glassfs.content.allowance import Allowance
-from glassfs.errors import GlassfsError, NotAllowed, NotFound, Passing, Postponed, Refused, TooLarge, Unrecognised
-from glassfs.source import BUFFERED, Path, Source, SourceFile, Store
+from glassfs.errors import GlassfsError, NotFound, Passing, Postponed, Refused, TooLarge, Unrecognised
+from glassfs.source import BUFFERED, Kind, Path, Source, SourceFile, Store
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -114,16 +113,26 @@ class Opening:
         path = (*self.path[:-1], name)
         source = self.known.get(path)
         if source is None:
-            found: Source | str = ""
             try:
-                found = source = self.store.open(path)
-            except NotAllowed:
-                with suppress(GlassfsError):
-                    found = self.store.entry(path).stamp
+                source = self.store.open(path)
+            except GlassfsError as error:
+                stamp, kind = self._instead(path)
+                # A file that came in between was missing.
+                self.asked.append((path, "" if kind is Kind.FILE and isinstance(error, NotFound) else stamp))
+                if kind is not None and kind is not Kind.FILE:
+                    raise NotFound(f"is not a regular file ({kind.value})", part=repr(name)) from error
                 raise
-            finally:
-                self.asked.append((path, found))
+            self.asked.append((path, source))
         return source
+
+    def _instead(self, path: Path) -> tuple[str, Kind | None]:
+        """Return stamp and kind of what cannot be opened as a file, "" and None if nothing is there."""
+        assert self.store is not None
+        try:
+            entry = self.store.entry(path)
+        except GlassfsError:
+            return "", None
+        return entry.stamp, entry.kind
 
     def sandbox(self, library: str) -> Sandbox:
         """Return requests on the source to a worker process with a library: ``library`` is a module of the sandbox."""

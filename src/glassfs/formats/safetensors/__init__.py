@@ -13,7 +13,7 @@ from glassfs.formats.safetensors.index import is_index, open_index
 
 
 def _open(opening: Opening) -> Container:
-    if opening.source.read(4, 4).strip(b"\0"):  # no length of a header
+    if opening.source.read(0, min(8, opening.source.size))[4:] != bytes(4):  # no length of a header
         return open_index(opening)
     header = TensorHeader(opening.source, opening.allowance, {})
     return model([opening.source], [header], header.metadata_cost, header.facts, header.members, {})

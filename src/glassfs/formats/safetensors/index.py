@@ -161,7 +161,9 @@ def _shard(
     except (Passing, TooLarge) as error:
         raise type(error)(error.reason, opening.source.name, name) from error
     except GlassfsError as error:
-        reason = "is missing" if isinstance(error, NotFound) and not error.part else error.without_source
+        reason = error.without_source
+        if isinstance(error, NotFound):
+            reason = error.reason if error.part else "is missing"
         what = f"{reason}, and with it {_counted(tensors)}"
         return Shard(name, None, [Omitted(key, what, is_damage=True)], reason)
     found = {tensor.name for tensor in header.tensors}
