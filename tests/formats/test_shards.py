@@ -172,8 +172,9 @@ WEIGHTS = b'{"weight_map":{"a":"x.safetensors"%s}%s}'
 
 @pytest.mark.parametrize(("data", "reason"), [
     (WEIGHTS % (b',"a":"y.safetensors"', b""), "the index: is not valid JSON: an object has a key twice"),
-    (WEIGHTS % (b"", b',"weight_map":{}'), "an object has a key twice"), (WEIGHTS % (b',"b":7', b""), "weight_map/b: "),
-    (WEIGHTS % (b',"b":["x"]', b""), "weight_map/b: has no name of a file"), (WEIGHTS % (b"", b"}"), "not valid JSON"),
+    (WEIGHTS % (b"", b',"weight_map":{}'), "an object has a key twice"),
+    (WEIGHTS % (b',"b":7', b""), "without a weight_map of files"),
+    (WEIGHTS % (b',"b":["x"]', b""), "weight_map of files"), (WEIGHTS % (b"", b"}"), "not valid JSON"),
     (WEIGHTS % (b',"\\ud800":"x"', b""), "half a character"), (WEIGHTS % (b',"b":"\\udfff"', b""), "half a character"),
     (WEIGHTS % (b"", b',"metadata":{"x":"\\ud800"}'), "half a character"), (WEIGHTS[:-4], "not valid JSON"),
     (WEIGHTS % (b',"\xff":"x"', b""), "is not UTF-8"), (WEIGHTS % (b"", b',"x":NaN'), "NaN is no number"),
@@ -213,13 +214,14 @@ def test_the_first_bytes_of_an_index_tell_it_from_other_json(index: Path) -> Non
             open_path(index.with_name(name))
 
 
-def test_metadata_of_any_kind_are_shown(index: Path) -> None:
+def test_metadata_are_shown_whatever_they_are_called(index: Path) -> None:
     value = json.loads(index.read_text())
     value["metadata"] |= {"é": 1.5, "none": None, "nested": {"a": [1, {}]}, "large": 10**40, "text": "x" * 100_000}
     index.write_text(json.dumps(value))
     with glassfs.open(index) as model:
         shown = model["meta/file"].json()["metadata"]
-    assert shown == value["metadata"] | {"nested": '{"a": [1, {}]}'}
+    del value["metadata"]["nested"]
+    assert shown == value["metadata"]
 
 
 def test_an_index_named_by_a_link_finds_shards_beside_the_link(index: Path, tmp_path: Path) -> None:

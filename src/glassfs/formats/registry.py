@@ -111,28 +111,24 @@ class Opening:
         if self.store is None or name in ("", ".", "..") or "/" in name or "\0" in name:
             raise NotFound("is not the name of a file in the same folder", part=repr(name))
         path = (*self.path[:-1], name)
-        source = self.known.get(path)
-        if source is None:
-            try:
-                source = self.store.open(path)
-            except GlassfsError as error:
-                stamp, kind = self._instead(path)
-                # A file that came in between was missing.
-                self.asked.append((path, "" if kind is Kind.FILE and isinstance(error, NotFound) else stamp))
-                if kind is not None and kind is not Kind.FILE:
-                    raise NotFound(f"is not a regular file ({kind.value})", part=repr(name)) from error
-                raise
-            self.asked.append((path, source))
-        return source
-
-    def _instead(self, path: Path) -> tuple[str, Kind | None]:
-        """Return stamp and kind of what cannot be opened as a file, "" and None if nothing is there."""
-        assert self.store is not None
+        if path in self.known:
+            return self.known[path]
+        found: Source | str = ""
         try:
-            entry = self.store.entry(path)
-        except GlassfsError:
-            return "", None
-        return entry.stamp, entry.kind
+            source = found = self.store.open(path)
+        except GlassfsError as error:
+            try:
+                entry = self.store.entry(path)
+            except GlassfsError:
+                raise error from None
+            if entry.kind is not Kind.FILE or not isinstance(error, NotFound):  # else it has come in between
+                found = entry.stamp
+            if entry.kind is not Kind.FILE:
+                raise NotFound(f"is not a regular file ({entry.kind.value})", part=repr(name)) from error
+            raise
+        finally:
+            self.asked.append((path, found))
+        return source
 
     def sandbox(self, library: str) -> Sandbox:
         """Return requests on the source to a worker process with a library: ``library`` is a module of the sandbox."""
@@ -361,13 +357,13 @@ def _why_unrecognised(opening: Opening, head: Head) -> Refused:
     from glassfs.formats.mistaken import missing_shards  # not needed for names
 
     reason = _explanation(head)
-    whole = head.name.removesuffix(INDEX)
-    is_refused = may_be_container(head.name)
-    if not is_refused and may_be_container(whole):  # an index whose format is not known itself
-        if reason is None and opening.store is not None:
+    is_refused = is_expected(head.name)
+    if reason is None and is_refused and not may_be_container(head.name):  # an index of shards of another format
+        if opening.store is not None:
             try:
                 opening.allowance.part().take(opening.source.size, "an index of shards")
-                reason, missing = missing_shards(opening.source, opening.store, opening.path, whole)
+                suffix = f".{head.name.removesuffix(INDEX).rpartition('.')[2]}"
+                reason, missing = missing_shards(opening.source, opening.store, opening.path[:-1], suffix)
                 opening.asked += [(path, "") for path in missing]
             except TooLarge as error:
                 reason = error.reason

@@ -16,7 +16,7 @@ def _open(opening: Opening) -> Container:
     if opening.source.read(0, min(8, opening.source.size))[4:] != bytes(4):  # no length of a header
         return open_index(opening)
     header = TensorHeader(opening.source, opening.allowance, {})
-    return model([opening.source], [header], header.metadata_cost, header.facts, header.members, {})
+    return model([opening.source], [header], header.metadata_cost, header.facts(), header.members, {})
 
 
 def _recognises(head: Head) -> bool:

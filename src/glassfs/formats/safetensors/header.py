@@ -62,10 +62,13 @@ class Tensor(NamedTuple):
     end: int
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object whose keys are distinct, and whose texts can be written as UTF-8."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("an object has a key twice")
+    for key, value in pairs:
+        (key + value if type(value) is str else key).encode()
     return found
 
 
@@ -91,24 +94,18 @@ def parsed(source: Source, offset: int, size: int, allowance: Allowance, what: s
     allowance.take(size * wide + OBJECT // 4 * sum(map(raw.count, b'",[{')), what)
     try:
         found: dict[str, Any] = json.loads(
-            raw.decode(), object_pairs_hook=_distinct, parse_constant=_no_constant, parse_int=_number,
+            raw.decode(), object_pairs_hook=_checked, parse_constant=_no_constant, parse_int=_number,
         )
     except RecursionError:
         raise source.damage("is JSON nested too deeply", what) from None
-    except UnicodeError:
+    except UnicodeDecodeError:
         raise source.damage("is not UTF-8", what) from None
+    except UnicodeEncodeError:
+        raise source.damage("has a text with half a character (an unpaired surrogate)", what) from None
     except ValueError as error:
         reason = str(error).partition(": line ")[0]
         raise source.damage(f"is not valid JSON: {reason}", what) from None
     return found
-
-
-def demand_encodable(source: Source, text: str, what: str) -> None:
-    """Raise Damaged if a text cannot be written as UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise source.damage("has a text with half a character (an unpaired surrogate)", what) from None
 
 
 class TensorHeader:
@@ -134,11 +131,9 @@ class TensorHeader:
             if type(value) is not str:
                 raise self._damage(name, "is no text", METADATA)
             self.metadata_cost += OBJECT + getsizeof(name) + getsizeof(value)
-            demand_encodable(source, name + value, "the header")
         allowance.take(self.metadata_cost, "metadata")
         self.tensors: list[Tensor] = []
         for name, value in described.items():
-            demand_encodable(source, name, "the header")
             tensor = self._tensor(known.get(name, name), value)
             # Two tuples and their numbers.
             cost = 2 * OBJECT + 40 * len(tensor.shape)
@@ -213,12 +208,12 @@ def _are_numbers(values: Any) -> bool:
 
 
 def model(
-    sources: list[Source], headers: Iterable[TensorHeader], cost: int, described: Callable[[], dict[str, Any]],
+    sources: list[Source], headers: Iterable[TensorHeader], cost: int, described: Mapping[str, Any],
     members: Callable[[], Iterable[Member]], facts: Mapping[str, Any],
 ) -> Container:
     """Return the container of tensors, which ``members`` yields, with headers in these files.
 
-    ``described`` are further facts, for a document, which take ``cost`` bytes; ``facts`` those of the container.
+    ``described`` has further facts for a document, which take ``cost`` bytes, ``facts`` those for the container.
     """
     types: Counter[str] = Counter()
     size = 0
@@ -226,12 +221,11 @@ def model(
         types.update(tensor.type_name if tensor.type_name in TYPES else "other" for tensor in header.tensors)
         size += sum(tensor.end - tensor.begin for tensor in header.tensors)
     count = types.total()
+    document = {"format": "safetensors", "tensors": count, "bytes": size, **described}
 
     def contents() -> Iterator[Member]:
         # Metadata are written as JSON and as text, in which a character may take six.
-        yield Member((b"meta", FILE), Document(FILE, lambda: {
-            "format": "safetensors", "tensors": count, "bytes": size, **described(),
-        }, (16 << 10) + 8 * cost))
+        yield Member((b"meta", FILE), Document(FILE, lambda: document, (16 << 10) + 8 * cost))
         yield Member((TENSORS,), Group(TENSORS, members))
 
     shown = {"tensors": count, "tensor_bytes": size, "types": dict(types.most_common()), **facts}
