@@ -119,12 +119,15 @@ class Opening:
         except GlassfsError as error:
             try:
                 entry = self.store.entry(path)
+            except NotFound:
+                raise NotFound("is missing", error.source) from error
             except GlassfsError:
                 raise error from None
-            if entry.kind is not Kind.FILE or not isinstance(error, NotFound):  # else it has come in between
-                found = entry.stamp
+            if entry.kind is Kind.FILE and isinstance(error, NotFound):  # it has come in between
+                raise
+            found = entry.stamp
             if entry.kind is not Kind.FILE:
-                raise NotFound(f"is not a regular file ({entry.kind.value})", part=repr(name)) from error
+                raise NotFound(f"is not a regular file ({entry.kind.value})", error.source) from error
             raise
         finally:
             self.asked.append((path, found))

@@ -99,9 +99,7 @@ class _Shards:
         except (Passing, TooLarge) as error:
             raise type(error)(error.reason, self._opening.source.name, name) from error
         except GlassfsError as error:
-            reason = error.without_source
-            if isinstance(error, NotFound):
-                reason = error.reason if error.part else "is missing"
+            reason = error.reason if isinstance(error, NotFound) else error.without_source
             self.facts.append({"name": name, "unreadable": reason})
             self._omit(name, f"{reason}, and with it ", tensors, is_damage=True)
             return
