@@ -112,15 +112,16 @@ class _Shards:
 
     def _header(self, shard: Source, tensors: Mapping[str, str]) -> TensorHeader:
         self.sources.append(shard)
-        head = Head.of(shard, shard.read_ahead(HEAD))
-        if not is_safetensors(head):
-            raise Refused(hint(head) or mistaken(head) or "is no safetensors file")
-        header = TensorHeader(shard, self._opening.allowance, tensors)
-        shard.drop_ahead()
-        if not self._opening.known:  # there may be more shards than descriptors: each is opened again when it is read
-            shard.park()
-            shard.keep()
-        return header
+        try:
+            head = Head.of(shard, shard.read_ahead(HEAD))
+            if not is_safetensors(head):
+                raise Refused(hint(head) or mistaken(head) or "is no safetensors file")
+            return TensorHeader(shard, self._opening.allowance, tensors)
+        finally:
+            shard.drop_ahead()
+            if not self._opening.known:  # there may be more shards than descriptors: reading opens them again
+                shard.park()
+                shard.keep()
 
     def _omit(self, name: str, reason: str, tensors: Iterable[str], is_damage: bool = False) -> None:
         names = [tensor[:100] for tensor in tensors]

@@ -148,7 +148,7 @@ class Containers:
         # All of its files count: a part that was replaced makes it another version, and rights are those of all. A
         # change that is noticed here retires or updates the lease at once, as if ``refresh`` had come first.
         self.watcher.check(location, entry)
-        if len(known.entries) > 1:
+        if known.has_others:
             before = known.entries
             self.watcher.compare(known, before, known.entries_now(before, before[0]))
         return None if known.is_retired or known.version != entry.version else known

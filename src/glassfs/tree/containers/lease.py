@@ -91,6 +91,11 @@ class ContainerLease(Lease):
         return not self.format
 
     @property
+    def has_others(self) -> bool:
+        """Whether it rests on further files, which are there or absent."""
+        return len(self.entries) > 1 or bool(self._absent)
+
+    @property
     def files(self) -> Sequence[tuple[Path, Entry]]:
         """The paths and entries of its files, its own first."""
         return tuple(zip(self._paths, self.entries, strict=True))
