@@ -115,20 +115,13 @@ class Opening:
             return self.known[path]
         found: Source | str = ""
         try:
-            source = found = self.store.open(path)
-        except GlassfsError as error:
-            try:
-                entry = self.store.entry(path)
-            except NotFound:
-                raise NotFound("is missing", error.source) from error
-            except GlassfsError:
-                raise error from None
-            if entry.kind is Kind.FILE and isinstance(error, NotFound):  # it has come in between
-                raise
+            entry = self.store.entry(path)
             found = entry.stamp
             if entry.kind is not Kind.FILE:
-                raise NotFound(f"is not a regular file ({entry.kind.value})", error.source) from error
-            raise
+                raise NotFound(f"is not a regular file ({entry.kind.value})", self.store.shown(path))
+            source = found = self.store.open(path)
+        except NotFound as error:
+            raise error if found else NotFound("is missing", self.store.shown(path)) from error
         finally:
             self.asked.append((path, found))
         return source
