@@ -235,7 +235,10 @@ class Containers:
         try:
             container = parse(opening)
             if lease.is_presumed:
-                self._settle(lease, container, opening)
+                lease.settle(container, used_parts(opening, container), absent_from(opening))
+                if opening.asked:  # their attributes and versions count, too
+                    self.watcher.note(lease.at)
+                    self._on_change()
             elif len(absent_from(opening)) < len(opening.asked):
                 opening.close_asked()
                 self.watcher.retire(lease, is_replaced=True)
@@ -264,13 +267,6 @@ class Containers:
             lease.release()
         self._parsed.was_put(lease, evicted)
         return opened
-
-    def _settle(self, lease: ContainerLease, container: Container, opening: Opening) -> None:
-        """Record that a presumed container is one."""
-        lease.settle(container, used_parts(opening, container), absent_from(opening))
-        if opening.asked:  # their attributes and versions count, too
-            self.watcher.note(lease.at)
-            self._on_change()
 
     # For callers that know the version
 
