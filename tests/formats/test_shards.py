@@ -201,7 +201,7 @@ def test_other_files_of_this_name_are_refused(data: bytes, reason: str) -> None:
 
 def test_the_first_bytes_of_an_index_tell_it_from_other_json(index: Path) -> None:
     text = index.read_text()
-    for name in ("model.safetensors.index.fp16.json", "0123abcd"):
+    for name in ("model.safetensors.index.fp16.json", "MODEL.SAFETENSORS.INDEX.JSON", "0123abcd"):
         index.with_name(name).write_text(text)
         assert open_path(index.with_name(name)).facts["shards"] == 2
     plain = {

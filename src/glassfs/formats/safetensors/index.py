@@ -29,7 +29,7 @@ from glassfs.threads import DaemonPool
 
 AT_ONCE = 16
 """Shards of a remote model that are requested at a time, as each takes a round trip."""
-_NAME = re.compile(r"\.safetensors\.index(?:\.[^.]+)?\.json$")
+_NAME = re.compile(r"\.safetensors\.index(?:\.[^.]+)?\.json$", re.IGNORECASE)
 _OBJECT = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*["}]')
 _WEIGHTS = re.compile(rb'"weight_map"\s{0,9}:\s{0,9}\{\s{0,99}"[^"]*"\s{0,9}:\s{0,9}"[^"]*\.safetensors"')
 _ahead = DaemonPool("shards", AT_ONCE)

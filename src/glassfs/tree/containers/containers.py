@@ -194,7 +194,7 @@ class Containers:
 
     def _leased(self, lease: ContainerLease) -> ContainerLease:
         """Remember a new lease as that of its location."""
-        self.watcher.add(lease.location, lease, len(lease.entries))
+        self.watcher.add(lease.location, lease, len(lease.entries) + len(lease.absent))
         return lease
 
     def _refuse(self, opening: Opening, location: Location, error: Refused) -> str:

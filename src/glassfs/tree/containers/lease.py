@@ -61,7 +61,7 @@ class ContainerLease(Lease):
     further files are unknown until ``settle`` records them.
     """
 
-    __slots__ = ("_absent", "_paths", "_rounds", "at", "entries", "format", "identity", "location", "tables")
+    __slots__ = ("_paths", "_rounds", "absent", "at", "entries", "format", "identity", "location", "tables")
 
     def __init__(
         self, location: Location, at: str, files: Sequence[tuple[Path, Source]], format_name: str = "",
@@ -75,7 +75,7 @@ class ContainerLease(Lease):
         self.entries = tuple([source.entry for source in self.sources])
         self.identity = identity_of(self.entries)
         self._paths = tuple([path for path, _ in files])
-        self._absent = absent
+        self.absent = absent
         self._rounds = 0
 
     def update(self, before: Sequence[Entry], now: tuple[Entry, ...]) -> bool:
@@ -93,7 +93,7 @@ class ContainerLease(Lease):
     @property
     def has_others(self) -> bool:
         """Whether it rests on further files, which are there or absent."""
-        return len(self.entries) > 1 or bool(self._absent)
+        return len(self.entries) > 1 or bool(self.absent)
 
     @property
     def files(self) -> Sequence[tuple[Path, Entry]]:
@@ -128,7 +128,7 @@ class ContainerLease(Lease):
             # Attributes of its own file may have changed since its source was made.
             self.entries = (*self.entries, *[source.entry for _, source in parts])
             self.identity = identity_of(self.entries)
-            self._absent = absent
+            self.absent = absent
         self.tables = container.tables
         self.format = container.format
 
@@ -147,7 +147,7 @@ class ContainerLease(Lease):
             self._rounds += 1
             numbers = [1 + (self._rounds * parts + step) % count for step in range(parts)]
         store, path = self.location
-        stamps = [*((self._paths[number], before[number].stamp) for number in numbers), *self._absent]
+        stamps = [*((self._paths[number], before[number].stamp) for number in numbers), *self.absent]
         try:
             now[0] = store.entry(path) if own is None else own
             # Mostly nothing has changed, and a glance costs a fraction of an entry.
@@ -156,7 +156,7 @@ class ContainerLease(Lease):
                 return tuple(now)
             for number in numbers:
                 now[number] = store.entry(self._paths[number])
-            if any(stamp_now(store, path) != stamp for path, stamp in self._absent):
+            if any(stamp_now(store, path) != stamp for path, stamp in self.absent):
                 return None
         except (Unavailable, DeviceFailed):
             raise
