@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from make_samples import write_all
+from writers.safetensors import write_sharded
 
 ROOT = Path(__file__).parent.parent
 DATA = ROOT / "tests/data"
@@ -17,6 +19,7 @@ SAMPLES = Path(os.environ.get("GLASSFS_SHARED", ROOT.parent / "shared")) / "samp
 LARGEST = 256 << 10
 EDGES = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 2**63 - 1, 2**63, 2**64 - 1)
 SUFFIXES = {".kdb", ".wshard", ".kas", ".trees", ".ikv", ".idv", ".npz", ".safetensors", ".partial", ".shard"}
+INDEX = ".safetensors.index.json"
 
 
 class Seed(NamedTuple):
@@ -31,13 +34,18 @@ def seeds(places: Iterable[Path] = (), wanted: str = "") -> list[Seed]:
     """Return the containers of the demo and those at ``places``, up to LARGEST bytes, with ``wanted`` in the name."""
     with tempfile.TemporaryDirectory() as folder:
         write_all(Path(folder))
-        paths = list(Path(folder).iterdir())
+        paths = [*Path(folder).iterdir(), write_model_in_shards(Path(folder))]
         for place in places:
             paths += [path for path in place.rglob("*") if _is_sound(path)] if place.is_dir() else [place]
-        chosen = [path for path in sorted(paths) if wanted in path.name and path.suffix in SUFFIXES]
+        chosen = [path for path in sorted(paths) if wanted in path.name and path.name.endswith((*SUFFIXES, INDEX))]
         return [
             Seed(path.name, path.read_bytes(), _family(path)) for path in chosen if path.stat().st_size <= LARGEST
         ]
+
+
+def write_model_in_shards(folder: Path) -> Path:
+    (folder / "shards").mkdir()
+    return write_sharded(folder / "shards", [{"a": np.zeros((4, 3), "f4"), "b": np.ones(2)}, {"c.w": np.arange(5)}])
 
 
 def real_places() -> list[Path]:
@@ -51,10 +59,11 @@ def _is_sound(path: Path) -> bool:
 
 
 def _family(path: Path) -> tuple[tuple[str, bytes], ...]:
-    """Return the other files of a manifest and its parts."""
-    if not path.parent.name.endswith("_chunked"):
+    """Return the other files of a manifest and its parts, or the shards of an index."""
+    if not path.parent.name.endswith("_chunked") and not path.name.endswith(INDEX):
         return ()
-    others = (other for other in sorted(path.parent.iterdir()) if other.suffix == ".wshard" and other != path)
+    suffix = ".safetensors" if path.name.endswith(INDEX) else ".wshard"
+    others = (other for other in sorted(path.parent.iterdir()) if other.suffix == suffix and other != path)
     return tuple((other.name, other.read_bytes()) for other in others)
 
 

@@ -1,13 +1,14 @@
 """Writes safetensors files, also those that the safetensors package does not write: any header, any bytes after it.
 
     write_safetensors("model.safetensors", {"layer.weight": numpy.zeros((4, 4))}, {"format": "np"})
+    write_sharded("folder", [{"embed.weight": numpy.zeros((4, 4))}, {"head.weight": numpy.zeros(4)}])
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,3 +44,15 @@ def write_safetensors(path: Path | str, tensors: Mapping[str, Any], metadata: Ma
         parts.append(array.tobytes())
     stored = json.dumps(header, separators=(",", ":")).encode()
     Path(path).write_bytes(packed(stored + b" " * (-len(stored) % ALIGNMENT), b"".join(parts)))
+
+
+def write_sharded(folder: Path | str, shards: Sequence[Mapping[str, Any]], name: str = "model") -> Path:
+    """Write a model in so many files and their index, as the libraries of Hugging Face do; return the index."""
+    files = [f"{name}-{number:05}-of-{len(shards):05}.safetensors" for number in range(1, len(shards) + 1)]
+    for file, tensors in zip(files, shards, strict=True):
+        write_safetensors(Path(folder, file), tensors, {"format": "pt"})
+    size = sum(np.asarray(values).nbytes for tensors in shards for values in tensors.values())
+    weights = {tensor: file for file, tensors in zip(files, shards, strict=True) for tensor in tensors}
+    index = Path(folder, f"{name}.safetensors.index.json")
+    index.write_text(json.dumps({"metadata": {"total_size": size}, "weight_map": weights}, indent=2) + "\n")
+    return index

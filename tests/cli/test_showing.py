@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from writers.safetensors import described, packed
 
 from tests.cli.conftest import VALUES
 from tests.cli.glassfs_command import fails, glassfs
@@ -64,6 +65,22 @@ def test_tree_shows_sizes_and_shapes(robot: Path) -> None:
     ]
     assert "└── state.npy  152  float32 [3, 2]" in glassfs("tree", robot, "episodes/0").lines
     assert glassfs("tree", "-L", "1", robot).lines[1:] == ["├── episodes/", "└── meta/"]
+
+
+def test_widened_tensors_say_what_is_stored(tmp_path: Path) -> None:
+    types = {"a": ("BF16", 2048), "b": ("F8_E4M3", 1024), "c": ("F4", 512), "d": ("F16", 2048), "e": ("BOOL", 1024)}
+    header, at = {}, 0
+    for name, (kind, size) in types.items():
+        header[name], at = described(kind, [4, 256], at, at + size), at + size
+    (tmp_path / "x.safetensors").write_bytes(packed(header, bytes(at)))
+    facts = {
+        "a.npy": "float32 [4, 256] (stored as BF16, 2.0K)", "b.npy": "float32 [4, 256] (stored as F8_E4M3, 1.0K)",
+        "c.bin": "F4 [4, 256]", "d.npy": "float16 [4, 256]", "e.npy": "bool [4, 256]",
+    }
+    listed = glassfs("ls", "-l", tmp_path / "x.safetensors/tensors").lines
+    assert [line.rpartition("  ")[2] for line in listed] == list(facts.values())
+    shown = glassfs("tree", tmp_path / "x.safetensors", "tensors").lines[1:]
+    assert [line.rpartition("  ")[2] for line in shown] == list(facts.values())
 
 
 def test_tree_shortens_long_directories(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from writers.idv import IdvWriter, vector
 from writers.ikv import ikv2
 from writers.kastore import KastoreWriter
 from writers.kinodb import KinoWriter
-from writers.safetensors import write_safetensors
+from writers.safetensors import write_safetensors, write_sharded
 from writers.wshard import WShardWriter
 
 from glassfs.content import (
@@ -143,6 +143,22 @@ class TestSafetensors(BuiltInTests):
     @staticmethod
     def write(path: Path) -> None:
         write_safetensors(path, {"weight": np.arange(1 << 18, dtype="f8"), "bias": np.zeros(3, "f4")})
+
+
+class TestShards(FormatTests):
+    """A model in several files."""
+
+    format = SAFETENSORS
+    index: Path
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def model(cls, tmp_path_factory: pytest.TempPathFactory) -> None:
+        shards = [{"weight": np.arange(1 << 18, dtype="f8"), "bias": np.zeros(3, "f4")}, {"head": np.arange(5)}]
+        cls.index = write_sharded(tmp_path_factory.mktemp("model"), shards)
+
+    def containers(self) -> Iterable[Path | bytes]:
+        return [self.index]
 
 
 class TestWshard(BuiltInTests):

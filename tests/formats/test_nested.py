@@ -86,6 +86,13 @@ def test_contents_are_those_of_the_container_alone(name: str, method: str) -> No
         }
 
 
+def test_an_index_in_a_container_stays_a_file() -> None:
+    """Its shards would be beside it, and nothing is."""
+    index = b'{"weight_map": {"a": "a.safetensors"}}'
+    with tree_of_file(zipped(("first.npy", X), ("m.safetensors.index.json", index))).tree as tree:
+        assert {data for path, data in files_of(tree).items() if "index" in path} == {index}
+
+
 def test_listing_opens_no_inner_container(opened: list[str]) -> None:
     data = zipped(("first.npy", X), *((f"{number}.npz", SMALL) for number in range(20)))
     with tree_of_file(data).tree as tree:

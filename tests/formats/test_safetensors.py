@@ -14,9 +14,9 @@ import pytest
 from writers.safetensors import described, packed, write_safetensors
 
 import glassfs
-from glassfs.content import Array, Container
+from glassfs.content import Array, Container, Undecoded
 from glassfs.errors import Refused
-from glassfs.formats.safetensors import LONGEST_HEADER, Undecoded
+from glassfs.formats.safetensors.header import LONGEST_HEADER
 from tests.conftest import DATA, Scale
 from tests.formats.exercise import peak_memory
 from tests.helpers import array_of, contents_of, only, open_bytes, open_path, values_of

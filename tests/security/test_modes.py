@@ -6,7 +6,9 @@ import os
 import stat
 from pathlib import Path
 
+import numpy as np
 import pytest
+from writers.safetensors import write_sharded
 
 from tests.conftest import Scale
 from tests.security.conftest import Shared
@@ -68,6 +70,31 @@ def test_mode_is_what_all_files_grant(shared: Shared, place: Path) -> None:
     assert {path: oct(mode(root / path)) for path in expected} == expected
     alone = shared(source / "0" / manifest.name).path
     assert oct(mode(alone / "signal/word.npy")) == oct(SEVERAL_FILES[0][4])
+
+
+def test_model_in_shards_is_as_private_as_its_most_private_shard(shared: Shared, place: Path) -> None:
+    """Neither values nor names of tensors show to users who may not read every shard."""
+    source = make_folder(place / "source")
+    for number, (owner, given) in enumerate(((ROOT, 0o644), (ROOT, 0o600), (OTHER, 0o600), (OTHER, 0o644))):
+        folder = make_folder(source / f"{number}")
+        index = write_sharded(folder, [{"open": np.zeros(2)}, {"secret": np.frombuffer(SECRET, "u1")}])
+        give(folder / "model-00002-of-00002.safetensors", given, owner)
+    root = shared(source).path
+    shown = {number: root / f"{number}/{index.name}/tensors" for number in range(4)}
+    assert [oct(mode(path / "secret.npy")) for path in shown.values()] == ["0o444", "0o400", "0o0", "0o444"]
+    assert [as_user(can_open, path / "open.npy") for path in shown.values()] == [True, False, False, True]
+    assert [as_user(can_list, path) for path in shown.values()] == [True, False, False, True]
+    give(source / "0/model-00001-of-00002.safetensors", 0o600)
+    until_readable(shown[0] / "secret.npy", expected=False)
+    give(source / "1/model-00002-of-00002.safetensors", 0o644)
+    until_readable(shown[1] / "secret.npy")
+
+
+def can_list(path: Path) -> bool:
+    try:
+        return bool(os.listdir(path))
+    except PermissionError:
+        return False
 
 
 # S5: changed modes, folders, access lists

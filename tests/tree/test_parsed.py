@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections import OrderedDict
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 
 from glassfs.cache import BlockCache
 from glassfs.content import Container, Group
-from glassfs.errors import Changed
+from glassfs.errors import Changed, NotFound
 from glassfs.formats import registry
 from glassfs.formats.registry import Format, Opening
 from glassfs.settings import settings
@@ -223,6 +223,27 @@ def test_unused_siblings_do_not_belong_to_a_container(monkeypatch: pytest.Monkey
     directory = container_at(sources, "/some")
     assert [source.name for source in directory.origin.lease.sources] == ["memory/some"]
     assert {source.name for source in store.held} == {"memory/some"}
+
+
+def test_a_container_is_read_without_a_file_until_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened(opening: Opening) -> Container:
+        sources = [opening.source]
+        with suppress(NotFound):
+            sources.append(opening.sibling("extra"))
+        return Container("asks", "1", Group(b"", list), sources)
+
+    formats = [FORMAT, Format("asks", lambda head: head == b"ask", opened)]
+    monkeypatch.setattr(registry, "built_in", lambda: iter(formats))
+    store = MemoryStore({"some": b"ask", "other": made()})
+    sources = sources_within(store, 1)
+    directory = container_at(sources, "/some")
+    for _ in range(2):
+        container_at(sources, "/other")  # which evicts it
+        assert list(directory.listing()) == []
+    assert container_at(sources, "/some").origin.identity == directory.origin.identity
+    store.put("extra", b"")
+    assert container_at(sources, "/some").origin.identity != directory.origin.identity
+    assert directory.origin.lease.is_retired
 
 
 def test_a_container_made_of_other_files_than_before_changed(monkeypatch: pytest.MonkeyPatch) -> None:

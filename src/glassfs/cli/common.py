@@ -10,12 +10,13 @@ from typing import NamedTuple
 import click
 
 from glassfs.arguments import harmless
-from glassfs.content import Array, Image
-from glassfs.content.dtypes import STRUCTURED
+from glassfs.content import Array, Image, Undecoded
+from glassfs.content.dtypes import STRUCTURED, Widened
 from glassfs.errors import GlassfsError, NotADirectory, NotFound
 from glassfs.formats.registry import may_be_container
 from glassfs.library.finding import Found, UnfollowedLink, followed, hint
 from glassfs.library.session import OpenArguments
+from glassfs.sizes import human_size
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.url import is_url, local_name, parsed, shown
 from glassfs.terminal import printable
@@ -183,10 +184,17 @@ def nodes_from(
 
 
 def described(node: Node) -> str:
-    """Return type and shape of an array or raw image, as ``float32 [300, 7]``; empty if that needs reading blocks."""
+    """Return type and shape of an array or raw image, as ``float32 [300, 7]``; empty if that needs reading blocks.
+
+    Of an array whose items are stored as narrower ones, their type and size follow: ``(stored as BF16, 4.1K)``.
+    """
     content = node.content if isinstance(node, File) else None
     if isinstance(content, Array) and content.known_shape is not None:
-        return f"{_type_name(content.dtype)} {list(content.known_shape)}"
+        shown = f"{_type_name(content.dtype)} {list(content.known_shape)}"
+        location = content.data.location() if isinstance(content.data, Widened) else None
+        return f"{shown} (stored as {content.type_name}, {human_size(location.stored)})" if location else shown
+    if isinstance(content, Undecoded):
+        return f"{content.type_name} {list(content.shape)}"
     if isinstance(content, Image):
         shape = [content.height, content.width, content.channels]
         return f"uint{content.bits} {shape[:2] if content.channels == 1 else shape}"

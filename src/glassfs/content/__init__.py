@@ -35,6 +35,7 @@ from glassfs.content.model import (
     Series,
     Stored,
     Text,
+    Undecoded,
     Video,
     members_of,
 )
@@ -118,6 +119,7 @@ __all__ = [
     "Summary",
     "Table",
     "Text",
+    "Undecoded",
     "Unreadable",
     "Video",
     "Zeros",

@@ -82,12 +82,18 @@ NARROW: Mapping[str, int] = {BFLOAT16: 2, **dict.fromkeys(_FLOAT8, 1)}
 """The kinds, and the bytes of a stored item."""
 
 
+class Widened(Converted):
+    """Items that were stored as narrower ones."""
+
+    __slots__ = ()
+
+
 def widened(data: Data, kind: str) -> Data:
     """Return little-endian items of a kind as float32, ``WIDE``. A last, incomplete item is left out."""
     stored = NARROW[kind]
     count = data.size // stored
     convert = _from_bfloat16 if kind == BFLOAT16 else partial(_from_float8, kind)
-    return Converted(data, stored, 4, 4 * count, convert)
+    return Widened(data, stored, 4, 4 * count, convert)
 
 
 def _from_bfloat16(raw: bytes) -> memoryview:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from glassfs.content.data import Data
@@ -33,23 +33,25 @@ class Content:
 
 @dataclass(slots=True)
 class Stored(Content):
-    """A content with bytes."""
+    """A content with bytes, which are ``in_file``, a further file of the container; empty for its own."""
 
     data: Data
+    in_file: str = field(default="", kw_only=True)
 
     def attributes(self) -> dict[str, str]:
-        return _located(self.data)
+        return self.located(self.data)
 
-
-def _located(data: Data) -> dict[str, str]:
-    """Return where bytes are stored, as attributes."""
-    location = data.location()
-    if location is None:
-        return {}
-    found = {"codec": location.codec, "stored_bytes": str(location.stored), "offset": str(location.offset)}
-    if location.checksum:
-        found["checksum"] = location.checksum
-    return found
+    def located(self, data: Data) -> dict[str, str]:
+        """Return where bytes are stored, as attributes."""
+        location = data.location()
+        if location is None:
+            return {}
+        found = {"codec": location.codec, "stored_bytes": str(location.stored), "offset": str(location.offset)}
+        if location.checksum:
+            found["checksum"] = location.checksum
+        if self.in_file:
+            found["file"] = self.in_file
+        return found
 
 
 class AsStored(NamedTuple):
@@ -108,7 +110,7 @@ class Array(Stored):
 
     def attributes(self) -> dict[str, str]:
         found = {"dtype": self.type_name or self.dtype, "shape": str(list(self.resolved_shape))}
-        return found | _located(self.file or self.data)
+        return found | self.located(self.file or self.data)
 
 
 @dataclass(slots=True)
@@ -245,6 +247,17 @@ class Part(Stored):
 @dataclass(slots=True)
 class Blob(Stored):
     """Bytes without a description."""
+
+
+@dataclass(slots=True)
+class Undecoded(Blob):
+    """An array whose items no type of NumPy is like, such as floats of four bits: its bytes."""
+
+    type_name: str
+    shape: tuple[int, ...]
+
+    def attributes(self) -> dict[str, str]:
+        return {"dtype": self.type_name, "shape": str(list(self.shape))} | Stored.attributes(self)
 
 
 @dataclass(slots=True)

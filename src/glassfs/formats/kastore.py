@@ -87,10 +87,6 @@ class ArrayStore:
         if self.size > available:
             raise self._damage(f"is cut short: the header declares {self.size} bytes, but only {available} exist")
 
-    @property
-    def end(self) -> int:
-        return self.start + self.size
-
     def items(self) -> Iterator[Item]:
         """Read the index. Raises Damaged at the first item whose offset does not follow from the lengths (§1).
 
@@ -222,7 +218,7 @@ class ArrayStore:
 def _open(opening: Opening) -> Container:
     source, first = opening.source, ArrayStore(opening)
     survey = first.survey
-    appended, rest, left_out = _appended(opening, first.end)
+    appended, rest, left_out = _appended(opening, first.size)
     if rest is not None:
         opening.warn(rest.reason, rest.place)
     facts: dict[str, Any] = {
@@ -296,7 +292,7 @@ def _appended(opening: Opening, position: int) -> tuple[array[int], Fault | None
         except Damaged as damage:
             return starts, Fault(place, damage.reason), f"appended store: {damage.reason}"
         starts.append(position)
-        position = store.end
+        position += store.size
     left = source.size - position
     return starts, Fault("", f"{left} bytes after the last store are ignored") if left else None, ""
 

@@ -6,8 +6,8 @@ Called for files that no format recognizes. Any thread.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-from glassfs.errors import NotADirectory, NotFound
 from glassfs.source import Path, Source, Store
 
 MOST_SHARDS = 10_000  # each is looked up
@@ -45,26 +45,20 @@ def mistaken(head: bytes) -> str | None:
     return None
 
 
-def missing_shards(source: Source, store: Store, path: Path, named_like: str) -> tuple[str, list[Path]]:
-    """Return why the index of shards at ``path`` is incomplete, "" if it is not, and the paths of what is missing.
+def missing_shards(source: Source, store: Store, folder: Path, suffix: str) -> tuple[str, list[Path]]:
+    """Return why an index of shards in a folder is incomplete, "" if it is not, and the paths of what is missing.
 
-    Shards are the values of its ``weight_map`` that have the suffix of ``named_like``, the name of the whole. The index
-    is read as a whole.
+    Shards are values of its ``weight_map`` with the suffix; the first MOST_SHARDS are looked up. It is read as a whole.
     """
-    suffix = named_like[named_like.rindex(".") :].encode("utf-8", "surrogateescape")
-    shards = (match[1] for match in _SHARD.finditer(source.read(0, source.size)))
-    names = dict.fromkeys(name for name in shards if name.endswith(suffix))
-    if len(names) > MOST_SHARDS:
-        return f"is an index of more than {MOST_SHARDS:,} shards", []
-    missing = []
-    for name in names:
-        shard = (*path[:-1], name.decode("utf-8", "surrogateescape"))
-        try:
-            store.entry(shard)
-        except (NotFound, NotADirectory):
-            missing.append(shard)
-    if not missing:
-        return "", []
-    shown = ", ".join(path[-1] for path in missing[:3]) + (", …" if len(missing) > 3 else "")
+    found = (match[1].decode("utf-8", "surrogateescape") for match in _SHARD.finditer(source.read(0, source.size)))
+    names = list(dict.fromkeys(name for name in found if name.endswith(suffix)))
+    present = store.glances(folder, names[:MOST_SHARDS])
+    missing = [name for name, one in zip(names, present, strict=False) if one is None]
     verb = "is" if len(missing) == 1 else "are"
-    return f"{len(missing):,} of its {len(names):,} shards {verb} missing: {shown}", missing
+    reason = f"{len(missing):,} of its {len(names):,} shards {verb} missing: {some(missing)}" if missing else ""
+    return reason, [(*folder, name) for name in missing]
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the first of these names."""
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")

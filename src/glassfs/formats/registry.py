@@ -24,7 +24,7 @@ from glassfs.cache.findings import Findings
 from glassfs.content import EPISODES, Container
 from glassfs.content.allowance import Allowance
 from glassfs.errors import GlassfsError, NotFound, Passing, Postponed, Refused, TooLarge, Unrecognised
-from glassfs.source import BUFFERED, Path, Source, SourceFile, Store
+from glassfs.source import BUFFERED, Kind, Path, Source, SourceFile, Store
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -47,7 +47,7 @@ BUILT_IN: Mapping[str, tuple[str, ...]] = {
     "ikv": (".ikv",),
     "idv": (".idv",),
     "npz": (".npz",),
-    "safetensors": (".safetensors",),
+    "safetensors": (".safetensors", f".safetensors{INDEX}"),
     "hdf5": (".h5", ".hdf5"),
 }
 """Built-in formats in the order of recognition, and their suffixes. Modules are imported on demand."""
@@ -67,7 +67,8 @@ class Opening:
     """What a format needs to open a container: its ``source``, and a ``cache`` for decoded blocks. Never changed.
 
     ``store`` and ``path`` locate the source; a source without a store has none. ``known`` are open siblings that the
-    caller keeps. ``asked`` records the requested siblings and the opened sources. ``findings`` are what formats keep.
+    caller keeps. ``asked`` records the requested siblings and their sources, or the stamps of those that could not be
+    opened, "" for those that are missing. ``findings`` are what formats keep.
     ``may_wait`` says that the caller only wants to know whether the file looks like a container, if opening it is slow.
     ``layout`` says with which layouts generic containers are compared (``layouts.known``).
     """
@@ -76,7 +77,7 @@ class Opening:
     cache: BlockCache
     store: Store | None = None
     path: Path = ()
-    asked: list[tuple[Path, Source | None]] = field(default_factory=list)
+    asked: list[tuple[Path, Source | str]] = field(default_factory=list)
     known: Mapping[Path, Source] = field(default_factory=dict)
     findings: Findings | None = None
     may_wait: bool = False
@@ -103,15 +104,26 @@ class Opening:
             self.findings.keep(entry.stamp, entry.mtime_ns, name, value, is_last)
 
     def sibling(self, name: str) -> Source:
-        """Open the file ``name`` in the container's folder. Raises NotFound, also for names outside that folder."""
+        """Open the file ``name`` in the container's folder. Raises NotFound, also for names outside that folder.
+
+        Several threads may call it at once.
+        """
         if self.store is None or name in ("", ".", "..") or "/" in name or "\0" in name:
             raise NotFound("is not the name of a file in the same folder", part=repr(name))
         path = (*self.path[:-1], name)
-        source = self.known.get(path)
-        if source is None:
-            self.asked.append((path, None))
-            source = self.store.open(path)
-            self.asked[-1] = path, source
+        if path in self.known:
+            return self.known[path]
+        found: Source | str = ""
+        try:
+            entry = self.store.entry(path)
+            found = entry.stamp
+            if entry.kind is not Kind.FILE:
+                raise NotFound(f"is not a regular file ({entry.kind.value})", self.store.shown(path))
+            source = found = self.store.open(path)
+        except NotFound as error:
+            raise error if found else NotFound("is missing", self.store.shown(path)) from error
+        finally:
+            self.asked.append((path, found))
         return source
 
     def sandbox(self, library: str) -> Sandbox:
@@ -123,7 +135,7 @@ class Opening:
     def close_asked(self) -> None:
         """Close the siblings that were opened."""
         for _, source in self.asked:
-            if source is not None:
+            if isinstance(source, Source):
                 source.close()
 
     def file(self, source: Source | None = None) -> io.BufferedReader:
@@ -343,14 +355,14 @@ def _why_unrecognised(opening: Opening, head: Head) -> Refused:
     from glassfs.formats.mistaken import missing_shards  # not needed for names
 
     reason = _explanation(head)
-    whole = head.name.removesuffix(INDEX)
-    is_refused = may_be_container(whole)
-    if is_refused and whole != head.name:
-        if reason is None and opening.store is not None:
+    is_refused = is_expected(head.name)
+    if reason is None and is_refused and not may_be_container(head.name):  # an index of shards of another format
+        if opening.store is not None:
             try:
                 opening.allowance.part().take(opening.source.size, "an index of shards")
-                reason, missing = missing_shards(opening.source, opening.store, opening.path, whole)
-                opening.asked += [(path, None) for path in missing]
+                suffix = f".{head.name.removesuffix(INDEX).rpartition('.')[2]}"
+                reason, missing = missing_shards(opening.source, opening.store, opening.path[:-1], suffix)
+                opening.asked += [(path, "") for path in missing]
             except TooLarge as error:
                 reason = error.reason
         is_refused = bool(reason)

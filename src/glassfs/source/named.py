@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from glassfs.errors import GlassfsError
-from glassfs.source.contract import ByteCache, Named
+from glassfs.source.contract import ByteCache, Kind, Named
 from glassfs.source.local import LocalStore
 from glassfs.source.local_source import translated
 from glassfs.source.remote.connection import Connection
@@ -47,8 +47,15 @@ def _local(names: Sequence[str], follows: bool) -> list[Named]:
                 found.append(Named(store(real, name), (), last))
             else:
                 folder, file = os.path.split(real)
+                beside, shown = os.path.realpath(os.path.dirname(os.path.abspath(name))), os.path.dirname(name)
+                if beside != folder and store(beside, shown).follows_links:
+                    # What a file names may be beside the link: a model whose files are links into a store of hashes.
+                    followed = store(beside, shown)
+                    if followed.entry((last,)).kind is Kind.FILE:
+                        found.append(Named(followed, (last,), last))
+                        continue
                 # Show a name that is a link as its target.
-                shown = os.path.dirname(name) if file == os.path.basename(name) else folder
+                shown = shown if file == os.path.basename(name) else folder
                 found.append(Named(store(folder, shown), (file,), last))
         except GlassfsError as error:
             raise error.at(name) from None

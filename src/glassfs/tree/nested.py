@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from glassfs.content import Nested
 from glassfs.errors import Damaged
-from glassfs.formats.registry import HEAD, Head, may_be_container, recognise
+from glassfs.formats.registry import HEAD, INDEX, Head, may_be_container, recognise
 from glassfs.tree.nodes import XATTR_PREFIX, File, OpenNested, Origin, Settled, Standing, error_of
 
 MOST_DEPTH = 4
@@ -20,7 +20,7 @@ def is_container(nested: Nested) -> bool:
     Its name decides, and its first bytes unless reading them takes a request. Raises Passing.
     """
     name = nested.key.decode("utf-8", "replace")
-    if not may_be_container(name):
+    if not may_be_container(name) or name.lower().endswith(INDEX):  # there are no files beside it
         return False
     # Depth and expansion are those of the whole way from the outermost file, which a bomb would multiply.
     source = nested.source

@@ -6,7 +6,7 @@ archive, ``header`` the header of an NPY file. Opening raises Damaged; any threa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 
 from glassfs.codec import NONE
@@ -35,7 +35,8 @@ def open_npz(opening: Opening) -> Container:
         facts["bytes_in_front"] = archive.in_front
     if archive.hidden:
         opening.warn(f"{archive.hidden} members share their name with a later one, which keeps it")
-    return Container("npz", "ZIP", Group(b"", contents.members), [opening.source], facts, is_generic=True)
+    root = Group(b"", lambda: map(contents.member, archive.entries))
+    return Container("npz", "ZIP", root, [opening.source], facts, is_generic=True)
 
 
 def recognises(head: Head) -> bool:
@@ -52,17 +53,10 @@ class ArchiveContents:
 
     def __init__(self, opening: Opening) -> None:
         self.archive = Archive(opening)
+        self._is_described = len(self.archive.entries) <= MOST_DESCRIBED
         self._headers: dict[ZipEntry, header.ArrayHeader | None] = {}
 
-    @property
-    def _is_described(self) -> bool:
-        return len(self.archive.entries) <= MOST_DESCRIBED
-
-    def members(self) -> Iterator[Member]:
-        """Yield all members."""
-        return map(self._member, self.archive.entries)
-
-    def _member(self, entry: ZipEntry) -> Member:
+    def member(self, entry: ZipEntry) -> Member:
         """Return an array, or the file if it is none, or cannot be read."""
         name = entry.name
         if name.endswith(b"/") and not (entry.size or entry.crc):
@@ -94,10 +88,9 @@ class ArchiveContents:
     def _header(self, entry: ZipEntry) -> header.ArrayHeader | None:
         """Return the header of an array, or None if the member is no array."""
         if entry not in self._headers:
-            try:
+            self._headers[entry] = None
+            with suppress(Damaged, NotInstalled):
                 self._headers[entry] = self._read_header(entry)
-            except (Damaged, NotInstalled):
-                self._headers[entry] = None
         return self._headers[entry]
 
     def _read_header(self, entry: ZipEntry) -> header.ArrayHeader | None:

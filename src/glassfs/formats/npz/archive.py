@@ -129,25 +129,22 @@ class Archive:
         reason = self.impossible(entry)
         if reason is not None:
             is_intact = entry.flags & ENCRYPTED or entry.method not in CODECS
-            raise NotInstalled(reason, self.source.name, entry.label) if is_intact else self.damage(entry, reason)
+            raise (NotInstalled if is_intact else Damaged)(reason, self.source.name, entry.label)
         taken = min(LOCAL_HEADER.size + len(entry.name) + size, entry.limit - entry.offset)
         head = self.source.read(entry.offset, taken)
         fields = LOCAL_HEADER.unpack_from(head)
         if fields[0] != LOCAL:
-            raise self.damage(entry, f"its local header at {entry.offset} is damaged")
+            raise self.source.damage(f"its local header at {entry.offset} is damaged", entry.label)
         # A name in CP437 is no longer than the same in UTF-8, so all of it was read unless it differs.
         # Only the local header says how long its own fields are, which may differ from those of the directory: the
         # bytes of the member follow them. The name proves that the entry leads to its member.
         name, start = head[LOCAL_HEADER.size :][: fields[9]], LOCAL_HEADER.size + fields[9] + fields[10]
         found = name.decode("utf-8" if fields[2] & UTF8 else "cp437", "replace")
         if found.encode() != entry.name or len(name) < fields[9]:
-            raise self.damage(entry, "its name in the local header differs from that in the central directory")
+            raise self.source.damage("its name differs from that in the central directory", entry.label)
         if entry.offset + start + entry.stored > entry.limit:
-            raise self.damage(entry, "its bytes overlap another member or the central directory")
+            raise self.source.damage("its bytes overlap another member or the central directory", entry.label)
         return entry.offset + start, head[start : start + entry.stored]
-
-    def damage(self, entry: ZipEntry, reason: str) -> Damaged:
-        return self.source.damage(reason, entry.label)
 
 
 class LazyMember(SizedData):

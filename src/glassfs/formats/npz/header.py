@@ -17,7 +17,7 @@ MOST_AXES = 32
 _VERSIONS = {(1, 0): (2, "latin1"), (2, 0): (4, "latin1"), (3, 0): (4, "utf-8")}
 _KEYS = {"descr", "fortran_order", "shape"}
 _PLAIN = re.compile(
-    r"\|(?:b1|[iu]1|[SV](?P<bytes>[1-9]\d{0,8}))"
+    r"\|(?:b1|[iu]1|[SV][1-9]\d{0,8})"
     r"|[<>](?:[iu][248]|f[248]|c(?:8|16)|U(?P<characters>[1-9]\d{0,7})"
     r"|[mM]8\[[1-9]?\d{0,8}(?:Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])"
 )
@@ -110,7 +110,8 @@ def _type(descr: Any) -> tuple[str, int] | None:
     """Return the description of a type and the size of an item, None for types that are not read."""
     plain = _PLAIN.fullmatch(descr) if isinstance(descr, str) else None
     if plain is not None:
-        return plain[0], int(plain["bytes"] or 0) or 4 * int(plain["characters"] or 0) or _size(plain[0])
+        size = 8 if descr[1] in "mM" else 4 * int(plain["characters"]) if plain["characters"] else int(descr[2:])
+        return descr, size
     if not _is_named_plainly(descr):
         return None
     try:
@@ -122,7 +123,3 @@ def _type(descr: Any) -> tuple[str, int] | None:
     if dtype.hasobject or dtype.subdtype or not dtype.itemsize or not is_same:
         return None
     return described, dtype.itemsize
-
-
-def _size(descr: str) -> int:
-    return 8 if descr[1] in "mM" else int(descr[2:])

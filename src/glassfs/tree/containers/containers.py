@@ -28,7 +28,7 @@ from glassfs.keyed_lock import KeyedLock
 from glassfs.source import Entry, Path, Source, Version
 from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer, Refusal
 from glassfs.tree.containers.nested import NestedContainers
-from glassfs.tree.containers.opener import Parts, failure, parse, parse_or_close, used_parts
+from glassfs.tree.containers.opener import absent_from, failure, parse, parse_or_close, used_parts
 from glassfs.tree.containers.watcher import Watcher
 from glassfs.tree.containers.weight import OpenContainers
 from glassfs.tree.lease import Lease
@@ -145,7 +145,7 @@ class Containers:
         # All of its files count: a part that was replaced makes it another version, and rights are those of all. A
         # change that is noticed here retires or updates the lease at once, as if ``refresh`` had come first.
         self.watcher.check(location, entry)
-        if len(known.entries) > 1:
+        if known.has_others:
             before = known.entries
             self.watcher.compare(known, before, known.entries_now(before, before[0]))
         return None if known.is_retired or known.version != entry.version else known
@@ -181,7 +181,9 @@ class Containers:
     def _parse(self, opening: Opening, location: Location, at: str) -> OpenContainer:
         """Parse a new version and lease it. Raises Refused if the file is not shown as a container."""
         container, parts = parse_or_close(opening)
-        lease = ContainerLease(location, at, opening.source, parts, container.format, container.tables)
+        lease = ContainerLease(
+            location, at, opening.source, parts, container.format, container.tables, absent_from(opening),
+        )
         return self._cached(container, self._leased(lease))
 
     def _presumed(self, location: Location, entry: Entry, at: str) -> ContainerLease:
@@ -189,7 +191,7 @@ class Containers:
 
     def _leased(self, lease: ContainerLease) -> ContainerLease:
         """Remember a new lease as that of its location."""
-        self.watcher.add(lease.location, lease, len(lease.entries))
+        self.watcher.add(lease.location, lease, len(lease.entries) + len(lease.absent))
         return lease
 
     def _refuse(self, opening: Opening, location: Location, error: Refused) -> str:
@@ -201,7 +203,9 @@ class Containers:
             before = self.watcher.known(location)
             if not isinstance(before, Refusal) or before.reason != reason:
                 log.warning("%s", error)
-            asked = [(path, "" if source is None else source.entry.stamp) for path, source in opening.asked]
+            asked = [
+                (path, found if isinstance(found, str) else found.entry.stamp) for path, found in opening.asked
+            ]
         self.watcher.add(location, Refusal(opening.source.version, reason, asked), 1 + len(asked))
         return reason
 
@@ -228,8 +232,11 @@ class Containers:
         try:
             container = parse(opening)
             if lease.is_presumed:
-                self._settle(lease, container, used_parts(opening, container))
-            elif opening.asked:
+                lease.settle(container, used_parts(opening, container), absent_from(opening))
+                if opening.asked:  # their attributes and versions count, too
+                    self.watcher.note(lease.at)
+                    self._on_change()
+            elif len(absent_from(opening)) < len(opening.asked):
                 opening.close_asked()
                 self.watcher.retire(lease, is_replaced=True)
                 raise Changed("is made of other files than before", opening.source.name)
@@ -257,13 +264,6 @@ class Containers:
             lease.release()
         self._parsed.was_put(lease, evicted)
         return opened
-
-    def _settle(self, lease: ContainerLease, container: Container, parts: Parts) -> None:
-        """Record that a presumed container is one."""
-        lease.settle(container, parts)
-        if parts:  # their attributes and versions count, too
-            self.watcher.note(lease.at)
-            self._on_change()
 
     # For callers that know the version
 

@@ -54,17 +54,18 @@ class ContainerLease(Lease):
 
     ``source`` is its own file, ``parts`` are the paths and sources of the others. ``entries`` are those of all when
     they were compared last, its own first. Its contents can be parsed again from the sources, also after the files were
-    deleted while a reader has acquired the lease. ``tables`` are the joined tables to which it may give rows.
+    deleted while a reader has acquired the lease. ``tables`` are the joined tables to which it may give rows. ``absent``
+    are files that it lacks, with their stamps, "" for missing ones: another stamp of one makes it another version.
 
     Without a ``format`` it is presumed: only its name or its first bytes say that it is a container. Format, tables and
     further files are unknown until ``settle`` records them.
     """
 
-    __slots__ = ("_paths", "_rounds", "at", "entries", "format", "identity", "location", "tables")
+    __slots__ = ("_paths", "_rounds", "absent", "at", "entries", "format", "identity", "location", "tables")
 
     def __init__(
         self, location: Location, at: str, source: Source, parts: Sequence[tuple[Path, Source]] = (),
-        format_name: str = "", tables: Sequence[str] = (),
+        format_name: str = "", tables: Sequence[str] = (), absent: Sequence[tuple[Path, str]] = (),
     ) -> None:
         super().__init__((source, *[part for _, part in parts]))
         self.location, self.at = location, at
@@ -72,6 +73,7 @@ class ContainerLease(Lease):
         self.entries = (source.entry, *[part.entry for _, part in parts])
         self.identity = identity_of(self.entries)
         self._paths = (location.path, *[path for path, _ in parts])
+        self.absent = absent
         self._rounds = 0
 
     def update(self, before: Sequence[Entry], now: tuple[Entry, ...]) -> bool:
@@ -85,6 +87,11 @@ class ContainerLease(Lease):
     @property
     def is_presumed(self) -> bool:
         return not self.format
+
+    @property
+    def has_others(self) -> bool:
+        """Whether it rests on further files, which are there or absent."""
+        return len(self.entries) > 1 or bool(self.absent)
 
     @property
     def files(self) -> Sequence[tuple[Path, Entry]]:
@@ -110,7 +117,9 @@ class ContainerLease(Lease):
         store, path = self.location
         return Opening(self.sources[0], cache, store, path, known=known, findings=findings)
 
-    def settle(self, container: Container, parts: Sequence[tuple[Path, Source]]) -> None:
+    def settle(
+        self, container: Container, parts: Sequence[tuple[Path, Source]], absent: Sequence[tuple[Path, str]],
+    ) -> None:
         """Record what parsing it found out, and its further files. May wait for a disk."""
         self.extend([source for _, source in parts])  # not under the lock, as it may have to wait for a disk
         with self._lock:
@@ -118,6 +127,7 @@ class ContainerLease(Lease):
             # Attributes of its own file may have changed since its source was made.
             self.entries = (*self.entries, *[source.entry for _, source in parts])
             self.identity = identity_of(self.entries)
+            self.absent = absent
         self.tables = container.tables
         self.format = container.format
 
@@ -126,8 +136,8 @@ class ContainerLease(Lease):
     ) -> tuple[Entry, ...] | None:
         """Return ``before`` with current entries of all files, or of up to ``parts`` further ones in turn.
 
-        Returns None if one is gone. ``own`` is the entry of its own file if the caller asked for it already. Raises
-        Unavailable and DeviceFailed.
+        Returns None if one is gone, or one that was absent is there. ``own`` is the entry of its own file if the caller
+        asked for it already. Raises Unavailable and DeviceFailed.
         """
         now = list(before)
         count = len(now) - 1
@@ -135,11 +145,18 @@ class ContainerLease(Lease):
         if parts is not None and count > parts:
             self._rounds += 1
             numbers = [1 + (self._rounds * parts + step) % count for step in range(parts)]
-        store = self.location.store
+        store, path = self.location
+        stamps = [*((self._paths[number], before[number].stamp) for number in numbers), *self.absent]
         try:
-            now[0] = store.entry(self.location.path) if own is None else own
+            now[0] = store.entry(path) if own is None else own
+            # Mostly nothing has changed, and a glance costs a fraction of an entry.
+            glances = store.glances(path[:-1], [other[-1] for other, _ in stamps])
+            if [found[0] if found else "" for found in glances] == [stamp for _, stamp in stamps]:
+                return tuple(now)
             for number in numbers:
                 now[number] = store.entry(self._paths[number])
+            if any(stamp_now(store, path) != stamp for path, stamp in self.absent):
+                return None
         except (Unavailable, DeviceFailed):
             raise
         except GlassfsError:

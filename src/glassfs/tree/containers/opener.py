@@ -43,17 +43,22 @@ def parse_or_close(opening: Opening) -> tuple[Container, Parts]:
 
 
 def used_parts(opening: Opening, container: Container) -> Parts:
-    """Return the further files that a container uses, and close those that its format only tried."""
+    """Return the further files that a container uses, in its order, and close those that its format only tried."""
     if not opening.asked:
         return ()
-    used = {id(source.entry) for source in container.sources[1:]}
+    used = {id(source.entry): number for number, source in enumerate(container.sources)}
     parts = []
     for path, source in opening.asked:
-        if source is not None and id(source.entry) in used:
+        if isinstance(source, Source) and id(source.entry) in used:
             parts.append((path, source))
-        elif source is not None:
+        elif isinstance(source, Source):
             source.close()
-    return parts
+    return sorted(parts, key=lambda part: used[id(part[1].entry)])
+
+
+def absent_from(opening: Opening) -> Sequence[tuple[Path, str]]:
+    """Return the files that a format asked for and that could not be opened, with their stamps, "" if missing."""
+    return [(path, stamp) for path, stamp in opening.asked if isinstance(stamp, str)]
 
 
 def failure(error: Exception, name: str) -> BaseException:

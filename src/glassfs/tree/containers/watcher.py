@@ -117,7 +117,7 @@ class Watcher:
             if not store.is_unchanged(path, lease.entries[0]):
                 self.check(lease.location)
             before = lease.entries
-            if len(before) > 1 and not lease.is_retired:
+            if lease.has_others and not lease.is_retired:
                 with suppress(Unavailable, DeviceFailed):
                     self.compare(lease, before, lease.entries_now(before, before[0], COMPARED))
         return not lease.is_retired
@@ -141,9 +141,9 @@ class Watcher:
         for lease in leases:
             before, (store, path) = lease.entries, lease.location
             # Of a folder that is watched, each change is reported, but those by another name of the file.
-            if len(before) == 1 and not before[0].has_other_names and store.is_watched(path[:-1]):
+            if not lease.has_others and not before[0].has_other_names and store.is_watched(path[:-1]):
                 continue
-            if len(before) > 1 or not store.is_unchanged(path, before[0]):
+            if lease.has_others or not store.is_unchanged(path, before[0]):
                 with suppress(Unavailable, DeviceFailed):
                     self.compare(lease, before, lease.entries_now(before, parts=parts))
 

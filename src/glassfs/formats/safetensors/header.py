@@ -1,9 +1,6 @@
-"""safetensors: tensors of a model under labels, described by JSON in front of them (docs/formats/safetensors.md, as §).
+"""The header of a safetensors file: JSON that describes the tensors after it (§1 to §4). Any thread.
 
-The header is parsed and checked on opening, within the allowance of the container. Tensors are ranges of the file.
-
-Any thread may call any function. A header that contradicts itself or the file raises Damaged on opening, before
-anything is allocated by its numbers.
+A header that contradicts itself or the file raises Damaged, before anything is allocated by its numbers.
 """
 
 from __future__ import annotations
@@ -12,17 +9,17 @@ import json
 import re
 import struct
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import prod
-from sys import getsizeof
+from sys import getsizeof, intern
 from typing import Any, NamedTuple
 
-from glassfs.content import Array, Blob, Container, Content, Document, Extent, Group, Member, Stored, booleans
+from glassfs.content import Array, Container, Document, Extent, Group, Member, Undecoded, booleans
 from glassfs.content.allowance import OBJECT, Allowance
 from glassfs.content.dtypes import BFLOAT16, NARROW, WIDE, widened
 from glassfs.errors import Damaged
-from glassfs.formats.registry import BUILT_IN, Format, Head, Opening
+from glassfs.formats.registry import Head
+from glassfs.source import Source
 
 LENGTH = struct.Struct("<Q")
 LONGEST_HEADER = 100_000_000
@@ -65,21 +62,13 @@ class Tensor(NamedTuple):
     end: int
 
 
-@dataclass(slots=True)
-class Undecoded(Blob):
-    """A tensor that is no array of NumPy: its bytes."""
-
-    type_name: str
-    shape: tuple[int, ...]
-
-    def attributes(self) -> dict[str, str]:
-        return {"dtype": self.type_name, "shape": str(list(self.shape))} | Stored.attributes(self)
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object whose keys are distinct, and whose texts can be written as UTF-8."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("an object has a key twice")
+    for key, value in pairs:
+        (key + value if type(value) is str else key).encode()
     return found
 
 
@@ -92,19 +81,47 @@ def _number(digits: str) -> int | float:
     return -0.0 if digits == "-0" else int(digits)
 
 
-class TensorHeader:
-    """The header of an open file, checked (§2, §3). Raises Damaged, and TooLarge beyond the container's allowance.
+def parsed(source: Source, offset: int, size: int, allowance: Allowance, what: str) -> dict[str, Any]:
+    """Return the JSON object of ``size`` bytes at ``offset`` of a source, within an allowance; ``what`` it is.
 
-    ``metadata_cost`` is the memory in bytes that the metadata take.
+    Raises Damaged unless it is one in UTF-8 whose keys are distinct, at any depth.
+    """
+    allowance.take(size, what)
+    raw = source.buffer(offset, size)
+    # A text in which one character needs four bytes takes four for each of them. The objects that a text becomes are
+    # counted before it is parsed: each has a quote, comma or bracket of its own.
+    wide = 1 if raw.isascii() else 4
+    allowance.take(size * wide + OBJECT // 4 * sum(map(raw.count, b'",[{')), what)
+    try:
+        found: dict[str, Any] = json.loads(
+            raw.decode(), object_pairs_hook=_checked, parse_constant=_no_constant, parse_int=_number,
+        )
+    except RecursionError:
+        raise source.damage("is JSON nested too deeply", what) from None
+    except UnicodeDecodeError:
+        raise source.damage("is not UTF-8", what) from None
+    except UnicodeEncodeError:
+        raise source.damage("has a text with half a character (an unpaired surrogate)", what) from None
+    except ValueError as error:
+        reason = str(error).partition(": line ")[0]
+        raise source.damage(f"is not valid JSON: {reason}", what) from None
+    return found
+
+
+class TensorHeader:
+    """The header of an open file, checked (§2, §3). Raises Damaged, and TooLarge beyond the allowance.
+
+    ``metadata_cost`` is the memory in bytes that the metadata take. Of names that are among ``known``, its values are
+    used, whose memory the caller has counted.
     """
 
-    def __init__(self, opening: Opening) -> None:
-        self.source = source = opening.source
+    def __init__(self, source: Source, allowance: Allowance, known: Mapping[str, str]) -> None:
+        self.source = source
         (self.size,) = LENGTH.unpack(source.read(0, LENGTH.size))
         self.data_size = source.size - LENGTH.size - self.size
         if self.size > LONGEST_HEADER or self.data_size < 0:
             raise source.damage(f"has a header of {self.size} bytes, which is too long")
-        described = self._parsed(opening.allowance.part())
+        described = parsed(source, LENGTH.size, self.size, allowance.part(), "the header")
         metadata = described.pop(METADATA, None)
         if type(metadata) not in (dict, type(None)):
             raise source.damage(f"has {METADATA} that is no object of texts", "the header")
@@ -114,49 +131,28 @@ class TensorHeader:
             if type(value) is not str:
                 raise self._damage(name, "is no text", METADATA)
             self.metadata_cost += OBJECT + getsizeof(name) + getsizeof(value)
-            self._demand_encodable(name + value)
-        opening.allowance.take(self.metadata_cost, "metadata")
+        allowance.take(self.metadata_cost, "metadata")
         self.tensors: list[Tensor] = []
         for name, value in described.items():
-            self._demand_encodable(name)
-            # A tuple with a name, a shape and four numbers.
-            opening.allowance.take(4 * OBJECT + getsizeof(name), "tensors")
-            self.tensors.append(self._tensor(name, value))
+            tensor = self._tensor(known.get(name, name), value)
+            # Two tuples and their numbers.
+            cost = 2 * OBJECT + 40 * len(tensor.shape)
+            allowance.take(cost if name in known else cost + getsizeof(name), "tensors")
+            self.tensors.append(tensor)
         # Tensors may be in any order, and one that overlaps another would show bytes under two names.
         self._demand_covered()
 
-    def members(self) -> Iterator[Member]:
-        """Yield the tensors in the order of the header."""
+    def members(self, file: str = "") -> Iterator[Member]:
+        """Yield the tensors in the order of the header, as those of ``file`` in a container of several files."""
         for tensor in self.tensors:
             key = tensor.name.encode()
-            yield Member((key,), self._content(key, tensor))
+            content = self._content(key, tensor)
+            content.in_file = file
+            yield Member((key,), content)
 
-    def document(self) -> dict[str, Any]:
-        """Return the facts of the file, and its metadata."""
-        return {
-            "format": "safetensors", "tensors": len(self.tensors), "bytes": self.data_size, METADATA: self.metadata,
-        }
-
-    def _parsed(self, allowance: Allowance) -> dict[str, Any]:
-        """Return the object in the header, within an allowance."""
-        allowance.take(self.size, "the header")
-        raw = self.source.buffer(LENGTH.size, self.size)
-        # A text in which one character needs four bytes takes four for each of them. The objects that a text becomes
-        # are counted before it is parsed: each has a quote, comma or bracket of its own.
-        wide = 1 if raw.isascii() else 4
-        allowance.take(self.size * wide + OBJECT // 4 * sum(map(raw.count, b'",[{')), "the header")
-        try:
-            parsed: dict[str, Any] = json.loads(
-                raw.decode(), object_pairs_hook=_distinct, parse_constant=_no_constant, parse_int=_number,
-            )
-        except RecursionError:
-            raise self.source.damage("is JSON nested too deeply", "the header") from None
-        except UnicodeError:
-            raise self.source.damage("is not UTF-8", "the header") from None
-        except ValueError as error:
-            reason = str(error).partition(": line ")[0]
-            raise self.source.damage(f"is not valid JSON: {reason}", "the header") from None
-        return parsed
+    def facts(self) -> dict[str, Any]:
+        """Return its facts for the document of the container."""
+        return {"tensors": len(self.tensors), "bytes": self.data_size, METADATA: self.metadata}
 
     def _tensor(self, name: str, value: Any) -> Tensor:
         """Return what a description says. Its size agrees with its shape, and its bytes lie in the data."""
@@ -177,9 +173,9 @@ class TensorHeader:
             if items * known.bits != 8 * (end - begin):
                 what = f"{items} items of {type_name}"
                 raise self._damage(name, f"has {end - begin} bytes, which is not the size of {what}")
-        return Tensor(name, type_name, tuple(shape), begin, end)
+        return Tensor(name, intern(type_name), tuple(shape), begin, end)
 
-    def _content(self, key: bytes, tensor: Tensor) -> Content:
+    def _content(self, key: bytes, tensor: Tensor) -> Array | Undecoded:
         _, type_name, shape, begin, end = tensor
         data = Extent(self.source, LENGTH.size + self.size + begin, end - begin)
         dtype = TYPES[type_name].dtype if type_name in TYPES else ""
@@ -202,12 +198,6 @@ class TensorHeader:
                 raise self.source.damage(f"bytes {begin} to {reached} of its data belong to more than one tensor")
             reached = end
 
-    def _demand_encodable(self, text: str) -> None:
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise self.source.damage("has a text with half a character (an unpaired surrogate)", "the header") from None
-
     def _damage(self, name: str, reason: str, place: str = "tensors") -> Damaged:
         return self.source.damage(reason, f"{place}/{name[:100]}")
 
@@ -217,26 +207,38 @@ def _are_numbers(values: Any) -> bool:
     return type(values) is list and all(type(value) is int and 0 <= value < 1 << 64 for value in values)
 
 
-def _open(opening: Opening) -> Container:
-    header = TensorHeader(opening)
-    types = Counter(one.type_name if one.type_name in TYPES else "other" for one in header.tensors)
-    facts = {"tensors": len(header.tensors), "tensor_bytes": header.data_size, "types": dict(types.most_common())}
-    # Metadata are written as JSON and as text, in which a character may take six.
-    cost = (16 << 10) + 8 * header.metadata_cost
+def model(
+    sources: list[Source], headers: Iterable[TensorHeader], cost: int, described: Mapping[str, Any],
+    members: Callable[[], Iterable[Member]], facts: Mapping[str, Any],
+) -> Container:
+    """Return the container of tensors, which ``members`` yields, with headers in these files.
 
-    def members() -> Iterator[Member]:
-        yield Member((b"meta", FILE), Document(FILE, header.document, cost))
-        yield Member((TENSORS,), Group(TENSORS, header.members))
+    ``described`` has further facts for a document, which take ``cost`` bytes, ``facts`` those for the container.
+    """
+    types: Counter[str] = Counter()
+    size = 0
+    for header in headers:
+        types.update(tensor.type_name if tensor.type_name in TYPES else "other" for tensor in header.tensors)
+        size += sum(tensor.end - tensor.begin for tensor in header.tensors)
+    count = types.total()
+    document = {"format": "safetensors", "tensors": count, "bytes": size, **described}
 
-    return Container("safetensors", "1", Group(b"", members), [opening.source], facts)
+    def contents() -> Iterator[Member]:
+        # Metadata are written as JSON and as text, in which a character may take six.
+        yield Member((b"meta", FILE), Document(FILE, lambda: document, (16 << 10) + 8 * cost))
+        yield Member((TENSORS,), Group(TENSORS, members))
+
+    shown = {"tensors": count, "tensor_bytes": size, "types": dict(types.most_common()), **facts}
+    return Container("safetensors", "1", Group(b"", contents), sources, shown)
 
 
-def _recognises(head: Head) -> bool:
+def is_safetensors(head: Head) -> bool:
     """Return whether a file has a header of a possible length that begins an object (§1)."""
     return _HEAD.match(head) is not None and LENGTH.unpack_from(head)[0] <= min(LONGEST_HEADER, head.size - LENGTH.size)
 
 
-def _hint(head: Head) -> str | None:
+def hint(head: Head) -> str | None:
+    """Return why a file that seems to have a header is not of this format, or None."""
     similar = _SIMILAR.match(head)
     if similar is None:
         return None
@@ -247,6 +249,3 @@ def _hint(head: Head) -> str | None:
     if size > LONGEST_HEADER:
         return f"{like} with a header of {size} bytes, more than the {LONGEST_HEADER} of the format"
     return f"{like} is cut short: its header has {size} bytes, but only {head.size - LENGTH.size} follow"
-
-
-FORMAT = Format("safetensors", _recognises, _open, _hint, BUILT_IN["safetensors"])
