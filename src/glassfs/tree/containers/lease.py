@@ -54,8 +54,9 @@ class ContainerLease(Lease):
 
     ``source`` is its own file, ``parts`` are the paths and sources of the others. ``entries`` are those of all when
     they were compared last, its own first. Its contents can be parsed again from the sources, also after the files were
-    deleted while a reader has acquired the lease. ``tables`` are the joined tables to which it may give rows. ``absent``
-    are files that it lacks, with their stamps, "" for missing ones: another stamp of one makes it another version.
+    deleted while a reader has acquired the lease. ``tables`` are the joined tables to which it may give rows.
+    ``absent`` are files that it lacks, with their stamps, "" for missing ones: another stamp of one makes it another
+    version.
 
     Without a ``format`` it is presumed: only its name or its first bytes say that it is a container. Format, tables and
     further files are unknown until ``settle`` records them.
