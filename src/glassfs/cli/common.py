@@ -186,14 +186,14 @@ def described(node: Node) -> str:
     """Return type and shape of an array or raw image, as ``float32 [300, 7]``; empty if that needs reading blocks."""
     content = node.content if isinstance(node, File) else None
     if isinstance(content, Array) and content.known_shape is not None:
-        return f"{_type_name(content.dtype)} {list(content.known_shape)}"
+        return f"{type_name(content.dtype)} {list(content.known_shape)}"
     if isinstance(content, Image):
         shape = [content.height, content.width, content.channels]
         return f"uint{content.bits} {shape[:2] if content.channels == 1 else shape}"
     return ""
 
 
-def _type_name(descr: str) -> str:
+def type_name(descr: str) -> str:
     """Return NumPy's name of a descr string; importing NumPy takes longer than a listing."""
     if descr.startswith(STRUCTURED):
         return "struct"

@@ -1,0 +1,298 @@
+"""``glassfs diff``: what two containers, folders or paths in them do not have in common."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from itertools import groupby
+from typing import Any, TypeAlias
+
+import click
+
+from glassfs.cli.common import complain, located, lookup, name_of, opened, reason_of, type_name
+from glassfs.cli.completion import complete_source, connection_option, json_option, misuse
+from glassfs.cli.layouts import layout_option
+from glassfs.content import Array, Extent, Image
+from glassfs.content import differences as content
+from glassfs.content.differences import Difference, Tolerance
+from glassfs.errors import GlassfsError, NotFound
+from glassfs.library.stream import stream_of
+from glassfs.sizes import PIECE, human_size
+from glassfs.source.remote.connection import Connection
+from glassfs.terminal import printable
+from glassfs.tree import Directory, File, Node, Symlink
+from glassfs.tree.build import SeriesDirectory
+from glassfs.tree.nodes import entered
+from glassfs.tree.sources.folder import ContainerDirectory, PlainFile
+from glassfs.tree.tree import demand_shallow
+from glassfs.view import folder_of, json
+
+LARGEST_DOCUMENT = 8 << 20
+"""Bytes; larger documents are compared by lines, as their values take many times the memory."""
+MOST_PRINTED = 10
+"""Keys of one document, and frames of one directory, that are printed without --json."""
+READ_TWICE = 64 << 20
+"""Bytes of a container that is read as a whole before what is in it."""
+_TEXTS = (".json", ".jsonl", ".txt", ".csv", ".md", ".yaml", ".toml")
+_FRAME = re.compile(r"(.*/)?[0-9]+\.(png|jpg)")
+_Found: TypeAlias = tuple[str, Difference]
+"""A path, and how what is there differs."""
+
+
+@click.command()
+@click.argument("sources", metavar="A B", nargs=-1, type=click.Path(readable=False), shell_complete=complete_source)
+@json_option("difference")
+@click.option("-q", "--brief", is_flag=True, help="Stop at the first difference, and say only that there is one.")
+@click.option("--rtol", type=click.FloatRange(0), default=0.0, metavar="NUMBER",
+              help="Numbers are equal if |a - b| <= atol + rtol * |b|, as for numpy.allclose. Default: 0.")
+@click.option("--atol", type=click.FloatRange(0), default=0.0, metavar="NUMBER", help="See --rtol. Default: 0.")
+@connection_option
+@layout_option
+def command(
+    sources: tuple[str, ...], as_json: bool, brief: bool, rtol: float, atol: float, connection: Connection,
+) -> int:
+    """A and B are containers, folders, or paths in them, as in 'glassfs diff old.h5/data/demo_0 new.h5/data/demo_0'.
+
+    Prints a line for each container, array, image, document or other file that only one of them has, or that differs,
+    and by how much. In two folders, what has the same path is compared. How a container stores its contents does not
+    count. Exit status: 0 if there is no difference, 1 if there are some, 2 if something could not be compared.
+    """
+    if len(sources) != 2:
+        raise misuse(f"needs two things to compare, as in 'glassfs diff OLD NEW', and got {len(sources)}")
+    names = [name_of(source).rstrip("/") for source in sources]
+    comparison = _Comparison(names, (rtol, atol))
+    differing = 0
+    try:
+        with ExitStack() as stack:
+            nodes = []
+            for at in map(located, sources):
+                tree = stack.enter_context(opened(at.source, connection=connection))
+                nodes.append(lookup(tree, at.path, at.shown, is_link_kept=False)[1])
+            found = comparison.differences(nodes[0], nodes[1])
+            for line in map(_json_line, found) if as_json else _lines(found, names):
+                differing = 1
+                click.echo(printable(f"{' and '.join(names)} differ") if brief else line)
+                if brief:
+                    break
+    except (GlassfsError, OSError) as error:
+        comparison.report("", error)
+    if comparison.counts and not (as_json or brief):
+        complain(", ".join(f"{count:,} {what}" for what, count in comparison.counts.items()))
+    return 2 if comparison.troubles else differing
+
+
+class _Comparison:
+    """A comparison of two trees with these names. ``counts`` has what it found, ``troubles`` what it could not compare.
+    """
+
+    def __init__(self, names: Sequence[str], tolerance: Tolerance) -> None:
+        self._names, self._tolerance = names, tolerance
+        self.counts: Counter[str] = Counter()
+        self.troubles = 0
+
+    def report(self, path: str, error: GlassfsError | OSError) -> None:
+        """Print a line about what cannot be compared."""
+        self.troubles += 1
+        source = error.source if isinstance(error, GlassfsError) else str(error.filename or "")
+        complain(": ".join(filter(None, (source, path, reason_of(error, source, path)))))
+
+    def differences(self, a: Node, b: Node) -> Iterator[_Found]:
+        """Yield all differences: in each directory those of its files, then those of the directories in it."""
+        waiting = [("", a, b)]
+        while waiting:
+            path, x, y = waiting.pop()
+            if not (isinstance(x, Directory) and isinstance(y, Directory)) or self._are_same(path, x, y):
+                yield from self._of_nodes(path, x, y)
+                continue
+            inner = []
+            for name, p, q in self._children(path, x, y):
+                below = f"{path}/{name}" if path else name
+                if isinstance(p, Directory) and isinstance(q, Directory):
+                    inner.append((below, p, q))
+                else:
+                    yield from self._of_nodes(below, p, q)
+            waiting += reversed(inner)
+
+    def _of_nodes(self, path: str, a: Node | None, b: Node | None) -> Iterator[_Found]:
+        """Yield how two nodes differ, unless both are directories."""
+        what = "same"
+        try:
+            for found in self._of_files(a, b) if isinstance(a, File) and isinstance(b, File) else _of_kinds(a, b):
+                what = "only in one" if a is None or b is None else "different"
+                yield path, found
+            self.counts[what] += 1
+            for node in (a, b):
+                if what == "different" and isinstance(node, PlainFile) and node.reason:
+                    self.report(path, GlassfsError(node.reason))  # it should have been a container
+        except (GlassfsError, OSError) as error:
+            self.report(path, error)
+
+    def _of_files(self, a: File, b: File) -> Iterator[Difference]:
+        x, y = a.content, b.content
+        if a.origin.identity == b.origin.identity and a.ino == b.ino:
+            return
+        with a.origin.lease, b.origin.lease:
+            sizes = a.size, b.size  # finding them has a limit of work, unlike reading
+            if isinstance(x, Array) and isinstance(y, Array):
+                yield from content.of_arrays(x, y, self._tolerance, a.origin.format == b.origin.format)
+            elif isinstance(x, Image) and isinstance(y, Image):
+                yield from content.of_arrays(content.pixels(x), content.pixels(y), self._tolerance)
+            elif content.are_equal(a.data, b.data):
+                return
+            elif not all(file.name.endswith(_TEXTS) for file in (a, b)):
+                yield from content.of_bytes(a.data, b.data)
+            else:
+                try:
+                    if max(sizes) > LARGEST_DOCUMENT or not all(file.name.endswith(".json") for file in (a, b)):
+                        raise ValueError("is no document")
+                    yield from content.of_documents(a.read(0, sizes[0]), b.read(0, sizes[1]))
+                except (ValueError, RecursionError):
+                    streams = stream_of(a, a.name), stream_of(b, b.name)
+                    # Of a line of more than PIECE bytes, the pieces count as lines.
+                    yield from content.of_lines(*(iter(partial(one.readline, PIECE), b"") for one in streams))
+
+    def _are_same(self, path: str, a: Directory, b: Directory) -> bool:
+        """Return whether two directories are one, or containers of the same bytes, as far as that is cheap to find out.
+        """
+        are_roots = isinstance(a, ContainerDirectory) and isinstance(b, ContainerDirectory)
+        if a.origin.identity == b.origin.identity:
+            return are_roots or a.ino == b.ino
+        pairs = list(zip(a.origin.lease.sources, b.origin.lease.sources, strict=False))
+        is_cheap = a.origin.lease.size <= READ_TWICE and not any(one.is_remote for pair in pairs for one in pair)
+        return are_roots and is_cheap and a.origin.lease.size == b.origin.lease.size and all(
+            content.are_equal(Extent(p, 0, p.size), Extent(q, 0, q.size)) for p, q in pairs
+        )
+
+    def _children(self, path: str, a: Directory, b: Directory) -> Iterator[tuple[str, Node | None, Node | None]]:
+        """Yield the children of two directories by name, None for what one of them lacks."""
+        try:
+            demand_shallow(a, path.count("/"))
+            for source, directory in zip(self._names, (a, b), strict=True):
+                for one in directory.omitted():
+                    self.report(f"{source}: {path}/{one.name}", one.error)
+            for directory in (a, b):
+                for name in directory.names():
+                    pair = _child(a, name), _child(b, name)
+                    if (directory is a or pair[0] is None) and not _has_frames(directory, pair[directory is b]):
+                        yield name, *pair
+        except GlassfsError as error:
+            self.report(path, error)
+
+
+def _child(directory: Directory, name: str) -> Node | None:
+    try:
+        return entered(partial(directory.child, name))
+    except NotFound:
+        return None
+
+
+def _has_frames(parent: Directory, node: Node | None) -> bool:
+    """Return whether a directory has the frames of a video, which are the bytes of the array beside it."""
+    array = _child(parent, f"{node.name}.npy") if isinstance(node, SeriesDirectory) else None
+    return isinstance(array, File) and isinstance(array.content, Array) and folder_of(array.content) is not None
+
+
+def _kind(node: Node) -> str:
+    if isinstance(node, Directory):
+        return "container" if isinstance(node, ContainerDirectory) else "directory"
+    return "file" if isinstance(node, File) else "link"
+
+
+def _of_kinds(a: Node | None, b: Node | None) -> Iterator[Difference]:
+    """Yield how nodes differ without a look into them."""
+    if a is None or b is None:
+        node = a or b
+        if node is not None:
+            yield {"difference": f"only_{'b' if a is None else 'a'}", "kind": _kind(node), **_counted(node)}
+    elif isinstance(a, Symlink) and isinstance(b, Symlink):
+        if a.target != b.target:
+            yield {"difference": "link", "a": a.target, "b": b.target}
+    elif _kind(a) != _kind(b):
+        yield {"difference": "kind", "a": _kind(a), "b": _kind(b)}
+
+
+def _counted(node: Node) -> Difference:
+    """Return what is known of the size of a node without reading it."""
+    if isinstance(node, File):
+        return {"bytes": node.size} if node.data.is_sized else {}
+    if isinstance(node, ContainerDirectory):
+        return {"bytes": node.origin.lease.size}
+    return {"entries": sum(1 for _ in node.names())} if isinstance(node, Directory) else {}
+
+
+def _json_line(found: _Found) -> str:
+    return json.line({"path": found[0], **found[1]}).decode()
+
+
+def _group(found: _Found) -> str:
+    """Return what differences are printed together; "" for those that are all printed."""
+    path, difference = found
+    frame = _FRAME.fullmatch(path)
+    return path if difference["difference"] == "key" else frame[1] or "" if frame else ""
+
+
+def _lines(all_found: Iterator[_Found], names: Sequence[str]) -> Iterator[str]:
+    """Yield the lines for people."""
+    for group, some in groupby(all_found, _group):
+        number = 0
+        for number, (path, found) in enumerate(some, 1):
+            if not group or number <= MOST_PRINTED:
+                yield printable(f"{path or names[0]}{_sentence(found, names)}")
+        if group and number > MOST_PRINTED:
+            yield printable(f"{group}: {number - MOST_PRINTED:,} more differences; --json has all")
+
+
+def _sentence(found: Difference, names: Sequence[str]) -> str:
+    """Return what follows the path on the line of a difference."""
+    kind, a, b = found["difference"], found.get("a"), found.get("b")
+    change = f"{_short(found.get('first_a'))} → {_short(found.get('first_b'))}"
+    if kind.startswith("only"):
+        size = f" ({human_size(found['bytes'])})" if "bytes" in found else ""
+        inside = f"/ ({found['entries']:,} in it)" if "entries" in found else ""
+        return f"{inside}: only in {names[kind == 'only_b']}{size}"
+    if kind == "array":
+        return f": {_of_array(found, change)}"
+    if kind == "bytes":
+        sizes = [f"{size:,}" for size in dict.fromkeys((found["bytes_a"], found["bytes_b"]))]
+        return f": {' → '.join(sizes)} bytes, different from byte {found['first']:,} on"
+    if kind == "lines":
+        most = max(found["lines_a"], found["lines_b"])
+        place = f"{found['differing']:,} of {most:,} lines differ, first line {found['first']:,}: "
+        return f": {place if most > 1 else ''}{change}"
+    name = ".".join(map(str, found["key"])) if kind == "key" else kind
+    if "a" in found and "b" in found:
+        return f": {name}: {_short(a)} → {_short(b)}"
+    return f": {name}: {_short(found.get('a', b))}, only in {names['b' in found]}"
+
+
+def _of_array(found: Difference, change: str) -> str:
+    a, b = found["a"], found["b"]
+    parts = [f"{type_name(a['dtype'])} → {type_name(b['dtype'])}"] if a["dtype"] != b["dtype"] else []
+    rows = ""
+    if a["shape"] != b["shape"]:
+        parts.append(f"{a['shape']} → {b['shape']}")
+        rows = " of the rows in both"
+    if found.get("differing") == 0:
+        parts.append(f"the values{rows} are equal")
+    elif "differing" in found:
+        text = f"{found['differing']:,} of {found['items']:,} items{rows} differ"
+        if "max_abs" in found:
+            text += f" by up to {_short(found['max_abs'])}"
+        if "max_rel" in found:
+            text += f" (relative {_short(found['max_rel'])})"
+        nans = [f"{found[key]:,} NaN only in {key[-1].upper()}" for key in ("nan_a", "nan_b") if key in found]
+        parts += [text, *nans, f"first at {found['first']}: {change}"]
+    return ", ".join(parts)
+
+
+def _short(value: Any) -> str:
+    """Return a value as JSON of limited length, and floats with limited precision."""
+    if isinstance(value, float):
+        return f"{value:.7g}"
+    if isinstance(value, bytes):
+        value = value.rstrip(b"\n")
+    text = json.line(value).decode()
+    return text if len(text) <= 60 else f"{text[:59]}…"
