@@ -267,7 +267,7 @@ def test_folders_of_containers(files: Files) -> None:
     assert done.lines == [
         'notes.txt: 1 of 2 lines differ, first line 2: "a" → "b"',
         f"old.kdb: only in {a} ({size})",
-        "video.bin: 5 bytes, different from byte 4 on",
+        "video.bin: 5 → 5 bytes, different from byte 4 on",
         f"more/ (1 in it): only in {b}",
         'run.kdb/episodes/0/meta/episode.json: language_instruction: "pick" → "place"',
         *(f"run.kdb/episodes/0/images/cam/00000{number}.png: 60 of 60 items differ by up to 2 (relative "
@@ -304,7 +304,7 @@ def test_documents_are_compared_by_keys(files: Files) -> None:
         'broken.json: 1 of 2 lines differ, first line 2: "a" → "b"',
         "info.json: x: 1 → 1.5", "info.json: deep.1.y: null → []", "info.json: true: true → 1",
         f'info.json: gone: "text", only in {a}', f"info.json: deep.2: 2, only in {b}",
-        f'long.json: "{"[" * 58}… → "{"[" * 58}…',
+        f'long.json: 1 of 1 lines differ, first line 1: "{"[" * 58}… → "{"[" * 58}…',
     ]
     assert done.status == 1
     by_key = [json.loads(line) for line in glassfs("diff", "--json", a, b).lines]

@@ -72,9 +72,9 @@ def command(
                 tree = stack.enter_context(opened(at.source, connection=connection))
                 nodes.append(lookup(tree, at.path, at.shown, is_link_kept=False)[1])
             found = comparison.differences(nodes[0], nodes[1])
-            for line in map(_json_line, found) if as_json else _lines(found, names):
+            for line in _json_lines(found) if as_json else _lines(found, names):
                 differing = 1
-                click.echo(printable(f"{' and '.join(names)} differ") if brief else line)
+                click.echo(line if as_json or not brief else printable(f"{' and '.join(names)} differ"))
                 if brief:
                     break
     except (GlassfsError, OSError) as error:
@@ -101,12 +101,12 @@ class _Comparison:
 
     def differences(self, a: Node, b: Node) -> Iterator[_Found]:
         """Yield all differences: in each directory those of its files, then those of the directories in it."""
+        if not (isinstance(a, Directory) and isinstance(b, Directory)):
+            yield from self._of_nodes("", a, b)
+            return
         waiting = [("", a, b)]
         while waiting:
             path, x, y = waiting.pop()
-            if not (isinstance(x, Directory) and isinstance(y, Directory)) or self._are_same(path, x, y):
-                yield from self._of_nodes(path, x, y)
-                continue
             inner = []
             for name, p, q in self._children(path, x, y):
                 below = f"{path}/{name}" if path else name
@@ -154,32 +154,39 @@ class _Comparison:
                     # Of a line of more than PIECE bytes, the pieces count as lines.
                     yield from content.of_lines(*(iter(partial(one.readline, PIECE), b"") for one in streams))
 
-    def _are_same(self, path: str, a: Directory, b: Directory) -> bool:
-        """Return whether two directories are one, or containers of the same bytes, as far as that is cheap to find out.
-        """
-        are_roots = isinstance(a, ContainerDirectory) and isinstance(b, ContainerDirectory)
-        if a.origin.identity == b.origin.identity:
-            return are_roots or a.ino == b.ino
-        pairs = list(zip(a.origin.lease.sources, b.origin.lease.sources, strict=False))
-        is_cheap = a.origin.lease.size <= READ_TWICE and not any(one.is_remote for pair in pairs for one in pair)
-        return are_roots and is_cheap and a.origin.lease.size == b.origin.lease.size and all(
-            content.are_equal(Extent(p, 0, p.size), Extent(q, 0, q.size)) for p, q in pairs
-        )
-
     def _children(self, path: str, a: Directory, b: Directory) -> Iterator[tuple[str, Node | None, Node | None]]:
-        """Yield the children of two directories by name, None for what one of them lacks."""
+        """Yield the children of two directories by name, None for what one of them lacks; nothing if they are equal."""
         try:
+            if _are_same(a, b):
+                self.counts["same"] += 1
+                return
             demand_shallow(a, path.count("/"))
             for source, directory in zip(self._names, (a, b), strict=True):
                 for one in directory.omitted():
                     self.report(f"{source}: {path}/{one.name}", one.error)
             for directory in (a, b):
                 for name in directory.names():
-                    pair = _child(a, name), _child(b, name)
-                    if (directory is a or pair[0] is None) and not _has_frames(directory, pair[directory is b]):
-                        yield name, *pair
+                    try:
+                        p, q = _child(a, name), _child(b, name)
+                        if (directory is a or p is None) and not (_has_frames(a, p) and _has_frames(b, q)):
+                            yield name, p, q
+                    except GlassfsError as error:
+                        self.report(f"{path}/{name}".lstrip("/"), error)
         except GlassfsError as error:
             self.report(path, error)
+
+
+def _are_same(a: Directory, b: Directory) -> bool:
+    """Return whether two directories are one, or containers of the same bytes, as far as that is cheap to find out."""
+    are_roots = isinstance(a, ContainerDirectory) and isinstance(b, ContainerDirectory)
+    if a.origin.identity == b.origin.identity:
+        return are_roots or a.ino == b.ino
+    with a.origin.lease as p, b.origin.lease as q:
+        is_cheap = p.size <= READ_TWICE and not any(source.is_remote for source in (*p.sources, *q.sources))
+        return are_roots and is_cheap and len(p.sources) == len(q.sources) and all(
+            content.are_equal(Extent(x, 0, x.size), Extent(y, 0, y.size))
+            for x, y in zip(p.sources, q.sources, strict=True)
+        )
 
 
 def _child(directory: Directory, name: str) -> Node | None:
@@ -190,41 +197,37 @@ def _child(directory: Directory, name: str) -> Node | None:
 
 
 def _has_frames(parent: Directory, node: Node | None) -> bool:
-    """Return whether a directory has the frames of a video, which are the bytes of the array beside it."""
-    array = _child(parent, f"{node.name}.npy") if isinstance(node, SeriesDirectory) else None
+    """Return whether a directory, if there is one, has the frames of a video: the bytes of the array beside it."""
+    if not isinstance(node, SeriesDirectory):
+        return node is None
+    array = _child(parent, f"{node.name}.npy")
     return isinstance(array, File) and isinstance(array.content, Array) and folder_of(array.content) is not None
 
 
-def _kind(node: Node) -> str:
+def _described(node: Node) -> Difference:
+    """Return the kind of a node, and what is known of its size without reading it."""
+    if isinstance(node, ContainerDirectory):
+        return {"kind": "container", "bytes": node.origin.lease.size}
     if isinstance(node, Directory):
-        return "container" if isinstance(node, ContainerDirectory) else "directory"
-    return "file" if isinstance(node, File) else "link"
+        return {"kind": "directory", "entries": sum(1 for _ in node.names())}
+    if isinstance(node, File):
+        return {"kind": "file", **({"bytes": node.size} if node.data.is_sized else {})}
+    return {"kind": "link"}
 
 
 def _of_kinds(a: Node | None, b: Node | None) -> Iterator[Difference]:
     """Yield how nodes differ without a look into them."""
-    if a is None or b is None:
-        node = a or b
-        if node is not None:
-            yield {"difference": f"only_{'b' if a is None else 'a'}", "kind": _kind(node), **_counted(node)}
-    elif isinstance(a, Symlink) and isinstance(b, Symlink):
+    if isinstance(a, Symlink) and isinstance(b, Symlink):
         if a.target != b.target:
             yield {"difference": "link", "a": a.target, "b": b.target}
-    elif _kind(a) != _kind(b):
-        yield {"difference": "kind", "a": _kind(a), "b": _kind(b)}
+    elif a is None or b is None:
+        yield from ({"difference": f"only_{side}", **_described(one)} for side, one in (("a", a), ("b", b)) if one)
+    elif type(a) is not type(b) and not (isinstance(a, Directory) and isinstance(b, Directory)):
+        yield {"difference": "kind", "a": _described(a)["kind"], "b": _described(b)["kind"]}
 
 
-def _counted(node: Node) -> Difference:
-    """Return what is known of the size of a node without reading it."""
-    if isinstance(node, File):
-        return {"bytes": node.size} if node.data.is_sized else {}
-    if isinstance(node, ContainerDirectory):
-        return {"bytes": node.origin.lease.size}
-    return {"entries": sum(1 for _ in node.names())} if isinstance(node, Directory) else {}
-
-
-def _json_line(found: _Found) -> str:
-    return json.line({"path": found[0], **found[1]}).decode()
+def _json_lines(all_found: Iterator[_Found]) -> Iterator[str]:
+    return (json.line({"path": path, **found}).decode() for path, found in all_found)
 
 
 def _group(found: _Found) -> str:
@@ -247,45 +250,39 @@ def _lines(all_found: Iterator[_Found], names: Sequence[str]) -> Iterator[str]:
 
 def _sentence(found: Difference, names: Sequence[str]) -> str:
     """Return what follows the path on the line of a difference."""
-    kind, a, b = found["difference"], found.get("a"), found.get("b")
-    change = f"{_short(found.get('first_a'))} → {_short(found.get('first_b'))}"
+    kind = found["difference"]
     if kind.startswith("only"):
-        size = f" ({human_size(found['bytes'])})" if "bytes" in found else ""
         inside = f"/ ({found['entries']:,} in it)" if "entries" in found else ""
+        size = f" ({human_size(found['bytes'])})" if "bytes" in found else ""
         return f"{inside}: only in {names[kind == 'only_b']}{size}"
     if kind == "array":
-        return f": {_of_array(found, change)}"
+        return f": {', '.join(_of_array(found))}"
     if kind == "bytes":
-        sizes = [f"{size:,}" for size in dict.fromkeys((found["bytes_a"], found["bytes_b"]))]
-        return f": {' → '.join(sizes)} bytes, different from byte {found['first']:,} on"
+        return f": {found['bytes_a']:,} → {found['bytes_b']:,} bytes, different from byte {found['first']:,} on"
     if kind == "lines":
-        most = max(found["lines_a"], found["lines_b"])
-        place = f"{found['differing']:,} of {most:,} lines differ, first line {found['first']:,}: "
-        return f": {place if most > 1 else ''}{change}"
+        lines = f"{found['differing']:,} of {max(found['lines_a'], found['lines_b']):,} lines differ"
+        return f": {lines}, first line {found['first']:,}: {_short(found['first_a'])} → {_short(found['first_b'])}"
     name = ".".join(map(str, found["key"])) if kind == "key" else kind
     if "a" in found and "b" in found:
-        return f": {name}: {_short(a)} → {_short(b)}"
-    return f": {name}: {_short(found.get('a', b))}, only in {names['b' in found]}"
+        return f": {name}: {_short(found['a'])} → {_short(found['b'])}"
+    return f": {name}: {_short(found.get('a', found.get('b')))}, only in {names['b' in found]}"
 
 
-def _of_array(found: Difference, change: str) -> str:
+def _of_array(found: Difference) -> Iterator[str]:
     a, b = found["a"], found["b"]
-    parts = [f"{type_name(a['dtype'])} → {type_name(b['dtype'])}"] if a["dtype"] != b["dtype"] else []
-    rows = ""
-    if a["shape"] != b["shape"]:
-        parts.append(f"{a['shape']} → {b['shape']}")
-        rows = " of the rows in both"
-    if found.get("differing") == 0:
-        parts.append(f"the values{rows} are equal")
+    rows = " of the rows in both" if a["shape"] != b["shape"] else ""
+    if a["dtype"] != b["dtype"]:
+        yield f"{type_name(a['dtype'])} → {type_name(b['dtype'])}"
+    if rows:
+        yield f"{a['shape']} → {b['shape']}"
+    if found.get("differing"):
+        most = f" by up to {_short(found['max_abs'])}" if "max_abs" in found else ""
+        relative = f" (relative {_short(found['max_rel'])})" if "max_rel" in found else ""
+        yield f"{found['differing']:,} of {found['items']:,} items{rows} differ{most}{relative}"
+        yield from (f"{found[f'nan_{side}']:,} NaN only in {side.upper()}" for side in "ab" if f"nan_{side}" in found)
+        yield f"first at {found['first']}: {_short(found['first_a'])} → {_short(found['first_b'])}"
     elif "differing" in found:
-        text = f"{found['differing']:,} of {found['items']:,} items{rows} differ"
-        if "max_abs" in found:
-            text += f" by up to {_short(found['max_abs'])}"
-        if "max_rel" in found:
-            text += f" (relative {_short(found['max_rel'])})"
-        nans = [f"{found[key]:,} NaN only in {key[-1].upper()}" for key in ("nan_a", "nan_b") if key in found]
-        parts += [text, *nans, f"first at {found['first']}: {change}"]
-    return ", ".join(parts)
+        yield f"the values{rows} are equal"
 
 
 def _short(value: Any) -> str:

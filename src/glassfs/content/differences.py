@@ -172,26 +172,22 @@ def _of_items(a: Array, b: Array, shape: tuple[int, ...], common: str, tolerance
         )
         with np.errstate(all="ignore"):
             places = np.flatnonzero(_differing(x, y, tolerance))
-            if len(places):
-                _add(found, start, shape, x, y, places)
+            if not len(places):
+                continue
+            if not found["differing"]:
+                place = int(places[0])
+                index = [int(one) for one in np.unravel_index(start + place, shape)] if shape else []
+                found |= {"first": index, "first_a": _value(x[place]), "first_b": _value(y[place])}
+            found["differing"] += len(places)
+            if x.dtype.kind in "iufc":
+                _measure(found, *((x, y) if len(places) == len(x) else (x[places], y[places])))
     return found
 
 
-def _add(
-    found: Difference, start: int, shape: tuple[int, ...], x: NDArray[Any], y: NDArray[Any], places: NDArray[Any],
-) -> None:
-    """Add what differs at ``places`` of a piece that begins with item ``start``."""
+def _measure(found: Difference, x: NDArray[Any], y: NDArray[Any]) -> None:
+    """Add by how much numbers differ that do."""
     import numpy as np
 
-    if not found["differing"]:
-        place = int(places[0])
-        index = [int(one) for one in np.unravel_index(start + place, shape)] if shape else []
-        found |= {"first": index, "first_a": _value(x[place]), "first_b": _value(y[place])}
-    found["differing"] += len(places)
-    if x.dtype.kind not in "iufc":
-        return
-    if len(places) < len(x):
-        x, y = x[places], y[places]
     p, q = x == x, y == y
     if not (p.all() and q.all()):
         for side, missing in (("nan_a", q & ~p), ("nan_b", p & ~q)):
