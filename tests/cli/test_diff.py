@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -192,7 +193,7 @@ def test_recordings(files: Files) -> None:
         f"demo_1/ (3 in it): only in {b}/data",
         f"demo_1.attributes.json: only in {b}/data",
         "demo_0/actions.npy: 1 of 280 items differ by up to 0.5 (relative 0.002141328), first at [33, 2]: 233 → 233.5",
-        'demo_0/words.jsonl: 1 of 2 lines differ, first line 1: "\\"red\\"" → "\\"blue\\""',
+        'demo_0/words.jsonl: 1 of 2 lines differ, first line 1: "red" → "blue"',
         "demo_0/meta/episode.json: num_samples: 40 → 41",
     ]
     assert found(f"{a}/data/demo_0/words.jsonl", f"{b}/data/demo_0/words.jsonl") == {"": {
@@ -265,7 +266,7 @@ def test_folders_of_containers(files: Files) -> None:
     done = glassfs("diff", a, b)
     size = human_size((a / "old.kdb").stat().st_size)
     assert done.lines == [
-        'notes.txt: 1 of 2 lines differ, first line 2: "a" → "b"',
+        'notes.txt: 1 of 2 lines differ, first line 2: a → b',
         f"old.kdb: only in {a} ({size})",
         "video.bin: 5 → 5 bytes, different from byte 4 on",
         f"more/ (1 in it): only in {b}",
@@ -301,10 +302,10 @@ def test_documents_are_compared_by_keys(files: Files) -> None:
         (folder / "long.json").write_text("[" * 100_000 + folder.name)
     done = glassfs("diff", a, b)
     assert done.lines == [
-        'broken.json: 1 of 2 lines differ, first line 2: "a" → "b"',
+        'broken.json: 1 of 2 lines differ, first line 2: a → b',
         "info.json: x: 1 → 1.5", "info.json: deep.1.y: null → []", "info.json: true: true → 1",
         f'info.json: gone: "text", only in {a}', f"info.json: deep.2: 2, only in {b}",
-        f'long.json: 1 of 1 lines differ, first line 1: "{"[" * 58}… → "{"[" * 58}…',
+        f'long.json: 1 of 1 lines differ, first line 1: …{"[" * 20}a → …{"[" * 20}b',
     ]
     assert done.status == 1
     by_key = [json.loads(line) for line in glassfs("diff", "--json", a, b).lines]
@@ -325,6 +326,34 @@ def test_damage_is_named_and_the_rest_compared(files: Files, damaged: Path) -> N
     assert done.status == 2
     assert done.errors[0].startswith(f"glassfs: {damaged}: signal/bad.npy: zstd data cannot be decoded: ")
     assert glassfs("diff", damaged, damaged).status == 0
+
+
+def test_damaged_containers_in_folders_are_named(files: Files) -> None:
+    a, b = files[0].parent, files[1].parent
+    for folder in (a, b):
+        robot(folder / "cut.kdb", FRAMES)
+        write_demos(folder / "cut.h5", 1)
+        robot(folder / "last.kdb", FRAMES if folder == a else FRAMES[:2])
+    for name in ("cut.h5", "cut.kdb"):
+        (b / name).write_bytes((b / name).read_bytes()[:300])
+    done = glassfs("diff", "--json", a, b)
+    differences = [json.loads(line) for line in done.lines]
+    assert differences[0] == {"path": "cut.h5", "difference": "kind", "a": "container", "b": "file"}
+    assert [one["path"] for one in differences[1:3]] == ["cut.kdb", "last.kdb/meta/file.json"]
+    assert [line.partition(": cut")[0] for line in done.errors] == [f"glassfs: {b / n}" for n in ("cut.h5", "cut.kdb")]
+    assert done.status == 2
+    shutil.copy(b / "cut.kdb", a / "cut.kdb")
+    assert glassfs("diff", f"{a}", f"{b}").errors[0].startswith(f"glassfs: {b / 'cut.h5'}: cut.h5: ")
+
+
+def test_exports_have_the_contents_of_their_containers(files: Files) -> None:
+    a = files[0].with_suffix(".npz")
+    np.savez_compressed(a, film=np.zeros((3, 8, 8, 3), "u1"), x=np.asfortranarray(np.arange(6.0).reshape(2, 3)))
+    assert glassfs("export", a, files[1]).status == 0
+    assert found(a, files[1]) == {}
+    b = files[1].with_suffix(".npz")
+    np.savez_compressed(b, film=np.ones((3, 8, 8, 3), "u1"), x=np.arange(6.0).reshape(2, 3))
+    assert list(found(a, b)) == ["film.npy"]  # and not its frames again
 
 
 def test_what_is_not_shown_is_no_equality(files: Files) -> None:

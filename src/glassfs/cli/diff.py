@@ -34,6 +34,8 @@ LARGEST_DOCUMENT = 8 << 20
 """Bytes; larger documents are compared by lines, as their values take many times the memory."""
 MOST_PRINTED = 10
 """Keys of one document, and frames of one directory, that are printed without --json."""
+MOST_CHARACTERS = 60
+"""Of a value that is printed without --json."""
 READ_TWICE = 64 << 20
 """Bytes of a container that is read as a whole before what is in it."""
 _TEXTS = (".json", ".jsonl", ".txt", ".csv", ".md", ".yaml", ".toml")
@@ -77,6 +79,8 @@ def command(
                 click.echo(line if as_json or not brief else printable(f"{' and '.join(names)} differ"))
                 if brief:
                     break
+    except BrokenPipeError:
+        raise
     except (GlassfsError, OSError) as error:
         comparison.report("", error)
     if comparison.counts and not (as_json or brief):
@@ -126,7 +130,8 @@ class _Comparison:
             self.counts[what] += 1
             for node in (a, b):
                 if what == "different" and isinstance(node, PlainFile) and node.reason:
-                    self.report(path, GlassfsError(node.reason))  # it should have been a container
+                    # It looks like a container.
+                    self.report(path, GlassfsError(node.reason, node.origin.lease.sources[0].name))
         except (GlassfsError, OSError) as error:
             self.report(path, error)
 
@@ -261,11 +266,11 @@ def _sentence(found: Difference, names: Sequence[str]) -> str:
         return f": {found['bytes_a']:,} → {found['bytes_b']:,} bytes, different from byte {found['first']:,} on"
     if kind == "lines":
         lines = f"{found['differing']:,} of {max(found['lines_a'], found['lines_b']):,} lines differ"
-        return f": {lines}, first line {found['first']:,}: {_short(found['first_a'])} → {_short(found['first_b'])}"
+        return f": {lines}, first line {found['first']:,}: {_change(found['first_a'], found['first_b'])}"
     name = ".".join(map(str, found["key"])) if kind == "key" else kind
     if "a" in found and "b" in found:
-        return f": {name}: {_short(found['a'])} → {_short(found['b'])}"
-    return f": {name}: {_short(found.get('a', found.get('b')))}, only in {names['b' in found]}"
+        return f": {name}: {_change(found['a'], found['b'])}"
+    return f": {name}: {_cut(_text(found.get('a', found.get('b'))))}, only in {names['b' in found]}"
 
 
 def _of_array(found: Difference) -> Iterator[str]:
@@ -276,20 +281,30 @@ def _of_array(found: Difference) -> Iterator[str]:
     if rows:
         yield f"{a['shape']} → {b['shape']}"
     if found.get("differing"):
-        most = f" by up to {_short(found['max_abs'])}" if "max_abs" in found else ""
-        relative = f" (relative {_short(found['max_rel'])})" if "max_rel" in found else ""
+        most = f" by up to {_text(found['max_abs'])}" if "max_abs" in found else ""
+        relative = f" (relative {_text(found['max_rel'])})" if "max_rel" in found else ""
         yield f"{found['differing']:,} of {found['items']:,} items{rows} differ{most}{relative}"
         yield from (f"{found[f'nan_{side}']:,} NaN only in {side.upper()}" for side in "ab" if f"nan_{side}" in found)
-        yield f"first at {found['first']}: {_short(found['first_a'])} → {_short(found['first_b'])}"
+        yield f"first at {found['first']}: {_change(found['first_a'], found['first_b'])}"
     elif "differing" in found:
         yield f"the values{rows} are equal"
 
 
-def _short(value: Any) -> str:
-    """Return a value as JSON of limited length, and floats with limited precision."""
+def _change(a: Any, b: Any) -> str:
+    """Return two values, long ones from where they begin to differ."""
+    texts = _text(a), _text(b)
+    differing = (number for number, (p, q) in enumerate(zip(*texts, strict=False)) if p != q)
+    start = max(0, next(differing, 0) - 20) if max(map(len, texts)) > MOST_CHARACTERS else 0
+    return " → ".join(_cut(text, start) for text in texts)
+
+
+def _text(value: Any) -> str:
+    """Return a line of a text, or a value as JSON."""
     if isinstance(value, float):
         return f"{value:.7g}"
-    if isinstance(value, bytes):
-        value = value.rstrip(b"\n")
-    text = json.line(value).decode()
-    return text if len(text) <= 60 else f"{text[:59]}…"
+    return value.decode("utf-8", "replace").rstrip("\n") if isinstance(value, bytes) else json.line(value).decode()
+
+
+def _cut(text: str, start: int = 0) -> str:
+    end = start + MOST_CHARACTERS
+    return f"{'…' if start else ''}{text[start:end]}{'…' if len(text) > end else ''}"
