@@ -394,3 +394,28 @@ def test_first_mistakes(files: Files, store: Path) -> None:
     done = glassfs("diff", f"{store}/nodes", f"{store}/nodes/time.npy")
     assert (done.lines, done.status) == ([f"{store}/nodes: kind: \"directory\" → \"file\""], 1)
     fails(glassfs("compare"), "no such command: 'compare'; did you mean 'diff'? (see 'glassfs --help')", 2)
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize(("shape", "chunks"), [
+    ((9,), (4,)), ((7, 5), (3, 2)), ((4, 3, 6), (2, 2, 4)), ((6, 1), (1, 1)),
+])
+def test_arrays_in_chunks_of_any_shape(
+    files: Files, shape: tuple[int, ...], chunks: tuple[int, ...], compression: str | None,
+) -> None:
+    random = np.random.default_rng(0)
+    values = random.integers(0, 9, shape).astype(">i2")
+    for _ in range(5):
+        changed = np.where(random.random(shape) < 0.1, values + 1, values)
+        for path, one in zip(files, (values, changed), strict=True):
+            with h5py.File(path, "w") as file:
+                written = {"chunks": chunks, "compression": compression, "fillvalue": 3}
+                file.create_dataset("x", data=one, **written)
+                file.create_dataset("unwritten", shape, ">i2", **written)
+                file["unwritten"][: shape[0] // 2] = one[: shape[0] // 2]
+        half = (changed != values)[: shape[0] // 2]
+        differences = found(*files)
+        for name, differing in (("x.npy", changed != values), ("unwritten.npy", half)):
+            places = np.argwhere(differing)
+            assert differences.get(name, {"differing": 0})["differing"] == len(places)
+            assert not len(places) or differences[name]["first"] == places[0].tolist()
