@@ -55,6 +55,10 @@ def test_commands_print_the_same_as_for_files(s3: S3Server, store: Path, robot: 
     episode = "episodes/0/meta/episode.json"
     both = glassfs("cat", *options, f"s3://bucket/data/sub/robot.kdb/{episode}", "s3://bucket/lone.kas/nodes/flags.npy")
     assert both.output == glassfs("cat", robot, episode).output + glassfs("cat", store, "nodes/flags.npy").output
+    compared = glassfs("diff", *options, "s3://bucket/data/store.kas", store)
+    assert (compared.lines, compared.errors, compared.status) == ([], ["glassfs: 4 same"], 0)
+    compared = glassfs("diff", *options, "s3://bucket/data/", "s3://bucket/odd/")
+    assert (len(compared.lines), compared.status) == (5, 1)
 
 
 def test_names_decide_what_is_listed_as_a_container(s3: S3Server, store: Path, tmp_path: Path) -> None:

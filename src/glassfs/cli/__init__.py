@@ -23,6 +23,7 @@ COMMANDS = {
     "tree": "Show the contents of a container as a tree.",
     "cat": "Write files of a container to standard output.",
     "info": "Describe a container: format, sizes, contents.",
+    "diff": "Compare two containers or folders: what only one has, what differs and by how much.",
     "export": "Copy a container's tree, or parts of it, to a folder.",
     "episodes": "Print or write the table of the episodes in containers and folders.",
     "formats": "List the formats of containers, and those that other packages add.",
@@ -42,7 +43,8 @@ MEANT = {
     "unmount": "umount", "fusermount": "umount", "open": "mount", "dir": "ls", "list": "ls", "show": "cat",
     "read": "cat", "print": "cat", "head": "cat", "tail": "cat", "less": "cat", "more": "cat", "copy": "export",
     "cp": "export", "extract": "export", "unpack": "export", "convert": "export", "save": "export", "check": "verify",
-    "stat": "info", "describe": "info", "schema": "info", "mounts": "status", "ps": "status", "manual": "man",
+    "stat": "info", "describe": "info", "schema": "info", "compare": "diff", "cmp": "diff", "mounts": "status",
+    "ps": "status", "manual": "man",
 }
 """Other names that users type for a command."""
 

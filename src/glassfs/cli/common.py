@@ -190,7 +190,7 @@ def described(node: Node) -> str:
     """
     content = node.content if isinstance(node, File) else None
     if isinstance(content, Array) and content.known_shape is not None:
-        shown = f"{_type_name(content.dtype)} {list(content.known_shape)}"
+        shown = f"{type_name(content.dtype)} {list(content.known_shape)}"
         location = content.data.location() if isinstance(content.data, Widened) else None
         return f"{shown} (stored as {content.type_name}, {human_size(location.stored)})" if location else shown
     if isinstance(content, Undecoded):
@@ -201,7 +201,7 @@ def described(node: Node) -> str:
     return ""
 
 
-def _type_name(descr: str) -> str:
+def type_name(descr: str) -> str:
     """Return NumPy's name of a descr string; importing NumPy takes longer than a listing."""
     if descr.startswith(STRUCTURED):
         return "struct"

@@ -64,7 +64,8 @@ def page() -> str:
     parts += [
         ".SH EXIT STATUS",
         "0 on success; 1 if something failed; 2 for a wrong command line or mount option; 130 after Ctrl\\-C; "
-        "for export, verify and episodes 143 after SIGTERM and 129 after the terminal was closed.",
+        "for export, verify and episodes 143 after SIGTERM and 129 after the terminal was closed. For diff 0 without "
+        "differences, 1 with some, 2 if something could not be compared.",
         "mount.glassfs has those of mount(8): 1 for a wrong command line, 32 if mounting failed.",
         ".SH ENVIRONMENT", ".TP", ".B GLASSFS_PYTHON", "The interpreter of worker processes.",
         ".SH SEE ALSO", ".BR fusermount3 (1), mount (8), systemd.mount (5)",

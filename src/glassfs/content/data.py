@@ -7,7 +7,7 @@ the range must lie inside ``[0, size)``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
 from glassfs.codec import compression
@@ -17,12 +17,21 @@ from glassfs.source import Source
 
 
 class Location(NamedTuple):
-    """Where bytes are stored in their container. ``stored`` is their size there."""
+    """Where bytes are stored in their container. ``stored`` is their size there, ``source`` the file if it is known."""
 
     offset: int
     stored: int
     codec: str = compression.NONE
     checksum: str | None = None
+    source: Source | None = None
+
+
+class Encoded(NamedTuple):
+    """Stored bytes of which a part of data is made: that before ``end``. If all of this is equal, the parts are."""
+
+    end: int
+    how: Hashable
+    data: Data
 
 
 class Data(ABC):
@@ -53,6 +62,10 @@ class Data(ABC):
 
     def location(self) -> Location | None:
         """Return where the bytes are stored, if they are contiguous."""
+        return None
+
+    def encoded(self, offset: int) -> Encoded | None:
+        """Return the stored bytes of the part that has the byte at ``offset``, if they are not contiguous in all."""
         return None
 
     def read(self, offset: int, size: int) -> bytes:
@@ -122,7 +135,7 @@ class Extent(SizedData):
         return self.source.mapped(self.offset, self.size)
 
     def location(self) -> Location:
-        return Location(self.offset, self.size)
+        return Location(self.offset, self.size, source=self.source)
 
 
 class Zeros(SizedData):

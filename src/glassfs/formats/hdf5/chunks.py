@@ -20,7 +20,8 @@ from glassfs.cache import BlockCache
 from glassfs.cache.cores import LEAST_AHEAD
 from glassfs.cache.filling import Filling
 from glassfs.content import Converted, Data, Extent, Rendered, Zeros
-from glassfs.content.data import SizedData
+from glassfs.content.data import Encoded, SizedData
+from glassfs.content.parts import Concatenated
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5 import filters
 from glassfs.formats.hdf5.description import Filter
@@ -33,6 +34,8 @@ RECORD = struct.Struct("<4Q")
 """A stored chunk in the index: its number, offset, size and filter mask."""
 NOT_FOUND = 1 << 32
 """In the filter mask of a chunk: the library lists it, but does not find it by its key (§4)."""
+MOST_COMPARED = 1 << 14
+"""Chunks whose stored bytes are compared together."""
 
 
 class StoredChunk(NamedTuple):
@@ -260,6 +263,19 @@ class Chunked(Grid):
             for stored in self._index.find(first, count)
         ]
 
+    def encoded(self, offset: int) -> Encoded | None:
+        """Return the stored bytes of all chunks with one place on the first axis."""
+        rows = self.steps[0] * prod(self.shape[1:]) * self.item
+        number, count = offset // rows, prod(self.grid[1:])
+        if count > MOST_COMPARED:
+            return None
+        stored = self._index.find(number * count, count)
+        how = (self.shape[1:], self.steps, self.item, self.filters, self._fill, *(
+            None if one is None else (one.size, one.mask) for one in stored
+        ))
+        parts = [Extent(self._source, one.start, one.size) for one in stored if one is not None]
+        return Encoded(min(self.size, (number + 1) * rows), how, Concatenated(parts))
+
     def _read_box(self, buffer: memoryview, start: Shape, shape: Shape) -> None:
         size, budget = prod(self.steps) * self.item, self._cache.budget
         cost = filters.most_stored(size) + 3 * size
@@ -293,6 +309,9 @@ class Slabs(Grid):
     def __init__(self, cache: BlockCache, chunked: Chunked, key: tuple[object, ...]) -> None:
         super().__init__(cache, chunked.shape, (chunked.steps[0], *chunked.shape[1:]), chunked.item)
         self._chunked, self._key = chunked, key
+
+    def encoded(self, offset: int) -> Encoded | None:
+        return self._chunked.encoded(offset)
 
     def _block(self, number: int) -> Rendered:
         size = prod(self.steps) * self.item

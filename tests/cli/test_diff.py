@@ -1,0 +1,421 @@
+"""Test what ``glassfs diff`` finds, against NumPy, and what it needs not read for that."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from safetensors.numpy import save_file
+from writers.kinodb import KinoWriter
+from writers.safetensors import write_safetensors
+from writers.wshard import WShardWriter
+
+from glassfs.codec import compression
+from glassfs.formats.hdf5 import filters
+from glassfs.sizes import human_size
+from tests.cli.conftest import FRAMES, sparse_store
+from tests.cli.glassfs_command import fails, glassfs
+
+Files = tuple[Path, Path]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    """Return the paths of two containers without a suffix, in two folders."""
+    for side in "ab":
+        (tmp_path / side).mkdir()
+    return tmp_path / "a" / "x", tmp_path / "b" / "x"
+
+
+def saved(files: Files, suffix: str, *values: Any) -> Files:
+    """Write two containers with the libraries of their formats."""
+    paths = files[0].with_suffix(suffix), files[1].with_suffix(suffix)
+    for path, one in zip(paths, values, strict=True):
+        if suffix == ".npz":
+            np.savez(path, **one)
+        else:
+            save_file(one, path)
+    return paths
+
+
+def found(*words: str | Path) -> dict[str, dict[str, Any]]:
+    """Return the differences by path. The exit status must say whether there are some."""
+    done = glassfs("diff", "--json", *words)
+    assert done.errors == []
+    differences = [json.loads(line) for line in done.lines]
+    assert done.status == (1 if differences else 0)
+    return {one.pop("path"): one for one in differences}
+
+
+DTYPES = st.one_of(
+    hnp.boolean_dtypes(), hnp.integer_dtypes(), hnp.unsigned_integer_dtypes(), hnp.floating_dtypes(sizes=(16, 32, 64)),
+    hnp.complex_number_dtypes(sizes=(64, 128)), hnp.byte_string_dtypes(max_len=5), hnp.unicode_string_dtypes(max_len=5),
+    hnp.datetime64_dtypes(), hnp.timedelta64_dtypes(),
+    st.just(np.dtype([("x", ">f4"), ("y", [("z", "<i2", (2,)), ("t", "S3")])])),
+)
+
+
+@st.composite
+def pairs(draw: st.DrawFn) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return two arrays of one type and shape, some of whose items are equal."""
+    shape = draw(hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
+    dtype = draw(DTYPES)
+    a, b = (draw(hnp.arrays(dtype, shape)) for _ in range(2))
+    are_kept = draw(hnp.arrays(bool, shape))
+    return a, np.where(are_kept, a, b).astype(dtype)
+
+
+def are_equal(p: Any, q: Any) -> bool:
+    """Compare two items without NumPy's arrays."""
+    if p.dtype.names:
+        return all(are_equal(p[name], q[name]) for name in p.dtype.names)
+    if p.shape:
+        return all(map(are_equal, p.reshape(-1), q.reshape(-1)))
+    return bool(p == q or (p != p and q != q))
+
+
+@settings(max_examples=60, deadline=None)
+@given(pairs(), st.sampled_from("CF"))
+def test_counts_and_maxima_are_those_of_numpy(
+    tmp_path_factory: pytest.TempPathFactory, arrays: tuple[Any, Any], order: Any,
+) -> None:
+    folder = tmp_path_factory.mktemp("pair")
+    paths = folder / "a.npz", folder / "b.npz"
+    a, b = arrays
+    np.savez(paths[0], x=np.asarray(a, order="C"))
+    np.savez(paths[1], x=np.asarray(b.astype(b.dtype.newbyteorder(), casting="equiv"), order=order))
+    differing = [index for index in np.ndindex(a.shape) if not are_equal(a[index], b[index])]
+    difference = found(*paths).get("x.npy")
+    if not differing:
+        assert difference is None
+        return
+    assert difference is not None
+    assert (difference["differing"], difference["items"]) == (len(differing), a.size)
+    assert difference["first"] == list(differing[0])
+    if a.dtype.kind not in "iufc":
+        assert "max_abs" not in difference
+        return
+    as_exact: Callable[[Any], Any] = int if a.dtype.kind in "iu" else complex
+    numbers = [(as_exact(a[i]), as_exact(b[i])) for i in differing if a[i] == a[i] and b[i] == b[i]]
+    gaps = [abs(p - q) for p, q in numbers]
+    nans = [sum(bool(x[i] != x[i] and y[i] == y[i]) for i in differing) for x, y in ((a, b), (b, a))]
+    assert [difference.get("nan_a", 0), difference.get("nan_b", 0)] == nans
+    if gaps and not any(map(math.isnan, gaps)):
+        assert float(difference["max_abs"]) == (max(gaps) if as_exact is int else pytest.approx(max(gaps)))
+
+
+def test_large_integers_are_compared_exactly(files: Files) -> None:
+    ends = np.array([-(2**63), 2**62]), np.array([2**63 - 1, 2**62 + 1])
+    a, b = saved(files, ".npz", {"i": ends[0], "u": np.array([2**64 - 1], "u8")},
+                 {"i": ends[1], "u": np.array([2**64 - 2], "u8")})
+    differences = found(a, b)
+    assert (differences["i.npy"]["differing"], differences["i.npy"]["max_abs"]) == (2, 2**64 - 1)
+    assert (differences["u.npy"]["first_a"], differences["u.npy"]["max_abs"]) == (2**64 - 1, 1)
+    assert list(found("--atol", "0.5", a, b)) == ["i.npy", "u.npy"]
+    assert found("--atol", "1", a, b)["i.npy"]["differing"] == 1
+
+
+@settings(max_examples=30, deadline=None)
+@given(hnp.arrays("f8", 5), hnp.arrays("f8", 5), st.floats(0, 2), st.floats(0, 1e300))
+def test_tolerances_are_those_of_allclose(
+    tmp_path_factory: pytest.TempPathFactory, a: Any, b: Any, rtol: float, atol: float,
+) -> None:
+    folder = tmp_path_factory.mktemp("pair")
+    for name, values in (("a.npz", a), ("b.npz", b)):
+        np.savez(folder / name, x=values)
+    with np.errstate(all="ignore"):
+        expected = int((~np.isclose(a, b, rtol, atol, equal_nan=True)).sum())
+    difference = found("--rtol", repr(rtol), "--atol", repr(atol), folder / "a.npz", folder / "b.npz")
+    assert difference.get("x.npy", {"differing": 0})["differing"] == expected
+
+
+def test_checkpoints(files: Files) -> None:
+    values = np.linspace(-1, 1, 2000, dtype="f4").reshape(40, 50)
+    changed = values.copy()
+    changed[3, 7] += 0.25
+    changed[39] = np.nan
+    a, b = saved(
+        files, ".safetensors", {"same": values, "w": values, "old": values, "half": values, "rows": values},
+        {"same": values, "w": changed, "new": values, "half": values.astype("f2"), "rows": values[:30]},
+    )
+    done = glassfs("diff", a, b)
+    assert done.status == 1
+    assert sorted(done.lines) == [
+        "meta/file.json: bytes: 40000 → 34000",
+        "tensors/half.npy: F32 → F16, 1,998 of 2,000 items differ by up to 0.0002440214 (relative 0.0004758956), "
+        "first at [0, 1]: -0.9989995 → -0.9990234",
+        f"tensors/new.npy: only in {b} (7.9K)",
+        f"tensors/old.npy: only in {a} (7.9K)",
+        "tensors/rows.npy: [40, 50] → [30, 50], the values of the rows in both are equal",
+        "tensors/w.npy: 51 of 2,000 items differ by up to 0.25 (relative 0.421641), 50 NaN only in B, "
+        "first at [3, 7]: -0.8429214 → -0.5929214",
+    ]
+    assert done.errors == ["glassfs: 4 different, 2 only in one, 1 same"]
+    assert found("--rtol", "1e-3", "--atol", "1e-6", f"{a}/tensors/half.npy", f"{b}/tensors/half.npy") == {"": {
+        "difference": "array", "a": {"dtype": "F32", "shape": [40, 50]}, "b": {"dtype": "F16", "shape": [40, 50]},
+        "items": 2000, "differing": 0,
+    }}
+    brief = glassfs("diff", "-q", a, b)
+    assert (brief.lines, brief.errors, brief.status) == ([f"{a} and {b} differ"], [], 1)
+
+
+def write_demos(path: Path, demos: int, first: str = "red", value: float = 0.0) -> None:
+    with h5py.File(path, "w") as file:
+        for number in range(demos):
+            group = file.create_group(f"data/demo_{number}")
+            group.attrs["num_samples"] = 40
+            actions = np.arange(280.0).reshape(40, 7)
+            actions[33, 2] += value
+            group.create_dataset("actions", data=actions, chunks=(8, 4), compression="gzip", shuffle=True)
+            group["words"] = [first, "green"]
+
+
+def test_recordings(files: Files) -> None:
+    a, b = (path.with_suffix(".h5") for path in files)
+    write_demos(a, 1)
+    write_demos(b, 2, "blue", 0.5)
+    with h5py.File(b, "a") as file:
+        file["data/demo_0"].attrs["num_samples"] = 41
+    done = glassfs("diff", f"{a}/data", f"{b}/data")
+    assert done.lines == [
+        "demo_0.attributes.json: num_samples: 40 → 41",
+        f"demo_1/ (3 in it): only in {b}/data",
+        f"demo_1.attributes.json: only in {b}/data",
+        "demo_0/actions.npy: 1 of 280 items differ by up to 0.5 (relative 0.002141328), first at [33, 2]: 233 → 233.5",
+        'demo_0/words.jsonl: 1 of 2 lines differ, first line 1: "red" → "blue"',
+        "demo_0/meta/episode.json: num_samples: 40 → 41",
+    ]
+    assert found(f"{a}/data/demo_0/words.jsonl", f"{b}/data/demo_0/words.jsonl") == {"": {
+        "difference": "lines", "lines_a": 2, "lines_b": 2, "differing": 1, "first": 1,
+        "first_a": '"red"\n', "first_b": '"blue"\n',
+    }}
+    assert found(f"{b}/data/demo_1", f"{b}/data/demo_1") == {}
+
+
+def test_only_chunks_that_differ_are_decoded(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = (path.with_suffix(".h5") for path in files)
+    write_demos(a, 1)
+    write_demos(b, 1, value=0.5)
+    decoded = []
+    undo = filters.undo
+
+    def counted(stored: bytearray, *others: Any) -> None:
+        decoded.append(len(stored))
+        undo(stored, *others)
+
+    monkeypatch.setattr(filters, "undo", counted)
+    paths = [f"{path}/data/demo_0/actions.npy" for path in (a, b)]
+    assert found(*paths)[""]["first"] == [33, 2]
+    assert len(decoded) == 2 * 2  # the row of two chunks in which an item differs, of both sides
+
+
+def test_equal_stored_bytes_are_not_decoded(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.arange(5000.0)
+    packed = files[0].with_suffix(".npz"), files[1].with_suffix(".npz")
+    np.savez_compressed(packed[0], x=values, y=values)
+    np.savez_compressed(packed[1], x=values, y=values[::-1])
+    read = []
+    monkeypatch.setattr(compression, "decompress_stream", lambda *words: read.append(words))
+    monkeypatch.setattr(compression, "decompress", lambda *words: read.append(words))
+    assert found(f"{packed[0]}/x.npy", f"{packed[1]}/x.npy") == {} and not read
+    monkeypatch.undo()
+    assert list(found(*packed)) == ["y.npy"]
+
+
+def test_types_that_are_shown_alike_differ(files: Files) -> None:
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    a, b = (path.with_suffix(".safetensors") for path in files)
+    values = np.arange(8).astype(bfloat16)
+    write_safetensors(a, {"x": values, "y": values})
+    write_safetensors(b, {"x": values.astype("f4"), "y": values[::-1]})
+    assert glassfs("diff", f"{a}/tensors", f"{b}/tensors").lines == [
+        "x.npy: BF16 → F32, the values are equal",
+        "y.npy: 8 of 8 items differ by up to 7 (relative 5), first at [0]: 0 → 7",
+    ]
+    np.savez(files[0].with_suffix(".npz"), x=values.astype("f4"), y=values.astype("f4"))
+    assert found(files[0].with_suffix(".npz"), f"{a}/tensors") == {}  # containers of two formats
+
+
+def robot(path: Path, frames: Any, task: str = "pick") -> None:
+    with KinoWriter(path, created=0) as writer:
+        writer.add_episode(np.ones((len(frames), 2)), np.zeros((len(frames), 1)), images=[{"cam": f} for f in frames],
+                           task=task)
+
+
+def test_folders_of_containers(files: Files) -> None:
+    a, b = files[0].parent, files[1].parent
+    for folder in (a, b):
+        robot(folder / "same.kdb", FRAMES)
+        robot(folder / "run.kdb", FRAMES if folder == a else FRAMES + np.uint8(2), "pick" if folder == a else "place")
+        (folder / "notes.txt").write_text(f"one\n{folder.name}\n")
+        (folder / "video.bin").write_bytes(b"0123" + folder.name.encode())
+    robot(a / "old.kdb", FRAMES)
+    (b / "more").mkdir()
+    robot(b / "more" / "new.kdb", FRAMES)
+    done = glassfs("diff", a, b)
+    size = human_size((a / "old.kdb").stat().st_size)
+    assert done.lines == [
+        'notes.txt: 1 of 2 lines differ, first line 2: a → b',
+        f"old.kdb: only in {a} ({size})",
+        "video.bin: 5 → 5 bytes, different from byte 4 on",
+        f"more/ (1 in it): only in {b}",
+        'run.kdb/episodes/0/meta/episode.json: language_instruction: "pick" → "place"',
+        *(f"run.kdb/episodes/0/images/cam/00000{number}.png: 60 of 60 items differ by up to 2 (relative "
+          f"{[1, 0.03225806, 0.01639344][number]}), first at [0, 0, 0]: {60 * number} → {60 * number + 2}"
+          for number in range(3)),
+    ]
+    assert found(a, a) == found(f"{a}/", a / ".." / "a") == {}
+
+
+def test_many_frames_and_keys_are_cut_without_json(files: Files) -> None:
+    a, b = (path.with_suffix(".kdb") for path in files)
+    frames = np.zeros((30, 4, 4, 3), np.uint8)
+    robot(a, frames)
+    robot(b, frames + np.uint8(1))
+    lines = glassfs("diff", a, b).lines
+    assert len(lines) == 11
+    assert lines[-1] == "episodes/0/images/cam/: 20 more differences; --json has all"
+    assert len(found(a, b)) == 30
+
+
+def test_documents_are_compared_by_keys(files: Files) -> None:
+    a, b = files[0].parent, files[1].parent
+    documents: tuple[Any, Any] = (
+        {"x": 1, "deep": [1, {"y": None}], "true": True, "gone": "text"},
+        {"deep": [1, {"y": []}, 2], "x": 1.5, "true": 1},
+    )
+    for folder, document in zip((a, b), documents, strict=True):
+        (folder / "info.json").write_text(json.dumps(document))
+        (folder / "same.json").write_text(json.dumps(document["deep"][0], indent=3 if folder == a else None) + " ")
+        (folder / "broken.json").write_text(f"{{\n{folder.name}\n")
+        (folder / "long.json").write_text("[" * 100_000 + folder.name)
+    done = glassfs("diff", a, b)
+    assert done.lines == [
+        'broken.json: 1 of 2 lines differ, first line 2: a → b',
+        "info.json: x: 1 → 1.5", "info.json: deep.1.y: null → []", "info.json: true: true → 1",
+        f'info.json: gone: "text", only in {a}', f"info.json: deep.2: 2, only in {b}",
+        f'long.json: 1 of 1 lines differ, first line 1: …{"[" * 20}a → …{"[" * 20}b',
+    ]
+    assert done.status == 1
+    by_key = [json.loads(line) for line in glassfs("diff", "--json", a, b).lines]
+    assert {"path": "info.json", "difference": "key", "key": ["gone"], "a": "text"} in by_key
+
+
+def test_damage_is_named_and_the_rest_compared(files: Files, damaged: Path) -> None:
+    values = np.arange(2000, dtype=np.float32)
+    good = files[0].with_suffix(".wshard")
+    with WShardWriter(good, codec="zstd", episode={"episode_id": "e", "length_T": 2000}) as writer:
+        writer.add_channel("good", values)
+        writer.add_channel("bad", values[::-1].copy())
+        writer.add("reward", values + 1)
+    done = glassfs("diff", good, damaged)
+    assert done.lines == [
+        "reward.npy: 2,000 of 2,000 items differ by up to 1 (relative 1), first at [0]: 1 → 0",
+    ]
+    assert done.status == 2
+    assert done.errors[0].startswith(f"glassfs: {damaged}: signal/bad.npy: zstd data cannot be decoded: ")
+    assert glassfs("diff", damaged, damaged).status == 0
+
+
+def test_damaged_containers_in_folders_are_named(files: Files) -> None:
+    a, b = files[0].parent, files[1].parent
+    for folder in (a, b):
+        robot(folder / "cut.kdb", FRAMES)
+        write_demos(folder / "cut.h5", 1)
+        robot(folder / "last.kdb", FRAMES if folder == a else FRAMES[:2])
+    for name in ("cut.h5", "cut.kdb"):
+        (b / name).write_bytes((b / name).read_bytes()[:300])
+    done = glassfs("diff", "--json", a, b)
+    differences = [json.loads(line) for line in done.lines]
+    assert differences[0] == {"path": "cut.h5", "difference": "kind", "a": "container", "b": "file"}
+    assert [one["path"] for one in differences[1:3]] == ["cut.kdb", "last.kdb/meta/file.json"]
+    assert [line.partition(": cut")[0] for line in done.errors] == [f"glassfs: {b / n}" for n in ("cut.h5", "cut.kdb")]
+    assert done.status == 2
+    shutil.copy(b / "cut.kdb", a / "cut.kdb")
+    assert glassfs("diff", f"{a}", f"{b}").errors[0].startswith(f"glassfs: {b / 'cut.h5'}: cut.h5: ")
+
+
+def test_exports_have_the_contents_of_their_containers(files: Files) -> None:
+    a = files[0].with_suffix(".npz")
+    np.savez_compressed(a, film=np.zeros((3, 8, 8, 3), "u1"), x=np.asfortranarray(np.arange(6.0).reshape(2, 3)))
+    assert glassfs("export", a, files[1]).status == 0
+    assert found(a, files[1]) == {}
+    b = files[1].with_suffix(".npz")
+    np.savez_compressed(b, film=np.ones((3, 8, 8, 3), "u1"), x=np.arange(6.0).reshape(2, 3))
+    assert list(found(a, b)) == ["film.npy"]  # and not its frames again
+
+
+def test_what_is_not_shown_is_no_equality(files: Files) -> None:
+    a, b = (path.with_suffix(".h5") for path in files)
+    for path in (a, b):
+        with h5py.File(path, "w") as file:
+            file["kept"] = np.arange(3)
+            file["far"] = h5py.ExternalLink(f"{path.parent.name}.h5", "/x")
+    done = glassfs("diff", a, b)
+    assert (done.lines, done.status) == ([], 2)
+    names = [line.partition(": omitted: external link: ")[0] for line in done.errors[:2]]
+    assert names == [f"glassfs: {a}: /far", f"glassfs: {b}: /far"]
+
+
+def test_memory_does_not_grow_with_arrays(files: Files) -> None:
+    a, b = (sparse_store(path.with_suffix(".kas"), 128 << 20) for path in files)
+    with b.open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\1")
+    tracemalloc.start()
+    try:
+        difference = found(a, b)["long.npy"]
+        assert tracemalloc.get_traced_memory()[1] < 24 << 20
+    finally:
+        tracemalloc.stop()
+    assert (difference["differing"], difference["first"]) == (1, [(128 << 20) - 1])
+
+
+def test_first_mistakes(files: Files, store: Path) -> None:
+    end = "(see 'glassfs diff --help')"
+    asked = "needs two things to compare, as in 'glassfs diff OLD NEW', and got"
+    fails(glassfs("diff"), f"{asked} 0 {end}", 2)
+    fails(glassfs("diff", store), f"{asked} 1 {end}", 2)
+    fails(glassfs("diff", store, files[0]), f"{files[0]}: No such file or directory", 2)
+    done = glassfs("diff", store, f"{store}/nodes/tim.npy")
+    assert done.status == 2
+    assert done.errors[0].startswith(f"glassfs: /nodes/tim.npy: no such file or directory in {store}")
+    done = glassfs("diff", f"{store}/nodes", f"{store}/nodes/time.npy")
+    assert (done.lines, done.status) == ([f"{store}/nodes: kind: \"directory\" → \"file\""], 1)
+    fails(glassfs("compare"), "no such command: 'compare'; did you mean 'diff'? (see 'glassfs --help')", 2)
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize(("shape", "chunks"), [
+    ((9,), (4,)), ((7, 5), (3, 2)), ((4, 3, 6), (2, 2, 4)), ((6, 1), (1, 1)),
+])
+def test_arrays_in_chunks_of_any_shape(
+    files: Files, shape: tuple[int, ...], chunks: tuple[int, ...], compression: str | None,
+) -> None:
+    random = np.random.default_rng(0)
+    values = random.integers(0, 9, shape).astype(">i2")
+    for _ in range(5):
+        changed = np.where(random.random(shape) < 0.1, values + 1, values)
+        for path, one in zip(files, (values, changed), strict=True):
+            with h5py.File(path, "w") as file:
+                written = {"chunks": chunks, "compression": compression, "fillvalue": 3}
+                file.create_dataset("x", data=one, **written)
+                file.create_dataset("unwritten", shape, ">i2", **written)
+                file["unwritten"][: shape[0] // 2] = one[: shape[0] // 2]
+        half = (changed != values)[: shape[0] // 2]
+        differences = found(*files)
+        for name, differing in (("x.npy", changed != values), ("unwritten.npy", half)):
+            places = np.argwhere(differing)
+            assert differences.get(name, {"differing": 0})["differing"] == len(places)
+            assert not len(places) or differences[name]["first"] == places[0].tolist()
