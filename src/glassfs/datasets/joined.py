@@ -187,10 +187,7 @@ class WithJoined(Directory):
             return node
 
     def _joined_child(self, name: str) -> Node | None:
-        """Return the node of this name. If no listed table has it, containers are read to find others with rows.
-
-        Raises NotAllowed for that of a table that only has rows which not every user may read.
-        """
+        """Return the node of this name. If no listed table has it, containers are read to find others with rows."""
         snapshot = self.joins.snapshot()
         self._note(snapshot)
         if not self.joins.may_have(name):
